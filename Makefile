@@ -1,0 +1,58 @@
+# The commands of this project. Each one first makes the virtual environment that it needs, with
+# uv if it is there and with pip if not, and does so again when pyproject.toml has changed.
+#
+#   make demo      train the example model        make format   format the code
+#   make test      run the tests                  make clean    remove what these commands made
+#   make check     lint, types, imports, docs
+#
+#   ARGS="..."     options for the demo or the tests: make test ARGS="-n 0 tests/test_docs.py"
+#   PYTHON=...     the Python to use instead of the first one found
+#   VENV=...       the directory of the virtual environment, .venv unless said
+#   WORKERS=...    how many processes run the tests
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+WORKERS ?= 2
+
+bin := $(VENV)/bin
+
+.PHONY: help demo test check format clean FORCE
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+demo: $(VENV)/.installed-examples
+	$(bin)/python examples/train_lm.py $(ARGS)
+
+test: $(VENV)/.installed-dev
+	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: $(VENV)/.installed-dev,docs
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(bin)/pyright --pythonpath $(bin)/python
+	$(bin)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
+
+format: $(VENV)/.installed-dev
+	$(bin)/ruff check --fix
+	$(bin)/ruff format
+
+clean:
+	rm -rf .venv .venv-* build dist site .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Runs each time, and changes the file only if the virtual environment is made anew.
+$(VENV)/.made: FORCE
+	@tools/make-venv "$(VENV)" "$(PYTHON)"
+
+$(VENV)/.installed-%: $(VENV)/.made pyproject.toml
+	@echo "Installing .[$*] into $(VENV)"
+	@if command -v uv >/dev/null; \
+	then uv pip install --quiet --python $(bin)/python --editable '.[$*]'; \
+	else $(bin)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'; \
+	fi
+	@touch $@

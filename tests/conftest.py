@@ -1,0 +1,90 @@
+"""Eight CPU devices for every test, the two kinds of mesh, random keys, and a clean state."""
+
+import os
+import random
+from collections.abc import Iterator
+
+import hypothesis
+import jax
+import pytest
+from jax.sharding import AxisType, Mesh
+
+
+CI = bool(os.environ.get("CI"))
+
+# Before JAX starts: no backend is made until the first array is.
+jax.config.update("jax_num_cpu_devices", 8)
+if "JAX_PLATFORMS" not in os.environ:
+    jax.config.update("jax_platforms", "cpu")
+# Arrays are lined up by name. Where JAX would line them up by position, a name has been lost.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compiling takes longer than any deadline; and a fixture may be shared by the examples of one
+# test, because what the fixtures here give does not change.
+hypothesis.settings.register_profile(
+    "axonym",
+    deadline=None,
+    derandomize=CI,
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.function_scoped_fixture,
+    ],
+)
+hypothesis.settings.load_profile("axonym")
+
+
+class GetKey:
+    """Gives a fresh random key with each call; its repr has the seed, so a failure shows it."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        self.calls = 0
+
+    def __call__(self) -> jax.Array:
+        self.calls += 1
+        return jax.random.fold_in(jax.random.key(self.seed), self.calls)
+
+    def __repr__(self) -> str:
+        return f"GetKey(seed={self.seed}) (to repeat: AXONYM_SEED={self.seed})"
+
+
+@pytest.fixture
+def getkey() -> GetKey:
+    """Random keys: other ones in each run, unless `AXONYM_SEED` or `CI` is set."""
+    seed = os.environ.get("AXONYM_SEED")
+    if seed is None:
+        return GetKey(0 if CI else random.randrange(2**31))
+    return GetKey(int(seed))
+
+
+def _mesh(axis_type: AxisType) -> Mesh:
+    if jax.device_count() < 8:
+        pytest.skip(f"This needs 8 devices, and there are {jax.device_count()}.")
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type, axis_type))
+
+
+@pytest.fixture(scope="session")
+def auto_mesh() -> Mesh:
+    """A (data: 4, model: 2) mesh on which the compiler chooses shardings; not entered."""
+    return _mesh(AxisType.Auto)
+
+
+@pytest.fixture(scope="session")
+def explicit_mesh() -> Mesh:
+    """A (data: 4, model: 2) mesh on which shardings are part of the types; not entered."""
+    return _mesh(AxisType.Explicit)
+
+
+@pytest.fixture(autouse=True)
+def no_mesh() -> Iterator[None]:
+    """Every test starts without a mesh in force, and leaves none behind."""
+    with jax.set_mesh(None):
+        yield
+
+
+@pytest.fixture(params=["auto", "explicit"])
+def mesh(request: pytest.FixtureRequest, no_mesh: None) -> Iterator[Mesh]:
+    """Runs the test on both meshes, each entered."""
+    chosen: Mesh = request.getfixturevalue(f"{request.param}_mesh")
+    with jax.set_mesh(chosen):
+        yield chosen
