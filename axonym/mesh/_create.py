@@ -1,0 +1,131 @@
+"""Making a mesh: `create_mesh` from sizes and names, `parse_mesh_from_string` from a flag's text.
+
+Both read and check what was asked (`_spec.py`), let JAX arrange the devices (`_topology.py`), and
+keep nothing: a mesh is made anew on every call, from the devices that are there then.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from ._spec import as_names, read_sizes, resolve_axes, resolve_axis_types
+from ._topology import Device, arrange_devices, select_devices, spans_slices
+
+
+AxisTypes: TypeAlias = AxisType | str | Sequence[AxisType | str] | None
+
+
+def create_mesh(
+    axis_dims: Sequence[int] = (1, -1, 1, 1, 1),
+    axis_names: Sequence[str] = ("dp", "fsdp", "ep", "tp", "sp"),
+    dcn_mesh_dims: Sequence[int] | None = None,
+    should_sort_granules_by_key: bool = True,
+    allow_split_physical_axes: bool = True,
+    backend: str | None = None,
+    use_jax: bool = False,
+    axis_types: AxisTypes = None,
+    *,
+    devices: Sequence[Device] | None = None,
+) -> Mesh:
+    """Makes a mesh with exactly these axes over all devices, or over those given.
+
+    Order the axes by how much they communicate, the busiest last: neighbours on the last axis are
+    neighbours in the network. Where the devices are in several slices (on GPUs, machines), the
+    earliest axes cross the slow network between them as far as they can, and the others stay
+    within a slice. In a cluster of CPU processes the devices are in the order of process, then id.
+
+    Args:
+        axis_dims: The size of each mesh axis. One of them may be -1, for the devices that are left.
+        axis_names: The name of each mesh axis, all of them different.
+        dcn_mesh_dims: For each mesh axis, the factor of its size that crosses slices, or processes
+            where there is one slice only. The factors multiply to the number of slices; one may be
+            -1. None chooses them. The sizes of the mesh are `axis_dims` either way.
+        should_sort_granules_by_key: Whether slices or processes are in the order of their index,
+            and not in the order in which the devices name them.
+        allow_split_physical_axes: Whether an axis of the physical network may be divided among
+            mesh axes, where sizes need it.
+        backend: Whose devices to take: "cpu", "gpu" or "tpu". None is JAX's default backend.
+        use_jax: Whether `jax.make_mesh` builds the mesh. It decides by itself about
+            `allow_split_physical_axes`, and is not used where slices or `dcn_mesh_dims` are
+            concerned, which it cannot do. Axes, sizes and axis types are the same either way.
+        axis_types: An `AxisType` or its name ("auto", "explicit", "manual") for all axes, or a
+            sequence with one for each. None is Auto.
+        devices: The devices to use, instead of all those of a backend. On CPU they keep their
+            order; on GPU and TPU JAX orders them by their place in the network.
+
+    Returns:
+        The mesh. Use it with `jax.set_mesh(mesh)`, or hand it to a `NamedSharding`.
+
+    Raises:
+        TypeError: A size is not an integer, a name is not a string, or an argument is not a
+            sequence.
+        ValueError: Sizes, names, axis types or DCN factors do not fit each other or the devices.
+            The message shows sizes that do.
+
+    Example:
+        >>> import axonym as nym
+        >>> mesh = nym.create_mesh((2, 4), ("data", "model"))
+        >>> dict(mesh.shape)
+        {'data': 2, 'model': 4}
+        >>> dict(nym.create_mesh((2, -1), ("data", "model")).shape)
+        {'data': 2, 'model': 4}
+        >>> nym.create_mesh((3, 4), ("x", "y"))
+        Traceback (most recent call last):
+            ...
+        ValueError: mesh (x: 3, y: 4) needs 12 devices, 8 are there; the nearest fit is (x: 2, y: 4)
+    """
+    selected = select_devices(devices, backend)
+    names, sizes = resolve_axes(axis_dims, axis_names, len(selected))
+    types = resolve_axis_types(axis_types, names)
+    if use_jax and dcn_mesh_dims is None and not spans_slices(selected):
+        return jax.make_mesh(sizes, names, types, devices=selected)
+    arranged = arrange_devices(
+        names,
+        sizes,
+        selected,
+        dcn_mesh_dims,
+        should_sort_granules_by_key=should_sort_granules_by_key,
+        allow_split_physical_axes=allow_split_physical_axes,
+    )
+    return Mesh(arranged, names, axis_types=types)
+
+
+def parse_mesh_from_string(
+    axis_dims: str,
+    names: Sequence[str],
+    *,
+    axis_types: AxisTypes = None,
+    devices: Sequence[Device] | None = None,
+    backend: str | None = None,
+) -> Mesh:
+    """Makes the mesh that a string describes, as it comes from a flag or a configuration file.
+
+    Args:
+        axis_dims: Either names with sizes, "dp:2, tp:4", in any order, where a name that is left
+            out has size 1; or sizes alone, "2, 4", one for each name in their order. One size may
+            be -1, for the devices that are left. Spaces mean nothing.
+        names: The names of the mesh axes. The mesh has all of them, in this order.
+        axis_types: As in [`create_mesh`][axonym.create_mesh].
+        devices: As in [`create_mesh`][axonym.create_mesh].
+        backend: As in [`create_mesh`][axonym.create_mesh].
+
+    Returns:
+        The mesh, as [`create_mesh`][axonym.create_mesh] makes it.
+
+    Raises:
+        TypeError: `axis_dims` is not a string, or `names` is not a sequence of strings.
+        ValueError: The string cannot be read, or the mesh it describes does not fit the devices.
+
+    Example:
+        >>> import axonym as nym
+        >>> mesh = nym.parse_mesh_from_string("model:4, data:2", ["data", "model", "expert"])
+        >>> dict(mesh.shape)
+        {'data': 2, 'model': 4, 'expert': 1}
+        >>> dict(nym.parse_mesh_from_string("2, -1", ["data", "model"]).shape)
+        {'data': 2, 'model': 4}
+    """
+    checked = as_names(names, "names")
+    sizes = read_sizes(axis_dims, checked)
+    return create_mesh(sizes, checked, backend=backend, axis_types=axis_types, devices=devices)

@@ -1,0 +1,300 @@
+"""Meshes over slices, processes and TPU blocks that are described and not there."""
+
+import dataclasses
+import itertools
+import re
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from axonym.mesh import calculate_host_mesh_shape, create_mesh
+
+
+quick = settings(deadline=None, max_examples=60)
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What JAX looks at in a device, to place it."""
+
+    id: int
+    process_index: int = 0
+    slice_index: int = 0
+    coords: tuple[int, ...] = (0, 0, 0)
+    core_on_chip: int = 0
+    platform: str = "gpu"
+    device_kind: str = "described"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sliceless:
+    """A device of a platform that knows no slices."""
+
+    id: int
+    process_index: int = 0
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+
+
+def slices(number, each, processes_each=1):
+    """Devices of so many slices of so many devices, each slice with so many processes."""
+    per_process = each // processes_each
+    return [Device(i, i // per_process, i // each) for i in range(number * each)]
+
+
+def processes(number, each):
+    return [Sliceless(i, i // each) for i in range(number * each)]
+
+
+def tpus(*block, slice_index=0):
+    """A slice of TPU devices that fill a block."""
+    places = itertools.product(*(range(size) for size in block))
+    return [
+        Device(1000 * slice_index + i, i // 4, slice_index, (x, y, z), 0, "tpu", "TPU v4")
+        for i, (z, y, x) in enumerate(places)
+    ]
+
+
+def ids(mesh):
+    return [device.id for device in mesh.devices.flat]
+
+
+def crossed(mesh, attribute):
+    """How many slices or processes each mesh axis goes through, from the mesh's first device."""
+    found = []
+    for axis in range(mesh.devices.ndim):
+        line = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.devices.shape[axis], -1)[:, 0]
+        found.append(len({getattr(device, attribute) for device in line}))
+    return tuple(found)
+
+
+def refusal(message):
+    return pytest.raises(ValueError, match=re.escape(message))
+
+
+@pytest.mark.parametrize("use_jax", [False, True])
+def test_the_earliest_axis_crosses_the_slices(use_jax):
+    mesh = create_mesh((2, 4), ("data", "model"), devices=slices(2, 4), use_jax=use_jax)
+    assert mesh.devices.shape == (2, 4)
+    assert crossed(mesh, "slice_index") == (2, 1)
+    assert ids(mesh) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("number", "sizes", "expected"),
+    [
+        (2, (1, 8), (1, 2)),
+        (2, (3, 8), (1, 2)),
+        (2, (3, 2, 4), (1, 2, 1)),
+        (4, (2, 12), (2, 2)),
+        (4, (24,), (4,)),
+        (6, (3, 1, 4), (3, 1, 2)),
+        (6, (4, 9), (2, 3)),
+    ],
+)
+def test_the_axes_that_can_cross_the_slices_do(number, sizes, expected):
+    devices = slices(number, prod(sizes) // number)
+    mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=devices)
+    assert mesh.devices.shape == sizes
+    assert crossed(mesh, "slice_index") == expected
+
+
+@given(
+    number=st.integers(1, 6),
+    sizes=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4),
+)
+@quick
+def test_a_mesh_over_slices_is_the_mesh_that_was_asked(number, sizes):
+    sizes = (*sizes, number)
+    devices = slices(number, prod(sizes) // number)
+    mesh = create_mesh(sizes, tuple("abcde"[: len(sizes)]), devices=devices)
+    assert mesh.devices.shape == sizes
+    assert sorted(ids(mesh)) == list(range(len(devices)))
+    assert prod(crossed(mesh, "slice_index")) == number
+
+
+@given(factors=st.permutations([1, 2, 3]), inner=st.permutations([1, 2, 4]), data=st.data())
+@quick
+def test_factors_that_are_given_are_used(factors, inner, data):
+    sizes = [outer * within for outer, within in zip(factors, inner, strict=True)]
+    asked = list(factors)
+    if data.draw(st.booleans()):
+        asked[data.draw(st.integers(0, 2))] = -1
+    mesh = create_mesh(sizes, ("a", "b", "c"), asked, devices=slices(6, 8))
+    assert mesh.devices.shape == tuple(sizes)
+    assert crossed(mesh, "slice_index") == tuple(factors)
+
+
+def test_neighbours_on_the_last_axis_are_in_one_slice():
+    mesh = create_mesh((4, 4), ("data", "model"), (2, 1), devices=slices(2, 8))
+    assert ids(mesh) == list(range(16))
+    mesh = create_mesh((4, 4), ("data", "model"), (1, 2), devices=slices(2, 8))
+    assert [[device.slice_index for device in row] for row in mesh.devices] == [[0, 0, 1, 1]] * 4
+
+
+def test_slices_are_in_the_order_of_their_index_unless_told_otherwise():
+    devices = slices(2, 2)[::-1]
+    assert ids(create_mesh((2, 2), ("a", "b"), devices=devices)) == [0, 1, 2, 3]
+    mesh = create_mesh((2, 2), ("a", "b"), None, False, devices=devices)
+    assert ids(mesh) == [2, 3, 0, 1]
+
+
+def test_factors_may_count_processes_within_slices():
+    devices = slices(2, 4, processes_each=2)
+    mesh = create_mesh((4, 2), ("data", "model"), (4, 1), devices=devices)
+    assert crossed(mesh, "process_index") == (4, 1)
+    mesh = create_mesh((4, 2), ("data", "model"), (-1, 1), devices=devices)
+    assert crossed(mesh, "slice_index") == (2, 1)
+
+
+@pytest.mark.parametrize("use_jax", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 5), (5, 2), (10,), (1, 10), (2, 1, 5)])
+def test_processes_of_one_slice_are_in_order(sizes, use_jax):
+    names = tuple("abc"[: len(sizes)])
+    mesh = create_mesh(sizes, names, devices=processes(5, 2), use_jax=use_jax)
+    assert mesh.devices.shape == sizes
+    assert ids(mesh) == list(range(10))
+
+
+def test_factors_that_are_given_divide_among_processes():
+    names, sizes = ("dp", "fsdp", "ep", "tp", "sp"), (1, 4, 1, 2, 1)
+    for factors in [(1, 1, 1, 2, 1), (1, 2, 1, 1, 1), (1, 1, 1, -1, 1)]:
+        mesh = create_mesh(sizes, names, factors, devices=processes(2, 4))
+        assert mesh.devices.shape == sizes
+        assert crossed(mesh, "process_index") == tuple(abs(2 if f == -1 else f) for f in factors)
+
+
+def test_factors_of_one_leave_the_only_slice_alone():
+    mesh = create_mesh((2, 4), ("a", "b"), (1, 1), devices=processes(2, 4))
+    assert ids(mesh) == list(range(8))
+
+
+@pytest.mark.parametrize("factors", [(1, 1), (4, 1), (2, 2), (-1, -1), (0, 2), (-2, -1), (3, -1)])
+def test_factors_multiply_to_the_number_of_slices(factors):
+    message = (
+        f"`dcn_mesh_dims` (data: {factors[0]}, model: {factors[1]}) must multiply to the number "
+        "of slices, with at most one `-1`, for mesh (data: 4, model: 4) over 2 slices; "
+        "(data: 2, model: 1) would do"
+    )
+    with refusal(message):
+        create_mesh((4, 4), ("data", "model"), factors, devices=slices(2, 8))
+
+
+def test_factors_divide_the_sizes():
+    message = (
+        "`dcn_mesh_dims` divides mesh axis 'data' of size 3 by 2, for mesh (data: 3, model: 4) "
+        "over 2 slices; (data: 1, model: 2) would do"
+    )
+    with refusal(message):
+        create_mesh((3, 4), ("data", "model"), (2, 1), devices=slices(2, 6))
+
+
+def test_factors_that_are_no_factors_are_an_error():
+    devices = processes(2, 4)
+    with refusal("must multiply to the number of processes"):
+        create_mesh((4, 2), ("a", "b"), (4, 1), devices=devices)
+    with refusal("`dcn_mesh_dims` (2,) and mesh (a: 4, b: 2) have 1 and 2 entries"):
+        create_mesh((4, 2), ("a", "b"), (2,), devices=devices)
+    with refusal("over 1 slice; (a: 1, b: 1) would do"):
+        create_mesh((4, 2), ("a", "b"), (2, 1), devices=processes(1, 8))
+    with pytest.raises(TypeError, match=r"`dcn_mesh_dims` holds 2\.0, which is not an integer"):
+        create_mesh((4, 2), ("a", "b"), (2.0, 1), devices=devices)
+    with pytest.raises(TypeError, match="`dcn_mesh_dims` is a sequence of integers"):
+        create_mesh((4, 2), ("a", "b"), 2, devices=devices)
+
+
+def test_slices_have_equally_many_devices():
+    message = (
+        "a mesh over several slices needs equally many devices of each, and there are 4 in "
+        "slice 0, 2 in slice 1; pass as many of each as `devices`"
+    )
+    with refusal(message):
+        create_mesh((2, 3), ("a", "b"), devices=slices(2, 4)[:6])
+    with refusal("there are 4 in process 0, 2 in process 1"):
+        create_mesh((2, 3), ("a", "b"), (2, 1), devices=processes(2, 4)[:6])
+
+
+def test_a_part_of_each_slice_makes_a_mesh():
+    devices = [device for device in slices(2, 4) if device.id % 4 < 2]
+    mesh = create_mesh((2, 2), ("a", "b"), devices=devices)
+    assert crossed(mesh, "slice_index") == (2, 1)
+
+
+def test_sizes_that_do_not_fit_are_an_error_before_slices_are():
+    with refusal("mesh (a: 3, b: 2) needs 6 devices, 8 are there; the nearest fit is"):
+        create_mesh((3, 2), ("a", "b"), devices=slices(2, 4))
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (2, 8), (16, 1), (2, 2, 4), (1, 16)])
+def test_a_mesh_follows_the_network_of_a_slice(sizes):
+    mesh = create_mesh(sizes, tuple("abc"[: len(sizes)]), devices=tpus(1, 4, 4))
+    assert mesh.devices.shape == sizes
+    assert sorted(ids(mesh)) == list(range(16))
+
+
+def test_a_mesh_follows_the_networks_of_several_slices():
+    devices = tpus(1, 4, 4) + tpus(1, 4, 4, slice_index=1)
+    mesh = create_mesh((4, 8), ("data", "model"), devices=devices)
+    assert mesh.devices.shape == (4, 8)
+    assert crossed(mesh, "slice_index") == (2, 1)
+
+
+def test_a_network_that_cannot_be_laid_out_is_an_error():
+    with refusal("JAX cannot lay mesh (a: 3, b: 5) over the network of these devices"):
+        create_mesh((3, 5), ("a", "b"), devices=tpus(1, 4, 4)[:15])
+    with refusal("other sizes, or `allow_split_physical_axes=True`"):
+        create_mesh((2, 8), ("a", "b"), None, True, False, devices=tpus(1, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("shape", "each", "number", "expected"),
+    [
+        ((2, 4), 4, 2, (1, 4)),
+        ((1, 4, 3), 4, 3, (1, 4, 1)),
+        ((4, 6), 4, 6, (2, 2)),
+        ((2, 6), 4, 3, (2, 2)),
+        ((2, 5), 2, 5, (2, 1)),
+        ((8, 4, 4), 8, 16, (1, 2, 4)),
+        ((1, 8), 8, 1, (1, 8)),
+        ((), 1, 1, ()),
+    ],
+)
+def test_a_host_has_its_part_of_the_mesh(shape, each, number, expected):
+    assert calculate_host_mesh_shape(shape, each, number) == expected
+
+
+@given(
+    shape=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    data=st.data(),
+)
+@quick
+def test_hosts_tile_the_mesh_and_create_mesh_places_them_so(shape, data):
+    total = prod(shape)
+    number = data.draw(st.sampled_from([n for n in range(1, total + 1) if total % n == 0]))
+    host = calculate_host_mesh_shape(shape, total // number, number)
+    assert prod(host) == total // number
+    factors = [size // within for size, within in zip(shape, host, strict=True)]
+    assert all(size % within == 0 for size, within in zip(shape, host, strict=True))
+    if total <= 144:
+        devices = processes(number, total // number)
+        mesh = create_mesh(shape, tuple("abcd"[: len(shape)]), factors, devices=devices)
+        assert crossed(mesh, "process_index") == tuple(factors)
+
+
+def test_a_host_shape_is_of_the_running_processes_unless_told_otherwise():
+    assert calculate_host_mesh_shape((2, 4)) == (2, 4)
+    assert calculate_host_mesh_shape((2, 8), num_processes=2) == (1, 8)
+
+
+def test_a_mesh_that_is_not_over_all_hosts_is_an_error():
+    message = "mesh shape (2, 4) does not fit 6 devices, 3 in each of 2 processes; the nearest fit"
+    with refusal(message + " is (2, 3)"):
+        calculate_host_mesh_shape((2, 4), 3, 2)
+    with refusal("mesh shape (2, -1) does not fit 8 devices"):
+        calculate_host_mesh_shape((2, -1), 4, 2)
+    with refusal("`total_devices` is 0 and `num_processes` is 2; both must be positive"):
+        calculate_host_mesh_shape((2, 4), 0, 2)
+    with pytest.raises(TypeError, match=r"`total_devices` holds 4\.0, which is not an integer"):
+        calculate_host_mesh_shape((2, 4), 4.0, 2)
