@@ -1,0 +1,130 @@
+"""Lining up operands by name: what broadcasting means here, planned once per pair of name tuples.
+
+One operand's names must be a subset of the other's, which gives the order of the result. Axes that are missing become
+size-1 axes in their place, so nothing is ever copied to full size or transposed needlessly.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._axis import Names, check_rank, listed
+from ._base import N, NamedBase, like
+
+
+def lined_up(array: Any, names: Names, target: Names) -> Any:
+    """Returns the array with its axes in the order of `target`, which has all of them; size 1 where it lacks one."""
+    if names == target:
+        return array
+    order = tuple(names.index(name) for name in target if name in names)
+    if order != tuple(range(len(order))):
+        array = jnp.transpose(array, order)
+    return jnp.expand_dims(array, tuple(i for i, name in enumerate(target) if name not in names))
+
+
+def check_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
+    """Raises a ValueError if one name has two sizes."""
+    found: dict[str, int] = {}
+    for names, sizes in operands:
+        check_rank(names, sizes)
+        for name, size in zip(names, sizes, strict=True):
+            if found.setdefault(name, size) != size:
+                shown = " and ".join(listed(names, sizes) for names, sizes in operands)
+                raise ValueError(f"axis {name!r} has size {found[name]} and size {size} in {shown}")
+
+
+def _no_common_names(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
+    shown = " and ".join(listed(names, sizes) for names, sizes in operands)
+    extra = dict.fromkeys(name for names, _ in operands for name in names if name not in widest)
+    return ValueError(
+        f"cannot broadcast {shown}: {', '.join(map(repr, extra))} of one operand and "
+        f"{', '.join(repr(name) for name in widest if any(name not in names for names, _ in operands))} of the other "
+        "have no counterpart; add the missing axes to one operand with `broadcast_axis`"
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def common_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
+    """Returns the names that a broadcast of the operands has: the first longest ones.
+
+    Raises:
+        ValueError: If a name has two sizes, or no operand has the names of all the others.
+    """
+    check_sizes(*operands)
+    widest = max((names for names, _ in operands), key=len)
+    if not all(set(names) <= set(widest) for names, _ in operands):
+        raise _no_common_names(operands, widest)
+    return widest
+
+
+@functools.lru_cache(maxsize=8192)
+def broadcasting(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]:
+    """Returns `fn` over arrays with these names, known to broadcast, compiled once per signature."""
+    names = max(operands, key=len)
+
+    def aligned(*arrays: Any) -> Any:
+        return fn(*(lined_up(array, own, names) for own, array in zip(operands, arrays, strict=True)))
+
+    return jax.jit(aligned, inline=True)
+
+
+def scalar(x: Any) -> Any:
+    """Returns an operand that has no names as it is.
+
+    Raises:
+        TypeError: If it is a plain array with axes, whose names nobody knows.
+    """
+    if type(x) not in _NUMBERS and np.ndim(x):
+        raise TypeError(
+            f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`."
+        )
+    return x
+
+
+def operand(x: Any) -> tuple[Any, Names]:
+    """Returns the array of an operand and its names: none for a scalar; see `scalar`."""
+    return (x.array, x.names) if isinstance(x, NamedBase) else (scalar(x), ())
+
+
+_NUMBERS = frozenset({int, float, bool, complex})
+
+
+def unary(fn: Callable[..., Any], x: Any) -> Any:
+    """Applies an elementwise function of one operand, which may be named."""
+    return like(x, fn(x.array)) if isinstance(x, NamedBase) else fn(x)
+
+
+def binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
+    """Applies an elementwise function of two operands, of which any may be named."""
+    if isinstance(x, NamedBase):
+        if isinstance(y, NamedBase):
+            return _binary_named(fn, x, y)
+        return like(x, fn(x.array, scalar(y)))
+    if isinstance(y, NamedBase):
+        return like(y, fn(scalar(x), y.array))
+    return fn(x, y)
+
+
+def _binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
+    if x.names == y.names:
+        if x.array.shape != y.array.shape:
+            check_sizes((x.names, x.array.shape), (y.names, y.array.shape))
+        return like(x, fn(x.array, y.array))
+    names = common_names((x.names, x.array.shape), (y.names, y.array.shape))
+    return like(x, broadcasting(fn, x.names, y.names)(x.array, y.array), names)
+
+
+def broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
+    """Applies an elementwise function of any number of operands, named or scalar, at least one of them named."""
+    arrays, shapes = [], []
+    for x in operands:
+        array, own = operand(x)
+        arrays.append(array)
+        shapes.append((own, array.shape if own else ()))
+    names = common_names(*shapes)
+    template = next(x for x in operands if isinstance(x, NamedBase))
+    return like(template, broadcasting(fn, *(own for own, _ in shapes))(*arrays), names)

@@ -1,0 +1,293 @@
+"""`NamedArray`: the class that users hold. Its methods are the functions of this part under their own names."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import _contract, _elementwise, _reduce, _shape
+from ._axis import Axis, AxisSelector, Names, axis_name, check_unique, intern_names, listed, selected
+from ._base import NamedBase, described, like, set_array, set_names
+from ._index import Items, Updates, index, take
+
+
+class NamedArray(NamedBase):
+    """An array whose axes have names: the array and the names, nothing else. Sizes are read from the array.
+
+    It is a pytree with one child, the array; the names are part of the tree's structure. It never changes.
+
+    Args:
+        array: Anything with a shape and an element type: a JAX or NumPy array, a `jax.ShapeDtypeStruct`.
+        axes: One name or `Axis` for each axis of the array, in order; a mapping from name to size does as well.
+
+    Raises:
+        ValueError: If a name is empty or occurs twice, the rank does not fit, or an `Axis` has another size.
+        TypeError: If something else is given for the array or for an axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax.numpy as jnp
+        >>> x = nym.NamedArray(jnp.zeros((8, 64)), ("batch", "embed"))
+        >>> x
+        NamedArray(float32, batch: 8, embed: 64)
+        >>> x.shape["embed"]
+        64
+    """
+
+    __slots__ = ()
+    __array_ufunc__: ClassVar[None] = None  # NumPy leaves operators to us
+
+    def __init__(self, array: Any, axes: AxisSelector | Sequence[AxisSelector]) -> None:
+        """Checks the names and sizes; see the class."""
+        set_array(self, array)
+        set_names(self, checked_names(array, axes))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses: a named array never changes."""
+        raise AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one.")
+
+    def __delattr__(self, name: str) -> None:
+        """Refuses: a named array never changes."""
+        raise AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles and copies the array together with the names."""
+        return _rebuilt, (self.array, self.names)
+
+    def __repr__(self) -> str:
+        """Shows element type, axes and mesh axes, and the elements if there are at most eight."""
+        shape = getattr(self.array, "shape", None)
+        if shape is None or len(shape) != len(self.names):
+            return f"NamedArray({self.array!r}, {listed(self.names)})"
+        axes = "".join(f", {name}: {size}" for name, size in zip(self.names, shape, strict=True))
+        return f"NamedArray({self.dtype}{axes}{_placement(self.array)}{_contents(self.array)})"
+
+    def scalar(self) -> jax.Array:
+        """Returns the plain array of a named array without axes.
+
+        Raises:
+            ValueError: If there are axes left.
+        """
+        if self.names:
+            raise ValueError(f"{described(self)} is not a scalar; reduce or index its axes first")
+        return self.array
+
+    def item(self) -> Any:
+        """Returns the one element as a Python number."""
+        return self.array.item()
+
+    def astype(self, dtype: Any) -> Self:
+        """Returns the array with another element type."""
+        return like(self, self.array.astype(dtype))
+
+    def block_until_ready(self) -> Self:
+        """Waits until the elements are computed, and returns the array."""
+        jax.block_until_ready(self.array)
+        return self
+
+    @property
+    def at(self) -> "Updates[Self]":
+        """Chooses elements to replace: `x.at["pos", 3].set(0.0)`; see `Updates`."""
+        return Updates(self)
+
+    def __getitem__(self, items: Items) -> Self:
+        """Picks elements by named axis; see `axonym.index`."""
+        return index(self, items)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Refuses: which axis to run along must be said."""
+        raise TypeError(f"Iterating over {described(self)} needs an axis; use `unbind(x, axis)`.")
+
+    def __len__(self) -> int:
+        """Refuses: which axis is meant must be said."""
+        raise TypeError(f"{described(self)} has no one length; use `x.axis_size(axis)` or `x.size`.")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Returns the elements as a NumPy array."""
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __format__(self, spec: str) -> str:
+        """Formats the number in an array without axes: `f"{loss:.3f}"`."""
+        return super().__format__(spec) if self.names or not spec else format(self.array, spec)
+
+    def __bool__(self) -> bool:
+        """Returns the truth of the one element."""
+        return bool(self.array)
+
+    def __int__(self) -> int:
+        """Returns the one element as an integer."""
+        return int(self.array)
+
+    def __float__(self) -> float:
+        """Returns the one element as a float."""
+        return float(self.array)
+
+    def __complex__(self) -> complex:
+        """Returns the one element as a complex number."""
+        return complex(self.array)
+
+    def __index__(self) -> int:
+        """Returns the one integer element."""
+        return self.array.__index__()
+
+    def __matmul__(self, other: Any) -> Any:
+        """Refuses: which axes to contract must be said."""
+        raise TypeError("`@` does not say which axes to contract; use `dot(x, y, axis=...)`.")
+
+    __rmatmul__ = __matmul__
+    __hash__: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    __add__ = __radd__ = _elementwise.add
+    __mul__ = __rmul__ = _elementwise.multiply
+    __sub__ = _elementwise.subtract
+    __truediv__ = _elementwise.divide
+    __floordiv__ = _elementwise.floor_divide
+    __mod__ = _elementwise.mod
+    __pow__ = _elementwise.power
+    __and__ = __rand__ = _elementwise.bitwise_and
+    __or__ = __ror__ = _elementwise.bitwise_or
+    __xor__ = __rxor__ = _elementwise.bitwise_xor
+    __lshift__ = _elementwise.left_shift
+    __rshift__ = _elementwise.right_shift
+    __lt__ = _elementwise.less
+    __le__ = _elementwise.less_equal
+    __gt__ = _elementwise.greater
+    __ge__ = _elementwise.greater_equal
+    __neg__ = _elementwise.negative
+    __pos__ = _elementwise.positive
+    __abs__ = _elementwise.abs
+    __invert__ = _elementwise.bitwise_not
+
+    def __eq__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Compares the elements with those of an array or a number; nothing else is equal to a named array."""
+        return _compared(_elementwise.equal, self, other)
+
+    def __ne__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Compares the elements with those of an array or a number; anything else is unequal to a named array."""
+        return _compared(_elementwise.not_equal, self, other)
+
+    def __rsub__(self, other: Any) -> Self:
+        """Returns `other - self`."""
+        return _elementwise.subtract(other, self)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        """Returns `other / self`."""
+        return _elementwise.divide(other, self)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        """Returns `other // self`."""
+        return _elementwise.floor_divide(other, self)
+
+    def __rmod__(self, other: Any) -> Self:
+        """Returns `other % self`."""
+        return _elementwise.mod(other, self)
+
+    def __rpow__(self, other: Any) -> Self:
+        """Returns `other ** self`."""
+        return _elementwise.power(other, self)
+
+    def __rlshift__(self, other: Any) -> Self:
+        """Returns `other << self`."""
+        return _elementwise.left_shift(other, self)
+
+    def __rrshift__(self, other: Any) -> Self:
+        """Returns `other >> self`."""
+        return _elementwise.right_shift(other, self)
+
+    all = _reduce.all
+    any = _reduce.any
+    argmax = _reduce.argmax
+    argmin = _reduce.argmin
+    argsort = _reduce.argsort
+    broadcast_axis = _shape.broadcast_axis
+    broadcast_to = _shape.broadcast_to
+    clip = _elementwise.clip
+    cumsum = _reduce.cumsum
+    dot = _contract.dot
+    flatten_axes = _shape.flatten_axes
+    max = _reduce.max
+    mean = _reduce.mean
+    min = _reduce.min
+    prod = _reduce.prod
+    rearrange = _shape.rearrange
+    rename = _shape.rename
+    round = _elementwise.round
+    sort = _reduce.sort
+    split = _shape.split
+    std = _reduce.std
+    sum = _reduce.sum
+    take = take
+    unbind = _shape.unbind
+    unflatten_axis = _shape.unflatten_axis
+    var = _reduce.var
+
+
+_OPERANDS = (NamedBase, int, float, complex, np.ndarray, np.generic, jax.Array)
+
+
+def _compared(fn: Callable[[Any, Any], Any], x: NamedArray, other: Any) -> Any:
+    return fn(x, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+
+def checked_names(array: Any, axes: Any) -> Names:
+    """Returns the names of axes given by name, as `Axis` or as a mapping, checked against the array."""
+    if isinstance(array, NamedBase):
+        raise TypeError(f"{described(array)} has names already; use `rename` to change them.")
+    if not hasattr(array, "shape"):
+        raise TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
+    axes, sizes = selected(axes), tuple(array.shape)
+    names = intern_names(tuple(axis_name(axis) for axis in axes))
+    if len(names) != len(sizes):
+        raise ValueError(f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {listed(names)}")
+    check_unique(names)
+    for axis, size in zip(axes, sizes, strict=True):
+        if isinstance(axis, Axis) and axis.size != size:
+            raise ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for")
+    return names
+
+
+def _rebuilt(array: Any, names: Names) -> NamedArray:
+    result = object.__new__(NamedArray)
+    set_array(result, array)
+    set_names(result, intern_names(names))
+    return result
+
+
+def _unflatten(names: Names, children: Any) -> NamedArray:
+    result = _new(NamedArray)
+    set_array(result, children[0])
+    set_names(result, names)
+    return result
+
+
+_new = object.__new__
+_ARRAY_KEY = jax.tree_util.GetAttrKey("array")
+
+jax.tree_util.register_pytree_with_keys(
+    NamedArray,
+    lambda x: (((_ARRAY_KEY, x.array),), x.names),
+    _unflatten,
+    lambda x: ((x.array,), x.names),
+)
+
+
+def _placement(array: Any) -> str:
+    spec = getattr(getattr(array, "sharding", None), "spec", None)
+    return "" if spec is None or not any(spec) else f", {spec}"
+
+
+def _contents(array: Any) -> str:
+    if not isinstance(array, jax.Array | np.ndarray) or array.size > 8:
+        return ""
+    if isinstance(array, jax.Array) and not _readable(array):
+        return ""
+    return f", {np.array2string(np.asarray(array), separator=', ')}"
+
+
+def _readable(array: jax.Array) -> bool:
+    """Tells whether the elements can be shown: they are here, and not traced, deleted or random keys."""
+    if getattr(array, "sharding", None) is None or jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        return False
+    return array.is_fully_addressable and not array.is_deleted()

@@ -1,0 +1,162 @@
+"""The bare named array: an array beside the names of its axes, the tuple that answers by name, and nothing to compute.
+
+Functions in this part take and return `N`, whatever class of named array they were given. They build results with
+`like`, which checks nothing: what they pass is right by construction.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import jax
+
+from ._axis import Axis, AxisSelection, AxisSelector, Names, listed, position, selected
+
+
+class Shape(tuple[int, ...]):
+    """The sizes of a named array: a tuple that also answers by name.
+
+    It equals the tuple of its sizes and the mapping from its names to them.
+
+    Example:
+        >>> import axonym as nym
+        >>> shape = nym.zeros({"batch": 8, "embed": 64}).shape
+        >>> shape["batch"], shape == (8, 64), shape == {"batch": 8, "embed": 64}
+        (8, True, True)
+    """
+
+    names: Names
+
+    def __new__(cls, sizes: tuple[int, ...], names: Names) -> "Shape":
+        """Makes the tuple of sizes and keeps the names beside it."""
+        shape = super().__new__(cls, sizes)
+        shape.names = names
+        return shape
+
+    def __getitem__(self, key: Any) -> Any:
+        """Returns the size at a position, of a name, or a slice of the sizes."""
+        if isinstance(key, str | Axis):
+            return self[position(self.names, tuple(self), key)]
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        """Tells whether there is an axis of a name, an axis of name and size, or any axis of a size."""
+        if isinstance(key, Axis):
+            return (key.name, key.size) in self.items()
+        return key in self.names if isinstance(key, str) else super().__contains__(key)
+
+    def __eq__(self, other: object) -> bool:
+        """Compares with a tuple of sizes or a mapping from names to sizes."""
+        if isinstance(other, Mapping):
+            return dict(self.items()) == dict(other)
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        """Is true where `==` is false."""
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the sizes together with the names."""
+        return (Shape, (tuple(self), self.names))
+
+    def __repr__(self) -> str:
+        """Shows names and sizes."""
+        return listed(self.names, tuple(self))
+
+    def keys(self) -> Names:
+        """Returns the names in order."""
+        return self.names
+
+    def values(self) -> tuple[int, ...]:
+        """Returns the sizes in order."""
+        return tuple(self)
+
+    def items(self) -> tuple[tuple[str, int], ...]:
+        """Returns pairs of name and size in order."""
+        return tuple(zip(self.names, self, strict=True))
+
+
+class NamedBase:
+    """An array and the names of its axes: what every operation in this part works on."""
+
+    __slots__ = ("array", "names")
+
+    array: jax.Array
+    names: Names
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes, which also answer by name."""
+        return Shape(self.array.shape, self.names)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes in order, sizes read from the array."""
+        return tuple(Axis(name, size) for name, size in zip(self.names, self.array.shape, strict=True))
+
+    @property
+    def dtype(self) -> Any:
+        """The element type."""
+        return self.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.names)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(self.array.size)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes that the elements of the whole array take."""
+        return int(self.array.nbytes)
+
+    @property
+    def sharding(self) -> jax.sharding.Sharding:
+        """Where the array lies on the devices; inside a traced function, what is known of it there."""
+        sharding = getattr(self.array, "sharding", None)
+        return jax.typeof(self.array).sharding if sharding is None else sharding
+
+    def axis_size(self, axis: AxisSelector) -> int:
+        """Returns the size of an axis."""
+        return self.array.shape[position(self.names, self.array.shape, axis)]
+
+    def resolve_axis(self, axis: AxisSelector) -> Axis:
+        """Returns the `Axis` of a name; an `Axis` given must have the size found."""
+        index = position(self.names, self.array.shape, axis)
+        return Axis(self.names[index], self.array.shape[index])
+
+    def has_axis(self, axis: AxisSelection) -> bool:
+        """Tells whether every axis selected is there, with the size given if one is."""
+        sizes = dict(zip(self.names, self.array.shape, strict=True))
+        return all(sizes.get(one.name) == one.size if isinstance(one, Axis) else one in sizes for one in selected(axis))
+
+
+N = TypeVar("N", bound=NamedBase)
+A = TypeVar("A", bound=NamedBase | jax.Array)
+
+set_array = NamedBase.__dict__["array"].__set__
+set_names = NamedBase.__dict__["names"].__set__
+_new = object.__new__
+
+
+def like(x: N, array: Any, names: Names | None = None) -> N:
+    """Returns an array of the class of `x` with these contents, unchecked; the names are those of `x` if not given."""
+    result = _new(type(x))
+    set_array(result, array)
+    set_names(result, x.names if names is None else names)
+    return result
+
+
+def is_traced(array: Any) -> bool:
+    """Tells whether an array is a tracer: the only JAX arrays that cannot tell where they lie."""
+    return getattr(array, "sharding", None) is None and isinstance(array, jax.Array)
+
+
+def described(x: NamedBase) -> str:
+    """Shows the names and sizes of an array as error messages do."""
+    return listed(x.names, x.array.shape)

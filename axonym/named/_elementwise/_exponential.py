@@ -1,0 +1,95 @@
+"""Exponentials and logarithms, to every usual base."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._align import binary, unary
+from .._base import A, N
+
+
+def exp(x: A) -> A:
+    """Returns `e ** x`; see `jax.numpy.exp`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.exp(nym.named([0.0], "i")).item()
+        1.0
+    """
+    return unary(jnp.exp, x)
+
+
+def expm1(x: A) -> A:
+    """Returns `exp(x) - 1`, exactly for small `x`; see `jax.numpy.expm1`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.expm1(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.expm1, x)
+
+
+def exp2(x: A) -> A:
+    """Returns `2 ** x`; see `jax.numpy.exp2`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.exp2(nym.named([3.0], "i")).item()
+        8.0
+    """
+    return unary(jnp.exp2, x)
+
+
+def log(x: A) -> A:
+    """Returns the natural logarithm; see `jax.numpy.log`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.log(nym.named([1.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.log, x)
+
+
+def log1p(x: A) -> A:
+    """Returns `log(1 + x)`, exactly for small `x`; see `jax.numpy.log1p`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.log1p(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.log1p, x)
+
+
+def log2(x: A) -> A:
+    """Returns the logarithm to base 2; see `jax.numpy.log2`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.log2(nym.named([8.0], "i")).item()
+        3.0
+    """
+    return unary(jnp.log2, x)
+
+
+def log10(x: A) -> A:
+    """Returns the logarithm to base 10; see `jax.numpy.log10`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.log10(nym.named([1.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.log10, x)
+
+
+def logaddexp(x: N | ArrayLike, y: N | ArrayLike) -> N:
+    """Returns `log(exp(x) + exp(y))` without overflow, broadcast by name; see `jax.numpy.logaddexp`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.logaddexp(nym.named([3.0], "i"), 3.0).item()
+        3.693...
+    """
+    return binary(jnp.logaddexp, x, y)

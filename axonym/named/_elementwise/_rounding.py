@@ -1,0 +1,50 @@
+"""Rounding to integers and to decimals."""
+
+import jax.numpy as jnp
+
+from .._align import unary
+from .._base import A
+
+
+def floor(x: A) -> A:
+    """Returns the largest integer not above `x`; see `jax.numpy.floor`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.floor(nym.named([1.5], "i")).item()
+        1.0
+    """
+    return unary(jnp.floor, x)
+
+
+def ceil(x: A) -> A:
+    """Returns the smallest integer not below `x`; see `jax.numpy.ceil`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ceil(nym.named([1.5], "i")).item()
+        2.0
+    """
+    return unary(jnp.ceil, x)
+
+
+def rint(x: A) -> A:
+    """Returns the nearest integer, halves to even; see `jax.numpy.rint`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.rint(nym.named([2.5], "i")).item()
+        2.0
+    """
+    return unary(jnp.rint, x)
+
+
+def round(x: A, decimals: int = 0) -> A:
+    """Returns `x` rounded to a number of decimals, halves to even; see `jax.numpy.round`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.round(nym.named([0.4375], "i"), 1).item() == nym.named(0.4, ()).item()
+        True
+    """
+    return unary(lambda array: jnp.round(array, decimals), x)

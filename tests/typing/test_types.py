@@ -1,0 +1,145 @@
+"""What a type checker infers for named arrays: pyright checks the assertions here, and pytest runs them."""
+
+from typing import Any, assert_type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import axonym as nym
+from axonym import Axis, NamedArray
+
+
+A, B = nym.make_axes(a=2, b=3)
+x = nym.ones((A, B))
+v = nym.ones(B)
+plain = jnp.ones(3)
+
+
+def test_creation():
+    assert_type(nym.named(plain, "b"), NamedArray)
+    assert_type(nym.named([1, 2], Axis("a", 2)), NamedArray)
+    assert_type(NamedArray(plain, ("b",)), NamedArray)
+    assert_type(nym.zeros({"a": 2}), NamedArray)
+    assert_type(nym.zeros(x.shape), NamedArray)
+    assert_type(nym.zeros(x.axes), NamedArray)
+    assert_type(nym.zeros_like(x), NamedArray)
+    assert_type(nym.full((A, B), 1.0), NamedArray)
+    assert_type(nym.arange(A), NamedArray)
+    assert_type(nym.linspace(A, start=0.0, stop=1.0), NamedArray)
+
+
+def test_properties():
+    assert_type(x.shape, nym.Shape)
+    assert_type(x.axes, tuple[Axis, ...])
+    assert_type(x.names, tuple[str, ...])
+    assert_type(x.ndim, int)
+    assert_type(x.size, int)
+    assert_type(x.axis_size("a"), int)
+    assert_type(x.resolve_axis("a"), Axis)
+    assert_type(x.has_axis("a"), bool)
+    assert_type(x.array, jax.Array)
+    assert_type(x.sum().scalar(), jax.Array)
+    assert_type(A.resize(3), Axis)
+    assert_type(nym.make_axes(a=2), tuple[Axis, ...])
+    assert_type(nym.axis_name(A), str)
+
+
+def test_operators():
+    assert_type(x + v, NamedArray)
+    assert_type(x - 1.0, NamedArray)
+    assert_type(1.0 - x, NamedArray)
+    assert_type(2 * x, NamedArray)
+    assert_type(x / np.float32(2), NamedArray)
+    assert_type(x**2, NamedArray)
+    assert_type(x // v % v, NamedArray)
+    assert_type(-x, NamedArray)
+    assert_type(abs(x), NamedArray)
+    assert_type(x < v, NamedArray)
+    assert_type(x == v, NamedArray)
+    assert_type(x != 0.0, NamedArray)
+    assert_type((x > 0) & (x < 2), NamedArray)
+    assert_type(~(x > 0), NamedArray)
+
+
+def test_elementwise():
+    assert_type(nym.exp(x), NamedArray)
+    assert_type(nym.exp(plain), jax.Array)
+    assert_type(nym.round(x, 1), NamedArray)
+    assert_type(nym.add(x, v), NamedArray)
+    assert_type(nym.add(1.0, x), NamedArray)
+    assert_type(nym.maximum(x, 0.0), NamedArray)
+    assert_type(nym.clip(x, 0.0, v), NamedArray)
+    assert_type(nym.where(x > 0, x, 0.0), NamedArray)
+    assert_type(nym.where(x > 0, 1.0, 0.0), NamedArray)
+    assert_type(nym.where(True, x, 0.0), NamedArray)
+    assert_type(nym.where(plain > 0, plain, 0.0), jax.Array)
+
+
+def test_reductions():
+    assert_type(x.sum("a"), NamedArray)
+    assert_type(x.mean(), NamedArray)
+    assert_type(x.max((A, "b")), NamedArray)
+    assert_type(x.sum({"a": 2, "b": None}), NamedArray)
+    assert_type(x.sum("a", where=v > 0), NamedArray)
+    assert_type(nym.softmax(x, "b"), NamedArray)
+    assert_type(nym.argmax(x, A), NamedArray)
+    assert_type(x.cumsum("a"), NamedArray)
+
+
+def test_shapes():
+    assert_type(x.rearrange(("b", ...)), NamedArray)
+    assert_type(x.rename({"a": "c"}), NamedArray)
+    assert_type(x.rename({A: Axis("c", 2)}), NamedArray)
+    assert_type(x.flatten_axes(("a", "b"), "c"), NamedArray)
+    assert_type(x.unflatten_axis("a", {"c": 2, "d": 1}), NamedArray)
+    assert_type(x.unbind("a"), tuple[NamedArray, ...])
+    assert_type(x.split("a", [Axis("c", 1), Axis("d", 1)]), tuple[NamedArray, ...])
+    assert_type(nym.stack("n", [x, x]), NamedArray)
+    assert_type(nym.concatenate("a", (x, x)), NamedArray)
+    assert_type(v.broadcast_axis(A), NamedArray)
+    assert_type(v.broadcast_to((A, B)), NamedArray)
+
+
+def test_dot():
+    assert_type(nym.dot(x, v, axis="b"), NamedArray)
+    assert_type(nym.dot(x, v, x, axis=(B,), out_axes=("a", ...)), NamedArray)
+    assert_type(x.dot(v, axis="b"), NamedArray)
+
+
+def test_indexing():
+    assert_type(x["a", 0], NamedArray)
+    assert_type(x["a", 0, B, 1:2], NamedArray)
+    assert_type(x[{"a": 0}], NamedArray)
+    assert_type(x["a", nym.dslice(0, 1)], NamedArray)
+    assert_type(nym.take(x, "a", [0, 1]), NamedArray)
+    assert_type(x.at["a", 0].set(0.0), NamedArray)
+    assert_type(x.at["a", 0].get(mode="clip"), NamedArray)
+
+
+def scale(row: NamedArray, factor: float) -> NamedArray:
+    return row * factor
+
+
+def step(carry: NamedArray, row: NamedArray) -> tuple[NamedArray, NamedArray]:
+    return carry + row, carry
+
+
+def add(carry: NamedArray, row: NamedArray) -> NamedArray:
+    return carry + row
+
+
+def test_transforms():
+    assert_type(nym.vmap(scale, "a")(x, 2.0), NamedArray)
+    assert_type(nym.vmap(scale, ("a", B))(x, 2.0), NamedArray)
+    assert_type(nym.scan(step, "a")(v, x), tuple[NamedArray, NamedArray])
+    assert_type(nym.fold(add, "a")(v, x), NamedArray)
+    assert_type(nym.map(scale, "a")(x, 2.0), NamedArray)
+
+
+def test_array_methods():
+    assert_type(x.astype(jnp.bfloat16), NamedArray)
+    assert_type(x.block_until_ready(), NamedArray)
+    assert_type(x.sum().item(), Any)
+    assert_type(float(x.sum()), float)
+    assert_type(bool(x.sum() > 0), bool)
