@@ -1,0 +1,28 @@
+"""From axis names to mesh axes: mappings, sharding by name, and compiled functions that follow them."""
+
+from ._context import axis_mapping as axis_mapping
+from ._jit import (
+    NamedCompiled as NamedCompiled,
+    NamedJit as NamedJit,
+    NamedLowered as NamedLowered,
+    fsdp as fsdp,
+    named_jit as named_jit,
+)
+from ._mapping import (
+    AxisMapping as AxisMapping,
+    PhysicalAxisSpec as PhysicalAxisSpec,
+    ResourceMapping as ResourceMapping,
+    current_mapping as current_mapping,
+)
+from ._shard import (
+    auto_sharded as auto_sharded,
+    shard as shard,
+    shard_with_axis_mapping as shard_with_axis_mapping,
+)
+from ._spec import (
+    physical_axis_name as physical_axis_name,
+    physical_axis_size as physical_axis_size,
+    pspec_for_axis as pspec_for_axis,
+    round_axis_for_partitioning as round_axis_for_partitioning,
+    sharding_for_axis as sharding_for_axis,
+)

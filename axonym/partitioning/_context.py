@@ -1,0 +1,127 @@
+"""The mapping in force: `axis_mapping`, and what named arrays ask of it through the seam in `named`."""
+
+import contextlib
+import functools
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from jax.sharding import AxisType, NamedSharding
+
+from ..named._ambient import context
+from ..named._axis import Names
+from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
+from ._shard import part_of_kind, placed_array
+from ._spec import MeshLike, ambient_mesh, checked_sharding, checked_spec, entry_axes
+
+
+class _InForce:
+    """A mapping as the value of the user context: it answers for the mesh in force where it is asked."""
+
+    __slots__ = ("mapping",)
+
+    def __init__(self, mapping: AxisMapping) -> None:
+        self.mapping = mapping
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _InForce) and self.mapping == other.mapping
+
+    def __hash__(self) -> int:
+        return hash(self.mapping)
+
+    def constrain(self, array: Any, names: Names) -> Any:
+        return placed_array(array, names, self.mapping)
+
+    def out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+        mesh = ambient_mesh()
+        if mesh is None or AxisType.Explicit not in mesh.axis_types:
+            return None
+        return part_of_kind(checked_sharding(names, sizes, self.mapping, mesh), AxisType.Explicit)
+
+    def mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
+        mesh = ambient_mesh()
+        return () if mesh is None else _auto_axes(name, size, self.mapping, mesh)
+
+
+@functools.lru_cache(maxsize=4096)
+def _auto_axes(name: str, size: int, mapping: AxisMapping, mesh: MeshLike) -> tuple[str, ...]:
+    """Returns the mesh axes of an axis that are Auto: JAX finds out about Explicit ones by itself."""
+    (entry,) = checked_spec((name,), (size,), mapping, mesh)
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return tuple(axis for axis in entry_axes(entry) if types[axis] == AxisType.Auto)
+
+
+class _Entered(threading.local):
+    """The context managers entered and not yet left, innermost last, of one thread."""
+
+    def __init__(self) -> None:
+        self.managers: list[Any] = []
+
+
+class axis_mapping(contextlib.ContextDecorator):
+    """Puts a mapping from axis names to mesh axes in force, for a `with` block or a decorated function.
+
+    It holds for the current thread, can be entered again and nested; the inner one wins. It is part of every jit cache
+    key: a compiled function is traced anew under another mapping and found again under the same one.
+
+    Args:
+        mapping: From names to mesh axes, one or several; None for a name leaves its axis undivided.
+        merge: Whether entries of the mapping in force outside stay valid where this one says nothing.
+        fallback: A sharding rule for plain arrays: a hashable object whose `apply(array)` gives a `PartitionSpec`.
+        uneven: What happens to an axis whose size the mesh does not divide: `"error"`, or `"replicate"` to leave
+            it undivided.
+        **entries: More entries, by keyword.
+
+    Raises:
+        TypeError: If a name or a mesh axis is not a string.
+        ValueError: If an entry names a mesh axis twice.
+
+    Example:
+        >>> import axonym as nym
+        >>> with nym.axis_mapping({"batch": "data"}):
+        ...     with nym.axis_mapping(mlp="model", merge=True):
+        ...         nym.current_mapping()
+        AxisMapping({'batch': 'data', 'mlp': 'model'})
+    """
+
+    def __init__(
+        self,
+        mapping: ResourceMapping | None = None,
+        *,
+        merge: bool = False,
+        fallback: Any = None,
+        uneven: Uneven | None = None,
+        **entries: PhysicalAxisSpec | None,
+    ) -> None:
+        """Checks the entries; see the class."""
+        base = mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
+        self._merge = merge
+        self._fallback = base.fallback if fallback is None else fallback
+        self._uneven: Uneven | None = base.uneven if uneven is None and base is mapping else uneven
+        self._alone = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
+        self._entered = _Entered()
+
+    def _mapping(self) -> AxisMapping:
+        outer = current_mapping() if self._merge else None
+        return self._alone if outer is None else outer.merged(self._alone, fallback=self._fallback, uneven=self._uneven)
+
+    def __enter__(self) -> Self:
+        """Puts the mapping in force."""
+        entered = in_force(self._mapping())
+        entered.__enter__()
+        self._entered.managers.append(entered)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Puts the outer mapping back in force."""
+        self._entered.managers.pop().__exit__(kind, error, traceback)
+
+
+def in_force(mapping: AxisMapping) -> Any:
+    """Returns a context manager that puts a mapping in force."""
+    return context(_InForce(mapping))

@@ -1,0 +1,246 @@
+"""Putting arrays where their names say: `shard`, one call inside and outside jit, on whole trees.
+
+A leaf that is being traced gets a constraint, a `ShapeDtypeStruct` gets the sharding, and everything else that is not
+yet in place is moved by one `device_put`.
+"""
+
+import functools
+import warnings
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.tree_util import DictKey, SequenceKey, keystr
+
+from ..named._array import NamedArray
+from ..named._axis import Names, listed
+from ..named._field import declared_axes
+from ._mapping import AxisMapping, ResourceMapping, normalised
+from ._spec import MeshLike, ambient_mesh, checked_sharding, entry_axes, mesh_in_force, spec_entry, tracing
+
+
+T = TypeVar("T")
+
+ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+
+
+class Leaf(NamedTuple):
+    """A leaf of a tree: the names of its axes if there are any, whether a field declares them, and where it is."""
+
+    names: Names | None
+    declared: bool
+    path: tuple[Any, ...]
+
+
+def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> T:
+    """Shards the arrays of a tree by the names of their axes, inside and outside jit alike.
+
+    Named arrays go by the mapping, plain arrays that a module declares with `field(axis_names=...)` by the names
+    declared, other arrays by the mapping's fallback rule or not at all. Outside jit only what is not in place yet is
+    moved, all of it at once; inside, the result is constrained. A `jax.ShapeDtypeStruct` gets the sharding too.
+
+    Args:
+        tree: Any tree of arrays.
+        mapping: From names to mesh axes; the mapping in force if None.
+        mesh: The mesh; the one in force if None.
+
+    Returns:
+        The tree with the same values, sharded.
+
+    Raises:
+        ValueError: If a mesh axis is unknown or used twice by one array, or does not divide a size. The message names
+            the leaf.
+
+    Warns:
+        RuntimeWarning: If there is no mapping or no mesh; the tree is returned as it is.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
+        ...     nym.shard(nym.zeros({"batch": 8, "embed": 4}), {"batch": "data"}).sharding.spec
+        P('data', None)
+    """
+    found = normalised(mapping)
+    if found is None:
+        warnings.warn(
+            "`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`.",
+            RuntimeWarning,
+            2,
+        )
+        return tree
+    if mesh is None and ambient_mesh() is None:
+        warnings.warn("`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`.", RuntimeWarning, 2)
+        return tree
+    return placed(tree, found, mesh)
+
+
+def auto_sharded(tree: T, mesh: MeshLike | None = None) -> T:
+    """Shards the arrays of a tree by the mapping in force, and does nothing where there is no mapping or no mesh.
+
+    Args:
+        tree: Any tree of arrays.
+        mesh: The mesh; the one in force if None.
+
+    Returns:
+        The tree with the same values; see `shard`.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.zeros({"batch": 8})
+        >>> nym.auto_sharded(x) is x
+        True
+    """
+    found = normalised(None)
+    return tree if found is None else placed(tree, found, mesh)
+
+
+def shard_with_axis_mapping(tree: T, mapping: ResourceMapping, mesh: MeshLike | None = None) -> T:
+    """Shards the arrays of a tree by a mapping: `shard` under its older name.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
+        ...     nym.shard_with_axis_mapping(nym.zeros({"batch": 8}), {"batch": "data"}).sharding.spec
+        P('data',)
+    """
+    return shard(tree, mapping, mesh)
+
+
+def placed(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T:
+    """Returns the tree with every array where the mapping says, on the mesh given or in force; as it is if none is."""
+    leaves, treedef = jax.tree.flatten(tree)
+    result = placed_leaves(leaves, described_leaves(tree), mapping, mesh)
+    return tree if result is leaves else jax.tree.unflatten(treedef, result)
+
+
+def placed_array(array: Any, names: Names, mapping: AxisMapping) -> Any:
+    """Returns one array where the mapping says, on the mesh in force; as it is if there is none."""
+    return placed_leaves([array], [Leaf(names, False, ())], mapping)[0]
+
+
+def described_leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[Leaf]:
+    """Returns what is known of each leaf of a tree, in order; it is the same for all trees of one structure."""
+    declared = declared_axes(type(tree))
+    pairs, _ = jax.tree_util.tree_flatten_with_path(
+        tree,
+        is_leaf=lambda x: type(x) is NamedArray or (x is not tree and bool(declared_axes(type(x)))),
+    )
+    found: list[Leaf] = []
+    for keys, node in pairs:
+        if type(node) is NamedArray:
+            inner = jax.tree.leaves(node.array)
+            names = node.names if len(inner) == 1 and inner[0] is node.array else None
+            found += [Leaf(names, False, (*path, *keys))] * len(inner)
+        elif node is not tree and declared_axes(type(node)):
+            found += described_leaves(node, (*path, *keys))
+        else:
+            names = _declared_names(declared, keys)
+            found.append(Leaf(names, names is not None, (*path, *keys)))
+    return found
+
+
+def _declared_names(declared: dict[str, Names], keys: tuple[Any, ...]) -> Names | None:
+    """Returns the names declared for a leaf: for the field that holds it, itself or in lists, tuples and dicts."""
+    inside = all(isinstance(key, SequenceKey | DictKey) for key in keys[1:])
+    return declared.get(getattr(keys[0], "name", "")) if declared and keys and inside else None
+
+
+def placed_leaves(
+    leaves: list[Any], described: list[Leaf], mapping: AxisMapping, mesh: MeshLike | None = None
+) -> list[Any]:
+    """Returns the leaves of a tree, those that are arrays where the mapping says; the list itself if all are there.
+
+    Raises:
+        ValueError: If one of them cannot be sharded so; the message names the leaf.
+    """
+    target = mesh_in_force() if mesh is None else mesh
+    if target is None:
+        return leaves
+    inside = tracing()
+    changed: dict[int, Any] = {}
+    moves: dict[int, NamedSharding] = {}
+    for at, leaf in enumerate(leaves):
+        sharding = _leaf_sharding(leaf, described[at], mapping, target)
+        if sharding is None:
+            continue
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            changed[at] = leaf.update(sharding=sharding)
+        elif inside:
+            changed[at] = constrained(leaf, sharding)
+        elif not _in_place(leaf, sharding):
+            moves[at] = sharding
+    if moves:
+        if not isinstance(target, Mesh):
+            raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
+        moved = jax.device_put([leaves[at] for at in moves], list(moves.values()))
+        changed.update(zip(moves, moved, strict=True))
+    return [changed.get(at, leaf) for at, leaf in enumerate(leaves)] if changed else leaves
+
+
+def _in_place(leaf: Any, sharding: NamedSharding) -> bool:
+    own = getattr(leaf, "sharding", None)
+    return own is not None and (own is sharding or own == sharding or _equivalent(own, sharding, leaf.ndim))
+
+
+@functools.lru_cache(maxsize=8192)
+def _equivalent(one: jax.sharding.Sharding, other: NamedSharding, ndim: int) -> bool:
+    """Tells whether two shardings put the same parts on the same devices and, on Explicit meshes, are one type."""
+    mesh = getattr(one, "mesh", None)
+    typed = [axis for each in (mesh, other.mesh) if each is not None for axis in each.axis_types]
+    return (mesh == other.mesh or AxisType.Explicit not in typed) and one.is_equivalent_to(other, ndim)
+
+
+def constrained(array: Any, sharding: NamedSharding) -> Any:
+    """Returns an array with a sharding inside a traced function: stated on Explicit mesh axes, constrained on Auto."""
+    stated = part_of_kind(sharding, AxisType.Explicit)
+    if stated is not None and jax.typeof(array).sharding != stated:
+        array = jax.reshard(array, stated)
+    asked = part_of_kind(sharding, AxisType.Auto)
+    return array if asked is None else jax.lax.with_sharding_constraint(array, asked)
+
+
+@functools.lru_cache(maxsize=8192)
+def part_of_kind(sharding: NamedSharding, kind: AxisType) -> NamedSharding | None:
+    """Returns the part of a sharding over mesh axes of one kind, None if the mesh has none of that kind."""
+    mesh = sharding.mesh
+    own = {name for name, one in zip(mesh.axis_names, mesh.axis_types, strict=True) if one == kind}
+    if len(own) in (0, len(mesh.axis_names)):
+        return sharding if own else None
+    axes = [tuple(axis for axis in entry_axes(entry) if axis in own) for entry in sharding.spec]
+    return NamedSharding(mesh, P(*map(spec_entry, axes)))
+
+
+def _leaf_sharding(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:
+    """Returns where a leaf belongs, None if it is no array or nothing says so."""
+    sizes = getattr(leaf, "shape", None)
+    if sizes is None:
+        return None
+    names = about.names
+    try:
+        if names is not None and len(names) == len(sizes):
+            return checked_sharding(names, sizes, mapping, mesh)
+        if about.declared:
+            raise ValueError(f"an array of shape {sizes} has {len(sizes)} axes, {listed(names or ())} are declared")
+        return None if mapping.fallback is None else _by_rule(leaf, mapping.fallback, mesh)
+    except ValueError as error:
+        where = keystr(about.path)
+        raise ValueError(f"{where}: {error}" if where else str(error)) from None
+
+
+def _by_rule(leaf: Any, rule: Any, mesh: MeshLike) -> NamedSharding | None:
+    """Returns where a sharding rule puts a plain array, which the mesh must be able to do."""
+    spec = rule.apply(leaf) if isinstance(leaf, ARRAYS) else None
+    if spec is None:
+        return None
+    try:
+        sharding = NamedSharding(mesh, spec)
+        sharding.shard_shape(leaf.shape)
+    except Exception:  # a mesh axis used twice is none of JAX's ValueErrors
+        raise ValueError(
+            f"the fallback rule gives {spec} for an array of shape {leaf.shape}, which the mesh "
+            f"{listed(mesh.axis_names, tuple(mesh.shape.values()))} cannot do"
+        ) from None
+    return sharding

@@ -1,0 +1,266 @@
+"""The mapping in force: `axis_mapping` nests, is used again, keeps threads apart and is part of every jit cache key."""
+
+import itertools
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec as P
+
+import axonym as nym
+
+
+def test_holds_inside_only():
+    assert nym.current_mapping() is None
+    with nym.axis_mapping({"batch": "data"}):
+        assert nym.current_mapping() == nym.AxisMapping({"batch": "data"})
+    assert nym.current_mapping() is None
+
+
+def test_entries_come_from_a_mapping_keywords_or_both():
+    with nym.axis_mapping(batch="data"):
+        assert nym.current_mapping() == {"batch": "data"}
+    with nym.axis_mapping({"batch": "data", "mlp": "data"}, mlp="model"):
+        assert nym.current_mapping() == {"batch": "data", "mlp": "model"}
+    with nym.axis_mapping({"batch": "data", "mlp": "data"}, mlp=None):
+        assert nym.current_mapping() == {"batch": "data"}
+
+
+def test_the_inner_mapping_replaces_the_outer_one():
+    with nym.axis_mapping({"batch": "data", "mlp": "model"}):
+        with nym.axis_mapping({"embed": "model"}):
+            assert nym.current_mapping() == {"embed": "model"}
+        assert nym.current_mapping() == {"batch": "data", "mlp": "model"}
+
+
+def test_merged_the_inner_entries_win_and_none_unmaps():
+    with nym.axis_mapping({"batch": "data", "embed": "model", "mlp": "model"}):
+        with nym.axis_mapping({"embed": "data", "mlp": None}, merge=True):
+            assert nym.current_mapping() == {"batch": "data", "embed": "data"}
+            with nym.axis_mapping(mlp="data", batch=None, merge=True):
+                assert nym.current_mapping() == {"embed": "data", "mlp": "data"}
+    with nym.axis_mapping({"batch": "data"}, merge=True):
+        assert nym.current_mapping() == {"batch": "data"}
+
+
+class Rule:
+    def apply(self, array):
+        return None
+
+
+def test_merged_the_outer_options_stay_where_the_inner_one_says_nothing():
+    rule, other = Rule(), Rule()
+    with nym.axis_mapping({"batch": "data"}, fallback=rule, uneven="replicate"):
+        with nym.axis_mapping(mlp="model", merge=True):
+            assert nym.current_mapping() == nym.AxisMapping(
+                {"batch": "data", "mlp": "model"}, fallback=rule, uneven="replicate"
+            )
+        with nym.axis_mapping(merge=True, fallback=other, uneven="error"):
+            assert nym.current_mapping() == nym.AxisMapping({"batch": "data"}, fallback=other)
+        with nym.axis_mapping(mlp="model"):
+            assert nym.current_mapping() == nym.AxisMapping({"mlp": "model"})
+
+
+def test_an_axis_mapping_brings_its_options_along():
+    rule = Rule()
+    given = nym.AxisMapping({"batch": "data"}, fallback=rule, uneven="replicate")
+    with nym.axis_mapping(given):
+        assert nym.current_mapping() == given
+    with nym.axis_mapping(given, uneven="error", mlp="model"):
+        assert nym.current_mapping() == nym.AxisMapping({"batch": "data", "mlp": "model"}, fallback=rule)
+    with nym.axis_mapping(batch="model", uneven="replicate"), nym.axis_mapping(nym.AxisMapping(), merge=True):
+        assert nym.current_mapping() == nym.AxisMapping({"batch": "model"}, uneven="error")
+
+
+def test_one_object_can_be_entered_again_and_within_itself():
+    mapping = nym.axis_mapping({"batch": "data"})
+    for _ in range(2):
+        with mapping as entered:
+            assert entered is mapping
+            with nym.axis_mapping({"mlp": "model"}), mapping:
+                assert nym.current_mapping() == {"batch": "data"}
+            assert nym.current_mapping() == {"batch": "data"}
+        assert nym.current_mapping() is None
+
+
+def test_a_merging_object_looks_at_what_is_outside_each_time():
+    merging = nym.axis_mapping({"mlp": "model"}, merge=True)
+    with nym.axis_mapping({"batch": "data"}), merging:
+        assert nym.current_mapping() == {"batch": "data", "mlp": "model"}
+    with nym.axis_mapping({"embed": "data"}), merging:
+        assert nym.current_mapping() == {"embed": "data", "mlp": "model"}
+
+
+def test_decorates_a_function():
+    @nym.axis_mapping({"batch": "data"})
+    def depth(n):
+        """Counts."""
+        assert nym.current_mapping() == {"batch": "data"}
+        return 1 + depth(n - 1) if n else 0
+
+    assert depth(3) == 3
+    assert depth.__doc__ == "Counts."
+    assert nym.current_mapping() is None
+
+
+def test_an_exception_restores_the_outer_mapping():
+    @nym.axis_mapping({"embed": "model"})
+    def failing():
+        raise KeyError("embed")
+
+    with nym.axis_mapping({"batch": "data"}):
+        with pytest.raises(KeyError, match="embed"):
+            failing()
+        with pytest.raises(KeyError, match="embed"), nym.axis_mapping({"mlp": "model"}):
+            failing()
+        assert nym.current_mapping() == {"batch": "data"}
+    with pytest.raises(ValueError, match="does not divide"), nym.axis_mapping({"batch": "data"}):
+        nym.sharding_for_axis(nym.Axis("batch", 3), mesh=jax.sharding.AbstractMesh((4,), ("data",)))
+    assert nym.current_mapping() is None
+
+
+def test_a_new_thread_has_no_mapping():
+    with nym.axis_mapping({"batch": "data"}), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(nym.current_mapping).result() is None
+
+
+def every_mapping():
+    """Returns the sixteen ways to divide three axes over two mesh axes."""
+    some = [(), ("data",), ("model",), ("data", "model")]
+    ways = [way for way in itertools.product(some, repeat=3) if sum(way, ()).count("data") < 2]
+    return [way for way in ways if sum(way, ()).count("model") < 2]
+
+
+def test_sixteen_threads_trace_and_run_under_their_own_mappings(explicit_mesh):
+    names, ways = ("a", "b", "c"), every_mapping()
+    assert len(ways) == 16
+    values = np.arange(512.0, dtype=np.float32).reshape(8, 8, 8)
+    double = nym.named_jit(lambda x: x + x)
+    shared = nym.axis_mapping({}, merge=True)  # one object, entered by all threads
+
+    def work(way):
+        mapping = dict(zip(names, way, strict=True))
+        spec = P(*(axes or None for axes in way))
+        with jax.set_mesh(explicit_mesh), nym.axis_mapping(mapping):
+            x = nym.shard(nym.NamedArray(values, names))
+            for _ in range(50):
+                with shared:
+                    assert nym.current_mapping() == nym.AxisMapping(mapping)
+                    traced = jax.eval_shape(lambda x: nym.shard(x * 2), x)  # a new function: traced each time
+                    assert traced.sharding.spec == spec
+                    y = double(x)
+                assert y.sharding.spec == spec
+        np.testing.assert_array_equal(np.asarray(y), 2 * values)
+        return nym.current_mapping()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(work, ways)) == [None] * 16
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("compiled", [jax.jit, nym.named_jit])
+def test_a_changed_mapping_is_traced_once_and_an_equal_one_found_again(mesh, compiled):
+    seen = []
+
+    @compiled
+    def total(x):  # a scalar result, so that only the mapping can make a difference
+        seen.append(nym.current_mapping())
+        return nym.auto_sharded(x).sum().array
+
+    x = nym.ones({"batch": 8, "embed": 4})
+    one = [
+        {"batch": "data"},
+        {"batch": ("data",)},
+        {"batch": "data", "embed": None},
+        nym.AxisMapping({"batch": "data"}),
+    ]
+    other = [{"batch": "data", "embed": "model"}, {"embed": "model", "batch": "data"}]
+    for mapping in [*one, *other, *one, *other]:
+        with nym.axis_mapping(mapping):
+            assert total(x) == 32
+    for _ in range(2):
+        assert total(x) == 32
+    for _ in range(2):
+        with nym.axis_mapping({"batch": "data"}, uneven="replicate"):
+            assert total(x) == 32
+    assert seen == [
+        nym.AxisMapping({"batch": "data"}),
+        nym.AxisMapping({"batch": "data", "embed": "model"}),
+        None,
+        nym.AxisMapping({"batch": "data"}, uneven="replicate"),
+    ]
+
+
+@pytest.mark.parametrize("compiled", [jax.jit, nym.named_jit])
+def test_a_changed_mapping_changes_what_is_compiled(mesh, compiled):
+    @compiled
+    def double(x):
+        return nym.auto_sharded(x * 2)
+
+    x = nym.ones({"batch": 8, "embed": 4})
+    for mapping, spec in [
+        ({"batch": "data"}, P("data", None)),
+        ({"embed": "data"}, P(None, "data")),
+        ({"batch": "data"}, P("data", None)),
+    ]:
+        with nym.axis_mapping(mapping):
+            assert double(x).sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, spec), 2)
+
+
+@pytest.mark.parametrize("compiled", [jax.jit, nym.named_jit])
+def test_a_changed_mesh_is_traced_once(compiled):
+    meshes = [
+        jax.make_mesh(shape, ("data", "model"), axis_types=(kind,) * 2)
+        for shape, kind in [((4, 2), AxisType.Auto), ((2, 4), AxisType.Auto), ((4, 2), AxisType.Explicit)]
+    ]
+    seen = []
+
+    @compiled
+    def double(x):
+        seen.append(jax.sharding.get_abstract_mesh())
+        return nym.auto_sharded(nym.named(x * 2, "batch"))
+
+    with nym.axis_mapping({"batch": "data"}):
+        for mesh in [*meshes, *meshes]:
+            with jax.set_mesh(mesh):
+                assert double(np.ones(8)).sharding.shard_shape((8,)) == (8 // mesh.shape["data"],)
+    assert seen == [mesh.abstract_mesh for mesh in meshes]
+
+
+def test_functions_of_jax_itself_see_the_mapping(mesh):
+    x = nym.ones({"batch": 8, "embed": 4})
+
+    def seen_in(transform):
+        seen = []
+
+        def total(x):
+            seen.append(nym.current_mapping())
+            return nym.auto_sharded(x).sum().array
+
+        transform(total)
+        return seen[-1]
+
+    with nym.axis_mapping({"batch": "data"}):
+        for transform in [
+            lambda f: jax.grad(f)(x),
+            lambda f: jax.eval_shape(jax.checkpoint(f), x),
+            lambda f: jax.eval_shape(lambda x: jax.lax.scan(lambda c, _: (c + f(x), None), 0.0, None, 2), x),
+            lambda f: jax.eval_shape(jax.vmap(lambda a: f(nym.named(a, "embed"))), x.array),
+            lambda f: jax.linearize(f, x),
+        ]:
+            assert seen_in(transform) == {"batch": "data"}
+
+
+def test_creation_and_layers_ask_the_mapping_in_force(mesh):
+    with nym.axis_mapping({"batch": "data", "mlp": "model"}):
+        assert nym.zeros({"batch": 8, "embed": 4}).sharding.spec == P("data", None)
+        layer = nym.nn.Linear.init(nym.Axis("embed", 4), nym.Axis("mlp", 8), key=jax.random.key(0))
+        assert layer.weight.sharding.spec == P("model", None)
+        y = layer(nym.ones({"batch": 8, "embed": 4}))
+        assert y.sharding.spec == P("data", "model")

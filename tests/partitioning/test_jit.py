@@ -1,0 +1,304 @@
+"""`named_jit`: the mappings of a compiled function, what it looks like before it runs, and the options it takes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import axonym as nym
+
+
+ROWS, COLUMNS = {"batch": "data"}, {"embed": "model"}
+NAMES = ("batch", "embed")
+VALUES = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+
+
+def array():
+    return nym.NamedArray(VALUES, NAMES)
+
+
+def lies(x, *spec) -> bool:
+    return x.sharding.is_equivalent_to(NamedSharding(jax.sharding.get_mesh(), P(*spec)), x.ndim)
+
+
+@pytest.fixture
+def device_puts(monkeypatch):
+    """The number of arrays in each call of `jax.device_put`."""
+    calls, real = [], jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda x, *args: calls.append(len(x)) or real(x, *args))
+    return calls
+
+
+def test_without_mappings_and_mesh_it_compiles():
+    np.testing.assert_array_equal(nym.named_jit(lambda x: x * 2)(array()).array, 2 * VALUES)
+    np.testing.assert_array_equal(nym.named_jit(lambda x: x * 2, {}, in_axis_resources={})(array()).array, 2 * VALUES)
+
+
+def test_its_mapping_is_in_force_inside_in_place_of_the_one_outside(mesh):
+    seen = []
+
+    @nym.named_jit(axis_resources=ROWS)
+    def fn(x):
+        seen.append(nym.current_mapping())
+        return x * 2
+
+    with nym.axis_mapping(COLUMNS):
+        assert lies(fn(array()), "data", None)
+        assert nym.current_mapping() == COLUMNS
+    assert seen == [nym.AxisMapping(ROWS)]
+
+
+def test_results_follow_the_mapping_for_results_the_one_inside_or_the_one_in_force(mesh):
+    def double(x):
+        return {"y": x * 2, "constant": array(), "rest": "text"}
+
+    with nym.axis_mapping({"embed": "data"}):
+        for options, spec in [
+            ({}, (None, "data")),
+            ({"axis_resources": ROWS}, ("data", None)),
+            ({"axis_resources": ROWS, "out_axis_resources": COLUMNS}, (None, "model")),
+            ({"out_axis_resources": COLUMNS}, (None, "model")),
+            ({"axis_resources": {}}, (None, None)),
+            ({"axis_resources": ROWS, "out_axis_resources": {}}, (None, None)),
+        ]:
+            result = nym.named_jit(double, **options)(nym.shard(array(), ROWS))
+            assert lies(result["y"], *spec), options
+            assert lies(result["constant"], *spec), options
+            assert result["rest"] == "text"
+
+
+def test_without_any_mapping_results_are_left_alone(mesh):
+    x = nym.shard(array(), ROWS)
+    assert lies(nym.named_jit(lambda x: x * 2, in_axis_resources=ROWS)(x), "data", None)
+    assert "sharding_constraint" not in str(nym.named_jit(lambda x: x * 2).trace(x).jaxpr)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: jax.device_put(VALUES, jax.devices()[5]),
+        lambda: jnp.asarray(VALUES),
+        lambda: VALUES,
+        lambda: nym.shard(array(), {"embed": "data"}).array,
+    ],
+    ids=["on another device", "uncommitted", "NumPy", "sharded otherwise"],
+)
+def test_arguments_are_resharded_on_entry_in_one_go(mesh, device_puts, given):
+    fn = nym.named_jit(lambda x, *, more: (x * 2, more["y"] + 1, more["plain"]), in_axis_resources=ROWS)
+    with jax.set_mesh(mesh):
+        x = nym.NamedArray(given(), NAMES)
+    device_puts.clear()
+    one, two, plain = fn(x, more={"y": x, "plain": np.ones(3), "text": "text"})
+    assert device_puts == [2]
+    assert lies(one, "data", None)
+    assert lies(two, "data", None)
+    np.testing.assert_array_equal(np.asarray(one), 2 * VALUES)
+    np.testing.assert_array_equal(plain, np.ones(3))
+
+
+def test_arguments_in_place_are_not_touched(mesh, device_puts):
+    fn = nym.named_jit(lambda x: x * 2, ROWS, in_axis_resources=ROWS, out_axis_resources=ROWS)
+    x = nym.shard(array(), ROWS)
+    device_puts.clear()
+    for _ in range(3):
+        x = fn(x)
+    assert not device_puts
+    np.testing.assert_array_equal(np.asarray(x), 8 * VALUES)
+
+
+class Scale(eqx.Module):
+    weight: jax.Array = nym.field(axis_names=NAMES)
+    act: object = nym.tanh
+
+
+def test_declared_fields_are_resharded_on_entry_and_constrained_in_results(mesh):
+    fn = nym.named_jit(lambda s: Scale(s.weight * 2, s.act), in_axis_resources=ROWS, out_axis_resources=COLUMNS)
+    assert lies(fn(Scale(VALUES)).weight, None, "model")
+    assert fn(Scale(VALUES)).act is nym.tanh
+    inside = nym.named_jit(lambda s: jax.typeof(s.weight).sharding.spec, in_axis_resources=ROWS)(Scale(VALUES))
+    assert inside == (P("data", None) if "Explicit" in str(mesh.axis_types) else P(None, None))
+
+
+def test_arguments_are_constrained_on_entry_inside_jit(mesh):
+    fn = nym.named_jit(lambda x: x.array * 2, in_axis_resources=ROWS)
+    assert fn(array()).sharding.is_equivalent_to(jax.jit(fn)(nym.named(VALUES, NAMES)).sharding, 2)
+
+
+def test_mappings_without_a_mesh_are_errors():
+    runs = []
+    remedy = r"needs a mesh; set one with `jax.set_mesh\(mesh\)`$"
+    for options, text in [
+        ({"axis_resources": ROWS}, "`named_jit` with a mapping of its own "),
+        ({"out_axis_resources": ROWS}, "`named_jit` with a mapping of its own "),
+        ({"in_axis_resources": ROWS}, "`named_jit` with `in_axis_resources` "),
+    ]:
+        with pytest.raises(ValueError, match=text + remedy.rstrip("$")):
+            nym.named_jit(runs.append, **options)(array())
+    with pytest.raises(ValueError, match="`named_jit` with `in_axis_resources` "):
+        nym.named_jit(runs.append, in_axis_resources=nym.AxisMapping({}, fallback=3))(array())
+    assert not runs
+    with nym.axis_mapping(ROWS):
+        assert nym.named_jit(lambda x: x * 2)(array()).shape == (8, 4)
+
+
+class Counter(eqx.Module):
+    step: jax.Array
+    by: int = 2
+
+    @nym.named_jit
+    def __call__(self, n):
+        return self.step + n
+
+    @nym.named_jit(donate_args=(False, True))
+    def advanced(self, n, *, twice=False):
+        """Advances."""
+        return Counter(self.step + n * (2 * self.by if twice else self.by), self.by)
+
+    @staticmethod
+    @nym.named_jit
+    def zero(n):
+        return n * 0
+
+
+def test_methods():
+    counter, n = Counter(jnp.ones(2)), np.ones(2, np.float32)
+    np.testing.assert_array_equal(counter(n), [2, 2])
+    np.testing.assert_array_equal(counter.zero(n), [0, 0])
+    np.testing.assert_array_equal(counter.advanced(n, twice=True).step, [5, 5])
+    np.testing.assert_array_equal(Counter.advanced(counter, n).step, [3, 3])
+    assert counter.advanced(n).by == 2
+    assert Counter.advanced.__doc__ == "Advances."
+    assert counter.advanced.__name__ == "advanced"
+    assert counter.advanced.eval_shape(n).step == jax.ShapeDtypeStruct((2,), np.float32)
+    compiled = counter.advanced.lower(n, twice=True).compile()
+    np.testing.assert_array_equal(compiled(counter, n, twice=True).step, [5, 5])
+    assert len(counter.advanced.trace(n).jaxpr.eqns) > 0
+    counter.advanced.clear_cache()
+
+
+def test_looks_like_the_function():
+    def double(x: int) -> int:
+        """Doubles."""
+        return x * 2
+
+    fn = nym.named_jit(double)
+    assert (fn.__name__, fn.__doc__, fn.__wrapped__) == ("double", "Doubles.", double)
+    assert "double" in fn.lower(jnp.ones(2)).as_text()
+
+
+class Lowering(eqx.Module):
+    lower: float = 3.0
+
+    def __call__(self, x):
+        return x * self.lower
+
+
+def test_takes_any_callable():
+    fn = nym.named_jit(Lowering())
+    np.testing.assert_array_equal(fn(jnp.ones(2)), [3, 3])
+    assert fn.lower(jnp.ones(2)).compile()(jnp.ones(2)).tolist() == [3, 3]
+    assert nym.named_jit(nym.named_jit(jnp.sin))(jnp.zeros(2)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("wrong", [{"batch": "data"}, nym.AxisMapping(), 3])
+def test_what_is_no_function_is_an_error(wrong):
+    text = r"`named_jit` compiles a function, not .*; give a mapping as `axis_resources=`"
+    with pytest.raises(TypeError, match=text):
+        nym.named_jit(wrong)
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("static_argnums", "arguments that are no arrays are static already"),
+        ("static_argnames", "arguments that are no arrays are static already"),
+        ("donate_argnums", "use `donate_args`"),
+        ("donate_argnames", "use `donate_args` or `donate_kwargs`"),
+        ("in_shardings", "use `in_axis_resources`"),
+        ("out_shardings", "use `out_axis_resources`"),
+        ("donate_arg", "it takes backend, compiler_options, inline, keep_unused"),
+    ],
+)
+def test_other_options_are_refused_with_the_remedy(option, remedy):
+    for form in (lambda **options: nym.named_jit(jnp.sin, **options), nym.named_jit):
+        with pytest.raises(TypeError, match=f"`named_jit` has no option `{option}`; {remedy}."):
+            form(**{option: (0,)})
+
+
+def test_options_of_jit_are_passed_on():
+    kept = nym.named_jit(lambda x, y: x, keep_unused=True).lower(jnp.ones(2), jnp.ones(3))
+    assert "tensor<3xf32>" in kept.as_text()
+    assert "tensor<3xf32>" not in nym.named_jit(lambda x, y: x).lower(jnp.ones(2), jnp.ones(3)).as_text()
+    inlined = [compiled(lambda x: x * 2, inline=True) for compiled in (nym.named_jit, jax.jit)]
+    assert len({str(jax.make_jaxpr(fn)(np.ones(2))) for fn in inlined}) == 1
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_flag"):
+        nym.named_jit(lambda x: x * 2, compiler_options={"no_such_flag": True})(jnp.ones(2))
+
+
+SHAPE = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), np.float32), NAMES)
+
+
+@nym.named_jit(axis_resources=ROWS, in_axis_resources=ROWS)
+def applied(x, act, *, scale=2.0):
+    return {"y": act(x) * scale, "text": "text"}
+
+
+def test_ahead_of_time(mesh):
+    lowered = applied.lower(SHAPE, nym.negative, scale=3.0)
+    assert "stablehlo.negate" in lowered.as_text()
+    compiled = lowered.compile()
+    assert compiled.memory_analysis().argument_size_in_bytes == VALUES.nbytes // 4
+    result = compiled(array(), nym.negative, scale=3.0)
+    np.testing.assert_array_equal(np.asarray(result["y"]), -3 * VALUES)
+    assert lies(result["y"], "data", None)
+    assert result["text"] == "text"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda fn: fn(array(), nym.exp, scale=3.0),
+        lambda fn: fn(array(), nym.negative, scale=2.0),
+        lambda fn: fn(array(), nym.negative),
+        lambda fn: fn(nym.NamedArray(VALUES, ("batch", "pos")), nym.negative, scale=3.0),
+        lambda fn: fn(x=array(), act=nym.negative, scale=3.0),
+    ],
+    ids=["static argument", "static keyword", "left out", "names", "by keyword"],
+)
+def test_a_compiled_function_is_for_one_structure_and_its_static_values(mesh, call):
+    compiled = applied.lower(SHAPE, nym.negative, scale=3.0).compile()
+    with pytest.raises(TypeError, match="The arguments have another structure, or other values that are no arrays"):
+        call(compiled)
+    with pytest.raises(TypeError, match=r"compiled with float32.* and called with float32"):
+        compiled(nym.NamedArray(np.ones((16, 4), np.float32), NAMES), nym.negative, scale=3.0)
+
+
+def test_shapes_are_enough_to_trace(mesh):
+    for shape in (SHAPE, nym.shard(SHAPE, COLUMNS), array()):
+        result = applied.eval_shape(shape, nym.negative)
+        assert result["text"] == "text"
+        assert (result["y"].names, result["y"].array.shape) == (NAMES, (8, 4))
+        traced = applied.trace(shape, nym.negative, scale=1)
+        assert traced.jaxpr.in_avals[0].shape == (8, 4)
+        assert traced.lower(lowering_platforms=("tpu",)).as_text()
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_an_abstract_mesh_is_enough_to_trace_and_lower(kind):
+    mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types=kind).abstract_mesh
+    with jax.sharding.use_abstract_mesh(mesh):
+        text = applied.trace(SHAPE, nym.negative).lower(lowering_platforms=("cpu",)).as_text()
+        assert applied.eval_shape(SHAPE, nym.negative)["y"].shape == (8, 4)
+    assert '%arg0: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}' in text
+
+
+def test_clear_cache_forgets_what_was_traced():
+    traces = []
+    fn = nym.named_jit(lambda x: traces.append(x) or x)
+    for _ in range(2):
+        fn(jnp.ones(2))
+        fn(jnp.ones(2))
+        fn.clear_cache()
+    assert len(traces) == 2
