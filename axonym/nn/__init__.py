@@ -1,0 +1,32 @@
+"""Layers and functions for neural networks, built on named arrays: Equinox modules that shard what they return."""
+
+from ..named._reduce import (
+    log_softmax as log_softmax,
+    logsumexp as logsumexp,
+    softmax as softmax,
+)
+from ._activations import (
+    elu as elu,
+    gelu as gelu,
+    hard_tanh as hard_tanh,
+    leaky_relu as leaky_relu,
+    log_sigmoid as log_sigmoid,
+    relu as relu,
+    relu6 as relu6,
+    sigmoid as sigmoid,
+    silu as silu,
+    softplus as softplus,
+    swish as swish,
+)
+from ._attention import (
+    causal_mask as causal_mask,
+    dot_product_attention as dot_product_attention,
+    rotary_embedding as rotary_embedding,
+)
+from ._dropout import Dropout as Dropout
+from ._embedding import Embedding as Embedding
+from ._linear import Linear as Linear
+from ._loss import cross_entropy_loss as cross_entropy_loss
+from ._mlp import MLP as MLP
+from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
+from ._stacked import Stacked as Stacked

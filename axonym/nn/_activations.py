@@ -1,0 +1,142 @@
+"""Activation functions: elementwise, each a thin front of the `jax.nn` function of its name."""
+
+import jax
+
+from ..named._align import unary
+from ..named._base import A
+
+
+def relu(x: A) -> A:
+    """Returns `max(x, 0)`; see `jax.nn.relu`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.relu(nym.named([-1.0], "i")).item()
+        0.0
+    """
+    return unary(jax.nn.relu, x)
+
+
+def relu6(x: A) -> A:
+    """Returns `min(max(x, 0), 6)`; see `jax.nn.relu6`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.relu6(nym.named([8.0], "i")).item()
+        6.0
+    """
+    return unary(jax.nn.relu6, x)
+
+
+def sigmoid(x: A) -> A:
+    """Returns `1 / (1 + exp(-x))`; see `jax.nn.sigmoid`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.sigmoid(nym.named([0.0], "i")).item()
+        0.5
+    """
+    return unary(jax.nn.sigmoid, x)
+
+
+def silu(x: A) -> A:
+    """Returns `x * sigmoid(x)`; see `jax.nn.silu`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.silu(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jax.nn.silu, x)
+
+
+def swish(x: A) -> A:
+    """Returns `x * sigmoid(x)`, another name of `silu`; see `jax.nn.swish`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.swish(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jax.nn.swish, x)
+
+
+def softplus(x: A) -> A:
+    """Returns `log(1 + exp(x))`; see `jax.nn.softplus`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.softplus(nym.named([0.0], "i")).item()
+        0.693...
+    """
+    return unary(jax.nn.softplus, x)
+
+
+def log_sigmoid(x: A) -> A:
+    """Returns `log(sigmoid(x))`; see `jax.nn.log_sigmoid`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.log_sigmoid(nym.named([0.0], "i")).item()
+        -0.693...
+    """
+    return unary(jax.nn.log_sigmoid, x)
+
+
+def elu(x: A) -> A:
+    """Returns `x` where it is positive and `exp(x) - 1` elsewhere; see `jax.nn.elu`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.elu(nym.named([2.0], "i")).item()
+        2.0
+    """
+    return unary(jax.nn.elu, x)
+
+
+def leaky_relu(x: A) -> A:
+    """Returns `x` where it is positive and `0.01 * x` elsewhere; see `jax.nn.leaky_relu`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.leaky_relu(nym.named([2.0], "i")).item()
+        2.0
+    """
+    return unary(jax.nn.leaky_relu, x)
+
+
+def hard_tanh(x: A) -> A:
+    """Returns `x` limited to [-1, 1]; see `jax.nn.hard_tanh`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.hard_tanh(nym.named([3.0], "i")).item()
+        1.0
+    """
+    return unary(jax.nn.hard_tanh, x)
+
+
+def gelu(x: A, approximate: bool = True) -> A:
+    """Returns `x` times the normal distribution function of `x`; see `jax.nn.gelu`.
+
+    Args:
+        x: Array of any axes.
+        approximate: Whether to use the approximation by `tanh`.
+
+    Returns:
+        Array with the axes of `x`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.gelu(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(_gelu if approximate else _exact_gelu, x)
+
+
+def _gelu(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x, approximate=True)
+
+
+def _exact_gelu(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x, approximate=False)

@@ -1,0 +1,86 @@
+"""The embedding layer: rows of a table, looked up by index."""
+
+import equinox as eqx
+import jax
+
+from .. import random
+from ..named._ambient import constrain
+from ..named._array import NamedArray
+from ..named._axis import Axis, AxisSpec, spec_axes
+from ..named._contract import dot
+from ..named._index import take
+from ._parameters import check_input, in_use, shown
+
+
+class Embedding(eqx.Module):
+    """A table of vectors, one for each element of a vocabulary.
+
+    Attributes:
+        weight: Array with the vocabulary axis and the embedding axes.
+        Vocab: The axis looked up.
+        Embed: The axes of a vector.
+    """
+
+    weight: NamedArray
+    Vocab: Axis = eqx.field(static=True)
+    Embed: tuple[Axis, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def init(Vocab: Axis, Embed: AxisSpec, *, key: jax.Array, init_scale: float = 1.0) -> "Embedding":
+        """Makes a table of random vectors.
+
+        Args:
+            Vocab: The axis to look up.
+            Embed: The axes of a vector, one or several.
+            key: A random key.
+            init_scale: Standard deviation of the normal distribution, cut off at three of them.
+
+        Returns:
+            A layer sharded as the mapping in force says.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> Vocab, Embed = nym.make_axes(vocab=10, embed=4)
+            >>> layer = nym.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0))
+            >>> layer(nym.named([1, 2, 3], "pos")).shape
+            (pos: 3, embed: 4)
+        """
+        axes = spec_axes(Embed)
+        return Embedding(random.truncated_normal(key, (Vocab, *axes), -3, 3) * init_scale, Vocab, axes)
+
+    def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Looks vectors up.
+
+        Args:
+            ids: Integer array of any axes.
+            key: Not used; accepted so that layers can be called alike.
+
+        Returns:
+            Array with the axes of `ids`, then the embedding axes. As in JAX, an id past the end counts as the last one,
+            and negative ones count from the end.
+
+        Raises:
+            TypeError: If `ids` is no named array of integers.
+            ValueError: If `ids` has an embedding axis.
+        """
+        check_input(f"Embedding ({shown(self.Vocab)} -> {shown(self.Embed)})", ids, (), self._embed_names())
+        return constrain(take(in_use(self.weight), self.Vocab, ids))
+
+    def unembed(self, x: NamedArray) -> NamedArray:
+        """Multiplies vectors by the table: scores for each element of the vocabulary.
+
+        Args:
+            x: Array with the embedding axes and any others.
+
+        Returns:
+            Array with the other axes of `x`, then the vocabulary axis.
+
+        Raises:
+            ValueError: If `x` lacks an embedding axis or has the vocabulary axis.
+        """
+        check_input(f"Embedding.unembed ({shown(self.Embed)} -> {self.Vocab})", x, self.Embed, (self.Vocab.name,))
+        return constrain(dot(x, in_use(self.weight), axis=self.Embed))
+
+    def _embed_names(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.Embed)

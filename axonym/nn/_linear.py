@@ -1,0 +1,102 @@
+"""The linear layer: a contraction over named input axes, and a bias."""
+
+import math
+
+import equinox as eqx
+import jax
+
+from .. import random
+from ..named._ambient import constrain
+from ..named._array import NamedArray
+from ..named._axis import Axis, AxisSpec, spec_axes
+from ..named._contract import dot
+from ..named._create import zeros
+from ._parameters import check_input, in_use, shown
+
+
+class Linear(eqx.Module):
+    """A linear map from input axes to output axes, with a bias: `dot(x, weight, axis=In) + bias`.
+
+    Attributes:
+        weight: Array with the output axes and the input axes.
+        bias: Array with the output axes, or None.
+        In: The axes contracted.
+        Out: The axes that take their place.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    In: tuple[Axis, ...] = eqx.field(static=True)
+    Out: tuple[Axis, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        In: AxisSpec,
+        Out: AxisSpec,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        out_first: bool = True,
+        init_scale: float = 1.0,
+    ) -> "Linear":
+        """Makes a layer with random weights.
+
+        Args:
+            In: The input axes, one or several.
+            Out: The output axes, one or several; none may be an input axis as well.
+            key: A random key.
+            use_bias: Whether to add a bias, zero at first.
+            out_first: Whether the output axes of the weight come before its input axes.
+            init_scale: Factor of the weights, which are drawn from a normal distribution cut off at three standard
+                deviations and scaled by `1 / sqrt(number of inputs)`.
+
+        Returns:
+            A layer sharded as the mapping in force says.
+
+        Raises:
+            ValueError: If an axis is both input and output.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> Embed, Mlp = nym.make_axes(embed=4, mlp=8)
+            >>> layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+            >>> layer(nym.ones({"batch": 2, "embed": 4})).shape
+            (batch: 2, mlp: 8)
+        """
+        inputs, outputs = spec_axes(In), spec_axes(Out)
+        _check_apart(inputs, outputs)
+        scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
+        axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
+        weight = random.truncated_normal(key, axes, -3, 3) * scale
+        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs)
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Applies the layer.
+
+        Args:
+            x: Array with the input axes and any others.
+            key: Not used; accepted so that layers can be called alike.
+
+        Returns:
+            Array with the other axes of `x`, then the output axes.
+
+        Raises:
+            ValueError: If `x` lacks an input axis or has an output axis.
+        """
+        check_input(_shown(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
+        result = dot(x, in_use(self.weight), axis=self.In)
+        return constrain(result if self.bias is None else result + in_use(self.bias))
+
+
+def _shown(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> str:
+    return f"Linear ({shown(inputs)} -> {shown(outputs)})"
+
+
+def _check_apart(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> None:
+    names = {axis.name for axis in inputs}
+    if both := [axis.name for axis in outputs if axis.name in names]:
+        raise ValueError(
+            f"{_shown(inputs, outputs)}: axis {both[0]!r} is both input and output; give one of them another name "
+            "with `alias`"
+        )

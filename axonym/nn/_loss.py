@@ -1,0 +1,75 @@
+"""Losses over a named label axis."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..named import _elementwise, _reduce
+from ..named._align import broadcast
+from ..named._array import NamedArray
+from ..named._axis import AxisSelection, AxisSelector, listed
+from ..named._base import described
+from ..named._create import arange
+from ._parameters import check_input
+
+
+def cross_entropy_loss(
+    logits: NamedArray,
+    Label: AxisSelector,
+    targets: NamedArray,
+    reduction: Callable[..., Any] | None = _reduce.mean,
+    where: NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+) -> NamedArray:
+    """Computes the cross entropy between `softmax(logits)` over the label axis and the targets, in nats.
+
+    Args:
+        logits: Scores with the label axis and any others.
+        Label: The label axis.
+        targets: Either label numbers, an integer array without the label axis, or probabilities with it. A number out
+            of range counts as a score of 0.
+        reduction: What the losses are reduced by, such as `axonym.mean` or `axonym.sum`; None keeps them all.
+        where: Boolean array; losses where it is False are left out.
+        reduction_axis: The axes reduced over; all of them if None.
+
+    Returns:
+        Array with the axes not reduced over, in float32 at least.
+
+    Raises:
+        ValueError: If `logits` lacks the label axis, the axes of `targets` are not among those of `logits`, or they
+            are neither label numbers nor probabilities.
+        TypeError: If `logits` or `targets` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> logits = nym.zeros({"batch": 3, "vocab": 4})
+        >>> nym.nn.cross_entropy_loss(logits, "vocab", nym.named([0, 1, 2], "batch")).item()  # log 4
+        1.386...
+    """
+    check_input("cross_entropy_loss", logits, Label)
+    check_input("cross_entropy_loss (targets)", targets, ())
+    if extra := [name for name in targets.names if name not in logits.names]:
+        raise ValueError(
+            f"cross_entropy_loss: the targets {described(targets)} have axes {listed(extra)}, which the logits "
+            f"{described(logits)} lack"
+        )
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    label = wide.resolve_axis(Label)
+    if targets.has_axis(label.name):
+        losses = -_reduce.sum(_reduce.log_softmax(wide, label) * targets, label)
+    elif jnp.issubdtype(targets.dtype, jnp.integer):
+        chosen = broadcast(_where_equal, wide, targets, arange(label))
+        losses = _reduce.logsumexp(wide, label) - _reduce.sum(chosen, label)
+    else:
+        raise ValueError(
+            f"cross_entropy_loss: targets of {targets.dtype} without axis {label.name!r} are neither label numbers "
+            "nor probabilities"
+        )
+    if reduction is None:
+        return losses if where is None else _elementwise.where(where, losses, 0)
+    return reduction(losses, reduction_axis, where=where)
+
+
+def _where_equal(scores: Any, targets: Any, labels: Any) -> Any:
+    return jnp.where(labels == targets, scores, 0)

@@ -1,0 +1,147 @@
+"""Normalisation over named axes: root-mean-square and layer normalisation. Statistics are kept in float32 at least."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..named import _reduce
+from ..named._ambient import constrain
+from ..named._array import NamedArray
+from ..named._axis import Axis, AxisSpec, spec_axes
+from ..named._create import ones, zeros
+from ..named._elementwise import rsqrt
+from ._parameters import check_input, in_use, shown
+
+
+class RmsNorm(eqx.Module):
+    """Divides by the root mean square over axes, then multiplies by a weight (Zhang and Sennrich, 2019).
+
+    Attributes:
+        weight: Array with the normalised axes, or None.
+        bias: Array with the normalised axes, or None.
+        axis: The axes normalised over.
+        eps: Added to the mean square.
+    """
+
+    weight: NamedArray | None
+    bias: NamedArray | None
+    axis: tuple[Axis, ...] = eqx.field(static=True)
+    eps: float = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        axis: AxisSpec, eps: float = 1e-5, *, use_weight: bool = True, use_bias: bool = False, dtype: object = None
+    ) -> "RmsNorm":
+        """Makes a layer with weight 1 and bias 0.
+
+        Args:
+            axis: The axes to normalise over, one or several.
+            eps: Added to the mean square.
+            use_weight: Whether to multiply by a weight.
+            use_bias: Whether to add a bias.
+            dtype: Element type of weight and bias.
+
+        Returns:
+            A layer sharded as the mapping in force says.
+
+        Example:
+            >>> import axonym as nym
+            >>> layer = nym.nn.RmsNorm.init(nym.Axis("embed", 4))
+            >>> layer(nym.full({"batch": 1, "embed": 4}, 2.0)).array.round(3)
+            Array([[1., 1., 1., 1.]], dtype=float32)
+        """
+        axes = spec_axes(axis)
+        return RmsNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Normalises.
+
+        Args:
+            x: Array with the normalised axes and any others.
+            key: Not used; accepted so that layers can be called alike.
+
+        Returns:
+            Array with the axes and the element type of `x`.
+
+        Raises:
+            ValueError: If `x` lacks one of the axes.
+        """
+        check_input(f"RmsNorm ({shown(self.axis)})", x, self.axis)
+        wide = _widened(x)
+        return _finished(_scaled(wide, self.axis, self.eps), self.weight, self.bias, x)
+
+
+class LayerNorm(eqx.Module):
+    """Subtracts the mean, divides by the standard deviation, then applies weight and bias (Ba et al., 2016).
+
+    Attributes:
+        weight: Array with the normalised axes, or None.
+        bias: Array with the normalised axes, or None.
+        axis: The axes normalised over.
+        eps: Added to the variance.
+    """
+
+    weight: NamedArray | None
+    bias: NamedArray | None
+    axis: tuple[Axis, ...] = eqx.field(static=True)
+    eps: float = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        axis: AxisSpec, eps: float = 1e-5, *, use_weight: bool = True, use_bias: bool = True, dtype: object = None
+    ) -> "LayerNorm":
+        """Makes a layer with weight 1 and bias 0.
+
+        Args:
+            axis: The axes to normalise over, one or several.
+            eps: Added to the variance.
+            use_weight: Whether to multiply by a weight.
+            use_bias: Whether to add a bias.
+            dtype: Element type of weight and bias.
+
+        Returns:
+            A layer sharded as the mapping in force says.
+
+        Example:
+            >>> import axonym as nym
+            >>> layer = nym.nn.LayerNorm.init(nym.Axis("embed", 2))
+            >>> layer(nym.named([[1.0, 3.0]], ("batch", "embed"))).array.round(3)
+            Array([[-1.,  1.]], dtype=float32)
+        """
+        axes = spec_axes(axis)
+        return LayerNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Normalises.
+
+        Args:
+            x: Array with the normalised axes and any others.
+            key: Not used; accepted so that layers can be called alike.
+
+        Returns:
+            Array with the axes and the element type of `x`.
+
+        Raises:
+            ValueError: If `x` lacks one of the axes.
+        """
+        check_input(f"LayerNorm ({shown(self.axis)})", x, self.axis)
+        wide = _widened(x)
+        centred = wide - _reduce.mean(wide, self.axis)
+        return _finished(_scaled(centred, self.axis, self.eps), self.weight, self.bias, x)
+
+
+def _widened(x: NamedArray) -> NamedArray:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _scaled(wide: NamedArray, axis: tuple[Axis, ...], eps: float) -> NamedArray:
+    # Not `square`, whose derivative keeps another array of this size for the backward pass.
+    return wide * rsqrt(_reduce.mean(wide * wide, axis) + eps)
+
+
+def _finished(scaled: NamedArray, weight: NamedArray | None, bias: NamedArray | None, x: NamedArray) -> NamedArray:
+    if weight is not None:
+        scaled = scaled * in_use(weight)
+    if bias is not None:
+        scaled = scaled + in_use(bias)
+    return constrain(scaled.astype(x.dtype))

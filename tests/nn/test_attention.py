@@ -1,0 +1,206 @@
+"""Attention, its masks and rotary position embedding: parity with JAX and Equinox, and what they refuse."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+
+
+Batch, Heads, Pos, KeyPos, HeadDim = nym.make_axes(batch=8, heads=2, pos=4, key_pos=6, head_dim=8)
+attention, rotary = nym.nn.dot_product_attention, nym.nn.rotary_embedding
+AXES = ("batch", "heads", "pos", "head_dim")
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+@pytest.fixture
+def inputs(draw):
+    """Query, key and value, each with its axes in another order."""
+    return draw(Batch, Pos, Heads, HeadDim), draw(Heads, KeyPos, HeadDim, Batch), draw(Batch, KeyPos, Heads, HeadDim)
+
+
+def by_jax(query, key, value, **options):
+    query = query.rearrange(("batch", "pos", "heads", "head_dim"))
+    key, value = (x.rearrange(("batch", "key_pos", "heads", "head_dim")) for x in (key, value))
+    found = jax.nn.dot_product_attention(query.array, key.array, value.array, **options)
+    return nym.named(found, ("batch", "pos", "heads", "head_dim")).rearrange(AXES)
+
+
+def test_attention_is_that_of_jax(check, inputs):
+    check(
+        lambda _, *inputs: attention("key_pos", "head_dim", *inputs),
+        lambda _, *inputs: by_jax(*inputs),
+        None,
+        *inputs,
+    )
+
+
+def test_attention_with_mask_and_bias_is_that_of_jax(check, draw, inputs):
+    mask = nym.nn.causal_mask(Pos, KeyPos, q_start=2)
+    bias = draw(Heads, Pos, KeyPos)
+
+    def reference(_, query, key, value, bias):
+        return by_jax(query, key, value, bias=bias.array[None], mask=mask.array[None, None])
+
+    def own(_, query, key, value, bias):
+        return attention(KeyPos, HeadDim, query, key, value, mask, bias)
+
+    check(own, reference, None, *inputs, bias)
+
+
+def test_axes_are_told_apart_by_name_alone(draw):
+    grouped, several = nym.make_axes(group=3, depth=2)
+    query = draw(Heads, grouped, Pos, HeadDim, several)
+    key, value = draw(KeyPos, Heads, HeadDim, several), draw(KeyPos, Heads, nym.Axis("out", 5))
+    found = attention("key_pos", ("head_dim", "depth"), query, key, value)
+    assert found.shape == {"heads": 2, "group": 3, "pos": 4, "out": 5}
+    scores = jnp.einsum("hgpdx,khdx->hgpk", query.array, key.array) / 4
+    expected = jnp.einsum("hgpk,kho->hgpo", jax.nn.softmax(scores), value.array)
+    assert jnp.allclose(found.array, expected, atol=1e-5)
+
+
+def test_a_query_that_sees_no_key_averages_all_of_them(inputs):
+    query, key, value = inputs
+    mask = nym.named(jnp.zeros((4, 6), bool).at[1:].set(True), ("pos", "key_pos"))
+    found = attention("key_pos", "head_dim", query, key, value, mask)
+    assert jnp.allclose(found["pos", 0].array, value.mean("key_pos").array, atol=1e-6)
+    gradient = jax.grad(lambda query: attention("key_pos", "head_dim", query, key, value, mask).sum().scalar())(query)
+    assert jnp.isfinite(gradient.array).all() and (gradient["pos", 0] == 0).all()
+
+
+def types_of(primitive, *args, **options):
+    """The element types in which a primitive of attention is computed."""
+    jaxpr = jax.make_jaxpr(lambda *args: attention("key_pos", "head_dim", *args, **options))(*args)
+    return re.findall(rf":(\w+)\[[^]]*\] = {primitive}\b", str(jaxpr))
+
+
+def test_scores_have_the_element_type_asked_for(draw, inputs):
+    low = [x.astype(jnp.bfloat16) for x in inputs]
+    bias = draw(Pos, KeyPos)
+    assert types_of("exp", *low) == types_of("exp", *low, bias=bias) == ["bf16"]
+    assert types_of("exp", *low, bias=bias, attention_dtype=jnp.float32) == ["f32"]
+    found = attention("key_pos", "head_dim", *low, bias=bias, attention_dtype=jnp.float32)
+    assert found.dtype == jnp.bfloat16
+    exact = attention("key_pos", "head_dim", *(x.astype(jnp.float32) for x in low), bias=bias)
+    assert jnp.allclose(found.array.astype(jnp.float32), exact.array, atol=0.03)
+
+
+def test_precision_reaches_both_products(inputs):
+    def traced(*inputs):
+        return attention("key_pos", "head_dim", *inputs, precision=jax.lax.Precision.HIGHEST)
+
+    assert str(jax.make_jaxpr(traced)(*inputs)).count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == 2
+
+
+def test_it_compiles_to_no_transpose(inputs):
+    mask = nym.nn.causal_mask(Pos, KeyPos)
+    jaxpr = jax.make_jaxpr(lambda *inputs: attention("key_pos", "head_dim", *inputs, mask=mask))(*inputs)
+    assert str(jaxpr).count("dot_general[") == 2
+    assert "transpose[" not in str(jaxpr)
+
+
+@pytest.mark.parametrize(("q_start", "k_start"), [(0, 0), (2, 0), (0, 3), (5, 4)])
+def test_a_query_sees_keys_at_its_position_and_before(q_start, k_start):
+    expected = q_start + jnp.arange(4)[:, None] >= k_start + jnp.arange(6)[None]
+    for mask in (
+        nym.nn.causal_mask(Pos, KeyPos, q_start, k_start),
+        jax.jit(lambda q, k: nym.nn.causal_mask(Pos, KeyPos, q_start=q, k_start=k))(q_start, k_start),
+    ):
+        assert mask.shape == {"pos": 4, "key_pos": 6} and mask.names == ("pos", "key_pos")
+        assert mask.dtype == jnp.bool_
+        assert jnp.array_equal(mask.array, expected)
+
+
+def test_a_causal_mask_is_sharded_and_not_transposed(mesh):
+    assert "transpose[" not in str(jax.make_jaxpr(lambda: nym.nn.causal_mask(Pos, KeyPos))())
+    with nym.axis_mapping({"pos": "data", "key_pos": "model"}):
+        found = nym.nn.causal_mask(Pos, KeyPos)
+    assert tuple(found.sharding.spec) == ("data", "model")
+    assert jnp.array_equal(jax.device_get(found.array), jnp.tril(jnp.ones((4, 6), bool)))
+
+
+def test_errors_of_attention_name_the_input_and_the_axes(draw):
+    query, key = draw(Pos, HeadDim), draw(KeyPos, HeadDim)
+    with refusal("dot_product_attention (query): no axis 'head_dmi' in (pos: 4, head_dim: 8); did you mean"):
+        attention("key_pos", "head_dmi", query, key, key)
+    with refusal("dot_product_attention (key): no axis 'key_pos' in (pos: 4, head_dim: 8)"):
+        attention("key_pos", "head_dim", query, query, key)
+    with refusal("dot_product_attention (value): no axis 'key_pos' in (pos: 4, head_dim: 8)"):
+        attention("key_pos", "head_dim", query, key, query)
+    with refusal("the query (pos: 4, head_dim: 8) has the axis of key positions 'pos'; `rename` it in key and value"):
+        attention("pos", "head_dim", query, query, query)
+    with refusal("dot_product_attention (key): axis 'key_pos' has size 6 here, 5 was asked for"):
+        attention(KeyPos.resize(5), "head_dim", query, key, key)
+    with refusal("dot_product_attention (value): the input must be a named array", TypeError):
+        attention("key_pos", "head_dim", query, key, key.array)
+    with refusal("cannot broadcast"):
+        attention("key_pos", "head_dim", query, key, key, nym.ones({"pos": 4, "kye_pos": 6}, bool))
+    with refusal("axis 'pos' occurs more than once"):
+        nym.nn.causal_mask(Pos, Pos)
+
+
+def test_rotary_embedding_is_that_of_equinox(check, draw):
+    def reference(_, x):
+        with jax.numpy_rank_promotion("allow"):
+            rows = jax.vmap(eqx.nn.RotaryPositionalEmbedding(HeadDim.size, theta=100.0))
+            found = rows(jnp.moveaxis(x.array, 0, 2).reshape(16, 4, 8))
+        return nym.named(jnp.moveaxis(found.reshape(8, 2, 4, 8), 2, 0), ("pos", "batch", "heads", "head_dim"))
+
+    check(lambda _, x: rotary(x, Pos, "head_dim", theta=100.0), reference, None, draw(Pos, Batch, Heads, HeadDim))
+
+
+def test_positions_may_start_anywhere_and_differ(draw):
+    x, long = draw(Batch, Pos, HeadDim), nym.Axis("pos", 12)
+    start = jnp.arange(8) % 5
+    positions = nym.named(start[:, None] + jnp.arange(4)[None], ("batch", "pos"))
+    found = jax.jit(lambda x, positions: rotary(x, "pos", "head_dim", positions=positions))(x, positions)
+    assert found.names == x.names
+    for i in range(8):
+        padded = jnp.zeros((long.size, HeadDim.size)).at[positions["batch", i].array].set(x["batch", i].array)
+        whole = rotary(nym.named(padded, (long, HeadDim)), "pos", "head_dim")
+        assert jnp.allclose(found["batch", i].array, whole["pos", positions["batch", i].array].array, atol=1e-5)
+
+
+def test_products_depend_on_the_distance_alone(draw):
+    query, key = draw(HeadDim), draw(HeadDim)
+
+    def score(at, other):
+        place = lambda i: nym.named([i], "pos")  # noqa: E731
+        one, two = (
+            rotary(x.broadcast_axis(nym.Axis("pos", 1)), "pos", HeadDim, positions=place(i))
+            for x, i in ((query, at), (key, other))
+        )
+        return float((one * two).sum())
+
+    assert score(7, 3) == pytest.approx(score(104, 100), abs=1e-3)
+    assert score(0, 0) == pytest.approx(float((query * key).sum()), abs=1e-5)
+
+
+def test_rotary_embedding_keeps_low_precision_and_angles_are_not_in_it(draw):
+    x = draw(nym.Axis("pos", 1000), HeadDim).astype(jnp.bfloat16)
+    found = rotary(x, "pos", "head_dim")
+    assert found.dtype == jnp.bfloat16
+    exact = rotary(x.astype(jnp.float32), "pos", "head_dim").array
+    assert jnp.allclose(found.array.astype(jnp.float32), exact, atol=0.06)
+
+
+def test_errors_of_rotary_embedding_name_the_input_and_the_axes(draw):
+    x = draw(Pos, HeadDim)
+    with refusal("rotary_embedding: axis 'head_dim' has size 7, which is odd"):
+        rotary(draw(Pos, HeadDim.resize(7)), "pos", "head_dim")
+    with refusal("rotary_embedding: no axis 'pso' in (pos: 4, head_dim: 8); did you mean 'pos'?"):
+        rotary(x, "pso", "head_dim")
+    with refusal("rotary_embedding (positions): no axis 'pos' in ()"):
+        rotary(x, "pos", "head_dim", positions=nym.named(3, ()))
+    with refusal("positions (batch: 8, pos: 4) have axes (batch); allowed are those of (pos: 4, head_dim: 8) except"):
+        rotary(x, "pos", "head_dim", positions=nym.zeros((Batch, Pos), int))
+    with refusal("rotary_embedding (positions): the input must be a named array", TypeError):
+        rotary(x, "pos", "head_dim", positions=jnp.arange(4))
+    with refusal("axis 'pos' has size 4 and size 3 in"):
+        rotary(x, "pos", "head_dim", positions=nym.arange(Pos.resize(3)))

@@ -1,0 +1,87 @@
+"""Dropout: the layer of Equinox for the same key, decisions shared along axes, and when nothing is dropped."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+
+
+Batch, Embed = nym.make_axes(batch=8, embed=64)
+KEY = jax.random.key(0)
+x = nym.ones((Batch, Embed))
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def test_it_is_that_of_equinox(check, draw, getkey):
+    key = getkey()
+    layer, own = nym.nn.Dropout(0.25), eqx.nn.Dropout(0.25)
+
+    def reference(_, x):
+        return nym.named(own(x.array, key=key), x.names)
+
+    check(lambda _, x: layer(x, key=key), reference, None, draw(Batch, Embed))
+
+
+def test_as_many_are_dropped_as_asked_and_the_mean_stays(getkey):
+    dropped = nym.nn.Dropout(0.2)(nym.ones({"i": 20000}), key=getkey())
+    assert abs(float((dropped == 0).mean()) - 0.2) < 0.02
+    assert abs(float(dropped.mean()) - 1) < 0.03
+    assert float(dropped.max()) == 1.25
+
+
+@pytest.mark.parametrize("axes", ["embed", ["embed"], Embed, {"embed": None}])
+def test_elements_along_shared_axes_have_the_same_fate(axes):
+    layer = nym.nn.Dropout(0.5, axes)
+    found = jax.jit(lambda layer, x: nym.nn.Dropout(0.5, layer.broadcast_axes)(x, key=KEY))(layer, x)
+    kept = jax.random.bernoulli(KEY, 0.5, (8,))
+    assert jnp.array_equal(found.array, jnp.where(kept, 2.0, 0.0)[:, None] * jnp.ones((1, 64)))
+
+
+def test_nothing_is_dropped_where_nothing_should_be():
+    layer = nym.nn.Dropout(0.5)
+    assert layer(x, inference=True) is x
+    assert nym.nn.Dropout(0.5, inference=True)(x) is x
+    assert nym.nn.Dropout(0.0)(x) is x
+    off = eqx.nn.inference_mode(layer)
+    assert off.inference and off(x) is x
+    assert (off(x, inference=False, key=KEY) == 0).any()
+    assert not eqx.nn.inference_mode(off, False).inference
+
+
+def test_everything_is_dropped_and_gradients_are_zero():
+    layer = nym.nn.Dropout(1)
+    assert (layer(x, key=KEY) == 0).all()
+    assert (jax.grad(lambda x: layer(x, key=KEY).sum().scalar())(x) == 0).all()
+
+
+def test_the_probability_may_be_traced():
+    found = jax.jit(lambda p, x: nym.nn.Dropout(p)(x, key=KEY))(jnp.float32(0.25), x)
+    assert jnp.array_equal(found.array, nym.nn.Dropout(0.25)(x, key=KEY).array)
+
+
+def test_low_precision_is_kept():
+    assert nym.nn.Dropout(0.3)(x.astype(jnp.bfloat16), key=KEY).dtype == jnp.bfloat16
+
+
+def test_errors_say_what_is_missing():
+    with refusal("`Dropout` needs a `key` when it drops elements; give one, or set `inference=True`"):
+        nym.nn.Dropout(0.5)(x)
+    with refusal("Dropout: no axis 'embde' in (batch: 8, embed: 64); did you mean 'embed'?"):
+        nym.nn.Dropout(0.5, "embde")(x, key=KEY)
+    with refusal("Dropout: no axis 'embde'"):
+        nym.nn.Dropout(0.5, "embde")(x, inference=True)
+    with refusal("Dropout: the input must be a named array, not ", TypeError):
+        nym.nn.Dropout(0.5)(x.array, key=KEY)
+
+
+@pytest.mark.parametrize("pdrop", [-0.1, 1.5, 2, float("nan")])
+def test_a_probability_lies_between_0_and_1(pdrop):
+    with refusal(f"`pdrop` is a probability, between 0 and 1, not {pdrop}"):
+        nym.nn.Dropout(pdrop)

@@ -1,0 +1,90 @@
+"""Embedding layers: parity with Equinox, and what they refuse."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+
+
+Vocab, Embed, Batch, Pos = nym.make_axes(vocab=10, embed=8, batch=8, pos=3)
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+@pytest.fixture
+def ids():
+    return nym.named(jnp.arange(24).reshape(8, 3) * 7 % 10, (Batch, Pos))
+
+
+def test_vectors_are_those_of_equinox(check, draw, ids):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
+
+    def reference(layer, ids):
+        own = eqx.nn.Embedding(weight=layer.weight.array)
+        return nym.named(jax.vmap(jax.vmap(own))(ids.array), ("batch", "pos", "embed"))
+
+    check(lambda layer, ids: layer(ids), reference, layer, ids)
+
+
+def test_scores_are_products_with_the_table(check, draw):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
+    x = draw(Batch, Pos, Embed)
+
+    def reference(layer, x):
+        return nym.named(x.array @ layer.weight.array.T, ("batch", "pos", "vocab"))
+
+    check(lambda layer, x: layer.unembed(x), reference, layer, x)
+
+
+def test_vectors_may_have_several_axes_and_ids_none(draw):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, nym.make_axes(heads=2, head_dim=4))
+    assert layer(nym.named(3, ())).shape == {"heads": 2, "head_dim": 4}
+    assert jnp.array_equal(layer(nym.named(3, ())).array, layer.weight.array[3])
+    assert layer.unembed(nym.ones({"heads": 2, "pos": 3, "head_dim": 4})).shape == {"pos": 3, "vocab": 10}
+
+
+def test_the_table_is_drawn_from_a_cut_normal_distribution(getkey):
+    key = getkey()
+    layer = nym.nn.Embedding.init(Vocab, Embed, key=key, init_scale=0.5)
+    assert jnp.allclose(layer.weight.array, 0.5 * jax.random.truncated_normal(key, -3, 3, (10, 8)))
+    assert layer.Vocab == Vocab and layer.Embed == (Embed,)
+
+
+def test_an_id_out_of_range_counts_as_the_last_on_a_divided_table_too(mesh, draw):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
+    ids = nym.named([10, 99, 9, -1], "pos")
+    for found in (layer(ids), nym.named_jit(lambda layer: layer(ids), {"vocab": "model"})(layer)):
+        assert jnp.array_equal(jax.device_get(found.array), jnp.stack([layer.weight.array[-1]] * 4))
+
+
+def test_a_divided_table_stays_divided(mesh, draw, ids):
+    mapping = {"batch": "data", "vocab": "model"}
+    layer = nym.shard(draw.layer(nym.nn.Embedding.init, Vocab, Embed), mapping)
+    step = nym.named_jit(jax.grad(lambda layer, ids: layer(ids).sum().scalar()), mapping)
+    assert "all-gather" not in step.lower(layer, nym.shard(ids, mapping)).compile().as_text()
+
+
+def test_a_low_table_has_low_vectors(draw):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
+    low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer)
+    assert low(nym.named([1], "pos")).dtype == jnp.bfloat16
+
+
+def test_errors_name_the_layer_and_the_axes(draw):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
+    with refusal("Embedding (vocab: 10 -> embed: 8): the input (embed: 2) has the output axis 'embed' already"):
+        layer(nym.zeros({"embed": 2}, int))
+    with refusal("Embedding (vocab: 10 -> embed: 8): the input must be a named array", TypeError):
+        layer(jnp.zeros(2, int))
+    with refusal("axis 'vocab' of (vocab: 10, embed: 8) is indexed by integers, not by float32", TypeError):
+        layer(nym.zeros({"pos": 2}))
+    with refusal("Embedding.unembed (embed: 8 -> vocab: 10): no axis 'embed' in (embd: 8); did you mean 'embd'?"):
+        layer.unembed(nym.zeros({"embd": 8}))
+    with refusal("Embedding.unembed (embed: 8 -> vocab: 10): the input (embed: 8, vocab: 2) has the output axis"):
+        layer.unembed(nym.zeros({"embed": 8, "vocab": 2}))

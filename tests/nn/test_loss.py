@@ -1,0 +1,135 @@
+"""Cross entropy: parity with Optax, what is left out and reduced, and label axes that are divided over a mesh."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import axonym as nym
+
+
+Batch, Pos, Vocab = nym.make_axes(batch=8, pos=3, vocab=6)
+loss = nym.nn.cross_entropy_loss
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+@pytest.fixture
+def ids(draw):
+    return nym.named(jnp.asarray(draw.random.integers(0, 6, (3, 8))), ("pos", "batch"))
+
+
+@pytest.fixture
+def seen(draw):
+    return nym.named(jnp.asarray(draw.random.random(8) < 0.7).at[0].set(True), "batch")
+
+
+def by_optax(logits, targets):
+    logits = logits.rearrange(("batch", "pos", "vocab")).array.astype(jnp.float32)
+    if "vocab" in targets.names:
+        losses = optax.softmax_cross_entropy(logits, targets.rearrange(("batch", "pos", "vocab")).array)
+    else:
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets.rearrange(("batch", "pos")).array)
+    return nym.named(losses, ("batch", "pos"))
+
+
+def test_with_label_numbers_it_is_that_of_optax(check, draw, ids, seen):
+    def reference(_, logits, ids, seen):
+        losses, where = by_optax(logits, ids).array, jnp.repeat(seen.array[:, None], 3, 1)
+        return nym.named(losses.mean(where=where), ())
+
+    logits = 3 * draw(Batch, Vocab, Pos)
+    check(lambda _, logits, ids, seen: loss(logits, Vocab, ids, where=seen), reference, None, logits, ids, seen)
+
+
+def test_with_probabilities_it_is_that_of_optax(check, draw):
+    probabilities = nym.softmax(draw(Pos, Vocab, Batch), "vocab")
+
+    def reference(_, logits, probabilities):
+        return by_optax(logits, probabilities)
+
+    def losses(_, logits, probabilities):
+        return loss(logits, "vocab", probabilities, None)
+
+    assert losses(None, draw(Batch, Pos, Vocab), probabilities).names == ("batch", "pos")
+    check(losses, reference, None, draw(Batch, Pos, Vocab), probabilities)
+
+
+def test_probabilities_may_be_the_same_everywhere(draw):
+    logits, uniform = draw(Batch, Pos, Vocab), nym.full(Vocab, 1 / 6)
+    assert jnp.allclose(loss(logits, "vocab", uniform).array, -nym.log_softmax(logits, "vocab").mean().array)
+
+
+def test_reductions(draw, ids, seen):
+    logits = draw(Batch, Pos, Vocab)
+    losses = by_optax(logits, ids)
+    assert jnp.allclose(loss(logits, "vocab", ids).array, losses.array.mean(), atol=1e-6)
+    assert jnp.allclose(loss(logits, "vocab", ids, nym.sum).array, losses.array.sum(), rtol=1e-5)
+    assert jnp.allclose(loss(logits, "vocab", ids, reduction=None).array, losses.array, atol=1e-6)
+    by_batch = loss(logits, "vocab", ids, nym.max, reduction_axis="pos")
+    assert by_batch.names == ("batch",) and jnp.allclose(by_batch.array, losses.array.max(1), atol=1e-6)
+    some = loss(logits, "vocab", ids, nym.sum, seen, ("batch", Pos))
+    assert jnp.allclose(some.array, losses.array.sum(where=seen.array[:, None]), rtol=1e-5)
+    some = loss(logits, "vocab", ids, None, seen)
+    assert jnp.allclose(some.array, jnp.where(seen.array[:, None], losses.array, 0), atol=1e-6)
+
+
+def test_what_is_left_out_may_be_infinite():
+    logits = nym.named([[0.0, 0.0], [-jnp.inf, 0.0]], ("batch", "vocab"))
+    seen = nym.named([True, False], "batch")
+    for reduction in (None, nym.sum, nym.mean):
+        found = loss(logits, "vocab", nym.zeros({"batch": 2}, int), reduction, seen)
+        assert jnp.allclose(found.sum().array, jnp.log(2.0))
+
+
+def test_a_label_out_of_range_counts_as_a_score_of_0(draw):
+    logits = draw(Batch, Vocab)
+    found = loss(logits, "vocab", nym.full(Batch, -1), None)
+    assert jnp.allclose(found.array, jax.nn.logsumexp(logits.array, axis=1), atol=1e-6)
+
+
+def test_low_precision_is_widened_and_its_gradient_is_not(draw, ids):
+    logits = draw(Batch, Pos, Vocab).astype(jnp.bfloat16)
+    found, gradient = jax.value_and_grad(lambda logits: loss(logits, "vocab", ids).scalar())(logits)
+    assert found.dtype == jnp.float32 and gradient.dtype == jnp.bfloat16
+    assert jnp.allclose(found, by_optax(logits, ids).array.mean(), rtol=1e-6)
+
+
+def test_a_divided_label_axis_is_never_gathered(mesh, draw, ids):
+    mapping = {"batch": "data", "vocab": "model"}
+    scores = draw(Batch, Pos, Vocab)
+    logits = nym.shard(scores, mapping)
+    step = nym.named_jit(jax.value_and_grad(lambda logits: loss(logits, "vocab", ids).scalar()), mapping)
+    program = step.lower(logits).compile().as_text()
+    assert "all-reduce" in program
+    assert "all-gather" not in program and " gather(" not in program
+    found, gradient = step(logits)
+    with jax.set_mesh(None):
+        assert jnp.allclose(jax.device_get(found), by_optax(scores, ids).array.mean(), rtol=1e-5)
+    assert tuple(gradient.sharding.spec) == ("data", None, "model")
+
+
+def test_errors_say_what_does_not_fit():
+    logits, ids = nym.zeros((Batch, Vocab)), nym.zeros(Batch, int)
+    with refusal("cross_entropy_loss: no axis 'vocba' in (batch: 8, vocab: 6); did you mean 'vocab'?"):
+        loss(logits, "vocba", ids)
+    with refusal("cross_entropy_loss: axis 'vocab' has size 6 here, 5 was asked for"):
+        loss(logits, Vocab.resize(5), ids)
+    with refusal("targets of float32 without axis 'vocab' are neither label numbers nor probabilities"):
+        loss(logits, "vocab", nym.zeros(Batch))
+    with refusal("targets (pos: 3, vocab: 6) have axes (pos), which the logits (batch: 8, vocab: 6) lack"):
+        loss(logits, "vocab", nym.zeros((Pos, Vocab)))
+    with refusal("targets (batch: 8, pos: 3) have axes (pos), which the logits (batch: 8, vocab: 6) lack"):
+        loss(logits, "vocab", nym.zeros((Batch, Pos), int))
+    with refusal("axis 'batch' has size 8 and size 4 in (batch: 8, vocab: 6) and (batch: 4)"):
+        loss(logits, "vocab", nym.zeros({"batch": 4}, int))
+    with refusal("cross_entropy_loss (targets): the input must be a named array", TypeError):
+        loss(logits, "vocab", ids.array)
+    with refusal("cross_entropy_loss: the input must be a named array", TypeError):
+        loss(logits.array, "vocab", ids)
+    with refusal("no axis 'vocab' in (batch: 8)"):
+        loss(logits, "vocab", ids, reduction_axis="vocab")

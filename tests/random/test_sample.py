@@ -1,0 +1,185 @@
+"""Random named arrays: the values of `jax.random`, whatever the mapping and the mesh, and what is refused."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+Batch, Vocab, Embed = nym.make_axes(batch=8, vocab=6, embed=4)
+KEY = jax.random.key(0)
+MAPPING = {"batch": "data", "vocab": "model"}
+random = nym.random
+
+low = nym.named(jnp.linspace(-1.0, 0.0, 6), "vocab")
+high = nym.named(jnp.linspace(1.0, 9.0, 48).reshape(6, 8), ("vocab", "batch"))
+chance = nym.named(jnp.linspace(0.0, 1.0, 8), "batch")
+logits = nym.named(jnp.sin(jnp.arange(48.0)).reshape(6, 8), ("vocab", "batch"))
+FIRST, LAST = low.array[None], high.array.T
+BOTH = (Batch, Vocab)
+
+CASES = {
+    "normal": (lambda key: random.normal(key, BOTH), lambda key: jax.random.normal(key, (8, 6))),
+    "uniform": (lambda key: random.uniform(key, BOTH), lambda key: jax.random.uniform(key, (8, 6))),
+    "uniform between": (
+        lambda key: random.uniform(key, BOTH, minval=low, maxval=high),
+        lambda key: jax.random.uniform(key, (8, 6), minval=FIRST, maxval=LAST),
+    ),
+    "truncated_normal": (
+        lambda key: random.truncated_normal(key, BOTH, low, high),
+        lambda key: jax.random.truncated_normal(key, FIRST, LAST, (8, 6)),
+    ),
+    "bernoulli": (lambda key: random.bernoulli(key, BOTH), lambda key: jax.random.bernoulli(key, shape=(8, 6))),
+    "bernoulli of chance": (
+        lambda key: random.bernoulli(key, BOTH, chance),
+        lambda key: jax.random.bernoulli(key, chance.array[:, None], (8, 6)),
+    ),
+    "categorical": (
+        lambda key: random.categorical(key, logits, "vocab"),
+        lambda key: jax.random.categorical(key, logits.array.T),
+    ),
+    "categorical in a shape": (
+        lambda key: random.categorical(key, logits, Vocab, (Embed, Batch)),
+        lambda key: jax.random.categorical(key, logits.array.T, shape=(4, 8)),
+    ),
+}
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_those_of_jax_whatever_the_mesh(mesh, case):
+    own, theirs = CASES[case]
+    with jax.set_mesh(None):
+        expected, alone = theirs(KEY), own(KEY)
+    with nym.axis_mapping(MAPPING):
+        eager, compiled = own(KEY), nym.named_jit(own)(KEY)
+    assert alone.dtype == expected.dtype
+    assert alone.shape == {axis.name: axis.size for axis in (Embed, *BOTH) if axis.name in alone.names}
+    for found in (alone, eager, compiled):
+        assert found.names == alone.names
+        assert jnp.allclose(jax.device_get(found.array), jax.device_get(expected), rtol=1e-6)
+    for found in (eager, compiled):
+        wanted = nym.sharding_for_axis(found.axes, MAPPING)
+        assert any(wanted.spec) and found.sharding.is_equivalent_to(wanted, found.ndim)
+
+
+def test_a_sharded_array_is_never_whole_on_one_device(mesh):
+    with nym.axis_mapping(MAPPING):
+        program = nym.named_jit(lambda key: random.normal(key, BOTH)).lower(KEY).compile().as_text()
+    assert "[2,3]" in program and "[8,6]" not in program and "all-gather" not in program
+
+
+@pytest.mark.parametrize("sample", [random.normal, random.uniform])
+def test_the_element_type_can_be_chosen(sample):
+    assert sample(KEY, Embed).dtype == jnp.float32
+    assert sample(KEY, Embed, jnp.bfloat16).dtype == jnp.bfloat16
+    assert random.truncated_normal(KEY, Embed, -1, 1, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+
+
+def test_axes_are_given_in_any_way():
+    expected = jax.random.normal(KEY, (8, 4))
+    for shape in ((Batch, Embed), [Batch, Embed], {"batch": 8, "embed": 4}):
+        found = random.normal(KEY, shape)
+        assert found.names == ("batch", "embed") and jnp.array_equal(found.array, expected)
+    assert random.normal(KEY, Embed).names == ("embed",)
+    assert random.normal(KEY, ()).shape == ()
+
+
+def test_a_key_may_be_named_or_of_the_older_kind():
+    expected = random.normal(KEY, Embed).array
+    assert jnp.array_equal(random.normal(nym.named(KEY, ()), Embed).array, expected)
+    assert jnp.array_equal(random.normal(jax.random.PRNGKey(0), Embed).array, expected)
+
+
+def test_scalar_parameters_may_be_named_or_plain():
+    expected = jax.random.uniform(KEY, (4,), minval=2.0, maxval=3.0)
+    for one in (2.0, np.float32(2), jnp.float32(2), nym.named(2.0, ())):
+        assert jnp.array_equal(random.uniform(KEY, Embed, minval=one, maxval=3).array, expected)
+
+
+@pytest.mark.parametrize("own", ["abc", "cab", "ca", "b"])
+def test_parameters_are_lined_up_by_name(own):
+    parameter = nym.named(
+        10.0 * np.random.default_rng(0).permutation(3 ** len(own)).reshape([3] * len(own)), tuple(own)
+    )
+    for order in ("abc", "bca", "cba"):
+        axes = tuple(nym.Axis(name, 3) for name in order)
+        found = random.uniform(KEY, axes, minval=parameter, maxval=parameter + 1)
+        assert found.names == tuple(order)
+        assert (nym.floor(found) == parameter).all()
+
+
+def test_a_key_is_split_along_an_axis():
+    expected = jax.random.key_data(jax.random.split(KEY, 4))
+    keys = random.split(KEY, Embed)
+    assert keys.shape == {"embed": 4}
+    assert jnp.array_equal(jax.random.key_data(keys.array), expected)
+    assert jnp.array_equal(jax.random.key_data(keys["embed", 2].array), expected[2])
+    for number in (4, np.int64(4)):
+        assert jnp.array_equal(jax.random.key_data(random.split(nym.named(KEY, ()), number)), expected)
+    first, second = random.split(KEY)
+    assert not jnp.array_equal(jax.random.key_data(first), jax.random.key_data(second))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda key: random.normal(key, (Vocab, Embed)),
+        lambda key: random.categorical(key, logits["batch", 0], "vocab", (Vocab.resize(2), Embed)),
+    ],
+    ids=["normal", "categorical"],
+)
+def test_keys_can_be_mapped_over(mesh, sample):
+    with jax.set_mesh(None):
+        expected = jnp.stack([sample(key).array for key in jax.random.split(KEY, 8)])
+    with nym.axis_mapping(MAPPING):
+        keys = random.split(KEY, Batch)
+        found = nym.vmap(sample, Batch)(keys)
+    assert tuple(keys.sharding.spec) == ("data",)
+    assert found.names == ("batch", "vocab", "embed")
+    assert tuple(found.sharding.spec)[:2] == ("data", "model")
+    assert jnp.allclose(jax.device_get(found.array), jax.device_get(expected), rtol=1e-6)
+
+
+def test_errors_say_what_does_not_fit():
+    with refusal("a parameter has axes (embed) that the array drawn, (batch: 8, vocab: 6), has not"):
+        random.uniform(KEY, BOTH, minval=nym.zeros(Embed))
+    for wrong in (1, 3):
+        with refusal(f"axis 'vocab' has size {wrong} and size 6 in (vocab: {wrong}) and (batch: 8, vocab: 6)"):
+            random.bernoulli(KEY, BOTH, nym.zeros({"vocab": wrong}))
+        with refusal(f"axis 'batch' has size {wrong} and size 8 in (batch: {wrong}) and (batch: 8)"):
+            random.categorical(KEY, nym.zeros({"batch": wrong, "vocab": 6}), "vocab", Batch)
+    with refusal("A plain array of shape (6,) has no axis names; give it some with `axonym.named", TypeError):
+        random.truncated_normal(KEY, BOTH, low.array, 1.0)
+    with refusal("A new axis needs a size: give `Axis('batch', size)` instead of 'batch'", TypeError):
+        random.normal(KEY, "batch")
+    with refusal("axis 'batch' occurs more than once in (batch, batch)"):
+        random.normal(KEY, (Batch, Batch))
+    with refusal("one key is needed, (embed: 4) are given; use `axonym.vmap` over their axes"):
+        random.normal(random.split(KEY, Embed), Batch)
+
+
+def test_errors_of_categorical_and_split_say_what_does_not_fit():
+    with refusal("no axis 'vocba' in (vocab: 6, batch: 8); did you mean 'vocab'?"):
+        random.categorical(KEY, logits, "vocba")
+    with refusal("(vocab: 6, batch: 8) has axes (batch), which (embed: 4) lacks"):
+        random.categorical(KEY, logits, "vocab", Embed)
+    with refusal("`categorical` takes named logits, not ", TypeError):
+        random.categorical(KEY, logits.array, "vocab")
+    with refusal("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`", TypeError):
+        random.split(jax.random.PRNGKey(0), Embed)
+    with refusal("A new axis needs a size: give `Axis('embed', size)` instead of 'embed'", TypeError):
+        random.split(KEY, "embed")
+
+
+def test_an_axis_that_the_mesh_does_not_divide_is_refused(mesh):
+    with nym.axis_mapping({"batch": "data"}):
+        with refusal("axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"):
+            random.normal(KEY, Batch.resize(6))
