@@ -1,0 +1,107 @@
+"""A decoder-only transformer over bytes: RMSNorm, rotary positions, SwiGLU, one block scanned over the layers.
+
+It is what `train_lm.py` trains. Nothing in it mentions a mesh.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+
+import axonym as nym
+from axonym import Axis, NamedArray
+
+
+class Axes(NamedTuple):
+    """The axes of the model, each made once."""
+
+    batch: Axis
+    pos: Axis
+    key_pos: Axis
+    embed: Axis
+    heads: Axis
+    head_dim: Axis
+    mlp: Axis
+    vocab: Axis
+    layers: Axis
+
+
+def make_axes(batch: int, seq: int, embed: int, layers: int) -> Axes:
+    head_dim = 32 if embed % 32 == 0 else embed
+    heads = embed // head_dim
+    return Axes(
+        *nym.make_axes(batch=batch, pos=seq, key_pos=seq, embed=embed, heads=heads, head_dim=head_dim),
+        *nym.make_axes(mlp=3 * embed, vocab=256, layers=layers),
+    )
+
+
+class Block(eqx.Module):
+    """Attention and a gated feed-forward layer, each after a normalisation and added to its input."""
+
+    axes: Axes = eqx.field(static=True)
+    attention_norm: nym.nn.RmsNorm
+    query: nym.nn.Linear
+    key: nym.nn.Linear
+    value: nym.nn.Linear
+    out: nym.nn.Linear
+    mlp_norm: nym.nn.RmsNorm
+    gate: nym.nn.Linear
+    up: nym.nn.Linear
+    down: nym.nn.Linear
+
+    @staticmethod
+    def init(axes: Axes, *, key: jax.Array) -> "Block":
+        keys = iter(jax.random.split(key, 7))
+        norm, head, residual = nym.nn.RmsNorm.init, (axes.heads, axes.head_dim), 1 / math.sqrt(2 * axes.layers.size)
+
+        def linear(In: Any, Out: Any, scale: float = 1.0) -> nym.nn.Linear:
+            return nym.nn.Linear.init(In, Out, key=next(keys), use_bias=False, init_scale=scale)
+
+        return Block(
+            axes=axes,
+            attention_norm=norm(axes.embed),
+            query=linear(axes.embed, head),
+            key=linear(axes.embed, head),
+            value=linear(axes.embed, head),
+            out=linear(head, axes.embed, residual),
+            mlp_norm=norm(axes.embed),
+            gate=linear(axes.embed, axes.mlp),
+            up=linear(axes.embed, axes.mlp),
+            down=linear(axes.mlp, axes.embed, residual),
+        )
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        x = x + self.attention(self.attention_norm(x)).rearrange(x.names)
+        y = self.mlp_norm(x)
+        return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y))
+
+    def attention(self, x: NamedArray) -> NamedArray:
+        _, pos, key_pos, _, _, head_dim, *_ = self.axes
+        query = nym.nn.rotary_embedding(self.query(x), pos, head_dim)
+        key = nym.nn.rotary_embedding(self.key(x), pos, head_dim).rename({pos: key_pos})
+        value = self.value(x).rename({pos: key_pos})
+        mask = nym.nn.causal_mask(pos, key_pos)
+        return self.out(nym.nn.dot_product_attention(key_pos, head_dim, query, key, value, mask))
+
+
+class Transformer(eqx.Module):
+    """Bytes in, scores for the next byte out."""
+
+    embedding: nym.nn.Embedding
+    blocks: nym.nn.Stacked[Block]
+    norm: nym.nn.RmsNorm
+    head: nym.nn.Linear
+
+    @staticmethod
+    def init(axes: Axes, *, key: jax.Array) -> "Transformer":
+        embedding_key, blocks_key, head_key = jax.random.split(key, 3)
+        return Transformer(
+            nym.nn.Embedding.init(axes.vocab, axes.embed, key=embedding_key, init_scale=0.02),
+            nym.nn.Stacked.init(axes.layers, Block, gradient_checkpointing=True)(axes, key=blocks_key),
+            nym.nn.RmsNorm.init(axes.embed),
+            nym.nn.Linear.init(axes.embed, axes.vocab, key=head_key, use_bias=False, init_scale=0.5),
+        )
+
+    def __call__(self, tokens: NamedArray) -> NamedArray:
+        return self.head(self.norm(self.blocks.fold(self.embedding(tokens))))

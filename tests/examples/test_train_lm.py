@@ -1,0 +1,179 @@
+"""The training program: the same losses on every mesh, kind of axes and number of processes; saving; clear errors."""
+
+import importlib
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = ["--steps", "6", "--batch", "8", "--seq", "32", "--layers", "2", "--embed", "128"]
+COMMAND = [sys.executable, "-W", "error", EXAMPLES / "train_lm.py"]
+
+
+@pytest.fixture(scope="module")
+def train_lm() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        yield importlib.import_module("train_lm")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_bytes((EXAMPLES.parent / "LICENSE").read_bytes())
+    return path
+
+
+def rows(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(out: Path) -> list[float]:
+    return [row["loss"] for row in rows(out) if "loss" in row]
+
+
+@pytest.fixture(scope="module")
+def reference(train_lm: Any, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on the mesh data:4,model:2 with Auto axes."""
+    out = tmp_path_factory.mktemp("reference")
+    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(out)]) == 0
+    return out
+
+
+def test_run_leaves_losses_metrics_picture_and_checkpoint(reference: Path):
+    steps = [row for row in rows(reference) if "loss" in row]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
+    assert all(row["tokens_per_second"] > 0 for row in steps)
+    assert math.log(256) - 0.5 < steps[0]["loss"] < math.log(256) + 0.5, "An untrained model knows nothing."
+    assert steps[-1]["loss"] < steps[0]["loss"] - 0.5, "It learns nothing."
+    evaluated = [row for row in rows(reference) if "eval_bits_per_byte" in row]
+    assert evaluated[-1]["step"] == 6
+    assert 2 < evaluated[-1]["eval_bits_per_byte"] < 8
+    picture = importlib.import_module("matplotlib.image").imread(reference / "loss.png")
+    assert picture.shape[0] > 300
+    assert picture.std() > 0.01, "The picture is blank."
+    assert (reference / "checkpoints" / "6").is_dir()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--mesh", "data:8"], ["--mesh", "data:2,model:4", "--axis-types", "explicit"], ["--axis-types", "explicit"]],
+    ids=" ".join,
+)
+def test_losses_do_not_depend_on_the_mesh(
+    train_lm: Any, reference: Path, text: Path, tmp_path: Path, options: list[str]
+):
+    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(tmp_path), *options]) == 0
+    np.testing.assert_allclose(losses(tmp_path), losses(reference), atol=1e-3)
+
+
+def test_losses_do_not_depend_on_the_number_of_devices(reference: Path, text: Path, tmp_path: Path):
+    options = ["--text", text, "--out", tmp_path, "--devices", "1", "--mesh", "data:1,model:1"]
+    done = subprocess.run([*COMMAND, *SMALL, *options], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "mesh (data: 1, model: 1) of 1 cpu devices" in done.stdout
+    assert "goes on as" in done.stdout
+    np.testing.assert_allclose(losses(tmp_path), losses(reference), atol=1e-3)
+
+
+def test_two_processes_give_the_losses_of_one(reference: Path, text: Path, tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    options = ["--text", text, "--out", tmp_path, "--distributed", "--devices", "4", "--mesh", "data:4,model:2"]
+    environment = {**os.environ, "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    processes = [
+        subprocess.Popen(
+            [*COMMAND, *SMALL, *options],
+            env={**environment, "JAX_PROCESS_ID": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    printed = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(printed)
+    np.testing.assert_allclose(losses(tmp_path), losses(reference), atol=1e-3)
+    assert "held-out loss" in printed[0]
+    assert "held-out loss" not in printed[1], "Both processes print."
+
+
+def test_interrupted_run_resumes_to_the_same_losses(reference: Path, text: Path, tmp_path: Path):
+    options = [*SMALL, "--text", text, "--out", tmp_path]
+    process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    metrics = tmp_path / "metrics.jsonl"
+    for _ in range(2400):
+        if process.poll() is not None or (metrics.exists() and "loss" in metrics.read_text()):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, printed
+    done = len(losses(tmp_path))
+    assert 0 < done < 6, printed
+    assert f"stopped and saved at step {done}; go on with --resume" in printed
+    resumed = subprocess.run([*COMMAND, *options, "--resume"], capture_output=True, text=True, timeout=240)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [row["step"] for row in rows(tmp_path) if "loss" in row] == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(losses(tmp_path), losses(reference), atol=1e-5)
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_parameters_and_optimizer_state_are_divided_by_eight(train_lm: Any, axis_types: str):
+    mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types=axis_types)
+    with jax.set_mesh(mesh):
+        axes = train_lm.make_axes(8, 32, 128, 2)
+        optimizer = train_lm.make_optimizer(train_lm.parse([]))
+        model = nym.named_jit(train_lm.Transformer.init, train_lm.PARAMETERS)(axes, key=jax.random.key(0))
+        state = nym.named_jit(optimizer.init, train_lm.PARAMETERS)(model)
+        batch = nym.shard(nym.zeros((axes.batch, axes.pos), int), train_lm.COMPUTE)
+        compiled = train_lm.make_train_step(optimizer).lower(model, state, batch, batch).compile()
+        model, state, _ = compiled(model, state, batch, batch)
+    for tree in (model, state, (model, state)):
+        arrays = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf)]
+        replicated = sum(array.nbytes for array in arrays)
+        per_device = [0] * 8
+        for array in arrays:
+            for shard in array.addressable_shards:
+                per_device[shard.device.id] += shard.data.nbytes
+        assert max(per_device) == pytest.approx(replicated / 8, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mesh", "data:3,model:2"], r"mesh \(data: 3, model: 2\) needs 6 devices"),
+        (["--mesh", "dta:4"], r"'dta'.*did you mean 'data'"),
+        (["--batch", "6"], "axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide; .* 8"),
+        (["--embed", "96"], "axis 'heads' has size 3, which mesh axis 'model' of size 2 does not divide"),
+        (["--text", "nowhere.txt"], "No such file.*nowhere.txt"),
+        (["--text", os.devnull], f"the text is empty: {os.devnull}"),
+        (["--seq", "2000"], r"the text has \d+ bytes; sequences of 2000 need 20010"),
+        (["--resume"], "no checkpoint to resume from in"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_use_is_one_clear_line(
+    train_lm: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+):
+    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(tmp_path), *options]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(message, error), error
