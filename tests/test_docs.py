@@ -1,16 +1,25 @@
-"""Every Python block of the README and of the documentation runs, as a reader would run it.
+"""Every Python block of the README and of the documentation runs, as a reader would run it, and prints what it says.
 
-The blocks of a page share their names, from top to bottom. A block after a line
-`<!-- not run: reason -->` is left out.
+The blocks of a page share their names, from top to bottom. A `text` block right after one is what it prints, and so is
+the comment after a `print(...)`. A block after a line `<!-- not run: reason -->` is left out. The reference has each
+public name once.
 """
 
+import ast
+import importlib
+import inspect
 import re
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import pytest
+
+import axonym
 
 
 ROOT = Path(__file__).parents[1]
@@ -18,32 +27,67 @@ BLOCK = re.compile(
     r"^(?P<skip><!-- not run: .+ -->\n+)?"
     r"^(?P<indent> *)```python.*\n"
     r"(?P<code>(?:.*\n)*?)"
-    r"(?P=indent)```",
+    r"(?P=indent)```\n"
+    r"(?P<printed>\n(?P=indent)```text\n(?P<text>(?:.*\n)*?)(?P=indent)```\n)?",
     re.MULTILINE,
 )
+COMMENT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
+NAMESPACES = ["axonym", "axonym.nn", "axonym.random", "axonym.partitioning", "axonym.mesh"]
 
 
-def blocks(page: Path) -> list[str]:
-    """Returns the code of each block, moved down to its line in the page, for tracebacks."""
+def blocks(page: Path) -> Iterator[tuple[str, str | None]]:
+    """Yields the code of each block, moved down to its line in the page, and what it says that it prints."""
     text = page.read_text()
-    found = [match for match in BLOCK.finditer(text) if not match["skip"]]
-    return ["\n" * text.count("\n", 0, match.start("code")) + code(match) for match in found]
-
-
-def code(match: re.Match[str]) -> str:
-    return re.sub(f"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
+    for match in BLOCK.finditer(text):
+        if not match["skip"]:
+            code = re.sub(f"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
+            printed = match["text"] if match["printed"] else "\n".join(COMMENT.findall(code)) or None
+            yield "\n" * text.count("\n", 0, match.start("code")) + code, printed
 
 
 def pages() -> list[Path]:
     found = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-    return [page for page in found if blocks(page)]
+    return [page for page in found if list(blocks(page))]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
     module = ModuleType("axonym_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with jax.numpy_rank_promotion("allow"):
-        for block in blocks(page):
-            exec(compile(block, page, "exec"), vars(module))
+        for code, printed in blocks(page):
+            exec(compile(code, page, "exec"), vars(module))
+            got = capsys.readouterr().out
+            assert printed is None or got.split() == printed.split(), f"line {len(code) - len(code.lstrip())} of {page}"
+
+
+def public(namespace: str) -> Iterator[tuple[str, Any]]:
+    """Yields the full names that a namespace re-exports, and what they stand for."""
+    module = importlib.import_module(namespace)
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                thing = getattr(module, alias.name)
+                if alias.asname == alias.name and not inspect.ismodule(thing):
+                    yield f"{namespace}.{alias.name}", thing
+
+
+def identity(name: str, thing: Any) -> Any:
+    """Returns what is the same for two names of one function or class; an alias of types is known by its own name."""
+    own = callable(thing) and (getattr(thing, "__module__", None) or "").startswith("axonym")
+    return id(thing) if own else name.rpartition(".")[2]
+
+
+def documented(name: str) -> Any:
+    module, _, last = name.rpartition(".")
+    return axonym.named if name == "axonym.named.named" else getattr(importlib.import_module(module), last)
+
+
+def test_reference_has_each_public_name_once():
+    names = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    found = Counter(identity(name, documented(name)) for name in names)
+    known = {identity(name, thing): name for space in NAMESPACES for name, thing in public(space)}
+    assert not [known[one] for one in known if one not in found], "These are not in the reference."
+    assert not [name for name in names if identity(name, documented(name)) not in known], "These are not public."
+    assert not [known[one] for one, times in found.items() if times > 1], "These are in the reference twice."

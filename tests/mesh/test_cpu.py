@@ -73,9 +73,7 @@ def test_the_cpu_context_takes_bare_partition_specs():
     with cpu_context() as mesh:
         x = jax.device_put(jnp.ones((8, 4)), PartitionSpec("fsdp"))
         y = jax.jit(lambda x: 2 * x, out_shardings=PartitionSpec("fsdp"))(x)
-        z = jax.shard_map(
-            lambda x: x + 1, in_specs=PartitionSpec("fsdp"), out_specs=PartitionSpec("fsdp")
-        )(y)
+        z = jax.shard_map(lambda x: x + 1, in_specs=PartitionSpec("fsdp"), out_specs=PartitionSpec("fsdp"))(y)
     assert x.sharding.mesh == y.sharding.mesh == z.sharding.mesh == mesh
     assert z.sharding.shard_shape(z.shape) == (1, 4)
     assert float(z.sum()) == 96

@@ -58,8 +58,7 @@ def test_a_mesh_is_what_was_asked_or_its_nearest_fit_can_be_made(sizes, count):
     [
         (
             (3, 4),
-            "mesh (data: 3, model: 4) needs 12 devices, 8 are there; "
-            "the nearest fit is (data: 2, model: 4)",
+            "mesh (data: 3, model: 4) needs 12 devices, 8 are there; the nearest fit is (data: 2, model: 4)",
         ),
         (
             (3, -1),
@@ -72,8 +71,7 @@ def test_a_mesh_is_what_was_asked_or_its_nearest_fit_can_be_made(sizes, count):
         ((9, 1), "needs 9 devices, 8 are there; the nearest fit is (data: 8, model: 1)"),
         (
             (-1, -1),
-            "mesh (data: -1, model: -1) over 8 devices has more than one `-1`; "
-            "the nearest fit is (data: 1, model: 8)",
+            "mesh (data: -1, model: -1) over 8 devices has more than one `-1`; the nearest fit is (data: 1, model: 8)",
         ),
         (
             (-2, 4),
