@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..named._ambient import resharded
 from ..named._array import NamedArray
 from ..named._axis import Axis
+from ..named._base import like
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._parameters import check_input
 
@@ -48,7 +50,8 @@ class Stacked(eqx.Module, Generic[M]):
 
         Returns:
             A function of the arguments of `module.init`. Arrays with the layer axis are cut, one slice for each layer,
-            plain arrays with axes along their first one; a single random key given as `key` is split.
+            plain arrays with axes along their first one. A single random key given as `key` is split; each layer gets
+            a plain one, which `jax.random` takes as well.
 
         Example:
             >>> import axonym as nym
@@ -89,7 +92,7 @@ class Stacked(eqx.Module, Generic[M]):
         Returns:
             What the last layer returns.
         """
-        return self.fold_via(_called, unroll=unroll)(init, *args, **kwargs)
+        return self._folded(_called, unroll)(init, *args, **kwargs)
 
     def scan(self, init: Any, *args: Any, unroll: int | bool = 1, **kwargs: Any) -> tuple[Any, Any]:
         """Applies the layers one after another, where each returns a pair: what the next one takes, and a result.
@@ -103,17 +106,23 @@ class Stacked(eqx.Module, Generic[M]):
         Returns:
             What the last layer passes on, and the results of all layers, with the layer axis in front.
         """
-        return self.scan_via(_called, unroll=unroll)(init, *args, **kwargs)
+        return self._scanned(_called, unroll)(init, *args, **kwargs)
 
     def fold_via(self, fn: Callable[..., Any], *, unroll: int | bool = 1) -> Callable[..., Any]:
         """Returns a function that folds `fn(layer, carry, *args)` over the layers, in place of calling each."""
-        folded = fold(_swapped(fn), self.Block, remat=self.gradient_checkpointing, unroll=unroll)
-        return lambda init, *args, **kwargs: folded(init, self.stacked, *args, **kwargs)
+        return self._folded(_swapped(fn), unroll)
 
     def scan_via(self, fn: Callable[..., Any], *, unroll: int | bool = 1) -> Callable[..., tuple[Any, Any]]:
         """Returns a function that scans `fn(layer, carry, *args)` over the layers, in place of calling each."""
-        scanned = scan(_swapped(fn), self.Block, remat=self.gradient_checkpointing, unroll=unroll)
-        return lambda init, *args, **kwargs: scanned(init, self.stacked, *args, **kwargs)
+        return self._scanned(_swapped(fn), unroll)
+
+    def _folded(self, step: Callable[..., Any], unroll: int | bool) -> Callable[..., Any]:
+        run = fold(step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
+        return lambda init, /, *args, **kwargs: run(_as_layers_return(init), self.stacked, *args, **kwargs)
+
+    def _scanned(self, step: Callable[..., Any], unroll: int | bool) -> Callable[..., tuple[Any, Any]]:
+        run = scan(step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
+        return lambda init, /, *args, **kwargs: run(_as_layers_return(init), self.stacked, *args, **kwargs)
 
     def get_layer(self, index: int) -> M:
         """Returns one layer as a module of its own.
@@ -130,12 +139,17 @@ class Stacked(eqx.Module, Generic[M]):
         return [self.get_layer(index) for index in range(self.Block.size)]
 
 
-def _called(layer: Any, carry: Any, /, *args: Any, **kwargs: Any) -> Any:
-    return layer(carry, *args, **kwargs)
+def _called(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return layer(carry, *args, **kwargs)  # one function for all stacks: what is compiled for it is found again
 
 
 def _swapped(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda carry, layer, /, *args, **kwargs: fn(layer, carry, *args, **kwargs)
+
+
+def _as_layers_return(init: Any) -> Any:
+    """Returns what the first layer takes, sharded by its names on an Explicit mesh, where a scan keeps the sharding."""
+    return jax.tree.map(lambda x: like(x, resharded(x.array, x.names)) if _is_named(x) else x, init, is_leaf=_is_named)
 
 
 def _is_named(x: Any) -> bool:

@@ -83,16 +83,39 @@ def test_gradients_do_not_depend_on_what_is_computed_again(draw):
         assert all(jnp.allclose(one, two, rtol=1e-4, atol=1e-5) for one, two in pairs)
 
 
+def counted(draw, remat):
+    """A stack of layers of a kind of their own, and the calls of a layer as it is traced."""
+    traces = []
+
+    class Counted(Shift):
+        def __call__(self, x):
+            traces.append(None)
+            return super().__call__(x)
+
+    init = nym.nn.Stacked.init(Layers, lambda Embed, *, key: Counted(nym.ones(Embed)), gradient_checkpointing=remat)
+    return draw.layer(init, Embed), traces
+
+
 @pytest.mark.parametrize("remat", [True, False, POLICY], ids=["remat", "plain", "policy"])
-def test_a_layer_is_traced_once_in_one_scan(draw, remat, monkeypatch):
-    stack, traces, call = blocks(draw, remat), [], Block.__call__
-    monkeypatch.setattr(Block, "__call__", lambda *args: traces.append(None) or call(*args))
+def test_a_layer_is_traced_once_in_one_scan(draw, remat):
+    stack, traces = counted(draw, remat)
     x = draw(Batch, Embed)
     program = str(jax.make_jaxpr(lambda stack, x: gradient(stack, x))(stack, x))
     assert len(traces) == 1
     assert program.count(" = scan[") == 2  # forward and backward
     assert ("checkpoint[" in program or "remat" in program) == (remat is not False)
     assert ("policy=None" in program) == (remat is True)
+
+
+def test_a_layer_is_traced_once_where_nothing_else_is_compiled(draw):
+    stack, traces = counted(draw, False)
+    for _ in range(2):
+        stack.fold(draw(Batch, Embed))
+    assert len(traces) == 1
+    apply = stack.fold_via(lambda layer, x: layer(x))
+    for _ in range(2):
+        apply(draw(Batch, Embed))
+    assert len(traces) == 2
 
 
 def kept(stack, x):
@@ -249,6 +272,18 @@ def test_layers_are_sharded_as_they_are_made(mesh, compiled):
 
 def is_named(x):
     return isinstance(x, nym.NamedArray)
+
+
+def test_what_the_first_layer_takes_need_not_be_sharded(mesh, draw):
+    stack, x = draw.layer(nym.nn.Stacked.init(Layers, Shift), Embed), draw(Batch, Embed)
+    with jax.set_mesh(None):
+        expected = stack.fold(x)
+    with nym.axis_mapping({"batch": "data", "embed": "model"}):
+        stack = nym.shard(stack)
+        for found in (stack.fold(x), nym.named_jit(lambda stack, x: stack.fold(x))(stack, x)):
+            assert jnp.allclose(jax.device_get(found.array), expected.array, atol=1e-6)
+        scanned, _ = stack.scan_via(lambda layer, x: (layer(x), None))(x)
+    assert jnp.allclose(jax.device_get(scanned.array), expected.array, atol=1e-6)
 
 
 def test_the_layer_axis_may_be_divided_itself(mesh, draw):
