@@ -8,6 +8,7 @@ is. Run it with `--help` for the options.
 
 import argparse
 import importlib
+import itertools
 import json
 import math
 import os
@@ -130,6 +131,30 @@ def show_shardings(model: Transformer) -> None:
     console.print(table)
 
 
+SHAPES = ("layers", "embed")  # the options that the parameters' shapes depend on
+
+
+def open_folder(args: argparse.Namespace) -> None:
+    """Makes the folder of results; earlier ones are moved aside unless they are resumed, and then must fit."""
+    options = args.out / "options.json"
+    if args.resume:
+        if not options.exists():
+            raise ValueError(f"no run to resume in {args.out}")
+        saved = json.loads(options.read_text())
+        for name in SHAPES:
+            if saved[name] != getattr(args, name):
+                raise ValueError(f"the run in {args.out} has --{name} {saved[name]}, not {getattr(args, name)}")
+    elif jax.process_index() == 0:
+        if args.out.exists() and any(args.out.iterdir()):
+            names = (args.out.with_name(f"{args.out.name}-{i}") for i in itertools.count(1))
+            aside = next(name for name in names if not name.exists())
+            args.out.rename(aside)
+            console.print(f"the results of the run before are now in {aside}", highlight=False)
+        args.out.mkdir(parents=True, exist_ok=True)
+        options.write_text(json.dumps({name: getattr(args, name) for name in SHAPES}))
+    multihost_utils.sync_global_devices("the folder is there")
+
+
 class Checkpoints:
     """Saves and restores the state with orbax, under names, whatever the mesh."""
 
@@ -248,7 +273,7 @@ def progress_bar() -> Progress:
         TextColumn("step"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
+        TextColumn("loss {task.fields[loss]:.3f} bits per byte"),
         TextColumn("{task.fields[speed]:,.0f} tokens/s"),
         TimeRemainingColumn(),
         console=console,
@@ -266,13 +291,15 @@ def train(args: argparse.Namespace, text: Text, state: State, optimizer: Any, me
             started, step = time.perf_counter(), state.step + 1
             model, moments, loss = train_step(state.model, state.optimizer, *text.batch(state.step))
             state = State(model, moments, step)
-            row = {"step": step, "loss": float(loss)}
+            row = {"step": step, "loss": float(loss)}  # in nats, as the optimizer sees it
             row["tokens_per_second"] = args.batch * args.seq / (time.perf_counter() - started)
             metrics.add(**row)
-            bar.update(task, completed=step, loss=row["loss"], speed=row["tokens_per_second"])
+            bar.update(task, completed=step, loss=row["loss"] / math.log(2), speed=row["tokens_per_second"])
             if step == args.steps or step % max(1, args.steps // 4) == 0:
                 metrics.add(step=step, eval_bits_per_byte=evaluate(eval_step, state.model, held_out))
                 saves.save(state)
+                shown = metrics.rows[-1]["eval_bits_per_byte"]
+                bar.console.print(f"step {step}: held-out loss {shown:.3f} bits per byte", highlight=False)
     saves.save(state)
     metrics.plot(args.out / "loss.png")
     return state
@@ -325,10 +352,13 @@ def run(args: argparse.Namespace) -> None:
     optimizer = make_optimizer(args)
     model = nym.named_jit(Transformer.init, PARAMETERS)(axes, key=jax.random.key(args.seed))
     state = State(model, nym.named_jit(optimizer.init, PARAMETERS)(model), 0)
-    args.out.mkdir(parents=True, exist_ok=True)
+    open_folder(args)
     saves = Checkpoints(args.out / "checkpoints")
     if args.resume:
         state = saves.restore(state)
+        if state.step >= args.steps:
+            console.print(f"nothing left to do: the run in {args.out} is at step {state.step}", highlight=False)
+            return
     console.print(f"training on {len(text.train):,} bytes, {len(text.held_out):,} held out")
     show_shardings(state.model)
     metrics = Metrics(args.out / "metrics.jsonl", state.step)
@@ -338,7 +368,7 @@ def run(args: argparse.Namespace) -> None:
         return
     last = [row["eval_bits_per_byte"] for row in metrics.rows if "eval_bits_per_byte" in row][-1]
     prompt, continuation = sample(state.model, text, args.seed)
-    console.print(f"held-out loss: {last:.3f} bits per byte", highlight=False)
+    console.print(f"final held-out loss: {last:.3f} bits per byte", highlight=False)
     console.print(f"[dim]{prompt!r}[/dim] goes on as\n{continuation!r}", highlight=False, markup=True)
     console.print(f"results are in {args.out}", highlight=False)
 
@@ -358,7 +388,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"train_lm: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("train_lm: stopped at once; what came after the newest checkpoint is lost", file=sys.stderr)
+        print("train_lm: stopped at once; steps since the newest checkpoint, if any, are lost", file=sys.stderr)
         return 130
     return 0
 

@@ -111,8 +111,24 @@ def test_two_processes_give_the_losses_of_one(reference: Path, text: Path, tmp_p
     printed = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(printed)
     np.testing.assert_allclose(losses(tmp_path), losses(reference), atol=1e-3)
-    assert "held-out loss" in printed[0]
+    assert "final held-out loss" in printed[0]
     assert "held-out loss" not in printed[1], "Both processes print."
+
+
+def test_a_second_run_moves_the_first_aside(
+    train_lm: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "run"
+    options = [*SMALL, "--text", str(text), "--out", str(out), "--layers", "1", "--steps"]
+    assert train_lm.main([*options, "2"]) == 0
+    assert train_lm.main([*options, "1"]) == 0
+    assert (len(losses(tmp_path / "run-1")), len(losses(out))) == (2, 1)
+    assert (out / "checkpoints" / "1").is_dir()
+    capsys.readouterr()
+    assert train_lm.main([*options, "1", "--resume"]) == 0
+    assert "nothing left to do" in capsys.readouterr().out
+    assert train_lm.main([*options, "2", "--resume", "--layers", "2"]) == 2
+    assert "has --layers 1, not 2" in capsys.readouterr().err
 
 
 def test_interrupted_run_resumes_to_the_same_losses(reference: Path, text: Path, tmp_path: Path):
@@ -166,7 +182,7 @@ def test_parameters_and_optimizer_state_are_divided_by_eight(train_lm: Any, axis
         (["--text", "nowhere.txt"], "No such file.*nowhere.txt"),
         (["--text", os.devnull], f"the text is empty: {os.devnull}"),
         (["--seq", "2000"], r"the text has \d+ bytes; sequences of 2000 need 20010"),
-        (["--resume"], "no checkpoint to resume from in"),
+        (["--resume"], "no run to resume in"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
