@@ -29,7 +29,7 @@ def step(model, state, x, y):
 
 
 mesh = nym.create_mesh((-1, 1 if jax.device_count() == 1 else 2), ("data", "model"))
-with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "mlp": "model"}):
+with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "mlp": "model"}):  # an MLP's hidden axis is `mlp`
     model = nym.nn.MLP.init(nym.Axis("pixel", 64), nym.Axis("label", 10), width=128, depth=1, key=jax.random.key(0))
     state = optimizer.init(eqx.filter(model, eqx.is_array))
     train_x, train_y = nym.shard((x["batch", :1408], y["batch", :1408]))
