@@ -17,8 +17,11 @@ from ._base import N, NamedBase, like
 
 
 def lined_up(array: Any, names: Names, target: Names) -> Any:
-    """Returns the array with its axes in the order of `target`, which has all of them; size 1 where it lacks one."""
-    if names == target:
+    """Returns the array with its axes in the order of `target`, which has all of them; size 1 where it lacks one.
+
+    What has no axes stays as it is, because scalars need no lining up.
+    """
+    if not names or names == target:
         return array
     order = tuple(names.index(name) for name in target if name in names)
     if order != tuple(range(len(order))):

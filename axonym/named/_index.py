@@ -142,7 +142,7 @@ def _gather(
     kept = [name for at, name in enumerate(names) if at not in held]
     picked = tuple(name for name in result if name not in kept)
     for at, (own, array) in held.items():
-        index[at] = lined_up(array, own, picked) if own else array
+        index[at] = lined_up(array, own, picked)
     first, last = min(held), max(held)
     front = first if last - first + 1 == len(held) else 0
     return tuple(index), (*kept[:front], *picked, *kept[front:])
@@ -196,8 +196,9 @@ def _put(
             return _WHOLE[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
         return getattr(array.at[where], method)(values, mode=mode, out_sharding=sharding)
 
-    array = replaced(undivided(array, cut), plan.entries, arrays)
-    return resharded(array, names) if cut else array
+    if not cut:
+        return replaced(array, plan.entries, arrays)
+    return resharded(replaced(resharded(undivided(array, cut), left), plan.entries, arrays), names)
 
 
 _WHOLE: dict[str, Callable[[Any, Any], Any]] = {

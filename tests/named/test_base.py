@@ -1,0 +1,139 @@
+"""What a named array says about itself: its shape, which answers by position and by name, its axes and its place."""
+
+import copy
+import pickle
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Float, Int
+
+import axonym as nym
+from axonym import Axis
+
+
+x = nym.zeros({"batch": 2, "embed": 3})
+
+
+def test_a_shape_answers_by_position():
+    assert x.shape == (2, 3) and (2, 3) == x.shape
+    assert x.shape != (3, 2) and x.shape != (2,) and x.shape != [2, 3]
+    assert x.shape[0] == 2 and x.shape[-1] == 3 and x.shape[:1] == (2,)
+    assert isinstance(x.shape, tuple) and len(x.shape) == 2 and list(x.shape) == [2, 3]
+    batch, embed = x.shape
+    assert (batch, embed) == (2, 3)
+    assert hash(x.shape) == hash((2, 3))
+    assert jnp.zeros(x.shape).shape == (2, 3)
+
+
+def test_a_shape_answers_by_name():
+    assert x.shape["batch"] == 2 and x.shape[Axis("embed", 3)] == 3
+    assert x.shape == {"embed": 3, "batch": 2} and x.shape == nym.zeros({"batch": 2, "embed": 3}).shape
+    assert x.shape != {"batch": 2} and x.shape != {"batch": 2, "embed": 4} and not x.shape != {"batch": 2, "embed": 3}
+    assert x.shape.keys() == ("batch", "embed") and x.shape.values() == (2, 3)
+    assert x.shape.items() == (("batch", 2), ("embed", 3))
+    assert dict(x.shape) == dict(**x.shape) == {"batch": 2, "embed": 3}
+    assert "batch" in x.shape and "bach" not in x.shape
+    assert 2 in x.shape and 4 not in x.shape
+    assert Axis("batch", 2) in x.shape and Axis("batch", 3) not in x.shape
+    assert repr(x.shape) == str(x.shape) == "(batch: 2, embed: 3)"
+
+
+def test_a_shape_says_what_it_has_not():
+    with pytest.raises(ValueError, match=escape("no axis 'bacth' in (batch: 2, embed: 3); did you mean 'batch'?")):
+        x.shape["bacth"]
+    with pytest.raises(ValueError, match="axis 'batch' has size 2 here, 3 was asked for"):
+        x.shape[Axis("batch", 3)]
+    with pytest.raises(IndexError, match="tuple index out of range"):
+        x.shape[2]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda shape: pickle.loads(pickle.dumps(shape))])
+def test_a_copy_of_a_shape_still_answers_by_name(copied):
+    shape = copied(x.shape)
+    assert shape == (2, 3) and shape["embed"] == 3 and type(shape) is nym.Shape
+
+
+def test_jaxtyping_checks_shapes_as_they_are():
+    assert isinstance(x, Float[nym.NamedArray, "2 3"])
+    assert isinstance(x, Float[nym.NamedArray, "batch embed"])
+    assert not isinstance(x, Float[nym.NamedArray, "3 2"])
+    assert not isinstance(x, Float[nym.NamedArray, "2"])
+    assert not isinstance(x, Int[nym.NamedArray, "2 3"])
+
+
+def test_what_an_array_says_about_itself():
+    assert x.axes == (Axis("batch", 2), Axis("embed", 3))
+    assert x.names == ("batch", "embed")
+    assert (x.ndim, x.size, x.nbytes, x.dtype) == (2, 6, 24, jnp.float32)
+    assert x.sharding == x.array.sharding
+    scalar = nym.named(1, ())
+    assert (scalar.axes, scalar.shape, scalar.ndim, scalar.size) == ((), (), 0, 1)
+
+
+def test_it_says_the_same_of_shapes_without_elements():
+    shape = jax.eval_shape(lambda: x)
+    assert isinstance(shape.array, jax.ShapeDtypeStruct)
+    assert (shape.axes, shape.shape, shape.dtype, shape.ndim, shape.size) == (x.axes, (2, 3), x.dtype, 2, 6)
+
+
+def test_finding_axes():
+    assert x.axis_size("embed") == x.axis_size(Axis("embed", 3)) == 3
+    assert x.resolve_axis("embed") == x.resolve_axis(Axis("embed", 3)) == Axis("embed", 3)
+    for find in (x.axis_size, x.resolve_axis):
+        with pytest.raises(ValueError, match=escape("no axis 'pos' in (batch: 2, embed: 3)")):
+            find("pos")
+        with pytest.raises(ValueError, match="axis 'embed' has size 3 here, 4 was asked for"):
+            find(Axis("embed", 4))
+
+
+def test_has_axis_wants_every_axis_selected():
+    assert x.has_axis("batch") and x.has_axis(Axis("batch", 2)) and x.has_axis(("batch", "embed")) and x.has_axis(())
+    assert not x.has_axis("pos") and not x.has_axis(Axis("batch", 3))
+    assert not x.has_axis(("batch", "pos")) and not x.has_axis(("batch", Axis("embed", 4)))
+    assert x.has_axis({"batch": 2, "embed": None}) and not x.has_axis({"batch": 3}) and not x.has_axis({"pos": None})
+    with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 0"):
+        x.has_axis(0)  # pyright: ignore[reportArgumentType]
+
+
+def test_where_an_array_lies(mapped):
+    y = nym.zeros({"batch": 8, "embed": 4})
+    assert y.sharding.spec == P("data", "model")  # pyright: ignore[reportAttributeAccessIssue]
+    specs = []
+    jax.jit(lambda y: specs.append(y.sharding.spec))(y)  # known to a traced function on an Explicit mesh alone
+    assert specs == [P("data", "model") if mapped.axis_types[0] == jax.sharding.AxisType.Explicit else P(None, None)]
+
+
+def test_a_transformation_that_knows_no_names_is_noticed():
+    y = nym.ones({"a": 2, "b": 3})
+    assert jax.vmap(lambda row: row * 2)(y).shape == {"a": 2, "b": 3}  # what keeps the axes as they are goes well
+    text = escape("an array of shape (3,) bears the names (a, b): `jax.vmap`")
+    for wrong in (
+        lambda row: row.sum("a"),
+        lambda row: row.sum(),
+        lambda row: nym.softmax(row, "b"),
+        lambda row: row.cumsum("b"),
+        lambda row: row.argmax("a"),
+        lambda row: row["b", 0],
+        lambda row: row.at["b", 0].set(0.0),
+        lambda row: row.rearrange(("b", "a")),
+        lambda row: row.flatten_axes(("a", "b"), "c"),
+        lambda row: row.unbind("a"),
+        lambda row: row * nym.ones({"b": 3}),
+        lambda row: nym.dot(row, row, axis="a"),
+        lambda row: nym.vmap(lambda element: element, "b")(row),
+        lambda row: row.axis_size("a"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            jax.vmap(wrong)(y)
+
+
+def test_numpy_arrays_may_be_inside():
+    y = nym.NamedArray(np.arange(6.0, dtype=np.float32).reshape(2, 3), ("a", "b"))
+    assert isinstance(y.array, np.ndarray) and y.sharding is not None and y.block_until_ready() is y
+    assert (y + 1).array.sum() == 21 and y["a", 1].array.sum() == 12 and y.sum("a").shape == {"b": 3}
+    assert y.at["a", 0].set(0.0).array.sum() == 12 and nym.dot(y, y, axis=None).item() == 55
+    assert y.rearrange(("b", "a")).shape == (3, 2) and y.astype(jnp.bfloat16).dtype == jnp.bfloat16

@@ -1,0 +1,55 @@
+"""Declaring the axes of plain arrays in modules."""
+
+import dataclasses
+from re import escape
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+from axonym import Axis
+
+
+class Scale(eqx.Module):
+    weight: jax.Array = nym.field(axis_names=("batch", Axis("embed", 4)))
+    bias: jax.Array = nym.field(axis_names="embed", converter=jnp.asarray)
+    other: jax.Array = nym.field(default=None)
+    eps: float = nym.field(static=True, default=1e-5)
+
+
+class Noted(eqx.Module):
+    weight: jax.Array = nym.field(axis_names=("batch",), metadata={"kept": 1})
+
+
+scale = Scale(jnp.ones((8, 4)), [1.0, 2.0, 3.0, 4.0])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_field_is_an_equinox_field():
+    assert isinstance(scale.bias, jax.Array) and scale.other is None and scale.eps == 1e-5
+    assert len(jax.tree.leaves(scale)) == 2
+    assert dataclasses.fields(Noted)[0].metadata["kept"] == 1
+
+
+def test_declared_arrays_are_sharded_by_name(mapped):
+    sharded = nym.shard(scale)
+    assert sharded.weight.sharding.spec == jax.P("data", "model") and sharded.bias.sharding.spec == jax.P("model")
+
+
+def test_a_subclass_declares_what_its_base_does(mapped):
+    class More(Scale):
+        gain: jax.Array = nym.field(axis_names="batch", default_factory=lambda: jnp.ones(8))
+
+    sharded = nym.shard(More(scale.weight, scale.bias))
+    assert sharded.weight.sharding.spec == jax.P("data", "model") and sharded.gain.sharding.spec == jax.P("data")
+
+
+def test_wrong_declarations():
+    with pytest.raises(ValueError, match=escape("axis 'embed' occurs more than once in (embed, embed)")):
+        nym.field(axis_names=("embed", "embed"))
+    with pytest.raises(ValueError, match=r"static field holds no array, so the axes .* cannot be declared for it"):
+        nym.field(axis_names="embed", static=True)
+    for names in (3, ("embed", 3)):
+        with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 3"):
+            nym.field(axis_names=names)

@@ -1,0 +1,435 @@
+"""Picking and replacing elements, against what NumPy does on a positional reference."""
+
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import axonym as nym
+from axonym import Axis, dslice
+
+
+SIZES = {"a": 3, "b": 4, "c": 5}
+NAMES = tuple(SIZES)
+base = np.arange(60.0, dtype=np.float32).reshape(3, 4, 5)
+x = nym.named(base, NAMES)
+
+
+def reference(index: dict[str, object]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Positions in `base` of the elements picked, one axis after another, and the names of their axes.
+
+    Each axis is turned into an array of positions with the names that it brings; all arrays are then lined up by name.
+    """
+    arrays, axes = [], []
+    for name, size in SIZES.items():
+        given = index.get(name, slice(None))
+        if isinstance(given, nym.NamedArray):
+            array, names = np.asarray(given), given.names
+        elif isinstance(given, dslice):
+            start = int(given.start) + (size if given.start < 0 else 0)
+            start = min(max(start, 0), size - given.length)
+            array, names = np.arange(start, start + given.length), (name,)
+        else:
+            array = np.arange(size)[given]
+            names = (name,) * array.ndim
+        arrays.append(array)
+        axes.append(names)
+    result = tuple(dict.fromkeys(name for names in axes for name in names))
+    lined = []
+    for array, names in zip(arrays, axes, strict=True):
+        order = [names.index(name) for name in result if name in names]
+        shape = [array.shape[names.index(name)] if name in names else 1 for name in result]
+        lined.append(array.transpose(order).reshape(shape) if names else array)
+    positions = np.ravel_multi_index(
+        [np.asarray(one) % size for one, size in zip(lined, SIZES.values(), strict=True)], base.shape
+    )
+    return np.broadcast_to(positions, np.broadcast_shapes(*(one.shape for one in lined))), result
+
+
+KINDS = {
+    "int": lambda random, name, size: int(random.integers(-size, size)),
+    "jax int": lambda random, name, size: jnp.asarray(random.integers(-size, size)),
+    "named int": lambda random, name, size: nym.named(random.integers(-size, size), ()),
+    "list": lambda random, name, size: random.integers(-size, size, 2).tolist(),
+    "numpy": lambda random, name, size: random.integers(-size, size, 3),
+    "jax": lambda random, name, size: jnp.asarray(random.integers(-size, size, 3)),
+    "i": lambda random, name, size: nym.named(random.integers(-size, size, 2), "i"),
+    "ij": lambda random, name, size: nym.named(random.integers(-size, size, (2, 3)), ("i", "j")),
+    "ji": lambda random, name, size: nym.named(random.integers(-size, size, (3, 2)), ("j", "i")),
+    "own": lambda random, name, size: nym.named(random.integers(-size, size, 2), name),
+    "b": lambda random, name, size: nym.named(random.integers(-size, size, 4), "b"),
+    "cb": lambda random, name, size: nym.named(random.integers(-size, size, (5, 4)), ("c", "b")),
+    "dslice": lambda random, name, size: dslice(int(random.integers(-size - 2, size + 3)), 2),
+    "jax dslice": lambda random, name, size: dslice(jnp.asarray(random.integers(-size - 2, size + 3)), 2),
+    "front": lambda random, name, size: slice(None, 2),
+    "back": lambda random, name, size: slice(-2, None),
+    "reversed": lambda random, name, size: slice(None, None, -1),
+    "steps back": lambda random, name, size: slice(9, -9, -2),
+    "steps": lambda random, name, size: slice(1, None, 2),
+    "nothing": lambda random, name, size: slice(2, 1),
+}
+INDICES = [
+    *({"b": kind} for kind in KINDS if kind not in ("b", "cb")),
+    {"a": "int", "b": "int", "c": "int"},
+    {"a": "int", "c": "i"},
+    {"a": "i", "b": "i"},
+    {"a": "i", "c": "i"},
+    {"a": "i", "b": "reversed", "c": "jax int"},
+    {"a": "int", "b": "front", "c": "list"},
+    {"a": "list", "b": "numpy"},
+    {"a": "list", "c": "jax"},
+    {"a": "dslice", "b": "ij"},
+    {"b": "ij", "c": "ji"},
+    {"a": "ji", "b": "steps", "c": "i"},
+    {"b": "dslice", "c": "jax dslice"},
+    {"a": "jax dslice", "b": "steps back", "c": "own"},
+    {"a": "front", "b": "back", "c": "reversed"},
+    {"a": "b"},
+    {"a": "cb"},
+    {"c": "b", "a": "int"},
+    {"c": "b", "a": "b"},
+    {"a": "cb", "b": "b"},
+    {"c": "i", "b": "dslice", "a": "nothing"},
+]
+each = pytest.mark.parametrize("kinds", INDICES, ids=str)
+
+
+def drawn(kinds, random):
+    return {name: KINDS[kind](random, name, SIZES[name]) for name, kind in kinds.items()}
+
+
+@each
+def test_indexing_equals_numpy(kinds, getkey):
+    random = np.random.default_rng(getkey.seed)
+    for _ in range(10):
+        index = drawn(kinds, random)
+        positions, names = reference(index)
+        picked = x[index]
+        assert picked.names == names, index
+        assert np.array_equal(picked.array, base.ravel()[positions]), index
+
+
+PLAIN = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+@each
+def test_replacing_equals_numpy(kinds, getkey):
+    random = np.random.default_rng(getkey.seed)
+    for method in ("set", list(PLAIN)[INDICES.index(kinds) % 4]):
+        for _ in range(5):
+            index = drawn(kinds, random)
+            positions, names = reference(index)
+            kept = [name for name in names if name not in ("b", "j")]  # a value need not have every axis
+            if method == "set" and len(np.unique(positions)) < positions.size:
+                kept = []  # of several values for one element any may win
+            sizes = {name: positions.shape[names.index(name)] for name in kept}
+            value = nym.named(random.normal(size=list(sizes.values())).astype("f") * 30, tuple(kept))
+            full = np.asarray(value).reshape([sizes.get(name, 1) for name in names])
+            full = np.broadcast_to(full, positions.shape)
+            expected = base.ravel().copy()
+            if method == "set":
+                expected[positions] = full
+            else:
+                PLAIN[method].at(expected, positions, full)
+            result = getattr(x.at[index], method)(value)
+            assert result.names == NAMES and result.dtype == jnp.float32
+            assert np.allclose(result.array.ravel(), expected, rtol=1e-4), (method, index)
+
+
+def test_positions_that_jit_knows_and_does_not_know():
+    def picked(x, i, j):
+        return (
+            x["b", i],
+            x["b", 2],
+            x["b", i, "c", 1],
+            x["b", i, "a", 1:],
+            x["b", dslice(i, 2)],
+            x["b", dslice(1, 2), "c", nym.named(jnp.stack([i, i + 1]), "k")],
+            x["b", nym.named(i, ())],
+            x["b", dslice(nym.named(i, ()), Axis("any", 3))],
+            x.at["b", i].set(0.0),
+            x.at["b", 2].set(0.0),
+            x.at["b", dslice(i, 2), "c", j].add(1.0),
+        )
+
+    outside, inside = picked(x, 1, 3), jax.jit(picked)(x, 1, 3)
+    for one, other in zip(outside, inside, strict=True):
+        assert one.names == other.names and np.array_equal(one.array, other.array)
+    assert np.array_equal(outside[4].array, base[:, 1:3]) and np.array_equal(outside[7].array, base[:, 1:4])
+
+
+def test_a_dslice_is_moved_back_inside_to_read_and_to_replace():
+    for start, first in ((3, 2), (9, 2), (-1, 2), (-4, 0), (-9, 0), (np.int64(1), 1), (jnp.uint8(3), 2)):
+        window = dslice(start, 2)
+        assert np.array_equal(x["b", window].array, base[:, first : first + 2])
+        expected = base.copy()
+        expected[:, first : first + 2] = 0
+        assert np.array_equal(x.at["b", window].set(0.0).array, expected)
+        assert np.array_equal(x.at["b", window].set(x["b", window]).array, base)
+    assert np.array_equal(x["a", dslice(5, 2), "c", dslice(-5, 3)].array, base[1:3, :, 0:3])
+    assert x["b", dslice(1, 0)].shape == (3, 0, 5) and x["b", dslice(2, 4)].shape == x.shape
+
+
+@pytest.mark.parametrize(("a", "b"), [(3, 2), (3, 3), (2, 3), (4, 3)])
+def test_sizes_never_choose_an_axis(a, b):
+    y = nym.named(np.arange(float(a * b)).reshape(a, b), ("a", "b"))
+    for plain in (list, np.array, jnp.array):
+        picked = y["a", plain([0, 1, 1])]
+        assert picked.names == ("a", "b") and np.array_equal(picked.array, np.asarray(y)[[0, 1, 1]])
+        assert np.array_equal(y.at["a", plain([0, 1])].set(1.0).array[:2], np.ones((2, b)))
+        both = y["a", plain([0, 1]), "b", plain([1, 0])]
+        assert both.names == ("a", "b") and np.array_equal(both.array, np.asarray(y)[np.ix_([0, 1], [1, 0])])
+
+
+def test_a_shared_name_is_aligned():
+    position = nym.named([4, 0, 2], "a")
+    assert np.array_equal(x["c", position].array, base[np.arange(3), :, [4, 0, 2]]) and x["c", position].names == (
+        "a",
+        "b",
+    )
+    two = x["c", position, "b", nym.named([1, 3, 1], "a")]
+    assert two.names == ("a",) and np.array_equal(two.array, base[np.arange(3), [1, 3, 1], [4, 0, 2]])
+    marked = x.at["c", position].set(-1.0)
+    assert np.array_equal(np.argwhere(np.asarray(marked)[:, 0] == -1), [[0, 4], [1, 0], [2, 2]])
+
+
+def test_ways_to_write_an_index():
+    expected = base[1, :, 2:4]
+    for picked in (
+        x["a", 1, "c", 2:4],
+        x["c", 2:4, "a", 1],
+        x[{"a": 1, "c": slice(2, 4)}],
+        x[Axis("a", 3), 1, Axis("c", 5), 2:4],
+        x["a", 1]["c", 2:4],
+        nym.index(x, {"a": 1, "c": slice(2, 4)}),
+        x.at["a", 1, "c", 2:4].get(),
+        x.at[{"a": 1, "c": slice(2, 4)}].get(),
+    ):
+        assert picked.names == ("b", "c") and np.array_equal(picked.array, expected)
+    assert x[{}] is x and x[()] is x and x.at[{}].get() is x
+    assert np.array_equal(x.at[{}].add(1.0).array, base + 1)
+
+
+def test_take_is_an_index_of_one_axis():
+    tokens = nym.named([[1, 0, 3]], ("batch", "pos"))
+    for taken in (nym.take(x, "b", tokens), x.take("b", tokens), x.take(Axis("b", 4), tokens)):
+        assert taken.names == ("a", "batch", "pos", "c") and np.array_equal(taken.array, base[:, [[1, 0, 3]]])
+    assert x.take("b", 1).names == ("a", "c") and x.take("b", [1]).names == NAMES
+    assert np.array_equal(x.take("b", [7], mode="clip").array, base[:, 3:])
+
+
+def test_indices_of_every_integer_type():
+    for dtype in (jnp.int8, jnp.uint8, jnp.int32, jnp.uint32):
+        assert np.array_equal(x["b", jnp.array([3, 1], dtype)].array, base[:, [3, 1]])
+        assert np.array_equal(x["b", jnp.array(3, dtype)].array, base[:, 3])
+    assert np.array_equal(x["b", np.int64(-1)].array, base[:, -1])
+    assert x["b", []].shape == (3, 0, 5) and x["b", np.array([], int)].shape == (3, 0, 5)
+
+
+def test_repeated_indices_add_up():
+    counts = nym.zeros({"v": 4}).at["v", nym.named([1, 1, 3, 1], "i")].add(1.0)
+    assert np.array_equal(counts.array, [0, 3, 0, 1])
+    counts = nym.zeros({"v": 4}).at["v", [1, 1]].add(nym.named([1.0, 2.0], "v"))
+    assert np.array_equal(counts.array, [0, 3, 0, 0])
+
+
+@pytest.mark.parametrize("index", [4, -5, [0, 4], np.array([-5]), np.array(4)], ids=repr)
+def test_an_index_out_of_range_is_an_error_where_it_is_known(index):
+    text = escape("an index of axis 'b' of (a: 3, b: 4, c: 5) is out of range")
+    for pick in (
+        lambda x: x["b", index],
+        lambda x: x.at["b", index].get(),
+        lambda x: x.at["b", index].set(0.0),
+        lambda x: x.take("b", index),
+    ):
+        with pytest.raises(IndexError, match=text):
+            pick(x)
+        with pytest.raises(IndexError, match=text):
+            jax.jit(pick)(x)
+    assert x.take("b", index, mode="clip").array.size  # unless it is said what to do
+    assert np.isnan(x.at["b", index].get(mode="fill").array).any()
+    assert x.at["b", jnp.asarray(index)].get().array.size  # or only a program knows
+
+
+def test_modes():
+    far = nym.named([1, 9], "i")
+    assert np.array_equal(nym.index(x, {"b": far}, mode="clip").array, base[:, [1, 3]])
+    assert np.isnan(nym.index(x, {"b": far}, mode="fill")["i", 1].array).all()
+    assert np.array_equal(x.at["b", far].set(0.0, mode="drop").array, x.at["b", 1].set(0.0).array)
+    assert np.array_equal(x.at["b", far].set(0.0, mode="clip").array, x.at["b", [1, 3]].set(0.0).array)
+
+
+@pytest.mark.parametrize(
+    ("items", "kind", "text"),
+    [
+        (("z", 0), ValueError, "no axis 'z' in (a: 3, b: 4, c: 5)"),
+        ((Axis("b", 5), 0), ValueError, "axis 'b' has size 4 here, 5 was asked for"),
+        (("a", 0, "a", 1), ValueError, "axis 'a' is given more than once in (a, a)"),
+        (
+            "a",
+            ValueError,
+            "an index names its axes, as in x['pos', 3], x['pos', 3, 'batch', 0:2] or x[{'pos': 3}], not 'a'",
+        ),
+        (0, ValueError, "not 0"),
+        (("a", 0, "b"), ValueError, "not ('a', 0, 'b')"),
+        (slice(None), ValueError, "not slice(None, None, None)"),
+        (jnp.arange(7), ValueError, "not an array of shape (7,)"),
+        (x > 0, ValueError, "not an array of shape (3, 4, 5)"),
+        ((jnp.arange(7), 0, "a"), ValueError, "not (an array of shape (7,), 0, 'a')"),
+        ((0, "a"), TypeError, "An axis is given by an `Axis` or by its name, not by 0."),
+        (
+            ("a", True),
+            TypeError,
+            "axis 'a' of (a: 3, b: 4, c: 5) is indexed by integers, not by bool; use `axonym.where`",
+        ),
+        (("a", x > 0), TypeError, "is indexed by integers, not by bool; use `axonym.where`"),
+        (("a", 1.0), TypeError, "is indexed by integers, not by float"),
+        (("a", None), TypeError, "is indexed by integers, not by None"),
+        (("a", ...), TypeError, "is indexed by integers, not by Ellipsis"),
+        (("a", "b"), TypeError, "is indexed by integers, not by 'b'"),
+        (("a", [0.5]), TypeError, "is indexed by integers, not by float"),
+        (
+            ("a", [[0, 1]]),
+            ValueError,
+            "an index of shape (1, 2) for axis 'a' of (a: 3, b: 4, c: 5) has no axis names; give it",
+        ),
+        (("a", jnp.zeros((1, 2), int)), ValueError, "an index of shape (1, 2) for axis 'a'"),
+        (("a", slice(0, 1, 0)), ValueError, "slice step cannot be zero"),
+        (("a", slice(0.5, 1)), TypeError, "cannot be interpreted as an integer"),
+        (("a", dslice(0, 4)), ValueError, "a `dslice` of 4 elements does not fit into axis 'a' of (a: 3, b: 4, c: 5)"),
+        (("a", dslice(0, -1)), ValueError, "a `dslice` of -1 elements does not fit into axis 'a'"),
+        (("a", dslice(0.5, 2)), TypeError, "is indexed by integers, not by float"),
+        (
+            ("a", dslice([0, 1], 2)),
+            ValueError,
+            "a `dslice` of axis 'a' of (a: 3, b: 4, c: 5) starts at an array of shape (2,)",
+        ),
+        (("a", dslice(nym.arange(Axis("i", 2)), 2)), ValueError, "starts at an array of shape (2,), not at an integer"),
+        (("a", dslice(0, 1.5)), TypeError, "cannot be interpreted as an integer"),  # pyright: ignore[reportArgumentType]
+        (("a", nym.named([0, 1], "b")), ValueError, "axis 'b' has size 4 and size 2 in (b: 4, c: 5) and (b: 2)"),
+        (
+            ("a", nym.named([0, 1, 1, 0], "b"), "b", 0),
+            ValueError,
+            "axis 'b' of (a: 3, b: 4, c: 5) is indexed by itself and by an index array that has it",
+        ),
+        (("a", nym.named([0, 1], "b"), "b", slice(2)), ValueError, "is indexed by itself and by an index array"),
+        (
+            ("a", nym.named([0, 1], "i"), "b", nym.named([0, 1, 2], "i")),
+            ValueError,
+            "axis 'i' has size 2 and size 3 in",
+        ),
+    ],
+)
+def test_wrong_indices(items, kind, text):
+    for pick in (lambda: x[items], lambda: x.at[items]):
+        with pytest.raises(kind, match=escape(text)):
+            pick()
+
+
+def test_values_that_do_not_fit():
+    at = x.at["b", 0:2]
+    for value in (np.ones(5), jnp.ones((3, 2, 5)), [1.0, 2.0]):
+        with pytest.raises(TypeError, match=r"A plain array of shape .* has no axis names"):
+            at.set(value)
+    with pytest.raises(
+        ValueError, match=escape("the value has axes (q) that the elements chosen, (a: 3, b: 2, c: 5), have")
+    ):
+        at.set(nym.ones({"q": 2}))
+    with pytest.raises(ValueError, match=escape("axis 'b' has size 2 and size 4 in (a: 3, b: 2, c: 5) and (b: 4)")):
+        at.set(nym.ones({"b": 4}))
+    with pytest.raises(
+        ValueError, match=escape("the value has axes (b) that the elements chosen, (a: 3, c: 5), have not")
+    ):
+        x.at["b", 0].set(nym.ones({"b": 4}))
+
+
+def test_values_are_converted_where_nothing_is_lost():
+    whole = nym.arange(Axis("i", 3))
+    for lost in (1.5, jnp.float32(1.0), nym.ones({"i": 3})):
+        with pytest.raises(
+            TypeError, match="Elements of int32 cannot take values of float32; convert either with `astype`"
+        ):
+            whole.at["i", 0:3].set(lost)
+    with pytest.raises(TypeError, match="Elements of float32 cannot take values of complex64"):
+        x.at["a", 0].add(1j)
+    half = x.astype(jnp.bfloat16)
+    assert half.at["a", 0].set(x["a", 0]).dtype == jnp.bfloat16 and half.at["a", 0].set(0.1).dtype == jnp.bfloat16
+    assert whole.at["i", 0].set(True).array[0] == 1 and x.at["a", 0].set(1).dtype == jnp.float32
+
+
+def test_what_is_known_to_jit_is_a_plain_slice(equations):
+    assert equations(lambda x: x["b", 2], x) == [("slice", (3, 1, 5)), ("squeeze", (3, 5))]
+    assert equations(lambda x: x["b", 1:3], x) == [("slice", (3, 2, 5))]
+    window = equations(lambda x, i: x["b", dslice(i, 2)], x, 1)
+    assert window[-1] == ("dynamic_slice", (3, 2, 5)) and not any("gather" in name for name, _ in window)
+    update = equations(lambda x, i, v: x.at["b", dslice(i, 2)].set(v), x, 1, nym.ones({"c": 5}))
+    assert update[-1] == ("dynamic_update_slice", (3, 4, 5)) and not any("scatter" in name for name, _ in update)
+
+
+def test_gradients():
+    weights = np.random.default_rng(0).normal(size=(3, 2, 5)).astype("f")
+    index = jnp.array([2, 0])
+
+    def loss(x):
+        return jnp.sum(x["b", index].array * weights) + jnp.sum(x["b", dslice(1, 2)].array * weights)
+
+    def plain(x):
+        return jnp.sum(x[:, index] * weights) + jnp.sum(x[:, 1:3] * weights)
+
+    gradient = jax.grad(loss)(x)
+    assert gradient.names == NAMES and np.allclose(gradient.array, jax.grad(plain)(x.array))
+    gradient = jax.grad(lambda v: jnp.sum(x.at["b", dslice(1, 2)].set(v).array * base))(nym.ones({"b": 2, "c": 5}))
+    assert np.allclose(gradient.array, base[:, 1:3].sum(0))
+
+
+SHARDED = {
+    "integer": (lambda x, i: x["batch", 3], "pm"),
+    "integer of another axis": (lambda x, i: x["pos", 1], "dm"),
+    "two integers": (lambda x, i: x["embed", 1, "pos", 2], "d"),
+    "slice": (lambda x, i: x["batch", 2:6], "dpm"),
+    "backwards": (lambda x, i: x["embed", ::-1], "dpm"),
+    "dslice": (lambda x, i: x["batch", dslice(2, 4)], "dpm"),
+    "list": (lambda x, i: x["batch", [3, 0, 7, 3]], "dpm"),
+    "named": (lambda x, i: x["embed", i % 4], "dppp"),
+    "named of sharded": (lambda x, i: x["batch", i], "pppm"),
+    "aligned": (lambda x, i: x["pos", nym.arange(Axis("batch", 8)) % 3], "dm"),
+    "take": (lambda x, i: nym.take(x, "embed", i % 4), "dppp"),
+    "several": (lambda x, i: x["batch", 0:4, "embed", 1, "pos", i % 3], "dpp"),
+    "set": (lambda x, i: x.at["batch", 3].set(0.0), "dpm"),
+    "set slice": (lambda x, i: x.at["embed", 1:3].set(x["embed", 0]), "dpm"),
+    "set dslice": (lambda x, i: x.at["batch", dslice(3, 3)].set(x["batch", 0]), "dpm"),
+    "add named": (lambda x, i: x.at["batch", i].add(1.0), "dpm"),
+    "max list": (lambda x, i: x.at["pos", [0, 2]].max(0.0), "dpm"),
+    "multiply aligned": (lambda x, i: x.at["pos", nym.arange(Axis("batch", 8)) % 3].multiply(2.0), "dpm"),
+}
+
+
+def test_sharded_arrays(mapped, draw):
+    operands = draw(batch=8, pos=3, embed=4), draw.integers(0, 8, q=2, r=3)
+    sharded = nym.shard(operands)
+    inside = jax.jit(lambda *operands: {name: operation(*operands) for name, (operation, _) in SHARDED.items()})(
+        *sharded
+    )
+    for name, (operation, letters) in SHARDED.items():
+        expected = operation(*operands)
+        outside = [operation(*sharded)] if name in ("integer", "slice", "aligned", "set", "set dslice") else []
+        for result in (inside[name], *outside):
+            assert result.names == expected.names and np.array_equal(result.array, expected.array), name
+            if mapped.axis_types[0] == AxisType.Explicit:
+                spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in letters))
+                assert result.sharding.spec == spec, name
+
+
+def test_a_slice_that_the_mesh_does_not_divide(explicit_mesh):
+    with jax.set_mesh(explicit_mesh):
+        y = nym.zeros({"batch": 8})
+        with (
+            nym.axis_mapping(batch="data"),
+            pytest.raises(ValueError, match="axis 'batch' has size 3, which mesh axis"),
+        ):
+            nym.shard(y)["batch", 0:3]
+        with nym.axis_mapping(batch="data", uneven="replicate"):
+            assert nym.shard(y)["batch", 0:3].sharding.spec == jax.P(None)

@@ -1,0 +1,255 @@
+"""Every reduction and every function along an axis against the function of its name in JAX: found by itself."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from re import escape
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+from axonym import Axis
+
+
+module = importlib.import_module("axonym.named._reduce")
+AXES = ("batch", "pos", "embed")
+SIZES = {"batch": 8, "pos": 3, "embed": 4}
+EMPTY = {"max": -np.inf, "min": np.inf}  # what JAX has to be told to reduce nothing to
+
+
+class Function(NamedTuple):
+    """A function over axes and the one of its name in JAX."""
+
+    name: str
+    named: Callable[..., Any]
+    plain: Callable[..., Any]
+
+    @property
+    def parameters(self) -> Any:
+        return inspect.signature(self.named).parameters
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether several axes can be given, as the function in JAX has it."""
+        try:
+            jax.eval_shape(lambda x: self.plain(x, axis=(0, 1)), jax.ShapeDtypeStruct((2, 2), jnp.float32))
+        except TypeError:
+            return False
+        return True
+
+    def drawn(self, draw: Any) -> nym.NamedArray:
+        return draw(**SIZES) > 0.5 if self.name in ("any", "all") else draw(**SIZES)
+
+    def expected(self, x: Any, dims: Any, **options: Any) -> Any:
+        return self.plain(x.array, axis=dims, **options)
+
+
+def found() -> list[Function]:
+    own = {
+        name: fn
+        for name, fn in vars(module).items()
+        if inspect.isfunction(fn) and fn.__module__ == module.__name__ and not name.startswith("_")
+    }
+    return [Function(name, fn, getattr(jnp, name, None) or getattr(jax.nn, name)) for name, fn in sorted(own.items())]
+
+
+FUNCTIONS = found()
+SEVERAL = [fn for fn in FUNCTIONS if fn.takes_several]
+each = pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.name)
+several = pytest.mark.parametrize("fn", SEVERAL, ids=lambda fn: fn.name)
+
+
+def agrees(result: Any, expected: Any, x: nym.NamedArray, dims: tuple[int, ...]) -> bool:
+    rest = tuple(name for i, name in enumerate(x.names) if i not in dims)
+    assert result.names == (x.names if expected.ndim == x.ndim else rest)
+    assert result.dtype == expected.dtype
+    return np.allclose(result.array, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_every_function_is_public_and_there_are_enough():
+    assert len(FUNCTIONS) > 12 and len(SEVERAL) > 8
+    assert all(getattr(nym, fn.name) is fn.named for fn in FUNCTIONS)
+    methods = {fn.name for fn in FUNCTIONS if hasattr(nym.NamedArray, fn.name)}
+    assert all(getattr(nym.NamedArray, name) is getattr(nym, name) for name in methods)
+    assert methods >= {"sum", "mean", "max", "min", "prod", "std", "var", "any", "all", "argmax", "argmin", "cumsum"}
+
+
+@each
+def test_it_is_the_function_of_jax(fn, draw):
+    x = fn.drawn(draw)
+    choices = {"pos": 1, Axis("embed", 4): 2}
+    if fn.takes_several:
+        choices |= {("batch", "embed"): (0, 2), ("embed", Axis("batch", 8)): (2, 0), (): ()}
+    if fn.parameters["axis"].default is None:
+        choices[None] = None
+    expected = jax.jit(lambda array: [fn.plain(array, axis=dims) for dims in choices.values()])(x.array)
+    for (axis, dims), one in zip(choices.items(), expected, strict=True):
+        reduced = (0, 1, 2) if dims is None else (dims,) if isinstance(dims, int) else dims
+        assert agrees(fn.named(x, axis), one, x, reduced)
+    assert agrees(fn.named(x, axis="pos"), expected[0], x, (1,))
+    if fn.takes_several:
+        for axis in (["batch", "embed"], {"batch": 8, "embed": None}):
+            assert agrees(fn.named(x, axis), expected[2], x, (0, 2))
+
+
+@each
+def test_no_axis_given_means_all_of_them(fn, draw):
+    x = fn.drawn(draw)
+    if fn.parameters["axis"].default is None:
+        assert np.array_equal(fn.named(x).array, fn.named(x, None).array)
+    else:
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'axis'"):
+            fn.named(x)
+
+
+@each
+def test_where_leaves_elements_out(fn, draw):
+    if "where" not in fn.parameters:
+        return
+    options = {"initial": EMPTY[fn.name]} if fn.name in EMPTY else {}
+    masks = draw(pos=3, batch=8) > -1, draw(embed=4) > -1, nym.named(True, ())
+    lined = [masks[0].array.T[:, :, None], masks[1].array[None, None, :], masks[2].array]
+    x = fn.drawn(draw)
+    named = jax.jit(lambda x, masks: [fn.named(x, ("embed", "batch"), where=mask) for mask in masks])
+    plain = jax.jit(lambda x, masks: [fn.plain(x, axis=(2, 0), where=mask, **options) for mask in masks])
+    for result, expected in zip(named(x, masks), plain(x.array, lined), strict=True):
+        assert result.names == (AXES if expected.ndim == 3 else ("pos",))
+        assert np.allclose(result.array, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert np.allclose(
+        fn.named(x, ("embed", "batch"), where=masks[0]).array, plain(x.array, lined)[0], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, jnp.uint8, jnp.bool_])
+def test_bounds_of_nothing_are_those_of_the_element_type(name, dtype, draw):
+    x = draw.integers(0, 2, a=2, b=3).astype(dtype)
+    nothing = getattr(x, name)("b", where=nym.zeros({"a": 2}, bool))
+    lowest, highest = (
+        (-jnp.inf, jnp.inf)
+        if jnp.issubdtype(dtype, jnp.floating)
+        else (False, True)
+        if dtype == jnp.bool_
+        else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+    )
+    assert nothing.dtype == dtype
+    assert np.array_equal(nothing.array, jnp.full(2, lowest if name == "max" else highest, dtype))
+
+
+def test_initial_bounds_the_result(draw):
+    x = draw(a=2, b=3)
+    assert np.array_equal(x.max("b", initial=5.0).array, jnp.max(x.array, axis=1, initial=5.0))
+    assert np.array_equal(x.min("b", initial=jnp.float32(-5.0)).array, jnp.min(x.array, axis=1, initial=-5.0))
+    masked = x.max("b", where=x > 9, initial=-1.0)
+    assert np.array_equal(masked.array, [-1.0, -1.0])
+
+
+def test_dtype_and_ddof(draw):
+    x = draw.integers(-3, 3, a=2, b=3)
+    for name in ("sum", "prod", "mean", "var", "std"):
+        result, expected = getattr(x, name)("b", dtype=jnp.float32), getattr(jnp, name)(x.array, axis=1, dtype="f")
+        assert result.dtype == jnp.float32 and np.allclose(result.array, expected)
+    assert x.astype(jnp.int8).sum("b").dtype == jnp.sum(x.array.astype(jnp.int8), axis=1).dtype
+    assert x.cumsum("b", dtype=jnp.float32).dtype == jnp.float32
+    for name in ("var", "std"):
+        expected = getattr(jnp, name)(x.array, axis=1, ddof=1)
+        assert np.allclose(getattr(x, name)("b", ddof=1).array, expected)
+
+
+def everything(x: Any, axes: Any) -> dict[str, Any]:
+    return {fn.name: [fn.named(own(fn, x), axis) for axis in axes if accepts(fn, axis)] for fn in FUNCTIONS}
+
+
+def everything_expected(x: Any, axes: Any) -> dict[str, Any]:
+    return {fn.name: [positional(fn, own(fn, x), axis) for axis in axes if accepts(fn, axis)] for fn in FUNCTIONS}
+
+
+def own(fn: Function, x: Any) -> Any:
+    return x > 0.5 if fn.name in ("any", "all") else x
+
+
+def accepts(fn: Function, axis: Any) -> bool:
+    return axis is not None or fn.parameters["axis"].default is None
+
+
+def positional(fn: Function, x: Any, axis: Any) -> Any:
+    return fn.plain(x.array, axis=None if axis is None else AXES.index(axis))
+
+
+def test_all_of_them_under_jit_and_grad(draw):
+    x = draw(**SIZES)
+
+    def loss(results):
+        arrays = [leaf for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        assert len(arrays) > 10
+        return sum(jnp.sum(jnp.sin(array)) for array in arrays), results
+
+    def computed(function):
+        (_, results), gradient = jax.jit(jax.value_and_grad(lambda x: loss(function(x, ("pos",))), has_aux=True))(
+            x
+        )
+        return results, gradient
+
+    (results, gradient), (expected, plain) = computed(everything), computed(everything_expected)
+    for name in results:
+        for one, other in zip(results[name], expected[name], strict=True):
+            assert np.allclose(one.array, other, rtol=1e-5, atol=1e-5), name
+    assert gradient.names == AXES and np.allclose(gradient.array, plain.array, rtol=1e-4, atol=1e-4)
+
+
+def entries(spec: Any) -> list[Any]:
+    """The entries of a spec without those at the end that say nothing."""
+    found = list(spec)
+    while found and found[-1] is None:
+        found.pop()
+    return found
+
+
+def test_all_of_them_over_axes_that_are_sharded(mapped, draw):
+    x, axes = draw(**SIZES), ("batch", None)
+    expected = everything_expected(x, axes)
+    computed = jax.jit(lambda x: everything(x, axes))(nym.shard(x))
+    for name in ("cumsum", "argsort"):
+        computed[f"{name} outside of jit"] = [getattr(nym, name)(nym.shard(x), "batch")]
+        expected[f"{name} outside of jit"] = expected[name][:1]
+    for name, results in computed.items():
+        for result, other in zip(results, expected[name], strict=True):
+            assert np.allclose(result.array, other, rtol=1e-5, atol=1e-5), name
+            spec = [{"batch": "data", "embed": "model"}.get(axis) for axis in result.names]
+            assert entries(result.sharding.spec) == entries(spec), name
+
+
+@each
+def test_errors_name_the_axis(fn, draw):
+    x = fn.drawn(draw)
+    with pytest.raises(
+        ValueError, match=escape("no axis 'imbed' in (batch: 8, pos: 3, embed: 4); did you mean 'embed'?")
+    ):
+        fn.named(x, "imbed")
+    with pytest.raises(ValueError, match="axis 'embed' has size 4 here, 5 was asked for"):
+        fn.named(x, Axis("embed", 5))
+    with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by -1"):
+        fn.named(x, -1)
+    if fn in SEVERAL:
+        with pytest.raises(ValueError, match=escape("axis 'pos' is given more than once in (pos, pos)")):
+            fn.named(x, ("pos", "pos"))
+    else:
+        with pytest.raises(TypeError, match=escape("given by an `Axis` or by its name, not by ('pos', 'embed')")):
+            fn.named(x, ("pos", "embed"))
+
+
+@several
+def test_where_has_to_be_named_and_to_fit(fn, draw):
+    x = fn.drawn(draw)
+    with pytest.raises(TypeError, match=r"`where` must be a named array .*, not an array of shape \(4,\)"):
+        fn.named(x, "embed", where=np.ones(4, bool))
+    with pytest.raises(TypeError, match="not True"):
+        fn.named(x, "embed", where=True)
+    with pytest.raises(ValueError, match=escape("must have axes of (batch: 8, pos: 3, embed: 4) only, it has (i: 4)")):
+        fn.named(x, "embed", where=nym.ones({"i": 4}, bool))
+    with pytest.raises(ValueError, match="axis 'embed' has size 4 and size 1 in"):
+        fn.named(x, "embed", where=nym.ones({"embed": 1}, bool))

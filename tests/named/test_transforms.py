@@ -1,0 +1,365 @@
+"""`vmap`, `scan`, `fold` and `map` over named axes, against a loop in Python."""
+
+import functools
+import gc
+import operator
+import weakref
+from re import escape
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import axonym as nym
+from axonym import Axis
+
+
+x = nym.named(np.arange(24.0, dtype=np.float32).reshape(2, 3, 4), ("a", "b", "c"))
+v = nym.named(np.array([1.0, -2.0, 3.0], np.float32), "b")
+zero = nym.zeros({"a": 2, "c": 4})
+
+
+def same(one, other):
+    return (
+        one.names == other.names
+        and one.dtype == other.dtype
+        and np.allclose(one.array, other.array, rtol=1e-5, atol=1e-5)
+    )
+
+
+def slices(x, axis="b"):
+    return x.unbind(axis)
+
+
+def test_vmap_is_a_loop_over_slices():
+    mapped = nym.vmap(lambda row, factor: row.sum("c") * factor, "b")(x, v)
+    expected = nym.stack("b", [row.sum("c") * factor for row, factor in zip(slices(x), slices(v), strict=True)])
+    assert mapped.names == ("b", "a") and same(mapped, expected)
+    assert same(nym.vmap(lambda row: row, Axis("b", 3))(x), x.rearrange(("b", ...)))
+
+
+def test_vmap_over_several_axes_puts_the_first_outermost():
+    for axes in (("a", "c"), ["a", Axis("c", 4)], iter(("a", "c"))):
+        mapped = nym.vmap(lambda row: nym.softmax(row, "b"), axes)(x)
+        assert same(mapped, nym.softmax(x, "b").rearrange(("a", "c", "b")))
+    fn = lambda row: row  # noqa: E731
+    assert nym.vmap(fn, ()) is fn
+
+
+def test_what_lacks_the_axis_is_given_whole():
+    w = nym.ones({"c": 4})
+    seen = []
+
+    def fn(row, w, number, text, *, key=None):
+        seen.append((row.names, w.names, number, text, key))
+        return row * w
+
+    result = nym.vmap(fn, "b")(x, w, 2, "text", key={"nested": (None, 3.5)})
+    assert same(result, x.rearrange(("b", ...)))
+    assert seen == [(("a", "c"), ("c",), 2, "text", {"nested": (None, 3.5)})]
+
+
+def test_plain_arrays_take_part_along_their_first_axis():
+    plain = jnp.arange(6.0).reshape(3, 2)
+    for array in (plain, np.asarray(plain)):
+        result, sums = nym.vmap(lambda factor, row: (factor, row.sum()), "b")(v, array)
+        assert same(result, v) and isinstance(sums, jax.Array) and np.array_equal(sums, plain.sum(1))
+    scalar = jnp.float32(2)
+    assert same(nym.vmap(lambda factor, scale: factor * scale, "b")(v, scalar), v * 2)
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert nym.vmap(lambda key: jax.random.uniform(key, (2,)), Axis("b", 3))(keys).shape == (3, 2)
+
+
+def test_default_says_which_plain_arrays_take_part():
+    whole = jnp.arange(5.0)
+    result = nym.vmap(lambda factor, row: (factor, row.sum()), "b", default=lambda array: False)(v, whole)
+    assert np.array_equal(result[1], [10.0] * 3)
+    result = nym.scan(lambda c, f, row: (c, row.sum()), "b", is_scanned=lambda array: array.shape[0] == 3)
+    assert np.array_equal(result(0, v, whole)[1], [10.0] * 3)
+    mapped = nym.map(lambda f, row: row.sum(), "b", is_mapped=lambda array: False)(v, whole)
+    assert np.array_equal(mapped, [10.0] * 3)
+    assert nym.fold(lambda c, f, row: c + row.sum(), "b", is_scanned=lambda array: False)(0.0, v, whole) == 30
+
+
+def test_results_that_are_no_arrays_come_back_as_they_are():
+    marker = object()
+
+    def fn(*args):
+        row = args[-1]
+        return {"row": row, "rest": (marker, "text", None, 3, row.array.sum(), operator.add)}
+
+    for result in (
+        nym.vmap(fn, "b")(x),
+        nym.map(fn, "b")(x),
+        nym.scan(lambda carry, row: (carry, fn(row)), "b")(0, x)[1],
+        nym.map(fn, "b")(x),  # from the cache
+    ):
+        assert same(result["row"], x.rearrange(("b", ...)))
+        first, text, nothing, number, sums, function = result["rest"]
+        assert first is marker and (text, nothing, number, function) == ("text", None, 3, operator.add)
+        assert np.allclose(sums, x.sum(("a", "c")).array)
+
+
+def test_an_axis_with_a_size_needs_no_argument():
+    assert nym.vmap(lambda: nym.ones({"c": 2}), Axis("b", 3))().shape == {"b": 3, "c": 2}
+    assert nym.fold(lambda carry: carry * 2, Axis("b", 3))(1.0) == 8
+    assert nym.map(lambda: nym.named(1, ()), Axis("b", 3))().shape == {"b": 3}
+
+
+def test_vmap_goes_through_jit_and_grad():
+    fn = nym.vmap(lambda row, factor: (row * factor).sum("c"), "b")
+    assert same(jax.jit(fn)(x, v), fn(x, v))
+    gradient = jax.grad(lambda x: (fn(x, v) ** 2).sum().scalar())(x)
+    assert same(gradient, jax.grad(lambda x: (((x * v).sum("c")) ** 2).sum().scalar())(x))
+
+
+def step(carry, row, factor):
+    carry = carry + nym.sin(row) * factor
+    return carry, carry.sum("a")
+
+
+def looped(init, x, v, *, reverse=False):
+    carry, results = init, []
+    pairs = list(zip(slices(x), slices(v), strict=True))
+    for row, factor in reversed(pairs) if reverse else pairs:
+        carry, result = step(carry, row, factor)
+        results.append(result)
+    return carry, nym.stack("b", results[::-1] if reverse else results)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"reverse": True},
+        {"unroll": 2},
+        {"unroll": True},
+        {"remat": True},
+        {"remat": jax.checkpoint_policies.dots_saveable, "reverse": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
+def test_scan_is_a_loop(options, inside):
+    run = jax.jit if inside else lambda fn: fn
+    expected = looped(zero, x, v, reverse=options.get("reverse", False))
+    carry, results = run(nym.scan(step, "b", **options))(zero, x, v)
+    assert same(carry, expected[0]) and same(results, expected[1])
+    folded = run(nym.fold(lambda c, row, factor: step(c, row, factor)[0], Axis("b", 3), **options))(zero, x, v)
+    assert same(folded, expected[0])
+    mapped = run(nym.map(lambda row, factor: nym.sin(row) * factor, "b", **options))(x, v)
+    assert same(mapped, (nym.sin(x) * v).rearrange(("b", ...)))
+
+
+@pytest.mark.parametrize(
+    "remat", [False, True, jax.checkpoint_policies.everything_saveable], ids=["no", "yes", "policy"]
+)
+def test_the_gradient_of_a_scan_is_that_of_a_loop(remat, equations):
+    def loss(scan, x, v):
+        carry, results = scan(zero, x, v)
+        return (carry.sum() + (results * v).sum()).scalar()
+
+    scanned = functools.partial(loss, nym.scan(step, "b", remat=remat))
+    gradients = jax.grad(scanned, (0, 1))(x, v)
+    expected = jax.grad(functools.partial(loss, looped), (0, 1))(x, v)
+    assert all(same(one, other) for one, other in zip(gradients, expected, strict=True))
+    names = [name for name, _ in equations(jax.grad(scanned), x, v)]
+    assert any("checkpoint" in name or "remat" in name for name in names) is (remat is not False)
+    _, backward = jax.vjp(scanned, x, v)
+    kept = [leaf.shape for leaf in jax.tree.leaves(backward) if hasattr(leaf, "shape")]
+    assert ((3, 2, 4) in kept) and (kept.count((3, 2, 4)) == 1) is (remat is True)
+
+
+def test_a_scan_is_traced_as_one_written_by_hand(equations):
+    def plain(c, x, v):
+        def body(c, xs):
+            c = c + jnp.sin(xs[0]) * xs[1]
+            return c, c.sum(0)
+
+        return jax.lax.scan(body, c, (jnp.moveaxis(x, 1, 0), v))
+
+    assert equations(nym.scan(step, "b"), zero, x, v) == equations(plain, zero.array, x.array, v.array)
+
+
+def test_pytrees_are_carried_and_returned():
+    def body(carry, row):
+        total, (count, nothing) = carry
+        return (total + row, (count + 1, nothing)), {"row": row, "count": count}
+
+    (total, (count, nothing)), results = nym.scan(body, "b")((zero, (0, None)), x)
+    assert same(total, x.sum("b")) and count == 3 and nothing is None
+    assert same(results["row"], x.rearrange(("b", ...))) and np.array_equal(results["count"], [0, 1, 2])
+
+
+def test_keywords_are_cut_as_well():
+    assert same(nym.fold(lambda c, *, row, fn: c + fn(row), "b")(zero, row=x, fn=nym.exp), nym.exp(x).sum("b"))
+    assert same(nym.map(lambda init, carry: init * carry, "b")(init=v, carry=v), v * v)
+
+
+def test_modules_are_cut():
+    class Shift(eqx.Module):
+        amount: nym.NamedArray
+        name: str
+        scale: float
+
+        def __call__(self, carry):
+            return carry + self.amount * self.scale
+
+    layers = Shift(nym.named(np.ones((3, 4), np.float32), ("b", "c")), "shift", 2.0)
+    result = nym.fold(lambda carry, layer: layer(carry), "b")(nym.zeros({"c": 4}), layers)
+    assert np.array_equal(result.array, [6.0] * 4)
+
+
+def test_outside_of_jit_a_loop_is_compiled_once():
+    traced = []
+
+    def body(carry, row):
+        traced.append(1)
+        return carry + row, carry
+
+    for _ in range(3):
+        nym.scan(body, "b")(zero, x)
+        nym.fold(lambda carry, row: carry, "b")(zero, x)
+    once = len(traced)
+    nym.scan(body, "b", unroll=True)(zero, x)
+    nym.scan(body, "b", reverse=True)(zero, x)
+    assert once <= 2 and len(traced) == 3 * once  # JAX may trace a body twice
+
+
+def test_what_is_compiled_depends_on_everything_that_is_static():
+    def body(carry, row, factor):
+        return carry + row * factor
+
+    fold = nym.fold(body, "b")
+    for factor in (1, True, 1.0, 2.0, jnp.float32(3), v):
+        expected = sum((row * f for row, f in zip(slices(x), slices(nym.ones_like(v) * factor), strict=True)), zero)
+        assert same(fold(zero, x, factor), expected)
+    kinds = []
+    for factor in (1, True, 1.0):
+        nym.map(lambda row, f: kinds.append(type(f)) or row, "b")(v, factor)
+    assert kinds == [int, bool, float] or kinds == [int, int, bool, bool, float, float]
+
+
+def test_functions_and_arguments_that_cannot_be_hashed():
+    class Adder(eqx.Module):
+        amount: jax.Array
+
+        def __call__(self, carry, row, extra=None):
+            return carry + row + self.amount
+
+    class Unhashable:
+        __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    expected = x.sum("b") + 3
+    assert same(nym.fold(Adder(jnp.float32(1)), "b")(zero, x), expected)
+    assert same(nym.fold(lambda c, row, extra: c + row + 1, "b")(zero, x, Unhashable()), expected)
+    assert same(nym.fold(operator.add, "b")(zero, x), x.sum("b"))
+
+
+def test_nothing_keeps_a_function_alive():
+    def loop(amount):
+        body = lambda carry, row: carry + row * amount  # noqa: E731
+        nym.fold(body, "b")(zero, x)
+        return weakref.ref(body)
+
+    gone = loop(2.0)
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_function_may_close_over_what_is_traced():
+    def fn(x, w):
+        return nym.fold(lambda carry, row: carry + row * w, "b")(zero, x)
+
+    w = nym.ones({"c": 4}) * 2
+    assert same(jax.jit(fn)(x, w), x.sum("b") * 2)
+    gradient = jax.grad(lambda w: fn(x, w).sum().scalar())(w)
+    assert same(gradient, x.sum(("a", "b")))
+    outer = nym.vmap(lambda w: fn(x, nym.ones({"c": 4}) * w), "k")(nym.named(jnp.arange(2.0), "k"))
+    assert outer.names == ("k", "a", "c") and np.allclose(outer.array[1], x.sum("b").array)
+
+
+@pytest.mark.parametrize("transform", [nym.vmap, nym.map, nym.fold, nym.scan])
+def test_errors_name_the_function_and_the_axis(transform):
+    name = transform.__name__
+    first = () if transform in (nym.vmap, nym.map) else (0,)
+    fn = lambda *args: args[0]  # noqa: E731
+    for argument in (x, 1, "text", None):
+        with pytest.raises(
+            ValueError, match=f"^`{name}` over axis 'z': no argument has it; give an `Axis` with its size$"
+        ):
+            transform(fn, "z")(*first, argument)
+    with pytest.raises(ValueError, match="axis 'b' has size 3 here, 5 was asked for"):
+        transform(fn, Axis("b", 5))(*first, x)
+    with pytest.raises(ValueError, match=rf"`{name}` over axis 'b' of size 3 got \(b: 2\), which has 2 there"):
+        transform(fn, "b")(*first, x, nym.ones({"b": 2}))
+    with pytest.raises(
+        ValueError, match=rf"`{name}` over axis 'b' of size 3 got a plain array of shape \(4, 1\), which has 4"
+    ):
+        transform(fn, "b")(*first, jnp.ones((4, 1)), x)
+    with pytest.raises(
+        ValueError, match=rf"`{name}` over axis 'z' of size 2 got a plain array of shape \(3,\), which has 3"
+    ):
+        transform(fn, "z")(*first, jnp.ones(2), jnp.ones(3))
+    with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 0"):
+        transform(fn, 0)(*first, x) if transform is not nym.vmap else transform(fn, (0,))(x)
+
+
+def test_a_result_that_has_the_axis_already():
+    for run in (
+        lambda: nym.vmap(lambda row: x, "b")(x),
+        lambda: nym.map(lambda row: x, "b")(x),
+        lambda: nym.scan(lambda carry, row: (carry, x), "b")(0, x),
+    ):
+        with pytest.raises(
+            ValueError, match=escape("the result (a: 2, b: 3, c: 4) has axis 'b' already, which it gains")
+        ):
+            run()
+
+
+def test_what_a_body_must_return():
+    for wrong in (lambda carry, row: carry, lambda carry, row: (carry, row, row), lambda carry, row: [carry, row]):
+        with pytest.raises(TypeError, match="given to `scan` must return a pair: the next carry and a result"):
+            nym.scan(wrong, "b")(zero, x)
+    with pytest.raises(TypeError, match="carry"):
+        nym.fold(lambda carry, row: carry.rearrange(("c", "a")), "b")(zero, x)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
+def test_on_a_mesh_a_mapped_axis_stays_sharded(mapped, inside, draw):
+    run = jax.jit if inside else lambda fn: fn
+    y, w = draw(batch=8, pos=4, embed=4), draw(embed=4)
+    expected = y * 2 + w
+    fn = lambda row, w: nym.auto_sharded(row * 2 + w)  # noqa: E731
+    for axis, names, spec in (
+        ("batch", ("batch", "pos", "embed"), ("data", None, "model")),
+        ("pos", ("pos", "batch", "embed"), (None, "data", "model")),
+        (("batch", "pos"), ("batch", "pos", "embed"), ("data", None, "model")),
+    ):
+        result = run(nym.vmap(fn, axis))(*nym.shard((y, w)))
+        assert same(result, expected.rearrange(names))
+        assert result.sharding.is_equivalent_to(jax.NamedSharding(mapped, jax.P(*spec)), 3)
+
+
+def test_on_a_mesh_vmap_gathers_nothing(mapped, draw):
+    y = nym.shard(draw(batch=8, embed=4))
+    compiled = jax.jit(nym.vmap(lambda row: nym.auto_sharded(nym.exp(row)), "batch")).lower(y).compile().as_text()
+    assert "all-gather" not in compiled and "all-reduce" not in compiled and "all-to-all" not in compiled
+
+
+@pytest.mark.parametrize("axis", ["batch", "pos"])
+def test_on_a_mesh_a_scan_is_still_a_loop(mapped, axis, draw):
+    y, f = draw(batch=8, pos=4, embed=4), draw(batch=8, pos=4)
+    body = lambda carry, row, factor: (carry + row * factor, row.sum("embed"))  # noqa: E731
+    start = nym.zeros_like(y[axis, 0])
+    expected = nym.scan(body, axis)(start, y, f)
+    for run in (nym.scan(body, axis), jax.jit(nym.scan(body, axis))):
+        carry, results = run(*nym.shard((start, y, f)))
+        assert same(carry, expected[0]) and same(results, expected[1])
+        rest = jax.P(*({"batch": "data", "embed": "model"}.get(name) for name in carry.names))
+        assert mapped.axis_types[0] == AxisType.Auto or carry.sharding.spec == rest
+    gradient = jax.jit(jax.grad(lambda y: nym.fold(lambda c, row: c + row * row, axis)(start, y).sum().scalar()))
+    assert same(gradient(nym.shard(y)), y * 2)
