@@ -131,9 +131,7 @@ def described_leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[Leaf]:
     found: list[Leaf] = []
     for keys, node in pairs:
         if type(node) is NamedArray:
-            inner = jax.tree.leaves(node.array)
-            names = node.names if len(inner) == 1 and inner[0] is node.array else None
-            found += [Leaf(names, False, (*path, *keys))] * len(inner)
+            found += [Leaf(node.names, False, (*path, *keys))] * len(jax.tree.leaves(node.array))
         elif node is not tree and declared_axes(type(node)):
             found += described_leaves(node, (*path, *keys))
         else:

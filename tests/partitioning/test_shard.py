@@ -158,8 +158,10 @@ def test_what_trees_of_named_arrays_hold_besides_arrays_is_left_alone(mesh):
     x = nym.NamedArray(VALUES, NAMES)
     for part in (None, True, 3, "frozen"):
         assert nym.shard(jax.tree.map(lambda _, part=part: part, x), MAPPING).array is part
-    pair = nym.shard(jax.tree.map(lambda a: (a, a), x), MAPPING).array
-    assert isinstance(pair, tuple)
+    pair = nym.shard(jax.tree.map(lambda a: (a, a + 1, 2), x), MAPPING).array
+    assert lies(pair[0], mesh, "data", "model")
+    assert lies(pair[1], mesh, "data", "model")
+    assert pair[2] == 2
 
 
 def test_arrays_that_a_tree_map_made_smaller_are_left_alone(mesh):
