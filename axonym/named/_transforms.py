@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._ambient import mesh_axes, undivided
+from ._ambient import mesh_axes, resharded, undivided
 from ._array import NamedArray
 from ._axis import Axis, AxisSelector, axis_name, intern_names, position
 from ._base import described, like
@@ -344,15 +344,24 @@ def _scan(fn: Callable[..., Any], loop: _Loop, layout: _Layout, init: Any, leave
     def body(carry: Any, slices: Sequence[Any]) -> tuple[Any, Any]:
         args, kwargs = layout.rebuilt(leaves, slices)
         carry, results = loop.step(fn, carry, *args, **kwargs)
-        return carry, _packed(results, layout.axis.name)
+        return _carried(carry), _packed(results, layout.axis.name)
 
     return jax.lax.scan(
         _rematerialised(body, loop.remat),
-        init,
+        _carried(init),
         [_in_front(array, dim) for array, dim in zip(layout.cut(leaves), layout.cut_dims, strict=True)],
         length=layout.axis.size,
         reverse=loop.reverse,
         unroll=True if loop.unroll is None else loop.unroll,
+    )
+
+
+def _carried(carry: Any) -> Any:
+    """Returns a carry sharded by its names on an Explicit mesh, where JAX wants the same sharding from every step."""
+    return jax.tree.map(
+        lambda leaf: like(leaf, resharded(leaf.array, leaf.names)) if _is_named(leaf) else leaf,
+        carry,
+        is_leaf=_is_named,
     )
 
 

@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import resharded
 from ..named._array import NamedArray
 from ..named._axis import Axis
-from ..named._base import like
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._parameters import check_input
 
@@ -118,11 +116,11 @@ class Stacked(eqx.Module, Generic[M]):
 
     def _folded(self, step: Callable[..., Any], unroll: int | bool) -> Callable[..., Any]:
         run = fold(step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
-        return lambda init, /, *args, **kwargs: run(_as_layers_return(init), self.stacked, *args, **kwargs)
+        return lambda init, /, *args, **kwargs: run(init, self.stacked, *args, **kwargs)
 
     def _scanned(self, step: Callable[..., Any], unroll: int | bool) -> Callable[..., tuple[Any, Any]]:
         run = scan(step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
-        return lambda init, /, *args, **kwargs: run(_as_layers_return(init), self.stacked, *args, **kwargs)
+        return lambda init, /, *args, **kwargs: run(init, self.stacked, *args, **kwargs)
 
     def get_layer(self, index: int) -> M:
         """Returns one layer as a module of its own.
@@ -145,11 +143,6 @@ def _called(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _swapped(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda carry, layer, /, *args, **kwargs: fn(layer, carry, *args, **kwargs)
-
-
-def _as_layers_return(init: Any) -> Any:
-    """Returns what the first layer takes, sharded by its names on an Explicit mesh, where a scan keeps the sharding."""
-    return jax.tree.map(lambda x: like(x, resharded(x.array, x.names)) if _is_named(x) else x, init, is_leaf=_is_named)
 
 
 def _is_named(x: Any) -> bool:

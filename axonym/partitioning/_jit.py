@@ -7,6 +7,7 @@ constrained inside that trace.
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -17,7 +18,7 @@ from ._context import in_force
 from ._donate import Donation
 from ._mapping import AxisMapping, ResourceMapping, current_mapping, normalised
 from ._shard import ARRAYS, described_leaves, placed, placed_leaves
-from ._spec import needed_mesh
+from ._spec import ambient_mesh, levels_inside, needed_mesh
 
 
 Args = ParamSpec("Args")
@@ -58,7 +59,7 @@ class NamedJit(Generic[Args, R]):
         def traced(donated: tuple[Any, ...], kept: tuple[Any, ...], token: Token) -> Any:
             return self._traced(donated, kept, token)
 
-        traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
+        self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
         self._jitted: Any = jax.jit(traced, static_argnums=2, donate_argnums=0, **options)
 
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
@@ -118,6 +119,13 @@ class NamedJit(Generic[Args, R]):
         with contextlib.nullcontext() if self._mapping is None else in_force(self._mapping):
             result = self._fn(*args, **kwargs)
         mapping = current_mapping() if own is None else own
+        if mapping and ambient_mesh() is None:
+            warnings.warn(
+                f"a mapping is in force where `{self._name}` is traced, but no mesh, so nothing is sharded; "
+                "use `jax.set_mesh`",
+                RuntimeWarning,
+                stacklevel=levels_inside(),
+            )
         return packed(result if mapping is None else placed(result, mapping))
 
 

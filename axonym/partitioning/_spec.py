@@ -30,7 +30,7 @@ from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, normalised
 
 MeshLike: TypeAlias = Mesh | AbstractMesh
 
-_LIBRARY = __name__.removesuffix("partitioning._spec")
+_LIBRARIES = (__name__.removesuffix("partitioning._spec"), "jax.", "equinox.", "contextlib")
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -167,14 +167,14 @@ def _warn_once(name: str, known: str) -> None:
         f"axis {name!r} is not in the mapping, which has {known!r}; if the same axis is meant, it is replicated by "
         "mistake: correct the name, or map it to None to say so",
         RuntimeWarning,
-        stacklevel=_levels_inside(),
+        stacklevel=levels_inside(),
     )
 
 
-def _levels_inside() -> int:
-    """Returns at which level of the stack the code is that called this library."""
+def levels_inside() -> int:
+    """Returns at which level of the stack the code is that called this library, by way of JAX or not."""
     frame, levels = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_LIBRARY):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_LIBRARIES):
         frame, levels = frame.f_back, levels + 1
     return levels
 

@@ -189,9 +189,7 @@ def test_all_of_them_under_jit_and_grad(draw):
         return sum(jnp.sum(jnp.sin(array)) for array in arrays), results
 
     def computed(function):
-        (_, results), gradient = jax.jit(jax.value_and_grad(lambda x: loss(function(x, ("pos",))), has_aux=True))(
-            x
-        )
+        (_, results), gradient = jax.jit(jax.value_and_grad(lambda x: loss(function(x, ("pos",))), has_aux=True))(x)
         return results, gradient
 
     (results, gradient), (expected, plain) = computed(everything), computed(everything_expected)

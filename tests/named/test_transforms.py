@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, PartitionSpec as P
 
 import axonym as nym
 from axonym import Axis
@@ -363,3 +363,13 @@ def test_on_a_mesh_a_scan_is_still_a_loop(mapped, axis, draw):
         assert mapped.axis_types[0] == AxisType.Auto or carry.sharding.spec == rest
     gradient = jax.jit(jax.grad(lambda y: nym.fold(lambda c, row: c + row * row, axis)(start, y).sum().scalar()))
     assert same(gradient(nym.shard(y)), y * 2)
+
+
+def test_a_carry_is_sharded_by_its_names_from_the_first_step_on(mesh):
+    with nym.axis_mapping({"batch": "data", "embed": "model"}):
+        x = nym.shard(nym.ones({"layers": 3, "batch": 8, "embed": 4}))
+        start = nym.named(np.zeros((8, 4), np.float32), ("batch", "embed"))  # lies on one device
+        for compiled in (lambda f: f, jax.jit):
+            total = compiled(lambda start, x: nym.fold(lambda carry, row: carry + row, "layers")(start, x))(start, x)
+            assert total.sharding.spec == P("data", "model")
+            np.testing.assert_array_equal(np.asarray(total), np.full((8, 4), 3.0))

@@ -85,7 +85,7 @@ class Mode(enum.Enum):
         (frozenset({1}), frozenset({2})),
         (nym.Axis("i", 2), nym.Axis("i", 3)),
     ],
-    ids=str,
+    ids=lambda values: type(values[0]).__name__,
 )
 def test_what_is_no_array_is_static_and_another_value_is_another_trace(values):
     seen = []

@@ -269,3 +269,12 @@ def test_creation_and_layers_ask_the_mapping_in_force(mesh):
         assert layer.weight.sharding.spec == P("model", None)
         y = layer(nym.ones({"batch": 8, "embed": 4}))
         assert y.sharding.spec == P("data", "model")
+
+
+def test_vmap_leaves_explicit_mesh_axes_to_jax():
+    """The axis that is mapped over is not sharded here, whatever the mapping says; its gradient has its type."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "embed": "model"}):
+        x = nym.named(np.ones((8, 4), np.float32), ("batch", "embed"))
+        grads = jax.grad(lambda x: nym.vmap(lambda row: nym.shard(row * row), "batch")(x).sum().array)(x)
+    np.testing.assert_array_equal(np.asarray(grads), np.full((8, 4), 2.0))

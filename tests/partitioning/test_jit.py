@@ -139,8 +139,16 @@ def test_mappings_without_a_mesh_are_errors():
     with pytest.raises(ValueError, match="`named_jit` with `in_axis_resources` "):
         nym.named_jit(runs.append, in_axis_resources=nym.AxisMapping({}, fallback=3))(array())
     assert not runs
+
+
+def test_a_mapping_in_force_without_a_mesh_warns():
+    doubled = nym.named_jit(lambda x: x * 2)
+    text = r"a mapping is in force where `<lambda>` is traced, but no mesh, so nothing is sharded; use `jax.set_mesh`"
     with nym.axis_mapping(ROWS):
-        assert nym.named_jit(lambda x: x * 2)(array()).shape == (8, 4)
+        with pytest.warns(RuntimeWarning, match=text) as caught:
+            assert doubled(array()).shape == (8, 4)
+        assert caught[0].filename == __file__
+        doubled(array())  # traced already, so it says no more
 
 
 class Counter(eqx.Module):
