@@ -56,6 +56,11 @@ def resharded(array: Any, names: Names) -> Any:
     return array if sharding is None else jax.reshard(array, sharding)
 
 
+def stated(x: N) -> N:
+    """Returns a named array with the sharding of its names on an Explicit mesh, and as it is on any other."""
+    return like(x, resharded(x.array, x.names))
+
+
 def undivided(array: Any, dims: Collection[int]) -> Any:
     """Returns a plain array that no Explicit mesh axis divides along these dimensions; it stays as it is elsewhere."""
     spec = tuple(jax.typeof(array).sharding.spec)

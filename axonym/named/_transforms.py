@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._ambient import mesh_axes, resharded, undivided
+from ._ambient import mesh_axes, stated, undivided
 from ._array import NamedArray
 from ._axis import Axis, AxisSelector, axis_name, intern_names, position
 from ._base import described, like
@@ -358,11 +358,7 @@ def _scan(fn: Callable[..., Any], loop: _Loop, layout: _Layout, init: Any, leave
 
 def _carried(carry: Any) -> Any:
     """Returns a carry sharded by its names on an Explicit mesh, where JAX wants the same sharding from every step."""
-    return jax.tree.map(
-        lambda leaf: like(leaf, resharded(leaf.array, leaf.names)) if _is_named(leaf) else leaf,
-        carry,
-        is_leaf=_is_named,
-    )
+    return jax.tree.map(lambda x: stated(x) if _is_named(x) else x, carry, is_leaf=_is_named)
 
 
 _compilers: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
