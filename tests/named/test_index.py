@@ -111,6 +111,21 @@ def test_indexing_equals_numpy(kinds, getkey):
         assert np.array_equal(picked.array, base.ravel()[positions]), index
 
 
+def test_axes_that_are_not_neighbours():
+    wide = np.arange(120.0, dtype=np.float32).reshape(3, 4, 5, 2)
+    y = nym.named(wide, (*NAMES, "d"))
+    i, j, k = nym.named([3, 0, 1], "i"), nym.named([1, 0, 1], "i"), nym.named([[1, 0]], ("j", "k"))
+    both = y["b", i, "d", j]
+    assert both.names == ("a", "i", "c") and np.array_equal(both.array, wide[:, [3, 0, 1], :, [1, 0, 1]].swapaxes(0, 1))
+    outer = y["b", i, "d", k]
+    assert outer.names == ("a", "i", "c", "j", "k")
+    assert np.array_equal(outer.array, wide[:, [3, 0, 1]][..., [[1, 0]]])
+    one = y["b", 2, "d", j]
+    assert one.names == ("a", "c", "i") and np.array_equal(one.array, wide[:, 2][..., [1, 0, 1]])
+    changed = y.at["b", 2, "d", nym.named([1, 0], "i")].set(nym.named([-1.0, -2.0], "i"))
+    assert np.array_equal(changed.array[:, 2], np.broadcast_to([-2.0, -1.0], (3, 5, 2)))
+
+
 PLAIN = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
 
 

@@ -262,6 +262,12 @@ OPERATIONS = {
     "stack": (lambda x, v: nym.stack("copy", [x, x + 1]), "pdpm"),
     "concatenate": (lambda x, v: nym.concatenate("batch", [x, x + 1]), "dpm"),
     "concatenate_other": (lambda x, v: nym.concatenate("pos", [x, x + 1]), "dpm"),
+    "concatenate_to_fit": (
+        lambda x, v: nym.concatenate(
+            "batch", [y.rename({y.names[0]: "batch"}) for y in x.split("batch", nym.make_axes(head=2, tail=6))]
+        ),
+        "dpm",
+    ),
     "unbind": (lambda x, v: x.unbind("batch")[5], "pm"),
     "split": (lambda x, v: x.split("embed", nym.make_axes(half=2, embed=2))[0], "dpp"),
     "split_same": (lambda x, v: x.split("batch", [Axis("batch", 4)] * 2)[1], "dpm"),

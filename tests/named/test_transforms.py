@@ -140,7 +140,7 @@ def looped(init, x, v, *, reverse=False):
         {"remat": True},
         {"remat": jax.checkpoint_policies.dots_saveable, "reverse": True},
     ],
-    ids=str,
+    ids=lambda options: " ".join(options) or "plain",
 )
 @pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
 def test_scan_is_a_loop(options, inside):
