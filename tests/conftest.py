@@ -14,6 +14,8 @@ CI = bool(os.environ.get("CI"))
 
 # Before JAX starts: no backend is made until the first array is.
 jax.config.update("jax_num_cpu_devices", 8)
+# Programs that are in flight at once on many virtual devices can keep each other waiting for threads.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 if "JAX_PLATFORMS" not in os.environ:
     jax.config.update("jax_platforms", "cpu")
 # Arrays are lined up by name. Where JAX would line them up by position, a name has been lost.

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._ambient import out_sharding, resharded
 from ._axis import Names, check_rank, listed
 from ._base import N, NamedBase, like
 
@@ -70,9 +71,26 @@ def broadcasting(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]
     names = max(operands, key=len)
 
     def aligned(*arrays: Any) -> Any:
+        if out_sharding((), ()) is not None and _clash(operands, arrays):
+            arrays = tuple(map(resharded, arrays, operands))
         return fn(*(lined_up(array, own, names) for own, array in zip(operands, arrays, strict=True)))
 
     return jax.jit(aligned, inline=True)
+
+
+def _clash(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
+    """Tells whether the shardings of operands on an Explicit mesh contradict each other, so that JAX would refuse them.
+
+    They do if a mesh axis divides two axes, or one axis is divided in two ways.
+    """
+    axes_of: dict[str, Any] = {}
+    name_of: dict[str, str] = {}
+    for own, array in zip(operands, arrays, strict=True):
+        for name, entry in zip(own, jax.typeof(array).sharding.spec, strict=False):
+            for axis in () if entry is None else (entry,) if isinstance(entry, str) else entry:
+                if axes_of.setdefault(name, entry) != entry or name_of.setdefault(axis, name) != name:
+                    return True
+    return False
 
 
 def scalar(x: Any) -> Any:

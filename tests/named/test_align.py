@@ -162,3 +162,16 @@ def test_sharded_operands_line_up(mapped, draw):
         for result in added:
             assert result.names == x.names and np.array_equal(result.array, expected)
             assert result.sharding.spec == jax.P("data", None, "model")
+
+
+def test_operands_whose_shardings_clash_are_lined_up_by_the_mapping(mesh):
+    rows, scale = np.arange(32.0, dtype=np.float32).reshape(8, 4), np.arange(4.0, dtype=np.float32)
+    x = nym.shard(nym.named(rows, ("batch", "embed")), {"batch": "data"})
+    weight = nym.shard(nym.named(scale, "embed"), {"embed": "data"})  # as FSDP keeps it between steps
+    with nym.axis_mapping({"batch": "data"}):
+        for compiled in (lambda f: f, jax.jit):
+            y = compiled(lambda x, weight: nym.auto_sharded(x * weight))(x, weight)
+            assert y.sharding.is_equivalent_to(nym.sharding_for_axis(y.axes), 2)
+            np.testing.assert_array_equal(np.asarray(y), rows * scale)
+        gradient = jax.grad(lambda weight: (x * weight).sum().scalar())(weight)
+    np.testing.assert_array_equal(np.asarray(gradient), rows.sum(0))
