@@ -1,0 +1,111 @@
+"""Functions over core axes, in the sense of NumPy's generalised ufuncs: positional functions of an array's last axes.
+
+The core axes are given by name and brought to the end, in the order given. All others are loop axes: they broadcast by
+name, stand in front, and the function is expected to run over them.
+"""
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ._align import common_names, lined_up
+from ._ambient import resharded
+from ._axis import AxisSelection, AxisSelector, Names, check_unique, intern_names, positions, selected
+from ._base import N, check_named, like
+from ._plan import planned
+
+
+Operand: TypeAlias = tuple[Names, tuple[int, ...]]
+
+
+def over_core(
+    fn: Callable[..., Any],
+    arrays: Sequence[N],
+    cores: Sequence[AxisSelection],
+    outs: Sequence[tuple[str, ...]],
+    **options: Hashable,
+) -> tuple[N, ...]:
+    """Applies a positional function over core axes of named arrays, compiled once per signature.
+
+    Args:
+        fn: Function of plain arrays that have their loop axes in front, of size 1 where an array lacks one, and their
+            core axes behind. It returns an array for each entry of `outs`, in a tuple if there are several.
+        arrays: Arrays of any axes, at least one.
+        cores: For each array its core axes, in the order in which `fn` finds them.
+        outs: For each result the names of the axes behind the loop axes.
+        **options: What else `fn` takes.
+
+    Returns:
+        Tuple of arrays, one for each entry of `outs`.
+
+    Raises:
+        TypeError: If one of the arrays is not named.
+        ValueError: If a core axis is not there, the loop axes do not broadcast, or a result has a name twice.
+    """
+    for x in arrays:
+        check_named(x)
+    operands = tuple((x.names, tuple(x.array.shape)) for x in arrays)
+    chosen = tuple(core if type(core) is tuple else selected(core) for core in cores)
+    plan = _laid_out(operands, chosen, tuple(outs))
+    results = planned(_run, fn, tuple(names for names, _ in operands), *plan, *options.items())(
+        *(x.array for x in arrays)
+    )
+    return tuple(like(arrays[0], array, names) for array, names in zip(results, plan[-1], strict=True))
+
+
+@functools.lru_cache(maxsize=8192)
+def _laid_out(
+    operands: tuple[Operand, ...], cores: tuple[tuple[AxisSelector, ...], ...], outs: tuple[Names, ...]
+) -> tuple[tuple[Names, ...], Names, tuple[Names, ...]]:
+    """Returns the core names of each operand, the loop names, and all names of each result."""
+    dims = [positions(names, sizes, core) for (names, sizes), core in zip(operands, cores, strict=True)]
+    loop = common_names(*(_left(operand, at) for operand, at in zip(operands, dims, strict=True)))
+    results = tuple(intern_names((*loop, *out)) for out in outs)
+    for names in results:
+        check_unique(names)
+    return tuple(tuple(names[i] for i in at) for (names, _), at in zip(operands, dims, strict=True)), loop, results
+
+
+def _left(operand: Operand, dims: tuple[int, ...]) -> Operand:
+    names, sizes = operand
+    left = [i for i in range(len(names)) if i not in dims]
+    return tuple(names[i] for i in left), tuple(sizes[i] for i in left)
+
+
+def _run(
+    fn: Callable[..., Any],
+    operands: tuple[Names, ...],
+    cores: tuple[Names, ...],
+    loop: Names,
+    results: tuple[Names, ...],
+    *rest: Any,
+) -> tuple[Any, ...]:
+    options, given = dict(rest[: -len(operands)]), rest[-len(operands) :]
+    arrays = [lined_up(x, own, (*loop, *core)) for x, own, core in zip(given, operands, cores, strict=True)]
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        returned = fn(*arrays, **options)
+        return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+
+    runner: Any = run
+    if any(any(jax.typeof(array).sharding.spec) for array in arrays):
+        # On an Explicit mesh most functions of core axes have no rule for shardings; the compiler has one for all.
+        runner = jax.sharding.auto_axes(run, out_sharding=_loop_shardings(arrays, len(loop), results))
+    return tuple(resharded(array, names) for array, names in zip(runner(*arrays), results, strict=True))
+
+
+def _loop_shardings(arrays: Sequence[Any], loops: int, results: tuple[Names, ...]) -> tuple[NamedSharding, ...]:
+    """Returns the shardings of results whose loop axes are sharded as those of the operands are."""
+    entries: list[Any] = [None] * loops
+    taken: set[str] = set()
+    for array in arrays:
+        for dim, entry in enumerate(tuple(jax.typeof(array).sharding.spec)[:loops]):
+            axes = set() if entry is None else {entry} if isinstance(entry, str) else set(entry)
+            if axes and entries[dim] is None and not axes & taken:
+                entries[dim] = entry
+                taken |= axes
+    mesh = jax.typeof(arrays[0]).sharding.mesh
+    return tuple(NamedSharding(mesh, PartitionSpec(*entries, *(None for _ in names[loops:]))) for names in results)
