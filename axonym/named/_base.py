@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ._axis import Axis, AxisSelection, AxisSelector, Names, listed, position, selected
+from ._axis import Axis, AxisSelection, AxisSelector, Names, listed, position, selected, shown
 
 
 class Shape(tuple[int, ...]):
@@ -150,6 +150,12 @@ def like(x: N, array: Any, names: Names | None = None) -> N:
     set_array(result, array)
     set_names(result, x.names if names is None else names)
     return result
+
+
+def check_named(x: Any) -> None:
+    """Raises a TypeError if something is no named array."""
+    if not isinstance(x, NamedBase):
+        raise TypeError(f"A named array is needed, not {shown(x)}; make one with `axonym.named(array, axes)`.")
 
 
 def is_traced(array: Any) -> bool:

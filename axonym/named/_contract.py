@@ -10,7 +10,7 @@ from . import _reduce
 from ._align import check_sizes
 from ._ambient import out_sharding
 from ._axis import AxisSelection, Names, PartialAxisSpec, intern_names, listed, positions, selected
-from ._base import N, NamedBase, like
+from ._base import N, check_named, like
 from ._plan import planned
 from ._shape import rearrange
 
@@ -50,8 +50,7 @@ def dot(
     """
     arrays = (first, *others)
     for x in arrays:
-        if not isinstance(x, NamedBase):
-            raise TypeError(f"`dot` takes named arrays, not {type(x).__name__}; multiply by a scalar with `*`.")
+        check_named(x)
     operands = tuple(x.names for x in arrays)
     chosen = axis if axis is None or type(axis) is str else selected(axis)
     summed, names = _contraction(operands, tuple(x.array.shape for x in arrays), chosen)

@@ -6,10 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._align import scalar
 from ._ambient import constrain, out_sharding
 from ._array import NamedArray
-from ._axis import Axis, AxisSelector, AxisSpec, sized_axis, spec_axes
-from ._base import N, NamedBase, like
+from ._axis import Axis, AxisSelector, AxisSpec, Names, sized_axis, spec_axes
+from ._base import N, NamedBase, check_named, like
+from ._plan import planned
 
 
 def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
@@ -36,10 +38,19 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
     return NamedArray(array, axes)
 
 
-def _filled(fn: Callable[..., Any], shape: AxisSpec, *args: Any) -> NamedArray:
+def _filled(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
     axes = spec_axes(shape)
     names, sizes = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
-    return constrain(NamedArray(fn(sizes, *args, out_sharding=out_sharding(names, sizes)), names))
+    return constrain(planned(_made, fn, names, sizes, dtype)(*values))
+
+
+def _made(fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], dtype: Any, *values: Any) -> NamedArray:
+    """Fills an array within one compiled function, so that no device ever holds more than its part."""
+    return constrain(NamedArray(fn(sizes, *values, dtype=dtype, out_sharding=out_sharding(names, sizes)), names))
+
+
+def _number(value: Any) -> Any:
+    return value.scalar() if isinstance(value, NamedArray) else scalar(value)
 
 
 def zeros(shape: AxisSpec, dtype: Any = None) -> NamedArray:
@@ -88,7 +99,7 @@ def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
         >>> nym.full({"i": 2}, 7, int).array
         Array([7, 7], dtype=int32)
     """
-    return _filled(jnp.full, shape, fill_value, dtype)
+    return _filled(jnp.full, shape, dtype, _number(fill_value))
 
 
 def zeros_like(x: N, dtype: Any = None) -> N:
@@ -99,6 +110,7 @@ def zeros_like(x: N, dtype: Any = None) -> N:
         >>> nym.zeros_like(nym.ones({"i": 2})).array
         Array([0., 0.], dtype=float32)
     """
+    check_named(x)
     return like(x, jnp.zeros_like(x.array, dtype))
 
 
@@ -110,6 +122,7 @@ def ones_like(x: N, dtype: Any = None) -> N:
         >>> nym.ones_like(nym.zeros({"i": 2})).array
         Array([1., 1.], dtype=float32)
     """
+    check_named(x)
     return like(x, jnp.ones_like(x.array, dtype))
 
 
@@ -121,7 +134,8 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
         >>> nym.full_like(nym.zeros({"i": 2}), 7.0).array
         Array([7., 7.], dtype=float32)
     """
-    return like(x, jnp.full_like(x.array, fill_value, dtype))
+    check_named(x)
+    return like(x, jnp.full_like(x.array, _number(fill_value), dtype))
 
 
 def arange(axis: Axis, *, start: Any = 0, step: Any = 1, dtype: Any = None) -> NamedArray:
@@ -144,7 +158,7 @@ def arange(axis: Axis, *, start: Any = 0, step: Any = 1, dtype: Any = None) -> N
         >>> nym.arange(nym.Axis("i", 3), start=5, step=10).array
         Array([ 5, 15, 25], dtype=int32)
     """
-    one = sized_axis(axis)
+    one, start, step = sized_axis(axis), _number(start), _number(step)
     values = jnp.arange(one.size, dtype=jnp.result_type(start, step) if dtype is None else dtype)
     if not (isinstance(step, int) and step == 1):
         values = values * jnp.asarray(step, values.dtype)
@@ -168,5 +182,5 @@ def linspace(axis: Axis, *, start: Any, stop: Any, endpoint: bool = True, dtype:
         >>> nym.linspace(nym.Axis("i", 3), start=0.0, stop=1.0).array
         Array([0. , 0.5, 1. ], dtype=float32)
     """
-    one = sized_axis(axis)
+    one, start, stop = sized_axis(axis), _number(start), _number(stop)
     return constrain(NamedArray(jnp.linspace(start, stop, one.size, endpoint=endpoint, dtype=dtype), one))

@@ -18,7 +18,7 @@ import numpy as np
 from ._align import check_sizes, lined_up, operand
 from ._ambient import out_sharding, resharded, undivided
 from ._axis import Axis, AxisSelector, Names, axis_name, listed, shown
-from ._base import N, NamedBase, described, is_traced, like
+from ._base import N, NamedBase, check_named, described, is_traced, like
 from ._plan import Entries, IndexEntry, IndexPlan, planned, planned_index
 
 
@@ -106,8 +106,8 @@ def _normalised(x: NamedBase, items: Items) -> tuple[IndexPlan, tuple[Any, ...]]
         kind, detail, array = _part(x, axis_name(selector), index)
         parts.append((selector, kind, detail, array.shape if kind == "array" else ()))
         arrays.append(array)
-    plan = planned_index(x.names, x.array.shape, tuple(parts))
-    return plan, tuple(arrays[i] for i in plan.order if arrays[i] is not None)
+    plan, order = planned_index(x.names, x.array.shape, tuple(parts))
+    return plan, tuple(arrays[i] for i in order if arrays[i] is not None)
 
 
 def _check_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) -> None:
@@ -282,6 +282,7 @@ class At(Generic[N]):
 
     def __init__(self, x: N, items: Items) -> None:
         """Keeps the array and the index; nothing is computed yet."""
+        check_named(x)
         self._x = x
         self._plan, self._arrays = _normalised(x, items)
 

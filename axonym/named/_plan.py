@@ -25,7 +25,7 @@ from ._axis import (
     selected,
     shown,
 )
-from ._base import N, NamedBase, described, like
+from ._base import N, NamedBase, check_named, described, like
 
 
 @functools.lru_cache(maxsize=8192)
@@ -46,6 +46,7 @@ def _without(names: Names, chosen: tuple[str, ...]) -> tuple[tuple[int, ...], Na
 
 
 def _axes_of(x: NamedBase, axis: AxisSelection | None) -> tuple[tuple[int, ...], Names]:
+    check_named(x)
     names, sizes = x.names, x.array.shape
     check_rank(names, sizes)
     chosen: Any = names if axis is None else (axis,) if type(axis) is str else selected(axis)
@@ -97,6 +98,7 @@ def _lined_up_mask(x: NamedBase, where: NamedBase) -> Any:
 
 def reduced_along(fn: Callable[..., Any], x: N, axis: AxisSelector | None) -> N:
     """Applies a positional function that removes one axis, or all of them for None."""
+    check_named(x)
     if axis is None:
         return like(x, planned(_flat, fn)(x.array), ())
     index = position(x.names, x.array.shape, axis)
@@ -109,6 +111,7 @@ def _flat(fn: Callable[..., Any], array: Any) -> Any:
 
 def along(fn: Callable[..., Any], x: N, axis: AxisSelector, **options: Hashable) -> N:
     """Applies a positional function that runs along one axis and keeps it."""
+    check_named(x)
     index = position(x.names, x.array.shape, axis)
     return like(x, planned(_along, fn, x.names, index, *options.items())(x.array))
 
@@ -130,17 +133,21 @@ Entries: TypeAlias = tuple[IndexEntry, ...]
 
 
 class IndexPlan(NamedTuple):
-    """What is static about an index: its entries by position, where each of them was given, and the result's axes."""
+    """What is static about an index: its entries in the order of the axes, and the axes of what it picks."""
 
     entries: Entries
-    order: tuple[int, ...]
     names: Names
     sizes: tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=8192)
-def planned_index(names: Names, sizes: tuple[int, ...], parts: tuple[tuple[Any, ...], ...]) -> IndexPlan:
+def planned_index(
+    names: Names, sizes: tuple[int, ...], parts: tuple[tuple[Any, ...], ...]
+) -> tuple[IndexPlan, tuple[int, ...]]:
     """Plans an index of parts, each an axis, a kind, what else is static about it, and the shape of its array.
+
+    Returns:
+        The plan, and for each of its entries which part it was.
 
     Raises:
         ValueError: If an axis is not there or indexed twice, or sizes do not fit.
@@ -156,7 +163,7 @@ def planned_index(names: Names, sizes: tuple[int, ...], parts: tuple[tuple[Any, 
     order = tuple(sorted(range(len(given)), key=lambda i: given[i].position))
     entries = tuple(given[i] for i in order)
     axes = _result_axes(names, sizes, entries, {given[i].position: part[3] for i, part in enumerate(parts)})
-    return IndexPlan(entries, order, intern_names(tuple(axes)), tuple(axes.values()))
+    return IndexPlan(entries, intern_names(tuple(axes)), tuple(axes.values())), order
 
 
 def _result_axes(

@@ -28,7 +28,7 @@ from ._axis import (
     sized_axis,
     spec_axes,
 )
-from ._base import N, NamedBase, described, like
+from ._base import N, check_named, described, like
 from ._plan import planned
 
 
@@ -50,6 +50,7 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
         >>> nym.rename(nym.zeros({"pos": 4, "embed": 2}), {"pos": "key_pos"}).shape
         (key_pos: 4, embed: 2)
     """
+    check_named(x)
     names = list(x.names)
     for old, new in renames.items():
         index = position(x.names, x.array.shape, old)
@@ -83,6 +84,7 @@ def rearrange(x: N, order: PartialAxisSpec) -> N:
         >>> nym.rearrange(x, ("embed", ..., "batch")).shape
         (embed: 4, pos: 3, batch: 2)
     """
+    check_named(x)
     if isinstance(order, str | Axis) or not isinstance(order, Iterable):
         raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {shown(order)}.")
     dims, names = _new_order(x.names, x.array.shape, tuple(order))
@@ -119,6 +121,7 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
         >>> nym.flatten_axes(x, ("heads", "head_dim"), "embed").shape
         (batch: 2, embed: 12)
     """
+    check_named(x)
     merged = tuple(x.names[i] for i in positions(x.names, x.array.shape, old_axes))
     if not merged:
         raise ValueError(f"no axes of {described(x)} to merge into {axis_name(new_axis)!r} were given")
@@ -153,6 +156,7 @@ def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
         >>> nym.unflatten_axis(x, "embed", {"heads": 3, "head_dim": 4}).shape
         (batch: 2, heads: 3, head_dim: 4)
     """
+    check_named(x)
     index, new = position(x.names, x.array.shape, axis), spec_axes(new_axes)
     sizes = tuple(one.size for one in new)
     if math.prod(sizes) != x.array.shape[index]:
@@ -192,6 +196,7 @@ def broadcast_to(x: N, axes: AxisSpec) -> N:
         >>> nym.broadcast_to(nym.ones(Embed), (Embed, Batch)).shape
         (embed: 3, batch: 2)
     """
+    check_named(x)
     wanted = spec_axes(axes)
     names, sizes = tuple(axis.name for axis in wanted), tuple(axis.size for axis in wanted)
     check_sizes((x.names, x.array.shape), (names, sizes))
@@ -224,11 +229,9 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
         >>> nym.broadcast_axis(nym.ones({"embed": 3}), nym.Axis("batch", 2)).shape
         (batch: 2, embed: 3)
     """
+    check_named(x)
     wanted = spec_axes(axes)
-    check_sizes(
-        (x.names, x.array.shape),
-        (tuple(one.name for one in wanted), tuple(one.size for one in wanted)),
-    )
+    check_sizes((x.names, x.array.shape), (tuple(one.name for one in wanted), tuple(one.size for one in wanted)))
     return broadcast_to(x, (*(one for one in wanted if one.name not in x.names), *x.axes))
 
 
@@ -304,8 +307,7 @@ def _rows(function: str, axis: AxisSelector, arrays: Iterable[N], but: str | Non
     if not rows:
         raise ValueError(f"`{function}` along {axis_name(axis)!r} needs at least one array")
     for x in rows:
-        if not isinstance(x, NamedBase):
-            raise TypeError(f"`{function}` takes named arrays, not {shown(x)}.")
+        check_named(x)
     return [_same_axes(function, x, rows[0], but) for x in rows]
 
 
@@ -340,6 +342,7 @@ def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
         >>> q.shape
         (embed: 3)
     """
+    check_named(x)
     index = position(x.names, x.array.shape, axis)
     names = x.names[:index] + x.names[index + 1 :]
     pieces = planned(_pieces, index)(x.array)
@@ -375,6 +378,7 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
         >>> tail.array
         Array([2, 3, 4], dtype=int32)
     """
+    check_named(x)
     index, pieces = position(x.names, x.array.shape, axis), tuple(map(sized_axis, new_axes))
     sizes = tuple(one.size for one in pieces)
     if sum(sizes) != x.array.shape[index]:

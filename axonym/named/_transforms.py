@@ -329,7 +329,8 @@ class _Loop(NamedTuple):
     @classmethod
     def of(cls, function: str, step: Callable[..., Any], remat: Remat, reverse: bool, unroll: int | bool) -> Self:
         """Returns the loop with these options."""
-        return cls(function, step, remat, reverse, None if unroll is True else int(unroll))
+        steps = (None if unroll else 1) if isinstance(unroll, bool) else unroll
+        return cls(function, step, remat, reverse, steps)
 
 
 def _run(

@@ -33,7 +33,7 @@ sizes = st.fixed_dictionaries({name: st.sampled_from([1, SMALL[name]]) for name 
 
 
 @given(wide=subsets, narrow=subsets, sizes=sizes)
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_broadcasting_is_by_name_alone(wide, narrow, sizes):
     x, y = drawn(wide, sizes, 0), drawn(narrow, sizes, 1)
     widest = x.names if len(x.names) >= len(y.names) else y.names
@@ -49,7 +49,7 @@ def test_broadcasting_is_by_name_alone(wide, narrow, sizes):
 
 
 @given(first=subsets, second=subsets, third=subsets)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_several_operands_broadcast_as_two_do(first, second, third):
     operands = [drawn(names, SMALL, seed) for seed, names in enumerate((first, second, third))]
     widest = max((x.names for x in operands), key=len)

@@ -137,3 +137,36 @@ def test_numpy_arrays_may_be_inside():
     assert (y + 1).array.sum() == 21 and y["a", 1].array.sum() == 12 and y.sum("a").shape == {"b": 3}
     assert y.at["a", 0].set(0.0).array.sum() == 12 and nym.dot(y, y, axis=None).item() == 55
     assert y.rearrange(("b", "a")).shape == (3, 2) and y.astype(jnp.bfloat16).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda array: nym.sum(array),
+        lambda array: nym.softmax(array, "a"),
+        lambda array: nym.argmax(array),
+        lambda array: nym.cumsum(array, "a"),
+        lambda array: nym.rename(array, {"a": "b"}),
+        lambda array: nym.rearrange(array, ("a",)),
+        lambda array: nym.flatten_axes(array, "a", "b"),
+        lambda array: nym.unflatten_axis(array, "a", {"b": 3}),
+        lambda array: nym.broadcast_to(array, {"a": 3}),
+        lambda array: nym.broadcast_axis(array, {"a": 3}),
+        lambda array: nym.unbind(array, "a"),
+        lambda array: nym.split(array, "a", [Axis("b", 3)]),
+        lambda array: nym.stack("n", [array]),
+        lambda array: nym.concatenate("a", [array]),
+        lambda array: nym.dot(array, axis="a"),
+        lambda array: nym.index(array, {"a": 0}),
+        lambda array: nym.take(array, "a", 0),
+        lambda array: nym.zeros_like(array),
+        lambda array: nym.ones_like(array),
+        lambda array: nym.full_like(array, 1.0),
+    ],
+)
+def test_functions_of_names_need_a_named_array(function):
+    for array, shown in ((np.ones(3), "an array of shape (3,)"), (jnp.ones(3), "an array of shape (3,)"), (2.0, "2.0")):
+        with pytest.raises(
+            TypeError, match=escape(f"A named array is needed, not {shown}; make one with `axonym.named")
+        ):
+            function(array)

@@ -38,7 +38,7 @@ subsets = st.sets(st.sampled_from(LETTERS)).flatmap(lambda names: st.permutation
 
 
 @given(data=st.data(), count=st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_it_is_an_einsum(data, count):
     operands = [drawn(data.draw(subsets), seed) for seed in range(count)]
     common = sorted(set(LETTERS).intersection(*(x.names for x in operands)))
@@ -167,10 +167,9 @@ def test_what_does_not_fit_says_so():
 
 @pytest.mark.parametrize("plain", [np.ones(4), jnp.ones(4), 2.0, None])
 def test_only_named_arrays_are_multiplied(plain):
-    with pytest.raises(TypeError, match=r"`dot` takes named arrays, not .*; multiply by a scalar with"):
-        nym.dot(x, plain, axis="c")
-    with pytest.raises(TypeError, match="`dot` takes named arrays, not"):
-        nym.dot(plain, x, axis="c")
+    for operands in ((x, plain), (plain, x), (plain,)):
+        with pytest.raises(TypeError, match=r"A named array is needed, not .*; make one with `axonym.named"):
+            nym.dot(*operands, axis="c")
 
 
 def test_the_gradient_has_the_names_of_the_operands():

@@ -41,6 +41,26 @@ def test_filled_arrays():
     assert nym.full(A, 7).dtype == jnp.full(2, 7).dtype and nym.full(A, 7, jnp.float32).dtype == jnp.float32
 
 
+def test_a_value_is_one_number():
+    two = nym.named(2, ())
+    assert np.array_equal(nym.full(A, two).array, [2, 2]) and np.array_equal(
+        nym.full_like(nym.ones(A), two).array, [2.0, 2.0]
+    )
+    assert nym.full(A, jnp.bfloat16(2)).dtype == jnp.bfloat16
+    for make in (
+        lambda value: nym.full(A, value),
+        lambda value: nym.full_like(nym.ones(A), value),
+        lambda value: nym.arange(A, start=value),
+        lambda value: nym.arange(A, step=value),
+        lambda value: nym.linspace(A, start=value, stop=1.0),
+        lambda value: nym.linspace(A, start=0.0, stop=value),
+    ):
+        with pytest.raises(TypeError, match=escape("A plain array of shape (2,) has no axis names")):
+            make(np.ones(2))
+        with pytest.raises(ValueError, match=escape("(a: 2) is not a scalar")):
+            make(nym.ones(A))
+
+
 def test_arrays_like_others():
     x = nym.named(np.ones((2, 3), np.int32), (A, B))
     for fn, reference in ((nym.zeros_like, jnp.zeros_like), (nym.ones_like, jnp.ones_like)):
@@ -104,6 +124,12 @@ def test_what_is_made_is_sharded_by_the_mapping(mapped, inside):
         strict=True,
     ):
         assert x.sharding.is_equivalent_to(jax.NamedSharding(mapped, jax.P(*spec)), x.ndim)
+
+
+def test_on_an_explicit_mesh_nothing_is_made_whole(explicit_mesh):
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping({"batch": "data", "embed": "model"}):
+        traced = str(jax.make_jaxpr(lambda: nym.full({"batch": 8, "embed": 4}, 2.0).array)())
+    assert "f32[8@data,4@model]" in traced and "f32[8,4]" not in traced
 
 
 def test_what_is_made_like_another_lies_where_that_does(mapped):

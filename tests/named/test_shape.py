@@ -109,7 +109,7 @@ def test_flatten_axes_refuses():
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_unflatten_axis_undoes_flatten_axes(sizes):
     new = tuple(Axis(f"n{i}", size) for i, size in enumerate(sizes))
     whole = nym.arange(Axis("whole", math.prod(sizes))).broadcast_axis(Axis("a", 2))
@@ -193,9 +193,9 @@ def test_joining_refuses(join):
     with pytest.raises(ValueError, match="axis 'b' has size 3 and size 5 in"):
         join(axis, [x, nym.ones({"a": 2, "b": 5, "c": 4})])
     for plain in (x.array, np.asarray(x), 1.0):
-        with pytest.raises(TypeError, match=f"`{join.__name__}` takes named arrays, not "):
+        with pytest.raises(TypeError, match="A named array is needed, not "):
             join(axis, [x, plain])
-        with pytest.raises(TypeError, match=f"`{join.__name__}` takes named arrays, not "):
+        with pytest.raises(TypeError, match="A named array is needed, not "):
             join(axis, [plain, x])
     with pytest.raises(TypeError, match="needs an axis; use `unbind"):
         join(axis, x)

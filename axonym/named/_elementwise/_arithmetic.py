@@ -1,5 +1,6 @@
 """Arithmetic: signs, roots, the operators of numbers, bounds, choice, and the parts of complex numbers."""
 
+from collections.abc import Callable
 from typing import Any, overload
 
 import jax
@@ -271,8 +272,10 @@ def clip(x: A, min: Any = None, max: Any = None) -> A:
         >>> nym.clip(nym.arange(nym.Axis("i", 4)), 1, 2).array
         Array([1, 1, 2, 2], dtype=int32)
     """
-    result: Any = x if min is None else maximum(x, min)
-    return result if max is None else minimum(result, max)
+    if min is not None and max is not None:
+        return _chosen(jnp.clip, x, min, max)
+    bounded: Any = x if min is None else maximum(x, min)
+    return bounded if max is None else minimum(bounded, max)
 
 
 @overload
@@ -304,6 +307,9 @@ def where(condition: Any, x: Any, y: Any) -> Any:
         >>> nym.where(i < 2, i, -1).array
         Array([ 0,  1, -1, -1], dtype=int32)
     """
-    if not any(isinstance(operand, NamedBase) for operand in (condition, x, y)):
-        return jnp.where(condition, x, y)
-    return broadcast(jnp.where, condition, x, y)
+    return _chosen(jnp.where, condition, x, y)
+
+
+def _chosen(fn: Callable[..., Any], *operands: Any) -> Any:
+    named = any(isinstance(operand, NamedBase) for operand in operands)
+    return broadcast(fn, *operands) if named else fn(*operands)
