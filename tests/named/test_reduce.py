@@ -52,7 +52,7 @@ def found() -> list[Function]:
     own = {
         name: fn
         for name, fn in vars(module).items()
-        if inspect.isfunction(fn) and fn.__module__ == module.__name__ and not name.startswith("_")
+        if inspect.isfunction(fn) and fn.__module__.startswith(module.__name__) and not name.startswith("_")
     }
     return [Function(name, fn, getattr(jnp, name, None) or getattr(jax.nn, name)) for name, fn in sorted(own.items())]
 

@@ -1,0 +1,85 @@
+"""The largest and the smallest elements, and where they lie."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from .._axis import AxisSelection, AxisSelector
+from .._base import N, NamedBase
+from .._plan import reduced, reduced_along
+
+
+def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+    """Takes the largest element along axes; see `jax.numpy.max`. Arguments as for `sum`.
+
+    Args:
+        x: Array of any axes.
+        axis: One axis, several, or None for all.
+        where: Boolean array with some of the axes of `x`; elements where it is False are left out.
+        initial: The smallest value that the result can have; the lowest of the element type with `where`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.max(nym.arange(nym.Axis("i", 4)), "i").item()
+        3
+    """
+    if where is not None and initial is None:
+        initial = _lowest(x.dtype)
+    return reduced(jnp.max, x, axis, where, initial)
+
+
+def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+    """Takes the smallest element along axes; see `jax.numpy.min`. Arguments as for `max`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.min(nym.arange(nym.Axis("i", 4)), "i").item()
+        0
+    """
+    if where is not None and initial is None:
+        initial = _highest(x.dtype)
+    return reduced(jnp.min, x, axis, where, initial)
+
+
+def _lowest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf
+    return False if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.inf
+    return True if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).max
+
+
+def argmax(x: N, axis: AxisSelector | None = None) -> N:
+    """Returns where the largest element lies along an axis; see `jax.numpy.argmax`.
+
+    Args:
+        x: Array of any axes.
+        axis: One axis, or None for the position in the flattened array.
+
+    Returns:
+        Integer array with the other axes of `x`.
+
+    Raises:
+        ValueError: If `x` lacks the axis, or an `Axis` given has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.argmax(nym.named([3, 9, 4], "i"), "i").item()
+        1
+    """
+    return reduced_along(jnp.argmax, x, axis)
+
+
+def argmin(x: N, axis: AxisSelector | None = None) -> N:
+    """Returns where the smallest element lies along an axis; see `jax.numpy.argmin`. Arguments as for `argmax`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.argmin(nym.named([3, 9, 4], "i"), "i").item()
+        0
+    """
+    return reduced_along(jnp.argmin, x, axis)

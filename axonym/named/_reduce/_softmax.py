@@ -1,0 +1,51 @@
+"""Sums of exponentials, and shares of them."""
+
+import jax
+
+from .._axis import AxisSelection
+from .._base import N, NamedBase
+from .._plan import kept, reduced
+
+
+def logsumexp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+    """Computes `log(sum(exp(x)))` along axes without overflow; see `jax.nn.logsumexp`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.logsumexp(nym.full({"i": 4}, 1000.0), "i").item()  # 1000 + log 4
+        1001.386...
+    """
+    return reduced(jax.nn.logsumexp, x, axis, where)
+
+
+def softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+    """Computes `exp(x) / sum(exp(x))` along axes without overflow; see `jax.nn.softmax`.
+
+    Args:
+        x: Array of any axes.
+        axis: One axis, several, or None for all.
+        where: Boolean array with some of the axes of `x`; elements where it is False become 0.
+
+    Returns:
+        Array with the axes of `x`.
+
+    Raises:
+        ValueError: If `x` lacks an axis, or an `Axis` given has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.softmax(nym.zeros({"i": 4}), "i").array
+        Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
+    """
+    return kept(jax.nn.softmax, x, axis, where)
+
+
+def log_softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+    """Computes `log(softmax(x))` along axes exactly; see `jax.nn.log_softmax`. Arguments as for `softmax`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.log_softmax(nym.zeros({"i": 1}), "i").array
+        Array([0.], dtype=float32)
+    """
+    return kept(jax.nn.log_softmax, x, axis, where)

@@ -1,0 +1,29 @@
+"""Whether all elements, or any, are true."""
+
+import jax.numpy as jnp
+
+from .._axis import AxisSelection
+from .._base import N, NamedBase
+from .._plan import reduced
+
+
+def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+    """Tells whether any element along axes is true; see `jax.numpy.any`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.any(nym.arange(nym.Axis("i", 4)) > 2, "i").item()
+        True
+    """
+    return reduced(jnp.any, x, axis, where)
+
+
+def all(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+    """Tells whether all elements along axes are true; see `jax.numpy.all`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.all(nym.arange(nym.Axis("i", 4)) > 2, "i").item()
+        False
+    """
+    return reduced(jnp.all, x, axis, where)
