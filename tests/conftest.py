@@ -6,8 +6,12 @@ from collections.abc import Iterator
 
 import hypothesis
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
+
+import axonym as nym
 
 
 CI = bool(os.environ.get("CI"))
@@ -57,6 +61,27 @@ def getkey() -> GetKey:
     if seed is None:
         return GetKey(0 if CI else random.randrange(2**31))
     return GetKey(int(seed))
+
+
+class Draw:
+    """Draws arrays with NumPy, which has nothing to compile."""
+
+    def __init__(self, seed: int):
+        self.random = np.random.default_rng(seed)
+
+    def __call__(self, low: float = -2.0, high: float = 2.0, /, **sizes: int) -> nym.NamedArray:
+        """An array of these axes with values from `low` to `high`."""
+        values = self.random.uniform(low, high, size=tuple(sizes.values()))
+        return nym.named(jnp.asarray(values, jnp.float32), tuple(sizes))
+
+    def integers(self, low: int, high: int, /, **sizes: int) -> nym.NamedArray:
+        """An array of these axes with integers from `low` up to but not including `high`."""
+        return nym.named(jnp.asarray(self.random.integers(low, high, size=tuple(sizes.values()))), tuple(sizes))
+
+
+@pytest.fixture
+def draw(getkey: GetKey) -> Draw:
+    return Draw(getkey.seed)
 
 
 def _mesh(axis_type: AxisType) -> Mesh:

@@ -1,8 +1,8 @@
 """Every Python block of the README and of the documentation runs, as a reader would run it, and prints what it says.
 
 The blocks of a page share their names, from top to bottom. A `text` block right after one is what it prints, and so is
-the comment after a `print(...)`. A block after a line `<!-- not run: reason -->` is left out. The reference has each
-public name once.
+the comment after a `print(...)`. A block after a line `<!-- not run: reason -->` is left out. The code in the column
+`Axonym` of a table runs as well, row by row. The reference has each public name once.
 """
 
 import ast
@@ -31,18 +31,44 @@ BLOCK = re.compile(
     r"(?P<printed>\n(?P=indent)```text\n(?P<text>(?:.*\n)*?)(?P=indent)```\n)?",
     re.MULTILINE,
 )
+TABLE = re.compile(r"^\|(?P<head>.*)\| Axonym +\|\n\|[-|: ]+\|\n(?P<rows>(?:\|.*\|\n)+)", re.MULTILINE)
+CELL = re.compile(r"(?<!\\)\|")
 COMMENT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
-NAMESPACES = ["axonym", "axonym.nn", "axonym.random", "axonym.partitioning", "axonym.mesh"]
+NAMESPACES = [
+    "axonym",
+    "axonym.axis",
+    "axonym.fft",
+    "axonym.linalg",
+    "axonym.poly",
+    "axonym.nn",
+    "axonym.random",
+    "axonym.tree",
+    "axonym.tree_util",
+    "axonym.typing",
+    "axonym.partitioning",
+    "axonym.mesh",
+]
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str | None]]:
-    """Yields the code of each block, moved down to its line in the page, and what it says that it prints."""
+    """Yields the code of each block and table, moved down to its line, and what a block says that it prints."""
     text = page.read_text()
-    for match in BLOCK.finditer(text):
-        if not match["skip"]:
+    found = [*BLOCK.finditer(text), *TABLE.finditer(text)]
+    for match in sorted(found, key=lambda match: match.start()):
+        if match.re is TABLE:
+            yield from rows(text, match)
+        elif not match["skip"]:
             code = re.sub(f"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
             printed = match["text"] if match["printed"] else "\n".join(COMMENT.findall(code)) or None
             yield "\n" * text.count("\n", 0, match.start("code")) + code, printed
+
+
+def rows(text: str, table: re.Match[str]) -> Iterator[tuple[str, None]]:
+    """Yields the code in the last column of each row of a table."""
+    line = text.count("\n", 0, table.start("rows"))
+    for below, row in enumerate(table["rows"].splitlines()):
+        for code in re.findall(r"`([^`]+)`", CELL.split(row)[-2]):
+            yield "\n" * (line + below) + code.replace("\\|", "|"), None
 
 
 def pages() -> list[Path]:
@@ -65,11 +91,10 @@ def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def public(namespace: str) -> Iterator[tuple[str, Any]]:
     """Yields the full names that a namespace re-exports, and what they stand for."""
     module = importlib.import_module(namespace)
-    for node in ast.parse(inspect.getsource(module)).body:
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                thing = getattr(module, alias.name)
-                if alias.asname == alias.name and not inspect.ismodule(thing):
+                if alias.asname == alias.name and not inspect.ismodule(thing := getattr(module, alias.name)):
                     yield f"{namespace}.{alias.name}", thing
 
 
@@ -85,7 +110,8 @@ def documented(name: str) -> Any:
 
 
 def test_reference_has_each_public_name_once():
-    names = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    text = "\n".join(page.read_text() for page in ROOT.glob("docs/api/*.md"))
+    names = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
     found = Counter(identity(name, documented(name)) for name in names)
     known = {identity(name, thing): name for space in NAMESPACES for name, thing in public(space)}
     assert not [known[one] for one in known if one not in found], "These are not in the reference."

@@ -81,14 +81,16 @@ def broadcasting(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]
 def _clash(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
     """Tells whether the shardings of operands on an Explicit mesh contradict each other, so that JAX would refuse them.
 
-    They do if a mesh axis divides two axes, or one axis is divided in two ways.
+    They do if a mesh axis divides two axes, or one axis is divided in two ways, or in one operand only.
     """
     axes_of: dict[str, Any] = {}
     name_of: dict[str, str] = {}
     for own, array in zip(operands, arrays, strict=True):
         for name, entry in zip(own, jax.typeof(array).sharding.spec, strict=False):
+            if axes_of.setdefault(name, entry) != entry:
+                return True
             for axis in () if entry is None else (entry,) if isinstance(entry, str) else entry:
-                if axes_of.setdefault(name, entry) != entry or name_of.setdefault(axis, name) != name:
+                if name_of.setdefault(axis, name) != name:
                     return True
     return False
 
@@ -108,7 +110,15 @@ def scalar(x: Any) -> Any:
 
 def operand(x: Any) -> tuple[Any, Names]:
     """Returns the array of an operand and its names: none for a scalar; see `scalar`."""
-    return (x.array, x.names) if isinstance(x, NamedBase) else (scalar(x), ())
+    return (array_of(x), x.names) if isinstance(x, NamedBase) else (scalar(x), ())
+
+
+def array_of(x: NamedBase) -> Any:
+    """Returns the plain array of a named one, known to have an axis for each name."""
+    array = x.array
+    if len(array.shape) != len(x.names):
+        check_rank(x.names, array.shape)
+    return array
 
 
 _NUMBERS = frozenset({int, float, bool, complex})
@@ -116,7 +126,7 @@ _NUMBERS = frozenset({int, float, bool, complex})
 
 def unary(fn: Callable[..., Any], x: Any) -> Any:
     """Applies an elementwise function of one operand, which may be named."""
-    return like(x, fn(x.array)) if isinstance(x, NamedBase) else fn(x)
+    return like(x, fn(array_of(x))) if isinstance(x, NamedBase) else fn(x)
 
 
 def binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
@@ -124,17 +134,18 @@ def binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
     if isinstance(x, NamedBase):
         if isinstance(y, NamedBase):
             return _binary_named(fn, x, y)
-        return like(x, fn(x.array, scalar(y)))
+        return like(x, fn(array_of(x), scalar(y)))
     if isinstance(y, NamedBase):
-        return like(y, fn(scalar(x), y.array))
+        return like(y, fn(scalar(x), array_of(y)))
     return fn(x, y)
 
 
 def _binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
     if x.names == y.names:
-        if x.array.shape != y.array.shape:
-            check_sizes((x.names, x.array.shape), (y.names, y.array.shape))
-        return like(x, fn(x.array, y.array))
+        array, other = array_of(x), y.array
+        if array.shape != other.shape:
+            check_sizes((x.names, array.shape), (y.names, other.shape))
+        return like(x, fn(array, other))
     names = common_names((x.names, x.array.shape), (y.names, y.array.shape))
     return like(x, broadcasting(fn, x.names, y.names)(x.array, y.array), names)
 

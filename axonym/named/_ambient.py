@@ -12,7 +12,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ._axis import Names
-from ._base import N, like
+from ._base import N, is_traced, like
 
 
 class Ambient(Protocol):
@@ -39,6 +39,11 @@ def constrain(x: N) -> N:
     """Returns the array with the sharding its names have under the mapping in force; as it is if there is none."""
     ambient = context.value
     return x if ambient is None or not x.names else like(x, ambient.constrain(x.array, x.names))
+
+
+def placed(x: N) -> N:
+    """Puts what a compiled function made where its names belong; within a trace that function has said so already."""
+    return x if is_traced(x.array) else constrain(x)
 
 
 def out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:

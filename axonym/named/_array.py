@@ -1,16 +1,28 @@
 """`NamedArray`: the class that users hold. Its methods are the functions of this part under their own names."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from . import _contract, _elementwise, _reduce, _shape
-from ._axis import Axis, AxisSelector, Names, axis_name, check_unique, intern_names, listed, selected
+from . import _contract, _display, _elementwise, _matrix, _reduce, _shape
+from ._align import array_of
+from ._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    Names,
+    axis_name,
+    check_unique,
+    intern_names,
+    listed,
+    positions,
+    selected,
+)
 from ._base import NamedBase, described, like, set_array, set_names
 from ._index import Items, Updates, index, take
+from ._match import AxisDescription, AxisPattern
 
 
 class NamedArray(NamedBase):
@@ -37,6 +49,13 @@ class NamedArray(NamedBase):
     """
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __class_getitem__(cls, axes: Any) -> type["NamedArray"]:
+            """Makes `Named["batch embed"]` a `NamedArray` to type checkers; at run time `Named` is no array class."""
+            ...
+
     __array_ufunc__: ClassVar[None] = None  # NumPy leaves operators to us
 
     def __init__(self, array: Any, axes: AxisSelector | Sequence[AxisSelector]) -> None:
@@ -58,11 +77,11 @@ class NamedArray(NamedBase):
 
     def __repr__(self) -> str:
         """Shows element type, axes and mesh axes, and the elements if there are at most eight."""
-        shape = getattr(self.array, "shape", None)
-        if shape is None or len(shape) != len(self.names):
-            return f"NamedArray({self.array!r}, {listed(self.names)})"
-        axes = "".join(f", {name}: {size}" for name, size in zip(self.names, shape, strict=True))
-        return f"NamedArray({self.dtype}{axes}{_placement(self.array)}{_contents(self.array)})"
+        return _display.line(self)
+
+    def _repr_html_(self) -> str:
+        """Shows the same as a table, in notebooks."""
+        return _display.table(self)
 
     def scalar(self) -> jax.Array:
         """Returns the plain array of a named array without axes.
@@ -78,9 +97,37 @@ class NamedArray(NamedBase):
         """Returns the one element as a Python number."""
         return self.array.item()
 
+    def tolist(self) -> Any:
+        """Returns the elements as nested lists of Python numbers."""
+        return self.array.tolist()
+
+    def tobytes(self) -> bytes:
+        """Returns the elements as bytes, the last axis varying fastest."""
+        return np.asarray(self.array).tobytes()
+
+    def axis_indices(self, axis: AxisSelection) -> Any:
+        """Returns the position of an axis, or those of several in a tuple."""
+        found = positions(self.names, self.array.shape, axis)
+        return found[0] if isinstance(axis, str | Axis) else found
+
+    def matches_axes(self, axes: AxisDescription) -> bool:
+        """Tells whether the axes are those described: `"batch embed ..."`, or a set of names in any order."""
+        pattern = getattr(axes, "pattern", None) or AxisPattern.of(axes)
+        return pattern.fits(self.names, tuple(self.array.shape))
+
+    @property
+    def real(self) -> Self:
+        """The real part."""
+        return _elementwise.real(self)
+
+    @property
+    def imag(self) -> Self:
+        """The imaginary part."""
+        return _elementwise.imag(self)
+
     def astype(self, dtype: Any) -> Self:
         """Returns the array with another element type."""
-        return like(self, self.array.astype(dtype))
+        return like(self, array_of(self).astype(dtype))
 
     def block_until_ready(self) -> Self:
         """Waits until the elements are computed, and returns the array."""
@@ -158,6 +205,7 @@ class NamedArray(NamedBase):
     __neg__ = _elementwise.negative
     __pos__ = _elementwise.positive
     __abs__ = _elementwise.abs
+    __divmod__ = _elementwise.divmod
     __invert__ = _elementwise.bitwise_not
 
     def __eq__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -184,6 +232,10 @@ class NamedArray(NamedBase):
         """Returns `other % self`."""
         return _elementwise.mod(other, self)
 
+    def __rdivmod__(self, other: Any) -> tuple[Self, Self]:
+        """Returns `divmod(other, self)`."""
+        return _elementwise.divmod(other, self)
+
     def __rpow__(self, other: Any) -> Self:
         """Returns `other ** self`."""
         return _elementwise.power(other, self)
@@ -204,23 +256,34 @@ class NamedArray(NamedBase):
     broadcast_axis = _shape.broadcast_axis
     broadcast_to = _shape.broadcast_to
     clip = _elementwise.clip
+    conj = conjugate = _elementwise.conj
+    copy = _elementwise.copy
+    cumprod = _reduce.cumprod
     cumsum = _reduce.cumsum
     dot = _contract.dot
+    expand = _shape.expand
+    flatten = _shape.flatten
     flatten_axes = _shape.flatten_axes
     max = _reduce.max
     mean = _reduce.mean
     min = _reduce.min
-    prod = _reduce.prod
+    prod = product = _reduce.prod
+    ptp = _reduce.ptp
+    ravel = _shape.ravel
     rearrange = _shape.rearrange
     rename = _shape.rename
     round = _elementwise.round
+    slice = _shape.slice
     sort = _reduce.sort
     split = _shape.split
+    squeeze = _shape.squeeze
     std = _reduce.std
     sum = _reduce.sum
     take = take
+    trace = _matrix.trace
     unbind = _shape.unbind
     unflatten_axis = _shape.unflatten_axis
+    updated_slice = _shape.updated_slice
     var = _reduce.var
 
 
@@ -271,23 +334,3 @@ jax.tree_util.register_pytree_with_keys(
     _unflatten,
     lambda x: ((x.array,), x.names),
 )
-
-
-def _placement(array: Any) -> str:
-    spec = getattr(getattr(array, "sharding", None), "spec", None)
-    return "" if spec is None or not any(spec) else f", {spec}"
-
-
-def _contents(array: Any) -> str:
-    if not isinstance(array, jax.Array | np.ndarray) or array.size > 8:
-        return ""
-    if isinstance(array, jax.Array) and not _readable(array):
-        return ""
-    return f", {np.array2string(np.asarray(array), separator=', ')}"
-
-
-def _readable(array: jax.Array) -> bool:
-    """Tells whether the elements can be shown: they are here, and not traced, deleted or random keys."""
-    if getattr(array, "sharding", None) is None or jnp.issubdtype(array.dtype, jax.dtypes.extended):
-        return False
-    return array.is_fully_addressable and not array.is_deleted()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ._axis import Axis, AxisSelection, AxisSelector, Names, listed, position, selected, shown
+from ._axis import Axis, AxisSelection, AxisSelector, Names, check_rank, listed, position, selected, shown
 
 
 class Shape(tuple[int, ...]):
@@ -88,12 +88,14 @@ class NamedBase:
     @property
     def shape(self) -> Shape:
         """The sizes, which also answer by name."""
-        return Shape(self.array.shape, self.names)
+        sizes = self.array.shape
+        check_rank(self.names, sizes)
+        return Shape(sizes, self.names)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The axes in order, sizes read from the array."""
-        return tuple(Axis(name, size) for name, size in zip(self.names, self.array.shape, strict=True))
+        return tuple(Axis(name, size) for name, size in self.shape.items())
 
     @property
     def dtype(self) -> Any:
@@ -113,7 +115,7 @@ class NamedBase:
     @property
     def nbytes(self) -> int:
         """The number of bytes that the elements of the whole array take."""
-        return int(self.array.nbytes)
+        return self.size * self.array.dtype.itemsize
 
     @property
     def sharding(self) -> jax.sharding.Sharding:
@@ -132,7 +134,7 @@ class NamedBase:
 
     def has_axis(self, axis: AxisSelection) -> bool:
         """Tells whether every axis selected is there, with the size given if one is."""
-        sizes = dict(zip(self.names, self.array.shape, strict=True))
+        sizes = dict(self.shape.items())
         return all(sizes.get(one.name) == one.size if isinstance(one, Axis) else one in sizes for one in selected(axis))
 
 

@@ -1,6 +1,7 @@
 """Contractions: products of arrays summed over named axes, as `dot_general` does them, without any transpose."""
 
 import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -8,39 +9,58 @@ import jax.numpy as jnp
 
 from . import _reduce
 from ._align import check_sizes
-from ._ambient import out_sharding
-from ._axis import AxisSelection, Names, PartialAxisSpec, intern_names, listed, positions, selected
-from ._base import N, check_named, like
+from ._ambient import out_sharding, resharded
+from ._axis import (
+    Axis,
+    AxisSelection,
+    Names,
+    PartialAxisSpec,
+    intern_names,
+    listed,
+    ordered,
+    positions,
+    selected,
+    shown,
+)
+from ._base import N, check_named, described, like
 from ._plan import planned
 from ._shape import rearrange
+
+
+_UNSAID: Any = object()
 
 
 def dot(
     first: N,
     /,
     *others: N,
-    axis: AxisSelection | None,
+    axis: AxisSelection | None = _UNSAID,
     precision: Any = None,
     preferred_element_type: Any = None,
     out_axes: PartialAxisSpec | None = None,
+    dot_general: Callable[..., Any] | None = None,
 ) -> N:
     """Multiplies arrays and sums over axes that all of them have; every other shared name is batched.
 
     Args:
         first: Array of any axes.
         *others: More arrays of any axes.
-        axis: The axes to sum over: one, several, `()` for an outer product, or None for all of them.
+        axis: The axes to sum over: one, several, `()` for an outer product, or None for all that any of them has. It
+            must be given.
         precision: As for `jax.lax.dot_general`.
         preferred_element_type: Element type in which the sum is kept and returned.
         out_axes: The order of the result, with `...` for the axes not named.
+        dot_general: What multiplies two arrays in place of `jax.lax.dot_general`, with the same arguments.
 
     Returns:
         Array with the axes that are not summed over. Without `out_axes` the order is `dot_general`'s own: the batched
-        axes, then those of the left operand, then those of the right one. So no transpose is ever added.
+        axes, then those of the left operand, then those of the right one. So no transpose is ever added; and with
+        `out_axes` there is none if multiplying two arrays the other way round gives that order.
 
     Raises:
-        ValueError: If an operand lacks a contracted axis, or a name has two sizes.
-        TypeError: If an operand is not a named array.
+        ValueError: If an operand lacks a contracted axis, a name has two sizes, or a `dot_general` is given for other
+            than two arrays.
+        TypeError: If an operand is not a named array, or `axis` is not given.
 
     Example:
         >>> import axonym as nym
@@ -49,31 +69,81 @@ def dot(
         (batch: 2, mlp: 4)
     """
     arrays = (first, *others)
-    for x in arrays:
-        check_named(x)
-    operands = tuple(x.names for x in arrays)
+    _check_arguments(arrays, axis)
+    operands, shapes = tuple(x.names for x in arrays), tuple(x.array.shape for x in arrays)
     chosen = axis if axis is None or type(axis) is str else selected(axis)
-    summed, names = _contraction(operands, tuple(x.array.shape for x in arrays), chosen)
-    if not others:
+    summed, names = _contraction(operands, shapes, chosen, None if out_axes is None else tuple(out_axes))
+    if len(arrays) == 1 and dot_general is None:
         result = _reduce.sum(first, summed, dtype=preferred_element_type)
-    else:
-        body = _dot_general if len(arrays) == 2 and all(set(summed) <= set(own) for own in operands) else _einsum
-        precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
-        product = planned(body, operands, summed, names, precision, preferred_element_type)
-        result = like(first, product(*(x.array for x in arrays)), names)
-    return result if out_axes is None else rearrange(result, out_axes)
+        return result if out_axes is None else rearrange(result, names)
+    return contracted(arrays, summed, names, precision, preferred_element_type, dot_general)
+
+
+def _check_arguments(arrays: tuple[Any, ...], axis: Any) -> None:
+    for x in arrays:
+        if type(x) is str or isinstance(x, Axis):
+            raise TypeError(f"`dot` takes the axes to sum over by keyword: `dot(x, y, axis={shown(x)})`.")
+        check_named(x)
+    if axis is _UNSAID:
+        shared = [name for name in arrays[0].names if all(name in x.names for x in arrays)]
+        raise TypeError(
+            "`dot` must be told what to sum over: `axis=` takes "
+            + (f"names that all operands have, here {listed(shared)}; " if shared else "names that all operands have; ")
+            + "`axis=()` sums over nothing, and `axis=None` over all axes."
+        )
+
+
+def contracted(
+    arrays: Sequence[N],
+    summed: Names,
+    names: Names,
+    precision: Any = None,
+    dtype: Any = None,
+    dot_general: Callable[..., Any] | None = None,
+) -> N:
+    """Multiplies arrays whose sizes are known to fit, sums over the names given, and puts the others in order.
+
+    Raises:
+        ValueError: If a `dot_general` is given for what one product of two arrays cannot do.
+    """
+    operands = tuple(x.names for x in arrays)
+    plain = [x.array for x in arrays]
+    precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
+    shared = all(set(summed) <= set(own) for own in operands)
+    if dot_general is not None:
+        if len(arrays) != 2 or not shared:
+            known = " and ".join(map(described, arrays))
+            raise ValueError(f"a `dot_general` multiplies two arrays and sums over what both of them have, not {known}")
+        # It may hold arrays of its own, so that no compiled function can be kept for it.
+        left, right = plain
+        product = _dot_general((operands[0], operands[1]), summed, names, precision, dtype, left, right, dot_general)
+        return like(arrays[0], product, names)
+    body = _sum if len(arrays) == 1 else _dot_general if len(arrays) == 2 and shared else _einsum
+    return like(arrays[0], planned(body, operands, summed, names, precision, dtype)(*plain), names)
 
 
 @functools.lru_cache(maxsize=8192)
 def _contraction(
-    operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], axis: AxisSelection | None
+    operands: tuple[Names, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    axis: AxisSelection | None,
+    out_axes: tuple[Any, ...] | None,
 ) -> tuple[Names, Names]:
-    """Returns the names summed over and those of the result: first the batched ones, then those of each operand."""
+    """Returns the names summed over, and those of the result in order."""
     summed = _summed(operands, shapes, axis)
     check_sizes(*zip(operands, shapes, strict=True))
+    names = natural_order(operands, summed)
+    if out_axes is not None:
+        sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
+        names = ordered(names, tuple(sizes[name] for name in names), out_axes)
+    return summed, intern_names(names)
+
+
+def natural_order(operands: tuple[Names, ...], summed: Collection[str]) -> Names:
+    """Returns the names left in the order of `dot_general`: first the batched ones, then those of each operand."""
     left = [name for names in operands for name in names if name not in summed]
     batched = [name for name in dict.fromkeys(left) if left.count(name) > 1]
-    return summed, intern_names((*batched, *(name for name in left if name not in batched)))
+    return (*batched, *(name for name in left if name not in batched))
 
 
 def _summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], axis: AxisSelection | None) -> Names:
@@ -87,6 +157,14 @@ def _summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], ax
     return tuple(operands[0][i] for i in found[0])
 
 
+def _sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:
+    own = operands[0]
+    dtype = x.dtype if dtype is None else dtype
+    total = jnp.sum(x, tuple(map(own.index, summed)), dtype) if summed else x.astype(dtype)
+    left = [name for name in own if name not in summed]
+    return resharded(total if left == list(names) else jnp.transpose(total, tuple(map(left.index, names))), names)
+
+
 def _dot_general(
     operands: tuple[Names, Names],
     summed: Names,
@@ -95,21 +173,31 @@ def _dot_general(
     dtype: Any,
     x: Any,
     y: Any,
+    product: Callable[..., Any] | None = None,
 ) -> Any:
+    """Multiplies two arrays in the order that needs no transpose, if there is one."""
     left, right = operands
-    sizes = {**dict(zip(left, x.shape, strict=True)), **dict(zip(right, y.shape, strict=True))}
     batched = tuple(name for name in names if name in left and name in right)
+    order, turned = (
+        (*batched, *(name for own in both for name in own if name not in batched and name not in summed))
+        for both in ((left, right), (right, left))
+    )
+    if product is None and turned == names != order and not isinstance(precision, tuple):
+        left, right, x, y, order = right, left, y, x, turned
+    sizes = {**dict(zip(left, x.shape, strict=True)), **dict(zip(right, y.shape, strict=True))}
     contracting = tuple(map(left.index, summed)), tuple(map(right.index, summed))
     batch = tuple(map(left.index, batched)), tuple(map(right.index, batched))
     common = jnp.result_type(x, y)
-    return jax.lax.dot_general(
+    sharding = out_sharding(order, tuple(sizes[name] for name in order))
+    result = (product or jax.lax.dot_general)(
         x.astype(common),
         y.astype(common),
         (contracting, batch),
         precision=precision,
         preferred_element_type=dtype,
-        out_sharding=out_sharding(names, tuple(sizes[name] for name in names)),
+        **({} if sharding is None else {"out_sharding": sharding}),
     )
+    return result if order == names else jnp.transpose(result, tuple(map(order.index, names)))
 
 
 def _einsum(

@@ -5,15 +5,15 @@ name, stand in front, and the function is expected to run over them.
 """
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._align import common_names, lined_up
 from ._ambient import resharded
-from ._axis import AxisSelection, AxisSelector, Names, check_unique, intern_names, positions, selected
+from ._axis import AxisSelection, AxisSelector, Names, check_unique, intern_names, listed, positions, selected
 from ._base import N, check_named, like
 from ._plan import planned
 
@@ -63,10 +63,16 @@ def _laid_out(
     """Returns the core names of each operand, the loop names, and all names of each result."""
     dims = [positions(names, sizes, core) for (names, sizes), core in zip(operands, cores, strict=True)]
     loop = common_names(*(_left(operand, at) for operand, at in zip(operands, dims, strict=True)))
+    taken = tuple(tuple(names[i] for i in at) for (names, _), at in zip(operands, dims, strict=True))
+    for (names, sizes), core in zip(operands, taken, strict=True):
+        if both := set(core) & set(loop):
+            raise ValueError(
+                f"axis {min(both)!r} of {listed(names, sizes)} takes part, and another array has it beside; `rename` it"
+            )
     results = tuple(intern_names((*loop, *out)) for out in outs)
     for names in results:
         check_unique(names)
-    return tuple(tuple(names[i] for i in at) for (names, _), at in zip(operands, dims, strict=True)), loop, results
+    return taken, loop, results
 
 
 def _left(operand: Operand, dims: tuple[int, ...]) -> Operand:
@@ -91,21 +97,23 @@ def _run(
         return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
     runner: Any = run
-    if any(any(jax.typeof(array).sharding.spec) for array in arrays):
-        # On an Explicit mesh most functions of core axes have no rule for shardings; the compiler has one for all.
-        runner = jax.sharding.auto_axes(run, out_sharding=_loop_shardings(arrays, len(loop), results))
+    mesh = jax.typeof(arrays[0]).sharding.mesh
+    if AxisType.Explicit in mesh.axis_types:
+        # Most functions of core axes have no rule for the shardings of an Explicit mesh; the compiler has one for all.
+        spec = loop_spec(zip(operands, given, strict=True), loop)
+        specs = (PartitionSpec(*spec, *(None for _ in names[len(loop) :])) for names in results)
+        runner = jax.sharding.auto_axes(run, out_sharding=tuple(NamedSharding(mesh, one) for one in specs))
     return tuple(resharded(array, names) for array, names in zip(runner(*arrays), results, strict=True))
 
 
-def _loop_shardings(arrays: Sequence[Any], loops: int, results: tuple[Names, ...]) -> tuple[NamedSharding, ...]:
-    """Returns the shardings of results whose loop axes are sharded as those of the operands are."""
-    entries: list[Any] = [None] * loops
+def loop_spec(operands: Iterable[tuple[Names, Any]], loop: Names) -> tuple[Any, ...]:
+    """Returns the spec of loop axes that are sharded as those of the operands are, each given by names and array."""
+    found: dict[str, Any] = {}
     taken: set[str] = set()
-    for array in arrays:
-        for dim, entry in enumerate(tuple(jax.typeof(array).sharding.spec)[:loops]):
+    for names, array in operands:
+        for name, entry in zip(names, jax.typeof(array).sharding.spec, strict=False):
             axes = set() if entry is None else {entry} if isinstance(entry, str) else set(entry)
-            if axes and entries[dim] is None and not axes & taken:
-                entries[dim] = entry
+            if axes and name in loop and name not in found and not axes & taken:
+                found[name] = entry
                 taken |= axes
-    mesh = jax.typeof(arrays[0]).sharding.mesh
-    return tuple(NamedSharding(mesh, PartitionSpec(*entries, *(None for _ in names[loops:]))) for names in results)
+    return tuple(found.get(name) for name in loop)

@@ -6,20 +6,17 @@ a call with known names does no planning at all; inside a trace it is inlined an
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 
-from ._align import check_sizes, lined_up
+from ._align import array_of, check_sizes, lined_up
 from ._ambient import resharded, undivided
 from ._axis import (
     AxisSelection,
     AxisSelector,
     Names,
-    check_once,
     check_rank,
-    intern_names,
-    listed,
     position,
     positions,
     selected,
@@ -100,7 +97,7 @@ def reduced_along(fn: Callable[..., Any], x: N, axis: AxisSelector | None) -> N:
     """Applies a positional function that removes one axis, or all of them for None."""
     check_named(x)
     if axis is None:
-        return like(x, planned(_flat, fn)(x.array), ())
+        return like(x, planned(_flat, fn)(array_of(x)), ())
     index = position(x.names, x.array.shape, axis)
     return like(x, planned(_applied, fn, index)(x.array), x.names[:index] + x.names[index + 1 :])
 
@@ -119,74 +116,3 @@ def along(fn: Callable[..., Any], x: N, axis: AxisSelector, **options: Hashable)
 def _along(fn: Callable[..., Any], names: Names, index: int, *rest: Any) -> Any:
     *options, array = rest
     return resharded(fn(undivided(array, (index,)), axis=index, **dict(options)), names)
-
-
-class IndexEntry(NamedTuple):
-    """What is static about the index of one axis: its kind, and the names or bounds that go with it."""
-
-    position: int
-    kind: str  # "scalar", "slice", "window" or "array"
-    detail: Any  # (), (start, stop, step), a length or the names of the index array
-
-
-Entries: TypeAlias = tuple[IndexEntry, ...]
-
-
-class IndexPlan(NamedTuple):
-    """What is static about an index: its entries in the order of the axes, and the axes of what it picks."""
-
-    entries: Entries
-    names: Names
-    sizes: tuple[int, ...]
-
-
-@functools.lru_cache(maxsize=8192)
-def planned_index(
-    names: Names, sizes: tuple[int, ...], parts: tuple[tuple[Any, ...], ...]
-) -> tuple[IndexPlan, tuple[int, ...]]:
-    """Plans an index of parts, each an axis, a kind, what else is static about it, and the shape of its array.
-
-    Returns:
-        The plan, and for each of its entries which part it was.
-
-    Raises:
-        ValueError: If an axis is not there or indexed twice, or sizes do not fit.
-    """
-    given = [IndexEntry(position(names, sizes, selector), kind, detail) for selector, kind, detail, _ in parts]
-    check_once(tuple(names[entry.position] for entry in given))
-    for entry in given:
-        if entry.kind == "window" and not 0 <= entry.detail <= sizes[entry.position]:
-            raise ValueError(
-                f"a `dslice` of {entry.detail} elements does not fit into axis {names[entry.position]!r} of "
-                f"{listed(names, sizes)}"
-            )
-    order = tuple(sorted(range(len(given)), key=lambda i: given[i].position))
-    entries = tuple(given[i] for i in order)
-    axes = _result_axes(names, sizes, entries, {given[i].position: part[3] for i, part in enumerate(parts)})
-    return IndexPlan(entries, intern_names(tuple(axes)), tuple(axes.values())), order
-
-
-def _result_axes(
-    names: Names, sizes: tuple[int, ...], entries: Entries, shapes: dict[int, tuple[int, ...]]
-) -> dict[str, int]:
-    """Returns the axes left in place, and those of index arrays where the first axis that brings them stood."""
-    lengths, picked = list(sizes), {}
-    for at, kind, detail in entries:
-        if kind == "slice":
-            lengths[at] = len(range(sizes[at])[slice(*detail)])
-        elif kind == "window":
-            lengths[at] = detail
-        else:
-            picked[at] = detail, shapes[at]
-    brought = {name for own, _ in picked.values() for name in own}
-    for at, kind, _ in entries:
-        if kind != "array" and names[at] in brought:
-            raise ValueError(
-                f"axis {names[at]!r} of {listed(names, sizes)} is indexed by itself and by an index array that has it"
-            )
-    kept = [at for at in range(len(names)) if at not in picked]
-    check_sizes((tuple(names[at] for at in kept), tuple(lengths[at] for at in kept)), *picked.values())
-    axes: dict[str, int] = {}
-    for at, name in enumerate(names):
-        axes |= zip(*picked.get(at, ((name,), (lengths[at],))), strict=True)
-    return axes

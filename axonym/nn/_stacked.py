@@ -1,5 +1,6 @@
 """One block applied many times: the parameters of all layers in one array, scanned over a layer axis."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..named._array import NamedArray
-from ..named._axis import Axis
+from ..named._axis import Axis, shown
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._parameters import check_input
 
@@ -135,6 +136,27 @@ class Stacked(eqx.Module, Generic[M]):
     def unstacked(self) -> list[M]:
         """Returns all layers as modules of their own."""
         return [self.get_layer(index) for index in range(self.Block.size)]
+
+    def map_layers(self, fn: Callable[..., Any], *others: "Stacked[Any]") -> "Stacked[Any]":
+        """Returns the layers with a function applied to each, which is vectorised over the layer axis.
+
+        Args:
+            fn: Function of a layer, and of the layer in its place in each of the others, that returns a layer.
+            *others: More stacked layers, as many as these.
+
+        Raises:
+            TypeError: If one of the others is not a `Stacked`.
+            ValueError: If the layer axes differ.
+        """
+        for other in others:
+            if not isinstance(other, Stacked):
+                raise TypeError(
+                    f"The layers along {self.Block} go with those of another `Stacked`, not {shown(other)}."
+                )
+            if other.Block != self.Block:
+                raise ValueError(f"layers along {self.Block} do not go with layers along {other.Block}")
+        mapped = vmap(fn, self.Block)(self.stacked, *(other.stacked for other in others))
+        return dataclasses.replace(self, stacked=mapped)
 
 
 def _called(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -19,6 +19,9 @@ from ._shard import (
     shard as shard,
     shard_with_axis_mapping as shard_with_axis_mapping,
 )
+from ._shard_map import (
+    shard_map as shard_map,
+)
 from ._spec import (
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,

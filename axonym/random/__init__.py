@@ -1,10 +1,49 @@
 """Random named arrays: what `jax.random` draws for the same key and sizes, with names, sharded as the mapping says."""
 
-from ._sample import (
-    bernoulli as bernoulli,
-    categorical as categorical,
+from ._continuous import (
+    cauchy as cauchy,
+    generalized_normal as generalized_normal,
+    gumbel as gumbel,
+    laplace as laplace,
+    logistic as logistic,
+    lognormal as lognormal,
     normal as normal,
-    split as split,
+    t as t,
+    triangular as triangular,
     truncated_normal as truncated_normal,
     uniform as uniform,
+)
+from ._discrete import (
+    bernoulli as bernoulli,
+    binomial as binomial,
+    categorical as categorical,
+    geometric as geometric,
+    poisson as poisson,
+    rademacher as rademacher,
+    randint as randint,
+)
+from ._keys import (
+    split as split,
+)
+from ._positive import (
+    beta as beta,
+    chisquare as chisquare,
+    exponential as exponential,
+    f as f,
+    gamma as gamma,
+    loggamma as loggamma,
+    maxwell as maxwell,
+    pareto as pareto,
+    rayleigh as rayleigh,
+    wald as wald,
+    weibull_min as weibull_min,
+)
+from ._structured import (
+    ball as ball,
+    choice as choice,
+    dirichlet as dirichlet,
+    multinomial as multinomial,
+    multivariate_normal as multivariate_normal,
+    orthogonal as orthogonal,
+    permutation as permutation,
 )

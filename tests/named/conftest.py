@@ -1,36 +1,13 @@
-"""What tests of named arrays share: random arrays, a mapping in force on each mesh, and a look into traced programs."""
+"""What tests of named arrays share: a mapping in force on each mesh, and a look into traced programs."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 import axonym as nym
-
-
-class Draw:
-    """Draws arrays with NumPy, which has nothing to compile."""
-
-    def __init__(self, seed: int):
-        self.random = np.random.default_rng(seed)
-
-    def __call__(self, low: float = -2.0, high: float = 2.0, /, **sizes: int) -> nym.NamedArray:
-        """An array of these axes with values from `low` to `high`."""
-        values = self.random.uniform(low, high, size=tuple(sizes.values()))
-        return nym.named(jnp.asarray(values, jnp.float32), tuple(sizes))
-
-    def integers(self, low: int, high: int, /, **sizes: int) -> nym.NamedArray:
-        """An array of these axes with integers from `low` up to but not including `high`."""
-        return nym.named(jnp.asarray(self.random.integers(low, high, size=tuple(sizes.values()))), tuple(sizes))
-
-
-@pytest.fixture
-def draw(getkey: Any) -> Draw:
-    return Draw(getkey.seed)
 
 
 @pytest.fixture

@@ -65,10 +65,11 @@ def test_what_is_made_is_constrained_and_array_maths_is_not(asked):
     nym.zeros({"a": 2})
     nym.arange(Axis("b", 3))
     nym.linspace(Axis("c", 3), start=0.0, stop=1.0)
-    assert asked.constrained == [("a",), ("b",), ("c",)]
+    made = list(asked.constrained)
+    assert list(dict.fromkeys(made)) == [("a",), ("b",), ("c",)]
     nym.exp(x) + x.sum("a") * 2
     nym.dot(x, x, axis="a").rearrange(("b",))
-    assert len(asked.constrained) == 3
+    assert asked.constrained == made
 
 
 def test_another_value_in_force_is_traced_anew_and_the_same_one_is_not():

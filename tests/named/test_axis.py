@@ -161,3 +161,23 @@ def test_a_partial_order_keeps_what_it_does_not_name(order, cut, rest):
     middle = [name for name in "abcd" if name not in (*front, *back)]
     assert x.rearrange((*front, ..., *back)).names == (*front, *middle, *back)
     assert x.rearrange(order).shape == {name: x.shape[name] for name in order}
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ("embed", True),
+        (Embed, True),
+        (Axis("embed", 4), False),
+        ("x", False),
+        (("batch", "embed"), True),
+        (("embed", "x"), False),
+        (("x", "embed"), False),
+        ((Batch, Axis("embed", 4)), False),
+        ({"batch": 2, "embed": None}, True),
+        ({"batch": 3}, False),
+        ((), True),
+    ],
+)
+def test_has_axis_is_of_all_axes_selected(selection, expected):
+    assert nym.ones((Batch, Embed)).has_axis(selection) is expected

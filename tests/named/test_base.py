@@ -109,9 +109,9 @@ def test_where_an_array_lies(mapped):
 
 def test_a_transformation_that_knows_no_names_is_noticed():
     y = nym.ones({"a": 2, "b": 3})
-    assert jax.vmap(lambda row: row * 2)(y).shape == {"a": 2, "b": 3}  # what keeps the axes as they are goes well
     text = escape("an array of shape (3,) bears the names (a, b): `jax.vmap`")
     for wrong in (
+        lambda row: row * 2,
         lambda row: row.sum("a"),
         lambda row: row.sum(),
         lambda row: nym.softmax(row, "b"),

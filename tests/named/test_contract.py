@@ -1,6 +1,6 @@
 """`dot`: what it sums and batches, the order of the result, what it costs, and what it refuses."""
 
-from re import escape
+from re import escape, findall
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +104,57 @@ def test_two_operands_take_one_dot_general_and_nothing_else(equations):
     assert equations(lambda x, y: nym.dot(x, y, axis=()), x, y) == [("dot_general", (3, 4, 2, 2))]
     reordered = equations(lambda x, y: nym.dot(x, y, axis="c", out_axes=("d", ...)), x, y)
     assert reordered == [("dot_general", (3, 2, 2)), ("transpose", (2, 3, 2))]
+
+
+@pytest.mark.parametrize("names", [("b", "a", "d"), ("b", "d", "a")])
+def test_the_order_of_the_operands_adds_no_transpose(names, equations):
+    for operands in ((x, y), (y, x)):
+        order = ["dot_general"]
+        assert [name for name, _ in equations(lambda *o: nym.dot(*o, axis="c"), *operands)] == order
+        assert [name for name, _ in equations(lambda *o: nym.dot(*o, axis="c", out_axes=names), *operands)] == order
+        result = nym.dot(*operands, axis="c", out_axes=names)
+        assert result.names == names and np.allclose(result.array, einsum(operands, result), atol=1e-5)
+
+
+def test_each_operand_keeps_its_own_precision():
+    def precision(**options):
+        operands = drawn("ab", 1), drawn("bc", 2)
+        traced = jax.make_jaxpr(lambda *o: nym.dot(*o, axis="b", precision=["default", "highest"], **options))(
+            *operands
+        )
+        return findall(r"Precision\.(\w+)", str(traced))
+
+    assert precision() == precision(out_axes=("c", "a")) == ["DEFAULT", "HIGHEST"]
+
+
+def test_another_dot_general_may_multiply():
+    calls = []
+
+    def halved(x, y, dimension_numbers, precision=None, preferred_element_type=None, **options):
+        calls.append((x.shape, y.shape, dimension_numbers))
+        options |= {"precision": precision, "preferred_element_type": preferred_element_type}
+        return jax.lax.dot_general(x, y, dimension_numbers, **options) / 2
+
+    for out_axes in (None, ("b", "d", "a")):
+        result = nym.dot(x, y, axis="c", dot_general=halved, out_axes=out_axes)
+        assert np.allclose(result.array * 2, einsum([x, y], result), atol=1e-5)
+    assert calls == [((2, 3, 4), (4, 3, 2), (((2,), (0,)), ((1,), (1,))))] * 2
+    assert result.names == ("b", "d", "a")
+    jitted = jax.jit(lambda x, y: x.dot(y, axis="c", dot_general=halved))(x, y)
+    assert np.allclose(jitted.array * 2, einsum([x, y], jitted), atol=1e-5)
+    for operands, axis in (((x,), "c"), ((x, y, z), "c"), ((x, y), None)):
+        with pytest.raises(ValueError, match=r"a `dot_general` multiplies two arrays and sums over what both .*\(a: 2"):
+            nym.dot(*operands, axis=axis, dot_general=halved)
+
+
+def test_what_to_sum_over_is_said():
+    with pytest.raises(TypeError, match=escape("`axis=` takes names that all operands have, here (b, c); `axis=()`")):
+        nym.dot(x, y)
+    with pytest.raises(TypeError, match=escape("`axis=` takes names that all operands have; `axis=()` sums over noth")):
+        drawn("a", 1).dot(drawn("b", 1))
+    for axis in ("c", Axis("c", 4)):
+        with pytest.raises(TypeError, match=escape(f"by keyword: `dot(x, y, axis={axis!r})`")):
+            nym.dot(x, y, axis)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

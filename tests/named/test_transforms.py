@@ -34,45 +34,6 @@ def slices(x, axis="b"):
     return x.unbind(axis)
 
 
-def test_vmap_is_a_loop_over_slices():
-    mapped = nym.vmap(lambda row, factor: row.sum("c") * factor, "b")(x, v)
-    expected = nym.stack("b", [row.sum("c") * factor for row, factor in zip(slices(x), slices(v), strict=True)])
-    assert mapped.names == ("b", "a") and same(mapped, expected)
-    assert same(nym.vmap(lambda row: row, Axis("b", 3))(x), x.rearrange(("b", ...)))
-
-
-def test_vmap_over_several_axes_puts_the_first_outermost():
-    for axes in (("a", "c"), ["a", Axis("c", 4)], iter(("a", "c"))):
-        mapped = nym.vmap(lambda row: nym.softmax(row, "b"), axes)(x)
-        assert same(mapped, nym.softmax(x, "b").rearrange(("a", "c", "b")))
-    fn = lambda row: row  # noqa: E731
-    assert nym.vmap(fn, ()) is fn
-
-
-def test_what_lacks_the_axis_is_given_whole():
-    w = nym.ones({"c": 4})
-    seen = []
-
-    def fn(row, w, number, text, *, key=None):
-        seen.append((row.names, w.names, number, text, key))
-        return row * w
-
-    result = nym.vmap(fn, "b")(x, w, 2, "text", key={"nested": (None, 3.5)})
-    assert same(result, x.rearrange(("b", ...)))
-    assert seen == [(("a", "c"), ("c",), 2, "text", {"nested": (None, 3.5)})]
-
-
-def test_plain_arrays_take_part_along_their_first_axis():
-    plain = jnp.arange(6.0).reshape(3, 2)
-    for array in (plain, np.asarray(plain)):
-        result, sums = nym.vmap(lambda factor, row: (factor, row.sum()), "b")(v, array)
-        assert same(result, v) and isinstance(sums, jax.Array) and np.array_equal(sums, plain.sum(1))
-    scalar = jnp.float32(2)
-    assert same(nym.vmap(lambda factor, scale: factor * scale, "b")(v, scalar), v * 2)
-    keys = jax.random.split(jax.random.key(0), 3)
-    assert nym.vmap(lambda key: jax.random.uniform(key, (2,)), Axis("b", 3))(keys).shape == (3, 2)
-
-
 def test_default_says_which_plain_arrays_take_part():
     whole = jnp.arange(5.0)
     result = nym.vmap(lambda factor, row: (factor, row.sum()), "b", default=lambda array: False)(v, whole)
@@ -107,13 +68,6 @@ def test_an_axis_with_a_size_needs_no_argument():
     assert nym.vmap(lambda: nym.ones({"c": 2}), Axis("b", 3))().shape == {"b": 3, "c": 2}
     assert nym.fold(lambda carry: carry * 2, Axis("b", 3))(1.0) == 8
     assert nym.map(lambda: nym.named(1, ()), Axis("b", 3))().shape == {"b": 3}
-
-
-def test_vmap_goes_through_jit_and_grad():
-    fn = nym.vmap(lambda row, factor: (row * factor).sum("c"), "b")
-    assert same(jax.jit(fn)(x, v), fn(x, v))
-    gradient = jax.grad(lambda x: (fn(x, v) ** 2).sum().scalar())(x)
-    assert same(gradient, jax.grad(lambda x: (((x * v).sum("c")) ** 2).sum().scalar())(x))
 
 
 def step(carry, row, factor):
@@ -312,7 +266,7 @@ def test_errors_name_the_function_and_the_axis(transform):
     ):
         transform(fn, "z")(*first, jnp.ones(2), jnp.ones(3))
     with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 0"):
-        transform(fn, 0)(*first, x) if transform is not nym.vmap else transform(fn, (0,))(x)
+        transform(fn, 0)(*first, x)
 
 
 def test_a_result_that_has_the_axis_already():
@@ -331,37 +285,8 @@ def test_what_a_body_must_return():
     for wrong in (lambda carry, row: carry, lambda carry, row: (carry, row, row), lambda carry, row: [carry, row]):
         with pytest.raises(TypeError, match="given to `scan` must return a pair: the next carry and a result"):
             nym.scan(wrong, "b")(zero, x)
-    with pytest.raises(TypeError, match="carry"):
+    with pytest.raises(TypeError, match="the same axes, in the same order"):
         nym.fold(lambda carry, row: carry.rearrange(("c", "a")), "b")(zero, x)
-
-
-@pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
-def test_on_a_mesh_a_mapped_axis_stays_sharded(mapped, inside, draw):
-    run = jax.jit if inside else lambda fn: fn
-    y, w = draw(batch=8, pos=4, embed=4), draw(embed=4)
-    expected = y * 2 + w
-    fn = lambda row, w: nym.auto_sharded(row * 2 + w)  # noqa: E731
-    for axis, names, spec in (
-        ("batch", ("batch", "pos", "embed"), ("data", None, "model")),
-        ("pos", ("pos", "batch", "embed"), (None, "data", "model")),
-        (("batch", "pos"), ("batch", "pos", "embed"), ("data", None, "model")),
-    ):
-        result = run(nym.vmap(fn, axis))(*nym.shard((y, w)))
-        assert same(result, expected.rearrange(names))
-        assert result.sharding.is_equivalent_to(jax.NamedSharding(mapped, jax.P(*spec)), 3)
-
-
-def test_on_an_auto_mesh_constraints_inside_divide_the_axis(auto_mesh):
-    with jax.set_mesh(auto_mesh), nym.axis_mapping({"batch": "data", "embed": "model"}):
-        whole = nym.named(jnp.ones((8, 4)), ("batch", "embed"))
-        result = jax.jit(nym.vmap(nym.auto_sharded, "batch"))(whole)
-        assert result.sharding.spec == jax.P("data", "model")
-
-
-def test_on_a_mesh_vmap_gathers_nothing(mapped, draw):
-    y = nym.shard(draw(batch=8, embed=4))
-    compiled = jax.jit(nym.vmap(lambda row: nym.auto_sharded(nym.exp(row)), "batch")).lower(y).compile().as_text()
-    assert "all-gather" not in compiled and "all-reduce" not in compiled and "all-to-all" not in compiled
 
 
 @pytest.mark.parametrize("axis", ["batch", "pos"])
@@ -387,3 +312,50 @@ def test_a_carry_is_sharded_by_its_names_from_the_first_step_on(mesh):
             total = compiled(lambda start, x: nym.fold(lambda carry, row: carry + row, "layers")(start, x))(start, x)
             assert total.sharding.spec == P("data", "model")
             np.testing.assert_array_equal(np.asarray(total), np.full((8, 4), 3.0))
+
+
+def test_loops_over_several_axes_are_nested_the_first_outermost():
+    for axes in (("a", "b"), ["b", Axis("a", 2)]):
+        order = tuple(getattr(axis, "name", axis) for axis in axes)
+        mapped = nym.map(lambda row: nym.softmax(row, "c"), axes)(x)
+        assert same(mapped, nym.softmax(x, "c").rearrange((*order, "c")))
+        total, partial = nym.scan(lambda carry, row: (carry + row.sum(), carry), axes)(nym.named(0.0, ()), x)
+        sums = np.asarray(x.sum("c").rearrange(order).array)
+        before = np.concatenate([[0.0], np.cumsum(sums)[:-1]]).reshape(sums.shape)
+        assert total.item() == 276 and partial.names == order and np.array_equal(partial.array, before)
+    backwards = nym.fold(lambda carry, row: carry * 0.5 + row, ("a", "b"), reverse=True)(nym.zeros({"c": 4}), x)
+    expected = nym.zeros({"c": 4})
+    for row in (x["a", i, "b", j] for i in (1, 0) for j in (2, 1, 0)):
+        expected = expected * 0.5 + row
+    assert same(backwards, expected)
+
+
+def test_nested_loops_are_compiled_once():
+    traced = []
+
+    def body(row):
+        traced.append(1)
+        return row
+
+    for _ in range(2):
+        nym.map(body, ("a", "b"))(x)
+        once = len(traced)
+    assert once <= 2
+
+
+def test_an_axis_without_elements():
+    empty = nym.zeros({"b": 0, "c": 2})
+    assert nym.map(lambda row: row.sum(), "b")(empty).shape == {"b": 0}
+    carry, rows = nym.scan(lambda carry, row: (carry + row, row * 2), "b")(nym.ones({"c": 2}), empty)
+    assert same(carry, nym.ones({"c": 2})) and rows.shape == {"b": 0, "c": 2}
+
+
+def test_a_step_keeps_the_axes_of_the_carry():
+    for wrong, after in (
+        (lambda carry, row: carry + row, r"a named array \(a: 2, c: 4\)"),
+        (lambda carry, row: carry.array, r"an array of shape \(\)"),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"The carry of `fold` is a named array \(\) before a step and {after} after"
+        ):
+            nym.fold(wrong, "b")(nym.named(0.0, ()), x)

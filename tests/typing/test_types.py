@@ -129,12 +129,17 @@ def add(carry: NamedArray, row: NamedArray) -> NamedArray:
     return carry + row
 
 
+def total(row: NamedArray) -> NamedArray:
+    return row.sum()
+
+
 def test_transforms():
     assert_type(nym.vmap(scale, "a")(x, 2.0), NamedArray)
     assert_type(nym.vmap(scale, ("a", B))(x, 2.0), NamedArray)
     assert_type(nym.scan(step, "a")(v, x), tuple[NamedArray, NamedArray])
     assert_type(nym.fold(add, "a")(v, x), NamedArray)
     assert_type(nym.map(scale, "a")(x, 2.0), NamedArray)
+    assert_type(nym.value_and_grad(total)(x), tuple[NamedArray, Any])
 
 
 def test_array_methods():
@@ -143,3 +148,45 @@ def test_array_methods():
     assert_type(x.sum().item(), Any)
     assert_type(float(x.sum()), float)
     assert_type(bool(x.sum() > 0), bool)
+
+
+def loss(x: NamedArray) -> NamedArray:
+    return (x * x).sum()
+
+
+def test_pairs_and_choices():
+    assert_type(nym.frexp(x), tuple[NamedArray, NamedArray])
+    assert_type(nym.divmod(x, 2.0), tuple[NamedArray, NamedArray])
+    assert_type(divmod(x, 2.0), tuple[NamedArray, NamedArray])
+    assert_type(nym.add(plain, 1.0), jax.Array)
+    assert_type(nym.isclose(x, v), NamedArray)
+    assert_type(nym.nan_to_num(x), NamedArray)
+
+
+def test_more_operations():
+    assert_type(nym.einsum("a b, b -> a", x, v), NamedArray)
+    assert_type(x.rearrange("a b -> b a"), NamedArray)
+    assert_type(nym.quantile(x, 0.5, "b"), NamedArray)
+    assert_type(nym.top_k(x, "b", 2), tuple[NamedArray, NamedArray])
+    assert_type(nym.roll(x, 1, "b"), NamedArray)
+    assert_type(nym.pad(x, {"b": 1}), NamedArray)
+    assert_type(nym.tril(x, "a", "b"), NamedArray)
+    assert_type(nym.allclose(x, x), NamedArray)
+    assert_type(x.squeeze(), NamedArray)
+    assert_type(x.matches_axes("a ..."), bool)
+    assert_type(nym.unique(x, Axis("n", 2)), NamedArray)
+
+
+def test_namespaces():
+    square = nym.ones({"i": 2, "j": 2})
+    key = jax.random.key(0)
+    assert_type(nym.linalg.inv(square + nym.eye(Axis("i", 2), Axis("j", 2)), "i", "j"), NamedArray)
+    assert_type(nym.linalg.slogdet(square, "i", "j"), tuple[NamedArray, NamedArray])
+    assert_type(nym.fft.fft(v, "b"), NamedArray)
+    assert_type(nym.poly.polyval(v, 2.0), NamedArray)
+    assert_type(nym.random.gamma(key, (A, B), 2.0), NamedArray)
+    assert_type(nym.axis.axis_size((A, B)), int)
+
+
+def test_gradients():
+    assert_type(nym.value_and_grad(loss)(x)[0], NamedArray)

@@ -1,18 +1,18 @@
-"""Arithmetic: signs, roots, the operators of numbers, bounds, choice, and the parts of complex numbers."""
+"""Arithmetic: signs, roots and powers, the operators of numbers, quotients and remainders."""
 
-from collections.abc import Callable
 from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, broadcast, unary
-from .._base import A, N, NamedBase
+from .._align import binary, unary
+from .._base import A, N
+from ._pairs import pair
 
 
 def abs(x: A) -> A:
-    """Returns the absolute value; see `jax.numpy.abs`.
+    """Returns the absolute value; see `jax.numpy.abs`. It is `absolute` as well.
 
     Example:
         >>> import axonym as nym
@@ -99,40 +99,13 @@ def reciprocal(x: A) -> A:
     return unary(jnp.reciprocal, x)
 
 
-def real(x: A) -> A:
-    """Returns the real part; see `jax.numpy.real`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.real(nym.named([2.0], "i")).item()
-        2.0
-    """
-    return unary(jnp.real, x)
-
-
-def imag(x: A) -> A:
-    """Returns the imaginary part; see `jax.numpy.imag`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.imag(nym.named([2.0], "i")).item()
-        0.0
-    """
-    return unary(jnp.imag, x)
-
-
-def conj(x: A) -> A:
-    """Returns the complex conjugate; see `jax.numpy.conj`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.conj(nym.named([2.0], "i")).item()
-        2.0
-    """
-    return unary(jnp.conj, x)
-
-
-def add(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def add(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def add(x: ArrayLike, y: N) -> N: ...
+@overload
+def add(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def add(x: Any, y: Any) -> Any:
     """Returns `x + y`, broadcast by name; see `jax.numpy.add`.
 
     Example:
@@ -143,7 +116,13 @@ def add(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.add, x, y)
 
 
-def subtract(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def subtract(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def subtract(x: ArrayLike, y: N) -> N: ...
+@overload
+def subtract(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def subtract(x: Any, y: Any) -> Any:
     """Returns `x - y`, broadcast by name; see `jax.numpy.subtract`.
 
     Example:
@@ -154,7 +133,13 @@ def subtract(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.subtract, x, y)
 
 
-def multiply(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def multiply(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def multiply(x: ArrayLike, y: N) -> N: ...
+@overload
+def multiply(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def multiply(x: Any, y: Any) -> Any:
     """Returns `x * y`, broadcast by name; see `jax.numpy.multiply`.
 
     Example:
@@ -165,7 +150,13 @@ def multiply(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.multiply, x, y)
 
 
-def divide(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def divide(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def divide(x: ArrayLike, y: N) -> N: ...
+@overload
+def divide(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def divide(x: Any, y: Any) -> Any:
     """Returns `x / y`, broadcast by name; see `jax.numpy.divide`.
 
     Example:
@@ -176,7 +167,13 @@ def divide(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.divide, x, y)
 
 
-def true_divide(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def true_divide(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def true_divide(x: ArrayLike, y: N) -> N: ...
+@overload
+def true_divide(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def true_divide(x: Any, y: Any) -> Any:
     """Returns `x / y`, broadcast by name; see `jax.numpy.true_divide`.
 
     Example:
@@ -187,7 +184,13 @@ def true_divide(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.true_divide, x, y)
 
 
-def floor_divide(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def floor_divide(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def floor_divide(x: ArrayLike, y: N) -> N: ...
+@overload
+def floor_divide(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def floor_divide(x: Any, y: Any) -> Any:
     """Returns `x / y` rounded down, broadcast by name; see `jax.numpy.floor_divide`.
 
     Example:
@@ -198,7 +201,13 @@ def floor_divide(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.floor_divide, x, y)
 
 
-def mod(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def mod(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def mod(x: ArrayLike, y: N) -> N: ...
+@overload
+def mod(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def mod(x: Any, y: Any) -> Any:
     """Returns the remainder of `x / y`, of the sign of `y`, broadcast by name; see `jax.numpy.mod`.
 
     Example:
@@ -209,7 +218,13 @@ def mod(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.mod, x, y)
 
 
-def remainder(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def remainder(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def remainder(x: ArrayLike, y: N) -> N: ...
+@overload
+def remainder(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def remainder(x: Any, y: Any) -> Any:
     """Returns the remainder of `x / y`, of the sign of `y`, broadcast by name; see `jax.numpy.remainder`.
 
     Example:
@@ -220,8 +235,14 @@ def remainder(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.remainder, x, y)
 
 
-def power(x: N | ArrayLike, y: N | ArrayLike) -> N:
-    """Returns `x ** y`, broadcast by name; see `jax.numpy.power`.
+@overload
+def power(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def power(x: ArrayLike, y: N) -> N: ...
+@overload
+def power(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def power(x: Any, y: Any) -> Any:
+    """Returns `x ** y`, broadcast by name; see `jax.numpy.power`. It is `pow` as well.
 
     Example:
         >>> import axonym as nym
@@ -231,85 +252,130 @@ def power(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.power, x, y)
 
 
-def maximum(x: N | ArrayLike, y: N | ArrayLike) -> N:
-    """Returns the larger of `x` and `y`, broadcast by name; see `jax.numpy.maximum`.
+def fabs(x: A) -> A:
+    """Returns the absolute value as a floating-point number; see `jax.numpy.fabs`.
 
     Example:
         >>> import axonym as nym
-        >>> nym.maximum(nym.named([3.0], "i"), 5.0).item()
-        5.0
+        >>> nym.fabs(nym.named([-2], "i")).item()
+        2.0
     """
-    return binary(jnp.maximum, x, y)
+    return unary(jnp.fabs, x)
 
 
-def minimum(x: N | ArrayLike, y: N | ArrayLike) -> N:
-    """Returns the smaller of `x` and `y`, broadcast by name; see `jax.numpy.minimum`.
+def cbrt(x: A) -> A:
+    """Returns the cube root; see `jax.numpy.cbrt`.
 
     Example:
         >>> import axonym as nym
-        >>> nym.minimum(nym.named([3.0], "i"), 5.0).item()
+        >>> nym.cbrt(nym.named([27.0], "i")).item()
         3.0
     """
-    return binary(jnp.minimum, x, y)
+    return unary(jnp.cbrt, x)
 
 
-def clip(x: A, min: Any = None, max: Any = None) -> A:
-    """Limits the elements of `x` to a range; see `jax.numpy.clip`.
-
-    Args:
-        x: Array of any axes.
-        min: Lower bound, a scalar or a named array; None for none.
-        max: Upper bound, a scalar or a named array; None for none.
-
-    Returns:
-        Array with the broadcast axes.
-
-    Raises:
-        ValueError: If the operands do not broadcast by name.
+@overload
+def float_power(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def float_power(x: ArrayLike, y: N) -> N: ...
+@overload
+def float_power(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def float_power(x: Any, y: Any) -> Any:
+    """Returns `x ** y` as a floating-point number, broadcast by name; see `jax.numpy.float_power`.
 
     Example:
         >>> import axonym as nym
-        >>> nym.clip(nym.arange(nym.Axis("i", 4)), 1, 2).array
-        Array([1, 1, 2, 2], dtype=int32)
+        >>> nym.float_power(nym.named([3], "i"), 2).item()
+        9.0
     """
-    if min is not None and max is not None:
-        return _chosen(jnp.clip, x, min, max)
-    bounded: Any = x if min is None else maximum(x, min)
-    return bounded if max is None else minimum(bounded, max)
+    return binary(jnp.float_power, x, y)
 
 
 @overload
-def where(condition: N, x: N | ArrayLike, y: N | ArrayLike) -> N: ...
+def fmod(x: N, y: N | ArrayLike) -> N: ...
 @overload
-def where(condition: ArrayLike, x: N, y: N | ArrayLike) -> N: ...
+def fmod(x: ArrayLike, y: N) -> N: ...
 @overload
-def where(condition: ArrayLike, x: ArrayLike, y: N) -> N: ...
-@overload
-def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def where(condition: Any, x: Any, y: Any) -> Any:
-    """Takes elements of `x` where the condition holds and of `y` where it does not; see `jax.numpy.where`.
-
-    Args:
-        condition: Boolean array, or a scalar.
-        x: Named array or scalar.
-        y: Named array or scalar.
-
-    Returns:
-        Array with the broadcast axes; all three are computed, nothing is skipped.
-
-    Raises:
-        ValueError: If the operands do not broadcast by name.
-        TypeError: If one of them is a plain array with axes.
+def fmod(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def fmod(x: Any, y: Any) -> Any:
+    """Returns the remainder of `x / y`, of the sign of `x`, broadcast by name; see `jax.numpy.fmod`.
 
     Example:
         >>> import axonym as nym
-        >>> i = nym.arange(nym.Axis("i", 4))
-        >>> nym.where(i < 2, i, -1).array
-        Array([ 0,  1, -1, -1], dtype=int32)
+        >>> nym.fmod(nym.named([-3.0], "i"), 2.0).item()
+        -1.0
     """
-    return _chosen(jnp.where, condition, x, y)
+    return binary(jnp.fmod, x, y)
 
 
-def _chosen(fn: Callable[..., Any], *operands: Any) -> Any:
-    named = any(isinstance(operand, NamedBase) for operand in operands)
-    return broadcast(fn, *operands) if named else fn(*operands)
+@overload
+def divmod(x: N, y: N | ArrayLike) -> tuple[N, N]: ...
+@overload
+def divmod(x: ArrayLike, y: N) -> tuple[N, N]: ...
+@overload
+def divmod(x: ArrayLike, y: ArrayLike) -> tuple[jax.Array, jax.Array]: ...
+def divmod(x: Any, y: Any) -> Any:
+    """Returns `x // y` and `x % y`, broadcast by name; see `jax.numpy.divmod`.
+
+    Example:
+        >>> import axonym as nym
+        >>> quotient, rest = nym.divmod(nym.named([7], "i"), 2)
+        >>> quotient.item(), rest.item()
+        (3, 1)
+    """
+    return pair(binary(jnp.divmod, x, y))
+
+
+@overload
+def gcd(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def gcd(x: ArrayLike, y: N) -> N: ...
+@overload
+def gcd(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def gcd(x: Any, y: Any) -> Any:
+    """Returns the greatest common divisor of integers, broadcast by name; see `jax.numpy.gcd`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.gcd(nym.named([12], "i"), 18).item()
+        6
+    """
+    return binary(jnp.gcd, x, y)
+
+
+@overload
+def lcm(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def lcm(x: ArrayLike, y: N) -> N: ...
+@overload
+def lcm(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def lcm(x: Any, y: Any) -> Any:
+    """Returns the least common multiple of integers, broadcast by name; see `jax.numpy.lcm`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.lcm(nym.named([4], "i"), 6).item()
+        12
+    """
+    return binary(jnp.lcm, x, y)
+
+
+@overload
+def heaviside(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def heaviside(x: ArrayLike, y: N) -> N: ...
+@overload
+def heaviside(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def heaviside(x: Any, y: Any) -> Any:
+    """Returns the step function: 0 below 0, 1 above, `y` at 0, broadcast by name; see `jax.numpy.heaviside`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.heaviside(nym.named([0.0], "i"), 0.5).item()
+        0.5
+    """
+    return binary(jnp.heaviside, x, y)
+
+
+absolute = abs
+pow = power

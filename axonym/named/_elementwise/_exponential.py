@@ -1,5 +1,8 @@
 """Exponentials and logarithms, to every usual base."""
 
+from typing import Any, overload
+
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -84,7 +87,13 @@ def log10(x: A) -> A:
     return unary(jnp.log10, x)
 
 
-def logaddexp(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def logaddexp(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def logaddexp(x: ArrayLike, y: N) -> N: ...
+@overload
+def logaddexp(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def logaddexp(x: Any, y: Any) -> Any:
     """Returns `log(exp(x) + exp(y))` without overflow, broadcast by name; see `jax.numpy.logaddexp`.
 
     Example:
@@ -93,3 +102,31 @@ def logaddexp(x: N | ArrayLike, y: N | ArrayLike) -> N:
         3.693...
     """
     return binary(jnp.logaddexp, x, y)
+
+
+@overload
+def logaddexp2(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def logaddexp2(x: ArrayLike, y: N) -> N: ...
+@overload
+def logaddexp2(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def logaddexp2(x: Any, y: Any) -> Any:
+    """Returns `log2(2 ** x + 2 ** y)` without overflow, broadcast by name; see `jax.numpy.logaddexp2`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.logaddexp2(nym.named([3.0], "i"), 3.0).item()
+        4.0
+    """
+    return binary(jnp.logaddexp2, x, y)
+
+
+def i0(x: A) -> A:
+    """Returns the modified Bessel function of the first kind, of order 0; see `jax.numpy.i0`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.i0(nym.named([1.0], "i")).item()
+        1.2660...
+    """
+    return unary(jnp.i0, x)

@@ -1,13 +1,23 @@
 """Comparisons, tests of what a number is, and logic on truth values and on bits."""
 
+from typing import Any, overload
+
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._align import binary, unary
 from .._base import A, N
+from ._several import chosen
 
 
-def equal(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def equal(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def equal(x: ArrayLike, y: N) -> N: ...
+@overload
+def equal(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def equal(x: Any, y: Any) -> Any:
     """Returns whether `x == y`, broadcast by name; see `jax.numpy.equal`.
 
     Example:
@@ -18,7 +28,13 @@ def equal(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.equal, x, y)
 
 
-def not_equal(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def not_equal(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def not_equal(x: ArrayLike, y: N) -> N: ...
+@overload
+def not_equal(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def not_equal(x: Any, y: Any) -> Any:
     """Returns whether `x != y`, broadcast by name; see `jax.numpy.not_equal`.
 
     Example:
@@ -29,7 +45,13 @@ def not_equal(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.not_equal, x, y)
 
 
-def less(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def less(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def less(x: ArrayLike, y: N) -> N: ...
+@overload
+def less(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def less(x: Any, y: Any) -> Any:
     """Returns whether `x < y`, broadcast by name; see `jax.numpy.less`.
 
     Example:
@@ -40,7 +62,13 @@ def less(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.less, x, y)
 
 
-def less_equal(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def less_equal(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def less_equal(x: ArrayLike, y: N) -> N: ...
+@overload
+def less_equal(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def less_equal(x: Any, y: Any) -> Any:
     """Returns whether `x <= y`, broadcast by name; see `jax.numpy.less_equal`.
 
     Example:
@@ -51,7 +79,13 @@ def less_equal(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.less_equal, x, y)
 
 
-def greater(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def greater(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def greater(x: ArrayLike, y: N) -> N: ...
+@overload
+def greater(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def greater(x: Any, y: Any) -> Any:
     """Returns whether `x > y`, broadcast by name; see `jax.numpy.greater`.
 
     Example:
@@ -62,7 +96,13 @@ def greater(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.greater, x, y)
 
 
-def greater_equal(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def greater_equal(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def greater_equal(x: ArrayLike, y: N) -> N: ...
+@overload
+def greater_equal(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def greater_equal(x: Any, y: Any) -> Any:
     """Returns whether `x >= y`, broadcast by name; see `jax.numpy.greater_equal`.
 
     Example:
@@ -117,7 +157,13 @@ def logical_not(x: A) -> A:
     return unary(jnp.logical_not, x)
 
 
-def logical_and(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def logical_and(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def logical_and(x: ArrayLike, y: N) -> N: ...
+@overload
+def logical_and(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def logical_and(x: Any, y: Any) -> Any:
     """Returns whether both `x` and `y` are true, broadcast by name; see `jax.numpy.logical_and`.
 
     Example:
@@ -128,7 +174,13 @@ def logical_and(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.logical_and, x, y)
 
 
-def logical_or(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def logical_or(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def logical_or(x: ArrayLike, y: N) -> N: ...
+@overload
+def logical_or(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def logical_or(x: Any, y: Any) -> Any:
     """Returns whether `x` or `y` is true, broadcast by name; see `jax.numpy.logical_or`.
 
     Example:
@@ -139,7 +191,13 @@ def logical_or(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.logical_or, x, y)
 
 
-def logical_xor(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def logical_xor(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def logical_xor(x: ArrayLike, y: N) -> N: ...
+@overload
+def logical_xor(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def logical_xor(x: Any, y: Any) -> Any:
     """Returns whether just one of `x` and `y` is true, broadcast by name; see `jax.numpy.logical_xor`.
 
     Example:
@@ -151,7 +209,7 @@ def logical_xor(x: N | ArrayLike, y: N | ArrayLike) -> N:
 
 
 def bitwise_not(x: A) -> A:
-    """Returns `x` with every bit flipped; see `jax.numpy.bitwise_not`.
+    """Returns `x` with every bit flipped; see `jax.numpy.bitwise_not`. It is `invert` and `bitwise_invert` as well.
 
     Example:
         >>> import axonym as nym
@@ -161,7 +219,13 @@ def bitwise_not(x: A) -> A:
     return unary(jnp.bitwise_not, x)
 
 
-def bitwise_and(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def bitwise_and(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def bitwise_and(x: ArrayLike, y: N) -> N: ...
+@overload
+def bitwise_and(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def bitwise_and(x: Any, y: Any) -> Any:
     """Returns the bits set in both `x` and `y`, broadcast by name; see `jax.numpy.bitwise_and`.
 
     Example:
@@ -172,7 +236,13 @@ def bitwise_and(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.bitwise_and, x, y)
 
 
-def bitwise_or(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def bitwise_or(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def bitwise_or(x: ArrayLike, y: N) -> N: ...
+@overload
+def bitwise_or(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def bitwise_or(x: Any, y: Any) -> Any:
     """Returns the bits set in `x` or `y`, broadcast by name; see `jax.numpy.bitwise_or`.
 
     Example:
@@ -183,7 +253,13 @@ def bitwise_or(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.bitwise_or, x, y)
 
 
-def bitwise_xor(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def bitwise_xor(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def bitwise_xor(x: ArrayLike, y: N) -> N: ...
+@overload
+def bitwise_xor(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def bitwise_xor(x: Any, y: Any) -> Any:
     """Returns the bits set in just one of `x` and `y`, broadcast by name; see `jax.numpy.bitwise_xor`.
 
     Example:
@@ -194,8 +270,16 @@ def bitwise_xor(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.bitwise_xor, x, y)
 
 
-def left_shift(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def left_shift(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def left_shift(x: ArrayLike, y: N) -> N: ...
+@overload
+def left_shift(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def left_shift(x: Any, y: Any) -> Any:
     """Returns `x` shifted left by `y` bits, broadcast by name; see `jax.numpy.left_shift`.
+
+    It is `bitwise_left_shift` as well.
 
     Example:
         >>> import axonym as nym
@@ -205,8 +289,16 @@ def left_shift(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.left_shift, x, y)
 
 
-def right_shift(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def right_shift(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def right_shift(x: ArrayLike, y: N) -> N: ...
+@overload
+def right_shift(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def right_shift(x: Any, y: Any) -> Any:
     """Returns `x` shifted right by `y` bits, broadcast by name; see `jax.numpy.right_shift`.
+
+    It is `bitwise_right_shift` as well.
 
     Example:
         >>> import axonym as nym
@@ -214,3 +306,75 @@ def right_shift(x: N | ArrayLike, y: N | ArrayLike) -> N:
         1
     """
     return binary(jnp.right_shift, x, y)
+
+
+def isposinf(x: A) -> A:
+    """Returns whether `x` is infinity; see `jax.numpy.isposinf`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.isposinf(nym.named([1.0], "i")).item()
+        False
+    """
+    return unary(jnp.isposinf, x)
+
+
+def isneginf(x: A) -> A:
+    """Returns whether `x` is minus infinity; see `jax.numpy.isneginf`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.isneginf(nym.named([1.0], "i")).item()
+        False
+    """
+    return unary(jnp.isneginf, x)
+
+
+def isclose(
+    x: N | ArrayLike,
+    y: N | ArrayLike,
+    rtol: N | ArrayLike = 1e-5,
+    atol: N | ArrayLike = 1e-8,
+    equal_nan: bool = False,
+) -> N:
+    """Returns whether `x` and `y` differ by at most `atol + rtol * abs(y)`, broadcast by name; see `jax.numpy.isclose`.
+
+    Args:
+        x: Named array or scalar.
+        y: Named array or scalar.
+        rtol: Relative tolerance, a scalar or a named array.
+        atol: Absolute tolerance, a scalar or a named array.
+        equal_nan: Whether NaN is close to NaN.
+
+    Returns:
+        Boolean array with the broadcast axes.
+
+    Raises:
+        ValueError: If the operands do not broadcast by name.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.isclose(nym.named([1.0, 1.1], "i"), 1.1, rtol=0.01).array
+        Array([False,  True], dtype=bool)
+    """
+    return chosen(_close_or_nan if equal_nan else jnp.isclose, x, y, rtol, atol)
+
+
+def _close_or_nan(x: Any, y: Any, rtol: Any, atol: Any) -> Any:
+    return jnp.isclose(x, y, rtol, atol, equal_nan=True)
+
+
+def bitwise_count(x: A) -> A:
+    """Returns how many bits of the absolute value are set; see `jax.numpy.bitwise_count`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.bitwise_count(nym.named([7], "i")).item()
+        3
+    """
+    return unary(jnp.bitwise_count, x)
+
+
+bitwise_invert = invert = bitwise_not
+bitwise_left_shift = left_shift
+bitwise_right_shift = right_shift

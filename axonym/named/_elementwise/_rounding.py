@@ -40,7 +40,7 @@ def rint(x: A) -> A:
 
 
 def round(x: A, decimals: int = 0) -> A:
-    """Returns `x` rounded to a number of decimals, halves to even; see `jax.numpy.round`.
+    """Returns `x` rounded to a number of decimals, halves to even; see `jax.numpy.round`. It is `around` as well.
 
     Example:
         >>> import axonym as nym
@@ -48,3 +48,18 @@ def round(x: A, decimals: int = 0) -> A:
         True
     """
     return unary(lambda array: jnp.round(array, decimals), x)
+
+
+def trunc(x: A) -> A:
+    """Returns `x` rounded towards 0; see `jax.numpy.trunc`. It is `fix` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.trunc(nym.named([-2.5], "i")).item()
+        -2.0
+    """
+    return unary(jnp.trunc, x)
+
+
+around = round
+fix = trunc

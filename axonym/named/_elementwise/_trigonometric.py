@@ -1,5 +1,8 @@
 """Circular and hyperbolic functions; angles are in radians."""
 
+from typing import Any, overload
+
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -41,7 +44,7 @@ def tan(x: A) -> A:
 
 
 def arctan(x: A) -> A:
-    """Returns the inverse tangent, in radians; see `jax.numpy.arctan`.
+    """Returns the inverse tangent, in radians; see `jax.numpy.arctan`. It is `atan` as well.
 
     Example:
         >>> import axonym as nym
@@ -84,8 +87,16 @@ def tanh(x: A) -> A:
     return unary(jnp.tanh, x)
 
 
-def arctan2(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def arctan2(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def arctan2(x: ArrayLike, y: N) -> N: ...
+@overload
+def arctan2(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def arctan2(x: Any, y: Any) -> Any:
     """Returns `arctan(x / y)` in the quadrant of the point `(y, x)`, in radians; see `jax.numpy.arctan2`.
+
+    It is `atan2` as well.
 
     Example:
         >>> import axonym as nym
@@ -95,7 +106,13 @@ def arctan2(x: N | ArrayLike, y: N | ArrayLike) -> N:
     return binary(jnp.arctan2, x, y)
 
 
-def hypot(x: N | ArrayLike, y: N | ArrayLike) -> N:
+@overload
+def hypot(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def hypot(x: ArrayLike, y: N) -> N: ...
+@overload
+def hypot(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def hypot(x: Any, y: Any) -> Any:
     """Returns `sqrt(x * x + y * y)`, broadcast by name; see `jax.numpy.hypot`.
 
     Example:
@@ -104,3 +121,102 @@ def hypot(x: N | ArrayLike, y: N | ArrayLike) -> N:
         5.0
     """
     return binary(jnp.hypot, x, y)
+
+
+def arcsin(x: A) -> A:
+    """Returns the inverse sine, in radians; see `jax.numpy.arcsin`. It is `asin` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arcsin(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.arcsin, x)
+
+
+def arccos(x: A) -> A:
+    """Returns the inverse cosine, in radians; see `jax.numpy.arccos`. It is `acos` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arccos(nym.named([1.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.arccos, x)
+
+
+def arcsinh(x: A) -> A:
+    """Returns the inverse hyperbolic sine; see `jax.numpy.arcsinh`. It is `asinh` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arcsinh(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.arcsinh, x)
+
+
+def arccosh(x: A) -> A:
+    """Returns the inverse hyperbolic cosine; see `jax.numpy.arccosh`. It is `acosh` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arccosh(nym.named([1.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.arccosh, x)
+
+
+def arctanh(x: A) -> A:
+    """Returns the inverse hyperbolic tangent; see `jax.numpy.arctanh`. It is `atanh` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arctanh(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.arctanh, x)
+
+
+def sinc(x: A) -> A:
+    """Returns `sin(pi * x) / (pi * x)`, which is 1 at 0; see `jax.numpy.sinc`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.sinc(nym.named([0.0], "i")).item()
+        1.0
+    """
+    return unary(jnp.sinc, x)
+
+
+def deg2rad(x: A) -> A:
+    """Returns degrees as radians; see `jax.numpy.deg2rad`. It is `radians` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.deg2rad(nym.named([180.0], "i")).item()
+        3.141592...
+    """
+    return unary(jnp.deg2rad, x)
+
+
+def rad2deg(x: A) -> A:
+    """Returns radians as degrees; see `jax.numpy.rad2deg`. It is `degrees` as well.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.rad2deg(nym.named([0.0], "i")).item()
+        0.0
+    """
+    return unary(jnp.rad2deg, x)
+
+
+acos = arccos
+acosh = arccosh
+asin = arcsin
+asinh = arcsinh
+atan = arctan
+atan2 = arctan2
+atanh = arctanh
+degrees = rad2deg
+radians = deg2rad

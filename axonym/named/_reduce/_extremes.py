@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from .._axis import AxisSelection, AxisSelector
 from .._base import N, NamedBase
 from .._plan import reduced, reduced_along
+from . import _masked
+from ._masked import highest, lowest
 
 
 def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
-    """Takes the largest element along axes; see `jax.numpy.max`. Arguments as for `sum`.
+    """Takes the largest element along axes; see `jax.numpy.max`. It is `amax` as well.
 
     Args:
         x: Array of any axes.
@@ -24,12 +26,14 @@ def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         3
     """
     if where is not None and initial is None:
-        initial = _lowest(x.dtype)
+        initial = lowest(x.dtype)
     return reduced(jnp.max, x, axis, where, initial)
 
 
 def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
-    """Takes the smallest element along axes; see `jax.numpy.min`. Arguments as for `max`.
+    """Takes the smallest element along axes; see `jax.numpy.min`. It is `amin` as well.
+
+    Arguments as for `max`.
 
     Example:
         >>> import axonym as nym
@@ -37,20 +41,19 @@ def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         0
     """
     if where is not None and initial is None:
-        initial = _highest(x.dtype)
+        initial = highest(x.dtype)
     return reduced(jnp.min, x, axis, where, initial)
 
 
-def _lowest(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.floating):
-        return -jnp.inf
-    return False if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).min
+def ptp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+    """Returns the largest element less the smallest along axes; see `jax.numpy.ptp`. Arguments as for `sum`.
 
-
-def _highest(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.inf
-    return True if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).max
+    Example:
+        >>> import axonym as nym
+        >>> nym.ptp(nym.named([3, 9, 4], "i"), "i").item()
+        6
+    """
+    return reduced(_masked.ptp, x, axis, where)
 
 
 def argmax(x: N, axis: AxisSelector | None = None) -> N:
@@ -83,3 +86,7 @@ def argmin(x: N, axis: AxisSelector | None = None) -> N:
         0
     """
     return reduced_along(jnp.argmin, x, axis)
+
+
+amax = max
+amin = min

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from .._axis import AxisSelection
 from .._base import N, NamedBase
 from .._plan import reduced
+from ._masked import masked_std, masked_var
 
 
 def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
@@ -34,7 +35,9 @@ def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
 
 
 def prod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
-    """Multiplies the elements along axes; see `jax.numpy.prod`. Arguments as for `sum`.
+    """Multiplies the elements along axes; see `jax.numpy.prod`. It is `product` as well.
+
+    Arguments as for `sum`.
 
     Example:
         >>> import axonym as nym
@@ -77,7 +80,7 @@ def var(
         >>> nym.var(nym.arange(nym.Axis("i", 4)), "i").item()
         1.25
     """
-    return reduced(jnp.var, x, axis, where, ddof=ddof, dtype=dtype)
+    return reduced(jnp.var if where is None else masked_var, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def std(
@@ -95,4 +98,7 @@ def std(
         >>> nym.std(nym.full({"i": 3}, 7.0), "i").item()
         0.0
     """
-    return reduced(jnp.std, x, axis, where, ddof=ddof, dtype=dtype)
+    return reduced(jnp.std if where is None else masked_std, x, axis, where, ddof=ddof, dtype=dtype)
+
+
+product = prod

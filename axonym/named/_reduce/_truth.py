@@ -1,10 +1,11 @@
-"""Whether all elements, or any, are true."""
+"""Whether all elements, or any, are true, and how many are."""
 
 import jax.numpy as jnp
 
 from .._axis import AxisSelection
 from .._base import N, NamedBase
 from .._plan import reduced
+from . import _masked
 
 
 def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
@@ -27,3 +28,14 @@ def all(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         False
     """
     return reduced(jnp.all, x, axis, where)
+
+
+def count_nonzero(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+    """Counts the elements along axes that are not 0; see `jax.numpy.count_nonzero`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.count_nonzero(nym.arange(nym.Axis("i", 4)) > 1, "i").item()
+        2
+    """
+    return reduced(_masked.count_nonzero, x, axis, where)

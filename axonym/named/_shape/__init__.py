@@ -1,6 +1,8 @@
 """Operations that change which axes there are, or their order, and that join and cut arrays."""
 
 from ._broadcast import (
+    broadcast_arrays as broadcast_arrays,
+    broadcast_arrays_and_return_axes as broadcast_arrays_and_return_axes,
     broadcast_axis as broadcast_axis,
     broadcast_to as broadcast_to,
 )
@@ -13,10 +15,33 @@ from ._join import (
     stack as stack,
 )
 from ._merge import (
+    flatten as flatten,
+    flatten_all_axes_but as flatten_all_axes_but,
     flatten_axes as flatten_axes,
+    ravel as ravel,
     unflatten_axis as unflatten_axis,
+)
+from ._move import (
+    flip as flip,
+    roll as roll,
 )
 from ._order import (
     rearrange as rearrange,
     rename as rename,
+)
+from ._pad import (
+    pad as pad,
+    pad_left as pad_left,
+)
+from ._repeat import (
+    repeat as repeat,
+    tile as tile,
+)
+from ._unit import (
+    expand as expand,
+    squeeze as squeeze,
+)
+from ._window import (
+    slice as slice,
+    updated_slice as updated_slice,
 )

@@ -4,28 +4,32 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._align import check_sizes, lined_up
-from .._ambient import out_sharding
+from .._align import check_sizes, common_names, lined_up, scalar
+from .._ambient import out_sharding, resharded
 from .._axis import (
+    Axis,
     AxisSpec,
     Names,
     intern_names,
     listed,
     spec_axes,
 )
-from .._base import N, check_named, described, like
+from .._base import N, NamedBase, check_named, described, like
 from .._plan import planned
 
 
-def broadcast_to(x: N, axes: AxisSpec) -> N:
+def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True) -> N:
     """Repeats the values along the axes that `x` lacks.
 
     Args:
         x: Array of any axes.
         axes: All axes of the result, in order; those of `x` must be among them.
+        ensure_order: Whether the axes come in that order. If not, those that `x` lacks come first, and its own follow
+            in their order, which moves no data.
+        enforce_no_extra_axes: Whether axes of `x` that are not given are an error. If not, they come last.
 
     Returns:
-        Array with just the axes given.
+        Array with the axes given.
 
     Raises:
         ValueError: If an axis of `x` is not among them or has another size.
@@ -40,15 +44,19 @@ def broadcast_to(x: N, axes: AxisSpec) -> N:
     wanted = spec_axes(axes)
     names, sizes = tuple(axis.name for axis in wanted), tuple(axis.size for axis in wanted)
     check_sizes((x.names, x.array.shape), (names, sizes))
-    if extra := [name for name in x.names if name not in names]:
-        raise ValueError(f"{described(x)} cannot be broadcast to {listed(names, sizes)}, which lacks {listed(extra)}")
+    extra = [axis for axis in x.axes if axis.name not in names]
+    if extra and enforce_no_extra_axes:
+        lacking = listed([axis.name for axis in extra])
+        raise ValueError(f"{described(x)} cannot be broadcast to {listed(names, sizes)}, which lacks {lacking}")
+    result = (*wanted, *extra) if ensure_order else (*(one for one in wanted if one.name not in x.names), *x.axes)
+    names, sizes = tuple(axis.name for axis in result), tuple(axis.size for axis in result)
     if names == x.names:
         return x
     return like(x, planned(_repeated, x.names, names, sizes)(x.array), intern_names(names))
 
 
 def _repeated(own: Names, names: Names, sizes: tuple[int, ...], array: Any) -> Any:
-    return jnp.broadcast_to(lined_up(array, own, names), sizes, out_sharding=out_sharding(names, sizes))
+    return jnp.broadcast_to(lined_up(resharded(array, own), own, names), sizes, out_sharding=out_sharding(names, sizes))
 
 
 def broadcast_axis(x: N, axes: AxisSpec) -> N:
@@ -73,3 +81,57 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
     wanted = spec_axes(axes)
     check_sizes((x.names, x.array.shape), (tuple(one.name for one in wanted), tuple(one.size for one in wanted)))
     return broadcast_to(x, (*(one for one in wanted if one.name not in x.names), *x.axes))
+
+
+def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bool = True) -> tuple[Any, ...]:
+    """Repeats the values of arrays so that all have the same axes; see `jax.numpy.broadcast_arrays`.
+
+    Args:
+        *arrays: Named arrays; scalars and None may be among them and stay as they are.
+        require_subset: Whether one array must have the axes of all the others. If not, the result has the axes of the
+            first array, followed by those that each further one adds.
+        ensure_order: Whether all results have their axes in one order, that of the array with most axes. If not, each
+            keeps its own order, behind the axes that it lacked.
+
+    Returns:
+        As many arrays as were given.
+
+    Raises:
+        ValueError: If a name has two sizes, or no array has the axes of all the others.
+        TypeError: If there is a plain array with axes, whose names nobody knows.
+
+    Example:
+        >>> import axonym as nym
+        >>> x, y = nym.broadcast_arrays(nym.zeros({"embed": 3}), nym.zeros({"batch": 2, "embed": 3}))
+        >>> x.shape
+        (batch: 2, embed: 3)
+    """
+    return broadcast_arrays_and_return_axes(*arrays, require_subset=require_subset, ensure_order=ensure_order)[0]
+
+
+def broadcast_arrays_and_return_axes(
+    *arrays: Any, require_subset: bool = True, ensure_order: bool = True
+) -> tuple[tuple[Any, ...], tuple[Axis, ...]]:
+    """Repeats the values of arrays so that all have the same axes, and returns those too.
+
+    Arguments as for `broadcast_arrays`.
+
+    Returns:
+        The arrays, and the axes in their common order.
+
+    Example:
+        >>> import axonym as nym
+        >>> arrays = nym.zeros({"embed": 3}), nym.zeros({"batch": 2, "embed": 3})
+        >>> nym.broadcast_arrays_and_return_axes(*arrays)[1]
+        (Axis(name='batch', size=2), Axis(name='embed', size=3))
+    """
+    operands = [(x.names, tuple(x.array.shape)) for x in arrays if isinstance(x, NamedBase)]
+    for x in arrays:
+        if not isinstance(x, NamedBase) and x is not None:
+            scalar(x)
+    check_sizes(*operands)
+    sizes = {name: size for own in operands for name, size in zip(*own, strict=True)}
+    names = common_names(*operands) if require_subset and operands else tuple(sizes)
+    axes = tuple(Axis(name, sizes[name]) for name in names)
+    results = tuple(broadcast_to(x, axes, ensure_order) if isinstance(x, NamedBase) else x for x in arrays)
+    return results, axes

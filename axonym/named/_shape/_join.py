@@ -1,6 +1,6 @@
 """Joining arrays, along a new axis or one that they have."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from .._plan import planned
 from ._order import rearrange
 
 
-def stack(axis: AxisSelector, arrays: Sequence[N]) -> N:
+def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
     """Joins arrays of the same axes along a new axis, which comes first.
 
     Args:
@@ -53,7 +53,7 @@ def _stacked(names: Names, *arrays: Any) -> Any:
     return resharded(jnp.stack([resharded(array, names[1:]) for array in arrays]), names)
 
 
-def concatenate(axis: AxisSelector, arrays: Sequence[N]) -> N:
+def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
     """Joins arrays end to end along an axis that all of them have.
 
     Args:

@@ -1,11 +1,12 @@
 """Several axes made one, and one axis made several."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from .._ambient import out_sharding
+from .._ambient import out_sharding, undivided
 from .._axis import (
     Axis,
     AxisSelection,
@@ -23,6 +24,7 @@ from .._axis import (
 from .._base import N, check_named, described, like
 from .._plan import planned
 from ._order import rearrange
+from ._unit import expand
 
 
 def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
@@ -57,7 +59,8 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
     if isinstance(new_axis, Axis) and new_axis.size != size:
         raise ValueError(f"axes {listed(merged)} of {described(x)} have {size} elements, not {new_axis.size}")
     sizes = (*x.array.shape[: len(before)], size, *x.array.shape[len(before) + len(merged) :])
-    return _reshape(x, sizes, (*before, axis_name(new_axis), *x.names[len(before) + len(merged) :]))
+    later = range(len(before) + 1, len(before) + len(merged))
+    return _reshape(x, sizes, (*before, axis_name(new_axis), *x.names[len(before) + len(merged) :]), later)
 
 
 def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
@@ -89,13 +92,113 @@ def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
             f"{listed([one.name for one in new], sizes)} have {math.prod(sizes)}"
         )
     names = (*x.names[:index], *(one.name for one in new), *x.names[index + 1 :])
-    return _reshape(x, (*x.array.shape[:index], *sizes, *x.array.shape[index + 1 :]), names)
+    whole = (*x.array.shape[:index], *sizes, *x.array.shape[index + 1 :])
+    return _reshape(x, whole, names, split=(index, next((size for size in sizes if size > 1), 1)))
 
 
-def _reshape(x: N, sizes: tuple[int, ...], names: Names) -> N:
+def ravel(x: N, new_axis_name: AxisSelector) -> N:
+    """Merges all axes into one, the first varying slowest; see `jax.numpy.ravel`.
+
+    Args:
+        x: Array of any axes.
+        new_axis_name: The axis that they become, a name or an `Axis` of the number of elements.
+
+    Returns:
+        Array with that axis; it has size 1 if `x` has no axes.
+
+    Raises:
+        ValueError: If an `Axis` has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ravel(nym.zeros({"batch": 2, "embed": 3}), "element").shape
+        (element: 6)
+    """
+    check_named(x)
+    if isinstance(new_axis_name, Axis) and new_axis_name.size != x.size:
+        raise ValueError(f"{described(x)} has {x.size} elements, {new_axis_name} was asked for")
+    return _reshape(x, (x.size,), (axis_name(new_axis_name),), range(1, x.ndim))
+
+
+def flatten(x: N, new_axis: AxisSelector) -> N:
+    """Merges all axes into one: `ravel` by another name. Arguments as for `ravel`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.flatten(nym.zeros({"batch": 2, "embed": 3}), nym.Axis("element", 6)).shape
+        (element: 6)
+    """
+    return ravel(x, new_axis)
+
+
+def flatten_all_axes_but(
+    x: N, axis_name: AxisSelector, axis: AxisSelection, reorder_to_front: bool = False
+) -> tuple[N, Callable[[N], N]]:
+    """Merges all axes but some into one, and returns what splits it again.
+
+    Args:
+        x: Array of any axes.
+        axis_name: The axis that the others become, a name or an `Axis` of the product of their sizes.
+        axis: The axes to keep.
+        reorder_to_front: Whether the new axis comes first, rather than where the first of the merged ones stood. If
+            there are none to merge, it has size 1 and comes first.
+
+    Returns:
+        The array, and a function that takes an array with the new axis and puts those merged in its place. An array
+        that then has the axes of `x` gets their order.
+
+    Raises:
+        ValueError: If an axis to keep is not there, the size does not fit, or a name would occur twice.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.zeros({"batch": 2, "pos": 3, "embed": 4})
+        >>> flat, unflatten = nym.flatten_all_axes_but(x, "token", "embed")
+        >>> flat.shape
+        (token: 6, embed: 4)
+        >>> unflatten(flat.sum("embed")).shape
+        (batch: 2, pos: 3)
+    """
+    check_named(x)
+    kept = positions(x.names, x.array.shape, axis)
+    merged = tuple(one for dim, one in enumerate(x.axes) if dim not in kept)
+    names = x.names
+    flat = flatten_axes(x, merged, axis_name) if merged else expand(x, axis_name)
+    if reorder_to_front:
+        flat = rearrange(flat, (axis_name, ...))
+
+    def unflatten(y: N) -> N:
+        y = unflatten_axis(y, axis_name, merged)
+        return rearrange(y, names) if set(y.names) == set(names) else y
+
+    return flat, unflatten
+
+
+def _reshape(
+    x: N, sizes: tuple[int, ...], names: Names, later: range = range(0), split: tuple[int, int] | None = None
+) -> N:
+    """Gives an array other sizes and names.
+
+    `later` are the axes that are merged into one before them, `split` is an axis that is split and the size of its
+    first part.
+    """
     check_unique(names)
-    return like(x, planned(_reshaped, sizes, intern_names(names))(x.array), intern_names(names))
+    names = intern_names(names)
+    return like(x, planned(_reshaped, sizes, names, later, split)(x.array), names)
 
 
-def _reshaped(sizes: tuple[int, ...], names: Names, array: Any) -> Any:
-    return jax.lax.reshape(array, sizes, out_sharding=out_sharding(names, sizes))
+def _reshaped(sizes: tuple[int, ...], names: Names, later: range, split: tuple[int, int] | None, array: Any) -> Any:
+    sharding = out_sharding(names, sizes)
+    if sharding is None:  # nothing says how the new axes are divided, so that only their first part may be
+        array = undivided(array, later)
+        if split is not None and split[1] % _parts(array, split[0]):
+            array = undivided(array, split[:1])
+    return jax.lax.reshape(array, sizes, out_sharding=sharding)
+
+
+def _parts(array: Any, dim: int) -> int:
+    """Returns into how many parts Explicit mesh axes divide an array along a dimension."""
+    sharding = jax.typeof(array).sharding
+    entry = (*sharding.spec, *(None for _ in array.shape))[dim]
+    axes = () if entry is None else (entry,) if isinstance(entry, str) else entry
+    return math.prod(sharding.mesh.shape[axis] for axis in axes)

@@ -21,6 +21,7 @@ from .._axis import (
 )
 from .._base import N, check_named, like
 from .._plan import planned
+from ._rearrange import rearranged
 
 
 def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
@@ -55,28 +56,53 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
     return like(x, x.array, intern_names(tuple(names)))
 
 
-def rearrange(x: N, order: PartialAxisSpec) -> N:
-    """Puts the axes into another order.
+def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | int) -> N:
+    """Puts the axes into another order; an expression may also split and merge them, much as `einops.rearrange` does.
+
+    An expression has the axes that there are left of its `->`, and those of the result right of it:
+
+    - Without braces the identifiers on the left stand for the axes by position, whatever they are called, and `...`
+      for any number of others: `"b h w c -> b c h w"`. The axes keep their names.
+    - In braces they are names of axes, in any order, and axes that are not mentioned need no `...`: `"{h} -> h ..."`.
+    - `(name: a b)` on the right merges axes into a new one, the first varying slowest; on the left it splits one, by
+      position, where it needs no name, or by name. Aliases give the sizes, of which one may be left out:
+      `rearrange(x, "{(embed: heads head_dim)} -> heads ... head_dim", heads=4)`.
+    - `...` on the right stands for the axes not mentioned, in their order; in a group it merges them. If there are
+      several, each of these axes stands before or behind those between two `...` as it did before:
+      `"{h w} -> ... (pixel: h w) ..."` merges two axes where the first of them is.
 
     Args:
         x: Array of any axes.
-        order: The axes in their new order; `...` stands for those not named, in the order they have now.
+        order: The axes in their new order, where `...` stands for those not named, in the order they have now; or an
+            expression.
+        **aliases: What identifiers of an expression stand for: an axis or its name, checked if there is one already;
+            or only a size.
 
     Returns:
-        Array with the same axes in the new order; `x` itself if it has that order.
+        Array with the axes in the new order; `x` itself if it has that order. What is done is at most a reshape, a
+        transpose and another reshape, each only if it is needed.
 
     Raises:
-        TypeError: If the order is no sequence.
-        ValueError: If an axis is unknown, given twice, or left out without `...`.
+        TypeError: If the order is no sequence, or an alias no axis.
+        ValueError: If an axis is unknown, given twice, or left out without `...`, sizes do not fit, or the expression
+            cannot be read: a caret shows where.
 
     Example:
         >>> import axonym as nym
         >>> x = nym.zeros({"batch": 2, "pos": 3, "embed": 4})
         >>> nym.rearrange(x, ("embed", ..., "batch")).shape
         (embed: 4, pos: 3, batch: 2)
+        >>> nym.rearrange(x, "b p e -> e (token: b p)").shape
+        (embed: 4, token: 6)
+        >>> nym.rearrange(x, "{(embed: heads head_dim)} -> heads ... head_dim", heads=2).shape
+        (heads: 2, batch: 2, pos: 3, head_dim: 2)
     """
     check_named(x)
-    if isinstance(order, str | Axis) or not isinstance(order, Iterable):
+    if isinstance(order, str):
+        return rearranged(x, order, aliases)
+    if aliases:
+        raise TypeError(f"Only an expression such as 'b h -> h b' has aliases, {listed(tuple(aliases))} were given.")
+    if isinstance(order, Axis) or not isinstance(order, Iterable):
         raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {shown(order)}.")
     dims, names = _new_order(x.names, x.array.shape, tuple(order))
     return x if names == x.names else like(x, planned(_transpose, dims)(x.array), names)

@@ -24,23 +24,17 @@ BOTH = (Batch, Vocab)
 
 CASES = {
     "normal": (lambda key: random.normal(key, BOTH), lambda key: jax.random.normal(key, (8, 6))),
-    "uniform": (lambda key: random.uniform(key, BOTH), lambda key: jax.random.uniform(key, (8, 6))),
     "uniform between": (
         lambda key: random.uniform(key, BOTH, minval=low, maxval=high),
         lambda key: jax.random.uniform(key, (8, 6), minval=FIRST, maxval=LAST),
     ),
-    "truncated_normal": (
-        lambda key: random.truncated_normal(key, BOTH, low, high),
-        lambda key: jax.random.truncated_normal(key, FIRST, LAST, (8, 6)),
-    ),
-    "bernoulli": (lambda key: random.bernoulli(key, BOTH), lambda key: jax.random.bernoulli(key, shape=(8, 6))),
     "bernoulli of chance": (
         lambda key: random.bernoulli(key, BOTH, chance),
         lambda key: jax.random.bernoulli(key, chance.array[:, None], (8, 6)),
     ),
-    "categorical": (
-        lambda key: random.categorical(key, logits, "vocab"),
-        lambda key: jax.random.categorical(key, logits.array.T),
+    "weibull_min": (
+        lambda key: random.weibull_min(key, BOTH, 2.0, high),
+        lambda key: jax.random.weibull_min(key, 2.0, LAST, (8, 6)),
     ),
     "categorical in a shape": (
         lambda key: random.categorical(key, logits, Vocab, (Embed, Batch)),
@@ -74,6 +68,46 @@ def test_a_sharded_array_is_never_whole_on_one_device(mesh):
     with nym.axis_mapping(MAPPING):
         program = nym.named_jit(lambda key: random.normal(key, BOTH)).lower(KEY).compile().as_text()
     assert "[2,3]" in program and "[8,6]" not in program and "all-gather" not in program
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_eager_draws_are_made_where_they_belong(mesh, monkeypatch, case):
+    own, _ = CASES[case]
+
+    def moved(*_):
+        raise AssertionError("The array was made elsewhere, whole, and then moved.")
+
+    monkeypatch.setattr(jax, "device_put", moved)
+    with nym.axis_mapping(MAPPING):
+        assert any(nym.sharding_for_axis(own(KEY).axes).spec)
+
+
+def test_parameters_may_be_sharded_and_traced(mesh):
+    with nym.axis_mapping(MAPPING):
+        bounds = nym.shard((low, high))
+        eager, compiled = (
+            fn(KEY, *bounds)
+            for fn in (
+                lambda key, *ends: random.uniform(key, BOTH, minval=ends[0], maxval=ends[1]),
+                jax.jit(lambda key, *ends: random.uniform(key, BOTH, minval=ends[0], maxval=ends[1])),
+            )
+        )
+    unmapped = random.uniform(KEY, BOTH, minval=bounds[0], maxval=bounds[1])
+    with jax.set_mesh(None):
+        expected = jax.random.uniform(KEY, (8, 6), minval=FIRST, maxval=LAST)
+    for found in (eager, compiled, unmapped):
+        np.testing.assert_allclose(found.array, expected, rtol=1e-6)
+
+
+def test_parameters_have_gradients():
+    def total(scale):
+        return random.rayleigh(KEY, BOTH, scale).sum().array
+
+    def theirs(scale):
+        return jax.random.rayleigh(KEY, scale[None], (8, 6)).sum()
+
+    scale = low + 2
+    np.testing.assert_allclose(jax.grad(total)(scale).array, jax.grad(theirs)(scale.array), rtol=1e-5)
 
 
 @pytest.mark.parametrize("sample", [random.normal, random.uniform])
@@ -116,18 +150,6 @@ def test_parameters_are_lined_up_by_name(own):
         assert (nym.floor(found) == parameter).all()
 
 
-def test_a_key_is_split_along_an_axis():
-    expected = jax.random.key_data(jax.random.split(KEY, 4))
-    keys = random.split(KEY, Embed)
-    assert keys.shape == {"embed": 4}
-    assert jnp.array_equal(jax.random.key_data(keys.array), expected)
-    assert jnp.array_equal(jax.random.key_data(keys["embed", 2].array), expected[2])
-    for number in (4, np.int64(4)):
-        assert jnp.array_equal(jax.random.key_data(random.split(nym.named(KEY, ()), number)), expected)
-    first, second = random.split(KEY)
-    assert not jnp.array_equal(jax.random.key_data(first), jax.random.key_data(second))
-
-
 @pytest.mark.parametrize(
     "sample",
     [
@@ -164,19 +186,6 @@ def test_errors_say_what_does_not_fit():
         random.normal(KEY, (Batch, Batch))
     with refusal("one key is needed, (embed: 4) are given; use `axonym.vmap` over their axes"):
         random.normal(random.split(KEY, Embed), Batch)
-
-
-def test_errors_of_categorical_and_split_say_what_does_not_fit():
-    with refusal("no axis 'vocba' in (vocab: 6, batch: 8); did you mean 'vocab'?"):
-        random.categorical(KEY, logits, "vocba")
-    with refusal("(vocab: 6, batch: 8) has axes (batch), which (embed: 4) lacks"):
-        random.categorical(KEY, logits, "vocab", Embed)
-    with refusal("`categorical` takes named logits, not ", TypeError):
-        random.categorical(KEY, logits.array, "vocab")
-    with refusal("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`", TypeError):
-        random.split(jax.random.PRNGKey(0), Embed)
-    with refusal("A new axis needs a size: give `Axis('embed', size)` instead of 'embed'", TypeError):
-        random.split(KEY, "embed")
 
 
 def test_an_axis_that_the_mesh_does_not_divide_is_refused(mesh):

@@ -1,0 +1,286 @@
+"""The algebra of axes: their union and intersection, what is left without some of them, and their orders.
+
+Each function returns axes in the form in which it was given the first ones, as `_specs.py` says, and in their order.
+"""
+
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any, overload
+
+from ..named._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    AxisSpec,
+    PartialAxisSpec,
+    SizesByName,
+    check_unique,
+    ordered,
+    spec_axes,
+)
+from ._specs import PartialAxes, check_found, described, entries, in_form_of
+
+
+@overload
+def concat_axes(first: SizesByName, second: AxisSpec) -> dict[str, int]: ...
+@overload
+def concat_axes(first: Axis | Sequence[Axis], second: AxisSpec) -> tuple[Axis, ...]: ...
+@overload
+def concat_axes(first: AxisSelection, second: AxisSelection) -> PartialAxes: ...
+def concat_axes(first: Any, second: Any) -> Any:
+    """Returns the axes of one spec followed by those of another, which must be other ones.
+
+    Args:
+        first: One axis or several.
+        second: One axis or several, none of them in `first`.
+
+    Returns:
+        A dict if `first` is a mapping, otherwise a tuple.
+
+    Raises:
+        TypeError: If something is no axis.
+        ValueError: If a name is in both.
+
+    Example:
+        >>> import axonym as nym
+        >>> Batch, Embed = nym.make_axes(batch=8, embed=4)
+        >>> nym.axis.concat_axes({"batch": 8}, Embed)
+        {'batch': 8, 'embed': 4}
+        >>> nym.axis.concat_axes(Batch, Embed) == (Batch, Embed)
+        True
+    """
+    one, other = entries(first), entries(second)
+    if twice := [name for name in other if name in one]:
+        raise ValueError(
+            f"axis {twice[0]!r} is in {described(one)} and in {described(other)}; `union_axes` takes it once"
+        )
+    return in_form_of(first, one | other)
+
+
+concat_axis_specs = concat_axes
+
+
+@overload
+def union_axes(first: SizesByName, second: AxisSpec) -> dict[str, int]: ...
+@overload
+def union_axes(first: Axis | Sequence[Axis], second: AxisSpec) -> tuple[Axis, ...]: ...
+@overload
+def union_axes(first: AxisSelection, second: AxisSelection) -> PartialAxes: ...
+def union_axes(first: Any, second: Any) -> Any:
+    """Returns the axes of one spec followed by those that only another has.
+
+    Args:
+        first: One axis or several.
+        second: One axis or several.
+
+    Returns:
+        A dict if `first` is a mapping, otherwise a tuple. An axis that only one of them gives a size has that size.
+
+    Raises:
+        TypeError: If something is no axis.
+        ValueError: If an axis has different sizes in them.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.axis.union_axes({"batch": 8, "pos": 2}, {"pos": 2, "embed": 4})
+        {'batch': 8, 'pos': 2, 'embed': 4}
+    """
+    one, other = entries(first), entries(second)
+    return in_form_of(first, {**one, **{name: _size(name, one, other) for name in (*one, *other)}})
+
+
+@overload
+def intersect_axes(first: SizesByName, second: AxisSelection) -> dict[str, int]: ...
+@overload
+def intersect_axes(first: Axis | Sequence[Axis], second: AxisSelection) -> tuple[Axis, ...]: ...
+@overload
+def intersect_axes(first: AxisSelection, second: AxisSelection) -> PartialAxes: ...
+def intersect_axes(first: Any, second: Any) -> Any:
+    """Returns the axes that two specs have in common, in the order of the first. Arguments as for `union_axes`.
+
+    Raises:
+        TypeError: If something is no axis.
+        ValueError: If an axis has different sizes in them.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.axis.intersect_axes(nym.make_axes(batch=8, embed=4), ("embed", "pos"))
+        (Axis(name='embed', size=4),)
+    """
+    one, other = entries(first), entries(second)
+    return in_form_of(first, {name: _size(name, one, other) for name in one if name in other})
+
+
+def _size(name: str, one: dict[str, int | None], other: dict[str, int | None]) -> int | None:
+    """Returns the size of an axis in either."""
+    size, wanted = one.get(name), other.get(name)
+    if size is not None and wanted is not None and size != wanted:
+        raise ValueError(f"axis {name!r} has size {size} and size {wanted} in {described(one)} and {described(other)}")
+    return wanted if size is None else size
+
+
+@overload
+def eliminate_axes(spec: SizesByName, remove: AxisSelection) -> dict[str, int]: ...
+@overload
+def eliminate_axes(spec: Axis | Sequence[Axis], remove: AxisSelection) -> tuple[Axis, ...]: ...
+@overload
+def eliminate_axes(spec: AxisSelection, remove: AxisSelection) -> PartialAxes: ...
+def eliminate_axes(spec: Any, remove: Any) -> Any:
+    """Returns the axes of a spec without some, all of which it must have; see `without_axes` for axes it may lack.
+
+    Args:
+        spec: One axis or several.
+        remove: The axes to leave out, one or several.
+
+    Returns:
+        A dict if `spec` is a mapping, otherwise a tuple.
+
+    Raises:
+        TypeError: If something is no axis.
+        ValueError: If an axis to leave out is not there, or has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.axis.eliminate_axes({"batch": 8, "embed": 4}, "batch")
+        {'embed': 4}
+    """
+    found, wanted = entries(spec), entries(remove)
+    check_found(found, wanted)
+    return in_form_of(spec, {name: size for name, size in found.items() if name not in wanted})
+
+
+@overload
+def without_axes(spec: SizesByName, remove: AxisSelection, allow_mismatched_sizes: bool = False) -> dict[str, int]: ...
+@overload
+def without_axes(
+    spec: Axis | Sequence[Axis], remove: AxisSelection, allow_mismatched_sizes: bool = False
+) -> tuple[Axis, ...]: ...
+@overload
+def without_axes(spec: AxisSelection, remove: AxisSelection, allow_mismatched_sizes: bool = False) -> PartialAxes: ...
+def without_axes(spec: Any, remove: Any, allow_mismatched_sizes: bool = False) -> Any:
+    """Returns the axes of a spec without some, which it may lack.
+
+    Args:
+        spec: One axis or several.
+        remove: The axes to leave out, one or several.
+        allow_mismatched_sizes: Whether an axis of another size is left out too; otherwise it is an error.
+
+    Returns:
+        A dict if `spec` is a mapping, otherwise a tuple.
+
+    Raises:
+        TypeError: If something is no axis.
+        ValueError: If an axis to leave out has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.axis.without_axes({"batch": 8, "embed": 4}, ("batch", "pos"))
+        {'embed': 4}
+    """
+    found, wanted = entries(spec), entries(remove)
+    if not allow_mismatched_sizes:
+        check_found(found, {name: size for name, size in wanted.items() if name in found})
+    return in_form_of(spec, {name: size for name, size in found.items() if name not in wanted})
+
+
+@overload
+def replace_axis(spec: SizesByName, old: AxisSelector, new: AxisSpec) -> dict[str, int]: ...
+@overload
+def replace_axis(spec: Axis | Sequence[Axis], old: AxisSelector, new: AxisSpec) -> tuple[Axis, ...]: ...
+@overload
+def replace_axis(spec: AxisSelection, old: AxisSelector, new: AxisSelection) -> PartialAxes: ...
+def replace_axis(spec: Any, old: AxisSelector, new: Any) -> Any:
+    """Returns the axes of a spec with one axis, or several, in the place of another.
+
+    Args:
+        spec: One axis or several.
+        old: The axis to replace, which must be there.
+        new: What stands in its place: one axis, several, or none.
+
+    Returns:
+        A dict if `spec` is a mapping, otherwise a tuple.
+
+    Raises:
+        TypeError: If something is no axis.
+        ValueError: If `old` is not there or has another size, or a new name is there already.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.axis.replace_axis({"batch": 8, "embed": 4}, "embed", {"heads": 2, "head": 2})
+        {'batch': 8, 'heads': 2, 'head': 2}
+    """
+    found, wanted, put = entries(spec), entries((old,)), entries(new)
+    check_found(found, wanted)
+    pairs = [pair for name, size in found.items() for pair in (put.items() if name in wanted else [(name, size)])]
+    check_unique(tuple(name for name, _ in pairs))
+    return in_form_of(spec, dict(pairs))
+
+
+@overload
+def rearrange_for_partial_order(
+    partial: PartialAxisSpec | AxisSelector | EllipsisType, axes: SizesByName
+) -> dict[str, int]: ...
+@overload
+def rearrange_for_partial_order(
+    partial: PartialAxisSpec | AxisSelector | EllipsisType, axes: Axis | Sequence[Axis]
+) -> tuple[Axis, ...]: ...
+def rearrange_for_partial_order(partial: Any, axes: Any) -> Any:
+    """Returns axes in a partial order, in which `...` stands for those that are not named, in the order they have.
+
+    Args:
+        partial: The order: axes, or names of axes, and at most one `...`.
+        axes: The axes to put in that order.
+
+    Returns:
+        All axes, a dict if `axes` is a mapping, otherwise a tuple.
+
+    Raises:
+        TypeError: If an axis of `axes` has no size, or something in the order is no axis.
+        ValueError: If an axis of the order is not there, has another size or is named twice; if axes are left out and
+            there is no `...`; if `...` occurs twice.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.axis.rearrange_for_partial_order(("embed", ...), {"batch": 8, "pos": 2, "embed": 4})
+        {'embed': 4, 'batch': 8, 'pos': 2}
+    """
+    found = {axis.name: axis.size for axis in spec_axes(axes)}
+    order = ordered(tuple(found), tuple(found.values()), _items(partial))
+    return in_form_of(axes, {name: found[name] for name in order})
+
+
+def replace_missing_with_ellipsis(
+    partial: PartialAxisSpec | AxisSelector | EllipsisType, axes: AxisSelection | AxisSpec
+) -> tuple[AxisSelector | EllipsisType, ...]:
+    """Returns a partial order in which `...` stands for each run of axes that a spec lacks.
+
+    Args:
+        partial: Axes, or names of axes, and `...`.
+        axes: The axes that there are.
+
+    Returns:
+        The items of the order whose axes are there, with `...` where others were, never two of them in a row.
+
+    Raises:
+        TypeError: If something is no axis.
+        ValueError: If an axis has another size in `axes`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.axis.replace_missing_with_ellipsis(("batch", "pos", "embed"), nym.make_axes(batch=8, embed=4))
+        ('batch', Ellipsis, 'embed')
+    """
+    found, result = entries(axes), []
+    for item in _items(partial):
+        ((name, size),) = ((None, None),) if item is ... else entries((item,)).items()
+        kept = ... if name not in found else item
+        if name in found:
+            check_found(found, {name: size})
+        if kept is not ... or not result or result[-1] is not ...:
+            result.append(kept)
+    return tuple(result)
+
+
+def _items(partial: Any) -> tuple[Any, ...]:
+    """Returns the items of a partial order; a single one may stand for itself."""
+    return (partial,) if partial is ... or isinstance(partial, str | Axis) else tuple(partial)

@@ -1,0 +1,123 @@
+"""The frequencies that belong to the elements of a transform, and their order."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..named._align import operand
+from ..named._ambient import constrain, resharded, undivided
+from ..named._array import NamedArray
+from ..named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, positions, sized_axis
+from ..named._base import N, check_named, like
+from ..named._plan import planned
+
+
+def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
+    """Makes the frequencies that `fft` has along an axis; see `jax.numpy.fft.fftfreq`.
+
+    Args:
+        axis: The axis, with the number of points.
+        d: Distance between points, a scalar.
+
+    Returns:
+        Array with that axis: the positive frequencies, and then the negative ones.
+
+    Raises:
+        TypeError: If the axis has no size, or `d` is an array with axes.
+        ValueError: If the axis has no points, or `d` is a named array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fft.fftfreq(nym.Axis("time", 4)).array
+        Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
+    """
+    one = _with_points(axis)
+    return constrain(NamedArray(jnp.fft.fftfreq(one.size, _distance(d)), one))
+
+
+def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> NamedArray:
+    """Makes the frequencies that `rfft` has along an axis; see `jax.numpy.fft.rfftfreq`.
+
+    Args:
+        axis: The axis before the transform, with the number of points `n`.
+        d: Distance between points, a scalar.
+        new_axis: The axis of the result, or its name; that of `axis` if None, as `rfft` keeps it.
+
+    Returns:
+        Array with one axis of size `n // 2 + 1`.
+
+    Raises:
+        TypeError: If the axis has no size, or `d` is an array with axes.
+        ValueError: If the axis has no points, `new_axis` has another size, or `d` is a named array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fft.rfftfreq(nym.Axis("time", 4), new_axis="frequency")
+        NamedArray(float32, frequency: 3, [0.  , 0.25, 0.5 ])
+    """
+    one = _with_points(axis)
+    half = Axis(one.name if new_axis is None else axis_name(new_axis), one.size // 2 + 1)
+    if isinstance(new_axis, Axis) and new_axis != half:
+        raise ValueError(
+            f"the axis of the frequencies of ({one}) has size {half.size}, not {new_axis.size} as in ({new_axis})"
+        )
+    return constrain(NamedArray(jnp.fft.rfftfreq(one.size, _distance(d)), half))
+
+
+def _with_points(axis: Axis) -> Axis:
+    one = sized_axis(axis)
+    if not one.size:
+        raise ValueError(f"axis ({one}) needs one point or more to have frequencies")
+    return one
+
+
+def _distance(d: Any) -> Any:
+    array, names = operand(d)
+    if names:
+        raise ValueError(f"the distance between points is a scalar, it has axes ({', '.join(names)})")
+    return array
+
+
+def fftshift(x: N, axis: AxisSelection | None = None) -> N:
+    """Moves frequency zero to the middle; see `jax.numpy.fft.fftshift`.
+
+    Args:
+        x: Array.
+        axis: Axis, several of them, or all for None.
+
+    Returns:
+        Array with the same axes.
+
+    Raises:
+        ValueError: If an axis is not there, or an `Axis` has another size.
+        TypeError: If `x` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fft.fftshift(nym.fft.fftfreq(nym.Axis("time", 4))).array
+        Array([-0.5 , -0.25,  0.  ,  0.25], dtype=float32)
+    """
+    return _shifted(jnp.fft.fftshift, x, axis)
+
+
+def ifftshift(x: N, axis: AxisSelection | None = None) -> N:
+    """Moves frequency zero back to the front; see `jax.numpy.fft.ifftshift`. Arguments as for `fftshift`.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.fft.fftfreq(nym.Axis("time", 5))
+        >>> (nym.fft.ifftshift(nym.fft.fftshift(x)) == x).all().item()
+        True
+    """
+    return _shifted(jnp.fft.ifftshift, x, axis)
+
+
+def _shifted(fn: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
+    check_named(x)
+    dims = positions(x.names, x.array.shape, axis)
+    return like(x, planned(_moved, fn, x.names, dims)(x.array))
+
+
+def _moved(fn: Callable[..., Any], names: Names, dims: tuple[int, ...], array: Any) -> Any:
+    return resharded(fn(undivided(array, dims), axes=dims), names)

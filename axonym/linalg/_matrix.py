@@ -1,0 +1,67 @@
+"""What the functions of matrices share: the names of a matrix's two axes, and what is checked before JAX sees it."""
+
+from ..named._axis import Axis, AxisSelector, axis_name, position, positions
+from ..named._base import NamedBase, check_named, described
+
+
+def matrix_axes(x: NamedBase, row: AxisSelector, col: AxisSelector) -> tuple[str, str]:
+    """Returns the names of the axes of a matrix.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If it lacks one of the axes, or both are one.
+    """
+    check_named(x)
+    i, j = positions(x.names, x.array.shape, (row, col))
+    return x.names[i], x.names[j]
+
+
+def square_axes(function: str, x: NamedBase, row: AxisSelector, col: AxisSelector) -> tuple[str, str]:
+    """Returns the names of the axes of a square matrix.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If it lacks one of the axes, both are one, or they differ in size.
+    """
+    names = matrix_axes(x, row, col)
+    sizes = tuple(x.axis_size(name) for name in names)
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"`{function}` is of square matrices; axes {names[0]!r} and {names[1]!r} of {described(x)} have sizes "
+            f"{sizes[0]} and {sizes[1]}"
+        )
+    return names
+
+
+def new_name(x: NamedBase, new_axis: AxisSelector, size: int) -> str:
+    """Returns the name of a new axis of a size.
+
+    Raises:
+        ValueError: If `x` has an axis of that name, or an `Axis` has another size.
+    """
+    name = axis_name(new_axis)
+    if name in x.names:
+        raise ValueError(f"{described(x)} has an axis {name!r} already; give the new axis another name with `new_axis`")
+    position((name,), (size,), Axis(name, size) if isinstance(new_axis, str) else new_axis)
+    return name
+
+
+def short_side(x: NamedBase, row: str, col: str) -> int:
+    """Returns the smaller one of the sizes of a matrix."""
+    return min(x.axis_size(row), x.axis_size(col))
+
+
+def other_axes(a: NamedBase, b: NamedBase, row: str, col: str) -> tuple[str, ...]:
+    """Returns the axes of right-hand sides `b` that run over several of them for one matrix of `a`.
+
+    Raises:
+        TypeError: If `b` is not a named array.
+        ValueError: If `b` lacks the rows, has the columns, or a shared axis in another size.
+    """
+    check_named(b)
+    position(b.names, b.array.shape, Axis(row, a.axis_size(row)))
+    if col in b.names:
+        raise ValueError(
+            f"the right-hand side {described(b)} has the axis {col!r} that the solution will have; `rename` it"
+        )
+    return tuple(name for name in b.names if name not in a.names)

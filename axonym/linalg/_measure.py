@@ -1,0 +1,180 @@
+"""What one number, or a power, says of a matrix or a vector: norms, determinants, ranks, condition numbers."""
+
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..named._axis import AxisSelection, AxisSelector, listed, positions
+from ..named._base import N, check_named
+from ..named._core import over_core
+from ..named._plan import reduced
+from ._matrix import matrix_axes, square_axes
+
+
+def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | None = None) -> N:
+    """Returns the norms of vectors along one axis, or of matrices along two; see `jax.numpy.linalg.norm`.
+
+    Args:
+        x: Array of any axes.
+        axis: One axis for vectors; two for matrices, rows first; without `ord` any number of them. None is for all.
+        ord: Which norm, as in JAX: by default the square root of the sum of squares. For vectors 0, inf, -inf or any
+            number; for matrices 1, -1, 2, -2, inf, -inf, "fro" or "nuc".
+
+    Returns:
+        Array with the axes of `x` that were not reduced.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If an axis is missing, or there is no such norm over that many axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([[3.0, 4.0], [0.0, 2.0]], ("batch", "embed"))
+        >>> nym.linalg.norm(x, "embed"), nym.linalg.norm(x, ("batch", "embed"), ord=1).item()
+        (NamedArray(float32, batch: 2, [5., 2.]), 6.0)
+    """
+    check_named(x)
+    names = tuple(x.names[i] for i in positions(x.names, x.array.shape, axis))
+    if ord is not None and len(names) not in (1, 2):
+        raise ValueError(f"a norm with `ord` is over one axis or two, not over {listed(names)}")
+    if len(names) == 2 and ord in (2, -2, "nuc"):  # these need singular values
+        (result,) = over_core(_norm, (x,), (names,), ((),), axis=(-2, -1), ord=ord)
+        return result
+    return reduced(_norm, x, axis, None, ord=ord)
+
+
+def _norm(array: Any, *, axis: tuple[int, ...], ord: int | float | str | None) -> Any:
+    if ord is not None:
+        return jnp.linalg.norm(array, ord=ord, axis=axis)
+    array = array.astype(jnp.result_type(array, float))
+    return jnp.sqrt(jnp.sum(jnp.real(array * jnp.conj(array)), axis=axis))
+
+
+def det(x: N, row: AxisSelector, col: AxisSelector) -> N:
+    """Returns the determinants of square matrices; see `jax.numpy.linalg.det`.
+
+    Args:
+        x: Square matrices with axes `row` and `col`, over any other axes.
+        row: The axis of the rows.
+        col: The axis of the columns.
+
+    Returns:
+        Array with the other axes of `x`.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If an axis is missing or the matrices are not square.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.linalg.det(nym.named([[2.0, 1.0], [0.0, 4.0]], ("i", "j")), "i", "j").item()
+        8.0
+    """
+    (result,) = over_core(jnp.linalg.det, (x,), (square_axes("det", x, row, col),), ((),))
+    return result
+
+
+def slogdet(x: N, row: AxisSelector, col: AxisSelector) -> tuple[N, N]:
+    """Returns the signs of determinants and the logarithms of their magnitudes; see `jax.numpy.linalg.slogdet`.
+
+    Arguments as for `det`.
+
+    Example:
+        >>> import axonym as nym
+        >>> sign, log = nym.linalg.slogdet(nym.named([[-1.0, 1.0], [0.0, 1.0]], ("i", "j")), "i", "j")
+        >>> sign.item(), log.item()
+        (-1.0, 0.0)
+    """
+    sign, log = over_core(jnp.linalg.slogdet, (x,), (square_axes("slogdet", x, row, col),), ((), ()))
+    return sign, log
+
+
+def matrix_rank(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = None, hermitian: bool = False) -> N:
+    """Returns the ranks of matrices; see `jax.numpy.linalg.matrix_rank`.
+
+    Args:
+        x: Matrices with axes `row` and `col`, over any other axes.
+        row: The axis of the rows.
+        col: The axis of the columns.
+        rtol: Singular values smaller than this times the largest one count as zero; by default what is lost to
+            rounding.
+        hermitian: Whether the matrices are known to be Hermitian, which is faster.
+
+    Returns:
+        Integer array with the other axes of `x`.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If an axis is missing, or matrices said to be Hermitian are not square.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.linalg.matrix_rank(nym.ones({"i": 3, "j": 2}), "i", "j").item()
+        1
+    """
+    names = square_axes("matrix_rank", x, row, col) if hermitian else matrix_axes(x, row, col)
+    (result,) = over_core(_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)
+    return result
+
+
+def _rank(x: Any, *, rtol: float | None, hermitian: bool) -> Any:
+    # `jax.numpy.linalg.matrix_rank` takes the `rtol` that it is given for an absolute one.
+    values = jnp.abs(jnp.linalg.eigvalsh(x)) if hermitian else jnp.linalg.svdvals(x)
+    relative = max(x.shape[-2:]) * jnp.finfo(values.dtype).eps if rtol is None else rtol
+    return jnp.sum(values > relative * jnp.max(values, axis=-1, keepdims=True, initial=0), axis=-1)
+
+
+def cond(x: N, row: AxisSelector, col: AxisSelector, *, p: int | float | str | None = None) -> N:
+    """Returns the condition numbers of matrices; see `jax.numpy.linalg.cond`.
+
+    Args:
+        x: Matrices with axes `row` and `col`, over any other axes.
+        row: The axis of the rows.
+        col: The axis of the columns.
+        p: Which norm, as for `norm`; by default the ratio of the largest singular value to the smallest one.
+
+    Returns:
+        Array with the other axes of `x`.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If an axis is missing, or the matrices are not square and the norm is of square ones.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.linalg.cond(nym.named([[2.0, 0.0], [0.0, 8.0]], ("i", "j")), "i", "j").item()
+        4.0
+    """
+    names = matrix_axes(x, row, col) if p in (None, 2, -2) else square_axes("cond", x, row, col)
+    (result,) = over_core(jnp.linalg.cond, (x,), (names,), ((),), p=p)
+    return result
+
+
+def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
+    """Multiplies square matrices with themselves; see `jax.numpy.linalg.matrix_power`.
+
+    What comes out of `x` goes into it again, so that `row` and `col` are the same space; the power maps `col` to `row`
+    as `x` does, also if it is negative.
+
+    Args:
+        x: Square matrices with axes `row` and `col`, over any other axes.
+        row: The axis of the rows.
+        col: The axis of the columns.
+        n: How many times; 0 gives the identity, a negative number a power of the inverse.
+
+    Returns:
+        Array with the other axes of `x`, then `row`, then `col`.
+
+    Raises:
+        TypeError: If `x` is not a named array or `n` no integer.
+        ValueError: If an axis is missing or the matrices are not square.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.linalg.matrix_power(nym.named([[1.0, 1.0], [0.0, 1.0]], ("i", "j")), "i", "j", 3)
+        NamedArray(float32, i: 2, j: 2, [[1., 3.], [0., 1.]])
+    """
+    names = square_axes("matrix_power", x, row, col)
+    (result,) = over_core(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))
+    return result

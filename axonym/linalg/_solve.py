@@ -1,0 +1,167 @@
+"""Systems of linear equations and inverses."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..named._align import check_sizes
+from ..named._axis import AxisSelector
+from ..named._base import N
+from ..named._core import over_core
+from ._matrix import matrix_axes, new_name, other_axes, short_side, square_axes
+
+
+def solve(a: N, b: N, row: AxisSelector, col: AxisSelector) -> N:
+    """Solves linear equations: finds the `x` for which `dot(a, x, axis=col)` is `b`; see `jax.numpy.linalg.solve`.
+
+    Args:
+        a: Square matrices with axes `row` and `col`, over any other axes.
+        b: Right-hand sides with the axis `row`. Axes shared with `a` go with its matrices; each matrix is solved for
+            all right-hand sides along the others, and factorised once.
+        row: The axis of the equations.
+        col: The axis of the unknowns.
+
+    Returns:
+        Array with the other axes of `a`, then `col`, then the axes that only `b` has.
+
+    Raises:
+        TypeError: If `a` or `b` is not a named array.
+        ValueError: If an axis is missing, the matrices are not square, sizes differ, or `b` has the axis `col`.
+
+    Example:
+        >>> import axonym as nym
+        >>> a = nym.named([[2.0, 0.0], [0.0, 4.0]], ("i", "j"))
+        >>> nym.linalg.solve(a, nym.named([2.0, 2.0], "i"), "i", "j")
+        NamedArray(float32, j: 2, [1. , 0.5])
+    """
+    names = square_axes("solve", a, row, col)
+    extra = other_axes(a, b, *names)
+    check_sizes((a.names, a.array.shape), (b.names, b.array.shape))
+    (x,) = over_core(_solved, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))
+    return x
+
+
+def _solved(a: Any, b: Any) -> Any:
+    x = jnp.linalg.solve(a, _in_columns(b, a.ndim - 1))
+    return x.reshape(*x.shape[:-1], *b.shape[a.ndim - 1 :])
+
+
+def _in_columns(b: Any, kept: int) -> Any:
+    """Returns right-hand sides as the columns of matrices: all axes but the first ones become one."""
+    return b.reshape(*b.shape[:kept], math.prod(b.shape[kept:]))
+
+
+def lstsq(
+    a: N,
+    b: N,
+    row: AxisSelector,
+    col: AxisSelector,
+    new_axis: AxisSelector = "k",
+    *,
+    rcond: float | None = None,
+) -> tuple[N, N, N, N]:
+    """Finds the `x` that brings `dot(a, x, axis=col)` closest to `b`; see `jax.numpy.linalg.lstsq`.
+
+    Args:
+        a: Matrices with axes `row` and `col`, over any other axes.
+        b: Right-hand sides with the axis `row`; their other axes are as for `solve`.
+        row: The axis of the equations.
+        col: The axis of the unknowns.
+        new_axis: The axis of the singular values.
+        rcond: Singular values smaller than this times the largest one count as zero; by default what is lost to
+            rounding.
+
+    Returns:
+        The solution, with the axis `col` in place of `row` and the smallest norm if there are many; the sums of
+        squared residuals; the ranks of the matrices; and their singular values.
+
+    Raises:
+        TypeError: If `a` or `b` is not a named array.
+        ValueError: If an axis is missing, sizes differ, `b` has the axis `col`, or `a` has the new axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> a = nym.named([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], ("i", "j"))
+        >>> x, _, rank, _ = nym.linalg.lstsq(a, nym.named([1.0, 3.0, 5.0], "i"), "i", "j")
+        >>> x.round(3), rank.item()
+        (NamedArray(float32, j: 2, [1., 2.]), 2)
+    """
+    names = matrix_axes(a, row, col)
+    extra = other_axes(a, b, *names)
+    check_sizes((a.names, a.array.shape), (b.names, b.array.shape))
+    name = new_name(a, new_axis, short_side(a, *names))
+    outs = ((names[1], *extra), extra, (), (name,))
+    x, residuals, rank, values = over_core(_closest, (a, b), (names, (names[0], *extra)), outs, rcond=rcond)
+    return x, residuals, rank, values
+
+
+def _closest(a: Any, b: Any, *, rcond: float | None) -> tuple[Any, ...]:
+    def one(a: Any, b: Any) -> tuple[Any, ...]:
+        return jnp.linalg.lstsq(a, b, rcond=rcond)
+
+    fit = jnp.vectorize(one, signature="(m,n),(m,k)->(n,k),(k),(),(s)")
+    x, residuals, rank, values = fit(a, _in_columns(b, a.ndim - 1))
+    sides = b.shape[a.ndim - 1 :]
+    return x.reshape(*x.shape[:-1], *sides), residuals.reshape(*residuals.shape[:-1], *sides), rank, values
+
+
+def inv(x: N, row: AxisSelector, col: AxisSelector) -> N:
+    """Inverts square matrices; see `jax.numpy.linalg.inv`. `solve` is faster and more exact where it will do.
+
+    The inverse maps back, so its rows are what the columns of `x` were, and each keeps its name: what had `row` in
+    `dot(inverse, y, axis=row)` then has `col`. For the product with `x` itself rename one axis, as names are unique.
+
+    Args:
+        x: Square matrices with axes `row` and `col`, over any other axes.
+        row: The axis of the rows.
+        col: The axis of the columns.
+
+    Returns:
+        Array with the other axes of `x`, then `col`, then `row`.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If an axis is missing or the matrices are not square.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([[2.0, 0.0], [0.0, 4.0]], ("i", "j"))
+        >>> inverse = nym.linalg.inv(x, "i", "j")
+        >>> inverse.names
+        ('j', 'i')
+        >>> nym.dot(x, inverse.rename({"i": "other"}), axis="j")
+        NamedArray(float32, i: 2, other: 2, [[1., 0.], [0., 1.]])
+    """
+    names = square_axes("inv", x, row, col)
+    (inverse,) = over_core(jnp.linalg.inv, (x,), (names,), (names[::-1],))
+    return inverse
+
+
+def pinv(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = None, hermitian: bool = False) -> N:
+    """Inverts matrices as far as possible: the Moore-Penrose inverse; see `jax.numpy.linalg.pinv`.
+
+    Args:
+        x: Matrices with axes `row` and `col`, over any other axes.
+        row: The axis of the rows.
+        col: The axis of the columns.
+        rtol: Singular values smaller than this times the largest one count as zero; by default what is lost to
+            rounding.
+        hermitian: Whether the matrices are known to be Hermitian, which is faster.
+
+    Returns:
+        Array with the other axes of `x`, then `col`, then `row`, each with its size; see `inv`.
+
+    Raises:
+        TypeError: If `x` is not a named array.
+        ValueError: If an axis is missing, or matrices said to be Hermitian are not square.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.linalg.pinv(nym.named([[2.0, 0.0, 0.0], [0.0, 4.0, 0.0]], ("i", "j")), "i", "j").shape
+        (j: 3, i: 2)
+    """
+    names = square_axes("pinv", x, row, col) if hermitian else matrix_axes(x, row, col)
+    options = {"rtol": rtol, "hermitian": hermitian}
+    (inverse,) = over_core(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)
+    return inverse

@@ -1,0 +1,135 @@
+"""`einsum`: products of arrays summed over axes, written as an expression."""
+
+import functools
+from typing import Any
+
+from ._align import check_sizes
+from ._axis import AxisSelector, Names, check_rank, intern_names, listed, near_miss, shown
+from ._base import N, check_named
+from ._contract import contracted, natural_order
+from ._expression import REST, Alias, Binding, Expression, Fault, checked_aliases, explained, parsed
+
+
+def einsum(
+    equation: str,
+    /,
+    *arrays: N,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    **aliases: AxisSelector | int,
+) -> N:
+    """Multiplies arrays and sums over the axes that the result does not have, see `jax.numpy.einsum`.
+
+    Axes of one name are one axis. An equation has the operands left of its `->`, with commas between them, and the
+    axes of the result right of it. Each operand is written in one of two ways:
+
+    - Without braces its identifiers stand for its axes by position, whatever they are called, and `...` for any number
+      of others: `"b h c, c e -> b h e"`. The axes keep their names; an identifier stands for one axis in all operands.
+    - In braces they are names of its axes, in any order; those not mentioned need no `...`: `"{c}, {c} -> ..."`.
+
+    If there is nothing left of the `->`, all axes are named by the result, and the others summed over: `"-> b e"`.
+    `...` in the result stands for the axes that no operand mentions, first those that several operands have, as `dot`
+    orders them. Without it there must be none such.
+
+    Args:
+        equation: The equation.
+        *arrays: Arrays of any axes, one for each operand.
+        precision: As for `jax.numpy.einsum`.
+        preferred_element_type: Element type in which the sum is kept and returned.
+        **aliases: What identifiers stand for: an axis or its name, which by position must be the one found; or only
+            a size to check.
+
+    Returns:
+        Array with the axes of the result, in that order. Two arrays take one `dot_general`, with no transpose if they
+        can be multiplied in either order to have none; more are multiplied in the order that `jax.numpy.einsum` finds.
+
+    Raises:
+        TypeError: If there is no array, one is not named, or an alias is no axis.
+        ValueError: If an axis is not there, would be summed over although nobody mentions it, has two sizes, or the
+            equation cannot be read: a caret shows where.
+
+    Example:
+        >>> import axonym as nym
+        >>> x, w = nym.ones({"batch": 2, "pos": 5, "embed": 3}), nym.ones({"embed": 3, "mlp": 4})
+        >>> nym.einsum("b p e, e m -> b p m", x, w).shape
+        (batch: 2, pos: 5, mlp: 4)
+        >>> nym.einsum("{embed}, {embed} -> ...", x, w).shape
+        (batch: 2, pos: 5, mlp: 4)
+        >>> nym.einsum("-> mlp batch", x, w).shape
+        (mlp: 4, batch: 2)
+    """
+    if not isinstance(equation, str):
+        raise TypeError(f"`einsum` takes an equation such as 'b c, c e -> b e' first, not {shown(equation)}.")
+    if not arrays:
+        raise TypeError("`einsum` needs at least one array.")
+    for x in arrays:
+        check_named(x)
+    operands, shapes = tuple(x.names for x in arrays), tuple(tuple(x.array.shape) for x in arrays)
+    summed, names = _planned(equation, operands, shapes, checked_aliases(aliases))
+    return contracted(arrays, summed, names, precision, preferred_element_type)
+
+
+@functools.lru_cache(maxsize=8192)
+def _planned(
+    equation: str,
+    operands: tuple[Names, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    aliases: tuple[tuple[str, Alias], ...],
+) -> tuple[Names, Names]:
+    """Returns the names summed over, and those of the result in order."""
+    expression = parsed(equation)
+    for names, sizes in zip(operands, shapes, strict=True):
+        check_rank(names, sizes)
+    known = " and ".join(listed(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
+    with explained(equation, f"cannot contract {known}"):
+        _check_form(expression, len(operands))
+        binding = Binding(expression, aliases)
+        unmentioned = _unmentioned(expression, binding, operands, shapes)
+        sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
+        names = _result(expression, binding, sizes, unmentioned)
+    check_sizes(*zip(operands, shapes, strict=True))
+    return tuple(name for name in sizes if name not in names), intern_names(names)
+
+
+def _check_form(expression: Expression, count: int) -> None:
+    for side in (*expression.operands, expression.result):
+        for group in side.groups:
+            raise Fault(group.at, "`einsum` neither splits nor merges axes; use `rearrange`")
+    if len(expression.result.rest) > 1:
+        raise Fault(expression.result.rest[1].at, "'...' may stand only once in the result")
+    stated = len(expression.operands)
+    if stated not in (0, count):
+        raise Fault(
+            expression.operands[min(stated, count + 1) - 1].at,
+            f"operands in the equation: {stated}, arrays given: {count}",
+        )
+    if expression.result.rest and stated and all(side.ordered and not side.rest for side in expression.operands):
+        raise Fault(expression.result.rest[0].at, "this '...' stands for nothing, because no operand has one")
+
+
+def _unmentioned(
+    expression: Expression, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
+) -> Names:
+    """Returns the axes that no operand mentions, in the order in which they are multiplied."""
+    for side, names, sizes in zip(expression.operands, operands, shapes, strict=False):
+        binding.places(side, names, sizes)
+    return tuple(name for name in natural_order(operands, ()) if name not in binding.axes.values())
+
+
+def _result(expression: Expression, binding: Binding, sizes: dict[str, int], unmentioned: Names) -> Names:
+    result, stated = expression.result, []
+    for term in result.terms:
+        name = binding.name(term.name)
+        if term.name == REST:
+            stated.append(REST)
+        elif name not in sizes:
+            raise Fault(term.at, f"no operand has an axis {name!r}{near_miss(name, [*binding.axes, *sizes])}")
+        else:
+            binding.bind(term, name)
+            binding.check_size(term, sizes[name])
+            stated.append(name)
+    rest = tuple(name for name in unmentioned if name not in stated)
+    if rest and not result.rest and expression.operands:
+        lost = f"nothing mentions {listed(rest)}"
+        raise Fault(result.at, f"{lost}; '...' in the result keeps it, naming it in an operand sums over it")
+    return tuple(name for one in stated for name in (rest if one == REST else (one,)))

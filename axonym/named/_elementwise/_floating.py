@@ -1,0 +1,120 @@
+"""How floating-point numbers are made up: signs, fractions, exponents and neighbours."""
+
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._align import binary, unary
+from .._base import A, N
+from ._pairs import pair
+
+
+def signbit(x: A) -> A:
+    """Returns whether the sign is negative, that of -0 as well; see `jax.numpy.signbit`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.signbit(nym.named([-0.0], "i")).item()
+        True
+    """
+    return unary(jnp.signbit, x)
+
+
+@overload
+def copysign(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def copysign(x: ArrayLike, y: N) -> N: ...
+@overload
+def copysign(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def copysign(x: Any, y: Any) -> Any:
+    """Returns `x` with the sign of `y`, broadcast by name; see `jax.numpy.copysign`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.copysign(nym.named([3.0], "i"), -2.0).item()
+        -3.0
+    """
+    return binary(jnp.copysign, x, y)
+
+
+@overload
+def nextafter(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def nextafter(x: ArrayLike, y: N) -> N: ...
+@overload
+def nextafter(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def nextafter(x: Any, y: Any) -> Any:
+    """Returns the number next to `x` on the way to `y`, broadcast by name; see `jax.numpy.nextafter`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nextafter(nym.named([1.0], "i"), 2.0).item()
+        1.000000119...
+    """
+    return binary(jnp.nextafter, x, y)
+
+
+def spacing(x: A) -> A:
+    """Returns the distance from `x` to the next number; see `jax.numpy.spacing`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.spacing(nym.named([1.0], "i")).item()
+        1.192...e-07
+    """
+    return unary(jnp.spacing, x)
+
+
+def frexp(x: A) -> tuple[A, A]:
+    """Takes numbers apart into fractions and powers of 2: `x = fraction * 2 ** exponent`; see `jax.numpy.frexp`.
+
+    Args:
+        x: Array of any axes.
+
+    Returns:
+        The fractions, from 0.5 to 1, and the integer exponents, each with the axes of `x`.
+
+    Example:
+        >>> import axonym as nym
+        >>> fraction, exponent = nym.frexp(nym.named([6.0], "i"))
+        >>> fraction.item(), exponent.item()
+        (0.75, 3)
+    """
+    return pair(unary(jnp.frexp, x))
+
+
+@overload
+def ldexp(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def ldexp(x: ArrayLike, y: N) -> N: ...
+@overload
+def ldexp(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def ldexp(x: Any, y: Any) -> Any:
+    """Returns `x * 2 ** y`, the inverse of `frexp`, broadcast by name; see `jax.numpy.ldexp`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ldexp(nym.named([0.75], "i"), 3).item()
+        6.0
+    """
+    return binary(jnp.ldexp, x, y)
+
+
+def modf(x: A) -> tuple[A, A]:
+    """Takes numbers apart into what is behind the point and what is before it; see `jax.numpy.modf`.
+
+    Args:
+        x: Array of any axes.
+
+    Returns:
+        The fractional and the whole parts, both of the sign of `x` and with its axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> fraction, whole = nym.modf(nym.named([2.5], "i"))
+        >>> fraction.item(), whole.item()
+        (0.5, 2.0)
+    """
+    return pair(unary(jnp.modf, x))

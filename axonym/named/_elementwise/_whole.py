@@ -1,0 +1,29 @@
+"""The array as a whole: a copy of it, and the number of its axes."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._align import unary
+from .._base import A, NamedBase
+
+
+def copy(x: A) -> A:
+    """Returns an array with the same elements in memory of its own; see `jax.numpy.copy`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.copy(nym.named([2.0], "i")).item()
+        2.0
+    """
+    return unary(jnp.copy, x)
+
+
+def ndim(x: NamedBase | ArrayLike) -> int:
+    """Returns the number of axes, a plain integer; see `jax.numpy.ndim`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ndim(nym.zeros({"batch": 2, "embed": 3}))
+        2
+    """
+    return x.ndim if isinstance(x, NamedBase) else jnp.ndim(x)

@@ -1,0 +1,98 @@
+"""Plans of indices: what is static about an index, checked against the axes once and found again."""
+
+import functools
+from typing import Any, NamedTuple, TypeAlias
+
+from .._align import check_sizes
+from .._axis import Names, check_once, intern_names, listed, position
+
+
+class IndexEntry(NamedTuple):
+    """What is static about the index of one axis: its kind, and the names or bounds that go with it."""
+
+    position: int
+    kind: str  # "scalar", "slice", "window", "array" or "mask"
+    detail: Any  # (), (start, stop, step), a length, or the names of the array
+
+
+Entries: TypeAlias = tuple[IndexEntry, ...]
+
+
+class IndexPlan(NamedTuple):
+    """What is static about an index: its entries in the order of the axes, and the axes of what it picks.
+
+    A mask has no entry, because the axes it lies along stay as they are.
+    """
+
+    entries: Entries
+    names: Names
+    sizes: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=8192)
+def planned_index(
+    names: Names, sizes: tuple[int, ...], parts: tuple[tuple[Any, ...], ...]
+) -> tuple[IndexPlan, tuple[int, ...]]:
+    """Plans an index of parts, each an axis, a kind, what else is static about it, and the shape of its array.
+
+    Returns:
+        The plan, and for each of its entries which part it was.
+
+    Raises:
+        ValueError: If an axis is not there or indexed twice, or sizes do not fit.
+    """
+    given = [IndexEntry(position(names, sizes, selector), kind, detail) for selector, kind, detail, _ in parts]
+    check_once(tuple(names[entry.position] for entry in given))
+    for entry, part in zip(given, parts, strict=True):
+        if entry.kind == "window" and not 0 <= entry.detail <= sizes[entry.position]:
+            raise ValueError(
+                f"a `dslice` of {entry.detail} elements does not fit into axis {names[entry.position]!r} of "
+                f"{listed(names, sizes)}"
+            )
+        if entry.kind == "mask":
+            _check_mask(names, sizes, names[entry.position], entry.detail, part[3])
+    order = tuple(sorted(range(len(given)), key=lambda i: given[i].position))
+    entries = tuple(given[i] for i in order)
+    axes = _result_axes(names, sizes, entries, {given[i].position: part[3] for i, part in enumerate(parts)})
+    order = tuple(i for i in order if given[i].kind != "mask")
+    return IndexPlan(tuple(given[i] for i in order), intern_names(tuple(axes)), tuple(axes.values())), order
+
+
+def _check_mask(names: Names, sizes: tuple[int, ...], name: str, own: Names, lengths: tuple[int, ...]) -> None:
+    """Raises a ValueError if a mask does not lie along its axis, or along others that are not there."""
+    if name not in own:
+        raise ValueError(
+            f"a mask for axis {name!r} of {listed(names, sizes)} needs that axis, it has {listed(own, lengths)}"
+        )
+    if not set(own) <= set(names):
+        raise ValueError(
+            f"a mask for axis {name!r} of {listed(names, sizes)} has axes of that array only, not "
+            f"{listed(own, lengths)}"
+        )
+    check_sizes((names, sizes), (own, lengths))
+
+
+def _result_axes(
+    names: Names, sizes: tuple[int, ...], entries: Entries, shapes: dict[int, tuple[int, ...]]
+) -> dict[str, int]:
+    """Returns the axes left in place, and those of index arrays where the first axis that brings them stood."""
+    lengths, picked = list(sizes), {}
+    for at, kind, detail in entries:
+        if kind == "slice":
+            lengths[at] = len(range(sizes[at])[slice(*detail)])
+        elif kind == "window":
+            lengths[at] = detail
+        elif kind != "mask":
+            picked[at] = detail, shapes[at]
+    brought = {name for own, _ in picked.values() for name in own}
+    for at, kind, _ in entries:
+        if kind != "array" and names[at] in brought:
+            raise ValueError(
+                f"axis {names[at]!r} of {listed(names, sizes)} is indexed by itself and by an index array that has it"
+            )
+    kept = [at for at in range(len(names)) if at not in picked]
+    check_sizes((tuple(names[at] for at in kept), tuple(lengths[at] for at in kept)), *picked.values())
+    axes: dict[str, int] = {}
+    for at, name in enumerate(names):
+        axes |= zip(*picked.get(at, ((name,), (lengths[at],))), strict=True)
+    return axes

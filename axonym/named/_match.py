@@ -1,0 +1,81 @@
+"""Descriptions of axes: names in their order, with `...` for any others, or a set of names; and what fits them."""
+
+import functools
+from collections.abc import Iterable, Sequence, Set as AbstractSet
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+from ._axis import Axis, AxisSelector, Names, axis_name, check_once, shown
+
+
+AxisDescription: TypeAlias = str | Sequence[AxisSelector | EllipsisType] | AbstractSet[AxisSelector | EllipsisType]
+"""The axes an array should have: `"batch embed ..."`, a sequence in this order, or a set of them in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPattern:
+    """A description of axes, read once: what must be there, whether in this order, and whether more may be."""
+
+    items: tuple[AxisSelector | EllipsisType, ...]
+    ordered: bool
+
+    @classmethod
+    def of(cls, description: AxisDescription | Axis) -> "AxisPattern":
+        """Reads a description.
+
+        Raises:
+            TypeError: If it is something else than names and axes.
+            ValueError: If a name or `...` occurs twice.
+        """
+        items = _items(description)
+        named = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
+        check_once(named)
+        if len(items) - len(named) > 1:
+            raise ValueError("`...` may stand only once in a description of axes")
+        ordered = not isinstance(description, AbstractSet)
+        return cls(items if ordered else tuple(sorted(items, key=_sort_key)), ordered)
+
+    @property
+    def names(self) -> Names:
+        """The names that must be there."""
+        return tuple(axis_name(item) for item in self.items if not isinstance(item, EllipsisType))
+
+    def fits(self, names: Names, sizes: tuple[int, ...]) -> bool:
+        """Tells whether axes of these names and sizes are described."""
+        open_ended = ... in self.items
+        if len(names) < len(self.names) or (len(names) > len(self.names) and not open_ended):
+            return False
+        found = dict(zip(names, sizes, strict=True))
+        if any(isinstance(item, Axis) and found.get(item.name) != item.size for item in self.items):
+            return False
+        if not self.ordered:
+            return set(self.names) <= set(names)
+        hole = self.items.index(...) if open_ended else len(self.items)
+        after = len(self.names) - hole
+        return names[:hole] == self.names[:hole] and (after == 0 or names[-after:] == self.names[hole:])
+
+    def __str__(self) -> str:
+        """Shows the description as it is written."""
+        shown = " ".join("..." if isinstance(item, EllipsisType) else axis_name(item) for item in self.items)
+        return shown if self.ordered else f"{{{shown}}}"
+
+
+def _items(description: Any) -> tuple[Any, ...]:
+    if isinstance(description, str):
+        return tuple(... if word == "..." else word for word in description.split())
+    if isinstance(description, Axis):
+        return (description,)
+    if not isinstance(description, Iterable):
+        raise TypeError(f"Axes are described by a string such as 'batch embed ...', not by {shown(description)}.")
+    return tuple(description)
+
+
+def _sort_key(item: Any) -> tuple[bool, str]:
+    return item is ..., "" if item is ... else axis_name(item)
+
+
+@functools.lru_cache(maxsize=4096)
+def pattern_of(description: Any) -> AxisPattern:
+    """Returns the pattern of a description that can be hashed, read once."""
+    return AxisPattern.of(description)

@@ -1,0 +1,277 @@
+"""Arrays as matrices over two named axes: triangles, diagonals, and the outer, cross and Kronecker products."""
+
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+
+from ._align import lined_up
+from ._ambient import resharded
+from ._axis import AxisSelection, AxisSelector, Names, axis_name, intern_names, position, positions
+from ._base import N, check_named, described, like
+from ._core import over_core
+from ._plan import planned
+from ._shape import rearrange, rename
+
+
+def tril(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
+    """Keeps the lower triangle of the matrices over two axes and fills the rest with zeros; see `jax.numpy.tril`.
+
+    Args:
+        x: Array with these two axes and any others.
+        axis1: The axis of the rows.
+        axis2: The axis of the columns.
+        k: The last diagonal kept, above the main one if positive and below it if negative.
+
+    Returns:
+        Array with the axes of `x`, in their order.
+
+    Raises:
+        ValueError: If `x` lacks one of the axes, an `Axis` given has another size, or both are the same.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.tril(nym.ones({"pos": 2, "key_pos": 3}), "pos", "key_pos").array
+        Array([[1., 0., 0.],
+               [1., 1., 0.]], dtype=float32)
+    """
+    return _triangle(x, (axis1, axis2), operator.index(k), True)
+
+
+def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
+    """Keeps the upper triangle of the matrices over two axes; see `jax.numpy.triu`. Arguments as for `tril`.
+
+    Args:
+        x: Array with these two axes and any others.
+        axis1: The axis of the rows.
+        axis2: The axis of the columns.
+        k: The first diagonal kept, above the main one if positive and below it if negative.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.triu(nym.ones({"pos": 2, "key_pos": 3}), "pos", "key_pos", k=1).array
+        Array([[0., 1., 1.],
+               [0., 0., 1.]], dtype=float32)
+    """
+    return _triangle(x, (axis1, axis2), operator.index(k), False)
+
+
+def _triangle(x: N, axes: tuple[AxisSelector, AxisSelector], k: int, lower: bool) -> N:
+    check_named(x)
+    dims = positions(x.names, x.array.shape, axes)
+    return like(x, planned(_masked, x.names, dims, k, lower)(x.array))
+
+
+def _masked(names: Names, dims: tuple[int, int], k: int, lower: bool, array: Any) -> Any:
+    """Fills with zeros where a mask of two axes says so; the axes stay where they are and keep their shardings."""
+    rows, columns = (array.shape[dim] for dim in dims)
+    below = jnp.tri(rows, columns, k if lower else k - 1, dtype=bool)
+    kept = lined_up(below if lower else ~below, tuple(names[dim] for dim in dims), names)
+    return jnp.where(kept, array, jnp.zeros((), array.dtype))
+
+
+def trace(x: N, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: Any = None) -> N:
+    """Sums the diagonal of the matrices over two axes; see `jax.numpy.trace`.
+
+    Args:
+        x: Array with these two axes and any others.
+        axis1: The axis of the rows.
+        axis2: The axis of the columns.
+        offset: Which diagonal, above the main one if positive and below it if negative.
+        dtype: Element type of the result.
+
+    Returns:
+        Array with the other axes of `x`.
+
+    Raises:
+        ValueError: If `x` lacks one of the axes, an `Axis` given has another size, or both are the same.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.trace(nym.ones({"row": 3, "batch": 2, "column": 3}), "row", "column").array
+        Array([3., 3.], dtype=float32)
+    """
+    (result,) = over_core(_trace, (x,), ((axis1, axis2),), ((),), offset=operator.index(offset), dtype=dtype)
+    return result
+
+
+def _trace(array: Any, *, offset: int, dtype: Any) -> Any:
+    return jnp.trace(array, offset, -2, -1, dtype)
+
+
+def diagonal(
+    x: N, axis1: AxisSelector, axis2: AxisSelector, *, offset: int = 0, new_axis: AxisSelector | None = None
+) -> N:
+    """Takes the diagonal of the matrices over two axes; see `jax.numpy.diagonal`.
+
+    Args:
+        x: Array with these two axes and any others.
+        axis1: The axis of the rows.
+        axis2: The axis of the columns.
+        offset: Which diagonal, above the main one if positive and below it if negative.
+        new_axis: The axis along the diagonal; it has the name of `axis1` if not given.
+
+    Returns:
+        Array with the other axes of `x`, then the one along the diagonal.
+
+    Raises:
+        ValueError: If `x` lacks one of the axes, an `Axis` given has another size, both are the same, or the new axis
+            has the name of an axis left.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([[1, 2, 3], [4, 5, 6]], ("row", "column"))
+        >>> nym.diagonal(x, "row", "column", new_axis="i")
+        NamedArray(int32, i: 2, [1, 5])
+    """
+    name = axis_name(axis1)
+    (result,) = over_core(_diagonal, (x,), ((axis1, axis2),), ((name,),), offset=operator.index(offset))
+    return result if new_axis is None else rename(result, {name: new_axis})
+
+
+def _diagonal(array: Any, *, offset: int) -> Any:
+    return jnp.diagonal(array, offset, -2, -1)
+
+
+def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
+    """Puts the elements along an axis on the diagonal of square matrices; see `jax.numpy.diag`.
+
+    The inverse is `diagonal`.
+
+    Args:
+        x: Array with this axis and any others.
+        axis: The axis to spread out, which becomes that of the rows.
+        other: The new axis, that of the columns.
+        k: Which diagonal, above the main one if positive and below it if negative.
+
+    Returns:
+        Array with the other axes of `x`, then the rows and the columns. Both are as long as `axis`, and longer by the
+        distance of the diagonal from the main one.
+
+    Raises:
+        ValueError: If `x` lacks the axis, an `Axis` given has another size, or `x` has the new one.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.diag(nym.named([1, 2], "row"), "row", "column")
+        NamedArray(int32, row: 2, column: 2, [[1, 0], [0, 2]])
+    """
+    check_named(x)
+    k, name = operator.index(k), axis_name(other)
+    position((name,), (x.axis_size(axis) + abs(k),), other)
+    (result,) = over_core(_spread, (x,), ((axis,),), ((axis_name(axis), name),), k=k)
+    return result
+
+
+def _spread(array: Any, *, k: int) -> Any:
+    padding = [(0, 0)] * (array.ndim - 1) + [(max(-k, 0), max(k, 0))]
+    rows = jnp.pad(array, padding)[..., None]
+    size = rows.shape[-2]
+    eye = jnp.eye(size, k=k, dtype=bool).reshape((1,) * (array.ndim - 1) + (size, size))
+    return jnp.where(eye, rows, jnp.zeros((), array.dtype))
+
+
+def outer(x: N, y: N) -> N:
+    """Multiplies every element of one array with every element of another; see `jax.numpy.outer`.
+
+    Args:
+        x: Array of any axes.
+        y: Array of any others.
+
+    Returns:
+        Array with the axes of `x`, then those of `y`.
+
+    Raises:
+        ValueError: If the arrays share an axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.outer(nym.named([1, 2], "i"), nym.named([3, 4], "j"))
+        NamedArray(int32, i: 2, j: 2, [[3, 4], [6, 8]])
+    """
+    check_named(x)
+    check_named(y)
+    if shared := [name for name in x.names if name in y.names]:
+        raise ValueError(
+            f"an outer product has the axes of both arrays, but {described(x)} and {described(y)} share axis "
+            f"{shared[0]!r}; `rename` it in one of them, or `multiply` them to line it up"
+        )
+    return like(x, planned(_outer, x.names, y.names)(x.array, y.array), intern_names(x.names + y.names))
+
+
+def _outer(left: Names, right: Names, x: Any, y: Any) -> Any:
+    x, y = (lined_up(resharded(array, own), own, left + right) for array, own in ((x, left), (y, right)))
+    return resharded(jnp.multiply(x, y), left + right)
+
+
+def cross(x: N, y: N, axis: AxisSelector) -> N:
+    """Takes the cross product of vectors in three dimensions; see `jax.numpy.cross`.
+
+    Args:
+        x: Array with this axis, of size 3, and any others.
+        y: The same; the other axes broadcast by name.
+        axis: The axis along the vectors.
+
+    Returns:
+        Array with the axes of `x`, or of `y` if it has more.
+
+    Raises:
+        ValueError: If one of the arrays lacks the axis, it has not three elements, or the others do not broadcast.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.cross(nym.named([1, 0, 0], "xyz"), nym.named([0, 1, 0], "xyz"), "xyz")
+        NamedArray(int32, xyz: 3, [0, 0, 1])
+    """
+    name = axis_name(axis)
+    for array in (x, y):
+        check_named(array)
+        if array.axis_size(axis) != 3:
+            raise ValueError(
+                f"a cross product is one of vectors of 3 elements, axis {name!r} of {described(array)} has "
+                f"{array.axis_size(axis)}"
+            )
+    (result,) = over_core(jnp.cross, (x, y), ((name,), (name,)), ((name,),))
+    return rearrange(result, max(x.names, y.names, key=len))
+
+
+def kron(x: N, y: N, axis: AxisSelection | None = None) -> N:
+    """Takes the Kronecker product of arrays along axes that both have; see `jax.numpy.kron`.
+
+    Element `i * m + j` of an axis that has `m` elements in `y` is element `i` of `x` times element `j` of `y`.
+
+    Args:
+        x: Array of any axes.
+        y: Array of any axes.
+        axis: The axes whose sizes multiply, which both arrays have: one, several, or None for all that they share. The
+            other axes broadcast by name.
+
+    Returns:
+        Array with the axes of `x`, or of `y` if it has more.
+
+    Raises:
+        ValueError: If one of the arrays lacks one of these axes, or the others do not broadcast.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.kron(nym.named([1, 10], "i"), nym.named([1, 2, 3], "i"))
+        NamedArray(int32, i: 6, [ 1,  2,  3, 10, 20, 30])
+    """
+    check_named(x)
+    check_named(y)
+    if axis is None:
+        axis = tuple(name for name in x.names if name in y.names)
+    names = tuple(x.names[i] for i in positions(x.names, x.array.shape, axis))
+    (result,) = over_core(_kron, (x, y), (names, names), (names,), count=len(names))
+    return rearrange(result, max(x.names, y.names, key=len))
+
+
+def _kron(x: Any, y: Any, *, count: int) -> Any:
+    """Multiplies with the core axes of both side by side, then merges each pair."""
+    if not count:
+        return jnp.multiply(x, y)
+    loops = x.ndim - count
+    left, right = range(loops + 1, x.ndim + count, 2), range(loops, x.ndim + count, 2)
+    product = jnp.multiply(jnp.expand_dims(x, tuple(left)), jnp.expand_dims(y, tuple(right)))
+    merged = (n * m for n, m in zip(x.shape[loops:], y.shape[loops:], strict=True))
+    return product.reshape(*product.shape[:loops], *merged)

@@ -1,0 +1,71 @@
+"""Positional reductions that JAX lacks: variances that masked-out elements cannot spoil, counts and ranges."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
+def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
+    """Returns the variance of the elements where the mask is True.
+
+    `jax.numpy.var` subtracts the mean from masked-out elements as well, so an infinite one makes every gradient NaN.
+    """
+    some, result = _some_and_var(array, axis, where, ddof, dtype)
+    return jnp.where(some, result, jnp.nan)
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
+def masked_std(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
+    """Returns the standard deviation of the elements where the mask is True; see `masked_var`."""
+    some, result = _some_and_var(array, axis, where, ddof, dtype)
+    return jnp.where(some, jnp.sqrt(jnp.where(some, result, 1)), jnp.nan)
+
+
+def _some_and_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int, dtype: Any) -> tuple[Any, Any]:
+    """Returns which slices have elements left, and the variances; those of empty slices are 0, without NaN inside."""
+    mask = where if jnp.ndim(where) else jnp.reshape(where, (1,) * array.ndim)
+    some = jnp.any(mask, axis=axis, keepdims=True)
+    result = jnp.var(jnp.where(mask, array, 0), axis=axis, where=mask | ~some, ddof=ddof, dtype=dtype)
+    return jnp.squeeze(some, axis), result
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
+def nanvar(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
+    """Returns the variance of the elements that are not NaN."""
+    return masked_var(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
+def nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
+    """Returns the standard deviation of the elements that are not NaN."""
+    return masked_std(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("axis",), inline=True)
+def count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
+    """Returns how many elements are not 0."""
+    return jnp.sum(array != 0, axis=axis, where=where, dtype=int)
+
+
+@functools.partial(jax.jit, static_argnames=("axis",), inline=True)
+def ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
+    """Returns the largest element less the smallest."""
+    low, high = (None, None) if where is None else (lowest(array.dtype), highest(array.dtype))
+    return jnp.max(array, axis=axis, where=where, initial=low) - jnp.min(array, axis=axis, where=where, initial=high)
+
+
+def lowest(dtype: Any) -> Any:
+    """Returns the lowest value of an element type."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf
+    return False if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).min
+
+
+def highest(dtype: Any) -> Any:
+    """Returns the highest value of an element type."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.inf
+    return True if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).max

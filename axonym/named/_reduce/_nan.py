@@ -1,0 +1,132 @@
+"""Reductions that leave out elements that are NaN."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from .._axis import AxisSelection, AxisSelector
+from .._base import N, NamedBase
+from .._plan import reduced, reduced_along
+from . import _masked
+from ._masked import highest, lowest
+
+
+def nansum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+    """Adds the elements along axes that are not NaN; see `jax.numpy.nansum`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nansum(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        5.0
+    """
+    return reduced(jnp.nansum, x, axis, where, dtype=dtype)
+
+
+def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+    """Multiplies the elements along axes that are not NaN; see `jax.numpy.nanprod`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanprod(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        4.0
+    """
+    return reduced(jnp.nanprod, x, axis, where, dtype=dtype)
+
+
+def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+    """Averages the elements along axes that are not NaN; see `jax.numpy.nanmean`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanmean(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        2.5
+    """
+    return reduced(jnp.nanmean, x, axis, where, dtype=dtype)
+
+
+def nanvar(
+    x: N,
+    axis: AxisSelection | None = None,
+    *,
+    where: NamedBase | None = None,
+    ddof: int = 0,
+    dtype: Any = None,
+) -> N:
+    """Computes the variance along axes of what is not NaN; see `jax.numpy.nanvar`. Arguments as for `var`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanvar(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        2.25
+    """
+    return reduced(_masked.nanvar, x, axis, where, ddof=ddof, dtype=dtype)
+
+
+def nanstd(
+    x: N,
+    axis: AxisSelection | None = None,
+    *,
+    where: NamedBase | None = None,
+    ddof: int = 0,
+    dtype: Any = None,
+) -> N:
+    """Computes the standard deviation along axes of what is not NaN; see `jax.numpy.nanstd`. Arguments as for `var`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanstd(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        1.5
+    """
+    return reduced(_masked.nanstd, x, axis, where, ddof=ddof, dtype=dtype)
+
+
+def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+    """Takes the largest element along axes that is not NaN; see `jax.numpy.nanmax`. Arguments as for `max`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanmax(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        4.0
+    """
+    if where is not None and initial is None:
+        initial = lowest(x.dtype)
+    return reduced(jnp.nanmax, x, axis, where, initial)
+
+
+def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+    """Takes the smallest element along axes that is not NaN; see `jax.numpy.nanmin`. Arguments as for `max`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanmin(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        1.0
+    """
+    if where is not None and initial is None:
+        initial = highest(x.dtype)
+    return reduced(jnp.nanmin, x, axis, where, initial)
+
+
+def nanargmax(x: N, axis: AxisSelector | None = None) -> N:
+    """Returns where the largest element that is not NaN lies along an axis; see `jax.numpy.nanargmax`.
+
+    Arguments as for `argmax`; where all elements are NaN the result is -1.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanargmax(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        2
+    """
+    return reduced_along(jnp.nanargmax, x, axis)
+
+
+def nanargmin(x: N, axis: AxisSelector | None = None) -> N:
+    """Returns where the smallest element that is not NaN lies along an axis; see `jax.numpy.nanargmin`.
+
+    Arguments as for `argmax`; where all elements are NaN the result is -1.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanargmin(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        0
+    """
+    return reduced_along(jnp.nanargmin, x, axis)

@@ -1,0 +1,129 @@
+"""Quantiles: the values below which given parts of the elements lie."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._align import scalar
+from .._axis import AxisSelection, AxisSelector, intern_names, selected
+from .._base import N, NamedBase, check_named, like
+from .._core import over_core
+
+
+def quantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+    """Returns the values below which given parts of the elements along axes lie; see `jax.numpy.quantile`.
+
+    Args:
+        x: Array of any axes.
+        q: The parts, from 0 to 1: a scalar, or a named array whose axes come first in the result.
+        axis: One axis, several, or None for all.
+        method: What to do between two elements: "linear", "lower", "higher", "midpoint" or "nearest".
+
+    Returns:
+        Array with the axes of `q`, followed by those of `x` that were not reduced.
+
+    Raises:
+        ValueError: If `x` lacks an axis, an `Axis` given has another size, or `q` has the name of an axis left.
+        TypeError: If `q` is a plain array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.quantile(nym.arange(nym.Axis("i", 5)), 0.25, "i").item()
+        1.0
+    """
+    return _ranked(jnp.quantile, x, q, axis, method)
+
+
+def percentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+    """Returns the values below which given percentages of the elements along axes lie; see `jax.numpy.percentile`.
+
+    Arguments as for `quantile`, with `q` from 0 to 100.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.percentile(nym.arange(nym.Axis("i", 5)), 25, "i").item()
+        1.0
+    """
+    return _ranked(jnp.percentile, x, q, axis, method)
+
+
+def nanquantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+    """Returns the quantiles along axes of the elements that are not NaN; see `jax.numpy.nanquantile`.
+
+    Arguments as for `quantile`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanquantile(nym.named([1.0, float("nan"), 4.0], "i"), 0.5, "i").item()
+        2.5
+    """
+    return _ranked(jnp.nanquantile, x, q, axis, method)
+
+
+def nanpercentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+    """Returns the percentiles along axes of the elements that are not NaN; see `jax.numpy.nanpercentile`.
+
+    Arguments as for `percentile`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanpercentile(nym.named([1.0, float("nan"), 4.0], "i"), 50, "i").item()
+        2.5
+    """
+    return _ranked(jnp.nanpercentile, x, q, axis, method)
+
+
+def median(x: N, axis: AxisSelection | None = None) -> N:
+    """Returns the element in the middle along axes; see `jax.numpy.median`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.median(nym.named([3.0, 9.0, 4.0], "i"), "i").item()
+        4.0
+    """
+    return over_core(_middle, [x], [_chosen(x, axis)], [()], function=jnp.median, count=len(_chosen(x, axis)))[0]
+
+
+def nanmedian(x: N, axis: AxisSelection | None = None) -> N:
+    """Returns the element in the middle along axes of those that are not NaN; see `jax.numpy.nanmedian`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nanmedian(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
+        2.5
+    """
+    return over_core(_middle, [x], [_chosen(x, axis)], [()], function=jnp.nanmedian, count=len(_chosen(x, axis)))[0]
+
+
+def _chosen(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector, ...]:
+    check_named(x)
+    return x.names if axis is None else selected(axis)
+
+
+def _ranked(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | None, method: str) -> N:
+    chosen = _chosen(x, axis)
+    ranks = like(x, q.array, q.names) if isinstance(q, NamedBase) else like(x, jnp.asarray(scalar(q)), ())
+    options = {"function": function, "method": method, "count": len(chosen), "ranks": len(ranks.names)}
+    (result,) = over_core(_at_ranks, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
+    start = len(result.names) - len(ranks.names)
+    if not start or not ranks.names:
+        return result
+    array = jnp.moveaxis(result.array, range(start, len(result.names)), range(len(ranks.names)))
+    return like(x, array, intern_names(ranks.names + result.names[:start]))
+
+
+def _at_ranks(array: Any, q: Any, *, function: Callable[..., Any], method: str, count: int, ranks: int) -> Any:
+    """Applies a function of a scalar, or of several in a row, and puts the axes of `q` at the end."""
+    shape = q.shape[q.ndim - ranks :]
+    result = function(array, q.reshape(-1 if ranks else ()), axis=_last(array, count), method=method)
+    return jnp.moveaxis(result, 0, -1).reshape(*result.shape[1:], *shape) if ranks else result
+
+
+def _middle(array: Any, *, function: Callable[..., Any], count: int) -> Any:
+    return function(array, axis=_last(array, count))
+
+
+def _last(array: Any, count: int) -> tuple[int, ...]:
+    return tuple(range(array.ndim - count, array.ndim))

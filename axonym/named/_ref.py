@@ -1,0 +1,250 @@
+"""Mutable arrays with named axes: `NamedRef` over `jax.Ref`, which a loop or a step can write to where it stands.
+
+Plain indices go to JAX's own reading and writing of a part; what JAX has no such operation for reads or writes the
+whole array, of which a compiled program does no more than it must.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import ref as refs
+
+from ._align import lined_up, operand
+from ._array import NamedArray
+from ._axis import Axis, Names, shown
+from ._base import Shape, check_named
+from ._index import At, IndexPlan, check_axes, check_range, converted, parts_of, plan_of
+
+
+class NamedRef:
+    """A mutable array whose axes have names: what `new_ref` makes of a named array.
+
+    `ref[...]` reads all elements and `ref["pos", i]` some, `ref["pos", i] = value` replaces them. An index is whatever
+    `axonym.index` takes, a value a scalar or a named array of some axes of the elements. An index out of range is an
+    error where it is known; where only a program knows it, the nearest element is read, and it is left open whether
+    one is replaced.
+
+    It is a pytree with one child, the `jax.Ref`, and may be an argument of a function under `jax.jit`, or be used in
+    the body of a loop that closes over it. JAX lets no function return one that it was given.
+
+    Args:
+        ref: The `jax.Ref`; `new_ref` makes one.
+        names: The name of each axis, in order.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> cache = nym.new_ref(nym.zeros({"pos": 4}))
+        >>> @jax.jit
+        ... def write(cache, i, value):
+        ...     cache["pos", i] = value
+        >>> write(cache, 2, 5.0)
+        >>> cache[...].array
+        Array([0., 0., 5., 0.], dtype=float32)
+    """
+
+    __slots__ = ("names", "ref")
+
+    ref: Any
+    names: Names
+
+    def __init__(self, ref: Any, names: Names) -> None:
+        """Keeps both; `new_ref` makes them fit."""
+        self.ref = ref
+        self.names = names
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes, which also answer by name."""
+        return Shape(tuple(self.ref.shape), self.names)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes in order."""
+        return tuple(Axis(name, size) for name, size in self.shape.items())
+
+    @property
+    def dtype(self) -> Any:
+        """The element type."""
+        return self.ref.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        """Shows element type and axes."""
+        return f"NamedRef({self.dtype}{''.join(f', {axis}' for axis in self.axes)})"
+
+    def __getitem__(self, items: Any) -> NamedArray:
+        """Reads elements by named axis; see `get`."""
+        return get(self, items)
+
+    def __setitem__(self, items: Any, value: Any) -> None:
+        """Replaces elements by named axis; see `swap`."""
+        plan, where = _located(self, items)
+        if where is not None:
+            refs.set(self.ref, where, _fitting(self, plan, value))
+        else:
+            self[...] = At(_whole(self), items).set(value)
+
+
+def _unflatten(names: Names, children: Any) -> NamedRef:
+    return NamedRef(children[0], names)
+
+
+jax.tree_util.register_pytree_with_keys(
+    NamedRef,
+    lambda x: (((jax.tree_util.GetAttrKey("ref"), x.ref),), x.names),
+    _unflatten,
+    lambda x: ((x.ref,), x.names),
+)
+
+
+def new_ref(value: NamedArray, *, memory_space: Any = None, kind: str | None = None) -> NamedRef:
+    """Makes a mutable array that holds a copy of a named array at first; see `jax.new_ref`.
+
+    Args:
+        value: Array of any axes.
+        memory_space: As for `jax.new_ref`.
+        kind: As for `jax.new_ref`.
+
+    Returns:
+        Mutable array of the same axes.
+
+    Raises:
+        TypeError: If the value is no named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> total = nym.new_ref(nym.zeros({"i": 3}))
+        >>> total["i", 0] += 2.0
+        >>> total[...].array
+        Array([2., 0., 0.], dtype=float32)
+    """
+    check_named(value)
+    return NamedRef(refs.new_ref(value.array, memory_space=memory_space, kind=kind), value.names)
+
+
+def freeze(ref: NamedRef) -> NamedArray:
+    """Returns the elements of a mutable array that will not be used any more; see `jax.freeze`.
+
+    Args:
+        ref: Mutable array.
+
+    Returns:
+        Array of the same axes.
+
+    Raises:
+        TypeError: If it is no `NamedRef`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.freeze(nym.new_ref(nym.ones({"i": 2})))
+        NamedArray(float32, i: 2, [1., 1.])
+    """
+    _check_ref(ref)
+    return NamedArray(refs.freeze(ref.ref), ref.names)
+
+
+def get(ref: NamedRef, idx: Any = None) -> NamedArray:
+    """Reads elements of a mutable array: `get(ref, ("pos", 3))` is `ref["pos", 3]`; see `jax.ref.get`.
+
+    Args:
+        ref: Mutable array.
+        idx: Axes and indices as for `axonym.index`; all elements if it is None or `...`.
+
+    Returns:
+        Array with the axes left and the axes of the index arrays.
+
+    Raises:
+        TypeError: If the first argument is no `NamedRef`, or an index is not made of integers.
+        ValueError: If an axis is not there or indexed twice.
+        IndexError: If an integer, list or NumPy array holds an index out of range.
+
+    Example:
+        >>> import axonym as nym
+        >>> ref = nym.new_ref(nym.arange(nym.Axis("i", 4)))
+        >>> nym.get(ref, ("i", slice(1, 3))).array
+        Array([1, 2], dtype=int32)
+    """
+    _check_ref(ref)
+    plan, where = _located(ref, idx)
+    if where is None:
+        return At(_whole(ref), idx).get()
+    return NamedArray(refs.get(ref.ref, where), plan.names)
+
+
+def swap(ref: NamedRef, idx: Any, value: Any) -> NamedArray:
+    """Replaces elements of a mutable array and returns those that were there; see `jax.ref.swap`.
+
+    Args:
+        ref: Mutable array, which is changed.
+        idx: Axes and indices as for `axonym.index`; all elements if it is None or `...`.
+        value: A scalar, or a named array of some axes of the elements. It is converted to the element type, which must
+            not lose fractions. Where there is a mask, elements for which it is False are not replaced.
+
+    Returns:
+        The elements before, as `get` returns them.
+
+    Raises:
+        TypeError: If the first argument is no `NamedRef`, the value is a plain array with axes or loses fractions, or
+            an index is not made of integers.
+        ValueError: If an axis is not there or indexed twice, or the value has axes that the elements have not.
+        IndexError: If an integer, list or NumPy array holds an index out of range.
+
+    Example:
+        >>> import axonym as nym
+        >>> ref = nym.new_ref(nym.arange(nym.Axis("i", 4)))
+        >>> nym.swap(ref, ("i", 3), 7).item(), ref[...].array
+        (3, Array([0, 1, 2, 7], dtype=int32))
+    """
+    _check_ref(ref)
+    plan, where = _located(ref, idx)
+    if where is None:
+        before = At(_whole(ref), idx).get()
+        ref[idx] = value
+        return before
+    return NamedArray(refs.swap(ref.ref, where, _fitting(ref, plan, value)), plan.names)
+
+
+def _check_ref(ref: Any) -> None:
+    if not isinstance(ref, NamedRef):
+        raise TypeError(f"A `NamedRef` is needed, not {shown(ref)}; make one with `axonym.new_ref(array)`.")
+
+
+def _whole(ref: NamedRef) -> NamedArray:
+    return NamedArray(ref.ref[...], ref.names)
+
+
+def _located(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
+    """Returns the plan of an index, and the index for `jax.ref`, None if that has none for it."""
+    outline = NamedArray(jax.ShapeDtypeStruct(ref.ref.shape, ref.dtype), ref.names)
+    parts = parts_of(outline, () if idx is None or idx is ... else idx)
+    plan, arrays = plan_of(outline, parts)
+    check_range(outline, plan, arrays)
+    if not parts:
+        return plan, ...
+    plain = all(part.kind == "scalar" or (part.kind == "slice" and (part.detail[2] or 1) > 0) for part in parts)
+    if not plain or _is_sharded(ref):
+        return plan, None
+    where: list[Any] = [slice(None)] * len(ref.names)
+    supply = iter(arrays)
+    for entry in plan.entries:
+        where[entry.position] = slice(*entry.detail) if entry.kind == "slice" else next(supply)
+    return plan, tuple(where)
+
+
+def _is_sharded(ref: NamedRef) -> bool:
+    """Tells whether an Explicit mesh axis divides the array; parts of such a one JAX neither reads nor writes."""
+    return any(jax.typeof(ref.ref).sharding.spec)
+
+
+def _fitting(ref: NamedRef, plan: IndexPlan, value: Any) -> Any:
+    """Returns a value as an array of the shape, element type and sharding of the elements that it replaces."""
+    array, names = operand(value)
+    check_axes("the value", array, names, plan.names, plan.sizes)
+    array = jnp.broadcast_to(lined_up(converted(array, ref.dtype), names, plan.names), plan.sizes)
+    return jax.reshard(array, jax.typeof(ref.ref).sharding) if _is_sharded(ref) else array

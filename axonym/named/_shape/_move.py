@@ -1,0 +1,89 @@
+"""Elements moved along axes: rolled and reversed."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._axis import AxisSelection, listed, positions, shown
+from .._base import N, NamedBase, check_named, described, like
+from .._plan import planned
+from ._whole import over_whole
+
+
+def roll(x: N, shift: Any, axis: AxisSelection) -> N:
+    """Moves elements along axes; what leaves at one end comes in at the other; see `jax.numpy.roll`.
+
+    Args:
+        x: Array of any axes.
+        shift: By how many places, towards the end if positive: an integer or an integer scalar array, named or not,
+            which may be traced; or a sequence of them, one for each axis.
+        axis: The axis, or several.
+
+    Returns:
+        Array with the axes of `x`.
+
+    Raises:
+        ValueError: If an axis is not there, or the number of shifts is not that of the axes.
+        TypeError: If a shift is no integer.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.roll(nym.arange(nym.Axis("i", 5)), 2, "i").array
+        Array([3, 4, 0, 1, 2], dtype=int32)
+    """
+    check_named(x)
+    dims = positions(x.names, x.array.shape, axis)
+    given = tuple(shift) if isinstance(shift, Sequence) and not isinstance(shift, str) else (shift,) * len(dims)
+    if len(given) != len(dims):
+        raise ValueError(f"{len(given)} shifts were given for the axes {listed([x.names[dim] for dim in dims])}")
+    shifts = tuple(_whole_number(x, one) for one in given)
+    if not dims:
+        return x
+    if all(isinstance(one, int) for one in shifts):
+        return over_whole(_rolled, x, dims, shifts)
+    return over_whole(_rolled_by, x, dims, args=shifts)
+
+
+def _whole_number(x: NamedBase, shift: Any) -> Any:
+    number = shift.array if isinstance(shift, NamedBase) else shift
+    if np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
+        raise TypeError(f"{described(x)} is rolled by an integer along each axis, not by {shown(shift)}.")
+    return number if isinstance(number, jax.Array) else operator.index(number)
+
+
+def _rolled(array: Any, dims: tuple[int, ...], shifts: tuple[int, ...]) -> Any:
+    return jnp.roll(array, shifts, dims)
+
+
+def _rolled_by(array: Any, dims: tuple[int, ...], *shifts: Any) -> Any:
+    return jnp.roll(array, jnp.stack([jnp.asarray(shift) for shift in shifts]), dims)
+
+
+def flip(x: N, axis: AxisSelection | None = None) -> N:
+    """Reverses the order of elements along axes; see `jax.numpy.flip`.
+
+    Args:
+        x: Array of any axes.
+        axis: The axis, several, or None for all of them.
+
+    Returns:
+        Array with the axes of `x`.
+
+    Raises:
+        ValueError: If an axis is not there or has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.flip(nym.arange(nym.Axis("i", 3)), "i").array
+        Array([2, 1, 0], dtype=int32)
+    """
+    check_named(x)
+    return like(x, planned(_reversed, positions(x.names, x.array.shape, axis))(x.array))
+
+
+def _reversed(dims: tuple[int, ...], array: Any) -> Any:
+    return jax.lax.rev(array, dims)

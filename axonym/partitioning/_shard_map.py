@@ -1,0 +1,240 @@
+"""`shard_map`: a function of the parts of arrays that single devices hold, with specs that follow from names.
+
+The specs of the results follow from the names of what the function returns, so it is traced twice: once to see what
+it returns, and once for good.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from ..named._array import NamedArray
+from ..named._axis import Names
+from ..named._base import described
+from ..named._transforms._cache import compiled
+from ..named._transforms._layout import Other, is_array, is_named, other_leaves, unpacked
+from ._context import in_force
+from ._mapping import AxisMapping, ResourceMapping, normalised
+from ._shard import constrained
+from ._spec import MeshLike, checked_spec, entry_axes, needed_mesh, tracing
+
+
+Args = ParamSpec("Args")
+R = TypeVar("R")
+
+
+class _Plan(NamedTuple):
+    """What is static about a call: the structure of the arguments, the specs of their leaves, and the options."""
+
+    treedef: Any
+    names: tuple[Names | None, ...]  # of each leaf, None if it is not named
+    specs: tuple[P, ...]
+    others: tuple[tuple[int, type, Any], ...]  # leaves that are no arrays: where they are, of what type, themselves
+    out_specs: tuple[tuple[P | None, ...], Any] | None  # the leaves of those given, and their structure
+    mapping: AxisMapping
+    results: AxisMapping  # by which results are put together: axes that no argument has divided are whole
+    mesh: MeshLike
+    check_vma: bool
+
+
+@overload
+def shard_map(
+    fn: Callable[Args, R],
+    *,
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    check_vma: bool = True,
+) -> Callable[Args, R]: ...
+@overload
+def shard_map(
+    fn: None = None,
+    *,
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    check_vma: bool = True,
+) -> Callable[[Callable[Args, R]], Callable[Args, R]]: ...
+def shard_map(
+    fn: Any = None,
+    *,
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    check_vma: bool = True,
+) -> Any:
+    """Runs a function on each device, on its own part of every named array; see `jax.shard_map`. Also a decorator.
+
+    Inside, a named array has the names that it has outside, and the sizes of one part. Mesh axes have to be named in
+    collectives: `jax.lax.psum(x, "data")` takes named arrays as well. Results are put together by their names: an axis
+    that is mapped is taken to be divided. Everything that is not mapped must be the same on all devices.
+
+    Args:
+        fn: The function.
+        mapping: From names to mesh axes; the mapping in force if None. It is in force inside.
+        mesh: The mesh; the one in force if None.
+        in_specs: A sequence with a `PartitionSpec` for each positional argument, or a tree of them; None where named
+            arrays go by their names, and plain arrays are given whole to every device.
+        out_specs: The same for the result; None where it goes by names.
+        check_vma: Whether JAX checks that what is not divided is the same on all devices.
+
+    Returns:
+        Function of the same arguments.
+
+    Raises:
+        ValueError: When called, if there is no mapping or no mesh, an array cannot be divided as the mapping says, or
+            what is not divided may differ from device to device.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> @nym.shard_map
+        ... def total(x):
+        ...     return jax.lax.psum(x.sum("batch"), "data")
+        >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))), nym.axis_mapping({"batch": "data"}):
+        ...     total(nym.ones({"batch": 8, "embed": 2}))
+        NamedArray(float32, embed: 2, [8., 8.])
+    """
+    if fn is None:
+        options = {"mapping": mapping, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs}
+        return functools.partial(shard_map, **options, check_vma=check_vma)
+
+    @functools.wraps(fn)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        found = _needed_mapping(mapping)
+        where = (
+            needed_mesh("`shard_map`", "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if mesh is None else mesh
+        )
+        leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named)
+        given = _spread(in_specs, args, kwargs)
+        specs = tuple(_in_spec(leaf, spec, found, where) for leaf, spec in zip(leaves, given, strict=True))
+        out = None if out_specs is None else _flat_specs(out_specs)
+        results = found.merged(dict.fromkeys(_whole(leaves, specs)))
+        names = tuple(leaf.names if is_named(leaf) else None for leaf in leaves)
+        plan = _Plan(treedef, names, specs, other_leaves(leaves), out, found, results, where, check_vma)
+        return unpacked(compiled(_run, fn, plan)(_placed(leaves, plan)))
+
+    return mapped
+
+
+def _flat_specs(out_specs: Any) -> tuple[tuple[P | None, ...], Any]:
+    leaves, treedef = jax.tree.flatten(out_specs, is_leaf=lambda x: x is None)
+    return tuple(leaves), treedef
+
+
+def _needed_mapping(mapping: ResourceMapping | None) -> AxisMapping:
+    found = normalised(mapping)
+    if found is None:
+        raise ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
+    return found
+
+
+def _spread(in_specs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[P | None]:
+    """Returns for each leaf of the arguments the spec given for it, None if there is none."""
+    specs: list[P | None] = []
+
+    def repeat(spec: P | None, subtree: Any) -> None:
+        specs.extend([spec] * len(jax.tree.leaves(subtree, is_leaf=is_named)))
+
+    try:
+        jax.tree.map(repeat, in_specs if in_specs is None else tuple(in_specs), args, is_leaf=lambda x: x is None)
+    except ValueError:
+        raise ValueError("the `in_specs` of `shard_map` do not fit its positional arguments") from None
+    repeat(None, kwargs)
+    return specs
+
+
+def _in_spec(leaf: Any, spec: P | None, mapping: AxisMapping, mesh: MeshLike) -> P:
+    if spec is not None or not is_named(leaf):
+        return P() if spec is None else spec
+    return checked_spec(leaf.names, tuple(leaf.array.shape), mapping, mesh)
+
+
+def _whole(leaves: Sequence[Any], specs: Sequence[P]) -> list[str]:
+    """Returns the names of axes that arguments have and none of them divides, though the mapping may."""
+    named = [(leaf.names, spec) for leaf, spec in zip(leaves, specs, strict=True) if is_named(leaf)]
+    divided = {name for names, spec in named for name, entry in zip(names, spec, strict=False) if entry_axes(entry)}
+    return sorted({name for names, _ in named for name in names} - divided)
+
+
+def _placed(leaves: Sequence[Any], plan: _Plan) -> list[Any]:
+    """Returns the plain arrays of the arguments, where the specs say, and None for what is no array."""
+    others = {at for at, _, _ in plan.others}
+    arrays = [None if at in others else _plain(leaf) for at, leaf in enumerate(leaves)]
+    shardings = [None if at in others else NamedSharding(plan.mesh, spec) for at, spec in enumerate(plan.specs)]
+    if tracing() or not isinstance(plan.mesh, Mesh):
+        return [None if to is None else constrained(x, to) for x, to in zip(arrays, shardings, strict=True)]
+    return jax.device_put(arrays, shardings)
+
+
+def _plain(leaf: Any) -> Any:
+    return leaf.array if is_named(leaf) else leaf
+
+
+def _run(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
+    def body(arrays: Sequence[Any]) -> Any:
+        return _called(fn, plan, arrays)
+
+    body.__name__ = getattr(fn, "__name__", type(fn).__name__)
+    others = {at for at, _, _ in plan.others}
+    specs = [None if at in others else spec for at, spec in enumerate(plan.specs)]
+    split = functools.partial(jax.shard_map, body, mesh=plan.mesh, in_specs=(specs,))
+    returned = jax.eval_shape(split(out_specs=P(), check_vma=False), arrays)
+    return split(out_specs=_out_specs(returned, plan), check_vma=plan.check_vma)(arrays)
+
+
+def _called(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
+    nodes = [
+        array if names is None else NamedArray(array, names) for array, names in zip(arrays, plan.names, strict=True)
+    ]
+    for at, _, other in plan.others:
+        nodes[at] = other
+    args, kwargs = jax.tree.unflatten(plan.treedef, nodes)
+    with in_force(plan.mapping):
+        results = fn(*args, **kwargs)
+    return jax.tree.map(
+        lambda x: _checked(x, plan) if is_named(x) or is_array(x) else Other(x), results, is_leaf=is_named
+    )
+
+
+def _checked(x: Any, plan: _Plan) -> Any:
+    """Returns a result that goes by its names, if JAX knows it to be the same wherever its axes are not divided."""
+    if plan.out_specs is not None or not plan.check_vma:
+        return x
+    stated = {axis for entry in _out_spec(x, plan) for axis in entry_axes(entry)}
+    differs = sorted(jax.typeof(_plain(x)).manual_axis_type.varying - stated)
+    if differs:
+        what = described(x) if is_named(x) else f"a plain array of shape {x.shape}"
+        raise ValueError(
+            f"the result {what} may differ from device to device along mesh axis {differs[0]!r}, to which none of its "
+            f"axes is mapped; combine the parts with `jax.lax.psum(x, {differs[0]!r})` or the like"
+        )
+    return x
+
+
+def _out_specs(returned: Any, plan: _Plan) -> Any:
+    """Returns the specs of what the function returned, those given and those that follow from names."""
+    given, treedef = plan.out_specs or ((None,), None)
+    spec = given[0] if treedef is None else jax.tree.unflatten(treedef, given)
+
+    def specs(spec: P | None, subtree: Any) -> Any:
+        return jax.tree.map(lambda x: _out_spec(x, plan) if spec is None else spec, subtree, is_leaf=_is_whole)
+
+    try:
+        return jax.tree.map(specs, spec, returned, is_leaf=lambda x: x is None)
+    except ValueError:
+        raise ValueError("the `out_specs` of `shard_map` do not fit what the function returned") from None
+
+
+def _is_whole(x: Any) -> bool:
+    return is_named(x) or isinstance(x, Other)
+
+
+def _out_spec(x: Any, plan: _Plan) -> P:
+    return checked_spec(x.names, (None,) * len(x.names), plan.results, plan.mesh) if is_named(x) else P()

@@ -1,0 +1,218 @@
+"""Distributions over the real line, each number drawn by itself: the normal one, and those near it."""
+
+from typing import Any
+
+import jax
+
+from ..named._array import NamedArray
+from ..named._axis import AxisSpec
+from ._drawing import drawn
+
+
+def normal(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Draws from the normal distribution of mean 0 and variance 1; see `jax.random.normal`.
+
+    Args:
+        key: A random key.
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        dtype: Element type, a float.
+
+    Returns:
+        Array with those axes, sharded as the mapping in force says. The values do not depend on the sharding.
+
+    Raises:
+        TypeError: If an axis has no size.
+        ValueError: If a name occurs twice, or the mesh does not divide a mapped axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.normal(jax.random.key(0), {"batch": 2, "embed": 32})
+        NamedArray(float32, batch: 2, embed: 32)
+    """
+    return drawn(jax.random.normal, key, shape, dtype=dtype)
+
+
+def uniform(key: jax.Array, shape: AxisSpec, dtype: Any = float, minval: Any = 0.0, maxval: Any = 1.0) -> NamedArray:
+    """Draws evenly from `[minval, maxval)`; see `jax.random.uniform`.
+
+    Args:
+        key: A random key.
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        dtype: Element type, a float.
+        minval: Lower bound, a scalar or a named array of some of the axes.
+        maxval: Upper bound, a scalar or a named array of some of the axes.
+
+    Returns:
+        Array with those axes, sharded as the mapping in force says.
+
+    Raises:
+        ValueError: If a bound has an axis that the array has not, or has in another size.
+        TypeError: If a bound is a plain array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.uniform(jax.random.key(0), nym.Axis("i", 1000)).max().item() < 1
+        True
+    """
+    return drawn(_uniform, key, shape, (minval, maxval), dtype=dtype)
+
+
+def _uniform(key: Any, minval: Any, maxval: Any, *, shape: Any, dtype: Any) -> Any:
+    return jax.random.uniform(key, shape, dtype, minval, maxval)
+
+
+def truncated_normal(key: jax.Array, shape: AxisSpec, lower: Any, upper: Any, dtype: Any = float) -> NamedArray:
+    """Draws from the normal distribution cut off at two bounds; see `jax.random.truncated_normal`.
+
+    Args:
+        key: A random key.
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        lower: Lower bound, a scalar or a named array of some of the axes.
+        upper: Upper bound, a scalar or a named array of some of the axes.
+        dtype: Element type, a float.
+
+    Returns:
+        Array with those axes, sharded as the mapping in force says.
+
+    Raises:
+        ValueError: If a bound has an axis that the array has not, or has in another size.
+        TypeError: If a bound is a plain array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> abs(nym.random.truncated_normal(jax.random.key(0), nym.Axis("i", 1000), -2, 2)).max().item() <= 2
+        True
+    """
+    return drawn(jax.random.truncated_normal, key, shape, (lower, upper), dtype=dtype)
+
+
+def lognormal(key: jax.Array, shape: AxisSpec, sigma: Any = 1.0, dtype: Any = float) -> NamedArray:
+    """Draws what has a normal logarithm; see `jax.random.lognormal`.
+
+    Args:
+        key: A random key.
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        sigma: Standard deviation of the logarithm, a scalar or a named array of some of the axes.
+        dtype: Element type, a float.
+
+    Returns:
+        Array with those axes, sharded as the mapping in force says.
+
+    Raises:
+        ValueError: If `sigma` has an axis that the array has not, or has in another size.
+        TypeError: If `sigma` is a plain array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.lognormal(jax.random.key(0), nym.Axis("i", 2), 0.0).array
+        Array([1., 1.], dtype=float32)
+    """
+    return drawn(jax.random.lognormal, key, shape, (sigma,), dtype=dtype)
+
+
+def generalized_normal(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = float) -> NamedArray:
+    """Draws with a density of `exp(-abs(x) ** p)`; see `jax.random.generalized_normal`.
+
+    Args:
+        key: A random key.
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        p: The power, a scalar or a named array of some of the axes.
+        dtype: Element type, a float.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> abs(nym.random.generalized_normal(jax.random.key(0), nym.Axis("i", 100), 50.0)).max().item() < 1.2
+        True
+    """
+    return drawn(jax.random.generalized_normal, key, shape, (p,), dtype=dtype)
+
+
+def laplace(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Draws from the Laplace distribution of mean 0 and scale 1; see `jax.random.laplace`. Arguments as for `normal`.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.laplace(jax.random.key(0), {"batch": 2, "embed": 32})
+        NamedArray(float32, batch: 2, embed: 32)
+    """
+    return drawn(jax.random.laplace, key, shape, dtype=dtype)
+
+
+def logistic(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Draws from the logistic distribution; see `jax.random.logistic`. Arguments as for `normal`.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.logistic(jax.random.key(0), {"batch": 2, "embed": 32})
+        NamedArray(float32, batch: 2, embed: 32)
+    """
+    return drawn(jax.random.logistic, key, shape, dtype=dtype)
+
+
+def gumbel(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Draws from the Gumbel distribution; see `jax.random.gumbel`. Arguments as for `normal`.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.gumbel(jax.random.key(0), {"batch": 2, "embed": 32})
+        NamedArray(float32, batch: 2, embed: 32)
+    """
+    return drawn(jax.random.gumbel, key, shape, dtype=dtype)
+
+
+def cauchy(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
+    """Draws from the Cauchy distribution; see `jax.random.cauchy`. Arguments as for `normal`.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.cauchy(jax.random.key(0), {"batch": 2, "embed": 32})
+        NamedArray(float32, batch: 2, embed: 32)
+    """
+    return drawn(jax.random.cauchy, key, shape, dtype=dtype)
+
+
+def t(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArray:
+    """Draws from Student's t distribution; see `jax.random.t`.
+
+    Args:
+        key: A random key.
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        df: Degrees of freedom, a scalar or a named array of some of the axes.
+        dtype: Element type, a float.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.t(jax.random.key(0), {"batch": 2, "embed": 32}, 3.0)
+        NamedArray(float32, batch: 2, embed: 32)
+    """
+    return drawn(jax.random.t, key, shape, (df,), dtype=dtype)
+
+
+def triangular(key: jax.Array, shape: AxisSpec, left: Any, mode: Any, right: Any, dtype: Any = float) -> NamedArray:
+    """Draws from `left` to `right`, most often near `mode`; see `jax.random.triangular`.
+
+    Args:
+        key: A random key.
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        left: Lower bound, a scalar or a named array of some of the axes.
+        mode: Where the density is highest, a scalar or a named array of some of the axes.
+        right: Upper bound, a scalar or a named array of some of the axes.
+        dtype: Element type, a float.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.triangular(jax.random.key(0), nym.Axis("i", 100), 1.0, 2.0, 4.0).max().item() < 4
+        True
+    """
+    return drawn(jax.random.triangular, key, shape, (left, mode, right), dtype=dtype)

@@ -1,0 +1,40 @@
+"""Splitting keys along an axis."""
+
+import operator
+from typing import Any, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+
+from ..named._ambient import constrain
+from ..named._array import NamedArray
+from ..named._axis import Axis, sized_axis
+from ._drawing import plain_key
+
+
+def split(key: jax.Array, axis: Axis | int = 2) -> Any:
+    """Splits a key into several; see `jax.random.split`.
+
+    Args:
+        key: A random key.
+        axis: The axis along which the new keys lie, or how many of them.
+
+    Returns:
+        Named array of keys with that axis, sharded as the mapping in force says; a plain array of keys if a number is
+        given.
+
+    Raises:
+        TypeError: If the axis has no size, or the key is not of the typed kind.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.split(jax.random.key(0), nym.Axis("layers", 4)).shape
+        (layers: 4)
+    """
+    if isinstance(axis, SupportsIndex):
+        return jax.random.split(plain_key(key), operator.index(axis))
+    one, plain = sized_axis(axis), plain_key(key)
+    if not jnp.issubdtype(plain.dtype, jax.dtypes.prng_key):
+        raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")
+    return constrain(NamedArray(jax.random.split(plain, one.size), one))

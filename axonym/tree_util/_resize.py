@@ -1,0 +1,101 @@
+"""Another size for one axis of all arrays of a tree, as when a vocabulary grows."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .. import random
+from ..named._ambient import constrain
+from ..named._array import NamedArray
+from ..named._axis import Axis, AxisSelector, axis_name, near_miss
+from ..named._base import NamedBase
+from ..named._create import zeros
+from ..named._reduce import mean, std
+from ..named._shape import concatenate
+from ..tree import _tree
+
+
+def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> Any:
+    """Gives an axis another size in every named array of a tree that has it: cuts off the end, or appends to it.
+
+    What is appended is zero without a key. With one, floats are drawn from normal distributions with the mean and the
+    standard deviation that the old elements have along the axis, one for each position along the other axes, so that
+    new rows of a table are like the old ones; they are zero where there is nothing old. An `Axis` that a module keeps
+    beside its arrays, such as `Vocab` of `axonym.nn.Embedding`, gets the new size too.
+
+    Args:
+        tree: The tree, such as a module.
+        old_axis: The axis, its name or an `Axis` of the size that it has.
+        new_size: The size that it gets.
+        key: A random key; each array draws with its own one.
+
+    Returns:
+        The tree with the axis of the new size, its arrays sharded as the mapping in force says.
+
+    Raises:
+        TypeError: If the new size is no integer.
+        ValueError: If no array has the axis, an `Axis` has another size than in an array, or the new size is negative.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> table = nym.named([[1.0, 2.0], [1.0, 2.0]], ("vocab", "embed"))
+        >>> nym.tree_util.resize_axis({"table": table}, "vocab", 3)["table"].array[2]
+        Array([0., 0.], dtype=float32)
+        >>> layer = nym.nn.Embedding.init(nym.Axis("vocab", 10), nym.Axis("embed", 4), key=jax.random.key(0))
+        >>> layer = nym.tree_util.resize_axis(layer, "vocab", 12, jax.random.key(1))
+        >>> layer.Vocab, layer.weight.shape
+        (Axis(name='vocab', size=12), (vocab: 12, embed: 4))
+    """
+    new = Axis(axis_name(old_axis), new_size)
+    leaves, structure = _tree.flatten(tree)
+    named = [x for x in leaves if isinstance(x, NamedBase)]
+    if not any(new.name in x.names for x in named):
+        known = list(dict.fromkeys(name for x in named for name in x.names))
+        raise ValueError(
+            f"no array of the tree has an axis {new.name!r}, they have ({', '.join(known)}){near_miss(new.name, known)}"
+        )
+    for i, x in enumerate(leaves):
+        if isinstance(x, NamedArray) and new.name in x.names:
+            own = None if key is None else jax.random.fold_in(key, i)
+            leaves[i] = _resized(x, x.resolve_axis(old_axis), new, own)
+    return _renewed(_tree.unflatten(structure, leaves), old_axis, new)
+
+
+def _resized(x: NamedArray, old: Axis, new: Axis, key: jax.Array | None) -> NamedArray:
+    if new.size <= old.size:
+        return x if new == old else constrain(x[new.name, : new.size])
+    axes = tuple(new.resize(new.size - old.size) if axis.name == new.name else axis for axis in x.axes)
+    if key is None or not old.size or not jnp.issubdtype(x.dtype, jnp.floating):
+        more = zeros(axes, x.dtype)
+    else:
+        drawn = random.normal(key, axes, x.dtype)
+        more = drawn * std(x, new.name) + mean(x, new.name)
+    return constrain(concatenate(new, [x, more]))
+
+
+def _renewed(tree: Any, old: AxisSelector, new: Axis) -> Any:
+    """Returns a tree whose modules keep the new axis where they kept the old one."""
+
+    def at(x: Any) -> Any:
+        return _module(x, old, new) if isinstance(x, eqx.Module) else _kept(x, old, new)
+
+    return jax.tree.map(at, tree, is_leaf=lambda x: isinstance(x, eqx.Module | NamedBase))
+
+
+def _module(module: eqx.Module, old: AxisSelector, new: Axis) -> eqx.Module:
+    static = {one.name for one in dataclasses.fields(module) if one.metadata.get("static", False)}
+    made = object.__new__(type(module))  # as Equinox rebuilds modules, without their `__init__`
+    for name, value in vars(module).items():
+        object.__setattr__(made, name, (_kept if name in static else _renewed)(value, old, new))
+    return made
+
+
+def _kept(x: Any, old: AxisSelector, new: Axis) -> Any:
+    """Returns what stands beside arrays, such as a static field: an axis, axes in a tuple or list, or anything else."""
+    if isinstance(x, Axis):
+        return new if old in (x, x.name) else x
+    return type(x)(_kept(one, old, new) for one in x) if type(x) in (tuple, list) else x

@@ -1,0 +1,250 @@
+"""`einsum`: what it sums, how operands are written, what it costs, and what it refuses."""
+
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import axonym as nym
+from axonym import Axis
+
+
+SIZES = {"batch": 2, "pos": 3, "embed": 4, "mlp": 2}
+NAMES = tuple(SIZES)
+
+
+def drawn(names, seed):
+    random = np.random.default_rng(seed)
+    return nym.named(random.normal(size=[SIZES[name] for name in names]).astype("f"), tuple(names))
+
+
+def expected(operands, names):
+    letters = dict(zip(NAMES, "abcd", strict=True))
+    left = ",".join("".join(letters[name] for name in x.names) for x in operands)
+    return np.einsum(f"{left}->{''.join(letters[name] for name in names)}", *map(np.asarray, operands))
+
+
+def right(result, operands, names):
+    return result.names == tuple(names) and np.allclose(result.array, expected(operands, names), rtol=1e-4, atol=1e-5)
+
+
+x, w, y, v = (
+    drawn(names, seed)
+    for seed, names in enumerate((("batch", "pos", "embed"), ("embed", "mlp"), ("pos", "batch", "mlp"), ("pos",)))
+)
+subsets = st.sets(st.sampled_from(NAMES)).flatmap(lambda names: st.permutations(sorted(names)))
+
+
+@given(data=st.data(), count=st.integers(1, 3))
+@settings(max_examples=20)
+def test_the_three_forms_agree(data, count):
+    operands = [drawn(data.draw(subsets), seed) for seed in range(count)]
+    known = sorted({name for x in operands for name in x.names})
+    names = data.draw(st.permutations(known))[: data.draw(st.integers(0, len(known)))]
+    written = " ".join(names)
+    braces = ", ".join("{" + " ".join(sorted(x.names)) + "}" for x in operands)
+    short = {name: f"i{NAMES.index(name)}" for name in NAMES}
+    for equation in (
+        f"-> {written}",
+        f"{braces} -> {written}",
+        f"{', '.join(' '.join(short[name] for name in x.names) for x in operands)} -> "
+        + " ".join(short[name] for name in names),
+    ):
+        assert right(nym.einsum(equation, *operands), operands, names)
+
+
+@pytest.mark.parametrize(
+    ("equation", "names"),
+    [
+        ("b p e, e m -> b p m", ("batch", "pos", "mlp")),
+        ("b p e, e m -> m b", ("mlp", "batch")),
+        ("b p e,e m->", ()),
+        ("batch pos embed, embed mlp -> batch mlp", ("batch", "mlp")),
+        ("... e, e m -> ... m", ("batch", "pos", "mlp")),
+        ("b ... , e m -> ... b", ("pos", "batch")),
+        ("b ..., e ... -> ... b", ("pos", "mlp", "batch")),
+        ("b ... e, e ... -> e ... b", ("embed", "pos", "mlp", "batch")),
+        ("..., ... -> ...", ("embed", "batch", "pos", "mlp")),
+        ("{embed}, {embed} -> ...", ("batch", "pos", "mlp")),
+        ("{embed}, {} -> ...", ("batch", "pos", "mlp")),
+        ("{embed batch ...}, {mlp embed} -> mlp ...", ("mlp", "pos")),
+        ("{pos}, {} -> ...", ("embed", "batch", "mlp")),
+        ("-> mlp batch", ("mlp", "batch")),
+        ("-> pos ...", ("pos", "embed", "batch", "mlp")),
+        ("-> ...", ("embed", "batch", "pos", "mlp")),
+        ("->", ()),
+    ],
+)
+def test_two_operands(equation, names):
+    assert right(nym.einsum(equation, x, w), [x, w], names)
+
+
+def test_the_forms_may_be_mixed():
+    assert right(nym.einsum("{embed}, embed m -> ... m", x, w), [x, w], ("batch", "pos", "mlp"))
+    assert right(nym.einsum("{e}, e m -> ... m", x, w, e="embed"), [x, w], ("batch", "pos", "mlp"))
+
+
+def test_one_and_several_operands():
+    assert right(nym.einsum("b p e -> e b", x), [x], ("embed", "batch"))
+    assert right(nym.einsum("{pos} -> ...", x), [x], ("batch", "embed"))
+    assert right(nym.einsum("b p e -> p e b", x), [x], ("pos", "embed", "batch"))
+    assert right(nym.einsum("b p e, e m, p b m, p -> p m", x, w, y, v), [x, w, y, v], ("pos", "mlp"))
+    assert right(nym.einsum("{pos}, {embed}, {}, {} -> ...", x, w, y, v), [x, w, y, v], ("batch", "mlp"))
+    assert right(nym.einsum("b p e, ->", x, nym.named(2.0, ())) / 2, [x], ())
+
+
+def test_aliases_name_and_check():
+    result = nym.einsum("B P E, E M -> B M", x, w, B="batch", P=3, E=Axis("embed", 4), M=2)
+    assert right(result, [x, w], ("batch", "mlp"))
+    assert nym.einsum("-> B m", x, w, B="batch", m=Axis("mlp", 2)).names == ("batch", "mlp")
+    assert nym.einsum("{E}, {E} -> ...", x, w, E=Axis("embed", 4)).names == ("batch", "pos", "mlp")
+    assert nym.einsum("x equation -> equation x", w).names == ("mlp", "embed")
+
+
+def test_a_signature_is_compiled_once(caplog):
+    def compiled(value):
+        caplog.clear()
+        with jax.log_compiles():
+            x = nym.full({"a": 5, "b": 7, "c": 2}, value)
+            nym.einsum("a b c, a b c -> c b", x, x)
+            x.rearrange("a b (c: d) -> d (m: b a)")
+        return [one.getMessage() for one in caplog.records if "Compiling" in one.getMessage()]
+
+    assert compiled(1.0) and not compiled(2.0)
+
+
+def test_two_operands_take_one_dot_general_whatever_their_order(equations):
+    def traced(equation, *operands):
+        return equations(lambda *operands: nym.einsum(equation, *operands), *operands)
+
+    for forms in (("b p e, e m -> b p m", "e m, b p e -> b p m"), ("-> batch pos mlp",) * 2):
+        for equation, operands in zip(forms, ((x, w), (w, x)), strict=True):
+            assert traced(equation, *operands) == [("dot_general", (2, 3, 2))]
+    for equation, operands in (("b p e, p b m -> p b e m", (x, y)), ("p b m, b p e -> p b e m", (y, x))):
+        assert traced(equation, *operands) == [("dot_general", (3, 2, 4, 2))]
+    assert traced("b p e, e m -> p b m", x, w) == [("dot_general", (2, 3, 2)), ("transpose", (3, 2, 2))]
+    assert traced("b p e -> b p e", x) == []
+    assert traced("b p e -> b e", x) == [("reduce_sum", (2, 4))]
+
+
+@pytest.mark.parametrize("equation", ["ape,em->apm", "em,ape->apm", "ape,em->mpa", "ape,em->am", "ape,pam->em"])
+def test_it_has_no_transpose_that_jax_has_not(equation, equations):
+    named = {"ape": x, "em": w, "pam": y}
+    operands = [named[one] for one in equation.split("->")[0].split(",")]
+    spaced = " ".join(equation).replace("- >", "->")
+    plain = equations(lambda *arrays: jnp.einsum(equation, *arrays), *(one.array for one in operands))
+    traced = equations(lambda *operands: nym.einsum(spaced, *operands), *operands)
+    assert [name for name, _ in traced] == [name for name, _ in plain if name != "convert_element_type"]
+
+
+def test_several_operands_go_the_way_of_jax(equations):
+    traced = equations(lambda *o: nym.einsum("e m, b p e, b p e -> b p m", *o), w, x, x)
+    plain = equations(lambda *o: jnp.einsum("em,bpe,bpe->bpm", *o), w.array, x.array, x.array)
+    assert traced == plain
+
+
+def test_precision_and_element_type_reach_jax():
+    half = [one.astype(jnp.bfloat16) for one in (x, w)]
+    assert nym.einsum("b p e, e m -> b p m", *half).dtype == jnp.bfloat16
+    for equation, operands in (("b p e, e m -> b p m", half), ("b p e -> b", half[:1]), ("b p e -> e p b", half[:1])):
+        assert nym.einsum(equation, *operands, preferred_element_type=jnp.float32).dtype == jnp.float32
+    for precision in ("highest", ["default", "highest"]):
+        traced = jax.make_jaxpr(lambda *o, p=precision: nym.einsum("e m, b p e -> b p m", *o, precision=p))(*half[::-1])
+        assert "HIGHEST" in str(traced)
+    assert nym.einsum("a ->", nym.ones({"a": 3}, jnp.int8)).dtype == jnp.int8
+
+
+def refused(equation, at, message, *operands, **aliases):
+    shown = " and ".join(repr(one.shape) for one in operands)
+    text = f"cannot contract {shown}: {message}\n{equation}\n{' ' * at}^"
+    with pytest.raises(ValueError, match=f"^{escape(text)}$"):
+        nym.einsum(equation, *operands, **aliases)
+
+
+def test_a_caret_shows_what_does_not_fit():
+    refused("b p e -> b", 0, "operands in the equation: 1, arrays given: 2", x, w)
+    refused("b p e, e m, p -> b", 12, "operands in the equation: 3, arrays given: 2", x, w)
+    refused("b p e, e m -> (n: b p) m", 14, "`einsum` neither splits nor merges axes; use `rearrange`", x, w)
+    refused("b p (n d) -> b p n", 4, "`einsum` neither splits nor merges axes; use `rearrange`", x)
+    refused("{pos} -> ... batch ...", 19, "'...' may stand only once in the result", x)
+    refused("b p e -> b ...", 11, "this '...' stands for nothing, because no operand has one", x)
+    refused("b p, e m -> b m", 0, f"{x.shape!r} has 3 axes, 2 are given here; write '...' for the others", x, w)
+    refused("b p e, e m n -> b m", 7, f"{w.shape!r} has 2 axes, 3 are given here", x, w)
+    refused("{embd}, {embed} -> ...", 1, f"no axis 'embd' in {x.shape!r}; did you mean 'embed'?", x, w)
+    refused("b p e, e m -> b h", 16, "no operand has an axis 'h'", x, w)
+    refused("-> batch ml", 9, "no operand has an axis 'ml'; did you mean 'mlp'?", x, w)
+    lost = "nothing mentions (embed); '...' in the result keeps it, naming it in an operand sums over it"
+    refused("{pos} -> batch", 9, lost, x)
+    refused("b p ... -> b", 11, lost, x)
+
+
+def test_each_identifier_stands_for_one_axis_and_each_axis_has_one():
+    one = "which is one in all operands"
+    refused("b p e, c m -> b m", 7, f"'e' and 'c' both stand for axis 'embed', {one}", x, w)
+    refused("i d, j d -> i j", 5, f"'i' and 'j' both stand for axis 'embed', {one}", w, w)
+    refused("b p e, e m -> b pos", 16, f"'p' and 'pos' both stand for axis 'pos', {one}", x, w)
+    refused("b p e, b m -> e m", 7, "'b' stands for axis 'batch' already, here for axis 'embed'", x, w)
+    refused(
+        "pos batch embed -> batch",
+        0,
+        f"'pos' stands where axis 'batch' of {x.shape!r} is; give the axes in their order, or in braces to go by name",
+        x,
+    )
+    refused("b p e, e m -> b m", 2, "'p' is axis 'mlp' by its alias, and axis 'pos' by its place", x, w, p="mlp")
+    refused("b p e, e m -> b m", 4, "axis 'embed' has size 4 here, 5 was asked for", x, w, e=Axis("embed", 5))
+    refused("-> b", 3, "axis 'batch' has size 2 here, 3 was asked for", x, b=Axis("batch", 3))
+    refused("b p e, e m -> b m", 0, "there is no 'embed' for the alias of that name", x, w, embed=4)
+
+
+def test_sizes_must_agree():
+    narrow = nym.ones({"embed": 3, "mlp": 2})
+    for equation in ("b p e, e m -> b p m", "{embed}, {embed} -> ...", "-> batch", "-> embed"):
+        message = f"axis 'embed' has size 4 and size 3 in {x.shape!r} and {narrow.shape!r}"
+        with pytest.raises(ValueError, match=escape(message)):
+            nym.einsum(equation, x, narrow)
+
+
+def test_only_named_arrays_and_equations():
+    with pytest.raises(TypeError, match=r"A named array is needed, not an array of shape \(4,\)"):
+        nym.einsum("-> batch", x, jnp.ones(4))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="`einsum` takes an equation such as 'b c, c e -> b e' first, not "):
+        nym.einsum(x, w)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="`einsum` needs at least one array"):
+        nym.einsum("-> batch")
+    with pytest.raises(TypeError, match="The alias 'b' is an `Axis`, the name of one, or a size, not None"):
+        nym.einsum("-> b", x, b=None)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
+def test_sharded_operands(mapped, inside, draw):
+    x, w, v = draw(batch=8, pos=3, embed=4), draw(embed=4, mlp=6), draw(embed=4, batch=8)
+    run = jax.jit if inside else lambda fn: fn
+    for equation, operands, spec in (
+        ("b p e, e m -> b p m", (x, w), ("data", None, None)),
+        ("e m, b p e -> m p b", (w, x), (None, None, "data")),
+        ("b p e -> e b", (x,), ("model", "data")),
+        ("-> embed batch", (x, v), ("model", "data")),
+        ("{embed}, {embed}, {embed} -> mlp ...", (x, w, v), (None, "data", None)),
+    ):
+        plain = nym.einsum(equation, *operands)
+        result = run(lambda *o, e=equation: nym.einsum(e, *o))(*nym.shard(operands))
+        assert result.names == plain.names and np.allclose(result.array, plain.array, rtol=1e-4, atol=1e-5)
+        if mapped.axis_types[0] == jax.sharding.AxisType.Explicit:
+            assert result.sharding.spec == jax.P(*spec)
+
+
+def test_it_has_a_gradient_and_runs_under_vmap():
+    def loss(x, w):
+        return jnp.sum(jnp.sin(nym.einsum("b p e, e m -> m b", x, w).array))
+
+    def plain(x, w):
+        return jnp.sum(jnp.sin(jnp.einsum("bpe,em->mb", x, w)))
+
+    found, wanted = jax.grad(loss, (0, 1))(x, w), jax.grad(plain, (0, 1))(x.array, w.array)
+    for own, gradient, array in zip((x, w), found, wanted, strict=True):
+        assert gradient.names == own.names and np.allclose(gradient.array, array, atol=1e-5)
+    rows = nym.vmap(lambda row: nym.einsum("p e, e m -> m", row, w), "batch")(x)
+    assert np.allclose(rows.array, np.einsum("bpe,em->bm", x.array, w.array), atol=1e-5)

@@ -1,0 +1,97 @@
+"""Expressions: what can be read, what cannot, and where the caret of the error is."""
+
+import re
+from re import escape
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+import axonym as nym
+
+
+x = nym.zeros({"a": 2, "b": 3, "c": 4})
+
+UNREADABLE = [
+    ("", 0, "there is no '->' before the result"),
+    ("a b c", 5, "there is no '->' before the result"),
+    ("a b c - b", 6, "'-' has no meaning here; names have letters, digits and '_', and begin with no digit"),
+    ("a b c => b", 6, "'=' has no meaning here; names have letters, digits and '_', and begin with no digit"),
+    ("a 2 c -> a", 2, "'2' has no meaning here; names have letters, digits and '_', and begin with no digit"),
+    ("a .. c -> a", 2, "the axes that are not named are written '...'"),
+    ("a b c -> a -> b", 11, "there is more than one '->'"),
+    ("a b -> a, b", 8, "there is one result, and ',' stands between operands"),
+    ("a b -> (m: a b", 7, "a '(' is never closed"),
+    ("(b c -> b c", 0, "a '(' is never closed"),
+    ("{(m: b} -> b", 1, "a '(' is never closed"),
+    ("a b) -> a b", 3, "this ')' closes nothing"),
+    ("{a b -> a", 0, "a '{' is never closed"),
+    ("{a b) -> a", 4, "this ')' closes nothing"),
+    ("a b} -> a", 3, "this '}' closes nothing"),
+    ("a {b} -> a", 2, "a '{' stands in front of all axes of an operand"),
+    ("{a} b -> a", 4, "behind a '}' there must be ',' or '->'"),
+    ("a b c -> {a b c}", 9, "the result has an order, so it has no braces"),
+    ("a: b -> b", 1, "a ':' stands behind the name of a group, as in '(name: a b)'"),
+    ("a b -> (m: a: b)", 12, "a ':' stands behind the name of a group, as in '(name: a b)'"),
+    ("a b c -> (m: a (n: b c))", 15, "groups do not nest"),
+    ("a b c -> a () b", 11, "a group has at least one axis, this one has none"),
+    ("a b (c:) -> a b", 4, "a group has at least one axis, this one has none"),
+    ("a b c -> a (b c)", 11, "a merge says what the new axis is called: '(name: a b)'"),
+    ("{a (b c)} -> a", 3, "within braces a split says which axis it splits: '(name: a b)'"),
+    ("a b (m: ...) -> a", 4, "an axis is split into axes with names, not into '...'"),
+    ("a b a -> b", 4, "'a' stands more than once in an operand"),
+    ("{a (a: b c)} -> b", 3, "'a' stands more than once in an operand"),
+    ("a b c -> a b a", 13, "'a' stands more than once in the result"),
+    ("a b c -> (m: a b) a", 18, "'a' stands more than once in the result"),
+    ("a b c -> (m: a b) (m: c)", 18, "'m' stands more than once in the result"),
+    ("... a ... -> a", 6, "'...' may stand only once in an operand"),
+    ("{...} -> ... ... a", 13, "between two '...' there must be an axis"),
+    ("{...} -> a ... (m: b ...)", 15, "beside a '...' in a group there is no other"),
+]
+
+
+@pytest.mark.parametrize(("text", "at", "message"), UNREADABLE, ids=range(len(UNREADABLE)))
+def test_a_caret_shows_what_cannot_be_read(text, at, message):
+    expected = f"cannot read '{text}': {message}\n{text}\n{' ' * at}^"
+    for call in (lambda: x.rearrange(text), lambda: nym.einsum(text, x)):
+        with pytest.raises(ValueError, match=f"^{escape(expected)}$"):
+            call()
+
+
+def test_an_expression_takes_one_line_of_the_error():
+    with pytest.raises(ValueError, match=r"^cannot read 'a b c  ->  \(a': [^\n]*\na b c  ->  \(a\n {11}\^$"):
+        x.rearrange("a b c\n ->\t (a")
+
+
+@pytest.mark.parametrize(
+    "text", ["a b c->b c a", "  a\tb\nc  -> b c a ", "{...}->b c...a", "{b}->b c ...", "...->b c ..."]
+)
+def test_blanks_do_not_matter(text):
+    assert x.rearrange(text).names == ("b", "c", "a")
+
+
+def test_identifiers_are_those_of_python():
+    assert x.rearrange("_1 größe b2 -> (Größe_: größe b2) _1").shape == {"Größe_": 12, "a": 2}
+
+
+def with_caret(call, text):
+    """Calls something, which may raise a ValueError that points into the text, and nothing else."""
+    try:
+        call()
+    except ValueError as error:
+        *_, shown, caret = str(error).split("\n")
+        assert len(shown) == len(text) and re.fullmatch(r" *\^", caret) and len(caret) <= len(text) + 1
+
+
+pieces = st.lists(st.sampled_from([*"abcm(){}:,", "->", "...", " ", "b c", "(m: a b)", "-", ".", "a"]), max_size=12)
+
+
+@given(text=st.one_of(st.text(max_size=12), pieces.map(" ".join), pieces.map("".join)))
+@settings(max_examples=300)
+@example("a b c -> a b c")
+@example("\x00\r\n\u2028\ud800(")
+@example("a b (m: a b) -> b")
+def test_anything_is_read_or_pointed_at(text):
+    with_caret(lambda: x.rearrange(text), text)
+    with_caret(lambda: x.rearrange(text, **({"m": 2} if "m" in text else {})), text)
+    with_caret(lambda: nym.einsum(text, x), text)
+    with_caret(lambda: nym.einsum(text, x, x), text)

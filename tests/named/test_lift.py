@@ -1,0 +1,222 @@
+"""`lift`: positional functions over named axes, against the same functions of plain arrays."""
+
+import functools
+import gc
+import weakref
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+from axonym import Axis
+
+
+def same(x, array, names):
+    return x.names == names and np.allclose(x.array, array, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def x(draw):
+    return draw(a=2, b=3, c=4)
+
+
+def test_the_function_sees_the_axes_named_and_no_others(x):
+    shapes = []
+
+    def fn(array):
+        shapes.append(array.shape)
+        return jnp.median(array)
+
+    for axes, rest, order in (
+        (("b",), ("a", "c"), (0, 2, 1)),
+        (("c", "a"), ("b",), (1, 2, 0)),
+        ((Axis("c", 4),), ("a", "b"), (0, 1, 2)),
+        (("b", "c", "a"), (), (1, 2, 0)),
+    ):
+        core = tuple(range(len(rest), 3))
+        assert same(nym.lift(fn, *axes)(x), jnp.median(jnp.transpose(x.array, order), axis=core), rest)
+    assert set(shapes) == {(3,), (4, 2), (4,), (3, 4, 2)}
+
+
+def test_without_axes_every_element_is_given(x):
+    assert same(nym.lift(lambda v: jnp.where(v > 0, v, -v))(x), jnp.abs(x.array), ("a", "b", "c"))
+
+
+def test_results_with_as_many_axes_keep_their_names_whatever_their_sizes(x):
+    assert same(nym.lift(jnp.diff, "b")(x), jnp.moveaxis(jnp.diff(x.array, axis=1), 1, -1), ("a", "c", "b"))
+    assert nym.lift(lambda m: m.T, "b", "c")(x).shape == {"a": 2, "b": 4, "c": 3}
+
+
+def test_out_axes_name_the_axes_of_results(draw):
+    x, m = draw(a=2, b=3), draw(b=3, c=4)
+    both = nym.lift(jnp.matmul, "b", "c", out_axes="c")
+    assert same(both(x, m), x.array @ m.array, ("a", "c"))
+    outer = jnp.einsum("ab,bc->abc", x.array, m.array)
+    assert same(
+        nym.lift(jnp.outer, "a", "c", out_axes=("a", Axis("c", 4)))(x, m), outer.swapaxes(0, 1), ("b", "a", "c")
+    )
+    columns = nym.lift(lambda row: jnp.outer(row, row), "b", out_axes={"row": 3, "column": None})(x)
+    assert columns.shape == {"a": 2, "row": 3, "column": 3}
+
+
+def test_arguments_broadcast_by_name(draw):
+    m, v, w = draw(i=3, batch=2, j=3), draw(i=3), draw(batch=2, i=3)
+    solve = nym.lift(jnp.linalg.solve, "i", "j", out_axes="j")
+    plain = np.asarray(m.rearrange(("batch", "i", "j")).array)
+    for right in (v, w):
+        rows = np.broadcast_to(np.asarray(right.array), (2, 3))
+        assert same(solve(m, right), np.linalg.solve(plain, rows[..., None])[..., 0], ("batch", "j"))
+    at, xp, fp = draw(batch=2, q=5), nym.arange(Axis("k", 4)), draw(batch=2, k=4)
+    expected = jax.vmap(jnp.interp, (0, None, 0))(at.array, xp.array, fp.array)
+    assert same(nym.lift(jnp.interp, "k")(at, xp, fp), expected, ("batch", "q"))
+
+
+def test_several_results_and_trees_of_them(draw):
+    m = draw(i=3, batch=2, j=3)
+    plain = np.asarray(m.rearrange(("batch", "i", "j")).array)
+    found = nym.lift(jnp.linalg.slogdet, "i", "j")(m)
+    assert type(found).__name__ == "SlogdetResult"
+    for one, other in zip(found, np.linalg.slogdet(plain), strict=True):
+        assert same(one, other, ("batch",))
+    u, s, vh = nym.lift(jnp.linalg.svd, "i", "j", out_axes=[("i", "k"), "k", ("k", "j")])(m)
+    assert same(nym.dot(u, s, vh, axis="k", out_axes=("batch", "i", "j")), plain, ("batch", "i", "j"))
+    tree = nym.lift(lambda v: {"sum": v.sum(), "kind": "text", "none": None, "number": 3}, "j")(m)
+    assert tree["sum"].names == ("i", "batch") and (tree["kind"], tree["none"], tree["number"]) == ("text", None, 3)
+
+
+def test_plain_arguments_and_options_are_given_to_every_call(x):
+    seen = []
+
+    def fn(array, scale, *, mask, axis, extra):
+        seen.append((scale.shape, mask.shape, axis, extra))
+        return jnp.where(mask, array * scale, 0).sum(axis)
+
+    mask = x.sum("a") > 0
+    result = nym.lift(fn, "c")(x, jnp.arange(4.0), mask=mask, axis=0, extra={"k": ("text", None)})
+    expected = np.where(np.asarray(mask.array), np.asarray(x.array) * np.arange(4.0), 0).sum(-1)
+    assert same(result, expected, ("a", "b"))
+    assert set(map(repr, seen)) == {repr(((4,), (4,), 0, {"k": ("text", None)}))}
+
+
+def test_numbers_are_static(x):
+    top = nym.lift(lambda row, k: jax.lax.top_k(row, k), "c", out_axes=("k", "k"))
+    values, indices = top(x, 2)
+    assert same(values, jnp.sort(x.array, axis=-1)[..., :-3:-1], ("a", "b", "k"))
+    assert indices.dtype == jnp.int32 and top(x, 3)[0].shape == {"a": 2, "b": 3, "k": 3}
+
+
+def test_it_goes_through_jit_grad_and_vmap(x):
+    fn = nym.lift(lambda row: jnp.cumsum(row) ** 2, "b")
+    expected = jnp.moveaxis(jnp.cumsum(x.array, axis=1) ** 2, 1, -1)
+    assert same(jax.jit(fn)(x), expected, ("a", "c", "b")) and same(fn(x), expected, ("a", "c", "b"))
+    gradient = nym.grad(lambda x: fn(x).sum())(x)
+    assert same(gradient, jax.grad(lambda x: (jnp.cumsum(x, axis=1) ** 2).sum())(x.array), ("a", "b", "c"))
+    assert same(nym.vmap(fn, "c")(x), expected.swapaxes(0, 1), ("c", "a", "b"))
+
+
+def test_it_is_compiled_once_per_function_and_signature(x):
+    traced = []
+
+    def fn(array, *, power=1):
+        traced.append(1)
+        return array.sum() ** power
+
+    for _ in range(3):
+        nym.lift(fn, "b")(x)
+        nym.lift(fn, "b")(x, power=2)
+        nym.lift(fn, "c")(x)
+    assert len(traced) == 3
+
+
+def test_nothing_keeps_a_function_alive(x):
+    def lifted(amount):
+        fn = lambda row: row * amount  # noqa: E731
+        nym.lift(fn, "b")(x)
+        return weakref.ref(fn)
+
+    gone = lifted(2.0)
+    gc.collect()
+    assert gone() is None
+
+
+def test_functions_that_cannot_be_hashed_are_called_all_the_same(x):
+    class Scale:
+        __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+        def __call__(self, row):
+            return row * 2
+
+    assert same(nym.lift(Scale(), "c")(x), x.array * 2, ("a", "b", "c"))
+    assert same(nym.lift(functools.partial(jnp.multiply, 2), "c")(x), x.array * 2, ("a", "b", "c"))
+
+
+def test_axes_without_elements():
+    empty = nym.zeros({"a": 0, "b": 3})
+    assert nym.lift(jnp.sum, "b")(empty).shape == {"a": 0}
+    assert same(nym.lift(jnp.sum, "a")(empty), np.zeros(3), ("b",))
+
+
+def test_on_a_mesh_loop_axes_stay_sharded(mapped, draw):
+    m, v = draw(embed=4, batch=8, j=4), draw(batch=8, embed=4)
+    solve = nym.lift(jnp.linalg.solve, "embed", "j", out_axes="j")
+    plain = np.asarray(m.rearrange(("batch", "embed", "j")).array) + 4 * np.eye(4, dtype=np.float32)
+    m = nym.named(jnp.asarray(plain), ("batch", "embed", "j"))
+    expected = np.linalg.solve(plain, np.asarray(v.array)[..., None])[..., 0]
+    for run in (solve, jax.jit(solve)):
+        result = run(*nym.shard((m, v)))
+        assert same(result, expected, ("batch", "j"))
+        assert result.sharding.is_equivalent_to(jax.NamedSharding(mapped, jax.P("data", None)), 2)
+    sums = nym.lift(jnp.cumsum, "batch")(nym.shard(v))
+    assert same(sums, jnp.cumsum(v.array, axis=0).T, ("embed", "batch"))
+    gradient = jax.jit(nym.grad(lambda v: nym.lift(jnp.cumprod, "batch")(v).sum()))(nym.shard(v))
+    assert same(gradient, jax.grad(lambda v: jnp.cumprod(v, axis=0).sum())(v.array), ("batch", "embed"))
+
+
+def test_on_a_mesh_a_lifted_function_gathers_nothing_along_loops(mapped, draw):
+    v = nym.shard(draw(batch=8, pos=4))
+    compiled = jax.jit(nym.lift(jnp.median, "pos")).lower(v).compile().as_text()
+    assert "all-gather" not in compiled and "all-to-all" not in compiled
+
+
+def test_errors_of_axes(x):
+    with pytest.raises(ValueError, match=escape("no axis 'z' in (a: 2, b: 3, c: 4)")):
+        nym.lift(jnp.sum, "z")(x)
+    with pytest.raises(ValueError, match="axis 'b' has size 3 here, 5 was asked for"):
+        nym.lift(jnp.sum, Axis("b", 5))(x)
+    with pytest.raises(ValueError, match="axis 'b' is given more than once"):
+        nym.lift(jnp.sum, "b", "b")
+    with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 0"):
+        nym.lift(jnp.sum, 0)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="axis 'c' has size 4 and size 2"):
+        nym.lift(jnp.add, "b")(x, nym.ones({"c": 2}))
+    with pytest.raises(ValueError, match="axis 'b' has size 3 and size 5"):
+        nym.lift(jnp.dot, "b")(x, nym.ones({"b": 5}))
+    with pytest.raises(ValueError, match="cannot broadcast"):
+        nym.lift(jnp.dot, "b")(x, nym.ones({"b": 3, "d": 2}))
+    with pytest.raises(TypeError, match="needs a named array among its arguments"):
+        nym.lift(jnp.sum, "b")(jnp.ones(3))
+
+
+def test_errors_of_results(x):
+    with pytest.raises(
+        ValueError, match=r"over \(b, c\) returned an array of shape \(4,\); name its axes with `out_axes`"
+    ):
+        nym.lift(lambda m: m.sum(0), "b", "c")(x)
+    with pytest.raises(ValueError, match=r"shape \(3,\), `out_axes` has 2 names for it: \(b, d\)"):
+        nym.lift(lambda row: row, "b", out_axes=("b", "d"))(x)
+    with pytest.raises(ValueError, match="`fn` returned axis 'd' with size 3, not 5"):
+
+        def fn(row):
+            return row
+
+        nym.lift(fn, "b", out_axes=Axis("d", 5))(x)
+    with pytest.raises(ValueError, match="axis 'a' occurs more than once"):
+        nym.lift(lambda row: row, "b", out_axes="a")(x)
+    for wrong in ("b", ("b",), ("b", "b", "b")):
+        with pytest.raises(ValueError, match=r"returned 2 arrays: `out_axes` must be a sequence of 2 selections, not"):
+            nym.lift(lambda row: (row, row), "b", out_axes=wrong)(x)
+    with pytest.raises(TypeError, match="returned a named array; `lift` is for functions of plain arrays"):
+        nym.lift(lambda row: x, "b")(x)

@@ -1,0 +1,197 @@
+"""Mutable arrays: what is read and written by name is what an array of the same elements would give."""
+
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import axonym as nym
+from axonym import Axis, dslice
+
+
+base = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+x = nym.named(base, ("batch", "pos", "embed"))
+row = np.array([True, False, True])
+
+INDICES = {
+    "integer": {"pos": 1},
+    "negative": {"embed": -1, "batch": np.int64(0)},
+    "jax": {"pos": jnp.array(2)},
+    "named scalar": {"pos": nym.named(2, ())},
+    "slice": {"pos": slice(1, None), "embed": slice(0, 4, 2)},
+    "integer and slice": {"batch": 1, "pos": slice(0, 2)},
+    "backwards": {"pos": slice(None, None, -1), "batch": 0},
+    "dslice": {"pos": dslice(1, 2), "batch": 1},
+    "list": {"embed": [3, 0]},
+    "named": {"pos": nym.named([2, 0, 1], "i"), "embed": 1},
+    "two": {"pos": nym.named([2, 0, 1], "i"), "embed": nym.named([[1, 2]], ("j", "k"))},
+    "aligned": {"pos": nym.named([2, 0], "batch")},
+    "mask": {"pos": row},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_elements_are_those_of_an_array(kind):
+    index = INDICES[kind]
+    ref = nym.new_ref(x)
+    picked = ref[index]
+    assert isinstance(picked, nym.NamedArray) and picked.names == x[index].names
+    assert np.array_equal(picked.array, x[index].array) and np.array_equal(nym.get(ref, index).array, picked.array)
+    before = nym.swap(ref, index, -1.0)
+    assert before.names == picked.names and np.array_equal(before.array, picked.array)
+    assert np.array_equal(ref[...].array, x.at[index].set(-1.0).array)
+    ref[index] = 5
+    assert np.array_equal(ref[...].array, x.at[index].set(5).array) and ref.dtype == jnp.float32
+
+
+def test_a_ref_has_the_axes_of_its_array():
+    ref = nym.new_ref(x)
+    assert ref.names == x.names and ref.shape == x.shape and ref.axes == x.axes and ref.ndim == 3
+    assert ref.dtype == jnp.float32 and repr(ref) == "NamedRef(float32, batch: 2, pos: 3, embed: 4)"
+    assert isinstance(ref.ref, jax.Ref)
+
+
+def test_a_ref_is_a_copy_and_freezes_to_an_array():
+    ref = nym.new_ref(x)
+    ref["pos", 0] = 0.0
+    frozen = nym.freeze(ref)
+    assert isinstance(frozen, nym.NamedArray) and frozen.names == x.names
+    assert np.array_equal(frozen.array, x.at["pos", 0].set(0.0).array) and np.array_equal(x.array, base)
+
+
+def test_values_are_lined_up_by_name():
+    value = nym.named(base[0, :2].T, ("embed", "batch"))
+    ref = nym.new_ref(x)
+    ref["pos", 1] = value
+    assert np.array_equal(ref["pos", 1].array, base[0, :2])
+    ref["pos", 0:2] = nym.arange(Axis("embed", 4))
+    assert np.array_equal(ref["pos", 1, "batch", 0].array, [0, 1, 2, 3])
+    ref["pos", 0:2] += 1.0
+    assert np.array_equal(ref["pos", 0, "batch", 1].array, [1, 2, 3, 4])
+    ref["pos", dslice(1, 2)] = value
+    assert np.array_equal(ref["pos", 2].array, base[0, :2])
+    for everything in (..., (), {}):
+        ref[everything] = value
+        assert np.array_equal(ref[everything]["pos", 2].array, base[0, :2])
+    assert np.array_equal(nym.get(ref).array, nym.get(ref, ...).array)
+    scalar = nym.new_ref(nym.named(3, ()))
+    scalar[...] += 1
+    assert scalar[...].item() == 4 and nym.swap(scalar, None, 7).item() == 4
+
+
+def test_refs_are_arguments_of_compiled_functions():
+    @jax.jit
+    def write(refs, i, value):
+        refs["cache"]["pos", i] = value
+        refs["cache"]["pos", dslice(i + 1, 1), "embed", 0] = -1.0
+        return refs["cache"]["pos", i - 1]
+
+    ref = nym.new_ref(x)
+    before = write({"cache": ref}, 1, nym.ones({"embed": 4}))
+    expected = base.copy()
+    expected[:, 1], expected[:, 2, 0] = 1, -1
+    assert before.names == ("batch", "embed") and np.array_equal(before.array, base[:, 0])
+    assert np.array_equal(ref[...].array, expected)
+
+
+def test_refs_in_loops():
+    @jax.jit
+    def powers(start):
+        ref = nym.new_ref(nym.zeros({"step": 5}).at["step", 0].set(start))
+
+        def body(i, carry):
+            ref["step", i] = ref["step", i - 1] * 2
+            return carry
+
+        jax.lax.fori_loop(1, 5, body, None)
+        return nym.freeze(ref)
+
+    assert np.array_equal(powers(3.0).array, [3, 6, 12, 24, 48])
+
+
+def test_gradients_through_refs():
+    def loss(x):
+        ref = nym.new_ref(x)
+        ref["pos", 1] = ref["pos", 0] * 3
+        ref["pos", nym.named([2, 2], "i"), "batch", 0] = 0.0
+        return jnp.sum(nym.freeze(ref).array * base)
+
+    expected = base.copy()
+    expected[:, 0] += 3 * base[:, 1]
+    expected[:, 1] = 0
+    expected[0, 2] = 0
+    assert np.allclose(jax.grad(loss)(x).array, expected)
+
+
+def test_a_ref_is_a_pytree():
+    ref = nym.new_ref(x)
+    leaves, structure = jax.tree.flatten({"cache": ref})
+    assert leaves == [ref.ref]
+    again = jax.tree.unflatten(structure, leaves)["cache"]
+    assert again.names == ref.names and again.ref is ref.ref
+    paths = jax.tree_util.tree_flatten_with_path(ref)[0]
+    assert jax.tree_util.keystr(paths[0][0]) == ".ref"
+
+
+def test_sharded_refs(mapped, draw):
+    y, value = draw(batch=8, pos=3, embed=4), draw(embed=4)
+    sharded = nym.shard(y)
+    ref = nym.new_ref(sharded)
+
+    @jax.jit
+    def step(ref, i, value):
+        ref["pos", 0] = value
+        ref["batch", i] = 2.0
+        ref["embed", dslice(i, 2), "pos", 1] = 3.0
+        return ref["batch", i], ref["batch", 1:5]
+
+    one, some = step(ref, 1, nym.shard(value))
+    expected = y.at["pos", 0].set(value).at["batch", 1].set(2.0).at["embed", 1:3, "pos", 1].set(3.0)
+    whole = np.asarray(expected)
+    assert np.array_equal(ref[...].array, whole)
+    assert np.array_equal(one.array, whole[1]) and np.array_equal(some.array, whole[1:5])
+    ref[...] = value
+    assert np.array_equal(ref["pos", 2].array, np.broadcast_to(np.asarray(value), (8, 4)))
+    if mapped.axis_types[0] == AxisType.Explicit:
+        assert nym.freeze(ref).sharding.spec == jax.P("data", None, "model")
+
+
+@pytest.mark.parametrize(
+    ("items", "value", "kind", "text"),
+    [
+        (("poss", 0), 0.0, ValueError, "no axis 'poss' in (batch: 2, pos: 3, embed: 4); did you mean 'pos'?"),
+        (("pos", 3), 0.0, IndexError, "an index of axis 'pos' of (batch: 2, pos: 3, embed: 4) is out of range"),
+        (("pos", [3]), 0.0, IndexError, "is out of range"),
+        (("pos", 0, "pos", 1), 0.0, ValueError, "axis 'pos' is given more than once"),
+        (("pos",), 0.0, ValueError, "an index names its axes"),
+        (
+            ("pos", 0),
+            nym.ones({"pos": 3}),
+            ValueError,
+            "the value has axes (pos) that the elements chosen, (batch: 2, embed: 4), have not",
+        ),
+        (("pos", dslice(0, 2)), nym.ones({"q": 3}), ValueError, "the value has axes (q) that the elements chosen"),
+        (("pos", 0), nym.ones({"embed": 3}), ValueError, "axis 'embed' has size 4 and size 3"),
+        (..., nym.ones({"embed": 3}), ValueError, "axis 'embed' has size 4 and size 3"),
+        (("pos", 0), np.ones(4), TypeError, "A plain array of shape (4,) has no axis names"),
+        (("pos", 0), 1j, TypeError, "Elements of float32 cannot take values of complex64"),
+    ],
+)
+def test_wrong_writes(items, value, kind, text):
+    ref = nym.new_ref(x)
+    for write in (ref.__setitem__, lambda items, value: nym.swap(ref, items, value)):
+        with pytest.raises(kind, match=escape(text)):
+            write(items, value)
+    assert np.array_equal(ref[...].array, base)
+
+
+def test_what_is_no_ref_or_no_named_array():
+    with pytest.raises(TypeError, match=r"A named array is needed, not an array of shape \(3,\)"):
+        nym.new_ref(jnp.ones(3))  # pyright: ignore[reportArgumentType]
+    for use in (nym.get, nym.freeze, lambda ref: nym.swap(ref, ..., 0.0)):
+        with pytest.raises(TypeError, match=r"A `NamedRef` is needed, not an array .*; make one with `axonym.new_ref"):
+            use(x)  # pyright: ignore[reportArgumentType]

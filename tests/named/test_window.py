@@ -1,0 +1,172 @@
+"""Windows of an array, read and replaced, against `jax.lax.dynamic_slice` and `dynamic_update_slice`."""
+
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import axonym as nym
+from axonym import Axis
+
+
+x = nym.named(np.arange(24.0, dtype=np.float32).reshape(2, 3, 4), ("a", "b", "c"))
+
+
+def same(one, array, names=("a", "b", "c")):
+    return one.names == names and one.dtype == np.asarray(array).dtype and np.array_equal(one.array, array)
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 9, -1, -2, np.int32(1)])
+def test_a_slice_is_moved_back_inside(start):
+    expected = jax.lax.dynamic_slice_in_dim(x.array, start, 2, axis=2)
+    traced = jax.jit(lambda start: x.slice("c", start=start, length=2))(start)
+    for result in (x.slice("c", None, start, 2), traced, x.slice("c", start=nym.named(start, ()), length=2)):
+        assert same(result, expected)
+
+
+def test_slice_names_the_axis_anew():
+    expected = x.array[:, 1:3]
+    for result in (
+        nym.slice(x, "b", Axis("d", 2), 1),
+        nym.slice(x, Axis("b", 3), "d", 1, 2),
+        nym.slice(x, "b", new_axis=Axis("d", 2), start=1, length=2),
+        nym.slice(x, "b", start=1, length=Axis("d", 2)),
+        nym.slice(x, start={"b": 1}, length={"b": Axis("d", 2)}),
+        nym.slice(x, {Axis("b", 3): 1}, {"b": Axis("d", 2)}),
+    ):
+        assert same(result, expected, ("a", "d", "c"))
+
+
+def test_slice_of_several_axes():
+    result = nym.slice(x, start={"c": 1, "a": jnp.int32(1)}, length={"a": 1, "c": Axis("d", 2), "b": 2})
+    assert same(result, x.array[1:, :2, 1:3], ("a", "b", "d"))
+    assert same(nym.slice(x, {"c": 2}, length={"c": 2}), x.array[:, :, 2:])
+    assert same(nym.slice(x, length={"c": 2}), x.array[:, :, :2]) and nym.slice(x, {}, {}) is x
+    assert same(nym.slice(x, start={"a": 0}, length={"a": Axis("b", 2), "b": Axis("a", 3)}), x.array, ("b", "a", "c"))
+
+
+def test_slice_refuses():
+    for args, options, error, text in (
+        (("z",), {"length": 2}, ValueError, "no axis 'z' in (a: 2, b: 3, c: 4)"),
+        ((Axis("b", 4),), {"length": 2}, ValueError, "axis 'b' has size 3 here, 4 was asked for"),
+        (
+            ("b",),
+            {"length": 4},
+            ValueError,
+            "4 elements, given to `slice`, do not fit into axis 'b' of (a: 2, b: 3, c: 4)",
+        ),
+        (("b",), {"length": -1}, ValueError, "The size of axis 'b' must not be negative, -1 was given."),
+        (("b",), {}, ValueError, "`slice` along 'b' needs `length`, or an `Axis` as `new_axis`"),
+        (("b", "d"), {}, ValueError, "`slice` along 'b' needs `length`, or an `Axis` as `new_axis`"),
+        (("b", Axis("d", 2)), {"length": 3}, ValueError, "axis 'd' has size 2, a `length` of 3 was given to `slice`"),
+        (("b", Axis("a", 2)), {}, ValueError, "axis 'a' occurs more than once in (a, a, c)"),
+        (({"b": 1}, {"c": 2}), {}, ValueError, "`slice` of axes (b) of (a: 2, b: 3, c: 4) needs their `length`"),
+        (
+            ("b",),
+            {"start": 1.5, "length": 1},
+            TypeError,
+            "`slice` along 'b' of (a: 2, b: 3, c: 4) starts at an integer, not at 1.5",
+        ),
+        (
+            ("b",),
+            {"start": np.ones(2, int), "length": 1},
+            TypeError,
+            "starts at an integer, not at an array of shape (2,)",
+        ),
+        (({"b": 1},), {"length": 2}, TypeError, "`slice` takes an axis, or the mappings `start` and `length`"),
+        (
+            (),
+            {"start": 2, "length": {"b": 2}},
+            TypeError,
+            "`slice` takes an axis, or the mappings `start` and `length`",
+        ),
+    ):
+        with pytest.raises(error, match=escape(text)):
+            nym.slice(x, *args, **options)
+    with pytest.raises(TypeError, match="A named array is needed"):
+        nym.slice(x.array, "b", length=2)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, -3])
+def test_updated_slice(start, draw):
+    update = draw(c=2, a=2, b=3)
+    expected = jax.lax.dynamic_update_slice_in_dim(x.array, update.array.transpose(1, 2, 0), start, axis=2)
+    traced = jax.jit(lambda start: x.updated_slice({"c": start}, update))(start)
+    for result in (x.updated_slice({Axis("c", 4): start}, update), traced):
+        assert same(result, expected)
+
+
+def test_an_update_is_repeated_along_the_axes_that_it_lacks(draw):
+    update = draw(b=2)
+    expected = np.array(x.array)
+    expected[:, 1:3, :] = np.asarray(update)[None, :, None]
+    assert same(x.updated_slice({"b": nym.named(1, ())}, update), expected)
+    expected = np.array(x.array)
+    expected[1, 1:3, :] = np.asarray(update)[:, None]
+    assert same(nym.updated_slice(x, start={"a": 1, "b": 1}, update=update), expected)
+    assert same(x.updated_slice({}, nym.ones({"c": 4})), np.ones((2, 3, 4), np.float32))
+
+
+def test_updated_slice_keeps_the_element_type():
+    y = nym.zeros({"i": 3}, jnp.bfloat16)
+    assert y.updated_slice({"i": 1}, nym.ones({"i": 2})).dtype == jnp.bfloat16
+    with pytest.raises(TypeError, match="Elements of int32 cannot take values of float32"):
+        nym.arange(Axis("i", 3)).updated_slice({"i": 0}, nym.ones({"i": 2}))
+
+
+def test_updated_slice_refuses():
+    two = nym.ones({"c": 2})
+    for start, update, text in (
+        ({"z": 0}, two, "no axis 'z' in (a: 2, b: 3, c: 4)"),
+        ({"c": 0}, nym.ones({"d": 2}), "the update, (d: 2), has axes (d) that (a: 2, b: 3, c: 4) has not"),
+        ({"a": 0}, two, "axis 'c' has size 2 in the update and size 4 in (a: 2, b: 3, c: 4); give its `start`"),
+        ({"c": 0}, nym.ones({"c": 5}), "5 elements, given to `updated_slice`, do not fit into axis 'c' of (a: 2"),
+    ):
+        with pytest.raises(ValueError, match=escape(text)):
+            x.updated_slice(start, update)
+    with pytest.raises(TypeError, match=r"`updated_slice` along 'c' of .* starts at an integer, not at 0.5"):
+        x.updated_slice({"c": 0.5}, two)
+    with pytest.raises(TypeError, match=escape("takes a mapping from axis to start, such as {'pos': 2}, not 'c'")):
+        x.updated_slice("c", two)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="A named array is needed"):
+        x.updated_slice({"c": 0}, 1.0)  # pyright: ignore[reportArgumentType]
+
+
+def test_gradients(draw):
+    weights, update = draw(a=2, b=3, c=2), draw(a=2, b=3, c=2)
+    at = jnp.int32(1)
+    gradient = jax.grad(lambda x: (x.slice("c", start=at, length=2) * weights).sum().scalar())(x)
+    assert same(gradient, np.pad(weights.array, ((0, 0), (0, 0), (1, 1))))
+    whole = draw(a=2, b=3, c=4)
+    of_x, of_update = jax.grad(lambda x, u: (x.updated_slice({"c": at}, u) * whole).sum().scalar(), (0, 1))(x, update)
+    assert same(of_update, whole.array[:, :, 1:3]) and same(of_x, whole.array.at[:, :, 1:3].set(0))
+
+
+OPERATIONS = {
+    "slice": (lambda x, u: x.slice("pos", start=1, length=2), "dpm"),
+    "slice_divided": (lambda x, u: x.slice("batch", start=jnp.int32(3), length=4), "dpm"),
+    "slice_renamed": (lambda x, u: x.slice("batch", Axis("row", 3), start=2), "ppm"),
+    "slice_several": (lambda x, u: nym.slice(x, start={"embed": 1}, length={"embed": 2, "pos": Axis("key", 1)}), "dpm"),
+    "updated_slice": (lambda x, u: x.updated_slice({"pos": 1}, u), "dpm"),
+    "updated_divided": (lambda x, u: x.updated_slice({"batch": jnp.int32(2), "pos": 0}, u["batch", :4]), "dpm"),
+    "updated_row": (lambda x, u: x.updated_slice({"embed": 1, "pos": 0}, u["embed", 0]), "dpm"),
+}
+
+
+def test_sharded_arrays(mapped, draw):
+    operands = draw(batch=8, pos=3, embed=4), draw(pos=2, embed=4, batch=8)
+    sharded = nym.shard(operands)
+    inside = jax.jit(lambda *operands: {name: operation(*operands) for name, (operation, _) in OPERATIONS.items()})(
+        *sharded
+    )
+    for name, (operation, letters) in OPERATIONS.items():
+        expected = operation(*operands)
+        outside = [operation(*sharded)] if name in ("slice_renamed", "updated_divided") else []
+        for result in (inside[name], *outside):
+            assert same(result, expected.array, expected.names), name
+            if mapped.axis_types[0] == AxisType.Explicit:
+                spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in letters))
+                assert result.sharding.spec == spec, name

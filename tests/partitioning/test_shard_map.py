@@ -1,0 +1,166 @@
+"""`shard_map`: functions of the parts of named arrays, with specs that follow from names."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import axonym as nym
+
+
+MAPPING = {"batch": "data", "embed": "model"}
+
+
+def made(**sizes):
+    values = np.random.default_rng(0).normal(size=tuple(sizes.values()))
+    return nym.named(jnp.asarray(values, jnp.float32), tuple(sizes))
+
+
+def same(x, array, names):
+    return x.names == names and np.allclose(x.array, array, rtol=1e-4, atol=1e-4)
+
+
+def placed(x, mesh, *spec):
+    return x.sharding.is_equivalent_to(jax.NamedSharding(mesh, P(*spec)), x.ndim)
+
+
+x = made(pos=2, batch=8, embed=4)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["jit", "eager"])
+@pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "not yet sharded"])
+def test_each_device_has_its_part_under_the_same_names(mesh, inside, sharded):
+    seen = []
+
+    @nym.shard_map
+    def fn(x, w, *, key):
+        seen.append((x.shape, w.shape, key.shape))
+        total = jax.lax.psum(x.sum("batch"), "data")
+        return {"twice": x * 2, "total": total, "all": jax.lax.psum(total.sum(), "model").array, "w": w}
+
+    with nym.axis_mapping(MAPPING):
+        y = nym.shard(x) if sharded else x
+        result = (jax.jit(fn) if inside else fn)(y, jnp.arange(3.0), key=made(embed=4))
+    assert seen[0] == ({"pos": 2, "batch": 2, "embed": 2}, (3,), {"embed": 2})
+    assert same(result["twice"], x.array * 2, x.names) and placed(result["twice"], mesh, None, "data", "model")
+    assert same(result["total"], x.array.sum(1), ("pos", "embed")) and placed(result["total"], mesh, None, "model")
+    assert np.allclose(result["all"], x.array.sum(), atol=1e-4) and np.array_equal(result["w"], [0, 1, 2])
+
+
+def test_names_decide_where_results_belong(mesh):
+    with nym.axis_mapping(MAPPING):
+        turned = nym.shard_map(lambda x: x.rearrange(("embed", "pos", "batch")))(x)
+        other = nym.shard_map(lambda x: x.rename({"embed": "mlp"}))
+        with pytest.raises(ValueError, match=r"\(pos: 2, batch: 2, mlp: 2\) may differ .* mesh axis 'model'"):
+            other(x)
+        with nym.axis_mapping({"mlp": "model"}, merge=True):
+            renamed = other(x)
+    assert same(turned, jnp.transpose(x.array, (2, 0, 1)), ("embed", "pos", "batch"))
+    assert placed(turned, mesh, "model", None, "data")
+    assert same(renamed, x.array, ("pos", "batch", "mlp")) and placed(renamed, mesh, None, "data", "model")
+
+
+def test_the_mapping_and_the_mesh_may_be_given(mesh):
+    def fn(x):
+        assert nym.physical_axis_name("pos") == "model" and x.shape == {"pos": 1, "batch": 8, "embed": 4}
+        return x + 1
+
+    result = nym.shard_map(fn, mapping={"pos": "model"})(x)
+    assert same(result, x.array + 1, x.names) and placed(result, mesh, "model")
+    with jax.set_mesh(None):
+        alone = nym.shard_map(fn, mapping={"pos": "model"}, mesh=mesh)(x)
+    assert same(alone, x.array + 1, x.names)
+
+
+def test_an_axis_that_the_mesh_does_not_divide_is_whole_in_arguments_and_results(mesh):
+    odd = made(batch=6, embed=4)
+    with nym.axis_mapping(MAPPING, uneven="replicate"):
+        assert same(nym.shard_map(lambda x: x * 2)(odd), odd.array * 2, odd.names)
+    with (
+        nym.axis_mapping(MAPPING),
+        pytest.raises(ValueError, match="axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"),
+    ):
+        nym.shard_map(lambda x: x * 2)(odd)
+
+
+def test_specs_may_be_given(mesh):
+    plain = jnp.arange(16.0).reshape(8, 2)
+
+    def fn(x, tree, w):
+        assert x.shape["batch"] == 2 and tree["cut"].shape == (2, 2) and tree["whole"].shape == (8, 2)
+        return x, (tree["cut"] * 2, w)
+
+    run = nym.shard_map(fn, in_specs=(None, {"cut": P("data"), "whole": None}), out_specs=(None, (P("data"), None)))
+    with nym.axis_mapping(MAPPING):
+        with pytest.raises(ValueError, match="the `in_specs` of `shard_map` do not fit its positional arguments"):
+            run(x, {"cut": plain, "whole": plain}, 3)
+        run = nym.shard_map(
+            fn, in_specs=[None, {"cut": P("data"), "whole": None}, None], out_specs=(None, (P("data"), None))
+        )
+        same_x, (twice, number) = run(x, {"cut": plain, "whole": plain}, 3)
+        assert same(same_x, x.array, x.names) and np.array_equal(twice, plain * 2) and number == 3
+        wrong = nym.shard_map(lambda x: (x, x), out_specs=(None, None, None))
+        with pytest.raises(ValueError, match="the `out_specs` of `shard_map` do not fit what the function returned"):
+            wrong(x)
+        whole = nym.shard_map(lambda x: x * 2, in_specs=(P(),), out_specs=P())(x)
+    assert same(whole, x.array * 2, x.names)
+
+
+def test_what_is_no_array_passes_through(mesh):
+    with nym.axis_mapping(MAPPING):
+        result = nym.shard_map(lambda x, how, fn: (fn(x), how, None, {"n": 1}))(x, "text", nym.exp)
+    assert same(result[0], jnp.exp(x.array), x.names) and result[1:] == ("text", None, {"n": 1})
+
+
+def test_gradients_go_through(mesh):
+    def loss(x):
+        return jax.lax.psum((x * x).sum(), ("data", "model")).scalar()
+
+    with nym.axis_mapping(MAPPING):
+        for run in (lambda f: f, jax.jit):
+            gradient = run(jax.grad(nym.shard_map(loss)))(nym.shard(x))
+            assert same(gradient, 2 * x.array, x.names) and placed(gradient, mesh, None, "data", "model")
+
+
+def test_constraints_and_transformations_work_inside(mesh):
+    def fn(x):
+        x = nym.auto_sharded(nym.vmap(lambda row: nym.softmax(row, "pos"), "batch")(x))
+        return nym.fold(lambda carry, row: carry + row, "pos")(x["pos", 0] * 0, x)
+
+    with nym.axis_mapping(MAPPING):
+        assert same(nym.shard_map(fn)(x), np.ones((8, 4)), ("batch", "embed"))
+
+
+def test_it_is_a_decorator_that_takes_options_and_compiles_once(mesh):
+    traced = []
+
+    @nym.shard_map(mapping=MAPPING, check_vma=False)
+    def fn(x):
+        """Sums."""
+        traced.append(1)
+        return x.sum("embed")
+
+    assert fn.__name__ == "fn" and fn.__doc__ == "Sums."
+    for _ in range(3):
+        fn(x)
+    assert len(traced) == 2  # once to see what it returns
+    for other in (functools.partial(lambda x, *, by: x * by, by=2), jnp.negative):
+        assert nym.shard_map(other, mapping=MAPPING, in_specs=(None,))(jnp.ones(3)).shape == (3,)
+
+
+def test_what_is_needed():
+    with pytest.raises(ValueError, match="`shard_map` needs a mapping; use `with axis_mapping"):
+        nym.shard_map(lambda x: x)(x)
+    with pytest.raises(ValueError, match=r"`shard_map` needs a mesh; .* `jax.set_mesh\(mesh\)` or pass `mesh=`"):
+        nym.shard_map(lambda x: x, mapping=MAPPING)(x)
+
+
+def test_what_is_not_divided_must_be_the_same_everywhere(mesh):
+    with nym.axis_mapping(MAPPING):
+        with pytest.raises(ValueError, match=r"the result \(pos: 2, embed: 2\) may differ from device to device along"):
+            nym.shard_map(lambda x: x.sum("batch"))(x)
+        with pytest.raises(ValueError, match=r"a plain array of shape \(\) may differ .* `jax.lax.psum\(x, 'data'\)`"):
+            nym.shard_map(lambda x: x.sum().array)(x)

@@ -1,0 +1,185 @@
+"""Draws that have axes of their own, and draws from arrays: those of `jax.random`, and what is refused."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+Batch, Seq, Class, Other = nym.make_axes(batch=4, seq=3, kind=6, other=6)
+BOTH = (Batch, Seq)
+KEY = jax.random.key(1)
+MAPPING = {"batch": "data", "kind": "model"}
+random = nym.random
+
+weights = nym.named(np.random.default_rng(0).uniform(0.1, 1, size=(6, 4)).astype(np.float32), ("kind", "batch"))
+table = nym.named(np.arange(72.0, dtype=np.float32).reshape(4, 6, 3), ("batch", "kind", "seq"))
+spread = np.random.default_rng(1).normal(size=(6, 3, 6)).astype(np.float32)
+covariance = nym.named(np.einsum("isk,jsk->isj", spread, spread) + 3 * np.eye(6)[:, None], ("kind", "seq", "other"))
+chances = nym.named(np.arange(6.0, dtype=np.float32), "kind")
+LAST = weights.array.T[:, None]
+SPREAD = jnp.moveaxis(jnp.asarray(covariance.array), 1, 0)[None]
+ALL = (*BOTH, Class)
+
+CASES = {
+    "ball": (
+        lambda: random.ball(KEY, BOTH, Class, 1.5),
+        lambda: jax.random.ball(KEY, 6, 1.5, (4, 3)),
+        ALL,
+    ),
+    "dirichlet": (
+        lambda: random.dirichlet(KEY, BOTH, weights, "kind"),
+        lambda: jax.random.dirichlet(KEY, LAST, (4, 3)),
+        ALL,
+    ),
+    "multinomial": (
+        lambda: random.multinomial(KEY, BOTH, nym.named([5, 6, 7], "seq"), weights / weights.sum("kind"), Class),
+        lambda: jax.random.multinomial(
+            KEY,
+            jnp.broadcast_to(jnp.array([5, 6, 7]), (4, 3)),
+            jnp.broadcast_to(LAST / LAST.sum(-1, keepdims=True), (4, 3, 6)),
+        ),
+        ALL,
+    ),
+    "multivariate_normal": (
+        lambda: random.multivariate_normal(KEY, BOTH, weights, covariance, "kind", "other"),
+        lambda: jax.random.multivariate_normal(KEY, LAST, SPREAD, (4, 3)),
+        ALL,
+    ),
+    "orthogonal": (
+        lambda: random.orthogonal(KEY, Class, Seq, Batch),
+        lambda: jax.random.orthogonal(KEY, 6, (4,), m=3),
+        (Batch, Class, Seq),
+    ),
+    "choice": (
+        lambda: random.choice(KEY, (nym.Axis("draw", 5), Class.resize(2)), table, "kind"),
+        lambda: jax.random.choice(KEY, table.array, (5, 2), axis=1),
+        (Batch, nym.Axis("draw", 5), Class.resize(2), Seq),
+    ),
+    "choice without replacement": (
+        lambda: random.choice(KEY, Class.resize(4), table, Class, replace=False),
+        lambda: jax.random.choice(KEY, table.array, (4,), replace=False, axis=1),
+        (Batch, Class.resize(4), Seq),
+    ),
+    "choice with probabilities": (
+        lambda: random.choice(KEY, Class.resize(4), table, Class, p=chances),
+        lambda: jax.random.choice(KEY, table.array, (4,), p=chances.array, axis=1),
+        (Batch, Class.resize(4), Seq),
+    ),
+    "permutation": (
+        lambda: random.permutation(KEY, table, "batch"),
+        lambda: jax.random.permutation(KEY, table.array, 0),
+        (Batch, Class, Seq),
+    ),
+    "independent permutation": (
+        lambda: random.permutation(KEY, table, "seq", independent=True),
+        lambda: jax.random.permutation(KEY, table.array, 2, independent=True),
+        (Batch, Class, Seq),
+    ),
+}
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def agree(found, case):
+    with jax.set_mesh(None):
+        expected = CASES[case][1]()
+    assert found.axes == CASES[case][2] and found.dtype == expected.dtype
+    np.testing.assert_allclose(found.array, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_those_of_jax(case):
+    agree(CASES[case][0](), case)
+
+
+@pytest.mark.parametrize("case", ["multivariate_normal", "orthogonal", "choice", "permutation"])
+def test_values_do_not_depend_on_the_mesh(mesh, case):
+    with nym.axis_mapping(MAPPING):
+        found = CASES[case][0]()
+        wanted = nym.sharding_for_axis(found.axes)
+    assert any(wanted.spec) and found.sharding.is_equivalent_to(wanted, found.ndim)
+    agree(found, case)
+
+
+def test_arrays_drawn_from_may_be_sharded(mesh):
+    with nym.axis_mapping(MAPPING):
+        x = nym.shard(table)
+        for found, expected in (
+            (random.permutation(KEY, x, "kind"), jax.random.permutation(KEY, jnp.asarray(table.array), 1)),
+            (random.choice(KEY, Seq, x["seq", 0], "kind"), jax.random.choice(KEY, table.array[..., 0], (3,), axis=1)),
+        ):
+            np.testing.assert_array_equal(found.array, jax.device_get(expected))
+
+
+def test_a_scalar_and_no_shape_do():
+    assert random.orthogonal(KEY, Seq, Class).axes == (Seq, Class)
+    assert random.choice(KEY, {"draw": 0}, nym.zeros({"kind": 0}), "kind").shape == {"draw": 0}
+
+
+@pytest.mark.parametrize("method", ["eigh", "svd"])
+def test_the_covariance_is_taken_apart_as_asked(method):
+    mean, cov = nym.zeros({"kind": 6}), covariance["seq", 0]
+    found = random.multivariate_normal(KEY, (), mean, cov, "kind", "other", jnp.float32, method)
+    expected = jax.random.multivariate_normal(KEY, mean.array, cov.array, method=method)
+    np.testing.assert_allclose(found.array, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_errors_say_which_axes_do_not_fit():
+    with refusal("axis 'kind' occurs more than once in (batch, kind, kind)"):
+        random.dirichlet(KEY, (Batch, Class), weights, "kind")
+    with refusal("a parameter has axes (batch) that the array drawn, (seq: 3), has not"):
+        random.dirichlet(KEY, Seq, weights, "kind")
+    with refusal("no axis 'knid' in (kind: 6, batch: 4); did you mean 'kind'?"):
+        random.multinomial(KEY, Batch, 3, weights, "knid")
+    with refusal("the `p` of a ball is a scalar, it has axes (kind: 6)"):
+        random.ball(KEY, (), Class, chances)
+    with refusal("axis 'kind' occurs more than once in (kind, kind)"):
+        random.orthogonal(KEY, Class, Class)
+    with refusal("no axis 'knid' in (batch: 4, kind: 6, seq: 3); did you mean 'kind'?"):
+        random.permutation(KEY, table, "knid")
+
+
+def test_errors_of_multivariate_normal_say_which_axes_do_not_fit():
+    with refusal("the covariance needs axes 'kind' and 'seq' of size 6, it has (kind: 6, seq: 3, other: 6)"):
+        random.multivariate_normal(KEY, Batch, weights, covariance, "kind", "seq")
+    with refusal("axis 'kind' is given more than once in (kind, kind)"):
+        random.multivariate_normal(KEY, Batch, weights, covariance, "kind", "kind")
+    with refusal("a parameter has axes (seq) that the array drawn, (batch: 4), has not"):
+        random.multivariate_normal(KEY, Batch, weights, covariance, "kind", "other")
+
+
+def test_errors_of_choice_say_what_cannot_be_drawn():
+    with refusal(
+        "5 draws, (seq: 5), need as many elements along axis 'batch' of (batch: 4, kind: 6, seq: 3), or `repl"
+    ):
+        random.choice(KEY, Seq.resize(5), table, "batch", replace=False)
+    with refusal("2 draws, (seq: 2), need as many elements along axis 'kind' of (kind: 0)"):
+        random.choice(KEY, Seq.resize(2), nym.zeros({"kind": 0}), "kind")
+    with refusal("`p` must have axis 'kind: 6' only, it has (kind: 6, batch: 4)"):
+        random.choice(KEY, Seq, table["seq", 0]["batch", 0], "kind", p=weights)
+    with refusal("axis 'seq' occurs more than once in (batch, seq, seq)"):
+        random.choice(KEY, Seq, table, "kind")
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: random.dirichlet(KEY, Batch, x, "kind"),
+        lambda x: random.multinomial(KEY, Batch, 2, x, "kind"),
+        lambda x: random.multivariate_normal(KEY, Batch, chances, x, "kind", "other"),
+        lambda x: random.choice(KEY, Batch, x, "kind"),
+        lambda x: random.choice(KEY, Batch, chances, "kind", p=x),
+        lambda x: random.permutation(KEY, x, "kind"),
+    ],
+    ids=["dirichlet", "multinomial", "multivariate_normal", "choice", "choice with p", "permutation"],
+)
+def test_plain_arrays_are_refused(draw):
+    with refusal("A named array is needed, not an array of shape (6,)", TypeError):
+        draw(jnp.ones(6))

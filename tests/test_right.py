@@ -1,0 +1,165 @@
+"""What goes wrong with named arrays in Haliax, and is right here: one test each, named after what is right."""
+
+import subprocess
+import sys
+import threading
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+from axonym import Axis
+
+
+x = nym.named(np.arange(12.0, dtype=np.float32).reshape(4, 3), ("x", "y"))
+
+
+@pytest.mark.parametrize("index", [jnp.array([0, 1, 2]), np.array([0, 1, 2]), [0, 1, 2]], ids=["jax", "numpy", "list"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_unnamed_index_picks_along_its_axis_whatever_the_other_sizes(index, size):
+    x = nym.named(np.arange(4.0 * size).reshape(4, size), ("x", "y"))
+    assert x["x", index].shape == {"x": 3, "y": size}
+    np.testing.assert_array_equal(x["x", index].array, np.arange(4.0 * size).reshape(4, size)[:3])
+    np.testing.assert_array_equal(x.at["x", index].set(1.0).array[:3], np.ones((3, size)))
+
+
+def test_a_product_never_sums_an_axis_that_an_operand_lacks():
+    with pytest.raises(ValueError, match="no axis 'x' in"):
+        nym.dot(x, nym.ones({"y": 3}), axis=("x", "y"))
+
+
+def test_a_layer_whose_input_lacks_its_axis_says_so():
+    layer = nym.nn.Linear.init(Axis("embed", 4), Axis("mlp", 2), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"Linear.*'embed'.*\(batch: 2, emebd: 4\)"):
+        layer(nym.ones({"batch": 2, "emebd": 4}))
+
+
+def test_an_array_has_axes_only_if_it_has_all_of_them():
+    assert x.has_axis(("x", "y"))
+    assert not x.has_axis(("x", "q"))
+
+
+def test_a_numpy_array_beside_a_named_one_is_refused_on_either_side():
+    for compute in (lambda: np.ones((4, 3)) + x, lambda: x + np.ones((4, 3))):
+        with pytest.raises(TypeError, match=escape("A plain array of shape (4, 3) has no axis names")):
+            compute()
+
+
+def test_dropout_takes_names_of_the_axes_it_broadcasts_over():
+    dropout = nym.nn.Dropout(0.5, broadcast_axes=("x",))
+    kept = dropout(nym.ones({"x": 4, "y": 64}), key=jax.random.key(0)) != 0.0
+    assert bool((kept.all("x") | ~kept.any("x")).all())
+
+
+def test_checks_hold_in_all_threads_at_once():
+    accepted: list[nym.NamedArray] = []
+
+    def construct() -> None:
+        for _ in range(200):
+            jax.tree.map(lambda leaf: leaf, x)
+            try:
+                accepted.append(nym.NamedArray(np.ones((2, 2)), (Axis("x", 8), Axis("y", 4))))
+            except ValueError:
+                pass
+
+    threads = [threading.Thread(target=construct) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not accepted
+
+
+ERRORS = {
+    "sizes that differ": (lambda: x + nym.ones({"x": 5}), "axis 'x' has size 4 and size 5 in (x: 4, y: 3) and (x: 5)"),
+    "a missing axis": (lambda: x["q", 0], "no axis 'q' in (x: 4, y: 3)"),
+    "a truth value as an index": (lambda: x["x", True], "axis 'x' of (x: 4, y: 3)"),
+    "a body that returns no pair": (lambda: nym.scan(lambda c, v: c, "x")(0.0, x), "must return a pair"),
+    "a loop over nothing": (lambda: nym.fold(lambda c, v: c, "q")(0.0, 1.0), "no argument has it; give an `Axis`"),
+    "raw vmap": (lambda: jax.vmap(lambda row: row + 1)(x), "use `axonym.vmap` or `axonym.scan`"),
+    "raw scan": (lambda: jax.lax.scan(lambda c, row: (c, -row), 0, x), "use `axonym.vmap` or `axonym.scan`"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_name_the_axes_and_never_show_values(case):
+    compute, text = ERRORS[case]
+    with pytest.raises((ValueError, TypeError), match=escape(text)) as error:
+        compute()
+    assert "11." not in str(error.value)
+
+
+def test_functions_with_two_results_return_two_arrays():
+    for pair, expected in [
+        (nym.frexp(x), jnp.frexp(x.array)),
+        (nym.modf(x / 4), jnp.modf(x.array / 4)),
+        (nym.divmod(x, 5.0), jnp.divmod(x.array, 5.0)),
+        (divmod(x, 5.0), jnp.divmod(x.array, 5.0)),
+    ]:
+        for one, wanted in zip(pair, expected, strict=True):
+            assert one.names == ("x", "y")
+            np.testing.assert_array_equal(one.array, wanted)
+
+
+def test_functions_that_jax_has_dropped_or_renamed_work():
+    assert nym.ndim(x) == 2
+    np.testing.assert_array_equal(nym.fix(x - 5.5).array, np.trunc(x.array - 5.5))
+    np.testing.assert_array_equal(nym.product(x + 1, "y").array, np.prod(x.array + 1, axis=1))
+
+
+def test_softmax_over_all_axes_is_a_named_array():
+    assert nym.softmax(x).names == ("x", "y")
+    np.testing.assert_allclose(nym.softmax(x).array, jax.nn.softmax(x.array, axis=(0, 1)), rtol=1e-6)
+
+
+def test_shapes_are_enough_to_lower_a_function():
+    shapes = jax.eval_shape(lambda: x)
+    assert nym.named_jit(lambda x: x * 2).lower(shapes).out_info.names == ("x", "y")
+
+
+def test_a_named_scalar_has_a_gradient():
+    assert nym.grad(lambda x: (x * x).sum())(x).names == ("x", "y")
+
+
+def test_jax_shard_map_takes_named_arrays(auto_mesh):
+    spec = jax.sharding.PartitionSpec("data")
+    identity = jax.shard_map(lambda x: x * 1, mesh=auto_mesh, in_specs=spec, out_specs=spec)
+    np.testing.assert_array_equal(identity(x).array, x.array)
+
+
+def test_an_eager_loop_compiles_once():
+    traces = []
+
+    def step(carry, row):
+        traces.append(row.names)
+        return carry + row
+
+    loop = nym.fold(step, "x")
+    for start in (0.0, 1.0, 2.0):
+        loop(nym.full({"y": 3}, start), x)
+    assert traces == [("y",)]
+
+
+def test_a_linear_layer_is_a_product_and_a_sum():
+    layer = nym.nn.Linear.init(Axis("embed", 4), Axis("mlp", 2), key=jax.random.key(0))
+    jaxpr = str(jax.make_jaxpr(lambda layer, x: layer(x))(layer, nym.ones({"batch": 2, "embed": 4})))
+    assert "mul" not in jaxpr and "sharding_constraint" not in jaxpr and jaxpr.count("dot_general") == 1
+
+
+def test_importing_warns_of_nothing():
+    run = subprocess.run([sys.executable, "-W", "error", "-c", "import axonym"], capture_output=True, text=True)
+    assert not run.returncode, run.stderr
+
+
+def test_trees_are_taken_apart_at_leaves_of_the_users_choice():
+    tree = {"x": x, "pair": (1, 2)}
+    assert len(nym.tree_util.tree_leaves(tree, is_leaf=lambda node: isinstance(node, tuple))) == 2
+    assert nym.tree.structure(tree, is_leaf=lambda node: isinstance(node, tuple)).num_leaves == 2
+
+
+def test_one_name_for_both_axes_of_a_weight_is_refused_with_the_remedy():
+    with pytest.raises(ValueError, match=r"'embed'.*`rename`|'embed'.*alias"):
+        nym.nn.Linear.init(Axis("embed", 4), Axis("embed", 4), key=jax.random.key(0))
