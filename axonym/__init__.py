@@ -13,6 +13,16 @@ from . import (
 )
 from .axis import (
     axis_name as axis_name,
+    axis_size as axis_size,
+    axis_spec_to_tuple as axis_spec_to_tuple,
+    concat_axes as concat_axes,
+    concat_axis_specs as concat_axis_specs,
+    eliminate_axes as eliminate_axes,
+    replace_axis as replace_axis,
+    resolve_axis as resolve_axis,
+    selects_axis as selects_axis,
+    to_jax_shape as to_jax_shape,
+    union_axes as union_axes,
 )
 from .mesh import (
     calculate_host_mesh_shape as calculate_host_mesh_shape,
@@ -24,6 +34,7 @@ from .mesh import (
 )
 from .named._array import (
     NamedArray as NamedArray,
+    is_named_array as is_named_array,
 )
 from .named._axis import (
     Axis as Axis,

@@ -1,19 +1,16 @@
 """What users of Haliax find here: every public name of its arrays, but for those that the migration page explains."""
 
-from pathlib import Path
-
 import pytest
 
 import axonym as nym
 
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "from-haliax.md"
-
 # The public names of Haliax 1.4 that concern arrays, by namespace.
 NAMES = {
     "": """
         Axis AxisSelection AxisSelector AxisSpec PartialAxisSpec NamedArray ScanCheckpointPolicy
+        axis_size axis_spec_to_tuple concat_axes concat_axis_specs eliminate_axes is_named_array replace_axis
+        resolve_axis selects_axis to_jax_shape union_axes
         abs absolute add all allclose amax amin angle any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh
         argmax argmin argsort around array_equal array_equiv auto_sharded axis axis_mapping axis_name bincount
         bitwise_and bitwise_count bitwise_invert bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift
@@ -46,6 +43,10 @@ NAMES = {
     "tree": "flatten leaves map scan_aware_map structure unflatten",
     "tree_util": """
         resize_axis scan_aware_tree_map tree_flatten tree_leaves tree_map tree_structure tree_unflatten
+        """,
+    "nn": """
+        elu gelu glu hard_tanh leaky_relu log_sigmoid log_softmax logsumexp relu relu6 sigmoid silu softmax softplus
+        swish
         """,
     "NamedArray": """
         all any argmax argmin argsort array astype at axes axis_indices axis_size broadcast_axis broadcast_to clip conj

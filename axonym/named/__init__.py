@@ -2,6 +2,7 @@
 
 from ._array import (
     NamedArray as NamedArray,
+    is_named_array as is_named_array,
 )
 from ._axis import (
     Axis as Axis,

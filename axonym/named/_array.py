@@ -294,6 +294,19 @@ def _compared(fn: Callable[[Any, Any], Any], x: NamedArray, other: Any) -> Any:
     return fn(x, other) if isinstance(other, _OPERANDS) else NotImplemented
 
 
+def is_named_array(x: Any) -> bool:
+    """Tells whether something is a named array, as a test of leaves or a filter.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> tree = {"x": nym.ones({"i": 2}), "y": 1.0}
+        >>> [nym.is_named_array(leaf) for leaf in jax.tree.leaves(tree, is_leaf=nym.is_named_array)]
+        [True, False]
+    """
+    return isinstance(x, NamedArray)
+
+
 def checked_names(array: Any, axes: Any) -> Names:
     """Returns the names of axes given by name, as `Axis` or as a mapping, checked against the array."""
     if isinstance(array, NamedBase):

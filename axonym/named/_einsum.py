@@ -7,7 +7,7 @@ from ._align import check_sizes
 from ._axis import AxisSelector, Names, check_rank, intern_names, listed, near_miss, shown
 from ._base import N, check_named
 from ._contract import contracted, natural_order
-from ._expression import REST, Alias, Binding, Expression, Fault, checked_aliases, explained, parsed
+from ._expression import REST, Alias, Binding, Expression, Fault, Side, checked_aliases, explained, parsed
 
 
 def einsum(
@@ -26,6 +26,9 @@ def einsum(
     - Without braces its identifiers stand for its axes by position, whatever they are called, and `...` for any number
       of others: `"b h c, c e -> b h e"`. The axes keep their names; an identifier stands for one axis in all operands.
     - In braces they are names of its axes, in any order; those not mentioned need no `...`: `"{c}, {c} -> ..."`.
+
+    One pair of braces alone is for all operands together, each of which has some of the axes: `"{c e} -> e"` sums over
+    `c` and keeps all others, in front if there is no `...` in the result.
 
     If there is nothing left of the `->`, all axes are named by the result, and the others summed over: `"-> b e"`.
     `...` in the result stands for the axes that no operand mentions, first those that several operands have, as `dot`
@@ -98,7 +101,7 @@ def _check_form(expression: Expression, count: int) -> None:
     if len(expression.result.rest) > 1:
         raise Fault(expression.result.rest[1].at, "'...' may stand only once in the result")
     stated = len(expression.operands)
-    if stated not in (0, count):
+    if stated not in (0, count) and not _is_shared(expression):
         raise Fault(
             expression.operands[min(stated, count + 1) - 1].at,
             f"operands in the equation: {stated}, arrays given: {count}",
@@ -107,13 +110,32 @@ def _check_form(expression: Expression, count: int) -> None:
         raise Fault(expression.result.rest[0].at, "this '...' stands for nothing, because no operand has one")
 
 
+def _is_shared(expression: Expression) -> bool:
+    """Tells whether one pair of braces is for all operands."""
+    return len(expression.operands) == 1 and not expression.operands[0].ordered
+
+
 def _unmentioned(
     expression: Expression, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
 ) -> Names:
     """Returns the axes that no operand mentions, in the order in which they are multiplied."""
-    for side, names, sizes in zip(expression.operands, operands, shapes, strict=False):
-        binding.places(side, names, sizes)
+    if _is_shared(expression):
+        _bind_shared(expression.operands[0], binding, operands, shapes)
+    else:
+        for side, names, sizes in zip(expression.operands, operands, shapes, strict=False):
+            binding.places(side, names, sizes)
     return tuple(name for name in natural_order(operands, ()) if name not in binding.axes.values())
+
+
+def _bind_shared(
+    side: Side, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    """Notes the axes that one pair of braces names, each of which some operand must have."""
+    sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
+    for term in side.terms:
+        if term.name != REST:
+            binding.bind(term, tuple(sizes)[binding.place(term, tuple(sizes), tuple(sizes.values()))])
+            binding.check_size(term, sizes[binding.name(term.name)])
 
 
 def _result(expression: Expression, binding: Binding, sizes: dict[str, int], unmentioned: Names) -> Names:
@@ -129,6 +151,8 @@ def _result(expression: Expression, binding: Binding, sizes: dict[str, int], unm
             binding.check_size(term, sizes[name])
             stated.append(name)
     rest = tuple(name for name in unmentioned if name not in stated)
+    if _is_shared(expression) and not result.rest:
+        return (*rest, *stated)
     if rest and not result.rest and expression.operands:
         lost = f"nothing mentions {listed(rest)}"
         raise Fault(result.at, f"{lost}; '...' in the result keeps it, naming it in an operand sums over it")

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._align import check_sizes, common_names
 from ._ambient import mesh_axes, resharded
-from ._array import NamedArray
+from ._array import NamedArray, is_named_array
 from ._axis import (
     Axis,
     AxisSelection,
@@ -28,7 +28,7 @@ from ._axis import (
 from ._base import like
 from ._core import loop_spec
 from ._transforms._cache import compiled
-from ._transforms._layout import Other, is_array, is_named, other_leaves, unpacked
+from ._transforms._layout import Other, is_array, other_leaves, unpacked
 
 
 class _Plan(NamedTuple):
@@ -83,9 +83,9 @@ def lift(
     wanted = None if out_axes is None else _hashable(out_axes)
 
     def lifted(*args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named)
-        names = tuple(leaf.names if is_named(leaf) else None for leaf in leaves)
-        loop = _loop_axes(tuple((x.names, tuple(x.array.shape)) for x in leaves if is_named(x)), axes)
+        leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
+        names = tuple(leaf.names if is_named_array(leaf) else None for leaf in leaves)
+        loop = _loop_axes(tuple((x.names, tuple(x.array.shape)) for x in leaves if is_named_array(x)), axes)
         plan = _Plan(treedef, names, core, loop, wanted, other_leaves(leaves))
         for at, _, _ in plan.others:
             leaves[at] = None
@@ -123,11 +123,11 @@ def _loop_axes(operands: tuple[tuple[Names, tuple[int, ...]], ...], axes: tuple[
 def _run(fn: Callable[..., Any], plan: _Plan, leaves: Sequence[Any]) -> Any:
     arrays = [_in_order(leaf, plan) for leaf in leaves]
     call: Any = functools.partial(_vectorised, fn, plan)
-    template = next(leaf for leaf in leaves if is_named(leaf))
+    template = next(leaf for leaf in leaves if is_named_array(leaf))
     mesh = jax.typeof(template.array).sharding.mesh
     if AxisType.Explicit in mesh.axis_types:
         # On an Explicit mesh many functions have no rule for shardings; the compiler has one for all.
-        named = ((leaf.names, leaf.array) for leaf in leaves if is_named(leaf))
+        named = ((leaf.names, leaf.array) for leaf in leaves if is_named_array(leaf))
         spec = loop_spec(named, tuple(axis.name for axis in plan.loop))
         call = jax.sharding.auto_axes(call, out_sharding=NamedSharding(mesh, PartitionSpec(*spec)))
     return _named(fn, call(arrays), plan, template)
@@ -135,7 +135,7 @@ def _run(fn: Callable[..., Any], plan: _Plan, leaves: Sequence[Any]) -> Any:
 
 def _in_order(leaf: Any, plan: _Plan) -> Any:
     """Returns the plain array of an argument, its loop axes in front and the axes of the function behind."""
-    if not is_named(leaf):
+    if not is_named_array(leaf):
         return leaf
     target = (*(axis.name for axis in plan.loop), *plan.core)
     return jnp.transpose(leaf.array, tuple(leaf.names.index(name) for name in target if name in leaf.names))
@@ -155,11 +155,11 @@ def _called(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
     for at, _, other in plan.others:
         nodes[at] = other
     args, kwargs = jax.tree.unflatten(plan.treedef, nodes)
-    return jax.tree.map(lambda x: x if is_array(x) else _other(fn, x), fn(*args, **kwargs), is_leaf=is_named)
+    return jax.tree.map(lambda x: x if is_array(x) else _other(fn, x), fn(*args, **kwargs), is_leaf=is_named_array)
 
 
 def _other(fn: Callable[..., Any], x: Any) -> Other:
-    if is_named(x):
+    if is_named_array(x):
         raise TypeError(f"`{_name(fn)}` returned a named array; `lift` is for functions of plain arrays.")
     return Other(x)
 

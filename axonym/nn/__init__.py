@@ -8,6 +8,7 @@ from ..named._reduce import (
 from ._activations import (
     elu as elu,
     gelu as gelu,
+    glu as glu,
     hard_tanh as hard_tanh,
     leaky_relu as leaky_relu,
     log_sigmoid as log_sigmoid,

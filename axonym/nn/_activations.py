@@ -3,7 +3,9 @@
 import jax
 
 from ..named._align import unary
-from ..named._base import A
+from ..named._axis import AxisSelector, listed
+from ..named._base import A, N, check_named
+from ..named._plan import along
 
 
 def relu(x: A) -> A:
@@ -140,3 +142,28 @@ def _gelu(x: jax.Array) -> jax.Array:
 
 def _exact_gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=False)
+
+
+def glu(x: N, axis: AxisSelector) -> N:
+    """Returns one half of an axis, gated by the other: `first * sigmoid(second)`; see `jax.nn.glu`.
+
+    Args:
+        x: Array with the axis.
+        axis: The axis, of even size.
+
+    Returns:
+        Array with the axes of `x`, of which this one has half the size.
+
+    Raises:
+        ValueError: If the axis is not there, or has an odd size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.glu(nym.named([2.0, 4.0, 0.0, 0.0], "mlp"), "mlp").array
+        Array([1., 2.], dtype=float32)
+    """
+    check_named(x)
+    if x.axis_size(axis) % 2:
+        one = x.resolve_axis(axis)
+        raise ValueError(f"`glu` takes an axis of even size, not {listed([one.name], [one.size])}")
+    return along(jax.nn.glu, x, axis)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from ..named._array import NamedArray
+from ..named._array import NamedArray, is_named_array
 from ..named._axis import Names
 from ..named._base import described
 from ..named._transforms._cache import compiled
-from ..named._transforms._layout import Other, is_array, is_named, other_leaves, unpacked
+from ..named._transforms._layout import Other, is_array, other_leaves, unpacked
 from ._context import in_force
 from ._mapping import AxisMapping, ResourceMapping, normalised
 from ._shard import constrained
@@ -111,12 +111,12 @@ def shard_map(
         where = (
             needed_mesh("`shard_map`", "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if mesh is None else mesh
         )
-        leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named)
+        leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         given = _spread(in_specs, args, kwargs)
         specs = tuple(_in_spec(leaf, spec, found, where) for leaf, spec in zip(leaves, given, strict=True))
         out = None if out_specs is None else _flat_specs(out_specs)
         results = found.merged(dict.fromkeys(_whole(leaves, specs)))
-        names = tuple(leaf.names if is_named(leaf) else None for leaf in leaves)
+        names = tuple(leaf.names if is_named_array(leaf) else None for leaf in leaves)
         plan = _Plan(treedef, names, specs, other_leaves(leaves), out, found, results, where, check_vma)
         return unpacked(compiled(_run, fn, plan)(_placed(leaves, plan)))
 
@@ -140,7 +140,7 @@ def _spread(in_specs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
     specs: list[P | None] = []
 
     def repeat(spec: P | None, subtree: Any) -> None:
-        specs.extend([spec] * len(jax.tree.leaves(subtree, is_leaf=is_named)))
+        specs.extend([spec] * len(jax.tree.leaves(subtree, is_leaf=is_named_array)))
 
     try:
         jax.tree.map(repeat, in_specs if in_specs is None else tuple(in_specs), args, is_leaf=lambda x: x is None)
@@ -151,14 +151,14 @@ def _spread(in_specs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
 
 
 def _in_spec(leaf: Any, spec: P | None, mapping: AxisMapping, mesh: MeshLike) -> P:
-    if spec is not None or not is_named(leaf):
+    if spec is not None or not is_named_array(leaf):
         return P() if spec is None else spec
     return checked_spec(leaf.names, tuple(leaf.array.shape), mapping, mesh)
 
 
 def _whole(leaves: Sequence[Any], specs: Sequence[P]) -> list[str]:
     """Returns the names of axes that arguments have and none of them divides, though the mapping may."""
-    named = [(leaf.names, spec) for leaf, spec in zip(leaves, specs, strict=True) if is_named(leaf)]
+    named = [(leaf.names, spec) for leaf, spec in zip(leaves, specs, strict=True) if is_named_array(leaf)]
     divided = {name for names, spec in named for name, entry in zip(names, spec, strict=False) if entry_axes(entry)}
     return sorted({name for names, _ in named for name in names} - divided)
 
@@ -174,7 +174,7 @@ def _placed(leaves: Sequence[Any], plan: _Plan) -> list[Any]:
 
 
 def _plain(leaf: Any) -> Any:
-    return leaf.array if is_named(leaf) else leaf
+    return leaf.array if is_named_array(leaf) else leaf
 
 
 def _run(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
@@ -199,7 +199,7 @@ def _called(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
     with in_force(plan.mapping):
         results = fn(*args, **kwargs)
     return jax.tree.map(
-        lambda x: _checked(x, plan) if is_named(x) or is_array(x) else Other(x), results, is_leaf=is_named
+        lambda x: _checked(x, plan) if is_named_array(x) or is_array(x) else Other(x), results, is_leaf=is_named_array
     )
 
 
@@ -210,7 +210,7 @@ def _checked(x: Any, plan: _Plan) -> Any:
     stated = {axis for entry in _out_spec(x, plan) for axis in entry_axes(entry)}
     differs = sorted(jax.typeof(_plain(x)).manual_axis_type.varying - stated)
     if differs:
-        what = described(x) if is_named(x) else f"a plain array of shape {x.shape}"
+        what = described(x) if is_named_array(x) else f"a plain array of shape {x.shape}"
         raise ValueError(
             f"the result {what} may differ from device to device along mesh axis {differs[0]!r}, to which none of its "
             f"axes is mapped; combine the parts with `jax.lax.psum(x, {differs[0]!r})` or the like"
@@ -233,8 +233,8 @@ def _out_specs(returned: Any, plan: _Plan) -> Any:
 
 
 def _is_whole(x: Any) -> bool:
-    return is_named(x) or isinstance(x, Other)
+    return is_named_array(x) or isinstance(x, Other)
 
 
 def _out_spec(x: Any, plan: _Plan) -> P:
-    return checked_spec(x.names, (None,) * len(x.names), plan.results, plan.mesh) if is_named(x) else P()
+    return checked_spec(x.names, (None,) * len(x.names), plan.results, plan.mesh) if is_named_array(x) else P()

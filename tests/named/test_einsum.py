@@ -177,8 +177,20 @@ def test_a_caret_shows_what_does_not_fit():
     refused("b p e, e m -> b h", 16, "no operand has an axis 'h'", x, w)
     refused("-> batch ml", 9, "no operand has an axis 'ml'; did you mean 'mlp'?", x, w)
     lost = "nothing mentions (embed); '...' in the result keeps it, naming it in an operand sums over it"
-    refused("{pos} -> batch", 9, lost, x)
     refused("b p ... -> b", 11, lost, x)
+
+
+def test_one_pair_of_braces_is_for_all_operands():
+    summed = nym.dot(x, w, axis="embed")
+    for equation in ("{embed} -> ...", "{embed mlp} -> ... mlp", "{embed batch} -> ...batch", "{m embed} -> m"):
+        result = nym.einsum(equation, x, w, **({"m": "mlp"} if "m embed" in equation else {}))
+        assert set(result.names) == set(summed.names)
+        np.testing.assert_allclose(result.rearrange(summed.names).array, summed.array, rtol=1e-5)
+    assert nym.einsum("{embed mlp} -> mlp", x, w).names == ("batch", "pos", "mlp")
+    assert nym.einsum("{embed batch} -> batch", x, w).names == ("pos", "mlp", "batch")
+    assert nym.einsum("{pos} -> batch", x).names == ("embed", "batch")
+    refused("{embd} -> ...", 1, f"no axis 'embd' in {(x + w.sum()).shape!r}; did you mean 'embed'?", x)
+    refused("{embed} -> ...", 1, "axis 'embed' has size 4 here, 5 was asked for", x, w, embed=5)
 
 
 def test_each_identifier_stands_for_one_axis_and_each_axis_has_one():

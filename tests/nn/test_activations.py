@@ -18,7 +18,13 @@ x = nym.named(jnp.linspace(-8, 8, 48).reshape(8, 6), ("batch", "mlp"))
 def test_every_function_is_tested():
     functions = [name for name, thing in vars(nym.nn).items() if callable(thing) and thing.__name__ == name]
     lower = {name for name in functions if name == name.lower()}
-    assert lower - set(NAMES) == {"causal_mask", "cross_entropy_loss", "dot_product_attention", "rotary_embedding"}
+    assert lower - set(NAMES) == {
+        "causal_mask",
+        "cross_entropy_loss",
+        "dot_product_attention",
+        "glu",
+        "rotary_embedding",
+    }
 
 
 @pytest.mark.parametrize("name", NAMES[:11])
@@ -56,3 +62,16 @@ def test_an_activation_keeps_the_sharding_of_its_input(mesh):
     with nym.axis_mapping({"batch": "data", "mlp": "model"}):
         found = jax.jit(functools.partial(nym.nn.gelu, approximate=False))(nym.shard(x))
     assert tuple(found.sharding.spec) == ("data", "model")
+
+
+def test_glu_halves_its_axis(mesh):
+    x = nym.named(jnp.linspace(-2, 2, 64).reshape(8, 8), ("mlp", "batch"))
+    expected = jax.nn.glu(x.array, axis=0)
+    assert nym.nn.glu(x, "mlp").names == ("mlp", "batch") and jnp.array_equal(nym.nn.glu(x, "mlp").array, expected)
+    with nym.axis_mapping({"batch": "data", "mlp": "model"}):
+        found = nym.named_jit(nym.nn.glu)(nym.shard(x), "mlp")
+    assert jnp.allclose(found.array, expected) and found.shape == {"mlp": 4, "batch": 8}
+    with pytest.raises(ValueError, match=r"`glu` takes an axis of even size, not \(i: 3\)"):
+        nym.nn.glu(nym.ones({"i": 3}), nym.Axis("i", 3))
+    with pytest.raises(ValueError, match=r"no axis 'ml' in \(mlp: 8, batch: 8\); did you mean 'mlp'\?"):
+        nym.nn.glu(x, "ml")

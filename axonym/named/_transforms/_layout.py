@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from .._array import NamedArray
+from .._array import is_named_array
 from .._axis import Axis, AxisSelection, AxisSelector, axis_name, check_once, intern_names, position, selected, shown
 from .._base import described, like
 
@@ -23,11 +23,6 @@ WHOLE: Any = object()
 def is_array_with_axes(x: Any) -> bool:
     """Tells whether something is a plain array with at least one axis."""
     return isinstance(x, jax.Array | np.ndarray) and bool(x.shape)
-
-
-def is_named(x: Any) -> bool:
-    """Tells whether something is a named array."""
-    return type(x) is NamedArray
 
 
 def is_array(x: Any) -> bool:
@@ -71,11 +66,11 @@ class Layout(NamedTuple):
 
 
 def _plain(node: Any) -> Any:
-    return node.array if is_named(node) else node
+    return node.array if is_named_array(node) else node
 
 
 def _without(node: Any, dim: int, array: Any) -> Any:
-    return like(node, array, node.names[:dim] + node.names[dim + 1 :]) if is_named(node) else array
+    return like(node, array, node.names[:dim] + node.names[dim + 1 :]) if is_named_array(node) else array
 
 
 def laid_out(tree: Any, axis: AxisSelector, parts: Part | list[Part], function: str) -> tuple[list[Any], Layout]:
@@ -90,7 +85,7 @@ def laid_out(tree: Any, axis: AxisSelector, parts: Part | list[Part], function: 
     Raises:
         ValueError: If no argument has an axis given by name, or sizes differ.
     """
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_named)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_named_array)
     each = parts if isinstance(parts, list) else [parts] * len(leaves)
     dims = tuple(_dim(leaf, axis, part) for leaf, part in zip(leaves, each, strict=True))
     found = [(leaf, dim, _plain(leaf).shape[dim]) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
@@ -103,7 +98,7 @@ def laid_out(tree: Any, axis: AxisSelector, parts: Part | list[Part], function: 
 
 def other_leaves(leaves: Sequence[Any]) -> tuple[tuple[int, type, Any], ...]:
     """Returns the leaves that are no arrays: where they are, of what type, and themselves."""
-    return tuple((at, type(x), x) for at, x in enumerate(leaves) if not is_named(x) and not is_array(x))
+    return tuple((at, type(x), x) for at, x in enumerate(leaves) if not is_named_array(x) and not is_array(x))
 
 
 def _common_size(found: list[tuple[Any, int, int]], axis: AxisSelector, function: str) -> int:
@@ -113,10 +108,10 @@ def _common_size(found: list[tuple[Any, int, int]], axis: AxisSelector, function
     elif not found:
         raise ValueError(f"`{function}` over axis {name!r}: no argument has it; give an `Axis` with its size")
     else:
-        size = next((size for leaf, _, size in found if is_named(leaf)), found[0][2])
+        size = next((size for leaf, _, size in found if is_named_array(leaf)), found[0][2])
     for leaf, _, here in found:
         if here != size:
-            what = described(leaf) if is_named(leaf) else f"a plain array of shape {leaf.shape}"
+            what = described(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
             raise ValueError(f"`{function}` over axis {name!r} of size {size} got {what}, which has {here} there")
     return size
 
@@ -124,7 +119,7 @@ def _common_size(found: list[tuple[Any, int, int]], axis: AxisSelector, function
 def _dim(node: Any, axis: AxisSelector, part: Part) -> int | None:
     if part is WHOLE:
         return None
-    if is_named(node):
+    if is_named_array(node):
         name = axis_name(axis)
         return position(node.names, node.array.shape, axis) if name in node.names else None
     if not is_array_with_axes(node):
@@ -157,11 +152,11 @@ class Other:
 
 def packed(results: Any, axis: str) -> Any:
     """Returns what a body returned with the names that the results of all slices will have."""
-    return jax.tree.map(lambda node: _with_axis(node, axis), results, is_leaf=is_named)
+    return jax.tree.map(lambda node: _with_axis(node, axis), results, is_leaf=is_named_array)
 
 
 def _with_axis(node: Any, axis: str) -> Any:
-    if not is_named(node):
+    if not is_named_array(node):
         return node if is_array(node) else Other(node)
     if axis in node.names:
         raise ValueError(f"the result {described(node)} has axis {axis!r} already, which it gains here")
@@ -173,5 +168,5 @@ def unpacked(results: Any) -> Any:
     return jax.tree.map(
         lambda node: node.value if isinstance(node, Other) else node,
         results,
-        is_leaf=lambda node: isinstance(node, Other) or is_named(node),
+        is_leaf=lambda node: isinstance(node, Other) or is_named_array(node),
     )

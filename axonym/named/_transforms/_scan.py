@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from .._ambient import stated, undivided
+from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector, shown
 from .._base import described
 from ._cache import compiled
 from ._checkpoint import Policy, Remat, checkpointed, policy_of
-from ._layout import Layout, Part, axes_of, is_array_with_axes, is_named, laid_out, packed, unpacked
+from ._layout import Layout, Part, axes_of, is_array_with_axes, laid_out, packed, unpacked
 
 
 P = ParamSpec("P")
@@ -197,10 +198,10 @@ def _scan(
 
 def _check_carry(function: str, before: Any, after: Any) -> None:
     """Raises a TypeError if a step changes the axes of what it carries; JAX finds everything else."""
-    nodes, treedef = jax.tree.flatten(before, is_leaf=is_named)
-    others, other_treedef = jax.tree.flatten(after, is_leaf=is_named)
+    nodes, treedef = jax.tree.flatten(before, is_leaf=is_named_array)
+    others, other_treedef = jax.tree.flatten(after, is_leaf=is_named_array)
     for node, other in zip(nodes, others, strict=True) if treedef == other_treedef else ():
-        if (is_named(node) or is_named(other)) and _axes(node) != _axes(other):
+        if (is_named_array(node) or is_named_array(other)) and _axes(node) != _axes(other):
             raise TypeError(
                 f"The carry of `{function}` is {_shown(node)} before a step and {_shown(other)} after it; it must have "
                 "the same axes, in the same order, all the way."
@@ -208,16 +209,16 @@ def _check_carry(function: str, before: Any, after: Any) -> None:
 
 
 def _axes(node: Any) -> Any:
-    return (node.names, node.array.shape) if is_named(node) else None
+    return (node.names, node.array.shape) if is_named_array(node) else None
 
 
 def _shown(node: Any) -> str:
-    return f"a named array {described(node)}" if is_named(node) else shown(node)
+    return f"a named array {described(node)}" if is_named_array(node) else shown(node)
 
 
 def _carried(carry: Any) -> Any:
     """Returns a carry sharded by its names on an Explicit mesh, where JAX wants the same sharding from every step."""
-    return jax.tree.map(lambda x: stated(x) if is_named(x) else x, carry, is_leaf=is_named)
+    return jax.tree.map(lambda x: stated(x) if is_named_array(x) else x, carry, is_leaf=is_named_array)
 
 
 def _in_front(array: Any, dim: int) -> Any:

@@ -7,8 +7,9 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 
 from .._ambient import mesh_axes
+from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
-from ._layout import WHOLE, Part, axes_of, is_array_with_axes, is_named, laid_out, packed, unpacked
+from ._layout import WHOLE, Part, axes_of, is_array_with_axes, laid_out, packed, unpacked
 
 
 P = ParamSpec("P")
@@ -87,7 +88,7 @@ class _Parts:
 
         def repeat(part: Part, subtree: Any) -> None:
             part = WHOLE if said and (part is None or part is False) else part
-            parts.extend([part] * len(jax.tree.leaves(subtree, is_leaf=is_named)))
+            parts.extend([part] * len(jax.tree.leaves(subtree, is_leaf=is_named_array)))
 
         try:
             jax.tree.map(repeat, said[0] if said else self.default, argument, is_leaf=lambda x: x is None)
