@@ -175,6 +175,10 @@ class NamedArray(NamedBase):
         """Returns the one element as a complex number."""
         return complex(self.array)
 
+    def __round__(self, decimals: int = 0) -> Self:
+        """Rounds the elements to a number of decimals."""
+        return _elementwise.round(self, decimals)
+
     def __index__(self) -> int:
         """Returns the one integer element."""
         return self.array.__index__()
@@ -316,7 +320,10 @@ def checked_names(array: Any, axes: Any) -> Names:
     axes, sizes = selected(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):
-        raise ValueError(f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {listed(names)}")
+        apart = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
+        raise ValueError(
+            f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {listed(names)}{apart}"
+        )
     check_unique(names)
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:

@@ -43,7 +43,7 @@ class _Plan(NamedTuple):
 
 
 def lift(
-    fn: Callable[..., Any], *axes: AxisSelector, out_axes: AxisSelection | Sequence[AxisSelection] | None = None
+    fn: Callable[..., Any], *axes: AxisSelection, out_axes: AxisSelection | Sequence[AxisSelection] | None = None
 ) -> Callable[..., Any]:
     """Makes a function of plain arrays one of named arrays: the way to call what has no named counterpart.
 
@@ -53,7 +53,7 @@ def lift(
 
     Args:
         fn: Function of plain arrays and anything else, which returns an array or a tree of arrays.
-        *axes: The axes that it knows, as positions of its arrays.
+        *axes: The axes that it knows, as positions of its arrays; one by one, or a sequence of them.
         out_axes: The axes of what it returns: one selection, or a sequence with one for each array of several. If
             None, what it returns without axes has none of `axes`, and what has as many as were given has the same
             ones, whose sizes may be others.
@@ -78,6 +78,7 @@ def lift(
         >>> nym.lift(jnp.outer, "pos", "k", out_axes=("pos", "k"))(x, nym.ones({"k": 4})).shape
         (batch: 2, pos: 3, k: 4)
     """
+    axes = tuple(axis for selection in axes for axis in selected(selection))
     core = intern_names(tuple(map(axis_name, axes)))
     check_once(core)
     wanted = None if out_axes is None else _hashable(out_axes)

@@ -63,12 +63,18 @@ class AxisPattern:
 
 def _items(description: Any) -> tuple[Any, ...]:
     if isinstance(description, str):
-        return tuple(... if word == "..." else word for word in description.split())
+        return tuple(map(_word, description.split()))
     if isinstance(description, Axis):
         return (description,)
     if not isinstance(description, Iterable):
         raise TypeError(f"Axes are described by a string such as 'batch embed ...', not by {shown(description)}.")
     return tuple(description)
+
+
+def _word(word: str) -> Any:
+    if set(word) & set(",=*#?()"):
+        raise ValueError(f"{word!r} is no name: names are separated by spaces, and '...' stands for any others")
+    return ... if word == "..." else word
 
 
 def _sort_key(item: Any) -> tuple[bool, str]:

@@ -90,6 +90,10 @@ def dot_product_attention(
     if bias is not None:
         scores = scores + bias.astype(scores.dtype)
     if mask is not None:
+        if mask.dtype != bool:
+            raise TypeError(
+                f"A mask is True where a key is seen, this one holds {mask.dtype}; make one with `mask > 0`."
+            )
         scores = where(mask, scores, jnp.finfo(scores.dtype).min)
     weights = _reduce.softmax(scores, KPos).astype(value.dtype)
     return constrain(dot(weights, value, axis=KPos, precision=precision))

@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
+from ..named._axis import near_miss
 from ._call import Mixed, Plan, Token, packed, unpacked
 from ._context import in_force
 from ._donate import Donation
@@ -25,6 +26,7 @@ Args = ParamSpec("Args")
 R = TypeVar("R")
 
 _JIT_OPTIONS = frozenset({"keep_unused", "backend", "inline", "compiler_options"})
+_OWN_OPTIONS = frozenset({"axis_resources", "in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs"})
 _REMEDIES = {
     "static_argnums": "arguments that are no arrays are static already",
     "static_argnames": "arguments that are no arrays are static already",
@@ -273,8 +275,10 @@ def named_jit(
         P('data',)
     """
     for option in jit_options.keys() - _JIT_OPTIONS:
-        remedy = _REMEDIES.get(option, f"it takes {', '.join(sorted(_JIT_OPTIONS))}")
-        raise TypeError(f"`named_jit` has no option `{option}`; {remedy}.")
+        known = sorted(_JIT_OPTIONS | _OWN_OPTIONS)
+        near = near_miss(option, known) or f"; it takes {', '.join(known)}."
+        remedy = f"; {_REMEDIES[option]}." if option in _REMEDIES else near
+        raise TypeError(f"`named_jit` has no option `{option}`{remedy}")
     if fn is not None and not callable(fn):
         raise TypeError(f"`named_jit` compiles a function, not {fn!r}; give a mapping as `axis_resources=`.")
     if fn is None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from ..named._ambient import context
+from ..named._axis import shown
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]
@@ -133,6 +134,8 @@ class AxisMapping(Mapping[str, Any]):
 
 def _stated(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
     """Returns entries as a dict, those that are None included."""
+    if entries is not None and not isinstance(entries, Mapping):
+        raise TypeError(f"A mapping is one from names to mesh axes, as {{'batch': 'data'}} is, not {shown(entries)}.")
     undivided = entries._undivided if isinstance(entries, AxisMapping) else ()
     return {**dict.fromkeys(undivided), **(entries or {})}
 

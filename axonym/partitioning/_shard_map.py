@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Names
+from ..named._axis import Names, listed
 from ..named._base import described
 from ..named._transforms._cache import compiled
 from ..named._transforms._layout import Other, is_array, other_leaves, unpacked
@@ -89,7 +89,7 @@ def shard_map(
 
     Raises:
         ValueError: When called, if there is no mapping or no mesh, an array cannot be divided as the mapping says, or
-            what is not divided may differ from device to device.
+            what is not divided may differ from device to device, or a result has lost or gained an axis.
 
     Example:
         >>> import axonym as nym
@@ -129,10 +129,11 @@ def _flat_specs(out_specs: Any) -> tuple[tuple[P | None, ...], Any]:
 
 
 def _needed_mapping(mapping: ResourceMapping | None) -> AxisMapping:
+    """Returns a mapping under which what is mapped is divided: a part must never be taken for the whole."""
     found = normalised(mapping)
     if found is None:
         raise ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
-    return found
+    return found.merged({}, uneven="error")
 
 
 def _spread(in_specs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[P | None]:
@@ -153,7 +154,10 @@ def _spread(in_specs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
 def _in_spec(leaf: Any, spec: P | None, mapping: AxisMapping, mesh: MeshLike) -> P:
     if spec is not None or not is_named_array(leaf):
         return P() if spec is None else spec
-    return checked_spec(leaf.names, tuple(leaf.array.shape), mapping, mesh)
+    try:
+        return checked_spec(leaf.names, tuple(leaf.array.shape), mapping, mesh)
+    except ValueError as error:
+        raise ValueError(f"`shard_map` divides whatever is mapped, so `uneven` is no way out here: {error}") from None
 
 
 def _whole(leaves: Sequence[Any], specs: Sequence[P]) -> list[str]:
@@ -205,6 +209,11 @@ def _called(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
 
 def _checked(x: Any, plan: _Plan) -> Any:
     """Returns a result that goes by its names, if JAX knows it to be the same wherever its axes are not divided."""
+    if is_named_array(x) and len(x.names) != len(x.array.shape):
+        raise ValueError(
+            f"a result of `shard_map` with axes {listed(x.names)} is an array of shape {tuple(x.array.shape)}: a "
+            "collective such as `jax.lax.all_gather` has changed its axes; use `tiled=True`, or name the array anew"
+        )
     if plan.out_specs is not None or not plan.check_vma:
         return x
     stated = {axis for entry in _out_spec(x, plan) for axis in entry_axes(entry)}
@@ -213,7 +222,8 @@ def _checked(x: Any, plan: _Plan) -> Any:
         what = described(x) if is_named_array(x) else f"a plain array of shape {x.shape}"
         raise ValueError(
             f"the result {what} may differ from device to device along mesh axis {differs[0]!r}, to which none of its "
-            f"axes is mapped; combine the parts with `jax.lax.psum(x, {differs[0]!r})` or the like"
+            f"axes is mapped; combine the parts with `jax.lax.psum(x, {differs[0]!r})` or the like, or pass "
+            "`check_vma=False` if you know that it does not differ"
         )
     return x
 

@@ -5,12 +5,24 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..named._align import check_sizes, operand
 from ..named._ambient import constrain, out_sharding, placed
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, AxisSpec, Names, check_unique, intern_names, listed, positions, spec_axes
+from ..named._axis import (
+    Axis,
+    AxisSelector,
+    AxisSpec,
+    Names,
+    check_unique,
+    intern_names,
+    listed,
+    positions,
+    shown,
+    spec_axes,
+)
 from ..named._base import NamedBase, described
 from ..named._plan import planned
 
@@ -112,9 +124,12 @@ def plain_key(key: Any) -> jax.Array:
     """Returns a key without names.
 
     Raises:
+        TypeError: If it is no random key.
         ValueError: If there are several.
     """
     if not isinstance(key, NamedBase):
+        if not isinstance(key, jax.Array | np.ndarray):
+            raise TypeError(f"A random key comes first, such as `jax.random.key(0)`, not {shown(key)}.")
         return key
     if key.names:
         raise ValueError(f"one key is needed, {described(key)} are given; use `axonym.vmap` over their axes")

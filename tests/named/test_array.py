@@ -316,3 +316,12 @@ def test_it_goes_through_jax(mapped):
     spec = jax.P("data", "model")
     doubled = jax.shard_map(lambda y: sizes.append(y.axes) or y * 2, in_specs=spec, out_specs=spec)(y)
     assert sizes == [nym.make_axes(batch=2, embed=2)] and doubled.shape == y.shape and doubled.array.sum() == 64
+
+
+def test_several_names_in_one_string_are_taken_for_one():
+    with pytest.raises(ValueError, match=escape("1 are named: (a b); give several names as a tuple")):
+        nym.named(plain, "a b")
+
+
+def test_round_of_python():
+    np.testing.assert_array_equal(round(nym.named([1.26], "i"), 1).array, jnp.round(jnp.array([1.26]), 1))

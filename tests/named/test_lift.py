@@ -220,3 +220,8 @@ def test_errors_of_results(x):
             nym.lift(lambda row: (row, row), "b", out_axes=wrong)(x)
     with pytest.raises(TypeError, match="returned a named array; `lift` is for functions of plain arrays"):
         nym.lift(lambda row: x, "b")(x)
+
+
+def test_axes_may_be_given_as_a_sequence():
+    x = nym.ones({"i": 2, "batch": 3, "j": 2})
+    assert nym.lift(jnp.trace, ("i", "j"))(x).names == ("batch",)

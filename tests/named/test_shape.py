@@ -272,3 +272,10 @@ def test_sharded_arrays(mapped, draw):
             if mapped.axis_types[0] == AxisType.Explicit:
                 spec = jax.P(*({"d": "data", "m": "model", "p": None}[letter] for letter in letters))
                 assert result.sharding.spec == spec, name
+
+
+def test_split_takes_axes_and_no_number():
+    with pytest.raises(
+        TypeError, match=r"`split` takes the axes of the pieces, as in make_axes\(head=2, tail=3\), not 2"
+    ):
+        nym.split(nym.ones({"i": 4}), "i", 2)

@@ -204,3 +204,10 @@ def test_errors_of_rotary_embedding_name_the_input_and_the_axes(draw):
         rotary(x, "pos", "head_dim", positions=jnp.arange(4))
     with refusal("axis 'pos' has size 4 and size 3 in"):
         rotary(x, "pos", "head_dim", positions=nym.arange(Pos.resize(3)))
+
+
+def test_a_mask_of_numbers_is_refused():
+    q = nym.ones({"pos": 2, "d": 4})
+    k = q.rename({"pos": "key_pos"})
+    with pytest.raises(TypeError, match="A mask is True where a key is seen, this one holds float32"):
+        nym.nn.dot_product_attention("key_pos", "d", q, k, k, mask=nym.zeros({"pos": 2, "key_pos": 2}))

@@ -226,7 +226,9 @@ def test_what_is_no_function_is_an_error(wrong):
         ("donate_argnames", "use `donate_args` or `donate_kwargs`"),
         ("in_shardings", "use `in_axis_resources`"),
         ("out_shardings", "use `out_axis_resources`"),
-        ("donate_arg", "it takes backend, compiler_options, inline, keep_unused"),
+        ("donate_arg", "did you mean 'donate_args'?"),
+        ("axis_resource", "did you mean 'axis_resources'?"),
+        ("nothing_like_it", "it takes axis_resources, backend, compiler_options, donate_args, donate_kwargs, "),
     ],
 )
 def test_other_options_are_refused_with_the_remedy(option, remedy):

@@ -168,3 +168,8 @@ def test_wrong_options_are_errors():
         nym.axis_mapping({}, uneven="pad")
     with pytest.raises(TypeError, match="unhashable type: 'list'"):
         nym.AxisMapping({}, fallback=[])
+
+
+def test_what_is_no_mapping_is_refused():
+    with pytest.raises(TypeError, match="A mapping is one from names to mesh axes"):
+        nym.axis_mapping([("batch", "data")])

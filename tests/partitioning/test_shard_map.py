@@ -75,15 +75,18 @@ def test_the_mapping_and_the_mesh_may_be_given(mesh):
     assert same(alone, x.array + 1, x.names)
 
 
-def test_an_axis_that_the_mesh_does_not_divide_is_whole_in_arguments_and_results(mesh):
-    odd = made(batch=6, embed=4)
-    with nym.axis_mapping(MAPPING, uneven="replicate"):
-        assert same(nym.shard_map(lambda x: x * 2)(odd), odd.array * 2, odd.names)
-    with (
-        nym.axis_mapping(MAPPING),
-        pytest.raises(ValueError, match="axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"),
-    ):
-        nym.shard_map(lambda x: x * 2)(odd)
+@pytest.mark.parametrize("uneven", ["error", "replicate"])
+def test_what_is_mapped_must_divide_evenly_whatever_the_mapping_says(mesh, uneven):
+    """A sum over the mesh axis would count an axis that is whole several times."""
+    text = "`shard_map` divides whatever is mapped, so `uneven` is no way out here: axis 'batch' has size 6, which mesh"
+    with nym.axis_mapping(MAPPING, uneven=uneven), pytest.raises(ValueError, match=text):
+        nym.shard_map(lambda x: jax.lax.psum(x.sum("batch"), "data"))(made(batch=6, embed=4))
+
+
+def test_a_result_whose_axes_a_collective_has_changed_is_an_error(mesh):
+    text = r"a result of `shard_map` with axes \(batch, embed\) is an array of shape \(4, 2, 4\)"
+    with nym.axis_mapping({"batch": "data"}), pytest.raises(ValueError, match=text):
+        nym.shard_map(lambda x: jax.lax.all_gather(x, "data"))(nym.ones({"batch": 8, "embed": 4}))
 
 
 def test_specs_may_be_given(mesh):

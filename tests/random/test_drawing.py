@@ -192,3 +192,8 @@ def test_an_axis_that_the_mesh_does_not_divide_is_refused(mesh):
     with nym.axis_mapping({"batch": "data"}):
         with refusal("axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"):
             random.normal(KEY, Batch.resize(6))
+
+
+def test_what_is_no_key_is_refused():
+    with pytest.raises(TypeError, match=r"A random key comes first, such as `jax.random.key\(0\)`, not 0"):
+        nym.random.normal(0, {"i": 2})

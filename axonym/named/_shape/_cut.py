@@ -1,6 +1,6 @@
 """Cutting arrays apart along an axis."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from .._axis import (
     check_unique,
     intern_names,
     position,
+    shown,
     sized_axis,
 )
 from .._base import N, check_named, described, like
@@ -75,6 +76,10 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
         Array([2, 3, 4], dtype=int32)
     """
     check_named(x)
+    if not isinstance(new_axes, Iterable):
+        raise TypeError(
+            f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {shown(new_axes)}."
+        )
     index, pieces = position(x.names, x.array.shape, axis), tuple(map(sized_axis, new_axes))
     sizes = tuple(one.size for one in pieces)
     if sum(sizes) != x.array.shape[index]:
