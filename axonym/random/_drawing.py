@@ -120,7 +120,7 @@ def _undivided_if_explicit(arrays: Sequence[Any]) -> NamedSharding | None:
     return next((NamedSharding(one.mesh, PartitionSpec()) for one in shardings if any(one.spec)), None)
 
 
-def plain_key(key: Any) -> jax.Array:
+def plain_key(key: Any) -> Any:
     """Returns a key without names.
 
     Raises:
