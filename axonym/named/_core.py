@@ -49,14 +49,24 @@ def over_core(
         check_named(x)
     operands = tuple((x.names, tuple(x.array.shape)) for x in arrays)
     chosen = tuple(core if type(core) is tuple else selected(core) for core in cores)
-    plan = _laid_out(operands, chosen, tuple(outs))
-    results = planned(_run, fn, tuple(names for names, _ in operands), *plan, *options.items())(
-        *(x.array for x in arrays)
-    )
-    return tuple(like(arrays[0], array, names) for array, names in zip(results, plan[-1], strict=True))
+    compiled, results = _compiled(fn, operands, chosen, tuple(outs), tuple(options.items()))
+    found = compiled(*(x.array for x in arrays))
+    return tuple(like(arrays[0], array, names) for array, names in zip(found, results, strict=True))
 
 
 @functools.lru_cache(maxsize=8192)
+def _compiled(
+    fn: Callable[..., Any],
+    operands: tuple[Operand, ...],
+    cores: tuple[tuple[AxisSelector, ...], ...],
+    outs: tuple[Names, ...],
+    options: tuple[tuple[str, Hashable], ...],
+) -> tuple[Callable[..., Any], tuple[Names, ...]]:
+    """Returns the compiled function of plain arrays, and the names of its results."""
+    taken, loop, results = _laid_out(operands, cores, outs)
+    return planned(_run, fn, tuple(names for names, _ in operands), taken, loop, results, *options), results
+
+
 def _laid_out(
     operands: tuple[Operand, ...], cores: tuple[tuple[AxisSelector, ...], ...], outs: tuple[Names, ...]
 ) -> tuple[tuple[Names, ...], Names, tuple[Names, ...]]:
