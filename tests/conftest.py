@@ -1,5 +1,6 @@
 """Eight CPU devices for every test, the two kinds of mesh, random keys, and a clean state."""
 
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -107,6 +108,17 @@ def no_mesh() -> Iterator[None]:
     """Every test starts without a mesh in force, and leaves none behind."""
     with jax.set_mesh(None):
         yield
+
+
+_tests_run = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled() -> Iterator[None]:
+    """Now and then forgets what was compiled: thousands of programs take gigabytes and slow the collector down."""
+    yield
+    if next(_tests_run) % 150 == 0:
+        jax.clear_caches()
 
 
 @pytest.fixture(params=["auto", "explicit"])
