@@ -5,6 +5,7 @@ size-1 axes in their place, so nothing is ever copied to full size or transposed
 """
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._ambient import out_sharding, resharded
+from ._ambient import entry_axes, out_sharding, resharded
 from ._axis import Names, check_rank, listed
 from ._base import N, NamedBase, like
 
@@ -89,7 +90,7 @@ def _clash(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
         for name, entry in zip(own, jax.typeof(array).sharding.spec, strict=False):
             if axes_of.setdefault(name, entry) != entry:
                 return True
-            for axis in () if entry is None else (entry,) if isinstance(entry, str) else entry:
+            for axis in entry_axes(entry):
                 if name_of.setdefault(axis, name) != name:
                     return True
     return False
@@ -106,6 +107,14 @@ def scalar(x: Any) -> Any:
             f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`."
         )
     return x
+
+
+def whole_number(x: Any) -> Any:
+    """Returns an integer, or an integer scalar array without its names, as one that may be traced; None for others."""
+    number = x.array if isinstance(x, NamedBase) else x
+    if np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
+        return None
+    return number if isinstance(number, jax.Array) else operator.index(number)
 
 
 def operand(x: Any) -> tuple[Any, Names]:

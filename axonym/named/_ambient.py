@@ -66,6 +66,11 @@ def stated(x: N) -> N:
     return like(x, resharded(x.array, x.names))
 
 
+def entry_axes(entry: Any) -> tuple[str, ...]:
+    """Returns the mesh axes of one entry of a spec as a tuple."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
 def undivided(array: Any, dims: Collection[int]) -> Any:
     """Returns a plain array that no Explicit mesh axis divides along these dimensions; it stays as it is elsewhere."""
     spec = tuple(jax.typeof(array).sharding.spec)

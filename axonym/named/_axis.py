@@ -166,6 +166,12 @@ def spec_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     return axes
 
 
+def names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
+    """Returns the names of axes, and their sizes."""
+    axes = tuple(axes)
+    return tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
+
+
 def sized_axis(spec: AxisSpec) -> Axis:
     """Returns the axis of a spec that has just one.
 
@@ -175,7 +181,7 @@ def sized_axis(spec: AxisSpec) -> Axis:
     """
     axes = spec_axes(spec)
     if len(axes) != 1:
-        raise ValueError(f"one axis is needed, not {listed([one.name for one in axes], [one.size for one in axes])}")
+        raise ValueError(f"one axis is needed, not {listed(*names_and_sizes(axes))}")
     return axes[0]
 
 

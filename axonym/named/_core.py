@@ -12,7 +12,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._align import common_names, lined_up
-from ._ambient import resharded
+from ._ambient import entry_axes, resharded
 from ._axis import AxisSelection, AxisSelector, Names, check_unique, intern_names, listed, positions, selected
 from ._base import N, check_named, like
 from ._plan import planned
@@ -122,7 +122,7 @@ def loop_spec(operands: Iterable[tuple[Names, Any]], loop: Names) -> tuple[Any, 
     taken: set[str] = set()
     for names, array in operands:
         for name, entry in zip(names, jax.typeof(array).sharding.spec, strict=False):
-            axes = set() if entry is None else {entry} if isinstance(entry, str) else set(entry)
+            axes = set(entry_axes(entry))
             if axes and name in loop and name not in found and not axes & taken:
                 found[name] = entry
                 taken |= axes

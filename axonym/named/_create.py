@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ._align import scalar
 from ._ambient import constrain, out_sharding, placed
 from ._array import NamedArray
-from ._axis import Axis, AxisSelector, AxisSpec, Names, sized_axis, spec_axes
+from ._axis import Axis, AxisSelector, AxisSpec, Names, names_and_sizes, sized_axis, spec_axes
 from ._base import N, NamedBase, check_named, like
 from ._plan import planned
 
@@ -43,7 +43,7 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
 def _filled(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
     axes = spec_axes(shape)
-    names, sizes = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
+    names, sizes = names_and_sizes(axes)
     return placed(planned(_made, fn, names, sizes, dtype)(*values))
 
 
@@ -171,7 +171,7 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
 
 
 def _laid_out(fn: Callable[..., Any], axes: tuple[Axis, ...], *static: Hashable, **numbers: Any) -> NamedArray:
-    names, sizes = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
+    names, sizes = names_and_sizes(axes)
     return placed(planned(_computed, fn, names, sizes, *static)(**numbers))
 
 

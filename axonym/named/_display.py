@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._ambient import entry_axes
 from ._axis import listed
 from ._base import NamedBase
 
@@ -42,8 +43,7 @@ def table(x: NamedBase) -> str:
 
 
 def _mesh_cell(entry: Any) -> str:
-    axes = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-    return f"<td>{html.escape(', '.join(axes))}</td>"
+    return f"<td>{html.escape(', '.join(entry_axes(entry)))}</td>"
 
 
 def _bytes(number: int) -> str:

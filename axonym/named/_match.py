@@ -1,6 +1,5 @@
 """Descriptions of axes: names in their order, with `...` for any others, or a set of names; and what fits them."""
 
-import functools
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from types import EllipsisType
@@ -79,9 +78,3 @@ def _word(word: str) -> Any:
 
 def _sort_key(item: Any) -> tuple[bool, str]:
     return item is ..., "" if item is ... else axis_name(item)
-
-
-@functools.lru_cache(maxsize=4096)
-def pattern_of(description: Any) -> AxisPattern:
-    """Returns the pattern of a description that can be hashed, read once."""
-    return AxisPattern.of(description)

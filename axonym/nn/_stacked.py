@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._array import NamedArray
+from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, shown
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._parameters import check_input
@@ -131,7 +131,7 @@ class Stacked(eqx.Module, Generic[M]):
         """
         if not -self.Block.size <= index < self.Block.size:
             raise IndexError(f"there is no layer {index} in {self.Block}")
-        return jax.tree.map(lambda x: _layer(x, self.Block, index), self.stacked, is_leaf=_is_named)
+        return jax.tree.map(lambda x: _layer(x, self.Block, index), self.stacked, is_leaf=is_named_array)
 
     def unstacked(self) -> list[M]:
         """Returns all layers as modules of their own."""
@@ -165,10 +165,6 @@ def _called(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _swapped(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda carry, layer, /, *args, **kwargs: fn(layer, carry, *args, **kwargs)
-
-
-def _is_named(x: Any) -> bool:
-    return isinstance(x, NamedArray)
 
 
 def _layer(x: Any, axis: Axis, index: int) -> Any:

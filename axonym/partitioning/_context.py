@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from jax.sharding import AxisType, NamedSharding
 
-from ..named._ambient import context
+from ..named._ambient import context, entry_axes
 from ..named._axis import Names
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from ._shard import part_of_kind, placed_array
-from ._spec import MeshLike, ambient_mesh, checked_sharding, checked_spec, entry_axes
+from ._spec import MeshLike, ambient_mesh, checked_sharding, checked_spec
 
 
 class _InForce:

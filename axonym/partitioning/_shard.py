@@ -13,11 +13,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import DictKey, SequenceKey, keystr
 
+from ..named._ambient import entry_axes
 from ..named._array import NamedArray
 from ..named._axis import Names, listed
 from ..named._field import declared_axes
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._spec import MeshLike, ambient_mesh, checked_sharding, entry_axes, mesh_in_force, spec_entry, tracing
+from ._spec import MeshLike, ambient_mesh, checked_sharding, mesh_in_force, spec_entry, tracing
 
 
 T = TypeVar("T")

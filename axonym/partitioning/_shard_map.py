@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+from ..named._ambient import entry_axes
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Names, listed
 from ..named._base import described
 from ..named._transforms._cache import compiled
-from ..named._transforms._layout import Other, is_array, other_leaves, unpacked
+from ..named._transforms._layout import Other, is_array, other_leaves, plain, unpacked
 from ._context import in_force
 from ._mapping import AxisMapping, ResourceMapping, normalised
 from ._shard import constrained
-from ._spec import MeshLike, checked_spec, entry_axes, needed_mesh, tracing
+from ._spec import MeshLike, checked_spec, needed_mesh, tracing
 
 
 Args = ParamSpec("Args")
@@ -170,15 +171,11 @@ def _whole(leaves: Sequence[Any], specs: Sequence[P]) -> list[str]:
 def _placed(leaves: Sequence[Any], plan: _Plan) -> list[Any]:
     """Returns the plain arrays of the arguments, where the specs say, and None for what is no array."""
     others = {at for at, _, _ in plan.others}
-    arrays = [None if at in others else _plain(leaf) for at, leaf in enumerate(leaves)]
+    arrays = [None if at in others else plain(leaf) for at, leaf in enumerate(leaves)]
     shardings = [None if at in others else NamedSharding(plan.mesh, spec) for at, spec in enumerate(plan.specs)]
     if tracing() or not isinstance(plan.mesh, Mesh):
         return [None if to is None else constrained(x, to) for x, to in zip(arrays, shardings, strict=True)]
     return jax.device_put(arrays, shardings)
-
-
-def _plain(leaf: Any) -> Any:
-    return leaf.array if is_named_array(leaf) else leaf
 
 
 def _run(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
@@ -217,7 +214,7 @@ def _checked(x: Any, plan: _Plan) -> Any:
     if plan.out_specs is not None or not plan.check_vma:
         return x
     stated = {axis for entry in _out_spec(x, plan) for axis in entry_axes(entry)}
-    differs = sorted(jax.typeof(_plain(x)).manual_axis_type.varying - stated)
+    differs = sorted(jax.typeof(plain(x)).manual_axis_type.varying - stated)
     if differs:
         what = described(x) if is_named_array(x) else f"a plain array of shape {x.shape}"
         raise ValueError(

@@ -117,11 +117,6 @@ def spec_entry(axes: tuple[str, ...]) -> Any:
     return None if not axes else axes[0] if len(axes) == 1 else axes
 
 
-def entry_axes(entry: Any) -> tuple[str, ...]:
-    """Returns the mesh axes of an entry of a spec."""
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-
-
 def _shown(names: Names, sizes: Sequence[int | None]) -> str:
     return listed(names, None if None in sizes else sizes)  # pyright: ignore[reportArgumentType]
 

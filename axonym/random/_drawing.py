@@ -19,6 +19,7 @@ from ..named._axis import (
     check_unique,
     intern_names,
     listed,
+    names_and_sizes,
     positions,
     shown,
     spec_axes,
@@ -68,7 +69,7 @@ def drawn(
             several keys are given.
     """
     axes = spec_axes(shape)
-    names, sizes = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
+    names, sizes = names_and_sizes(axes)
     known = cores or ((),) * len(parameters)
     laid = [_laid_out(value, core, names, sizes) for value, core in zip(parameters, known, strict=True)]
     out = intern_names((*names, *(axis.name for axis in event)))

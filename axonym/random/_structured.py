@@ -7,7 +7,18 @@ import jax
 import jax.numpy as jnp
 
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, AxisSpec, axis_name, check_once, listed, position, sized_axis, spec_axes
+from ..named._axis import (
+    Axis,
+    AxisSelector,
+    AxisSpec,
+    axis_name,
+    check_once,
+    listed,
+    names_and_sizes,
+    position,
+    sized_axis,
+    spec_axes,
+)
 from ..named._base import N, NamedBase, check_named, described, like
 from ._drawing import drawn
 
@@ -251,7 +262,7 @@ def _check_population(a: NamedBase, at: int, axes: tuple[Axis, ...], replace: bo
     draws, size = math.prod(one.size for one in axes), a.array.shape[at]
     if draws > size and (not replace or not size):
         raise ValueError(
-            f"{draws} draws, {listed([one.name for one in axes], [one.size for one in axes])}, need as many elements "
+            f"{draws} draws, {listed(*names_and_sizes(axes))}, need as many elements "
             f"along axis {a.names[at]!r} of {described(a)}" + ("" if not size else ", or `replace=True`")
         )
 

@@ -12,6 +12,7 @@ from .._axis import (
     Names,
     intern_names,
     listed,
+    names_and_sizes,
     spec_axes,
 )
 from .._base import N, NamedBase, check_named, described, like
@@ -42,14 +43,14 @@ def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_ext
     """
     check_named(x)
     wanted = spec_axes(axes)
-    names, sizes = tuple(axis.name for axis in wanted), tuple(axis.size for axis in wanted)
+    names, sizes = names_and_sizes(wanted)
     check_sizes((x.names, x.array.shape), (names, sizes))
     extra = [axis for axis in x.axes if axis.name not in names]
     if extra and enforce_no_extra_axes:
         lacking = listed([axis.name for axis in extra])
         raise ValueError(f"{described(x)} cannot be broadcast to {listed(names, sizes)}, which lacks {lacking}")
     result = (*wanted, *extra) if ensure_order else (*(one for one in wanted if one.name not in x.names), *x.axes)
-    names, sizes = tuple(axis.name for axis in result), tuple(axis.size for axis in result)
+    names, sizes = names_and_sizes(result)
     if names == x.names:
         return x
     return like(x, planned(_repeated, x.names, names, sizes)(x.array), intern_names(names))
@@ -79,7 +80,7 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
     """
     check_named(x)
     wanted = spec_axes(axes)
-    check_sizes((x.names, x.array.shape), (tuple(one.name for one in wanted), tuple(one.size for one in wanted)))
+    check_sizes((x.names, x.array.shape), names_and_sizes(wanted))
     return broadcast_to(x, (*(one for one in wanted if one.name not in x.names), *x.axes))
 
 

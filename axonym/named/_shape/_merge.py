@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from .._ambient import out_sharding, undivided
+from .._ambient import entry_axes, out_sharding, undivided
 from .._axis import (
     Axis,
     AxisSelection,
@@ -200,5 +200,4 @@ def _parts(array: Any, dim: int) -> int:
     """Returns into how many parts Explicit mesh axes divide an array along a dimension."""
     sharding = jax.typeof(array).sharding
     entry = (*sharding.spec, *(None for _ in array.shape))[dim]
-    axes = () if entry is None else (entry,) if isinstance(entry, str) else entry
-    return math.prod(sharding.mesh.shape[axis] for axis in axes)
+    return math.prod(sharding.mesh.shape[axis] for axis in entry_axes(entry))

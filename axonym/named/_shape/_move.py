@@ -1,13 +1,12 @@
 """Elements moved along axes: rolled and reversed."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from .._align import whole_number
 from .._axis import AxisSelection, listed, positions, shown
 from .._base import N, NamedBase, check_named, described, like
 from .._plan import planned
@@ -40,7 +39,7 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
     given = tuple(shift) if isinstance(shift, Sequence) and not isinstance(shift, str) else (shift,) * len(dims)
     if len(given) != len(dims):
         raise ValueError(f"{len(given)} shifts were given for the axes {listed([x.names[dim] for dim in dims])}")
-    shifts = tuple(_whole_number(x, one) for one in given)
+    shifts = tuple(_places(x, one) for one in given)
     if not dims:
         return x
     if all(isinstance(one, int) for one in shifts):
@@ -48,11 +47,11 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
     return over_whole(_rolled_by, x, dims, args=shifts)
 
 
-def _whole_number(x: NamedBase, shift: Any) -> Any:
-    number = shift.array if isinstance(shift, NamedBase) else shift
-    if np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
+def _places(x: NamedBase, shift: Any) -> Any:
+    number = whole_number(shift)
+    if number is None:
         raise TypeError(f"{described(x)} is rolled by an integer along each axis, not by {shown(shift)}.")
-    return number if isinstance(number, jax.Array) else operator.index(number)
+    return number
 
 
 def _rolled(array: Any, dims: tuple[int, ...], shifts: tuple[int, ...]) -> Any:

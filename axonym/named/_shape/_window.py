@@ -1,13 +1,9 @@
 """Contiguous windows of an array, read and replaced, whose starts may be traced."""
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
+from .._align import whole_number
 from .._ambient import resharded, undivided
 from .._axis import Axis, AxisSelector, axis_name, listed, position, positions, shown
 from .._base import N, NamedBase, check_named, described, like
@@ -102,10 +98,10 @@ def _window(x: NamedBase, name: str, start: Any, size: int, function: str) -> ds
     have = x.array.shape[position(x.names, x.array.shape, name)]
     if size > have:
         raise ValueError(f"{size} elements, given to `{function}`, do not fit into axis {name!r} of {described(x)}")
-    first = start.array if isinstance(start, NamedBase) else start
-    if np.ndim(first) or not jnp.issubdtype(jnp.result_type(first), jnp.integer):
+    first = whole_number(start)
+    if first is None:
         raise TypeError(f"`{function}` along {name!r} of {described(x)} starts at an integer, not at {shown(start)}.")
-    return dslice(first if isinstance(first, jax.Array) else operator.index(first), size)
+    return dslice(first, size)
 
 
 def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:

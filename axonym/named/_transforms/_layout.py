@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
     def cut(self, leaves: Sequence[Any]) -> list[Any]:
         """Returns the plain arrays that are cut."""
-        return [_plain(leaf) for leaf, dim in zip(leaves, self.dims, strict=True) if dim is not None]
+        return [plain(leaf) for leaf, dim in zip(leaves, self.dims, strict=True) if dim is not None]
 
     def rebuilt(self, leaves: Sequence[Any], slices: Sequence[Any]) -> Any:
         """Returns the arguments with slices, given as plain arrays, in place of what is cut."""
@@ -65,7 +65,8 @@ class Layout(NamedTuple):
         return jax.tree.unflatten(self.treedef, nodes)
 
 
-def _plain(node: Any) -> Any:
+def plain(node: Any) -> Any:
+    """Returns the plain array of a named one, and anything else as it is."""
     return node.array if is_named_array(node) else node
 
 
@@ -88,7 +89,7 @@ def laid_out(tree: Any, axis: AxisSelector, parts: Part | list[Part], function: 
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_named_array)
     each = parts if isinstance(parts, list) else [parts] * len(leaves)
     dims = tuple(_dim(leaf, axis, part) for leaf, part in zip(leaves, each, strict=True))
-    found = [(leaf, dim, _plain(leaf).shape[dim]) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
+    found = [(leaf, dim, plain(leaf).shape[dim]) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
     size = _common_size(found, axis, function)
     others = other_leaves(leaves)
     for at, _, _ in others:
