@@ -27,10 +27,13 @@ from .axis import (
 from .mesh import (
     calculate_host_mesh_shape as calculate_host_mesh_shape,
     cpu_context as cpu_context,
+    create_abstract_mesh as create_abstract_mesh,
     create_cpu_mesh as create_cpu_mesh,
     create_mesh as create_mesh,
+    describe_mesh as describe_mesh,
     force_cpu as force_cpu,
     parse_mesh_from_string as parse_mesh_from_string,
+    set_mesh as set_mesh,
 )
 from .named._array import (
     NamedArray as NamedArray,

@@ -4,14 +4,13 @@ Both read and check what was asked (`_spec.py`), let JAX arrange the devices (`_
 keep nothing: a mesh is made anew on every call, from the devices that are there then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-import jax
 from jax.sharding import AxisType, Mesh
 
 from ._spec import as_names, read_sizes, resolve_axes, resolve_axis_types
-from ._topology import Device, arrange_devices, select_devices, spans_slices
+from ._topology import Device, arrange_devices, arranged_by_jax, select_devices, spans_slices
 
 
 AxisTypes: TypeAlias = AxisType | str | Sequence[AxisType | str] | None
@@ -20,7 +19,7 @@ AxisTypes: TypeAlias = AxisType | str | Sequence[AxisType | str] | None
 def create_mesh(
     axis_dims: Sequence[int] = (1, -1, 1, 1, 1),
     axis_names: Sequence[str] = ("dp", "fsdp", "ep", "tp", "sp"),
-    dcn_mesh_dims: Sequence[int] | None = None,
+    dcn_mesh_dims: Sequence[int] | Mapping[str, int] | None = None,
     should_sort_granules_by_key: bool = True,
     allow_split_physical_axes: bool = True,
     backend: str | None = None,
@@ -40,8 +39,9 @@ def create_mesh(
         axis_dims: The size of each mesh axis. One of them may be -1, for the devices that are left.
         axis_names: The name of each mesh axis, all of them different.
         dcn_mesh_dims: For each mesh axis, the factor of its size that crosses slices, or processes
-            where there is one slice only. The factors multiply to the number of slices; one may be
-            -1. None chooses them. The sizes of the mesh are `axis_dims` either way.
+            where there is one slice only; or a mapping of the factors that are not 1, such as
+            `{"data": 2}`. They multiply to the number of slices; one may be -1. None chooses them.
+            The sizes of the mesh are `axis_dims` either way.
         should_sort_granules_by_key: Whether slices or processes are in the order of their index,
             and not in the order in which the devices name them.
         allow_split_physical_axes: Whether an axis of the physical network may be divided among
@@ -80,7 +80,7 @@ def create_mesh(
     names, sizes = resolve_axes(axis_dims, axis_names, len(selected))
     types = resolve_axis_types(axis_types, names)
     if use_jax and dcn_mesh_dims is None and not spans_slices(selected):
-        return jax.make_mesh(sizes, names, types, devices=selected)
+        return arranged_by_jax(names, sizes, types, selected)
     arranged = arrange_devices(
         names,
         sizes,
@@ -99,6 +99,7 @@ def parse_mesh_from_string(
     axis_types: AxisTypes = None,
     devices: Sequence[Device] | None = None,
     backend: str | None = None,
+    dcn_mesh_dims: str | Sequence[int] | Mapping[str, int] | None = None,
 ) -> Mesh:
     """Makes the mesh that a string describes, as it comes from a flag or a configuration file.
 
@@ -110,6 +111,8 @@ def parse_mesh_from_string(
         axis_types: As in [`create_mesh`][axonym.create_mesh].
         devices: As in [`create_mesh`][axonym.create_mesh].
         backend: As in [`create_mesh`][axonym.create_mesh].
+        dcn_mesh_dims: As in [`create_mesh`][axonym.create_mesh], or a string in the form of
+            `axis_dims`, "dp:2".
 
     Returns:
         The mesh, as [`create_mesh`][axonym.create_mesh] makes it.
@@ -128,4 +131,5 @@ def parse_mesh_from_string(
     """
     checked = as_names(names, "names")
     sizes = read_sizes(axis_dims, checked)
-    return create_mesh(sizes, checked, backend=backend, axis_types=axis_types, devices=devices)
+    dcn = read_sizes(dcn_mesh_dims, checked) if isinstance(dcn_mesh_dims, str) else dcn_mesh_dims
+    return create_mesh(sizes, checked, dcn, backend=backend, axis_types=axis_types, devices=devices)

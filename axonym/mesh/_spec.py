@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import count as count_from
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -93,15 +93,17 @@ def _axis_type(entry: Any) -> AxisType:
     return type_names[name]
 
 
-def resolve_axes(axis_dims: Any, axis_names: Any, devices: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Checks the axes of a mesh over so many devices, and fills in a size of -1."""
+def resolve_axes(
+    axis_dims: Any, axis_names: Any, devices: int, part: str = "pass {} of them as `devices`"
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Checks the axes of a mesh over so many devices, and fills in a size of -1; `part` is how to ask for fewer."""
     sizes, names = as_sizes(axis_dims, "axis_dims"), as_names(axis_names, "axis_names")
     problem = _axes_problem(sizes, names, devices)
     if problem:
         raise ValueError(f"{problem}; the nearest fit is {_fit(sizes, names, devices)}")
     problem = _sizes_problem(sizes, names, devices)
     if problem:
-        fit = _fit(sizes, names, devices) + _or_a_part(sizes, devices)
+        fit = _fit(sizes, names, devices) + _or_a_part(sizes, devices, part)
         raise ValueError(f"{problem}; the nearest fit is {fit}")
     return names, fill(sizes, devices)
 
@@ -158,11 +160,11 @@ def _fit(sizes: Sequence[int], names: Sequence[str], devices: int) -> str:
     return describe(names, nearest_fit(padded, devices))
 
 
-def _or_a_part(sizes: Sequence[int], devices: int) -> str:
+def _or_a_part(sizes: Sequence[int], devices: int, part: str) -> str:
     """Offers a part of the devices where that is all the mesh needs."""
     if min(sizes) < 1 or prod(sizes) > devices:
         return ""
-    return f", or pass {prod(sizes)} of them as `devices`"
+    return f", or {part.format(prod(sizes))}"
 
 
 def _counted(devices: int) -> str:
@@ -188,7 +190,8 @@ def nearest_fit(sizes: Sequence[int], devices: int) -> tuple[int, ...]:
     costs nothing to change. The search keeps the best beginning for every product reached so far,
     so it takes time quadratic in the number of divisors, not exponential in the number of axes.
     """
-    divisors = [size for size in range(1, devices + 1) if devices % size == 0]
+    small = [size for size in range(1, isqrt(devices) + 1) if devices % size == 0]
+    divisors = [*small, *(devices // size for size in reversed(small) if size * size != devices)]
     best: dict[int, tuple[Any, ...]] = {1: (0, Fraction(1), 0, ())}
     for position, size in enumerate(sizes):
         longer: dict[int, tuple[Any, ...]] = {}

@@ -7,15 +7,16 @@ DCN (data-centre network) factor, and the rest lies within a granule.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
 
-from ._spec import as_sizes, describe, fill, fills, nearest_fit
+from ._spec import as_sizes, describe, did_you_mean, fill, fills, nearest_fit
 
 
 if TYPE_CHECKING:
@@ -107,11 +108,24 @@ def arrange_devices(
             allow_split_physical_axes=allow_split_physical_axes,
         )
     except (AssertionError, NotImplementedError) as error:
-        raise ValueError(
-            f"JAX cannot lay mesh {describe(names, sizes)} over the network of these devices; use "
-            "whole blocks of the network, other sizes, or `allow_split_physical_axes=True`. "
-            f"JAX says: {error}"
-        ) from error
+        raise ValueError(_unlaid(names, sizes, "`allow_split_physical_axes=True`", error)) from error
+
+
+def arranged_by_jax(
+    names: Sequence[str], sizes: Sequence[int], types: tuple[AxisType, ...], devices: Sequence[Device]
+) -> Mesh:
+    """Returns the mesh that `jax.make_mesh` makes of devices of one slice."""
+    try:
+        return jax.make_mesh(sizes, names, types, devices=devices)
+    except (AssertionError, NotImplementedError) as error:
+        raise ValueError(_unlaid(names, sizes, "`use_jax=False`", error)) from error
+
+
+def _unlaid(names: Sequence[str], sizes: Sequence[int], option: str, error: Exception) -> str:
+    return (
+        f"JAX cannot lay mesh {describe(names, sizes)} over the network of these devices; use "
+        f"whole blocks of the network, other sizes, or {option}. JAX says: {error}"
+    )
 
 
 def _dcn_factors(
@@ -121,7 +135,7 @@ def _dcn_factors(
     if dcn_mesh_dims is None:
         _check_equal("slice_index", devices)
         return "slice_index", spread(sizes, len(granules(devices, "slice_index")))
-    factors = as_sizes(dcn_mesh_dims, "dcn_mesh_dims")
+    factors = _given_factors(names, dcn_mesh_dims)
     if len(factors) != len(names):
         raise ValueError(
             f"`dcn_mesh_dims` {factors} and mesh {describe(names, sizes)} have {len(factors)} and "
@@ -131,6 +145,16 @@ def _dcn_factors(
     _check_equal(attribute, devices)
     _check_factors(names, sizes, factors, attribute, number)
     return attribute, fill(factors, number)
+
+
+def _given_factors(names: Sequence[str], given: Any) -> tuple[int, ...]:
+    """Returns the factors in the order of the axes, where they are given by name too."""
+    if not isinstance(given, Mapping):
+        return as_sizes(given, "dcn_mesh_dims")
+    for name in given:
+        if name not in names:
+            raise ValueError(f"`dcn_mesh_dims` has no mesh axis {name!r} to divide; {did_you_mean(str(name), names)}")
+    return as_sizes([given.get(name, 1) for name in names], "dcn_mesh_dims")
 
 
 def _granularity(factors: Sequence[int], devices: Sequence[Device]) -> tuple[str, int]:

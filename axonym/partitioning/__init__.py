@@ -2,9 +2,7 @@
 
 from ._context import axis_mapping as axis_mapping
 from ._jit import (
-    NamedCompiled as NamedCompiled,
     NamedJit as NamedJit,
-    NamedLowered as NamedLowered,
     fsdp as fsdp,
     named_jit as named_jit,
 )

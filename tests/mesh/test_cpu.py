@@ -54,6 +54,21 @@ def test_force_cpu_is_within_another_default():
         assert jnp.ones(3).device == jax.devices()[3]
 
 
+def test_a_function_can_be_decorated_to_run_on_the_cpu():
+    @force_cpu()
+    def device():
+        return jnp.ones(3).device
+
+    @cpu_context()
+    def shape():
+        return dict(jax.sharding.get_mesh().shape)
+
+    with jax.default_device(jax.devices()[3]):
+        assert [device(), device()] == [jax.devices()[0]] * 2
+        assert shape()["fsdp"] == shape()["fsdp"] == 8
+        assert jnp.ones(3).device == jax.devices()[3]
+
+
 def test_force_cpu_leaves_committed_arrays_where_they_are():
     x = jax.device_put(jnp.ones(3), jax.devices()[3])
     with force_cpu():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from axonym.mesh import calculate_host_mesh_shape, create_mesh
+from axonym.mesh import calculate_host_mesh_shape, create_mesh, parse_mesh_from_string
 
 
 quick = settings(deadline=None, max_examples=60)
@@ -70,6 +70,17 @@ def crossed(mesh, attribute):
     return tuple(found)
 
 
+def everywhere_crossed(mesh, attribute):
+    """How many slices or processes each mesh axis goes through, which has to be the same everywhere."""
+    shown = np.vectorize(lambda device: getattr(device, attribute))(mesh.devices)
+    found = []
+    for axis, size in enumerate(shown.shape):
+        lines = np.moveaxis(shown, axis, 0).reshape(size, -1).T
+        numbers = {len(set(line.tolist())) for line in lines}
+        found.append(numbers.pop() if len(numbers) == 1 else 0)
+    return tuple(found)
+
+
 def refusal(message):
     return pytest.raises(ValueError, match=re.escape(message))
 
@@ -125,6 +136,87 @@ def test_factors_that_are_given_are_used(factors, inner, data):
     mesh = create_mesh(sizes, ("a", "b", "c"), asked, devices=slices(6, 8))
     assert mesh.devices.shape == tuple(sizes)
     assert crossed(mesh, "slice_index") == tuple(factors)
+
+
+def test_factors_are_given_by_name_too():
+    for factors in ({"model": 2}, {"model": -1}, {"model": 2, "data": 1}):
+        mesh = create_mesh((4, 4), ("data", "model"), factors, devices=slices(2, 8))
+        assert crossed(mesh, "slice_index") == (1, 2)
+    for text in ("model:2", "1, 2", "model:-1"):
+        assert parse_mesh_from_string("4,4", ["data", "model"], devices=slices(2, 8), dcn_mesh_dims=text) == mesh
+    with refusal("`dcn_mesh_dims` has no mesh axis 'modle' to divide; did you mean 'model'?"):
+        create_mesh((4, 4), ("data", "model"), {"modle": 2}, devices=slices(2, 8))
+    with pytest.raises(TypeError, match=r"`dcn_mesh_dims` holds 2\.0, which is not an integer"):
+        create_mesh((4, 4), ("data", "model"), {"model": 2.0}, devices=slices(2, 8))
+
+
+@given(data=st.data(), use_jax=st.booleans(), by_slice=st.booleans(), count=st.integers(1, 3))
+@settings(deadline=None, max_examples=100)
+def test_factors_are_on_the_axes_that_were_asked_throughout_the_mesh(data, use_jax, by_slice, count):
+    def split(number):
+        """A random split of a number into one factor per axis."""
+        factors = []
+        for _ in range(count - 1):
+            factors.append(data.draw(st.sampled_from([n for n in range(1, number + 1) if number % n == 0])))
+            number //= factors[-1]
+        return data.draw(st.permutations([*factors, number]))
+
+    few = st.integers(1, 3)
+    number, each, held = data.draw(few), data.draw(few), data.draw(st.sampled_from([1, 2, 4]))
+    devices = slices(number, each * held, processes_each=each)
+    granules = number if by_slice else number * each
+    factors = split(granules)
+    sizes = [factor * within for factor, within in zip(factors, split(len(devices) // granules), strict=True)]
+    mesh = create_mesh(sizes, ("a", "b", "c")[:count], factors, devices=devices, use_jax=use_jax)
+    assert mesh.devices.shape == tuple(sizes)
+    assert sorted(ids(mesh)) == list(range(len(devices)))
+    assert everywhere_crossed(mesh, "slice_index" if by_slice else "process_index") == tuple(factors)
+
+
+@given(
+    sizes=st.lists(st.integers(-1, 4), min_size=2, max_size=2),
+    factors=st.none() | st.lists(st.integers(-2, 3), min_size=2, max_size=2),
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
+    use_jax=st.booleans(),
+)
+@settings(deadline=None, max_examples=100)
+def test_any_mesh_over_slices_and_processes_is_what_was_asked_or_an_error(sizes, factors, shape, use_jax):
+    number, each, held = shape
+    devices = slices(number, each * held, processes_each=each)
+    try:
+        mesh = create_mesh(sizes, ("a", "b"), factors, devices=devices, use_jax=use_jax)
+    except ValueError as error:
+        # Ours, whatever is wrong, and with what would do.
+        assert re.search(r"the nearest fit is \(|would do$", str(error))
+    else:
+        assert all(size in (-1, got) for size, got in zip(sizes, mesh.devices.shape, strict=True))
+        assert sorted(ids(mesh)) == list(range(len(devices)))
+        assert factors is not None or prod(everywhere_crossed(mesh, "slice_index")) == number
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (16, 1), (1, 16), (2, 8), (2, 2, 4), (3, 5)])
+@pytest.mark.parametrize("axis_types", [None, "explicit"])
+def test_the_builder_changes_neither_arrangement_nor_types_of_a_network(sizes, axis_types):
+    names, devices = tuple("abc"[: len(sizes)]), tpus(1, 4, 4)[: prod(sizes)]
+    try:
+        jaxs = create_mesh(sizes, names, axis_types=axis_types, devices=devices, use_jax=True)
+    except ValueError as error:
+        assert f"cannot lay mesh (a: {sizes[0]}, b: {sizes[1]}" in str(error)
+        assert "whole blocks of the network, other sizes, or `use_jax=False`. JAX says" in str(error)
+        assert sizes in [(2, 8), (2, 2, 4), (3, 5)]
+    else:
+        ours = create_mesh(sizes, names, axis_types=axis_types, devices=devices)
+        assert (ours, ids(ours)) == (jaxs, ids(jaxs))
+        assert sizes in [(4, 4), (16, 1), (1, 16)]
+
+
+@pytest.mark.parametrize("use_jax", [False, True])
+def test_the_environment_does_not_say_how_many_slices_there_are(monkeypatch, use_jax):
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
+    mesh = create_mesh((2, 4), ("data", "model"), use_jax=use_jax)
+    assert ids(mesh) == list(range(8))
+    mesh = create_mesh((2, 4), ("data", "model"), devices=slices(4, 2), use_jax=use_jax)
+    assert crossed(mesh, "slice_index") == (2, 2)
 
 
 def test_neighbours_on_the_last_axis_are_in_one_slice():
@@ -281,6 +373,21 @@ def test_hosts_tile_the_mesh_and_create_mesh_places_them_so(shape, data):
         devices = processes(number, total // number)
         mesh = create_mesh(shape, tuple("abcd"[: len(shape)]), factors, devices=devices)
         assert crossed(mesh, "process_index") == tuple(factors)
+
+
+def test_every_mesh_up_to_twelve_in_each_direction_is_tiled_by_hosts():
+    checked = 0
+    for shape in itertools.chain(*(itertools.product(range(1, 13), repeat=axes) for axes in (1, 2, 3))):
+        # All splits there are: a divisor of each size, and with it the number of hosts; the last has the most early on.
+        splits = {}
+        for split in itertools.product(*([n for n in range(1, size + 1) if size % n == 0] for size in shape)):
+            splits[prod(split)] = split
+        total = prod(shape)
+        for number in [n for n in range(1, total + 1) if total % n == 0]:
+            expected = tuple(size // factor for size, factor in zip(shape, splits[number], strict=True))
+            assert calculate_host_mesh_shape(shape, total // number, number) == expected
+            checked += 1
+    assert checked == 24129
 
 
 def test_a_host_shape_is_of_the_running_processes_unless_told_otherwise():

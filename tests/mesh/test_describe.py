@@ -1,0 +1,266 @@
+"""Descriptions of meshes: what lies where, what a step along an axis crosses, and how it is shown."""
+
+import dataclasses
+import re
+import textwrap
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+
+from axonym.mesh import MeshAxis, MeshDevice, create_abstract_mesh, create_mesh, describe_mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What is asked of a device to describe it."""
+
+    id: int
+    process_index: int
+    slice_index: int
+    platform: str = "gpu"
+    device_kind: str = "NVIDIA H200"
+
+
+def devices(slices, processes, each):
+    """Devices of so many slices of so many processes of so many devices."""
+    return [Device(i, i // each, i // (each * processes)) for i in range(slices * processes * each)]
+
+
+def text(mesh=None):
+    return str(describe_mesh(mesh))
+
+
+def written(lines):
+    return textwrap.dedent(lines).strip("\n")
+
+
+def drawn(mesh):
+    """The drawing of a mesh, read as XML, which fails if it is none."""
+    return ElementTree.fromstring(describe_mesh(mesh).to_svg())
+
+
+def texts(drawing):
+    return ["".join(node.itertext()) for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def cells(drawing):
+    svg = "{http://www.w3.org/2000/svg}"
+    return [node for node in drawing.iter(f"{svg}rect") if node.get("rx") == "5"]
+
+
+def test_a_mesh_of_one_process_is_a_grid_of_ids():
+    mesh = create_mesh((4, 2), ("data", "model"), axis_types=("auto", "explicit"))
+    assert text(mesh) == written(r"""
+        mesh (data: 4, model: 2): 8 cpu devices, 1 process
+
+          data   4  Auto      within a process
+          model  2  Explicit  within a process
+
+        data \ model | 0  1
+        -------------+-----
+                   0 | 0  1
+                   1 | 2  3
+                   2 | 4  5
+                   3 | 6  7
+        """)
+
+
+def test_a_mesh_over_slices_shows_processes_and_slices():
+    mesh = create_mesh((2, 1, 4), ("data", "expert", "model"), devices=devices(2, 2, 2))
+    assert text(mesh) == written(r"""
+        mesh (data: 2, expert: 1, model: 4): 8 gpu devices (NVIDIA H200), 4 processes, 2 slices
+
+          data    2  Auto  across 2 slices
+          expert  1  Auto  one device
+          model   4  Auto  across 2 processes of a slice
+
+        data \ model |       0        1        2        3
+        -------------+-----------------------------------
+                   0 | 0 p0 s0  1 p0 s0  2 p1 s0  3 p1 s0
+                   1 | 4 p2 s1  5 p2 s1  6 p3 s1  7 p3 s1
+
+        (in each cell: device id, p: process, s: slice)
+        """)
+
+
+def test_more_than_two_axes_are_blocks_headed_by_the_others():
+    assert text(create_mesh((2, 2, 2), ("pipe", "data", "model"))).endswith(
+        written(r"""
+        pipe 0:
+        data \ model | 0  1
+        -------------+-----
+                   0 | 0  1
+                   1 | 2  3
+
+        pipe 1:
+        data \ model | 0  1
+        -------------+-----
+                   0 | 4  5
+                   1 | 6  7
+        """)
+    )
+
+
+def test_an_axis_that_is_alone_is_one_row():
+    assert text(create_mesh()).endswith(
+        written("""
+        fsdp | 0  1  2  3  4  5  6  7
+        -----+-----------------------
+             | 0  1  2  3  4  5  6  7
+        """)
+    )
+    long = text(create_mesh((64,), ("fsdp",), devices=devices(1, 8, 8)))
+    assert re.findall(r"^fsdp \|\s+(\d+)", long, re.MULTILINE) == ["0", "8", "16", "24", "32", "40", "48", "56"]
+    assert max(map(len, long.splitlines())) <= 100
+
+
+def test_one_device_is_a_mesh_too():
+    lines = text(create_mesh((1,), ("a",), devices=jax.devices()[3:4])).splitlines()
+    assert lines[0] == "mesh (a: 1): 1 cpu device, 1 process"
+    assert lines[-1] == " | 3"
+
+
+def test_sixty_four_devices_are_shown_one_by_one():
+    lines = text(create_mesh((8, 8), ("data", "model"), devices=devices(1, 8, 8))).splitlines()
+    assert lines[-3] == "           7 | 56 p7  57 p7  58 p7  59 p7  60 p7  61 p7  62 p7  63 p7"
+
+
+def test_more_devices_are_shown_by_process():
+    shown = text(create_mesh((128, 8), ("data", "model"), devices=devices(4, 32, 8)))
+    assert shown.startswith("mesh (data: 128, model: 8): 1,024 gpu devices (NVIDIA H200), 128 processes, 4 slices\n")
+    assert "  data   128  Auto  across 4 slices, 128 processes\n  model    8  Auto  within a process\n" in shown
+    lines = shown.splitlines()[5:]
+    assert lines[0] == "process 0    slice 0  data 0    model 0-7  ids 0-7"
+    assert lines[8] == "... 118 more processes ..."
+    assert lines[-1] == "process 127  slice 3  data 127  model 0-7  ids 1016-1023"
+    assert len(lines) == 11
+
+
+def test_a_process_whose_devices_make_no_box_is_shown_within_one():
+    held = np.array(devices(1, 8, 10), dtype=object)
+    lines = text(Mesh(held.reshape(20, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)).splitlines()
+    assert lines[2:4] == ["  a  20  Auto  across 8 processes", "  b   4  Auto  across up to 2 processes"]
+    assert lines[5].split() == ["process", "0", "within", "a", "0-2", "b", "0-3", "ids", "0-9"]
+
+
+def test_an_abstract_mesh_is_described_without_devices():
+    described = describe_mesh(create_abstract_mesh((128, 8), ("data", "model"), axis_types=("auto", "explicit")))
+    assert str(described) == written("""
+        abstract mesh (data: 128, model: 8) for 1,024 devices
+
+          data   128  Auto
+          model    8  Explicit
+        """)
+    assert described.devices == described.processes == described.platforms == ()
+    assert described.size == 1024
+    assert described.axes[0] == MeshAxis("data", 128, AxisType.Auto, 0, 0, "")
+    assert len(cells(ElementTree.fromstring(described.to_svg()))) == 7 * 8
+
+
+def test_a_description_answers_for_each_axis_and_device():
+    described = describe_mesh(create_mesh((4, 4), ("data", "model"), devices=devices(2, 2, 4)))
+    assert described.axes == (
+        MeshAxis("data", 4, AxisType.Auto, 4, 2, "across 2 slices, 4 processes"),
+        MeshAxis("model", 4, AxisType.Auto, 1, 1, "within a process"),
+    )
+    assert described.devices[9] == MeshDevice(9, 2, 1, "gpu", "NVIDIA H200", (2, 1))
+    assert (described.processes, described.slices) == ((0, 1, 2, 3), (0, 1))
+    assert (described.platforms, described.device_kinds) == (("gpu",), ("NVIDIA H200",))
+
+
+def test_a_description_cannot_be_changed_and_equals_another_of_the_same_mesh():
+    described = describe_mesh(create_mesh((4, 2), ("data", "model")))
+    assert described == describe_mesh(create_mesh((4, 2), ("data", "model")))
+    assert hash(described) == hash(describe_mesh(create_mesh((4, 2), ("data", "model"))))
+    assert described != describe_mesh(create_mesh((2, 4), ("data", "model")))
+    with pytest.raises(dataclasses.FrozenInstanceError, match="devices"):
+        described.devices = ()
+
+
+def test_the_mesh_in_force_is_described_unless_one_is_given(mesh):
+    assert describe_mesh() == describe_mesh(mesh)
+    other = create_mesh()
+    assert describe_mesh(other).axes[1].name == "fsdp"
+    inside = []
+    jax.jit(lambda: inside.append(describe_mesh()))()
+    assert inside == [describe_mesh(mesh.abstract_mesh)]
+
+
+def test_the_abstract_mesh_in_force_is_described():
+    planned = create_abstract_mesh((128, 8), ("data", "model"))
+    with jax.sharding.use_abstract_mesh(planned):
+        assert describe_mesh() == describe_mesh(planned)
+
+
+def test_no_mesh_and_what_is_no_mesh_are_an_error():
+    with pytest.raises(ValueError, match=r"has no mesh to describe; pass one, or set one with `set_mesh\(mesh\)`"):
+        describe_mesh()
+    with pytest.raises(TypeError, match="`describe_mesh` takes a mesh, not a dict; `create_mesh` makes one"):
+        describe_mesh({"data": 8})
+
+
+def test_the_drawing_has_a_cell_for_each_device_with_its_id_and_place():
+    drawing = drawn(create_mesh((4, 4), ("data", "model"), devices=devices(2, 2, 4)))
+    shown = texts(drawing)
+    assert [word for word in shown if word.endswith(("data", "\N{RIGHTWARDS ARROW}"))] == [
+        "model \N{RIGHTWARDS ARROW}",
+        "\N{LEFTWARDS ARROW} data",
+    ]
+    assert len(cells(drawing)) == 16
+    assert shown.count("p3 s1") == 4
+    assert [word for word in shown if word.startswith(("process", "slice"))] == [
+        *("slice 0", "process 0", "process 1"),
+        *("slice 1", "process 2", "process 3"),
+    ]
+    assert "data   4  Auto  across 2 slices, 4 processes" in shown
+
+
+def test_the_cells_of_a_process_have_one_colour_and_those_of_another_have_another():
+    fills = [cell.get("fill") for cell in cells(drawn(create_mesh((16,), ("a",), devices=devices(1, 8, 2))))]
+    assert fills[::2] == fills[1::2]
+    assert len(set(fills)) == 8
+
+
+def test_the_slices_of_a_drawing_are_outlined():
+    def outlines(mesh):
+        return list(drawn(mesh).iter("{http://www.w3.org/2000/svg}path"))
+
+    assert not outlines(create_mesh((4, 2), ("a", "b")))
+    (line,) = outlines(create_mesh((2, 2), ("a", "b"), devices=devices(2, 1, 2)))
+    # Two rows of two cells: each row is its own slice, so there are three long edges across and two down.
+    assert len(re.findall("h", line.get("d"))) == 3 * 2
+    assert len(re.findall("v", line.get("d"))) == 2 * 2
+
+
+def test_a_drawing_of_many_devices_has_a_gap():
+    drawing = drawn(create_mesh((128, 8), ("data", "model"), devices=devices(4, 32, 8)))
+    assert len(cells(drawing)) == 31 * 8
+    assert "1023" in texts(drawing)
+    assert "..." in texts(drawing)
+    blocks = drawn(create_mesh((16, 2, 2), ("a", "b", "c"), devices=devices(1, 8, 8)))
+    headings = [word for word in texts(blocks) if re.fullmatch(r"a \d+|\.\.\.", word)]
+    assert headings == [*(f"a {i}" for i in range(10)), "...", "a 15"]
+
+
+def test_names_and_kinds_are_escaped_in_a_drawing():
+    odd = [dataclasses.replace(device, device_kind="<b>&\"'") for device in devices(1, 1, 4)]
+    drawing = drawn(create_mesh((2, 2), ("<a>&", "b\"'"), devices=odd))
+    assert "\N{LEFTWARDS ARROW} <a>&" in texts(drawing)
+    assert any("<b>&\"'" in word for word in drawing.itertext())
+
+
+def test_the_drawing_in_the_documentation_is_what_its_code_draws():
+    root = Path(__file__).parents[2]
+    drawn = describe_mesh(create_mesh((4, 4), ("data", "model"), devices=devices(2, 2, 4))).to_svg()
+    assert (root / "docs/images/mesh.svg").read_text(encoding="utf-8") == drawn, "Save the new one there."
+
+
+def test_a_drawing_is_written_to_a_file_and_shown_in_a_notebook(tmp_path):
+    described = describe_mesh(create_mesh((4, 2), ("data", "model")))
+    svg = described.to_svg(tmp_path / "mesh.svg")
+    assert (tmp_path / "mesh.svg").read_text(encoding="utf-8") == svg == described._repr_svg_()
+    assert svg in described._repr_html_()
