@@ -23,8 +23,8 @@ NAMES = {
         named_jit nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmin nanprod nanstd nansum nanvar ndim
         negative new_ref nextafter nn nonzero not_equal ones ones_like packbits pad pad_left positive power prod
         product ptp rad2deg radians random ravel real rearrange reciprocal remainder rename repeat right_shift rint
-        roll round rsqrt scan searchsorted shard sign signbit sin sinc sinh slice sort split sqrt square stack std
-        subtract sum swap take tan tanh tile top_k trace tree tree_checkpoint_name tree_util tril triu true_divide
+        roll round rsqrt scan searchsorted set_mesh shard sign signbit sin sinc sinh slice sort split sqrt square stack
+        std subtract sum swap take tan tanh tile top_k trace tree tree_checkpoint_name tree_util tril triu true_divide
         trunc unbind unflatten_axis unique unique_all unique_counts unique_inverse unique_values unpackbits
         updated_slice var vmap where zeros zeros_like
         """,
@@ -35,6 +35,11 @@ NAMES = {
         replace_missing_with_ellipsis resolve_axis selects_axis to_jax_shape union_axes unsize_axes without_axes
         """,
     "fft": "fft fftfreq fftshift hfft ifft ifftshift ihfft irfft rfft rfftfreq",
+    "partitioning": """
+        PhysicalAxisSpec ResourceMapping auto_sharded axis_mapping current_thread_local_mapping fsdp
+        infer_resource_partitions named_jit physical_axis_name physical_axis_size pspec_for pspec_for_axis
+        round_axis_for_partitioning shard shard_with_axis_mapping sharding_for_axis
+        """,
     "poly": "poly polyadd polyder polydiv polyfit polyint polymul polysub polyval roots trim_zeros vander",
     "random": """
         ball bernoulli beta categorical cauchy choice exponential gamma gumbel laplace loggamma logistic normal pareto

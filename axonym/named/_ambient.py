@@ -22,6 +22,10 @@ class Ambient(Protocol):
         """Returns the array with the sharding that its names have."""
         ...
 
+    def gathered(self, array: Any, names: Names) -> Any:
+        """Returns a parameter with the sharding that its names have; its gradient gets that of a stored parameter."""
+        ...
+
     def out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
         """Returns the sharding that an operation must state on an Explicit mesh; None on any other."""
         ...
@@ -39,6 +43,12 @@ def constrain(x: N) -> N:
     """Returns the array with the sharding its names have under the mapping in force; as it is if there is none."""
     ambient = context.value
     return x if ambient is None or not x.names else like(x, ambient.constrain(x.array, x.names))
+
+
+def gathered(x: N) -> N:
+    """Returns a parameter as `constrain` does, taken from where it is stored; there its gradient goes back to."""
+    ambient = context.value
+    return x if ambient is None or not x.names else like(x, ambient.gathered(x.array, x.names))
 
 
 def placed(x: N) -> N:
@@ -73,10 +83,11 @@ def entry_axes(entry: Any) -> tuple[str, ...]:
 
 def undivided(array: Any, dims: Collection[int]) -> Any:
     """Returns a plain array that no Explicit mesh axis divides along these dimensions; it stays as it is elsewhere."""
-    spec = tuple(jax.typeof(array).sharding.spec)
-    if not any(spec[dim] for dim in dims if dim < len(spec)):
+    sharding = jax.typeof(array).sharding
+    if not any(entry for dim, entry in enumerate(sharding.spec) if dim in dims):
         return array
-    return jax.reshard(array, PartitionSpec(*(None if dim in dims else entry for dim, entry in enumerate(spec))))
+    whole = PartitionSpec(*(None if dim in dims else entry for dim, entry in enumerate(sharding.spec)))
+    return jax.reshard(array, NamedSharding(sharding.mesh, whole))  # on its own mesh, be it in force or not
 
 
 def mesh_axes(name: str, size: int) -> tuple[str, ...]:

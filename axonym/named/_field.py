@@ -62,3 +62,13 @@ def declared_axes(cls: type) -> dict[str, Names]:
     if not dataclasses.is_dataclass(cls):
         return {}
     return {one.name: one.metadata[_KEY] for one in dataclasses.fields(cls) if _KEY in one.metadata}
+
+
+class HasAxesInFront:
+    """What a module derives from whose plain arrays have axes in front of those that their fields declare."""
+
+    __slots__ = ()
+
+    def _axes_in_front(self) -> Names:
+        """Returns the names of these axes."""
+        raise NotImplementedError

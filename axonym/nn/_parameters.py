@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..named._ambient import constrain
+from ..named._ambient import gathered
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSpec, Names, listed, positions, spec_axes
 from ..named._base import described
@@ -10,7 +10,7 @@ from ..named._base import described
 
 def in_use(parameter: NamedArray) -> NamedArray:
     """Returns a parameter as the mapping in force shards it: under FSDP, gathered where it is used."""
-    return constrain(parameter)
+    return gathered(parameter)
 
 
 def shown(axes: AxisSpec) -> str:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Axis, shown
+from ..named._axis import Axis, Names, shown
+from ..named._field import HasAxesInFront
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._parameters import check_input
 
@@ -18,7 +19,7 @@ from ._parameters import check_input
 M = TypeVar("M", bound=eqx.Module)
 
 
-class Stacked(eqx.Module, Generic[M]):
+class Stacked(eqx.Module, HasAxesInFront, Generic[M]):
     """Layers of the same kind, held as one module whose arrays have a layer axis, and applied by a scan.
 
     A scan compiles one layer instead of all of them, and keeps only what passes between layers if gradients are
@@ -114,6 +115,10 @@ class Stacked(eqx.Module, Generic[M]):
     def scan_via(self, fn: Callable[..., Any], *, unroll: int | bool = 1) -> Callable[..., tuple[Any, Any]]:
         """Returns a function that scans `fn(layer, carry, *args)` over the layers, in place of calling each."""
         return self._scanned(_swapped(fn), unroll)
+
+    def _axes_in_front(self) -> Names:
+        """Returns the name of the layer axis, which plain arrays have beside the axes that a layer declares."""
+        return (self.Block.name,)
 
     def _folded(self, step: Callable[..., Any], unroll: int | bool) -> Callable[..., Any]:
         run = fold(step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)

@@ -6,11 +6,15 @@ from ._jit import (
     fsdp as fsdp,
     named_jit as named_jit,
 )
+from ._leaves import (
+    ShardedBy as ShardedBy,
+)
 from ._mapping import (
     AxisMapping as AxisMapping,
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,
     current_mapping as current_mapping,
+    current_thread_local_mapping as current_thread_local_mapping,
 )
 from ._shard import (
     auto_sharded as auto_sharded,

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import threading
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from jax.sharding import AxisType, NamedSharding
 
@@ -18,19 +18,29 @@ from ._spec import MeshLike, ambient_mesh, checked_sharding, checked_spec
 class _InForce:
     """A mapping as the value of the user context: it answers for the mesh in force where it is asked."""
 
-    __slots__ = ("mapping",)
+    __slots__ = ("mapping", "stored")
 
-    def __init__(self, mapping: AxisMapping) -> None:
-        self.mapping = mapping
+    def __init__(self, mapping: AxisMapping, stored: AxisMapping | None = None) -> None:
+        self.mapping, self.stored = mapping, stored
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _InForce) and self.mapping == other.mapping
+        return isinstance(other, _InForce) and (self.mapping, self.stored) == (other.mapping, other.stored)
 
     def __hash__(self) -> int:
-        return hash(self.mapping)
+        return hash((self.mapping, self.stored))
 
     def constrain(self, array: Any, names: Names) -> Any:
         return placed_array(array, names, self.mapping)
+
+    def gathered(self, array: Any, names: Names) -> Any:
+        mesh = None if self.stored is None or self.stored == self.mapping else ambient_mesh()
+        if mesh is not None and AxisType.Auto in mesh.axis_types:
+            # Said twice, because an Auto mesh knows no other way: the gathering starts here, from the slice of one
+            # layer, and the gradient, constrained by both in turn, ends as parts, which need not be summed whole. On
+            # Explicit meshes types say all that.
+            with contextlib.suppress(ValueError):  # a part of a parameter need not fit the mesh as the whole does
+                array = placed_array(array, names, cast(AxisMapping, self.stored))
+        return self.constrain(array, names)
 
     def out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
         mesh = ambient_mesh()
@@ -122,6 +132,11 @@ class axis_mapping(contextlib.ContextDecorator):
         self._entered.managers.pop().__exit__(kind, error, traceback)
 
 
-def in_force(mapping: AxisMapping) -> Any:
-    """Returns a context manager that puts a mapping in force."""
-    return context(_InForce(mapping))
+def in_force(mapping: AxisMapping, stored: AxisMapping | None = None) -> Any:
+    """Returns a context manager that puts a mapping in force.
+
+    Args:
+        mapping: The mapping.
+        stored: The mapping of parameters between their uses, if it is another one.
+    """
+    return context(_InForce(mapping, stored))

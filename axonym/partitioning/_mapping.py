@@ -171,3 +171,15 @@ def current_mapping() -> AxisMapping | None:
     """
     ambient = context.value
     return None if ambient is None else ambient.mapping
+
+
+def current_thread_local_mapping() -> AxisMapping | None:
+    """Returns the mapping in force in this thread, or None: `current_mapping` under its older name.
+
+    Example:
+        >>> import axonym as nym
+        >>> with nym.axis_mapping(batch="data"):
+        ...     nym.current_thread_local_mapping() == nym.current_mapping()
+        True
+    """
+    return current_mapping()

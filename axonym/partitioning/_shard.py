@@ -6,32 +6,25 @@ yet in place is moved by one `device_put`.
 
 import functools
 import warnings
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
-from jax.tree_util import DictKey, SequenceKey, keystr
+from jax.tree_util import keystr
 
 from ..named._ambient import entry_axes
-from ..named._array import NamedArray
 from ..named._axis import Names, listed
-from ..named._field import declared_axes
+from ..named._base import is_traced
+from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._spec import MeshLike, ambient_mesh, checked_sharding, mesh_in_force, spec_entry, tracing
+from ._spec import MeshLike, ambient_mesh, checked_rule_spec, checked_sharding, mesh_in_force, spec_entry, tracing
 
 
 T = TypeVar("T")
 
 ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
-
-
-class Leaf(NamedTuple):
-    """A leaf of a tree: the names of its axes if there are any, whether a field declares them, and where it is."""
-
-    names: Names | None
-    declared: bool
-    path: tuple[Any, ...]
 
 
 def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> T:
@@ -52,6 +45,7 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
     Raises:
         ValueError: If a mesh axis is unknown or used twice by one array, or does not divide a size. The message names
             the leaf.
+        TypeError: If tree and mapping are swapped.
 
     Warns:
         RuntimeWarning: If there is no mapping or no mesh; the tree is returned as it is.
@@ -63,6 +57,7 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
         ...     nym.shard(nym.zeros({"batch": 8, "embed": 4}), {"batch": "data"}).sharding.spec
         P('data', None)
     """
+    _check_order(tree, mapping)
     found = normalised(mapping)
     if found is None:
         warnings.warn(
@@ -75,6 +70,25 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
         warnings.warn("`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`.", RuntimeWarning, 2)
         return tree
     return placed(tree, found, mesh)
+
+
+def _check_order(tree: Any, mapping: Any) -> None:
+    """Refuses a mapping in place of the tree.
+
+    Raises:
+        TypeError: If the mapping is given first.
+    """
+    if isinstance(tree, AxisMapping) or (mapping is not None and _is_mapping(tree) and not _is_mapping(mapping)):
+        raise TypeError("`shard` takes the tree first and the mapping second; here the mapping is first.")
+
+
+def _is_mapping(x: Any) -> bool:
+    """Tells whether something maps to mesh axes, rather than being a tree of arrays."""
+    return isinstance(x, AxisMapping) or (isinstance(x, Mapping) and all(map(_is_entry, x.values())))
+
+
+def _is_entry(x: Any) -> bool:
+    return x is None or isinstance(x, str) or (isinstance(x, tuple | list) and all(isinstance(each, str) for each in x))
 
 
 def auto_sharded(tree: T, mesh: MeshLike | None = None) -> T:
@@ -122,31 +136,6 @@ def placed_array(array: Any, names: Names, mapping: AxisMapping) -> Any:
     return placed_leaves([array], [Leaf(names, False, ())], mapping)[0]
 
 
-def described_leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[Leaf]:
-    """Returns what is known of each leaf of a tree, in order; it is the same for all trees of one structure."""
-    declared = declared_axes(type(tree))
-    pairs, _ = jax.tree_util.tree_flatten_with_path(
-        tree,
-        is_leaf=lambda x: type(x) is NamedArray or (x is not tree and bool(declared_axes(type(x)))),
-    )
-    found: list[Leaf] = []
-    for keys, node in pairs:
-        if type(node) is NamedArray:
-            found += [Leaf(node.names, False, (*path, *keys))] * len(jax.tree.leaves(node.array))
-        elif node is not tree and declared_axes(type(node)):
-            found += described_leaves(node, (*path, *keys))
-        else:
-            names = _declared_names(declared, keys)
-            found.append(Leaf(names, names is not None, (*path, *keys)))
-    return found
-
-
-def _declared_names(declared: dict[str, Names], keys: tuple[Any, ...]) -> Names | None:
-    """Returns the names declared for a leaf: for the field that holds it, itself or in lists, tuples and dicts."""
-    inside = all(isinstance(key, SequenceKey | DictKey) for key in keys[1:])
-    return declared.get(getattr(keys[0], "name", "")) if declared and keys and inside else None
-
-
 def placed_leaves(
     leaves: list[Any], described: list[Leaf], mapping: AxisMapping, mesh: MeshLike | None = None
 ) -> list[Any]:
@@ -162,14 +151,14 @@ def placed_leaves(
     changed: dict[int, Any] = {}
     moves: dict[int, NamedSharding] = {}
     for at, leaf in enumerate(leaves):
-        sharding = _leaf_sharding(leaf, described[at], mapping, target)
+        sharding = leaf_sharding(leaf, described[at], mapping, target)
         if sharding is None:
             continue
         if isinstance(leaf, jax.ShapeDtypeStruct):
             changed[at] = leaf.update(sharding=sharding)
         elif inside:
             changed[at] = constrained(leaf, sharding)
-        elif not _in_place(leaf, sharding):
+        elif not in_place(leaf, sharding):
             moves[at] = sharding
     if moves:
         if not isinstance(target, Mesh):
@@ -179,7 +168,7 @@ def placed_leaves(
     return [changed.get(at, leaf) for at, leaf in enumerate(leaves)] if changed else leaves
 
 
-def _in_place(leaf: Any, sharding: NamedSharding) -> bool:
+def in_place(leaf: Any, sharding: NamedSharding) -> bool:
     own = getattr(leaf, "sharding", None)
     return own is not None and (own is sharding or own == sharding or _equivalent(own, sharding, leaf.ndim))
 
@@ -198,7 +187,18 @@ def constrained(array: Any, sharding: NamedSharding) -> Any:
     if stated is not None and jax.typeof(array).sharding != stated:
         array = jax.reshard(array, stated)
     asked = part_of_kind(sharding, AxisType.Auto)
-    return array if asked is None else jax.lax.with_sharding_constraint(array, asked)
+    if asked is None:
+        return array
+    own = None if is_traced(array) else getattr(array, "sharding", None)
+    if own is None or isinstance(own, NamedSharding):
+        return jax.lax.with_sharding_constraint(array, asked)
+    # An array that is there already, from before the mesh was set: only what is compiled moves it to the mesh.
+    return _moved(array, asked)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _moved(array: Any, sharding: NamedSharding) -> Any:
+    return jax.lax.with_sharding_constraint(array, sharding)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -212,34 +212,47 @@ def part_of_kind(sharding: NamedSharding, kind: AxisType) -> NamedSharding | Non
     return NamedSharding(mesh, P(*map(spec_entry, axes)))
 
 
-def _leaf_sharding(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:
+def leaf_sharding(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:
     """Returns where a leaf belongs, None if it is no array or nothing says so."""
     sizes = getattr(leaf, "shape", None)
     if sizes is None:
         return None
-    names = about.names
+    names, mapping = about.names, mapping if about.mapping is None else about.mapping
     try:
-        if names is not None and len(names) == len(sizes):
+        if names is not None and len(names) != len(sizes):
+            names = about.names_of(sizes)
+        if names is not None and not (sizes == (1,) and about.path):  # optimizers put such in place of a parameter
             return checked_sharding(names, sizes, mapping, mesh)
-        if about.declared:
-            raise ValueError(f"an array of shape {sizes} has {len(sizes)} axes, {listed(names or ())} are declared")
-        return None if mapping.fallback is None else _by_rule(leaf, mapping.fallback, mesh)
+        if about.declared and len(sizes) > len(about.names or ()):
+            raise ValueError(f"an array of shape {sizes} has {len(sizes)} axes, {_declared(about)} are declared")
+        if mapping.fallback is not None:
+            return _by_rule(leaf, mapping, mesh)
+        scalar = isinstance(leaf, jax.ShapeDtypeStruct) and not sizes
+        return NamedSharding(mesh, P()) if scalar else None  # a count that is read to a mesh can only be everywhere
     except ValueError as error:
         where = keystr(about.path)
         raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 
-def _by_rule(leaf: Any, rule: Any, mesh: MeshLike) -> NamedSharding | None:
-    """Returns where a sharding rule puts a plain array, which the mesh must be able to do."""
-    spec = rule.apply(leaf) if isinstance(leaf, ARRAYS) else None
+def _declared(about: Leaf) -> str:
+    in_front = f", beside {listed(about.in_front)} in front," if about.in_front else ""
+    return f"{listed(about.names or ())}{in_front}"
+
+
+def _by_rule(leaf: Any, mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:
+    """Returns where the fallback rule puts a plain array, which the mesh must be able to do.
+
+    Raises:
+        TypeError: If the rule gives something else than a spec or None.
+        ValueError: If the mesh cannot.
+    """
+    rule = type(mapping.fallback).__name__
+    spec = mapping.fallback.apply(leaf) if isinstance(leaf, ARRAYS) else None
     if spec is None:
         return None
+    if not isinstance(spec, P):
+        raise TypeError(f"A fallback rule gives a `PartitionSpec` or None; `{rule}` gives {spec!r}.")
     try:
-        sharding = NamedSharding(mesh, spec)
-        sharding.shard_shape(leaf.shape)
-    except Exception:  # a mesh axis used twice is none of JAX's ValueErrors
-        raise ValueError(
-            f"the fallback rule gives {spec} for an array of shape {leaf.shape}, which the mesh "
-            f"{listed(mesh.axis_names, tuple(mesh.shape.values()))} cannot do"
-        ) from None
-    return sharding
+        return NamedSharding(mesh, checked_rule_spec(spec, tuple(leaf.shape), mapping.uneven, mesh))
+    except ValueError as error:
+        raise ValueError(f"the fallback rule `{rule}` gives {spec} for shape {tuple(leaf.shape)}: {error}") from None

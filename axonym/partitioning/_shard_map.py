@@ -1,30 +1,33 @@
 """`shard_map`: a function of the parts of arrays that single devices hold, with specs that follow from names.
 
-The specs of the results follow from the names of what the function returns, so it is traced twice: once to see what
-it returns, and once for good.
+The specs of the results follow from the names of what the function returns, which JAX has to be told before it traces
+the function. So it is compiled by itself first, on the parts, and found again in JAX's cache where it is mapped.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from ..named._ambient import entry_axes
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Names, listed
+from ..named._axis import Names, listed, near_miss
 from ..named._base import described
 from ..named._transforms._cache import compiled
 from ..named._transforms._layout import Other, is_array, other_leaves, plain, unpacked
 from ._context import in_force
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._shard import constrained
-from ._spec import MeshLike, checked_spec, needed_mesh, tracing
+from ._shard import constrained, part_of_kind
+from ._spec import MeshLike, checked_spec, needed_mesh, spec_entry, tracing
 
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
+
+_SET_OR_PASS = "set one with `jax.set_mesh(mesh)` or pass `mesh=`"
 
 
 class _Plan(NamedTuple):
@@ -32,12 +35,14 @@ class _Plan(NamedTuple):
 
     treedef: Any
     names: tuple[Names | None, ...]  # of each leaf, None if it is not named
+    by_name: tuple[bool, ...]  # whether the spec of each leaf follows from its names
     specs: tuple[P, ...]
     others: tuple[tuple[int, type, Any], ...]  # leaves that are no arrays: where they are, of what type, themselves
     out_specs: tuple[tuple[P | None, ...], Any] | None  # the leaves of those given, and their structure
     mapping: AxisMapping
     results: AxisMapping  # by which results are put together: axes that no argument has divided are whole
     mesh: MeshLike
+    manual: frozenset[str]  # the mesh axes over which the function sees parts
     check_vma: bool
 
 
@@ -49,6 +54,7 @@ def shard_map(
     mesh: MeshLike | None = None,
     in_specs: Any = None,
     out_specs: Any = None,
+    axis_names: Collection[str] | None = None,
     check_vma: bool = True,
 ) -> Callable[Args, R]: ...
 @overload
@@ -59,6 +65,7 @@ def shard_map(
     mesh: MeshLike | None = None,
     in_specs: Any = None,
     out_specs: Any = None,
+    axis_names: Collection[str] | None = None,
     check_vma: bool = True,
 ) -> Callable[[Callable[Args, R]], Callable[Args, R]]: ...
 def shard_map(
@@ -68,6 +75,7 @@ def shard_map(
     mesh: MeshLike | None = None,
     in_specs: Any = None,
     out_specs: Any = None,
+    axis_names: Collection[str] | None = None,
     check_vma: bool = True,
 ) -> Any:
     """Runs a function on each device, on its own part of every named array; see `jax.shard_map`. Also a decorator.
@@ -83,14 +91,17 @@ def shard_map(
         in_specs: A sequence with a `PartitionSpec` for each positional argument, or a tree of them; None where named
             arrays go by their names, and plain arrays are given whole to every device.
         out_specs: The same for the result; None where it goes by names.
+        axis_names: The mesh axes over which the function sees parts; all if None. Over the others arrays are whole
+            inside, and divided as outside of `shard_map`.
         check_vma: Whether JAX checks that what is not divided is the same on all devices.
 
     Returns:
         Function of the same arguments.
 
     Raises:
-        ValueError: When called, if there is no mapping or no mesh, an array cannot be divided as the mapping says, or
-            what is not divided may differ from device to device, or a result has lost or gained an axis.
+        ValueError: When called, if there is no mapping or no mesh, the mesh lacks one of `axis_names`, an array cannot
+            be divided as the mapping says, or what is not divided may differ from device to device, or a result has
+            lost or gained an axis.
 
     Example:
         >>> import axonym as nym
@@ -104,24 +115,54 @@ def shard_map(
     """
     if fn is None:
         options = {"mapping": mapping, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs}
-        return functools.partial(shard_map, **options, check_vma=check_vma)
+        return functools.partial(shard_map, **options, axis_names=axis_names, check_vma=check_vma)
 
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         found = _needed_mapping(mapping)
-        where = (
-            needed_mesh("`shard_map`", "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if mesh is None else mesh
-        )
+        where = needed_mesh("`shard_map`", _SET_OR_PASS) if mesh is None else mesh
         leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         given = _spread(in_specs, args, kwargs)
         specs = tuple(_in_spec(leaf, spec, found, where) for leaf, spec in zip(leaves, given, strict=True))
         out = None if out_specs is None else _flat_specs(out_specs)
+        manual = _manual(axis_names, where)
+        _check_given([*given, *(out[0] if out else ())], manual)
         results = found.merged(dict.fromkeys(_whole(leaves, specs)))
         names = tuple(leaf.names if is_named_array(leaf) else None for leaf in leaves)
-        plan = _Plan(treedef, names, specs, other_leaves(leaves), out, found, results, where, check_vma)
+        by_name = tuple(name is not None and spec is None for name, spec in zip(names, given, strict=True))
+        plan = _Plan(
+            treedef, names, by_name, specs, other_leaves(leaves), out, found, results, where, manual, check_vma
+        )
         return unpacked(compiled(_run, fn, plan)(_placed(leaves, plan)))
 
     return mapped
+
+
+def _manual(axis_names: Collection[str] | None, mesh: MeshLike) -> frozenset[str]:
+    """Returns the mesh axes over which the function sees parts: all that are not Manual already, if none are given."""
+    if axis_names is None:
+        return frozenset(compress(mesh.axis_names, [kind != AxisType.Manual for kind in mesh.axis_types]))
+    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    unknown = next((name for name in names if name not in mesh.axis_names), None)
+    if unknown is not None or not names:
+        shown = listed(mesh.axis_names, tuple(mesh.shape.values()))
+        raise ValueError(
+            f"the `axis_names` of `shard_map` are mesh axes of {shown}, at least one"
+            if unknown is None
+            else f"mesh axis {unknown!r} is in the `axis_names` of `shard_map`, but not in the mesh {shown}"
+            f"{near_miss(unknown, mesh.axis_names)}"
+        )
+    return frozenset(names)
+
+
+def _check_given(specs: Sequence[P | None], manual: frozenset[str]) -> None:
+    for spec in filter(None, specs):
+        for axis in (axis for entry in spec for axis in entry_axes(entry)):
+            if axis not in manual:
+                raise ValueError(
+                    f"{spec} is given to `shard_map`, which divides over {listed(sorted(manual))} here and leaves mesh "
+                    f"axis {axis!r} as it is; leave {axis!r} out of the spec, or add it to `axis_names`"
+                )
 
 
 def _flat_specs(out_specs: Any) -> tuple[tuple[P | None, ...], Any]:
@@ -172,10 +213,36 @@ def _placed(leaves: Sequence[Any], plan: _Plan) -> list[Any]:
     """Returns the plain arrays of the arguments, where the specs say, and None for what is no array."""
     others = {at for at, _, _ in plan.others}
     arrays = [None if at in others else plain(leaf) for at, leaf in enumerate(leaves)]
-    shardings = [None if at in others else NamedSharding(plan.mesh, spec) for at, spec in enumerate(plan.specs)]
-    if tracing() or not isinstance(plan.mesh, Mesh):
-        return [None if to is None else constrained(x, to) for x, to in zip(arrays, shardings, strict=True)]
-    return jax.device_put(arrays, shardings)
+    inside = tracing() or not isinstance(plan.mesh, Mesh)
+    shardings = [None if x is None else _sharding(x, at, plan, inside) for at, x in enumerate(arrays)]
+    if not inside:
+        return jax.device_put(arrays, shardings)
+    return [_constrained(x, to, at, plan) for at, (x, to) in enumerate(zip(arrays, shardings, strict=True))]
+
+
+def _sharding(x: Any, at: int, plan: _Plan, inside: bool) -> NamedSharding:
+    """Returns where an argument belongs; what goes by no names stays as it is over mesh axes not of the function."""
+    spec = plan.specs[at]
+    if plan.by_name[at] or len(plan.manual) == len(plan.mesh.axis_names):
+        return NamedSharding(plan.mesh, spec)
+    own = jax.typeof(x).sharding if inside else getattr(x, "sharding", None)
+    if not isinstance(own, NamedSharding) or own.mesh.shape != plan.mesh.shape:
+        return NamedSharding(plan.mesh, spec)
+    entries = zip([*spec, *[None] * x.ndim], [*own.spec, *[None] * x.ndim], range(x.ndim), strict=False)
+    kept = [
+        (*entry_axes(one), *(axis for axis in entry_axes(other) if axis not in plan.manual))
+        for one, other, _ in entries
+    ]
+    return NamedSharding(plan.mesh, P(*map(spec_entry, kept)))
+
+
+def _constrained(x: Any, to: NamedSharding | None, at: int, plan: _Plan) -> Any:
+    if to is None:
+        return x
+    if plan.by_name[at] or len(plan.manual) == len(plan.mesh.axis_names):
+        return constrained(x, to)
+    stated = part_of_kind(to, AxisType.Explicit)  # what the function does not see is for the compiler to choose
+    return x if stated is None else jax.reshard(x, stated)
 
 
 def _run(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
@@ -184,10 +251,24 @@ def _run(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
 
     body.__name__ = getattr(fn, "__name__", type(fn).__name__)
     others = {at for at, _, _ in plan.others}
-    specs = [None if at in others else spec for at, spec in enumerate(plan.specs)]
-    split = functools.partial(jax.shard_map, body, mesh=plan.mesh, in_specs=(specs,))
-    returned = jax.eval_shape(split(out_specs=P(), check_vma=False), arrays)
-    return split(out_specs=_out_specs(returned, plan), check_vma=plan.check_vma)(arrays)
+    specs = [None if at in others else _part(spec, plan) for at, spec in enumerate(plan.specs)]
+    split = functools.partial(
+        jax.shard_map, mesh=plan.mesh, in_specs=(specs,), axis_names=plan.manual, check_vma=plan.check_vma
+    )
+    once = jax.jit(body, inline=True)  # traced where it is looked at, found again where it is mapped for good
+    returned: list[Any] = []
+
+    def look(arrays: Sequence[Any]) -> tuple[()]:
+        returned.append(jax.tree.map(jax.typeof, once(arrays)))
+        return ()
+
+    jax.eval_shape(split(look, out_specs=()), arrays)
+    return split(once, out_specs=_out_specs(returned[0], plan))(arrays)
+
+
+def _part(spec: P, plan: _Plan) -> P:
+    """Returns what a spec says of the mesh axes over which the function sees parts."""
+    return P(*(spec_entry(tuple(axis for axis in entry_axes(entry) if axis in plan.manual)) for entry in spec))
 
 
 def _called(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
@@ -214,7 +295,7 @@ def _checked(x: Any, plan: _Plan) -> Any:
     if plan.out_specs is not None or not plan.check_vma:
         return x
     stated = {axis for entry in _out_spec(x, plan) for axis in entry_axes(entry)}
-    differs = sorted(jax.typeof(plain(x)).manual_axis_type.varying - stated)
+    differs = sorted(jax.typeof(plain(x)).manual_axis_type.varying & plan.manual - stated)
     if differs:
         what = described(x) if is_named_array(x) else f"a plain array of shape {x.shape}"
         raise ValueError(
@@ -244,4 +325,6 @@ def _is_whole(x: Any) -> bool:
 
 
 def _out_spec(x: Any, plan: _Plan) -> P:
-    return checked_spec(x.names, (None,) * len(x.names), plan.results, plan.mesh) if is_named_array(x) else P()
+    if not is_named_array(x):
+        return P()
+    return _part(checked_spec(x.names, (None,) * len(x.names), plan.results, plan.mesh), plan)

@@ -7,7 +7,6 @@ the same errors, inside and outside jit.
 import functools
 import inspect
 import math
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
+from ..named._ambient import entry_axes
 from ..named._axis import (
     Axis,
     AxisSelection,
@@ -25,13 +25,14 @@ from ..named._axis import (
     near_miss,
     selected,
 )
-from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, normalised
+from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, normalised
+from ._slips import one_slip
 
 
 MeshLike: TypeAlias = Mesh | AbstractMesh
 
 _LIBRARIES = (__name__.removesuffix("partitioning._spec"), "jax.", "equinox.", "contextlib")
-_WORD = re.compile(r"[^\W\d_]+")
+_SET_OR_PASS = "set one with `jax.set_mesh(mesh)` or pass `mesh=`"
 
 
 def ambient_mesh() -> AbstractMesh | None:
@@ -89,9 +90,11 @@ def checked_spec(names: Names, sizes: tuple[int | None, ...], mapping: AxisMappi
         axes = mapping.mesh_axes(name)
         if not mapping.knows(name):
             _warn_near_miss(name, mapping)
-        _check_known(name, axes, mesh)
+        _check_known(name, axes, mesh, (names, sizes))
         axes = tuple(axis for axis in axes if not _is_manual(mesh, axis))
-        if not _fits(name, size, axes, mapping, mesh):
+        if mesh is not None and not _divides(size, axes, mesh):
+            if mapping.uneven == "error":
+                raise _uneven(name, axes, mesh, (names, sizes))
             axes = ()
         for axis in axes:
             if axis in owners:
@@ -101,6 +104,8 @@ def checked_spec(names: Names, sizes: tuple[int | None, ...], mapping: AxisMappi
                 )
             owners[axis] = name
         entries.append(spec_entry(axes))
+    if mesh is not None:
+        _warn_near_miss_of_mesh(mapping, mesh)
     return P(*entries)
 
 
@@ -112,6 +117,25 @@ def checked_sharding(
     return NamedSharding(mesh, checked_spec(names, sizes, mapping, mesh))
 
 
+def checked_rule_spec(spec: P, shape: tuple[int, ...], uneven: Uneven, mesh: MeshLike) -> P:
+    """Returns the spec that a fallback rule gives for a plain array, checked like that of an array with names.
+
+    In errors the numbers of the axes stand for names.
+
+    Raises:
+        ValueError: If a mesh axis is unknown or would divide two axes, or a size is not divisible.
+    """
+    if len(spec) > len(shape):
+        raise ValueError(f"it has {len(spec)} entries, the array has {len(shape)} axes")
+    names = tuple(map(str, range(len(shape))))
+    fixed = [None if entry is P.UNCONSTRAINED else entry for entry in spec]
+    mapping = AxisMapping(dict(zip(names, fixed, strict=False)), uneven=uneven)
+    checked = checked_spec(names, shape, mapping, mesh)
+    if all(entry_axes(one) == entry_axes(other) for one, other in zip(fixed, checked, strict=False)):
+        return spec
+    return P(*(P.UNCONSTRAINED if one is P.UNCONSTRAINED else other for one, other in zip(spec, checked, strict=False)))
+
+
 def spec_entry(axes: tuple[str, ...]) -> Any:
     """Returns the entry of a spec for an axis divided over these mesh axes."""
     return None if not axes else axes[0] if len(axes) == 1 else axes
@@ -121,49 +145,69 @@ def _shown(names: Names, sizes: Sequence[int | None]) -> str:
     return listed(names, None if None in sizes else sizes)  # pyright: ignore[reportArgumentType]
 
 
-def _check_known(name: str, axes: tuple[str, ...], mesh: MeshLike | None) -> None:
+def _array_shown(array: tuple[Names, Sequence[int | None]]) -> str:
+    """Returns the part of an error message about one axis that shows the whole array, if it has more axes."""
+    return f"; the array is {_shown(*array)}" if len(array[0]) > 1 else ""
+
+
+def _check_known(
+    name: str, axes: tuple[str, ...], mesh: MeshLike | None, array: tuple[Names, Sequence[int | None]]
+) -> None:
     for axis in axes:
         if mesh is not None and axis not in mesh.axis_names:
-            raise ValueError(
-                f"axis {name!r} is mapped to mesh axis {axis!r}, which the mesh "
-                f"{listed(mesh.axis_names, tuple(mesh.shape.values()))} does not have{near_miss(axis, mesh.axis_names)}"
-            )
+            raise ValueError(f"{_unknown(name, axis, mesh)}{_array_shown(array)}{near_miss(axis, mesh.axis_names)}")
+
+
+def _unknown(name: str, axis: str, mesh: MeshLike) -> str:
+    return (
+        f"axis {name!r} is mapped to mesh axis {axis!r}, which the mesh "
+        f"{listed(mesh.axis_names, tuple(mesh.shape.values()))} does not have"
+    )
 
 
 def _is_manual(mesh: MeshLike | None, axis: str) -> bool:
     return mesh is not None and mesh.axis_types[mesh.axis_names.index(axis)] == AxisType.Manual
 
 
-def _fits(name: str, size: int | None, axes: tuple[str, ...], mapping: AxisMapping, mesh: MeshLike | None) -> bool:
-    if mesh is None or size is None:
-        return True
-    parts = math.prod(mesh.shape[axis] for axis in axes)
-    if size % parts == 0:
-        return True
-    if mapping.uneven == "replicate":
-        return False
+def _divides(size: int | None, axes: tuple[str, ...], mesh: MeshLike) -> bool:
+    return size is None or size % math.prod(mesh.shape[axis] for axis in axes) == 0
+
+
+def _uneven(name: str, axes: tuple[str, ...], mesh: MeshLike, array: tuple[Names, Sequence[int | None]]) -> ValueError:
+    size = dict(zip(*array, strict=True))[name]
     product = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
-    raise ValueError(
+    return ValueError(
         f"axis {name!r} has size {size}, which mesh axis {product} does not divide; the next size that fits is "
-        f"{math.ceil(size / parts) * parts} (`round_axis_for_partitioning`), or leave the axis whole with "
-        "`uneven='replicate'`"
+        f"{_rounded(size or 0, math.prod(mesh.shape[axis] for axis in axes))} (`round_axis_for_partitioning`), or "
+        f"leave the axis whole with `uneven='replicate'`{_array_shown(array)}"
     )
+
+
+def _rounded(size: int, parts: int) -> int:
+    return -(-size // parts) * parts
 
 
 def _warn_near_miss(name: str, mapping: AxisMapping) -> None:
     for known in mapping:
-        if _one_slip(name, known):
-            _warn_once(name, known)
+        if one_slip(name, known):
+            _warn_once(
+                f"axis {name!r} is not in the mapping, which has {known!r}; if the same axis is meant, it is "
+                "replicated by mistake: correct the name, or map it to None to say so"
+            )
 
 
 @functools.lru_cache(maxsize=4096)
-def _warn_once(name: str, known: str) -> None:
-    warnings.warn(
-        f"axis {name!r} is not in the mapping, which has {known!r}; if the same axis is meant, it is replicated by "
-        "mistake: correct the name, or map it to None to say so",
-        RuntimeWarning,
-        stacklevel=levels_inside(),
-    )
+def _warn_near_miss_of_mesh(mapping: AxisMapping, mesh: MeshLike) -> None:
+    """Warns of entries that would be an error on this mesh, and by their look on any: one mapping may serve several."""
+    for name in mapping:
+        for axis in mapping.mesh_axes(name):
+            if axis not in mesh.axis_names and any(one_slip(axis, known, 3) for known in mesh.axis_names):
+                _warn_once(f"{_unknown(name, axis, mesh)}{near_miss(axis, mesh.axis_names)}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _warn_once(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=levels_inside())
 
 
 def levels_inside() -> int:
@@ -174,36 +218,12 @@ def levels_inside() -> int:
     return levels
 
 
-@functools.lru_cache(maxsize=16384)
-def _one_slip(one: str, other: str) -> bool:
-    """Tells whether two names differ in letter case alone or by one slip of a typist, and hardly on purpose.
-
-    A slip is two letters swapped, one left out or, in a long word, one changed. Names that differ in the first letter
-    of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are meant.
-    """
-    if one.casefold() == other.casefold():
-        return True
-    short, long = sorted((one, other), key=len)
-    if len(short) < 4 or len(long) - len(short) > 1:
-        return False
-    at = next((i for i, letter in enumerate(short) if letter != long[i]), len(short))
-    if short[:at] + short[at : at + 2][::-1] + short[at + 2 :] == long:
-        return True
-    word = next((word for word in _WORD.finditer(long) if word.start() < at < word.end()), None)
-    if word is None or len(word.group()) < 5:
-        return False
-    last = at + 1 == word.end()
-    if len(short) < len(long):
-        return short[at:] == long[at + 1 :] and not (last and long[at] == "s")
-    return short[at + 1 :] == long[at + 1 :] and short[at].isalpha() and not last and len(word.group()) > 5
-
-
 def _given(axis: AxisSelection) -> tuple[Names, tuple[int | None, ...]]:
     chosen = selected(axis)
     return tuple(map(axis_name, chosen)), tuple(one.size if isinstance(one, Axis) else None for one in chosen)
 
 
-def _needed_mapping(mapping: ResourceMapping | None) -> AxisMapping:
+def needed_mapping(mapping: ResourceMapping | None) -> AxisMapping:
     found = normalised(mapping)
     if found is None:
         raise ValueError("no axis mapping is given and none is in force; use `with axis_mapping(...)` or pass one")
@@ -228,7 +248,7 @@ def pspec_for_axis(axis: AxisSelection, mapping: ResourceMapping | None = None) 
         >>> nym.pspec_for_axis(("batch", "embed"), {"batch": "data"})
         P('data', None)
     """
-    return checked_spec(*_given(axis), _needed_mapping(mapping), ambient_mesh())
+    return checked_spec(*_given(axis), needed_mapping(mapping), ambient_mesh())
 
 
 def sharding_for_axis(
@@ -254,8 +274,8 @@ def sharding_for_axis(
         (2,)
     """
     if mesh is None:
-        mesh = needed_mesh("`sharding_for_axis`", "set one with `jax.set_mesh(mesh)` or pass `mesh=`")
-    return checked_sharding(*_given(axis), _needed_mapping(mapping), mesh)
+        mesh = needed_mesh("`sharding_for_axis`", _SET_OR_PASS)
+    return checked_sharding(*_given(axis), needed_mapping(mapping), mesh)
 
 
 def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = None) -> PhysicalAxisSpec | None:
@@ -274,12 +294,15 @@ def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = Non
     return None if found is None else found.get(axis_name(axis))
 
 
-def physical_axis_size(axis: AxisSelector, mapping: ResourceMapping | None = None) -> int | None:
+def physical_axis_size(
+    axis: AxisSelector, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
+) -> int | None:
     """Returns into how many parts an axis is divided, None if it is not mapped.
 
     Args:
         axis: The axis, by name or as `Axis`.
         mapping: The mapping to go by; the one in force if None.
+        mesh: The mesh, abstract or with devices; the one in force if None.
 
     Returns:
         The product of the sizes of its mesh axes.
@@ -298,17 +321,20 @@ def physical_axis_size(axis: AxisSelector, mapping: ResourceMapping | None = Non
     axes = () if found is None else found.mesh_axes(name)
     if not axes:
         return None
-    mesh = needed_mesh("`physical_axis_size`")
-    _check_known(name, axes, mesh)
+    mesh = needed_mesh("`physical_axis_size`", _SET_OR_PASS) if mesh is None else mesh
+    _check_known(name, axes, mesh, ((name,), (None,)))
     return math.prod(mesh.shape[one] for one in axes)
 
 
-def round_axis_for_partitioning(axis: Axis, mapping: ResourceMapping | None = None) -> Axis:
+def round_axis_for_partitioning(
+    axis: Axis, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
+) -> Axis:
     """Returns the axis with its size rounded up to what its mesh axes divide.
 
     Args:
         axis: The axis.
         mapping: The mapping to go by; the one in force if None.
+        mesh: The mesh, abstract or with devices; the one in force if None.
 
     Returns:
         The axis itself if it is not mapped or its size fits.
@@ -323,5 +349,5 @@ def round_axis_for_partitioning(axis: Axis, mapping: ResourceMapping | None = No
         ...     nym.round_axis_for_partitioning(nym.Axis("vocab", 10), {"vocab": "data"})
         Axis(name='vocab', size=12)
     """
-    parts = physical_axis_size(axis, mapping)
-    return axis if parts is None or axis.size % parts == 0 else axis.resize(math.ceil(axis.size / parts) * parts)
+    parts = physical_axis_size(axis, mapping, mesh)
+    return axis if parts is None or axis.size % parts == 0 else axis.resize(_rounded(axis.size, parts))

@@ -57,3 +57,11 @@ def test_a_slice_that_the_mesh_does_not_divide(explicit_mesh):
             nym.shard(y)["batch", 0:3]
         with nym.axis_mapping(batch="data", uneven="replicate"):
             assert nym.shard(y)["batch", 0:3].sharding.spec == jax.P(None)
+
+
+def test_an_array_on_a_mesh_that_is_not_in_force(mesh, draw):
+    x = draw(batch=8, embed=4)
+    sharded = nym.shard(x, {"batch": "data", "embed": "model"})
+    with jax.set_mesh(None):
+        for pick in (lambda x: x["batch", 4:], lambda x: x["embed", 0], lambda x: nym.flip(x, "batch")):
+            assert np.array_equal(pick(sharded).array, pick(x).array)

@@ -1,8 +1,5 @@
 """The mapping in force: `axis_mapping` nests, is used again, keeps threads apart and is part of every jit cache key."""
 
-import itertools
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -125,48 +122,6 @@ def test_an_exception_restores_the_outer_mapping():
 def test_a_new_thread_has_no_mapping():
     with nym.axis_mapping({"batch": "data"}), ThreadPoolExecutor(1) as pool:
         assert pool.submit(nym.current_mapping).result() is None
-
-
-def every_mapping():
-    """Returns the sixteen ways to divide three axes over two mesh axes."""
-    some = [(), ("data",), ("model",), ("data", "model")]
-    ways = [way for way in itertools.product(some, repeat=3) if sum(way, ()).count("data") < 2]
-    return [way for way in ways if sum(way, ()).count("model") < 2]
-
-
-def test_sixteen_threads_trace_and_run_under_their_own_mappings(explicit_mesh):
-    names, ways = ("a", "b", "c"), every_mapping()
-    assert len(ways) == 16
-    values = np.arange(512.0, dtype=np.float32).reshape(8, 8, 8)
-    double = nym.named_jit(lambda x: x + x)
-    shared = nym.axis_mapping({}, merge=True)  # one object, entered by all threads
-    one_at_a_time = threading.Lock()  # XLA's CPU devices can block each other if several threads launch on all of them
-
-    def work(way):
-        mapping = dict(zip(names, way, strict=True))
-        spec = P(*(axes or None for axes in way))
-        with jax.set_mesh(explicit_mesh), nym.axis_mapping(mapping):
-            with one_at_a_time:
-                x = nym.shard(nym.NamedArray(values, names))
-            for _ in range(50):
-                with shared:
-                    assert nym.current_mapping() == nym.AxisMapping(mapping)
-                    traced = jax.eval_shape(lambda x: nym.shard(x * 2), x)  # a new function: traced each time
-                    assert traced.sharding.spec == spec
-                    with one_at_a_time:
-                        y = double(x)
-                assert y.sharding.spec == spec
-            with one_at_a_time:
-                np.testing.assert_array_equal(np.asarray(y), 2 * values)
-        return nym.current_mapping()
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(16) as pool:
-            assert list(pool.map(work, ways)) == [None] * 16
-    finally:
-        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("compiled", [jax.jit, nym.named_jit])

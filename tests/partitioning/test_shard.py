@@ -246,8 +246,68 @@ def test_a_declared_field_of_another_rank_is_an_error(mesh):
         nym.shard({"m": model}, MAPPING)
     with pytest.raises(ValueError, match=text):
         jax.eval_shape(lambda x: nym.shard(x, MAPPING), {"m": model})
-    with pytest.raises(ValueError, match=r"\['args'\]\[0\]\.scales\[1\]\.bias: an array of shape"):
+    with pytest.raises(ValueError, match=r"x\.scales\[1\]\.bias: an array of shape"):
         nym.named_jit(lambda x: x, in_axis_resources=MAPPING)(model)
+
+
+def test_declared_arrays_that_a_tree_map_made_smaller_are_left_alone(mesh):
+    """What Adafactor keeps for a parameter: sums over one of its axes, or one element in its place."""
+    model = Scale(VALUES.sum(0), np.ones(1, np.float32), VALUES)
+    assert nym.shard(model, {"embed": "data"}).weight is model.weight
+    assert nym.shard(model, {"embed": "data"}).bias is model.bias
+    tree = {"bias": nym.named(np.ones(1, np.float32), "embed")}
+    assert nym.shard(tree, {"embed": "data"})["bias"].array is tree["bias"].array
+
+
+class Layer(eqx.Module):
+    """A layer with plain arrays whose axes are declared, one in a module of its own."""
+
+    scale: Scale
+    gain: jax.Array = nym.field(axis_names="embed")
+    free: jax.Array
+
+    @staticmethod
+    def init(size, *, key):
+        return Layer(Scale(jnp.ones((8, size)), None, None), jnp.ones(size), jax.random.normal(key, (size,)))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_declared_arrays_of_stacked_layers_have_the_layer_axis_in_front(mesh, compiled):
+    def shard(tree, mapping):
+        return jax.jit(lambda x: nym.shard(x, mapping))(tree) if compiled else nym.shard(tree, mapping)
+
+    Block, Outer = nym.make_axes(block=2, outer=4)
+    stack = nym.nn.Stacked.init(Block, Layer)(4, key=jax.random.key(0))
+    for mapping, front in ((MAPPING, None), ({"embed": "data", "block": "model"}, "model")):
+        for part in (shard({"a": stack}, mapping)["a"], shard(jax.tree.map(jnp.zeros_like, stack), mapping)):
+            embed = "model" if front is None else "data"
+            assert lies(part.stacked.gain, mesh, front, embed)
+            assert lies(part.stacked.scale.weight, mesh, front, "data" if front is None else None, embed)
+    twice = nym.nn.Stacked(jax.tree.map(lambda a: jnp.stack([a] * 4), stack), Outer, False)
+    assert lies(shard(twice, {"outer": "data", "embed": "model"}).stacked.stacked.gain, mesh, "data", None, "model")
+
+
+def test_a_declared_array_of_stacked_layers_with_another_rank_is_an_error(mesh):
+    stack = nym.nn.Stacked.init(nym.Axis("block", 2), Layer)(4, key=jax.random.key(0))
+    stack = eqx.tree_at(lambda stack: stack.stacked.gain, stack, jnp.ones((2, 3, 4)))
+    text = (
+        r"\.stacked\.gain: an array of shape \(2, 3, 4\) has 3 axes, \(embed\), beside \(block\) in front, are declared"
+    )
+    with pytest.raises(ValueError, match=text):
+        nym.shard(stack, MAPPING)
+
+
+@pytest.mark.parametrize(
+    "tree", [{"a": VALUES}, {}, [VALUES], VALUES, {"a": [VALUES]}], ids=["dict", "empty", "list", "array", "nested"]
+)
+def test_tree_and_mapping_swapped(mesh, tree):
+    text = "`shard` takes the tree first and the mapping second; here the mapping is first"
+    for mapping in (MAPPING, nym.AxisMapping(MAPPING), {"batch": ("data", "model"), "embed": None}):
+        if len(tree) or isinstance(mapping, nym.AxisMapping):
+            with pytest.raises(TypeError, match=text):
+                nym.shard(mapping, tree)
+    with nym.axis_mapping(MAPPING), pytest.raises(TypeError, match=text):
+        nym.shard(nym.current_mapping())
 
 
 def test_a_declared_field_that_cannot_be_sharded_names_the_leaf(mesh):
@@ -294,16 +354,33 @@ def test_the_fallback_rule_sees_shapes_and_nothing_that_is_no_array(mesh):
     assert rule.seen == [(4, 3)]
 
 
-@pytest.mark.parametrize(("axis", "shape"), [("data", (6, 2)), ("dta", (4, 2)), (("data", "data"), (16,))])
-def test_a_fallback_rule_that_the_mesh_cannot_follow_is_an_error(mesh, axis, shape):
+@pytest.mark.parametrize(
+    ("axis", "shape", "text"),
+    [
+        ("data", (6, 2), "axis '0' has size 6, which mesh axis 'data' of size 4 does not divide; the next size that "),
+        (
+            "dta",
+            (4, 2),
+            "axis '0' is mapped to mesh axis 'dta', which the mesh (data: 4, model: 2) does not have; the ",
+        ),
+        (("data", "data"), (16,), "axis '0' is mapped to ('data', 'data'), which names a mesh axis twice"),
+    ],
+)
+def test_a_fallback_rule_that_the_mesh_cannot_follow_is_an_error(mesh, axis, shape, text):
     mapping = nym.AxisMapping({}, fallback=FirstAxis(axis))
-    text = (
-        f"['a']: the fallback rule gives {P(axis)} for an array of shape {shape}, which the mesh (data: 4, model: 2) "
-        "cannot do"
-    )
+    text = f"['a']: the fallback rule `FirstAxis` gives {P(axis)} for shape {shape}: {text}"
     for shard in (nym.shard, lambda x, mapping: jax.eval_shape(lambda x: nym.shard(x, mapping), x)):
         with pytest.raises(ValueError, match=re.escape(text)):
             shard({"a": np.ones(shape)}, mapping)
+
+
+def test_a_fallback_rule_that_gives_no_spec_is_an_error(mesh):
+    class Wrong:
+        def apply(self, array):
+            return "data"
+
+    with pytest.raises(TypeError, match=r"A fallback rule gives a `PartitionSpec` or None; `Wrong` gives 'data'\."):
+        nym.shard(jnp.ones(8), nym.AxisMapping({}, fallback=Wrong()))
 
 
 def test_what_is_in_place_is_not_touched(mesh, device_puts):

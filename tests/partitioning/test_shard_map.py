@@ -149,7 +149,7 @@ def test_it_is_a_decorator_that_takes_options_and_compiles_once(mesh):
     assert fn.__name__ == "fn" and fn.__doc__ == "Sums."
     for _ in range(3):
         fn(x)
-    assert len(traced) == 2  # once to see what it returns
+    assert len(traced) == 1
     for other in (functools.partial(lambda x, *, by: x * by, by=2), jnp.negative):
         assert nym.shard_map(other, mapping=MAPPING, in_specs=(None,))(jnp.ones(3)).shape == (3,)
 
@@ -167,3 +167,61 @@ def test_what_is_not_divided_must_be_the_same_everywhere(mesh):
             nym.shard_map(lambda x: x.sum("batch"))(x)
         with pytest.raises(ValueError, match=r"a plain array of shape \(\) may differ .* `jax.lax.psum\(x, 'data'\)`"):
             nym.shard_map(lambda x: x.sum().array)(x)
+
+
+@pytest.mark.parametrize("run", [lambda fn: fn, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("axis_names", [{"data"}, "data", ("data",)], ids=str)
+def test_over_some_mesh_axes_only_the_others_divide_as_outside(mesh, run, axis_names):
+    plain = jax.device_put(np.ones((6, 2), np.float32), jax.NamedSharding(mesh, P(None, "model")))
+
+    def fn(x, w):
+        assert x.shape == {"pos": 2, "batch": 2, "embed": 4} and w.shape == (6, 2)
+        return {"twice": nym.auto_sharded(x * 2), "total": jax.lax.psum(x.sum("batch"), "data"), "w": w + 1}
+
+    with nym.axis_mapping(MAPPING):
+        result = run(nym.shard_map(fn, axis_names=axis_names))(x, plain)
+    assert same(result["twice"], x.array * 2, x.names) and placed(result["twice"], mesh, None, "data", "model")
+    assert same(result["total"], x.array.sum(1), ("pos", "embed")) and placed(result["total"], mesh, None, "model")
+    assert np.array_equal(result["w"], plain + 1) and placed(result["w"], mesh, None, "model")
+
+
+@pytest.mark.parametrize("inner_axes", [{"model"}, None], ids=["named", "all that are left"])
+def test_one_inside_another_is_over_mesh_axes_that_are_left(mesh, inner_axes):
+    seen = []
+
+    def inner(x):
+        seen.append(x.shape)
+        return x * 3
+
+    with nym.axis_mapping(MAPPING):
+        outer = nym.shard_map(lambda x: nym.shard_map(inner, axis_names=inner_axes)(x), axis_names={"data"})
+        result = outer(x)
+    assert seen == [{"pos": 2, "batch": 2, "embed": 2}]
+    assert same(result, x.array * 3, x.names) and placed(result, mesh, None, "data", "model")
+
+
+def test_over_some_mesh_axes_only_a_spec_says_nothing_of_the_others(mesh):
+    with nym.axis_mapping(MAPPING):
+        fn = nym.shard_map(lambda x: x * 2, in_specs=(P(None, "data"),), axis_names={"data"})
+        result = fn(nym.shard(x))
+    assert same(result, x.array * 2, x.names) and placed(result, mesh, None, "data", "model")
+
+
+def test_mesh_axes_that_are_not_there_or_not_its_own_are_errors(mesh):
+    with nym.axis_mapping(MAPPING):
+        with pytest.raises(ValueError, match=r"'dta' is in the `axis_names` of .* 2\); did you mean 'data'\?"):
+            nym.shard_map(lambda x: x, axis_names={"dta"})(x)
+        with pytest.raises(ValueError, match=r"`axis_names` of `shard_map` are mesh axes of \(data: 4, model: 2\), at"):
+            nym.shard_map(lambda x: x, axis_names=())(x)
+        for options in ({"in_specs": (P("model"),)}, {"out_specs": P("model")}):
+            with pytest.raises(ValueError, match=r"over \(data\) here and leaves mesh axis 'model' as it is; leave"):
+                nym.shard_map(lambda x: x, axis_names={"data"}, **options)(x)
+
+
+def test_a_function_may_use_what_is_traced_around_it(mesh):
+    def loss(factor):
+        return nym.shard_map(lambda x: jax.lax.psum((x * factor).sum(), ("data", "model")))(x).scalar()
+
+    with nym.axis_mapping(MAPPING):
+        for run in (lambda f: f, jax.jit):
+            assert np.allclose(run(jax.grad(loss))(2.0), x.array.sum(), atol=1e-4)

@@ -1,0 +1,346 @@
+"""What happens where something is missing, wrong or unusual: one section for each situation, outside jit and inside.
+
+What a mapping asks for is done, is an error, or is warned of. It is never left out without a word.
+"""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+
+import axonym as nym
+
+
+Batch, Embed, Mlp = nym.make_axes(batch=8, embed=4, mlp=6)
+VALUES = np.arange(32, dtype=np.float32).reshape(8, 4)
+SHAPE = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), np.float32), ("batch", "embed"))
+NO_MAPPING = "`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`"
+NO_MESH = "`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`"
+
+
+@pytest.fixture(params=["outside", "inside"])
+def run(request):
+    """Calls a function as it is, or compiled by `jax.jit`."""
+    return (lambda fn, *args: fn(*args)) if request.param == "outside" else lambda fn, *args: jax.jit(fn)(*args)
+
+
+@pytest.fixture
+def word(request) -> str:
+    """A word for each case: what is warned of is warned of once."""
+    return request.node.callspec.id.replace("-", "_")
+
+
+@pytest.fixture
+def x() -> nym.NamedArray:
+    return nym.NamedArray(jnp.asarray(VALUES), ("batch", "embed"))
+
+
+def placed(x, mesh, *spec) -> bool:
+    return x.sharding.is_equivalent_to(NamedSharding(mesh, P(*spec)), x.ndim) and np.array_equal(x.array, VALUES)
+
+
+def on_one_device(x) -> bool:
+    return len(x.sharding.device_set) == 1 and np.array_equal(x.array, VALUES)
+
+
+# No mapping.
+
+
+def test_without_a_mapping_shard_warns(x, run):
+    with pytest.warns(RuntimeWarning, match=NO_MAPPING):
+        assert on_one_device(run(nym.shard, x))
+
+
+def test_without_a_mapping_auto_sharded_does_nothing(mesh, x, run):
+    seen = run(lambda x: nym.auto_sharded(x) * 1, x)
+    assert np.array_equal(seen.array, VALUES) and seen.sharding.is_fully_replicated
+
+
+def test_without_a_mapping_a_query_is_an_error(mesh, x, run):
+    for query in (nym.pspec_for_axis, nym.sharding_for_axis):
+        with pytest.raises(ValueError, match="no axis mapping is given and none is in force"):
+            run(lambda x, query=query: [query(x.axes)] and x, x)
+
+
+# A mapping, no mesh.
+
+
+def test_without_a_mesh_shard_warns(x, run):
+    with pytest.warns(RuntimeWarning, match=NO_MESH):
+        assert on_one_device(run(lambda x: nym.shard(x, {"batch": "data"}), x))
+
+
+@nym.axis_mapping(batch="data")
+def test_without_a_mesh_auto_sharded_and_creation_do_nothing(x, run):
+    assert on_one_device(run(nym.auto_sharded, x))
+    assert len(run(lambda: nym.zeros((Batch,))).sharding.device_set) == 1
+
+
+def test_without_a_mesh_a_compiled_function_with_a_mapping_of_its_own_is_an_error(x, run):
+    with pytest.raises(ValueError, match="`named_jit` with a mapping of its own needs a mesh"):
+        run(nym.named_jit(lambda x: x, {"batch": "data"}), x)
+
+
+def test_without_a_mesh_a_compiled_function_warns_of_the_mapping_in_force(x, run):
+    text = "a mapping is in force where `fn` is traced, but no mesh, so nothing is sharded; use `jax.set_mesh`"
+
+    @nym.named_jit
+    def fn(x):
+        return x * 1
+
+    with nym.axis_mapping(batch="data"), pytest.warns(RuntimeWarning, match=text):
+        assert on_one_device(run(fn, x))
+
+
+# A name that the mapping does not have.
+
+
+def test_a_name_that_is_not_mapped_is_not_divided(mesh, x, run):
+    assert placed(run(lambda x: nym.shard(x, {"mlp": "data", "embed": "model"}), x), mesh, None, "model")
+
+
+def test_a_name_that_is_nearly_mapped_warns_once(mesh, run, word):
+    array = nym.NamedArray(VALUES, (f"tokne_{word}", "embed"))
+    text = f"axis 'tokne_{word}' is not in the mapping, which has 'token_{word}'; if the same axis is meant"
+    with pytest.warns(RuntimeWarning, match=text) as caught:
+        for _ in range(2):
+            assert placed(run(lambda array: nym.shard(array, {f"token_{word}": "data"}), array), mesh)
+    assert len(caught) == 1
+
+
+# What the mesh cannot do.
+
+CANNOT = {
+    "a mesh axis with a slip": (
+        {"batch": "dta"},
+        "axis 'batch' is mapped to mesh axis 'dta', which the mesh (data: 4, model: 2) does not have; the array is "
+        "(batch: 8, mlp: 6); did you mean 'data'?",
+    ),
+    "an unknown mesh axis": (
+        {"batch": "pipeline"},
+        "axis 'batch' is mapped to mesh axis 'pipeline', which the mesh (data: 4, model: 2) does not have; the array "
+        "is (batch: 8, mlp: 6)",
+    ),
+    "one mesh axis for two axes": (
+        {"batch": "model", "mlp": "model"},
+        "axes 'batch' and 'mlp' of (batch: 8, mlp: 6) are both mapped to mesh axis 'model'; map one of them to another "
+        "mesh axis or to None",
+    ),
+    "a size that is not divided": (
+        {"mlp": "data"},
+        "axis 'mlp' has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8 "
+        "(`round_axis_for_partitioning`), or leave the axis whole with `uneven='replicate'`; the array is "
+        "(batch: 8, mlp: 6)",
+    ),
+    "a size that one of two mesh axes alone would divide": (
+        {"mlp": ("model", "data")},
+        "axis 'mlp' has size 6, which mesh axis 'model' of size 2 x 'data' of size 4 does not divide; the next size "
+        "that fits is 8 (`round_axis_for_partitioning`), or leave the axis whole with `uneven='replicate'`; the array "
+        "is (batch: 8, mlp: 6)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT)
+def test_what_the_mesh_cannot_do_is_the_same_error(mesh, run, case):
+    mapping, text = CANNOT[case]
+    with pytest.raises(ValueError, match=r"^ax[ie]s") as caught:
+        run(lambda: nym.shard(nym.ones((Batch, Mlp)), mapping))
+    assert str(caught.value) == text
+
+
+def test_uneven_axes_stay_whole_on_request(mesh, run):
+    mapping = nym.AxisMapping({"batch": "data", "mlp": ("model", "data")}, uneven="replicate")
+    result = run(lambda: nym.shard(nym.ones((Mlp,)), mapping))
+    assert result.sharding.is_fully_replicated and result.sharding.device_set == set(mesh.devices.flat)
+
+
+def test_a_slip_in_a_mesh_axis_warns_at_the_first_use_of_the_mapping(mesh, x, run, word):
+    text = rf"axis '{word}' is mapped to mesh axis 'modle', which the mesh \(data: 4, model: 2\) does not have; did you"
+    with pytest.warns(RuntimeWarning, match=text) as caught:
+        assert placed(run(lambda x: nym.shard(x, {"batch": "data", word: "modle"}), x), mesh, "data")
+        assert placed(run(lambda x: nym.shard(x, {"embed": "model", word: "modle"}), x), mesh, None, "model")
+    assert len(caught) == 1
+
+
+def test_one_mapping_may_serve_several_meshes(mesh, x, run):
+    for other in ("pipeline", "replica", "data2", "fsdp", "models", "DP"):
+        assert placed(run(lambda x, other=other: nym.shard(x, {"batch": "data", "mlp": other}), x), mesh, "data")
+
+
+# The old way to set a mesh.
+
+
+def test_a_mesh_entered_the_old_way_is_not_looked_at(auto_mesh, x, run):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        auto_mesh.__enter__()
+    try:
+        with pytest.warns(RuntimeWarning, match=NO_MESH):
+            assert on_one_device(run(lambda x: nym.shard(x, {"batch": "data"}), x))
+    finally:
+        auto_mesh.__exit__(None, None, None)
+
+
+# Shapes in place of arrays.
+
+
+def test_shapes_get_the_sharding(mesh, run):
+    seen = []
+    run(lambda: seen.append(nym.shard(SHAPE, {"batch": "data"}).array.sharding))
+    assert seen[0].spec == P("data", None) and seen[0].mesh.shape == mesh.shape
+
+
+# A mesh without devices.
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("run", [lambda fn: fn(), jax.eval_shape], ids=["outside", "inside"])
+def test_a_mesh_without_devices_shards_shapes(kind, run):
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(kind,) * 2)
+    seen = []
+    run(lambda: seen.append(nym.shard(SHAPE, {"batch": "data"}, mesh).array.sharding))
+    with jax.sharding.use_abstract_mesh(mesh), nym.axis_mapping(batch="data"):
+        run(lambda: seen.append(nym.shard(SHAPE).array.sharding))
+        run(lambda: seen.append(nym.sharding_for_axis(SHAPE.axes)))
+    assert seen == [NamedSharding(mesh, P("data", None))] * 3
+
+
+def test_a_mesh_without_devices_takes_no_arrays_outside(auto_mesh, x):
+    text = "arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes"
+    with pytest.raises(ValueError, match=text):
+        nym.shard(x, {"batch": "data"}, auto_mesh.abstract_mesh)
+    with jax.sharding.use_abstract_mesh(auto_mesh.abstract_mesh), nym.axis_mapping(batch="data"):
+        with pytest.raises(ValueError, match=text):
+            nym.zeros((Batch,))
+
+
+def test_a_mesh_without_devices_is_enough_to_lower_a_constraint(auto_mesh):
+    with jax.sharding.use_abstract_mesh(auto_mesh.abstract_mesh), nym.axis_mapping(batch="data"):
+        for fn in (jax.jit(lambda x: nym.shard(x * 2)), nym.named_jit(lambda x: x * 2)):
+            assert '{"data"}, {}' in fn.lower(SHAPE).as_text()
+
+
+# Explicit mesh axes, which `jax.make_mesh` makes by default.
+
+
+def test_explicit_mesh_axes_have_the_sharding_in_their_types(x, run):
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    seen = []
+
+    def fn(x):
+        y = nym.shard(x)
+        seen.append(jax.typeof(y.array).sharding.spec)
+        return y
+
+    with jax.set_mesh(mesh), nym.axis_mapping(batch="data", embed="model"):
+        assert placed(run(fn, x), mesh, "data", "model")
+    assert seen == [P("data", "model")]
+
+
+def test_a_model_on_a_mesh_with_explicit_axes_runs_as_it_is(run):
+    mapping = {"batch": "data", "embed": "data", "mlp": "model"}
+    tokens = nym.named(np.arange(8) % 5, "batch")
+
+    def loss(model, tokens):
+        embedding, layer = model
+        with nym.axis_mapping(embed=None, merge=True):
+            return nym.square(layer(embedding(tokens))).sum().scalar()
+
+    def made():
+        keys = jax.random.split(jax.random.key(0))
+        embedding = nym.nn.Embedding.init(nym.Axis("vocab", 5), Embed, key=keys[0])
+        return embedding, nym.nn.Linear.init(Embed, Mlp, key=keys[1])
+
+    wanted = jax.grad(loss)(made(), tokens)[1].weight.array
+    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"))), nym.axis_mapping(mapping):
+        weight = run(jax.grad(loss), made(), tokens)[1].weight
+        assert weight.sharding.spec == P("model", "data")
+    np.testing.assert_allclose(weight.array, wanted, rtol=1e-5)
+
+
+# Inside vmap without jit, as in `Stacked.init`.
+
+
+def test_under_vmap_the_axes_that_are_named_are_divided(mesh, run):
+    values = np.arange(96, dtype=np.float32).reshape(3, 8, 4)
+    mapped = jax.vmap(lambda x: nym.shard(nym.named(x, ("batch", "embed")), {"batch": "data", "embed": "model"}).array)
+    result = run(mapped, jnp.asarray(values))
+    assert result.sharding.is_equivalent_to(NamedSharding(mesh, P(None, "data", "model")), 3)
+    np.testing.assert_array_equal(result, values)
+
+
+def test_under_vmap_and_grad_an_array_from_before_the_mesh_is_moved_to_it(mesh, run):
+    with jax.set_mesh(None):
+        x = nym.NamedArray(jnp.asarray(VALUES), ("batch", "embed"))
+
+    def scaled(factor):
+        return nym.shard(x, {"batch": "data"}).array * factor
+
+    result = run(jax.vmap(scaled), jnp.ones(3))
+    np.testing.assert_array_equal(result, np.stack([VALUES] * 3))
+    assert run(jax.grad(lambda factor: scaled(factor).sum()), 2.0) == VALUES.sum()
+
+
+def test_stacked_layers_are_divided_along_their_own_axes(mesh, run):
+    def made():
+        stack = nym.nn.Stacked.init(nym.Axis("layers", 3), nym.nn.Linear)
+        return stack(Embed, nym.Axis("mlp", 8), key=jax.random.split(jax.random.key(0), 3)).stacked.weight
+
+    with nym.axis_mapping(embed="data", mlp="model"):
+        weight = run(made)
+    assert weight.names[0] == "layers" and set(weight.names) == {"layers", "mlp", "embed"}
+    spec = P(*({"embed": "data", "mlp": "model"}.get(name) for name in weight.names))
+    assert weight.sharding.is_equivalent_to(NamedSharding(mesh, spec), 3)
+
+
+# Constraints.
+
+
+def test_specs_are_the_same_in_every_process():
+    """Sets are ordered by hashes, which differ from process to process."""
+    program = """
+import jax, axonym as nym
+mesh = jax.sharding.AbstractMesh((2, 2, 2), ("a", "b", "c"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+for mapping in ({"x": ("c", "a"), "y": "b"}, {"y": ["a"], "x": ["b"]}, {"x": None, "z": "c"}):
+    mapping = nym.AxisMapping(mapping)
+    print(mapping, nym.sharding_for_axis(nym.make_axes(x=8, y=8, z=8), mapping, mesh).spec)
+try:
+    nym.sharding_for_axis(nym.make_axes(x=8, y=8, z=8), dict.fromkeys("xyz", ("a", "b", "c")), mesh)
+except ValueError as error:
+    print(error)
+"""
+
+    def printed(seed):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-W", "error", "-c", program]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert printed("1") == printed("2") != ""
+
+
+def test_a_constraint_under_set_mesh_is_kept(mesh, x):
+    assert placed(jax.jit(lambda x: nym.shard(x, {"batch": "data", "embed": "model"}))(x), mesh, "data", "model")
+
+
+def test_nothing_mapped_is_whole_everywhere(mesh, x, run):
+    divided = nym.shard(x, {"batch": "data", "embed": "model"})
+    assert placed(run(lambda x: nym.shard(x, {}), divided), mesh)
+
+
+def test_a_mapping_that_is_not_entered_changes_nothing():
+    nym.axis_mapping(batch="data")
+    assert nym.current_mapping() is None
+
+
+def test_a_mapping_entered_twice_is_left_twice():
+    mapping = nym.axis_mapping(batch="data")
+    with mapping, mapping:
+        pass
+    assert nym.current_mapping() is None
