@@ -340,6 +340,7 @@ from .partitioning import (
     AxisMapping as AxisMapping,
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,
+    ResourceMappings as ResourceMappings,
     ShardedBy as ShardedBy,
     auto_sharded as auto_sharded,
     axis_mapping as axis_mapping,

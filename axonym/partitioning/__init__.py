@@ -1,6 +1,9 @@
 """From axis names to mesh axes: mappings, sharding by name, and compiled functions that follow them."""
 
 from ._context import axis_mapping as axis_mapping
+from ._entry import (
+    ResourceMappings as ResourceMappings,
+)
 from ._jit import (
     NamedJit as NamedJit,
     fsdp as fsdp,
@@ -30,4 +33,9 @@ from ._spec import (
     pspec_for_axis as pspec_for_axis,
     round_axis_for_partitioning as round_axis_for_partitioning,
     sharding_for_axis as sharding_for_axis,
+)
+from ._stages import (
+    NamedCompiled as NamedCompiled,
+    NamedLowered as NamedLowered,
+    NamedTraced as NamedTraced,
 )

@@ -10,8 +10,10 @@ from operator import itemgetter
 from typing import Any
 
 import jax
+from jax.tree_util import keystr
 
-from ._shard import ARRAYS, Leaf
+from ._leaves import Leaf
+from ._shard import ARRAYS
 
 
 _DYNAMIC = (*ARRAYS, jax.Ref)
@@ -65,7 +67,7 @@ def _picker(positions: tuple[int, ...], count: int) -> Callable[[Sequence[Any]],
 class Token:
     """What is static about a call: the plan and the values of the static leaves. Hashed once, compared by content."""
 
-    __slots__ = ("_hash", "_key", "_plan", "_values")
+    __slots__ = ("_hash", "_key", "plan", "values")
 
     def __init__(self, plan: Plan, values: tuple[Any, ...]) -> None:
         """Hashes the values of the static leaves.
@@ -73,7 +75,7 @@ class Token:
         Raises:
             TypeError: If one of them cannot be hashed.
         """
-        self._plan, self._values = plan, values
+        self.plan, self.values = plan, values
         self._key = (plan.key, values)
         self._hash = hash(self._key)
 
@@ -85,11 +87,11 @@ class Token:
         """Compares what is static."""
         return self is other or (isinstance(other, Token) and self._key == other._key)
 
-    def joined(self, donated: tuple[Any, ...], kept: tuple[Any, ...]) -> Any:
-        """Returns the arguments put together again."""
-        parts = zip(self._plan.where, (donated, kept, self._values), strict=True)
+    def joined(self, donated: Sequence[Any], kept: Sequence[Any], static: Sequence[Any] | None = None) -> Any:
+        """Returns the arguments put together again, with something else in place of what is static if given."""
+        parts = zip(self.plan.where, (donated, kept, self.values if static is None else static), strict=True)
         leaves = {at: leaf for where, values in parts for at, leaf in zip(where, values, strict=True)}
-        return jax.tree.unflatten(self._plan.treedef, [leaves[at] for at in range(len(leaves))])
+        return jax.tree.unflatten(self.plan.treedef, [leaves[at] for at in range(len(leaves))])
 
 
 class _Rest:
@@ -141,3 +143,17 @@ def unpacked(result: Any) -> Any:
 
 def _is_value(leaf: Any) -> bool:
     return isinstance(leaf, ARRAYS) and not isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def unhashable(described: Sequence[Leaf], leaves: Sequence[Any], error: TypeError) -> TypeError:
+    """Returns the error for the static leaf that cannot be hashed, or the one given if there is none."""
+    for about, leaf in zip(described, leaves, strict=True):
+        try:
+            hash(leaf)
+        except TypeError:
+            if not isinstance(leaf, ARRAYS):
+                return TypeError(
+                    f"{keystr(about.path)} is no array, so it is static, but a {type(leaf).__name__} cannot be hashed; "
+                    "pass an array or something that can be hashed"
+                )
+    return error

@@ -1,18 +1,30 @@
-"""Which arguments of a compiled function give up their memory: booleans by position, by name and by leaf."""
+"""Which arguments of a compiled function give up their memory: booleans by position, by name and by leaf.
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+What is donated and cannot be used again is said by path, in the call that traces the function.
+"""
+
+import contextlib
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import keystr
+
+from ._leaves import Leaf
+from ._parameters import Parameters
+from ._shard import ARRAYS
+from ._spec import levels_inside, tracing
 
 
 class Donation:
     """Says of each leaf of a call whether it is donated.
 
     Args:
-        fn: The function, whose signature tells which keyword stands for which position.
+        parameters: The parameters of the function, which tell which keyword stands for which position.
         by_position: For each positional argument a boolean, a tree of booleans or a function from a leaf to a boolean.
         by_name: The same for arguments by name.
 
@@ -21,25 +33,26 @@ class Donation:
         ValueError: If an argument is given that the function does not take.
     """
 
-    def __init__(self, fn: Callable[..., Any], by_position: Any, by_name: Mapping[str, Any] | None) -> None:
+    def __init__(self, parameters: Parameters, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
         """Sorts what is given by parameter; see the class."""
-        self._by_position = _positions(by_position)
-        self._positional, named, takes = _parameters(fn)
+        self._by_position, self._parameters = _positions(by_position), parameters
+        positional, named = parameters.positional, parameters.named
         if by_name is not None and not isinstance(by_name, Mapping):
             raise TypeError(f"`donate_kwargs` goes from names to booleans, {by_name!r} does not.")
-        if len(self._by_position) > len(self._positional) and inspect.Parameter.VAR_POSITIONAL not in takes:
+        if len(self._by_position) > len(positional) and not parameters.any_position:
             raise ValueError(
-                f"`donate_args` has {len(self._by_position)} entries; the function takes {len(self._positional)} "
-                f"arguments by position: {', '.join(self._positional)}"
+                f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
+                f"arguments by position: {', '.join(positional)}"
             )
-        self._by_name = {**dict(zip(self._positional, self._by_position, strict=False)), **(by_name or {})}
+        self._by_name = {**dict(zip(positional, self._by_position, strict=False)), **(by_name or {})}
         unknown = [name for name in self._by_name if name not in named]
-        if unknown and inspect.Parameter.VAR_KEYWORD not in takes:
+        if unknown and not parameters.any_keyword:
             raise ValueError(f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
         given = jax.tree.leaves((self._by_position, self._by_name))
         for flag in given:
             _check_flag(flag)
         self._none = not any(given)
+        self._said: set[str] = set()
         self.depends_on_leaves = any(callable(flag) for flag in given)
 
     def flags(self, treedef: Any, leaves: Sequence[Any]) -> tuple[bool, ...]:
@@ -48,18 +61,26 @@ class Donation:
         if self._none:
             return tuple(flags)
         args, kwargs = jax.tree.unflatten(treedef, range(len(leaves)))
-        names = self._positional[len(self._by_position) :]
-        specs = [*self._by_position, *(self._by_name.get(name, False) for name in names)]
-        pairs = [
-            *zip(specs, args, strict=False),
-            *((self._by_name.get(name, False), value) for name, value in kwargs.items()),
-        ]
-        for spec, arg in pairs:
+        for at, (name, arg) in enumerate(self._parameters.arguments(args, kwargs)):
+            by_position = at < min(len(args), len(self._by_position))
+            spec = self._by_position[at] if by_position else self._by_name.get(name, False)
+            if isinstance(spec, bool | np.bool_) and spec and isinstance(arg, int):
+                self._check_array(name, leaves[arg])
             try:
                 jax.tree.map(lambda flag, part: _mark(flag, part, leaves, flags), spec, arg, is_leaf=_is_none)
             except ValueError as error:
                 raise ValueError(f"a tree of booleans for donation does not fit its argument: {error}") from None
         return tuple(flags)
+
+    def _check_array(self, name: str, leaf: Any) -> None:
+        """Warns, once for each argument, if a leaf that is donated as a whole argument is no array."""
+        if not isinstance(leaf, (*ARRAYS, jax.Ref)) and name not in self._said:
+            self._said.add(name)
+            warnings.warn(
+                f"argument {name!r}, of type {type(leaf).__name__}, is to be donated; only arrays have memory to give",
+                RuntimeWarning,
+                stacklevel=levels_inside(),
+            )
 
 
 def _mark(flag: Any, part: Any, leaves: Sequence[Any], flags: list[bool]) -> None:
@@ -86,14 +107,71 @@ def _positions(by_position: Any) -> tuple[Any, ...]:
     return tuple(by_position) if several else (by_position,)
 
 
-def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], set[Any]]:
-    """Returns the parameters of a function that can be given by position and those by name, and which kinds it has."""
-    kinds = inspect.Parameter
+class _Watch(threading.local):
+    """What happened since a function that donates was called in this thread."""
+
+    traced = False
+    staged = False
+    silence: Any = None
+
+
+watch = _Watch()
+
+
+def trace_donates(donated: Sequence[Any], results: Sequence[Any]) -> None:
+    """Notes that a function that donates was traced, and keeps JAX from saying without paths what will be said here.
+
+    Nothing is noted where the memory of the arguments is not the function's: if it is not compiled.
+    """
+    if getattr(jax.config, "jax_disable_jit", False):
+        return
+    watch.traced = True
+    given, made = (Counter((x.shape, x.dtype) for x in xs) for xs in (donated, results))
+    if given - made and not watch.staged:
+        watch.silence = warnings.catch_warnings()
+        watch.silence.__enter__()
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+
+
+def was_traced() -> bool:
+    """Tells whether a function that donates was traced since the last time, and lets JAX warn again."""
+    traced, watch.traced = watch.traced, False
+    if watch.silence is not None:
+        watch.silence.__exit__(None, None, None)
+        watch.silence = None
+    return traced
+
+
+@contextlib.contextmanager
+def only_staged() -> Iterator[None]:
+    """Leaves what is traced inside to JAX's own warnings, because there is no memory yet."""
+    before, watch.staged = watch.staged, True
     try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # some builtins have no signature
-        return [], [], {kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD}
-    of_kind = {name: one.kind for name, one in parameters.items()}
-    positional = [n for n, kind in of_kind.items() if kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    named = [n for n, kind in of_kind.items() if kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
-    return positional, named, set(of_kind.values())
+        yield
+    finally:
+        watch.staged = before
+        was_traced()
+
+
+def say_unused(donated: Sequence[Any], described: Sequence[Leaf], name: str) -> None:
+    """Warns if some of the memory that a function was given was not used again.
+
+    Args:
+        donated: The arrays given, after the call.
+        described: What is known of each.
+        name: What the function is called.
+    """
+    if tracing():  # the memory is that of the program around
+        return
+    left = [
+        f"{keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}"
+        for about, leaf in zip(described, donated, strict=True)
+        if isinstance(leaf, jax.Array) and not leaf.is_deleted()
+    ]
+    if left:
+        warnings.warn(
+            f"`{name}` is given memory that it cannot use again, because no result has the same shape, dtype and "
+            f"sharding or because it does not use the argument: {'; '.join(left)}",
+            RuntimeWarning,
+            stacklevel=levels_inside(),
+        )

@@ -14,12 +14,16 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 
 from ..named._axis import near_miss
-from ._call import Mixed, Plan, Token, packed, unpacked
+from ._call import Mixed, Plan, Token, packed, unhashable, unpacked
 from ._context import in_force
-from ._donate import Donation
+from ._donate import Donation, only_staged, say_unused, trace_donates, was_traced, watch
+from ._entry import Mappings, ResourceMappings, misplaced, placed_by
 from ._mapping import AxisMapping, ResourceMapping, current_mapping, normalised
-from ._shard import ARRAYS, described_leaves, placed, placed_leaves
+from ._parameters import Parameters
+from ._retrace import Traces
+from ._shard import placed_leaves
 from ._spec import ambient_mesh, levels_inside, needed_mesh
+from ._stages import NamedLowered, NamedTraced
 
 
 Args = ParamSpec("Args")
@@ -34,6 +38,7 @@ _REMEDIES = {
     "donate_argnames": "use `donate_args` or `donate_kwargs`",
     "in_shardings": "use `in_axis_resources`",
     "out_shardings": "use `out_axis_resources`",
+    "device": "put the arguments on it, as with `jax.device_put`",
 }
 _MOST_PLANS = 1024
 
@@ -45,50 +50,86 @@ class NamedJit(Generic[Args, R]):
         self,
         fn: Callable[Args, R],
         mapping: AxisMapping | None,
-        in_mapping: AxisMapping | None,
-        out_mapping: AxisMapping | None,
-        donation: Donation,
+        in_mappings: Mappings | None,
+        out_mappings: Mappings | None,
+        donation: tuple[Any, Any],
         options: Mapping[str, Any],
     ) -> None:
         """Wraps the function; see `named_jit`."""
         functools.update_wrapper(self, fn, updated=())
         self._fn: Callable[..., Any] = fn
+        self._parameters = Parameters(fn)
         self._mapping = mapping
-        self._in_mapping, self._out_mapping = in_mapping, out_mapping
-        self._donation = donation
+        self._in_mappings, self._out_mappings = in_mappings, out_mappings
+        if in_mappings is not None:
+            in_mappings.check_number(self._parameters)
+        self._donation = Donation(self._parameters, *donation)
         self._plans: dict[Any, Plan] = {}
 
         def traced(donated: tuple[Any, ...], kept: tuple[Any, ...], token: Token) -> Any:
             return self._traced(donated, kept, token)
 
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
+        self._traces = Traces(self._name, self._parameters)
         self._jitted: Any = jax.jit(traced, static_argnums=2, donate_argnums=0, **options)
 
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
         """Calls the function, compiled for these arguments; returns before the result is ready."""
-        result = self._jitted(*self._passed(args, kwargs))
-        return unpacked(result) if type(result) is Mixed else result
+        passed = self._passed(args, kwargs)
+        try:
+            result = self._donating(passed, args, kwargs) if passed[0] else self._jitted(*passed)
+        except ValueError as error:
+            caught = error
+        else:
+            return unpacked(result) if type(result) is Mixed else result
+        raise self._clearer(caught, passed, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds the function to an instance, as functions in classes are."""
         return self if instance is None else _Bound(self, instance)
 
-    def lower(self, *args: Any, **kwargs: Any) -> "NamedLowered":
+    def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:
         """Lowers the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
-        passed = self._passed(args, kwargs)
-        return NamedLowered(self._jitted.lower(*passed), self._passed, passed[2])
+        return NamedLowered(*self._staged(self._jitted.lower, args, kwargs))
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: Any, **kwargs: Any) -> NamedTraced:
         """Traces the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
-        return self._jitted.trace(*self._passed(args, kwargs))
+        return NamedTraced(*self._staged(self._jitted.trace, args, kwargs))
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result with a `jax.ShapeDtypeStruct` for each array; nothing is computed."""
-        return unpacked(self._jitted.eval_shape(*self._passed(args, kwargs)))
+        """Returns the result with a `jax.ShapeDtypeStruct` for each array; nothing is computed.
+
+        Where a mapping says how a result is sharded, it has that sharding, on the mesh in force.
+        """
+        result = unpacked(self._staged(self._jitted.eval_shape, args, kwargs)[0])
+        return result if ambient_mesh() is None else self._placed(result)
 
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
+        self._traces.forget()
         self._jitted.clear_cache()
+
+    @property
+    def trace_count(self) -> int:
+        """How many times the function was traced; one that is found again in the cache is not."""
+        return self._traces.count
+
+    def explain_retrace(self) -> str:
+        """Returns one line that says why the function was traced the last time.
+
+        It says what changed since the nearest of the earlier traces: the mapping in force, the mesh, a static value, a
+        shape or dtype, the structure of the arguments, or what is donated. The values of arrays are not in it. Calls
+        cost nothing for it: what a trace depends on is kept when it happens, for the last 32 of them.
+
+        Example:
+            >>> import axonym as nym
+            >>> double = nym.named_jit(lambda x: x * 2)
+            >>> for size in (8, 16):
+            ...     y = double(nym.ones({"batch": size}))
+            >>> double.explain_retrace()
+            '`<lambda>` has been traced 2 times; changed since the nearest earlier trace: x: float32[8] -> float32[16]'
+        """
+        return self._traces.explanation()
 
     def _passed(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Token]:
         """Returns what `jax.jit` gets: the donated arrays, the kept ones, and the token for the rest."""
@@ -96,39 +137,75 @@ class NamedJit(Generic[Args, R]):
         flags = self._donation.flags(treedef, leaves) if self._donation.depends_on_leaves else None
         key = (treedef, tuple(map(type, leaves)), flags)
         plan = self._plans.get(key) or self._planned(key, leaves, args, kwargs)
-        if self._in_mapping is not None:
-            mesh = needed_mesh("`named_jit` with `in_axis_resources`") if self._in_mapping else None
-            leaves = placed_leaves(leaves, plan.described, self._in_mapping, mesh)
+        if self._in_mappings is not None:
+            mesh = needed_mesh("`named_jit` with `in_axis_resources`") if self._in_mappings.shards else None
+            leaves = placed_leaves(leaves, plan.described, self._in_mappings.every, mesh)
         try:
             return plan.passed(leaves)
         except TypeError as error:
-            raise _unhashable({"args": args, "kwargs": kwargs}, error) from None
+            raise unhashable(self._parameters.leaves(args, kwargs), leaves, error) from None
 
     def _planned(self, key: Any, leaves: list[Any], args: Any, kwargs: Any) -> Plan:
         treedef, _, flags = key
         flags = self._donation.flags(treedef, leaves) if flags is None else flags
-        described = [] if self._in_mapping is None else described_leaves({"args": args, "kwargs": kwargs})
+        described = [] if self._in_mappings is None else self._in_mappings.arguments(self._parameters, args, kwargs)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
         self._plans[key] = plan = Plan(treedef, leaves, flags, described)
         return plan
 
+    def _donating(self, passed: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
+        """Calls the function with arguments that it may use the memory of, and says once what it did not use."""
+        try:
+            result = self._jitted(*passed)
+        finally:
+            traced = watch.traced and was_traced()
+        if traced:
+            described, where = self._parameters.leaves(args, kwargs), passed[2].plan.where[0]
+            say_unused(passed[0], [described[at] for at in where], self._name)
+        return result
+
+    def _clearer(self, error: ValueError, passed: tuple[Any, ...], args: Any, kwargs: Any) -> ValueError:
+        """Returns the error of a call, or one that says the same by path."""
+        described, call = self._parameters.leaves(args, kwargs), passed[2].joined(passed[0], passed[1])
+        clearer = misplaced(error, self._name, described, call, self._in_mappings)
+        if clearer is None:
+            return error
+        clearer.__cause__ = error
+        return clearer
+
+    def _staged(self, stage: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any, Token]:
+        """Returns a stage for arguments, how arguments are passed to it, and the token for these."""
+        passed = self._passed(args, kwargs)
+        with only_staged():
+            return stage(*passed), self._passed, passed[2]
+
     def _traced(self, donated: tuple[Any, ...], kept: tuple[Any, ...], token: Token) -> Any:
-        own = self._mapping if self._out_mapping is None else self._out_mapping
-        if own:
+        if self._mapping if self._out_mappings is None else self._out_mappings.shards:
             needed_mesh("`named_jit` with a mapping of its own")
         args, kwargs = token.joined(donated, kept)
-        with contextlib.nullcontext() if self._mapping is None else in_force(self._mapping):
+        stored = None if self._in_mappings is None else self._in_mappings.only
+        with contextlib.nullcontext() if self._mapping is None else in_force(self._mapping, stored):
             result = self._fn(*args, **kwargs)
-        mapping = current_mapping() if own is None else own
-        if mapping and ambient_mesh() is None:
+        result = packed(self._placed(result))
+        self._traces.record(donated, kept, token)
+        if donated:
+            trace_donates(donated, jax.tree.leaves(result))
+        return result
+
+    def _placed(self, result: Any) -> Any:
+        """Returns a result where the mappings for results say."""
+        other = current_mapping() if self._mapping is None else self._mapping
+        if other and (self._out_mappings is None or self._out_mappings.leaves_some) and ambient_mesh() is None:
             warnings.warn(
                 f"a mapping is in force where `{self._name}` is traced, but no mesh, so nothing is sharded; "
                 "use `jax.set_mesh`",
                 RuntimeWarning,
                 stacklevel=levels_inside(),
             )
-        return packed(result if mapping is None else placed(result, mapping))
+        if self._out_mappings is None:
+            return placed_by(result, other)
+        return self._out_mappings.results(result, other, self._name)
 
 
 class _Bound:
@@ -143,69 +220,14 @@ class _Bound:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._jitted(self._instance, *args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> "NamedLowered":
+    def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:
         return self._jitted.lower(self._instance, *args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: Any, **kwargs: Any) -> NamedTraced:
         return self._jitted.trace(self._instance, *args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         return self._jitted.eval_shape(self._instance, *args, **kwargs)
-
-
-def _unhashable(call: Any, error: TypeError) -> TypeError:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(call):
-        try:
-            hash(leaf)
-        except TypeError:
-            if not isinstance(leaf, ARRAYS):
-                return TypeError(
-                    f"{jax.tree_util.keystr(path)} is no array, so it is static, but a {type(leaf).__name__} "
-                    "cannot be hashed; pass an array or something that can be hashed"
-                )
-    return error
-
-
-class NamedLowered:
-    """A lowered function: everything that `jax.stages.Lowered` offers, compiled to a function of the same arguments."""
-
-    def __init__(self, lowered: Any, passed: Callable[[Any, Any], Any], token: Token) -> None:
-        """Keeps what JAX lowered, how arguments are passed to it, and what was static about them."""
-        self._lowered, self._passed, self._token = lowered, passed, token
-
-    def __getattr__(self, name: str) -> Any:
-        """Looks up everything else in `jax.stages.Lowered`."""
-        return getattr(self._lowered, name)
-
-    def compile(self, **options: Any) -> "NamedCompiled":
-        """Compiles it; options as for `jax.stages.Lowered.compile`."""
-        return NamedCompiled(self._lowered.compile(**options), self._passed, self._token)
-
-
-class NamedCompiled:
-    """A compiled function: everything that `jax.stages.Compiled` offers, called with the function's own arguments."""
-
-    def __init__(self, compiled: Any, passed: Callable[[Any, Any], Any], token: Token) -> None:
-        """Keeps what JAX compiled, how arguments are passed to it, and what is static about them."""
-        self._compiled, self._passed, self._token = compiled, passed, token
-
-    def __getattr__(self, name: str) -> Any:
-        """Looks up everything else in `jax.stages.Compiled`."""
-        return getattr(self._compiled, name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls it with arguments of the structure, shapes and static values that it was compiled for.
-
-        Raises:
-            TypeError: If the structure, a shape or a static value is another one.
-        """
-        donated, kept, token = self._passed(args, kwargs)
-        if token != self._token:
-            raise TypeError(
-                "The arguments have another structure, or other values that are no arrays, than those that this was "
-                "compiled for; `lower` and `compile` it for them as well."
-            )
-        return unpacked(self._compiled(donated, kept))
 
 
 @overload
@@ -213,8 +235,8 @@ def named_jit(
     fn: Callable[Args, R],
     axis_resources: ResourceMapping | None = None,
     *,
-    in_axis_resources: ResourceMapping | None = None,
-    out_axis_resources: ResourceMapping | None = None,
+    in_axis_resources: ResourceMappings | None = None,
+    out_axis_resources: ResourceMappings | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     **jit_options: Any,
@@ -224,8 +246,8 @@ def named_jit(
     fn: None = None,
     axis_resources: ResourceMapping | None = None,
     *,
-    in_axis_resources: ResourceMapping | None = None,
-    out_axis_resources: ResourceMapping | None = None,
+    in_axis_resources: ResourceMappings | None = None,
+    out_axis_resources: ResourceMappings | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     **jit_options: Any,
@@ -234,8 +256,8 @@ def named_jit(
     fn: Any = None,
     axis_resources: ResourceMapping | None = None,
     *,
-    in_axis_resources: ResourceMapping | None = None,
-    out_axis_resources: ResourceMapping | None = None,
+    in_axis_resources: ResourceMappings | None = None,
+    out_axis_resources: ResourceMappings | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
     **jit_options: Any,
@@ -248,21 +270,30 @@ def named_jit(
     Args:
         fn: The function.
         axis_resources: Mapping in force while the function is traced; the one in force at the call if None.
-        in_axis_resources: Mapping by which arguments are sharded on entry, wherever they are; as they are if None.
-        out_axis_resources: Mapping by which results are sharded; `axis_resources` if None.
+        in_axis_resources: Mapping by which arguments are sharded on entry, wherever they are; as they are if None. A
+            list or tuple has an entry for each argument by position, None for one that stays as it is; arguments that
+            only go by keyword stay as they are then.
+        out_axis_resources: Mapping by which results are sharded; `axis_resources` if None. A list or tuple has an entry
+            for each of several results, with None for `axis_resources`.
         donate_args: For each positional argument, whether its memory may be reused: a boolean, a tree of booleans or a
-            function from a leaf to a boolean.
+            function from a leaf to a boolean. Of an argument that is moved on entry, the moved copy is donated.
         donate_kwargs: The same by name, for arguments passed by keyword.
-        **jit_options: `keep_unused`, `backend`, `inline` and `compiler_options` of `jax.jit`.
+        **jit_options: `keep_unused`, `inline`, `compiler_options` and `backend` of `jax.jit`, which warns that the last
+            is deprecated.
 
     Returns:
-        A function of the same arguments, with `lower`, `trace`, `eval_shape` and `clear_cache`.
+        A function of the same arguments, with `lower`, `trace`, `eval_shape`, `clear_cache` and `explain_retrace`.
 
     Raises:
         TypeError: If another option of `jax.jit` is given, what is donated is not said by booleans or functions, or,
             when called, a static leaf cannot be hashed.
         ValueError: If the function lacks an argument that is to be donated, or, when called, if mappings are given and
-            no mesh is set, or an array cannot be sharded as they say.
+            no mesh is set, an array cannot be sharded as they say, an argument is on other devices than the mesh, or
+            the number of mappings is not that of the arguments or results.
+
+    Warns:
+        RuntimeWarning: If donated memory could not be used again, once for each trace, with the paths of the arrays; if
+            an argument that is donated is no array; or if there is a mapping in force and no mesh.
 
     Example:
         >>> import axonym as nym
@@ -294,9 +325,9 @@ def named_jit(
     return NamedJit(
         fn,
         None if axis_resources is None else normalised(axis_resources),
-        None if in_axis_resources is None else normalised(in_axis_resources),
-        None if out_axis_resources is None else normalised(out_axis_resources),
-        Donation(fn, donate_args, donate_kwargs),
+        None if in_axis_resources is None else Mappings(in_axis_resources),
+        None if out_axis_resources is None else Mappings(out_axis_resources),
+        (donate_args, donate_kwargs),
         jit_options,
     )
 
@@ -316,12 +347,18 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
     steps, and each layer gathers its own parameters when it uses them. It is `named_jit` with `parameter_mapping` for
     arguments and results and `compute_mapping` in force inside.
 
+    A layer takes each parameter from where `parameter_mapping` has it, and its gradient goes back to there: a
+    reduce-scatter where the compiler has one. To gather all parameters once instead, do so and call the layers inside
+    `with axis_mapping(compute_mapping)`, which takes parameters as they are.
+
     Args:
         fn: The function; left out, a decorator is returned.
         parameter_mapping: Mapping of arguments and results. It holds for the batch as well, so map its axis here too;
-            no argument can have two axes on one mesh axis, as a batch of embeddings would.
+            no argument can have two axes on one mesh axis. For a batch of embeddings, which would, give
+            `in_axis_resources=(parameter_mapping, compute_mapping)` as well, an entry for each argument.
         compute_mapping: Mapping in force while the function is traced.
-        **options: `donate_args`, `donate_kwargs` and the other options of `named_jit`.
+        **options: The other options of `named_jit`; `in_axis_resources` and `out_axis_resources` in place of
+            `parameter_mapping` where arguments or results differ.
 
     Returns:
         What `named_jit` returns.
@@ -345,6 +382,5 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
         fn, parameter_mapping, compute_mapping = None, *(given if len(given) == 2 else (None, None))
     if parameter_mapping is None or compute_mapping is None:
         raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
-    return named_jit(
-        fn, compute_mapping, in_axis_resources=parameter_mapping, out_axis_resources=parameter_mapping, **options
-    )
+    mappings = {"in_axis_resources": parameter_mapping, "out_axis_resources": parameter_mapping}
+    return named_jit(fn, compute_mapping, **{**mappings, **options})

@@ -1,5 +1,7 @@
 """Donation: which arguments of a compiled function give up their memory."""
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -193,4 +195,83 @@ def test_a_tree_that_does_not_fit_is_an_error(call):
 
 
 def test_a_function_without_a_signature_takes_anything():
-    assert nym.named_jit(max, donate_args=(False, True), donate_kwargs={"key": False})(1, 2) == 2
+    assert nym.named_jit(max, donate_args=(False, False), donate_kwargs={"key": False})(1, 2) == 2
+
+
+def half_used(state, x):
+    return {"w": state["w"] + x}
+
+
+def of_sizes(**sizes):
+    return {name: nym.ones({"i": size}) for name, size in sizes.items()}
+
+
+def caught(fn, *args) -> list[tuple[type, str]]:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fn(*args)
+    return [(one.category, str(one.message)) for one in said]
+
+
+@pytest.mark.parametrize("kind", ["none", "auto", "explicit"])
+def test_memory_that_is_not_used_again_is_named_once_for_each_trace(request, kind):
+    mesh = None if kind == "none" else request.getfixturevalue(f"{kind}_mesh")
+    fn = nym.named_jit(half_used, donate_args=(True,))
+    start = (
+        "`half_used` is given memory that it cannot use again, because no result has the same shape, dtype and "
+        "sharding or because it does not use the argument: "
+    )
+    with jax.set_mesh(mesh):
+        given = of_sizes(w=8, moment=8, scale=5)
+        said = caught(fn, given, np.float32(1))
+        assert said == [(RuntimeWarning, start + "state['moment'], float32[8]; state['scale'], float32[5]")]
+        assert gone(given) == [False, False, True]
+        assert caught(fn, of_sizes(w=8, moment=8, scale=5), np.float32(1)) == []
+        said = caught(fn, of_sizes(w=6, moment=8, scale=6), np.float32(1))
+        assert said == [(RuntimeWarning, start + "state['moment'], float32[8]; state['scale'], float32[6]")]
+        assert caught(fn, of_sizes(w=7), np.float32(1)) == []
+
+
+def test_the_warning_points_to_the_call_and_leaves_the_filters_as_they_were():
+    fn, filters = nym.named_jit(half_used, donate_args=(True,)), list(warnings.filters)
+    with pytest.warns(RuntimeWarning, match="memory that it cannot use again") as said:
+        fn(of_sizes(w=2, other=3), np.float32(1))
+    assert said[0].filename == __file__
+    assert warnings.filters == filters
+    with pytest.warns(UserWarning, match="Some donated buffers were not usable"):
+        jax.jit(lambda x: x.sum(), donate_argnums=0)(jnp.ones(5))
+
+
+def test_nothing_is_said_of_memory_inside_another_function():
+    fn = nym.named_jit(half_used, donate_args=(True,))
+    given = of_sizes(w=2, other=3)
+    assert caught(jax.jit(lambda state: fn(state, np.float32(1))), given) == []
+    with jax.disable_jit():
+        assert caught(fn, given, np.float32(1)) == []
+    assert gone(given) == [False, False]
+
+
+def test_an_argument_that_is_no_array_has_nothing_to_donate():
+    fn = nym.named_jit(step, donate_args=(False, True))
+    text = "argument 'x', of type int, is to be donated; only arrays have memory to give"
+    assert caught(fn, state(), 3) == [(RuntimeWarning, text)]
+    assert caught(fn, state(), 4) == []
+    assert caught(nym.named_jit(step, donate_args=(whole(True),)), state(), 3) == []
+    assert caught(nym.named_jit(lambda empty: empty, donate_args=(True,)), ()) == []
+
+
+def test_what_is_moved_on_entry_gives_up_its_copy(mesh):
+    """The array that the caller has is left as it is, or deleted if the copy shares its memory; never overwritten."""
+    for mapping in ({"i": "data"}, {}):
+        fn = nym.named_jit(lambda x: x + 1, in_axis_resources=mapping, donate_args=(True,))
+        numpy = np.ones(8, np.float32)
+        given = nym.named(jax.device_put(numpy, mesh.devices[0, 0]), "i")
+        now = fn(given)
+        if not given.array.is_deleted():
+            np.testing.assert_array_equal(np.asarray(given.array), np.ones(8))
+        for _ in range(2):
+            before, now = now, fn(now)
+            assert gone(before) == [True]
+        np.testing.assert_array_equal(np.asarray(now), np.full(8, 4.0))
+        assert fn(nym.NamedArray(numpy, "i")).shape == (8,)
+        np.testing.assert_array_equal(numpy, np.ones(8))

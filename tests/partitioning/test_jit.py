@@ -228,6 +228,7 @@ def test_what_is_no_function_is_an_error(wrong):
         ("out_shardings", "use `out_axis_resources`"),
         ("donate_arg", "did you mean 'donate_args'?"),
         ("axis_resource", "did you mean 'axis_resources'?"),
+        ("device", "put the arguments on it, as with `jax.device_put`"),
         ("nothing_like_it", "it takes axis_resources, backend, compiler_options, donate_args, donate_kwargs, "),
     ],
 )
@@ -247,61 +248,10 @@ def test_options_of_jit_are_passed_on():
         nym.named_jit(lambda x: x * 2, compiler_options={"no_such_flag": True})(jnp.ones(2))
 
 
-SHAPE = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), np.float32), NAMES)
-
-
-@nym.named_jit(axis_resources=ROWS, in_axis_resources=ROWS)
-def applied(x, act, *, scale=2.0):
-    return {"y": act(x) * scale, "text": "text"}
-
-
-def test_ahead_of_time(mesh):
-    lowered = applied.lower(SHAPE, nym.negative, scale=3.0)
-    assert "stablehlo.negate" in lowered.as_text()
-    compiled = lowered.compile()
-    assert compiled.memory_analysis().argument_size_in_bytes == VALUES.nbytes // 4
-    result = compiled(array(), nym.negative, scale=3.0)
-    np.testing.assert_array_equal(np.asarray(result["y"]), -3 * VALUES)
-    assert lies(result["y"], "data", None)
-    assert result["text"] == "text"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda fn: fn(array(), nym.exp, scale=3.0),
-        lambda fn: fn(array(), nym.negative, scale=2.0),
-        lambda fn: fn(array(), nym.negative),
-        lambda fn: fn(nym.NamedArray(VALUES, ("batch", "pos")), nym.negative, scale=3.0),
-        lambda fn: fn(x=array(), act=nym.negative, scale=3.0),
-    ],
-    ids=["static argument", "static keyword", "left out", "names", "by keyword"],
-)
-def test_a_compiled_function_is_for_one_structure_and_its_static_values(mesh, call):
-    compiled = applied.lower(SHAPE, nym.negative, scale=3.0).compile()
-    with pytest.raises(TypeError, match="The arguments have another structure, or other values that are no arrays"):
-        call(compiled)
-    with pytest.raises(TypeError, match=r"compiled with float32.* and called with float32"):
-        compiled(nym.NamedArray(np.ones((16, 4), np.float32), NAMES), nym.negative, scale=3.0)
-
-
-def test_shapes_are_enough_to_trace(mesh):
-    for shape in (SHAPE, nym.shard(SHAPE, COLUMNS), array()):
-        result = applied.eval_shape(shape, nym.negative)
-        assert result["text"] == "text"
-        assert (result["y"].names, result["y"].array.shape) == (NAMES, (8, 4))
-        traced = applied.trace(shape, nym.negative, scale=1)
-        assert traced.jaxpr.in_avals[0].shape == (8, 4)
-        assert traced.lower(lowering_platforms=("tpu",)).as_text()
-
-
-@pytest.mark.parametrize("kind", ["auto", "explicit"])
-def test_an_abstract_mesh_is_enough_to_trace_and_lower(kind):
-    mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types=kind).abstract_mesh
-    with jax.sharding.use_abstract_mesh(mesh):
-        text = applied.trace(SHAPE, nym.negative).lower(lowering_platforms=("cpu",)).as_text()
-        assert applied.eval_shape(SHAPE, nym.negative)["y"].shape == (8, 4)
-    assert '%arg0: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}' in text
+def test_a_backend_is_passed_on_with_the_warning_of_jax():
+    with pytest.warns(DeprecationWarning, match="backend and device argument on jit is deprecated"):
+        fn = nym.named_jit(lambda x: x * 2, backend="cpu")
+    assert fn(np.ones(2, np.float32)).device == jax.local_devices(backend="cpu")[0]
 
 
 def test_clear_cache_forgets_what_was_traced():

@@ -1,0 +1,276 @@
+"""Why a function was traced again, in one line: each cause with exactly one trace more, and what causes none."""
+
+import functools
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+class Model(eqx.Module):
+    weight: nym.NamedArray
+    bias: jax.Array | None = None
+    act: object = nym.tanh
+    rate: float = 0.1
+    name: str = eqx.field(static=True, default="first")
+    parts: tuple = ()
+
+
+def array(rows=8, names=("batch", "embed"), dtype=np.float32):
+    return nym.NamedArray(np.ones((rows, 4), dtype), names)
+
+
+def model(**changes):
+    return Model(**{"weight": array(), **changes})
+
+
+def step(model, x, *, scale=1.0):
+    return x
+
+
+def another():
+    return lambda x: x
+
+
+def changes(first, *later, options=None) -> list[str]:
+    """Calls a function with some arguments and then with others; returns what is said to have changed."""
+    fn = nym.named_jit(step, **(options or {}))
+    call(fn, first)
+    said = []
+    for arguments in later:
+        before = fn.trace_count
+        call(fn, arguments)
+        assert fn.trace_count == before + 1
+        call(fn, arguments)
+        assert fn.trace_count == before + 1
+        start = f"`step` has been traced {before + 1} times; changed since the nearest earlier trace: "
+        assert fn.explain_retrace().startswith(start)
+        said.append(fn.explain_retrace().removeprefix(start))
+    return said
+
+
+def call(fn, arguments):
+    args, kwargs = arguments
+    return fn(*args, **kwargs)
+
+
+def given(*args, **kwargs):
+    return args, kwargs
+
+
+def test_the_first_trace_and_none():
+    fn = nym.named_jit(step)
+    assert fn.explain_retrace() == "`step` has not been traced yet"
+    for _ in range(2):
+        fn(model(), array())
+        assert fn.explain_retrace() == "`step` has been traced once; that was its first trace"
+
+
+ARGUMENTS = {
+    "shape": (given(model(), array(16)), "x: float32[8, 4] -> float32[16, 4]"),
+    "dtype": (given(model(), array(dtype=np.int32)), "x: float32[8, 4] -> int32[8, 4]"),
+    "names": (given(model(), array(names=("pos", "embed"))), "x: axes (batch, embed) -> (pos, embed)"),
+    "named or plain": (
+        given(model(), array().array),
+        "x: float32[8, 4] with axes (batch, embed) -> float32[8, 4]",
+    ),
+    "static leaf": (given(model(rate=0.2), array()), "model.rate: 0.1 -> 0.2"),
+    "type of a static leaf": (given(model(rate=1), array()), "model.rate: 0.1 -> 1"),
+    "function": (given(model(act=nym.exp), array()), "model.act: tanh -> exp"),
+    "static field": (given(model(name="second"), array()), "model.name: 'first' -> 'second'"),
+    "long value": (given(model(name="x" * 99), array()), f"model.name: 'first' -> '{'x' * 36}..."),
+    "array for none": (given(model(bias=np.ones(3)), array()), "model.bias: None -> float32[3]"),
+    "part more": (given(model(parts=(nym.tanh, 2)), array()), "model.parts[0]: nothing -> tanh; model.parts[1]: noth"),
+    "another type": (given(model(parts=[]), array()), "model.parts: a tuple -> a list"),
+    "another model": (given({"weight": array()}, array()), "model: a Model -> a dict"),
+    "static for array": (given(model(), 3), "x: float32[8, 4] with axes (batch, embed) -> 3"),
+    "argument more": (given(model(), array(), scale=2.0), "scale: nothing -> 2.0"),
+    "by keyword": (given(model(), x=array()), "x: passed by position -> by keyword"),
+    "partial": (given(model(act=functools.partial(jnp.add, jnp.ones(3))), array()), "model.act: tanh -> a partial"),
+    "two": (given(model(rate=0.2), array(16)), "model.rate: 0.1 -> 0.2; x: float32[8, 4] -> float32[16, 4]"),
+}
+
+
+@pytest.mark.parametrize("cause", ARGUMENTS)
+def test_a_change_of_the_arguments_is_said_by_path(cause):
+    arguments, text = ARGUMENTS[cause]
+    (said,) = changes(given(model(), array()), arguments)
+    assert said == text or (len(said) > len(text) and said.startswith(text))
+
+
+def test_values_that_look_alike_are_said_to_be_others():
+    first, second = another(), another()
+    assert changes(given(model(act=first), array()), given(model(act=second), array())) == [
+        "model.act: <lambda> -> another <lambda>"
+    ]
+
+
+def test_the_nearest_of_the_earlier_traces_counts():
+    said = changes(
+        given(model(), array(8)),
+        given(model(rate=0.2), array(16)),
+        given(model(rate=0.2), array(24)),
+        given(model(), array(32)),
+    )
+    assert said[1:] == ["x: float32[16, 4] -> float32[24, 4]", "x: float32[8, 4] -> float32[32, 4]"]
+
+
+def test_of_many_changes_some_are_said():
+    (said,) = changes(given({i: i for i in range(9)}, 1), given({i: i + 1 for i in range(9)}, 1))
+    assert said == "; ".join(f"model[{i}]: {i} -> {i + 1}" for i in range(5)) + ", and 4 more"
+
+
+def test_a_weak_type_is_told():
+    (said,) = changes(given(model(), jnp.ones(3)), given(model(), jnp.full(3, 1.0)))
+    assert said == "x: float32[3] -> weak float32[3]"
+
+
+def test_what_is_donated_is_told():
+    donate = [False]
+    options = {"donate_args": (False, lambda leaf: donate[0])}
+    fn = nym.named_jit(step, **options)
+    for donate[0] in (False, True, False, True):
+        fn(model(), nym.ones({"batch": 8}))
+    text = "`step` has been traced 2 times; changed since the nearest earlier trace: x: donated"
+    assert fn.explain_retrace() == text
+
+
+def test_a_changed_mapping_is_told_entry_by_entry(mesh):
+    fn, x = nym.named_jit(step), array()
+    seen = []
+    for mapping in (
+        {"batch": "data"},
+        {"batch": ("data", "model")},
+        {"batch": "data"},
+        {"embed": "model", "batch": "data"},
+        nym.AxisMapping({"batch": "data"}, uneven="replicate"),
+        {"batch": ("data", "model")},
+    ):
+        with nym.axis_mapping(mapping):
+            fn(1, x)
+            seen.append((fn.trace_count, fn.explain_retrace().partition("trace: ")[2]))
+    changed = "mapping in force: 'batch': 'data' -> ('data', 'model')"
+    uneven = "mapping in force: uneven: 'error' -> 'replicate'"
+    assert seen == [
+        (1, ""),
+        (2, changed),
+        (2, changed),
+        (3, "mapping in force: 'embed': None -> 'model'"),
+        (4, uneven),
+        (4, uneven),
+    ]
+    fn(1, x)
+    assert fn.explain_retrace().endswith("mapping in force: {'batch': 'data'} -> none")
+
+
+def test_a_changed_mesh_is_told(auto_mesh, explicit_mesh):
+    fn, x = nym.named_jit(step), np.ones(8, np.float32)
+    other = jax.sharding.Mesh(auto_mesh.devices.reshape(8), "data")
+    reordered = jax.sharding.Mesh(auto_mesh.devices[::-1], auto_mesh.axis_names)
+    seen = []
+    for mesh in (None, auto_mesh, explicit_mesh, other, reordered):
+        with jax.set_mesh(mesh):
+            fn(1, x)
+            seen.append((fn.trace_count, fn.explain_retrace().partition("trace: ")[2]))
+    assert seen[1:3] == [
+        (2, "mesh: none -> (data: 4, model: 2) Auto"),
+        (3, "mesh: (data: 4, model: 2) Auto -> (data: 4, model: 2) Explicit"),
+    ]
+    assert seen[3][0] == 4
+    assert seen[3][1].endswith(" -> (data: 8) Auto")
+    assert seen[4] == seen[3], "what is traced does not depend on the order of the devices"
+
+
+def test_the_sharding_is_part_of_the_type_on_explicit_meshes(explicit_mesh):
+    with jax.set_mesh(explicit_mesh):
+        first, second = (nym.shard(array(), mapping) for mapping in ({"batch": "data"}, {"batch": ("data", "model")}))
+        assert changes(given(1, first), given(1, second)) == ["x: float32[8@data, 4] -> float32[8@data+model, 4]"]
+
+
+def test_where_an_array_is_can_be_part_of_its_type_on_auto_meshes(auto_mesh):
+    x = nym.named(np.ones(8, np.float32), "i")
+    with jax.set_mesh(auto_mesh):
+        text = "x: float32[8] on no mesh -> float32[8] on the mesh (data: 4, model: 2) Auto"
+        assert changes(given(1, x), given(1, nym.shard(x, {"i": "data"}))) == [text]
+
+
+def test_a_setting_of_jax_is_told():
+    fn = nym.named_jit(step)
+    fn(1, array())
+    with jax.default_matmul_precision("highest"):
+        fn(1, array())
+    assert fn.explain_retrace().endswith("trace: JAX's setting `jax_default_matmul_precision`: None -> highest")
+
+
+def test_what_cannot_be_seen_is_not_guessed():
+    fn, context = nym.named_jit(step), jax.make_user_context()
+    fn(1, array())
+    with context("other"):
+        fn(1, array())
+    text = "nothing that Axonym sees changed: a setting of JAX did, or JAX's caches were cleared"
+    assert fn.explain_retrace() == f"`step` has been traced 2 times; {text}"
+
+
+def test_a_cleared_cache_is_told():
+    fn = nym.named_jit(step)
+    fn(1, array())
+    fn.clear_cache()
+    fn(1, array())
+    assert fn.explain_retrace() == "`step` has been traced 2 times; `clear_cache` made it forget its traces"
+
+
+class Counter(eqx.Module):
+    count: jax.Array
+
+    @nym.named_jit
+    def added(self, n):
+        return self.count + n
+
+
+def test_methods_tell_too():
+    for size in (2, 3):
+        counter = Counter(jnp.zeros(size))
+        counter.added(1.0)
+    text = "changed since the nearest earlier trace: self.count: float32[2] -> float32[3]"
+    assert counter.added.explain_retrace().endswith(text)
+    assert counter.added.trace_count == 2
+
+
+def test_stages_share_the_traces():
+    fn = nym.named_jit(step)
+    shape = jax.ShapeDtypeStruct((3,), np.float32)
+    fn.lower(1, shape)
+    fn.eval_shape(1, shape)
+    fn.trace(1, shape)
+    fn(1, np.ones(3, np.float32))
+    assert fn.trace_count == 1
+
+
+def test_a_trace_that_failed_does_not_count():
+    def fn(x):
+        if x.shape == (8,):
+            raise ValueError("too large")
+        return x
+
+    jitted = nym.named_jit(fn)
+    jitted(jnp.ones(4))
+    with pytest.raises(ValueError, match="too large"):
+        jitted(jnp.ones(8))
+    assert jitted.trace_count == 1
+
+
+def test_no_values_and_no_addresses_are_said():
+    class Thing:
+        pass
+
+    said = changes(
+        given(model(), jnp.full(3, 7.25)),
+        given(model(act=Thing()), jnp.full(4, 7.25)),
+        given(model(act=functools.partial(jnp.add, jnp.full(3, 7.25))), jnp.full(4, 7.25)),
+    )
+    assert not re.search(r"7\.25|0x", " ".join(said))
