@@ -355,6 +355,7 @@ from .partitioning import (
     shard as shard,
     shard_map as shard_map,
     shard_with_axis_mapping as shard_with_axis_mapping,
+    sharded_optimizer as sharded_optimizer,
     sharding_for_axis as sharding_for_axis,
 )
 

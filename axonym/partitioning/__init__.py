@@ -39,3 +39,7 @@ from ._stages import (
     NamedLowered as NamedLowered,
     NamedTraced as NamedTraced,
 )
+from ._train_state import (
+    Optimizer as Optimizer,
+    sharded_optimizer as sharded_optimizer,
+)
