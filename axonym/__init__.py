@@ -338,6 +338,7 @@ from .named._transforms import (
 )
 from .partitioning import (
     AxisMapping as AxisMapping,
+    Explanation as Explanation,
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,
     ResourceMappings as ResourceMappings,
@@ -346,10 +347,13 @@ from .partitioning import (
     axis_mapping as axis_mapping,
     current_mapping as current_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
+    explain as explain,
     fsdp as fsdp,
+    infer_resource_partitions as infer_resource_partitions,
     named_jit as named_jit,
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,
+    pspec_for as pspec_for,
     pspec_for_axis as pspec_for_axis,
     round_axis_for_partitioning as round_axis_for_partitioning,
     shard as shard,

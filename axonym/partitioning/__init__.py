@@ -4,6 +4,18 @@ from ._context import axis_mapping as axis_mapping
 from ._entry import (
     ResourceMappings as ResourceMappings,
 )
+from ._explain import (
+    explain as explain,
+)
+from ._explanation import (
+    AxisExplanation as AxisExplanation,
+    Explanation as Explanation,
+    LeafExplanation as LeafExplanation,
+)
+from ._infer import (
+    infer_resource_partitions as infer_resource_partitions,
+    pspec_for as pspec_for,
+)
 from ._jit import (
     NamedJit as NamedJit,
     fsdp as fsdp,

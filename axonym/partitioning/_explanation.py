@@ -1,0 +1,303 @@
+"""What `explain` returns: where each axis of each array goes and why, with totals, as text, HTML and plain values."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from jax.sharding import PartitionSpec as P
+
+from ..named._axis import listed
+from ._table import Note, Row, Table, as_html, as_text, human_bytes
+
+
+Decision: TypeAlias = Literal[
+    "mapping",
+    "rule",
+    "sharding",
+    "not in the mapping",
+    "None",
+    "uneven",
+    "size 1",
+    "manual",
+    "no rule",
+    "no mapping",
+    "refused",
+]
+"""What decided about an axis."""
+
+_MOST_LEAVES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class AxisExplanation:
+    """Where an axis of an array goes, and what decided that.
+
+    Attributes:
+        name: Its name, None for an axis of a plain array.
+        size: Its size.
+        mesh_axes: The mesh axes it is divided over, none if it is whole.
+        parts: Into how many parts it is divided.
+        decision: What decided: `"mapping"`, `"rule"` (the fallback rule), `"sharding"` (the array's own), or for an
+            axis that stays whole `"not in the mapping"`, `"None"` (so mapped), `"uneven"`, `"manual"` (its mesh axes
+            are Manual here), `"no rule"` (for plain arrays) or `"no mapping"`; `"size 1"` if its mesh axes have but
+            one device, `"refused"` if `shard` raises an error because of it.
+        why: The same in words.
+        near_miss: A name in the mapping that was perhaps meant.
+
+    Example:
+        >>> import axonym as nym
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> nym.explain(nym.ones({"batch": 8}), {"batch": "data"}, mesh).leaves[0].axes[0]
+        AxisExplanation(name='batch', size=8, mesh_axes=('data',), parts=4, decision='mapping', \
+why="'batch': 'data'", near_miss=None)
+    """
+
+    name: str | None
+    size: int
+    mesh_axes: tuple[str, ...]
+    parts: int
+    decision: Decision
+    why: str
+    near_miss: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafExplanation:
+    """Where an array of a tree goes, axis by axis, and what that costs.
+
+    Attributes:
+        path: Its key path.
+        dtype: Its element type.
+        shape: Its shape.
+        kind: `"named"`, `"field"` (plain, its axes declared with `axonym.field`) or `"plain"`.
+        axes: What becomes of each axis.
+        spec: The spec it gets, one entry for each axis; None if `shard` refuses it.
+        bytes: Its size.
+        bytes_per_device: What each device holds of it; all of it if nothing divides it.
+        replicated_bytes: What all devices together hold of it beyond one copy.
+        now: Where it lies now, if that is somewhere else.
+        error: The error that `shard` raises because of it.
+
+    Example:
+        >>> import axonym as nym
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> leaf = nym.explain(nym.ones({"batch": 8}), {"batch": "data"}, mesh).leaves[0]
+        >>> leaf.spec, leaf.bytes, leaf.bytes_per_device, leaf.replicated_bytes
+        (P('data',), 32, 8, 32)
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: Literal["named", "field", "plain"]
+    axes: tuple[AxisExplanation, ...]
+    spec: P | None
+    bytes: int
+    bytes_per_device: int
+    replicated_bytes: int
+    now: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """Where the arrays of a tree go and why: printed, a table; in a notebook, one as HTML.
+
+    Attributes:
+        leaves: What is said of each array, in the order of the tree.
+        mesh: The sizes of the mesh axes; empty if no array lies on a mesh and none is given.
+        mapping: What the mapping says, None if there is none.
+        options: What else the mapping says: its fallback rule, and what becomes of uneven axes.
+        devices: The number of devices; those that differ in Manual mesh axes alone count once.
+        bytes: The size of all arrays.
+        bytes_per_device: What the fullest device holds.
+        replicated_bytes: What all devices together hold beyond one copy of each array.
+        unused_entries: The entries of the mapping for names that no array has.
+        unknown_entries: The entries that name a mesh axis which the mesh does not have, and these mesh axes.
+        unused_mesh_axes: The mesh axes over which no array is divided.
+
+    Example:
+        >>> import axonym as nym
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> found = nym.explain(nym.ones({"batch": 8}), {"batch": "data", "mlp": "model"}, mesh)
+        >>> found.problems, found.unused_entries, found.unused_mesh_axes
+        ((), {'mlp': ('model',)}, ('model',))
+    """
+
+    leaves: tuple[LeafExplanation, ...]
+    mesh: Mapping[str, int]
+    mapping: Mapping[str, tuple[str, ...]] | None
+    devices: int
+    bytes: int
+    bytes_per_device: int
+    replicated_bytes: int
+    options: Mapping[str, str] = field(default_factory=dict)
+    unused_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unknown_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unused_mesh_axes: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[LeafExplanation, ...]:
+        """The leaves that `shard` refuses, each with its `error`."""
+        return tuple(leaf for leaf in self.leaves if leaf.error is not None)
+
+    @property
+    def near_misses(self) -> Mapping[str, str]:
+        """The names of axes that are not in the mapping, and for each a name in it that was perhaps meant."""
+        axes = [axis for leaf in self.leaves for axis in leaf.axes]
+        return {axis.name: axis.near_miss for axis in axes if axis.name is not None and axis.near_miss is not None}
+
+    @property
+    def share(self) -> float:
+        """What the fullest device holds, as a share of all: 1 if nothing is divided, 1/devices if everything is."""
+        return self.bytes_per_device / self.bytes if self.bytes else 0.0
+
+    def table(self, limit: int | None = _MOST_LEAVES) -> str:
+        """Returns the table as text, at most 120 columns wide.
+
+        Args:
+            limit: How many leaves are shown; all of them if None. Totals and problems are always of all leaves.
+
+        Raises:
+            ValueError: If the limit is negative.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"`limit` is the number of leaves to show, or None for all; it was {limit}.")
+        return as_text(_table(self, limit))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
+        return {
+            "mesh": dict(self.mesh),
+            "devices": self.devices,
+            "mapping": None if self.mapping is None else _plain(self.mapping),
+            "options": dict(self.options),
+            "leaves": [_plain_leaf(leaf) for leaf in self.leaves],
+            "bytes": self.bytes,
+            "bytes_per_device": self.bytes_per_device,
+            "replicated_bytes": self.replicated_bytes,
+            "share": self.share,
+            "problems": {leaf.path: leaf.error for leaf in self.problems},
+            "near_misses": dict(sorted(self.near_misses.items())),
+            "unused_entries": _plain(self.unused_entries),
+            "unknown_entries": _plain(self.unknown_entries),
+            "unused_mesh_axes": list(self.unused_mesh_axes),
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Returns the same as JSON, with sorted keys.
+
+        Args:
+            indent: By how much levels are indented; None puts everything on one line.
+        """
+        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
+
+    def __str__(self) -> str:
+        """Shows the table of the first leaves."""
+        return self.table()
+
+    def __repr__(self) -> str:
+        """Shows the table of the first leaves."""
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        """Shows the table in a notebook, in its colours."""
+        return as_html(_table(self, _MOST_LEAVES))
+
+
+def _plain(entries: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    return {name: list(axes) for name, axes in sorted(entries.items())}
+
+
+def _plain_leaf(leaf: LeafExplanation) -> dict[str, Any]:
+    axes = [
+        {
+            "name": axis.name,
+            "size": axis.size,
+            "mesh_axes": list(axis.mesh_axes),
+            "parts": axis.parts,
+            "decision": axis.decision,
+            "why": axis.why,
+            "near_miss": axis.near_miss,
+        }
+        for axis in leaf.axes
+    ]
+    return {
+        "path": leaf.path,
+        "dtype": leaf.dtype,
+        "shape": list(leaf.shape),
+        "kind": leaf.kind,
+        "axes": axes,
+        "spec": None if leaf.spec is None else [axis["mesh_axes"] for axis in axes],
+        "bytes": leaf.bytes,
+        "bytes_per_device": leaf.bytes_per_device,
+        "replicated_bytes": leaf.replicated_bytes,
+        "now": leaf.now,
+        "error": leaf.error,
+    }
+
+
+def entry_shown(name: str, axes: tuple[str, ...]) -> str:
+    """Returns an entry of a mapping as it is written."""
+    return f"{name!r}: {(axes[0] if len(axes) == 1 else axes)!r}"
+
+
+def _table(of: Explanation, limit: int | None) -> Table:
+    """Returns what is shown of an explanation: its first leaves, and totals and notes of all."""
+    shown = of.leaves[:limit]
+    where = "each device" if of.mapping is not None else "the fullest device"
+    count = f"{len(of.leaves)} array{'s' if len(of.leaves) != 1 else ''}"
+    return Table(
+        title=_title(of),
+        rows=[Row(*_label(leaf), *_costs(leaf), [*map(_cells, leaf.axes)], leaf.error is not None) for leaf in shown],
+        more=len(of.leaves) - len(shown),
+        total=Row(f"{count}, {of.share:.1%} on {where}", "", *_costs(of), []),
+        notes=list(_notes(of)),
+    )
+
+
+def _title(of: Explanation) -> str:
+    devices = f"{of.devices} device{'s' if of.devices != 1 else ''}"
+    if of.mesh and of.devices != math.prod(of.mesh.values()):
+        devices += " beside the Manual mesh axes"
+    mesh = f"mesh {listed(tuple(of.mesh), tuple(of.mesh.values()))}, {devices}" if of.mesh else f"no mesh, {devices}"
+    if of.mapping is None:
+        return f"{mesh}; no mapping, so these are the arrays' own shardings"
+    options = "".join(f", {key}={value}" for key, value in of.options.items())
+    return f"{mesh}; mapping {{{', '.join(entry_shown(*entry) for entry in of.mapping.items())}}}{options}"
+
+
+def _label(leaf: LeafExplanation) -> tuple[str, str]:
+    kind = {"named": "", "field": ", field(axis_names=...)", "plain": ", plain"}[leaf.kind]
+    now = "" if leaf.now is None else f"; now {leaf.now}"
+    return leaf.path or "(the array itself)", f"{leaf.dtype}{kind}{now}"
+
+
+def _costs(of: LeafExplanation | Explanation) -> tuple[str, str, str]:
+    return human_bytes(of.bytes), human_bytes(of.bytes_per_device), human_bytes(of.replicated_bytes)
+
+
+def _cells(axis: AxisExplanation) -> tuple[str, str, str, str]:
+    over = " x ".join(axis.mesh_axes) + f" ({axis.parts})" if axis.mesh_axes else "-"
+    why = "refused, see below" if axis.decision == "refused" else axis.why
+    return axis.name or "-", str(axis.size), over, why
+
+
+def _notes(of: Explanation) -> Iterator[Note]:
+    """Returns what else is to be said of an explanation, the errors first."""
+    if of.problems:
+        count = f"{len(of.problems)} of {len(of.leaves)} arrays"
+        yield Note(f"`shard` refuses {count}:", [leaf.error or "" for leaf in of.problems], True)
+    if of.unknown_entries:
+        pairs = [f"{name!r}: {', '.join(map(repr, axes))}" for name, axes in of.unknown_entries.items()]
+        yield Note("Entries that name a mesh axis which the mesh does not have:", pairs, True)
+    if of.near_misses:
+        pairs = [f"{name!r}: did you mean {known!r}?" for name, known in sorted(of.near_misses.items())]
+        yield Note("Names that are nearly in the mapping:", pairs, True)
+    if of.unused_entries:
+        entries = [entry_shown(*entry) for entry in of.unused_entries.items()]
+        yield Note("Entries of the mapping for axes that no array has:", entries, False)
+    if of.unused_mesh_axes:
+        yield Note("Mesh axes over which no array is divided:", [repr(axis) for axis in of.unused_mesh_axes], False)

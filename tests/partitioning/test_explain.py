@@ -1,0 +1,403 @@
+"""`explain` says for each axis where it goes and why, just as `shard` decides it, and goes on where `shard` refuses."""
+
+import dataclasses
+import math
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+
+import axonym as nym
+
+
+ABSTRACT = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def struct(dtype: Any = jnp.float32, **sizes: int) -> nym.NamedArray:
+    """A named array without data."""
+    return nym.named(jax.ShapeDtypeStruct(tuple(sizes.values()), dtype), tuple(sizes))
+
+
+def only(tree: Any, mapping: Any = None, mesh: Any = ABSTRACT) -> Any:
+    """What is explained of a tree with one array."""
+    (leaf,) = nym.explain(tree, mapping, mesh).leaves
+    return leaf
+
+
+def decisions(leaf: Any) -> list[tuple[str, tuple[str, ...], int]]:
+    return [(axis.decision, axis.mesh_axes, axis.parts) for axis in leaf.axes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Last:
+    """A rule that divides the last axis of matrices."""
+
+    axis: str = "data"
+
+    def apply(self, array: Any) -> P | None:
+        return P(None, self.axis) if len(array.shape) == 2 else None
+
+
+class Scale(eqx.Module):
+    weight: Any = nym.field(axis_names=("embed",))
+    table: Any = None
+    act: Any = jax.nn.relu
+
+
+def test_each_axis_has_the_mesh_axes_and_the_entry_that_decided(mesh):
+    mapping = {"batch": ("data", "model"), "mlp": None}
+    leaf = only({"w": nym.zeros({"batch": 8, "mlp": 3, "pos": 2})}, mapping, None)
+    assert (leaf.path, leaf.dtype, leaf.shape, leaf.kind) == ("['w']", "float32", (8, 3, 2), "named")
+    assert decisions(leaf) == [("mapping", ("data", "model"), 8), ("None", (), 1), ("not in the mapping", (), 1)]
+    assert [axis.why for axis in leaf.axes] == ["'batch': ('data', 'model')", "'mlp': None", "not in the mapping"]
+    assert leaf.spec == P(("data", "model"), None, None)
+    assert (leaf.bytes, leaf.bytes_per_device, leaf.replicated_bytes) == (192, 24, 0)
+
+
+def test_the_mapping_and_the_mesh_in_force_are_taken(mesh):
+    with nym.axis_mapping(embed="model"):
+        assert only(nym.zeros({"embed": 4}), None, None).spec == P("model")
+
+
+def test_a_near_miss_is_named_and_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = nym.explain(struct(emebd_of_explain=8), {"embed_of_explain": "data"}, ABSTRACT)
+    assert found.leaves[0].axes[0].why == "not in the mapping; did you mean 'embed_of_explain'?"
+    assert found.near_misses == {"emebd_of_explain": "embed_of_explain"}
+    with pytest.warns(RuntimeWarning, match="'emebd_of_explain' is not in the mapping"):
+        nym.shard(struct(emebd_of_explain=8), {"embed_of_explain": "data"}, ABSTRACT)
+
+
+def test_an_uneven_axis_that_is_left_whole_has_sizes_and_the_next_that_fits():
+    leaf = only(struct(embed=6), nym.AxisMapping({"embed": "data"}, uneven="replicate"))
+    assert decisions(leaf) == [("uneven", (), 1)]
+    assert leaf.axes[0].why == "'embed': 'data', but 'data' of size 4 does not divide 6; the next size that fits is 8"
+    assert (leaf.bytes_per_device, leaf.replicated_bytes) == (24, 7 * 24)
+
+
+def test_a_mesh_axis_of_size_1_is_told_apart():
+    mesh = AbstractMesh((1, 8), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    leaf = only(struct(embed=6), {"embed": "data"}, mesh)
+    assert decisions(leaf) == [("size 1", ("data",), 1)]
+    assert leaf.axes[0].why == "'embed': 'data', which has size 1"
+    assert leaf.spec == P("data")
+
+
+def test_declared_axes_go_by_their_names_and_others_by_no_rule():
+    found = nym.explain(Scale(np.ones(8, np.float32), np.ones((2, 3), np.float32)), {"embed": "data"}, ABSTRACT)
+    weight, table = found.leaves
+    assert (weight.path, weight.kind, weight.spec) == (".weight", "field", P("data"))
+    assert (table.path, table.kind, table.spec) == (".table", "plain", P(None, None))
+    assert {axis.why for axis in table.axes} == {"no names and no rule"}
+    assert [axis.name for axis in table.axes] == [None, None]
+    assert (table.bytes_per_device, table.replicated_bytes) == (24, 7 * 24)
+
+
+def test_a_rule_is_named_by_its_repr():
+    mapping = nym.AxisMapping(fallback=Last())
+    found = nym.explain([np.ones((2, 8)), np.ones(8)], mapping, ABSTRACT)
+    matrix, vector = found.leaves
+    assert decisions(matrix) == [("rule", (), 1), ("rule", ("data",), 4)]
+    assert matrix.axes[1].why == "the rule Last(axis='data')"
+    assert decisions(vector) == [("no rule", (), 1)]
+    assert vector.axes[0].why == "no names, and the rule Last(axis='data') leaves it"
+    assert found.options == {"fallback": "Last(axis='data')"}
+
+
+def test_an_uneven_axis_of_a_rule_is_left_whole_or_refused_as_asked():
+    array = np.ones((2, 6))
+    leaf = only(array, nym.AxisMapping(fallback=Last(), uneven="replicate"))
+    assert decisions(leaf) == [("rule", (), 1), ("uneven", (), 1)]
+    assert leaf.axes[1].why.endswith("but 'data' of size 4 does not divide 6; the next size that fits is 8")
+    assert (
+        "gives P(None, 'data') for shape (2, 6): axis '1' has size 6"
+        in only(array, nym.AxisMapping(fallback=Last())).error
+    )
+
+
+def test_an_error_in_a_rule_is_listed():
+    class Broken:
+        def apply(self, array: Any) -> P:
+            raise KeyError("no such layer")
+
+    leaf = only({"a": np.ones(4)}, nym.AxisMapping(fallback=Broken()))
+    assert leaf.error == "'no such layer'"
+    assert decisions(leaf) == [("refused", (), 1)]
+
+
+REFUSED = [
+    pytest.param(struct(embed=6), id="uneven"),
+    pytest.param(struct(embed=8, pos=8), id="twice"),
+    pytest.param(struct(vocab=8, mlp=4), id="unknown"),
+    pytest.param(Scale(np.ones((2, 2))), id="rank"),
+]
+
+
+@pytest.mark.parametrize("array", REFUSED)
+def test_what_shard_refuses_is_listed_with_its_error_and_the_rest_goes_on(array):
+    mapping = {"embed": "data", "pos": "data", "vocab": "columns", "mlp": "model"}
+    tree = {"a": struct(mlp=4), "b": array, "c": struct(embed=4)}
+    with pytest.raises(ValueError, match="'b'") as refused:
+        nym.shard(tree, nym.AxisMapping(mapping), ABSTRACT)
+    found = nym.explain(tree, mapping, ABSTRACT)
+    (problem,) = found.problems
+    assert problem.error == str(refused.value)
+    assert problem.spec is None
+    assert problem.bytes_per_device == problem.bytes
+    assert [leaf.spec for leaf in found.leaves if leaf.error is None] == [P("model"), P("data")]
+
+
+def test_of_a_refused_array_the_axes_to_blame_are_told_from_the_others():
+    mapping = {"embed": "data", "pos": "data", "mlp": "model", "vocab": "dta"}
+    assert decisions(only(struct(embed=8, pos=8, mlp=4), mapping)) == [
+        ("refused", (), 1),
+        ("refused", (), 1),
+        ("mapping", ("model",), 2),
+    ]
+    leaf = only(struct(vocab=8, mlp=4), mapping)
+    assert [axis.decision for axis in leaf.axes] == ["refused", "mapping"]
+    assert "'vocab' is mapped to mesh axis 'dta'" in leaf.axes[0].why
+
+
+def test_entries_and_mesh_axes_that_nothing_uses_are_listed():
+    mapping = {"embed": "data", "vocab": "model", "expert": ("data", "exprt")}
+    found = nym.explain(struct(embed=8), mapping, ABSTRACT)
+    assert found.unused_entries == {"vocab": ("model",), "expert": ("data", "exprt")}
+    assert found.unknown_entries == {"expert": ("exprt",)}
+    assert found.unused_mesh_axes == ("model",)
+    assert found.problems == ()
+
+
+def test_a_part_of_the_tree_with_a_mapping_of_its_own_goes_by_that():
+    tree = {"a": struct(embed=8, mlp=4), "b": nym.ShardedBy(struct(embed=8, mlp=4), {"mlp": "model"})}
+    found = nym.explain(tree, {"embed": "data"}, ABSTRACT)
+    one, other = found.leaves
+    assert (one.spec, other.spec) == (P("data", None), P(None, "model"))
+    assert [axis.why for axis in other.axes] == [
+        "not in the mapping of this part",
+        "'mlp': 'model' in the mapping of this part",
+    ]
+    assert (found.unused_entries, found.unused_mesh_axes) == ({}, ())
+
+
+def test_totals_are_sums_and_the_share_is_of_one_device():
+    found = nym.explain([struct(embed=8, mlp=4), struct(norm=4)], {"embed": "data", "mlp": "model"}, ABSTRACT)
+    assert (found.bytes, found.bytes_per_device, found.replicated_bytes) == (144, 16 + 16, 7 * 16)
+    assert found.share == 32 / 144
+    assert (found.devices, found.mesh) == (8, {"data": 4, "model": 2})
+
+
+@pytest.mark.parametrize(
+    ("array", "sizes"),
+    [
+        (struct(jnp.int4, embed=8, pos=3), (12, 3)),
+        (struct(jnp.int4, embed=4, pos=1), (2, 1)),
+        (struct(jnp.uint2, embed=8), (2, 1)),
+        (struct(jnp.bool, embed=8), (8, 2)),
+        (struct(jnp.bfloat16, embed=8), (16, 4)),
+        (struct(embed=0, pos=3), (0, 0)),
+        (Scale(np.ones(8, np.float64)), (64, 16)),
+        (nym.named(jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 8)), "embed"), (64, 16)),
+        (np.float32(1), (4, 4)),
+    ],
+    ids=["int4", "int4 in part", "uint2", "bool", "bfloat16", "empty", "numpy", "keys", "scalar"],
+)
+def test_bytes_are_those_of_the_elements(array, sizes):
+    leaf = only(array, {"embed": "data"})
+    assert (leaf.bytes, leaf.bytes_per_device) == sizes
+
+
+def test_leaves_that_are_no_arrays_are_left_out():
+    tree = {"a": None, "b": 1.5, "c": "text", "d": jax.nn.relu, "e": struct(embed=8)}
+    assert [leaf.path for leaf in nym.explain(tree, {"embed": "data"}, ABSTRACT).leaves] == ["['e']"]
+    empty = nym.explain({"a": None}, {"embed": "data"}, ABSTRACT)
+    assert (empty.leaves, empty.bytes, empty.share) == ((), 0, 0.0)
+
+
+def test_one_named_array_is_a_tree(auto_mesh):
+    leaf = only(nym.ones({"embed": 8}), {"embed": "data"}, auto_mesh)
+    assert (leaf.path, leaf.spec) == ("", P("data"))
+
+
+def test_where_an_array_lies_now_is_told_if_it_is_elsewhere(mesh):
+    mapping = {"embed": "data"}
+    with jax.set_mesh(None):
+        whole = nym.ones({"embed": 8})
+        other = jax.device_put(jnp.ones(8), NamedSharding(jax.make_mesh((8,), ("x",), (AxisType.Auto,)), P("x")))
+    tree = [
+        whole,
+        nym.shard(whole, mapping),
+        nym.shard(whole, {"embed": "model"}),
+        nym.shard(whole, {}),
+        Scale(np.ones(8)),
+        nym.named(other, "embed"),
+        jnp.asarray(whole.array),
+        struct(embed=8),
+    ]
+    assert [leaf.now for leaf in nym.explain(tree, mapping).leaves] == [
+        "on one device",
+        None,
+        "P('model',)",
+        "whole on each device",
+        "on the host",
+        "P('x',) of another mesh (x: 8)",
+        "on one device",
+        None,
+    ]
+
+
+def test_another_memory_is_named(mesh):
+    array = jax.device_put(np.ones(8), NamedSharding(mesh, P("data"), memory_kind="pinned_host"))
+    assert only(nym.named(array, "embed"), {"embed": "data"}, None).now == "P('data',), in pinned_host memory"
+
+
+def test_a_plain_array_that_is_divided_over_the_mesh_counts_so(mesh):
+    leaf = only(jax.device_put(np.ones((8, 3), np.float32), NamedSharding(mesh, P("data"))), {"embed": "model"}, None)
+    assert decisions(leaf) == [("sharding", ("data",), 4), ("sharding", (), 1)]
+    assert leaf.axes[0].why == "its own sharding: nothing says otherwise"
+    assert (leaf.spec, leaf.bytes_per_device, leaf.now) == (P("data", None), 24, None)
+
+
+def test_an_abstract_mesh_is_enough_for_arrays_with_devices(mesh):
+    placed = nym.shard(nym.ones({"embed": 8}), {"embed": "data"})
+    assert only(placed, {"embed": "data"}, mesh.abstract_mesh).now is None
+    assert only(placed, {"embed": "model"}, mesh.abstract_mesh).now == "P('data',)"
+
+
+def test_inside_jit_traced_arrays_are_explained(mesh):
+    seen = []
+
+    @jax.jit
+    def f(x, y):
+        seen.append(nym.explain([x, y], {"embed": "data"}))
+        return x
+
+    f(nym.ones({"embed": 8}), jnp.ones(3))
+    one, other = seen[0].leaves
+    assert (one.spec, one.bytes_per_device, one.now) == (P("data"), 8, None)
+    assert (other.kind, other.bytes_per_device) == ("plain", 12)
+
+
+def test_inside_shard_map_manual_mesh_axes_are_left_out(mesh):
+    seen = []
+
+    def f(x):
+        seen.append(nym.explain(x, {"embed": "data", "mlp": "model"}))
+        return x
+
+    x = nym.shard(nym.ones({"embed": 8, "mlp": 4}), {"embed": "data"})
+    spec = P("data", None)
+    jax.jit(jax.shard_map(f, in_specs=(spec,), out_specs=spec, axis_names={"data"}))(x)
+    (leaf,) = seen[0].leaves
+    assert decisions(leaf) == [("manual", (), 1), ("mapping", ("model",), 2)]
+    assert leaf.axes[0].why == "'embed': 'data', which is Manual here"
+    assert (seen[0].devices, leaf.bytes, leaf.bytes_per_device, leaf.replicated_bytes) == (2, 32, 16, 0)
+    assert seen[0].unused_mesh_axes == ()
+    assert str(seen[0]).startswith("mesh (data: 4, model: 2), 2 devices beside the Manual mesh axes; mapping")
+
+
+def test_without_a_mapping_the_arrays_own_shardings_are_explained(mesh):
+    tree = [
+        nym.shard(nym.ones({"embed": 8}), {"embed": "data"}),
+        jax.device_put(np.ones(2, np.float32), jax.devices()[0]),
+    ]
+    with jax.set_mesh(None):
+        found = nym.explain(tree)
+    assert (found.mapping, found.mesh, found.devices) == (None, {"data": 4, "model": 2}, 8)
+    one, other = found.leaves
+    assert decisions(one) == [("sharding", ("data",), 4)]
+    assert (one.spec, one.replicated_bytes) == (P("data"), 32)
+    assert decisions(other) == [("no mapping", (), 1)]
+    assert other.axes[0].why == "no mapping; on one device"
+    assert (other.bytes_per_device, other.replicated_bytes) == (8, 0)
+    assert found.unused_mesh_axes == ("model",)
+
+
+def test_without_a_mapping_the_fullest_device_counts():
+    devices = jax.devices()
+    tree = [jax.device_put(np.ones(size, np.float32), devices[at]) for size, at in ((2, 0), (5, 1), (4, 0))]
+    found = nym.explain(tree)
+    assert (found.bytes, found.bytes_per_device, found.devices, found.mesh) == (44, 24, 2, {})
+
+
+def test_a_mapping_needs_a_mesh():
+    with pytest.raises(ValueError, match=r"`explain` with a mapping needs a mesh; set one .* or pass"):
+        nym.explain(struct(embed=8), {"embed": "data"})
+
+
+AXES = ("a", "b", "c", "d")
+MESH_AXES = st.sampled_from([None, "x", "y", "z", ("x", "y"), ("y", "z"), "w"])
+
+
+@st.composite
+def problems(draw: Any) -> tuple[Any, nym.AxisMapping, AbstractMesh]:
+    """Draws a tree of shapes, a mapping and an abstract mesh, with all that can go wrong."""
+    kinds = draw(st.sampled_from([AxisType.Auto, AxisType.Explicit]))
+    sizes = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=3, max_size=3)))
+    mesh = AbstractMesh(sizes, ("x", "y", "z"), axis_types=(kinds,) * 3)
+    entries = draw(st.dictionaries(st.sampled_from(AXES), MESH_AXES))
+    uneven = draw(st.sampled_from(["error", "replicate"]))
+    mapping = nym.AxisMapping(entries, uneven=uneven, fallback=draw(st.sampled_from([None, Last("x"), Last("y")])))
+    dtype = st.sampled_from([jnp.float32, jnp.bfloat16, jnp.int8])
+    names = st.lists(st.sampled_from(AXES), max_size=3, unique=True)
+    tree = []
+    for _ in range(draw(st.integers(1, 4))):
+        own = draw(names)
+        shape = tuple(draw(st.sampled_from([0, 1, 2, 4, 6, 12])) for _ in own)
+        array = jax.ShapeDtypeStruct(shape, draw(dtype))
+        tree.append(array if draw(st.booleans()) else nym.named(array, tuple(own)))
+    return tree, mapping, mesh
+
+
+@given(problems())
+@settings(max_examples=100)
+def test_it_never_disagrees_with_shard(problem):
+    tree, mapping, mesh = problem
+    found = nym.explain(tree, mapping, mesh)
+    for at, (array, leaf) in enumerate(zip(tree, found.leaves, strict=True)):
+        own: list[Any] = [None] * len(tree)  # the others may be refused
+        own[at] = array
+        try:
+            (placed,) = jax.tree.leaves(nym.shard(own, mapping, mesh))
+        except ValueError as error:
+            assert leaf.error == str(error)
+            continue
+        assert leaf.error is None
+        entries = () if placed.sharding is None else tuple(placed.sharding.spec)
+        assert leaf.spec == P(*entries, *[None] * (placed.ndim - len(entries)))
+        assert tuple(leaf.spec) == tuple(P(*[axis.mesh_axes or None for axis in leaf.axes]))
+        part = placed.shape if placed.sharding is None else placed.sharding.shard_shape(placed.shape)
+        assert leaf.bytes_per_device == math.prod(part) * placed.dtype.itemsize
+        assert leaf.replicated_bytes == leaf.bytes_per_device * mesh.size - leaf.bytes
+    assert found.bytes_per_device == sum(leaf.bytes_per_device for leaf in found.leaves)
+
+
+@pytest.mark.parametrize("mapping", [{"embed": "data"}, {"embed": ("model", "data")}, {"mlp": "model"}, {}], ids=str)
+def test_the_bytes_per_device_are_those_that_the_fullest_device_holds(mesh, mapping):
+    tree = {
+        "a": nym.ones({"embed": 8, "mlp": 4}),
+        "b": nym.ones({"embed": 8}, dtype=jnp.bfloat16),
+        "c": jnp.ones(3),
+        "keys": nym.named(jax.random.split(jax.random.key(0), 8), "embed"),
+    }
+    placed = nym.shard(tree, mapping)
+    held: dict[Any, int] = {}
+    for array in jax.tree.leaves(placed):
+        for part in array.addressable_shards:
+            held[part.device] = held.get(part.device, 0) + part.data.nbytes
+    for found in (nym.explain(placed, mapping), nym.explain(placed)):
+        assert found.bytes_per_device == max(held.values())
+        assert found.bytes + found.replicated_bytes == sum(held.values())
+
+
+def test_a_short_name_is_a_near_miss_if_no_array_has_it():
+    mapping = {"mpl": "model"}
+    assert nym.explain(struct(mlp=4), mapping, ABSTRACT).near_misses == {"mlp": "mpl"}
+    assert nym.explain([struct(mlp=4), struct(mpl=4)], mapping, ABSTRACT).near_misses == {}
