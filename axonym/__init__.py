@@ -25,6 +25,9 @@ from .axis import (
     union_axes as union_axes,
 )
 from .mesh import (
+    assert_same_on_all_hosts as assert_same_on_all_hosts,
+    barrier_sync as barrier_sync,
+    broadcast_from_host_zero as broadcast_from_host_zero,
     calculate_host_mesh_shape as calculate_host_mesh_shape,
     cpu_context as cpu_context,
     create_abstract_mesh as create_abstract_mesh,
@@ -32,6 +35,7 @@ from .mesh import (
     create_mesh as create_mesh,
     describe_mesh as describe_mesh,
     force_cpu as force_cpu,
+    initialize as initialize,
     parse_mesh_from_string as parse_mesh_from_string,
     set_mesh as set_mesh,
 )
@@ -349,6 +353,8 @@ from .partitioning import (
     current_thread_local_mapping as current_thread_local_mapping,
     explain as explain,
     fsdp as fsdp,
+    global_to_host_local as global_to_host_local,
+    host_local_to_global as host_local_to_global,
     infer_resource_partitions as infer_resource_partitions,
     named_jit as named_jit,
     physical_axis_name as physical_axis_name,

@@ -11,7 +11,6 @@ import importlib
 import itertools
 import json
 import math
-import os
 import signal
 import sys
 import time
@@ -152,7 +151,7 @@ def open_folder(args: argparse.Namespace) -> None:
             console.print(f"the results of the run before are now in {aside}", highlight=False)
         args.out.mkdir(parents=True, exist_ok=True)
         options.write_text(json.dumps({name: getattr(args, name) for name in SHAPES}))
-    multihost_utils.sync_global_devices("the folder is there")
+    nym.barrier_sync(name="the folder is there")
 
 
 class Checkpoints:
@@ -337,13 +336,7 @@ def start_jax(args: argparse.Namespace) -> None:
     """
     jax.config.update("jax_num_cpu_devices", args.devices)
     if args.distributed:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        number, process = os.environ.get("JAX_NUM_PROCESSES"), os.environ.get("JAX_PROCESS_ID")
-        jax.distributed.initialize(
-            os.environ.get("JAX_COORDINATOR_ADDRESS"),
-            None if number is None else int(number),
-            None if process is None else int(process),
-        )
+        nym.initialize()
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,6 +12,10 @@ from ._explanation import (
     Explanation as Explanation,
     LeafExplanation as LeafExplanation,
 )
+from ._hosts import (
+    global_to_host_local as global_to_host_local,
+    host_local_to_global as host_local_to_global,
+)
 from ._infer import (
     infer_resource_partitions as infer_resource_partitions,
     pspec_for as pspec_for,

@@ -1,21 +1,10 @@
 """Meshes over two real processes, on one machine, that share an array."""
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
+from tests.processes import run
 
 
-worker = """
-import sys
-
-import jax
-
-port, process = int(sys.argv[1]), int(sys.argv[2])
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.config.update("jax_num_cpu_devices", 4)
-jax.distributed.initialize(f"127.0.0.1:{port}", 2, process, initialization_timeout=20)
+PROGRAM = """
+start()
 
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
@@ -56,37 +45,10 @@ assert create_cpu_mesh() == create_mesh()
 with cpu_context() as mesh:
     assert mesh.devices.ravel().tolist() == ordered
     assert jax.config.jax_default_device == jax.local_devices()[0]
-print("done", process)
+print("done", PROCESS)
 """
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def started(port, process):
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", worker, str(port), str(process)],
-        env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def test_two_processes_have_the_mesh_that_was_asked():
-    port = free_port()
-    workers = [started(port, process) for process in range(2)]
-    try:
-        outputs = [running.communicate(timeout=30)[0] for running in workers]
-    finally:
-        for running in workers:
-            running.kill()
-            running.wait()
-    for process, (running, output) in enumerate(zip(workers, outputs, strict=True)):
-        assert running.returncode == 0, output
-        assert f"done {process}" in output
+    outputs = run(PROGRAM, processes=2, devices=4)
+    assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True, True]

@@ -1,0 +1,190 @@
+"""Parts of a batch that each process has read, and the array of all: with one process, and with several real ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+from tests.processes import run
+
+
+def rows(**sizes):
+    """A named array of NumPy with different elements."""
+    return nym.NamedArray(np.arange(np.prod(list(sizes.values()))).reshape(*sizes.values()), tuple(sizes))
+
+
+def test_the_part_of_one_process_is_the_whole(mesh):
+    given = {"rows": rows(batch=8, pos=3), "step": np.int32(4), "name": "green-fox"}
+    got = nym.host_local_to_global(given, {"batch": ("data", "model")})
+    assert got["rows"].names == ("batch", "pos") and got["rows"].sharding.spec == jax.P(("data", "model"), None)
+    assert got["rows"].sharding.mesh == mesh and got["name"] == "green-fox"
+    assert got["step"].sharding.spec == jax.P() and int(got["step"]) == 4
+    back = nym.global_to_host_local(got)
+    assert isinstance(back["rows"].array, np.ndarray) and back["rows"].names == ("batch", "pos")
+    np.testing.assert_array_equal(back["rows"].array, given["rows"].array)
+    assert back["step"] == 4 and back["name"] == "green-fox"
+
+
+def test_the_mapping_in_force_and_the_mesh_given_hold(auto_mesh):
+    with nym.axis_mapping(batch="data"):
+        got = nym.host_local_to_global(rows(batch=4), mesh=auto_mesh)
+    assert got.sharding == jax.NamedSharding(auto_mesh, jax.P("data"))
+
+
+def test_a_part_with_a_mapping_of_its_own_goes_by_it(mesh):
+    given = (rows(batch=4), nym.ShardedBy(rows(batch=4), {"batch": "model"}))
+    one, other = nym.host_local_to_global(given, {"batch": "data"})
+    assert (one.sharding.spec, other.tree.sharding.spec) == (jax.P("data"), jax.P("model"))
+
+
+def test_shapes_become_those_of_the_whole(mesh):
+    given = nym.NamedArray(jax.ShapeDtypeStruct((4, 2), jnp.int32), ("batch", "pos"))
+    got = nym.host_local_to_global(given, {"batch": "data"})
+    assert got.array == jax.ShapeDtypeStruct((4, 2), jnp.int32, sharding=jax.NamedSharding(mesh, jax.P("data", None)))
+
+
+def test_random_keys_are_parts_too(mesh):
+    keys = nym.NamedArray(jax.random.split(jax.random.key(3), 4), "batch")
+    got = nym.host_local_to_global((keys, jax.random.key(5)), {"batch": "data"})
+    assert got[0].sharding.spec == jax.P("data") and got[0].dtype == keys.dtype
+    back = nym.global_to_host_local(got)
+    for one, other in zip(jax.tree.leaves(back), (keys.array, jax.random.key(5)), strict=True):
+        np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(other))
+
+
+def test_an_array_without_names_is_refused_with_its_place(mesh):
+    with pytest.raises(ValueError, match=r"\['x'\]: an array of shape \(8, 3\) has no names, .* name them"):
+        nym.host_local_to_global({"x": np.zeros((8, 3))}, {"batch": "data"})
+
+
+@pytest.mark.parametrize("uneven", ["error", "replicate"])
+def test_a_size_that_does_not_fit_is_as_in_shard(mesh, uneven):
+    mapping = nym.AxisMapping({"batch": "data"}, uneven=uneven)
+    if uneven == "replicate":
+        assert nym.host_local_to_global(rows(batch=6), mapping).sharding.spec == jax.P(None)
+        return
+    with pytest.raises(ValueError, match="axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"):
+        nym.host_local_to_global(rows(batch=6), mapping)
+
+
+def test_without_mapping_or_mesh_there_is_nothing_to_go_by(auto_mesh):
+    with pytest.raises(ValueError, match="`host_local_to_global` needs a mapping; pass one"):
+        nym.host_local_to_global(rows(batch=4), mesh=auto_mesh)
+    with pytest.raises(ValueError, match="`host_local_to_global` needs a mesh; set one with"):
+        nym.host_local_to_global(rows(batch=4), {"batch": "data"})
+    with pytest.raises(ValueError, match="needs a mesh with devices, not an abstract one"):
+        nym.host_local_to_global(rows(batch=4), {"batch": "data"}, auto_mesh.abstract_mesh)
+
+
+def test_within_a_traced_function_there_are_no_parts(auto_mesh):
+    with jax.set_mesh(auto_mesh):
+        with pytest.raises(ValueError, match="needs a mesh with devices within a traced function; call it outside"):
+            jax.eval_shape(lambda x: nym.host_local_to_global(x, {"batch": "data"}), nym.ones({"batch": 4}))
+        with pytest.raises(ValueError, match="has no parts to return within a traced function"):
+            jax.eval_shape(nym.global_to_host_local, nym.ones({"batch": 4}))
+
+
+PARTS = """
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+start()
+DEVICES = jax.device_count()
+MAPPINGS = [
+    {"batch": "data"}, {"batch": "model"}, {"batch": ("data", "model")}, {"batch": ("model", "data")}, {},
+    {"batch": "data", "embed": "model"}, {"embed": "data"},
+]
+rows = np.random.default_rng(0).normal(size=(8, 4, 3)).astype(np.float32)
+
+def gathered(x):
+    return multihost_utils.process_allgather(x.array, tiled=True)
+
+# The processes are along the mesh axis `data` of one mesh and along `model` of the other.
+MESHES = [((PROCESSES, DEVICES // PROCESSES), ("data", "model")), ((4, DEVICES // 4), ("model", "data"))]
+for (sizes, names), kind in zip(MESHES, ("auto", "explicit"), strict=True):
+    mesh = nym.create_mesh(sizes, names, axis_types=kind)
+    with jax.set_mesh(mesh):
+        for mapping in MAPPINGS:
+            sharding = nym.sharding_for_axis(("batch", "embed", "pos"), mapping)
+            whole = nym.NamedArray(
+                jax.make_array_from_callback(rows.shape, sharding, lambda at: rows[at]), ("batch", "embed", "pos")
+            )
+            own = nym.global_to_host_local({"x": whole})
+            assert isinstance(own["x"].array, np.ndarray) and own["x"].names == whole.names
+            # What the own devices hold, by JAX's account.
+            held = [sharding.addressable_devices_indices_map(rows.shape)[d] for d in sharding.addressable_devices]
+            for dim in range(3):
+                mine = sorted({at for index in held for at in np.arange(rows.shape[dim])[index[dim]]})
+                assert own["x"].array.shape[dim] == len(mine)
+                if dim == 0 and own["x"].array.shape[1:] == rows.shape[1:]:
+                    np.testing.assert_array_equal(own["x"].array, rows[mine])
+            back = nym.host_local_to_global(own, mapping, check=True, timeout=30)["x"]
+            assert back.sharding == sharding and back.shape == whole.shape, (mapping, back.shape)
+            again = nym.global_to_host_local(back)
+            np.testing.assert_array_equal(again.array, own["x"].array)
+    np.testing.assert_array_equal(gathered(back), rows)
+
+mesh = nym.create_mesh((PROCESSES, DEVICES // PROCESSES), ("data", "model"))
+with jax.set_mesh(mesh), nym.axis_mapping(batch="data"):
+    part = nym.NamedArray(np.full((2, 3), PROCESS), ("batch", "pos"))
+    whole = nym.host_local_to_global(part)
+    assert whole.shape == {"batch": 2 * PROCESSES, "pos": 3}
+    assert gathered(whole)[:, 0].tolist() == sorted([*range(PROCESSES)] * 2)
+    with jax.set_mesh(None):
+        own = nym.NamedArray(jnp.full((2, 3), PROCESS), ("batch", "pos"))
+        keys = nym.NamedArray(jax.random.split(jax.random.key(PROCESS), 2), "batch")
+    assert nym.host_local_to_global(own).shape == whole.shape
+    has(raised(ValueError, nym.host_local_to_global, nym.NamedArray(jnp.full((2, 3), PROCESS), ("batch", "pos"))),
+        "(batch: 2, pos: 3) is an array of all processes already, as is whatever JAX makes while a mesh", "NumPy")
+    assert nym.host_local_to_global(jax.ShapeDtypeStruct((), int)).sharding.spec == jax.P()
+
+    # Random keys, a step, and what is no array.
+    key = jax.random.key(3)
+    both = nym.host_local_to_global((keys, key, 4, "name"))
+    assert both[0].shape == {"batch": 2 * PROCESSES} and both[2:] == (4, "name")
+    own = nym.global_to_host_local(both)
+    with jax.set_mesh(None):
+        assert (jax.random.key_data(own[0].array) == jax.random.key_data(keys.array)).all()
+    assert (jax.random.key_data(own[1]) == jax.random.key_data(key)).all()
+
+    has(raised(ValueError, nym.host_local_to_global, {"x": whole}), f"['x']: (batch: {2 * PROCESSES}, pos: 3) is")
+    third = nym.NamedArray(np.zeros((3, 5)), ("pos", "batch"))
+    assert nym.host_local_to_global(third).shape == {"pos": 3, "batch": 5 * PROCESSES}
+    with nym.axis_mapping({"batch": ("data", "model")}):
+        has(raised(ValueError, nym.host_local_to_global, [third]), "[0]: axis 'batch' has size 5 in this process "
+            f"and {5 * PROCESSES} in all, which mesh axis 'data' of size {PROCESSES} x 'model' of size "
+            f"{8 // PROCESSES} does not divide; the next size in a process that fits is {6 if PROCESSES == 4 else 8}")
+    with nym.axis_mapping({"batch": ("data", "model")}, uneven="replicate"):
+        has(raised(ValueError, nym.host_local_to_global, third), "axis 'batch' has size 5 in this process")
+
+    # The check finds what would go wrong without a word.
+    text = raised(
+        ValueError, nym.host_local_to_global, {"x": nym.NamedArray(np.zeros(2 + PROCESS % 2), "batch")}, check=True
+    )
+    has(text, f"['x']: this process, {PROCESS}, hands in", f"(batch: {2 + PROCESS % 2})", "has to be filled up")
+    text = raised(ValueError, nym.host_local_to_global, nym.NamedArray(np.full(3, PROCESS), "pos"), check=True)
+    has(text, "processes 0 and 1 have the same part of int64 (pos: 3), and not the same data in it")
+    nym.host_local_to_global(nym.NamedArray(np.full(3, PROCESS), "batch"), check=True)
+    if PROCESS != 1:
+        text = raised(TimeoutError, nym.host_local_to_global, part, check=True, timeout=0.3)
+        has(text, "the check of `host_local_to_global` waited 0.3 s for process 1")
+
+# A mesh on which the processes share some parts and not others, and one without devices of a process.
+shuffled = np.array(jax.devices())
+shuffled = np.concatenate([shuffled[:1], shuffled[2:], shuffled[1:2]]).reshape(-1, 2)
+odd = jax.sharding.Mesh(shuffled, ("data", "model"))
+text = raised(ValueError, nym.host_local_to_global, part, {"batch": "data"}, odd)
+has(text, "axis 'batch' is divided over", "processes share some of their parts and not others (process 0: [")
+first = nym.create_mesh((2,), ("data",), devices=jax.devices()[:2])
+if PROCESS:
+    has(raised(ValueError, nym.host_local_to_global, part, {"batch": "data"}, first), "no device of the mesh (data: 2)")
+print("done", PROCESS)
+"""
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2)])
+def test_processes_put_their_parts_together_and_get_them_back(processes, devices):
+    outputs = run(PARTS, processes, devices)
+    assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * processes

@@ -1,0 +1,109 @@
+"""Programs that are sharded by name give the same in one process and in several real ones, errors included."""
+
+import pytest
+
+from tests.processes import run
+
+
+PROGRAM = """
+import warnings
+import numpy as np
+import jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+start()
+COMPUTE = {"batch": "data", "mlp": "model"}
+PARAMETERS = {**COMPUTE, "embed": "data"}
+Batch, Pixel, Embed, Mlp = nym.make_axes(batch=8, pixel=2, embed=4, mlp=6)
+
+def drawn(seed, *axes):
+    values = np.random.default_rng(seed).normal(size=[axis.size for axis in axes]).astype(np.float32)
+    return nym.NamedArray(values, [axis.name for axis in axes])
+
+def loss_of(model, x):
+    hidden = nym.dot(nym.auto_sharded(model["in"]), x, axis="pixel")
+    hidden = nym.tanh(nym.dot(nym.auto_sharded(model["up"]), hidden, axis="embed"))
+    y = nym.dot(nym.auto_sharded(model["down"]), hidden, axis="mlp") - x
+    return nym.mean(y * y).array
+
+def step(model, moments, x):
+    loss, grads = jax.value_and_grad(loss_of)(model, x)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+    return jax.tree.map(lambda p, m: p - 0.5 * m, model, moments), moments, loss
+
+def trained(step, model, moments, batches):
+    losses = []
+    for x in batches:
+        model, moments, loss = step(model, moments, x)
+        losses.append(float(loss))
+    return model, moments, losses
+
+model = {"in": drawn(0, Pixel, Embed), "up": drawn(1, Embed, Mlp), "down": drawn(2, Mlp, Pixel)}
+moments = jax.tree.map(np.zeros_like, model)
+batches = [drawn(seed, Batch, Pixel) for seed in (3, 4, 5)]
+# In this process alone, on one device.
+wanted, _, losses = trained(jax.jit(step), *jax.tree.map(jnp.asarray, (model, moments)), batches)
+assert len({*losses}) == 3
+
+def gathered(x):
+    return multihost_utils.process_allgather(x.array, tiled=True)
+
+def same(x, y):
+    np.testing.assert_allclose(gathered(x), np.asarray(y.array), rtol=2e-5, atol=1e-6)
+
+rows = jax.device_count() // 2
+# Processes along `data`, and along `model`.
+orders = [("data", "model"), ("model", "data")]
+for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else orders[::-1], strict=True):
+    mesh = nym.create_mesh((rows, 2) if names[0] == "data" else (2, rows), names, axis_types=kind)
+    with jax.set_mesh(mesh):
+        nym.assert_same_on_all_hosts((mesh, PARAMETERS), "set-up", timeout=60)
+        placed, slots = nym.shard((model, moments), PARAMETERS)
+        assert not placed["up"].array.is_fully_addressable
+        assert placed["up"].sharding.spec == jax.P("data", "model")
+        same(placed["up"], model["up"])
+        xs = [nym.shard(x, COMPUTE) for x in batches]
+        if names[0] == "data" and PROCESSES == 2:  # each process hands in its half
+            half = slice(4 * PROCESS, 4 * PROCESS + 4)
+            mine = [nym.NamedArray(x.array[half], x.names) for x in batches]
+            xs = nym.host_local_to_global(mine, COMPUTE, check=True, timeout=60)
+        after, after_slots, found = trained(nym.fsdp(step, PARAMETERS, COMPUTE), placed, slots, xs)
+        np.testing.assert_allclose(found, losses, rtol=2e-5)
+        for name in model:
+            same(after[name], wanted[name])
+            assert after[name].sharding.spec == placed[name].sharding.spec == after_slots[name].sharding.spec
+
+        # Results and arguments by mappings of their own; what comes in lies nowhere yet.
+        double = nym.named_jit(
+            lambda x: nym.auto_sharded(x) * 2, COMPUTE, in_axis_resources={"batch": "model"},
+            out_axis_resources={"pixel": "model"},
+        )
+        got = double(batches[0])
+        assert got.sharding.spec == jax.P(None, "model")
+        same(got, nym.NamedArray(2 * batches[0].array, batches[0].names))
+        explained = str(nym.explain(placed, PARAMETERS))
+        has(explained, "embed", "'data'" if "'data'" in explained else "data")
+        nym.assert_same_on_all_hosts(explained, "explanation", timeout=60)
+
+        # Errors come in every process, before anything is sent: the next call works.
+        with nym.axis_mapping(batch="dta"):
+            has(raised(ValueError, nym.shard, batches[0]), "axis 'batch' is mapped to mesh axis 'dta', which",
+                "did you mean 'data'?")
+        with nym.axis_mapping(batch="data", pixel="data"):
+            has(raised(ValueError, nym.shard, {"x": batches[0]}), "['x']: axes 'batch' and 'pixel'", "both mapped")
+        odd = drawn(6, nym.Axis("batch", 2 * rows + 1))
+        text = raised(ValueError, nym.shard, odd, COMPUTE)
+        has(text, f"axis 'batch' has size {2 * rows + 1}, which mesh axis 'data' of size {rows} does not divide")
+        has(raised(ValueError, nym.named_jit(lambda x: x, COMPUTE), odd), f"'batch' has size {2 * rows + 1}")
+        whole = nym.shard(odd, nym.AxisMapping(COMPUTE, uneven="replicate"))
+        assert whole.sharding.spec == jax.P(None)
+        same(whole, odd)
+nym.barrier_sync(60)
+print("done", PROCESS)
+"""
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+def test_programs_give_the_same_in_several_processes(processes, devices):
+    outputs = run(PROGRAM, processes, devices, timeout=240)
+    assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * processes
