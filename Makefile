@@ -3,7 +3,7 @@
 #
 #   make demo      train the example model        make format   format the code
 #   make test      run the tests                  make clean    remove what these commands made
-#   make check     lint, types, imports, docs
+#   make check     lint, types, imports, docs     make tpu      let the tests compile for TPUs, too
 #
 #   ARGS="..."     options for the demo or the tests: make test ARGS="-n 0 tests/test_docs.py"
 #   PYTHON=...     the Python to use instead of the first one found
@@ -16,8 +16,9 @@ ARGS ?=
 WORKERS ?= 2
 
 bin := $(VENV)/bin
+export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
 
-.PHONY: help demo test check format clean FORCE
+.PHONY: help demo test tpu check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -29,6 +30,8 @@ demo: $(VENV)/.installed-examples
 
 test: $(VENV)/.installed-dev
 	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+tpu: $(VENV)/tpu
 
 check: $(VENV)/.installed-dev,docs
 	$(bin)/ruff check
@@ -44,6 +47,18 @@ format: $(VENV)/.installed-dev
 clean:
 	rm -rf .venv .venv-* build dist site .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The version of libtpu that this JAX names, apart from the rest: where JAX finds it, it looks for TPUs.
+$(VENV)/tpu: $(VENV)/.installed-dev
+	@echo "Installing libtpu into $@"
+	@rm -rf $@ $@.part
+	@wanted=$$($(bin)/python -c 'from importlib.metadata import requires; \
+	    print(next(one.split(";")[0] for one in requires("jax") if one.startswith("libtpu")))') && \
+	if command -v uv >/dev/null; \
+	then uv pip install --quiet --python $(bin)/python --target $@.part --no-deps "$$wanted"; \
+	else $(bin)/python -m pip install --quiet --disable-pip-version-check --target $@.part --no-deps "$$wanted"; \
+	fi
+	@mv $@.part $@
 
 # Runs each time, and changes the file only if the virtual environment is made anew.
 $(VENV)/.made: FORCE

@@ -1,5 +1,8 @@
 """`fsdp`: the state is sharded one way between steps, and computed with another way."""
 
+import functools
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,6 +11,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
+
+from ..hlo import Program
 
 
 COMPUTE = {"batch": "data", "mlp": "model"}
@@ -32,6 +37,43 @@ def drawn(seed, *axes):
     """Returns a NumPy array, which lies nowhere yet."""
     values = np.random.default_rng(seed).normal(size=[axis.size for axis in axes]).astype(np.float32)
     return nym.NamedArray(values, [axis.name for axis in axes])
+
+
+class Block(eqx.Module):
+    norm: nym.nn.RmsNorm
+    up: nym.nn.Linear
+    down: nym.nn.Linear
+
+    @staticmethod
+    def init(Embed, Mlp, *, key):
+        keys = jax.random.split(key)
+        up = nym.nn.Linear.init(Embed, Mlp, key=keys[0], use_bias=False)
+        return Block(nym.nn.RmsNorm.init(Embed), up, nym.nn.Linear.init(Mlp, Embed, key=keys[1], use_bias=False))
+
+    def __call__(self, x):
+        return x + self.down(nym.tanh(self.up(self.norm(x))))
+
+
+def clipped_step(stack, x):
+    """Makes a step whose length depends on the norm of the gradients, which takes all of them."""
+
+    def loss(stack):
+        y = stack.fold(x.rename({"pixel": "embed"}))
+        return nym.mean(y * y).array
+
+    value, grads = jax.value_and_grad(loss)(stack)
+    norm = sum(jnp.sum(grad * grad) for grad in jax.tree.leaves(grads))
+    return jax.tree.map(lambda p, g: p - 0.1 * g / norm, stack, grads), value
+
+
+@functools.cache
+def compiled_stack(mesh, layers):
+    """Returns `clipped_step` compiled for layers whose parameters are many more than what passes between them."""
+    embed, mlp = nym.make_axes(embed=64, mlp=128)
+    stacked = nym.nn.Stacked.init(nym.Axis("layers", layers), Block, gradient_checkpointing=True)
+    stack = jax.eval_shape(lambda: stacked(embed, mlp, key=jax.random.key(0)))
+    x = jax.eval_shape(lambda: nym.zeros((Batch, embed.alias("pixel"))))
+    return nym.fsdp(clipped_step, PARAMETERS, COMPUTE, donate_args=(True,)).lower(stack, x).compile()
 
 
 def state():
@@ -127,6 +169,66 @@ def test_parameters_are_divided_between_steps_and_gathered_where_they_are_used(m
     assert "all-gather" not in whole.as_text()
     sizes = [compiled.memory_analysis().argument_size_in_bytes for compiled in (divided, whole)]
     assert sizes[1] - sizes[0] == 4 * (12 + 4 + 12 + 4) * 3 // 4
+
+
+def test_each_layer_is_gathered_in_its_turn_and_keeps_its_part_of_the_gradients(mesh):
+    program = Program(compiled_stack(mesh, 10).as_text())
+    found = program.collectives()
+    assert {one.kind for one in found} == {"all-gather", "all-reduce"}  # CPUs have no reduce-scatter of their own
+    gathers = [one for one in found if one.kind == "all-gather"]
+    assert all(one.in_loop and one.times == 10 for one in gathers), gathers
+    sizes = sorted(array.bytes for one in gathers for array in one.results)
+    assert sizes == [64 * 4] * 2 + [64 * 64 * 4] * 4, "One layer's, forwards and backwards."
+    for one in found:
+        gradients = one.kind == "all-reduce" and {(64,), (64, 64)} & {array.shape for array in one.results}
+        if not gradients:
+            continue
+        assert one.in_loop
+        used = {array.shape for user in program.users(one.name) for array in user.results}
+        assert used == {(10, 16), (10, 16, 64), (10, 64, 16)}, "What is used of a sum is the part of this device."
+
+
+def test_the_norm_of_a_gradient_takes_parts_alone(mesh):
+    def clipped(layer, x):
+        grads = jax.grad(lambda layer: nym.mean(nym.square(layer(x.rename({"pixel": "embed"})))).array)(layer)
+        return layer.weight - grads.weight / nym.sum(nym.square(grads.weight))
+
+    layer = nym.nn.Linear(drawn(1, Mlp, Embed), None, (Embed,), (Mlp,))
+    x = drawn(0, Batch, Embed.alias("pixel"))
+    program = Program(nym.fsdp(clipped, PARAMETERS, COMPUTE).lower(layer, x).compile().as_text())
+    (whole,) = [one for one in program.collectives() if one.kind == "all-reduce" and one.results[0].shape == (3, 4)]
+    for user in program.users(whole.name):
+        called = re.findall(r"calls=%([\w.\-]+)", user.rest)
+        inside = {one.op for one in program.instructions if one.computation in called}
+        assert "dynamic-slice" in {user.op, *inside}, f"{user} takes the whole gradient."
+
+
+def test_temporaries_grow_by_parts_of_layers(mesh):
+    few, many = (compiled_stack(mesh, layers).memory_analysis() for layers in (2, 10))
+    part, gathered = (64 * 128 * 2 // 8 + 64 // 4) * 4, (64 * 128 * 2 // 2 + 64) * 4
+    between = 8 * 64 * 4 // 4
+    assert many.alias_size_in_bytes == 10 * part
+    growth = (many.temp_size_in_bytes - few.temp_size_in_bytes) / 8
+    assert growth <= 1.02 * (part + between), (
+        "More than its part of the gradients and what passes on is kept of a layer."
+    )
+    assert growth < gathered / 3
+
+
+def test_a_mapping_entered_inside_takes_parameters_as_they_are(mesh):
+    def gathered_first(weight, x):
+        with nym.axis_mapping(COMPUTE):
+            weight, layer = nym.auto_sharded(weight), nym.nn.Linear(weight, None, (Embed,), (Mlp,))
+            for _ in range(3):
+                x = layer(x.rename({"pixel": "embed"})).rename({"mlp": "pixel"})[{"pixel": slice(4)}]
+        return x
+
+    x = drawn(0, Batch, Embed.alias("pixel"))
+    text = nym.fsdp(gathered_first, PARAMETERS, COMPUTE).lower(drawn(1, Mlp, Embed), x).compile().as_text()
+    weights = [
+        one for one in Program(text).collectives() if one.kind == "all-gather" and one.results[0].shape == (3, 4)
+    ]
+    assert len(weights) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""Compiles a train step of the example for eight TPU v5e that are described and not there, and saves its text.
+
+A program of its own, because libtpu must not be seen by anything else: JAX would look for TPUs. Arguments: "fsdp" or
+"zero", the kind of mesh axes, and the file for the text.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+os.environ.update(
+    JAX_PLATFORMS="cpu",
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+    TPU_ACCELERATOR_TYPE="v5litepod-8",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_WORKER_HOSTNAMES="localhost",
+    TPU_WORKER_ID="0",
+)
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import equinox as eqx
+import jax
+import train_lm
+from jax.experimental import topologies
+
+import axonym as nym
+
+
+def make_zero_step(optimizer: Any) -> Any:
+    """Returns a step whose parameters are whole along `data`, and whose optimizer state is divided over it: ZeRO."""
+
+    @nym.named_jit(axis_resources=train_lm.COMPUTE, in_axis_resources=train_lm.COMPUTE, donate_args=(True, True))
+    def train_step(model: Any, state: Any, inputs: nym.NamedArray, targets: nym.NamedArray) -> Any:
+        loss, gradients = jax.value_and_grad(train_lm.loss_of)(model, inputs, targets)
+        updates, state = optimizer.update(gradients, state, model)
+        return eqx.apply_updates(model, updates), state, loss
+
+    return train_step
+
+
+def main(what: str, axis_types: str, path: str) -> None:
+    devices = topologies.get_topology_desc("v5e:2x4", "tpu").devices
+    axes = train_lm.make_axes(batch=8, seq=16, embed=512, layers=3)
+    optimizer = train_lm.make_optimizer(train_lm.parse([]))
+    make_step = train_lm.make_train_step
+    if what == "zero":
+        optimizer, make_step = nym.sharded_optimizer(optimizer, train_lm.PARAMETERS), make_zero_step
+    mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types=axis_types, devices=devices)
+    with jax.set_mesh(mesh):
+        model = jax.eval_shape(lambda: train_lm.Transformer.init(axes, key=jax.random.key(0)))
+        batch = jax.eval_shape(lambda: nym.zeros((axes.batch, axes.pos), int))
+        lowered = make_step(optimizer).lower(model, jax.eval_shape(optimizer.init, model), batch, batch)
+        Path(path).write_text(lowered.compile().as_text())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
