@@ -6,7 +6,6 @@ What is donated and cannot be used again is said by path, in the call that trace
 import contextlib
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +43,8 @@ class Donation:
                 f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
                 f"arguments by position: {', '.join(positional)}"
             )
-        self._by_name = {**dict(zip(positional, self._by_position, strict=False)), **(by_name or {})}
+        by_both = zip(positional, self._by_position, strict=False)
+        self._by_name = {**{n: flag for n, flag in by_both if n in parameters.by_keyword}, **(by_name or {})}
         unknown = [name for name in self._by_name if name not in named]
         if unknown and not parameters.any_keyword:
             raise ValueError(f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
@@ -112,34 +112,95 @@ class _Watch(threading.local):
 
     traced = False
     staged = False
-    silence: Any = None
+    silent = False
+
+
+class _Silence:
+    """Keeps JAX from its own warning about donation while threads ask for that; filters of warnings are global."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._filters: Any = None
+
+    def begin(self) -> None:
+        with self._lock:
+            self._asked += 1
+            if self._asked == 1:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+
+    def end(self) -> None:
+        with self._lock:
+            self._asked -= 1
+            if not self._asked:
+                self._filters.__exit__(None, None, None)
 
 
 watch = _Watch()
+_silence = _Silence()
 
 
-def trace_donates(donated: Sequence[Any], results: Sequence[Any]) -> None:
+def trace_donates() -> None:
     """Notes that a function that donates was traced, and keeps JAX from saying without paths what will be said here.
 
-    Nothing is noted where the memory of the arguments is not the function's: if it is not compiled.
+    Nothing is noted where the memory of the arguments is not the function's: if it is not compiled, or if JAX keeps it
+    to look for NaNs in a second run.
     """
-    if getattr(jax.config, "jax_disable_jit", False):
+    if any(getattr(jax.config, f"jax_{name}", False) for name in ("disable_jit", "debug_nans", "debug_infs")):
         return
     watch.traced = True
-    given, made = (Counter((x.shape, x.dtype) for x in xs) for xs in (donated, results))
-    if given - made and not watch.staged:
-        watch.silence = warnings.catch_warnings()
-        watch.silence.__enter__()
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+    if not (watch.staged or watch.silent):
+        watch.silent = True
+        _silence.begin()
 
 
 def was_traced() -> bool:
     """Tells whether a function that donates was traced since the last time, and lets JAX warn again."""
     traced, watch.traced = watch.traced, False
-    if watch.silence is not None:
-        watch.silence.__exit__(None, None, None)
-        watch.silence = None
+    if watch.silent:
+        watch.silent = False
+        _silence.end()
     return traced
+
+
+def check_memory(leaves: Sequence[Any], flags: Sequence[bool], described: Sequence[Leaf], name: str) -> None:
+    """Refuses memory that is donated twice, or donated and used: XLA ends the process for that.
+
+    Args:
+        leaves: The leaves of a call.
+        flags: Whether each is donated.
+        described: What is known of each.
+        name: What the function is called.
+
+    Raises:
+        ValueError: If an array that is donated shares memory with another one.
+    """
+    owners: dict[tuple[Any, int], int] = {}
+    for donated in (True, False):
+        for at, leaf in enumerate(leaves):
+            if flags[at] is not donated or not isinstance(leaf, jax.Array) or not leaf.nbytes:
+                continue
+            for place in _places(leaf):
+                if place in owners and owners[place] != at:
+                    one, other = (keystr(described[i].path) for i in (owners[place], at))
+                    raise ValueError(
+                        f"`{name}` is given the memory of {one}, which is the memory of {other} as well: an array that "
+                        "was moved may share memory with the one that it was; copy one of them with `jax.numpy.copy`"
+                    )
+                if donated:
+                    owners[place] = at
+
+
+def _places(array: jax.Array) -> list[tuple[Any, int]]:
+    """Returns where in the memory of each device an array is, as far as JAX tells."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    try:
+        return [(shard.device, shard.data.unsafe_buffer_pointer()) for shard in array.addressable_shards]
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return []
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from ..named._axis import listed
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
 from ._parameters import ArgumentKey, Parameters
-from ._shard import placed, placed_leaves
+from ._shard import left_without, placed, placed_by
 from ._spec import mesh_in_force, tracing
 
 
@@ -99,23 +99,10 @@ class Mappings:
         return jax.tree.unflatten(jax.tree.structure(result, is_leaf=lambda x: x is not result), parts)
 
 
-def placed_by(tree: Any, mapping: AxisMapping | None) -> Any:
-    """Returns a tree sharded by a mapping; if that is None, only the parts of it that have a mapping of their own."""
-    if mapping is not None:
-        return placed(tree, mapping)
-    described = _by(None, tree, ())
-    if all(leaf.mapping is None for leaf in described):
-        return tree
-    leaves, treedef = jax.tree.flatten(tree)
-    return jax.tree.unflatten(treedef, placed_leaves(leaves, described, AxisMapping()))
-
-
 def _by(mapping: AxisMapping | None, value: Any, path: tuple[Any, ...]) -> list[Leaf]:
     """Returns what is known of the leaves of an argument that goes by a mapping, or stays as it is if that is None."""
     leaves = described_leaves(value, path, mapping)
-    if mapping is not None:
-        return leaves
-    return [one if one.mapping is not None else one._replace(names=None, declared=False) for one in leaves]
+    return left_without(leaves) if mapping is None else leaves
 
 
 def misplaced(

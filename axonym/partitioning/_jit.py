@@ -16,13 +16,13 @@ import jax
 from ..named._axis import near_miss
 from ._call import Mixed, Plan, Token, packed, unhashable, unpacked
 from ._context import in_force
-from ._donate import Donation, only_staged, say_unused, trace_donates, was_traced, watch
-from ._entry import Mappings, ResourceMappings, misplaced, placed_by
+from ._donate import Donation, check_memory, only_staged, say_unused, trace_donates, was_traced, watch
+from ._entry import Mappings, ResourceMappings, misplaced
 from ._mapping import AxisMapping, ResourceMapping, current_mapping, normalised
 from ._parameters import Parameters
 from ._retrace import Traces
-from ._shard import placed_leaves
-from ._spec import ambient_mesh, levels_inside, needed_mesh
+from ._shard import placed_by, placed_leaves
+from ._spec import ambient_mesh, levels_inside, needed_mesh, tracing
 from ._stages import NamedLowered, NamedTraced
 
 
@@ -79,10 +79,10 @@ class NamedJit(Generic[Args, R]):
         try:
             result = self._donating(passed, args, kwargs) if passed[0] else self._jitted(*passed)
         except ValueError as error:
-            caught = error
-        else:
-            return unpacked(result) if type(result) is Mixed else result
-        raise self._clearer(caught, passed, args, kwargs)
+            if (clearer := self._clearer(error, passed, args, kwargs)) is None:
+                raise
+            raise clearer from error
+        return unpacked(result) if type(result) is Mixed else result
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds the function to an instance, as functions in classes are."""
@@ -106,6 +106,7 @@ class NamedJit(Generic[Args, R]):
 
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
+        self._plans.clear()
         self._traces.forget()
         self._jitted.clear_cache()
 
@@ -138,7 +139,9 @@ class NamedJit(Generic[Args, R]):
         key = (treedef, tuple(map(type, leaves)), flags)
         plan = self._plans.get(key) or self._planned(key, leaves, args, kwargs)
         if self._in_mappings is not None:
-            mesh = needed_mesh("`named_jit` with `in_axis_resources`") if self._in_mappings.shards else None
+            mesh = (
+                needed_mesh(f"`{self._name}`, whose arguments go by a mapping,") if self._in_mappings.shards else None
+            )
             leaves = placed_leaves(leaves, plan.described, self._in_mappings.every, mesh)
         try:
             return plan.passed(leaves)
@@ -151,6 +154,8 @@ class NamedJit(Generic[Args, R]):
         described = [] if self._in_mappings is None else self._in_mappings.arguments(self._parameters, args, kwargs)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
+        if any(flags) and not tracing():
+            check_memory(leaves, flags, self._parameters.leaves(args, kwargs), self._name)
         self._plans[key] = plan = Plan(treedef, leaves, flags, described)
         return plan
 
@@ -165,14 +170,10 @@ class NamedJit(Generic[Args, R]):
             say_unused(passed[0], [described[at] for at in where], self._name)
         return result
 
-    def _clearer(self, error: ValueError, passed: tuple[Any, ...], args: Any, kwargs: Any) -> ValueError:
-        """Returns the error of a call, or one that says the same by path."""
+    def _clearer(self, error: ValueError, passed: tuple[Any, ...], args: Any, kwargs: Any) -> ValueError | None:
+        """Returns an error that says by path what the error of a call says, None if it is about something else."""
         described, call = self._parameters.leaves(args, kwargs), passed[2].joined(passed[0], passed[1])
-        clearer = misplaced(error, self._name, described, call, self._in_mappings)
-        if clearer is None:
-            return error
-        clearer.__cause__ = error
-        return clearer
+        return misplaced(error, self._name, described, call, self._in_mappings)
 
     def _staged(self, stage: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any, Token]:
         """Returns a stage for arguments, how arguments are passed to it, and the token for these."""
@@ -182,7 +183,7 @@ class NamedJit(Generic[Args, R]):
 
     def _traced(self, donated: tuple[Any, ...], kept: tuple[Any, ...], token: Token) -> Any:
         if self._mapping if self._out_mappings is None else self._out_mappings.shards:
-            needed_mesh("`named_jit` with a mapping of its own")
+            needed_mesh(f"`{self._name}`, which has a mapping of its own,")
         args, kwargs = token.joined(donated, kept)
         stored = None if self._in_mappings is None else self._in_mappings.only
         with contextlib.nullcontext() if self._mapping is None else in_force(self._mapping, stored):
@@ -190,7 +191,7 @@ class NamedJit(Generic[Args, R]):
         result = packed(self._placed(result))
         self._traces.record(donated, kept, token)
         if donated:
-            trace_donates(donated, jax.tree.leaves(result))
+            trace_donates()
         return result
 
     def _placed(self, result: Any) -> Any:
@@ -214,7 +215,15 @@ class _Bound:
     def __init__(self, jitted: NamedJit[Any, Any], instance: Any) -> None:
         self._jitted, self._instance = jitted, instance
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bound) and self._jitted is other._jitted and self._instance is other._instance
+
+    def __hash__(self) -> int:
+        return hash((id(self._jitted), id(self._instance)))
+
     def __getattr__(self, name: str) -> Any:
+        if name in ("_jitted", "_instance"):  # asked of a copy that is not made yet
+            raise AttributeError(name)
         return getattr(self._jitted, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

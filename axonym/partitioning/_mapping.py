@@ -32,7 +32,7 @@ class AxisMapping(Mapping[str, Any]):
             it undivided.
 
     Raises:
-        TypeError: If a name or a mesh axis is not a string.
+        TypeError: If a name or a mesh axis is not a string, or the fallback is no rule or cannot be hashed.
         ValueError: If an entry names a mesh axis twice, or `uneven` is something else.
 
     Example:
@@ -63,7 +63,7 @@ class AxisMapping(Mapping[str, Any]):
         keep("_undivided", frozenset(stated) - frozenset(axes))
         keep("fallback", fallback)
         keep("uneven", uneven)
-        keep("_hash", hash((frozenset(axes.items()), fallback, uneven)))
+        keep("_hash", hash((frozenset(axes.items()), _checked_rule(fallback), uneven)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -130,6 +130,20 @@ class AxisMapping(Mapping[str, Any]):
         options = "" if self.fallback is None else f", fallback={self.fallback!r}"
         options += "" if self.uneven == "error" else f", uneven={self.uneven!r}"
         return f"AxisMapping({dict(self)}{options})"
+
+
+def _checked_rule(rule: Any) -> Any:
+    """Returns a fallback rule, or raises an error that says what one is."""
+    if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
+        raise TypeError(f"A `fallback` is an object whose `apply(array)` gives a `PartitionSpec`, not {shown(rule)}.")
+    try:
+        hash(rule)
+    except TypeError:
+        raise TypeError(
+            f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} cannot be hashed; "
+            "make it a frozen dataclass, say."
+        ) from None
+    return rule
 
 
 def _stated(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:

@@ -13,7 +13,7 @@ from ._leaves import Leaf, described_leaves
 class Parameters:
     """The parameters of a function, which may have no signature, as some builtins."""
 
-    __slots__ = ("_rest", "any_keyword", "any_position", "named", "positional")
+    __slots__ = ("_rest", "any_keyword", "any_position", "by_keyword", "named", "positional")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         """Reads the signature."""
@@ -26,6 +26,7 @@ class Parameters:
             n for n, kind in kind_of.items() if kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
         ]
         self.named = [n for n, kind in kind_of.items() if kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+        self.by_keyword = {n for n in self.named if kind_of[n] != kinds.POSITIONAL_ONLY}
         self._rest = next((n for n, kind in kind_of.items() if kind == kinds.VAR_POSITIONAL), "args")
         self.any_position = kinds.VAR_POSITIONAL in kind_of.values()
         self.any_keyword = kinds.VAR_KEYWORD in kind_of.values()

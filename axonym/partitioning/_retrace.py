@@ -90,7 +90,9 @@ class Traces:
         if len(kept) < 2:
             cause = "`clear_cache` made it forget its traces" if self._cleared else "that was its first trace"
             return f"{start}; {cause}"
-        changes = min((_changes(one, kept[-1], self._parameters) for one in reversed(kept[:-1])), key=len)
+        last, earlier = kept[-1], reversed(kept[:-1])
+        pairs = ((_changes(one, last, self._parameters), _distance(one, last)) for one in earlier)
+        changes, _ = min(pairs, key=lambda pair: (len(pair[0]), pair[1]))
         if not changes:
             return f"{start}; nothing that Axonym sees changed: a setting of JAX did, or JAX's caches were cleared"
         rest = f", and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
@@ -108,6 +110,15 @@ def _changes(before: _Trace, after: _Trace, parameters: Parameters) -> list[str]
         changes.append(f"{name}: passed by {old[name][0]} -> by {new[name][0]}")
     return changes + list(
         _between({name: x for name, (_, x) in old.items()}, {name: x for name, (_, x) in new.items()})
+    )
+
+
+def _distance(before: _Trace, after: _Trace) -> int:
+    """Returns in how many sizes and dtypes the arrays of two traces differ, to choose among as many changes."""
+    pairs = zip((*before.donated, *before.kept), (*after.donated, *after.kept), strict=False)
+    return sum(
+        (one.dtype != other.dtype) + sum(a != b for a, b in itertools.zip_longest(one.shape, other.shape))
+        for one, other in pairs
     )
 
 

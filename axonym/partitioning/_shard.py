@@ -5,6 +5,7 @@ yet in place is moved by one `device_put`.
 """
 
 import functools
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -16,10 +17,18 @@ from jax.tree_util import keystr
 
 from ..named._ambient import entry_axes
 from ..named._axis import Names, listed
-from ..named._base import is_traced
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._spec import MeshLike, ambient_mesh, checked_rule_spec, checked_sharding, mesh_in_force, spec_entry, tracing
+from ._spec import (
+    MeshLike,
+    ambient_mesh,
+    checked_rule_spec,
+    checked_sharding,
+    checked_spec,
+    mesh_in_force,
+    spec_entry,
+    tracing,
+)
 
 
 T = TypeVar("T")
@@ -32,7 +41,9 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
 
     Named arrays go by the mapping, plain arrays that a module declares with `field(axis_names=...)` by the names
     declared, other arrays by the mapping's fallback rule or not at all. Outside jit only what is not in place yet is
-    moved, all of it at once; inside, the result is constrained. A `jax.ShapeDtypeStruct` gets the sharding too.
+    moved, all of it at once; inside, the result is constrained. A `jax.ShapeDtypeStruct` gets the sharding too. Named
+    vectors of one element inside a tree are whole on each device: optimizers put such in place of a parameter. What is
+    moved may share memory with the array that it was, so copy an array whose original is to be donated.
 
     Args:
         tree: Any tree of arrays.
@@ -48,7 +59,8 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
         TypeError: If tree and mapping are swapped.
 
     Warns:
-        RuntimeWarning: If there is no mapping or no mesh; the tree is returned as it is.
+        RuntimeWarning: If there is no mapping or no mesh; the tree is returned as it is, but for parts of it that have
+            a mapping of their own.
 
     Example:
         >>> import axonym as nym
@@ -59,17 +71,12 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
     """
     _check_order(tree, mapping)
     found = normalised(mapping)
-    if found is None:
-        warnings.warn(
-            "`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`.",
-            RuntimeWarning,
-            2,
-        )
-        return tree
-    if mesh is None and ambient_mesh() is None:
+    result = placed_by(tree, found, mesh)
+    if found is None and result is tree and not _has_own(tree):
+        warnings.warn("`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`.", RuntimeWarning, 2)
+    elif mesh is None and ambient_mesh() is None:
         warnings.warn("`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`.", RuntimeWarning, 2)
-        return tree
-    return placed(tree, found, mesh)
+    return result
 
 
 def _check_order(tree: Any, mapping: Any) -> None:
@@ -107,8 +114,7 @@ def auto_sharded(tree: T, mesh: MeshLike | None = None) -> T:
         >>> nym.auto_sharded(x) is x
         True
     """
-    found = normalised(None)
-    return tree if found is None else placed(tree, found, mesh)
+    return placed_by(tree, normalised(None), mesh)
 
 
 def shard_with_axis_mapping(tree: T, mapping: ResourceMapping, mesh: MeshLike | None = None) -> T:
@@ -129,6 +135,26 @@ def placed(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T:
     leaves, treedef = jax.tree.flatten(tree)
     result = placed_leaves(leaves, described_leaves(tree), mapping, mesh)
     return tree if result is leaves else jax.tree.unflatten(treedef, result)
+
+
+def placed_by(tree: T, mapping: AxisMapping | None, mesh: MeshLike | None = None) -> T:
+    """Returns a tree sharded by a mapping; if that is None, only the parts of it that have a mapping of their own."""
+    if mapping is not None:
+        return placed(tree, mapping, mesh)
+    if not _has_own(tree):
+        return tree
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, placed_leaves(leaves, left_without(described_leaves(tree)), AxisMapping(), mesh))
+
+
+def left_without(described: list[Leaf]) -> list[Leaf]:
+    """Returns what is known of leaves, such that those without a mapping of their own stay where they are."""
+    return [one if one.mapping is not None else one._replace(names=None, declared=False) for one in described]
+
+
+def _has_own(tree: Any) -> bool:
+    """Tells whether a part of a tree has a mapping of its own."""
+    return any(leaf.mapping is not None for leaf in described_leaves(tree))
 
 
 def placed_array(array: Any, names: Names, mapping: AxisMapping) -> Any:
@@ -189,11 +215,10 @@ def constrained(array: Any, sharding: NamedSharding) -> Any:
     asked = part_of_kind(sharding, AxisType.Auto)
     if asked is None:
         return array
-    own = None if is_traced(array) else getattr(array, "sharding", None)
-    if own is None or isinstance(own, NamedSharding):
-        return jax.lax.with_sharding_constraint(array, asked)
-    # An array that is there already, from before the mesh was set: only what is compiled moves it to the mesh.
-    return _moved(array, asked)
+    # An array from before the mesh was set is on no mesh, and only what is compiled moves it to one: a call of its own
+    # in the trace, in case that trace is evaluated and not compiled, as `jax.grad` and `jax.checkpoint` do outside jit.
+    move = _moved if jax.typeof(array).sharding.mesh.empty else jax.lax.with_sharding_constraint
+    return move(array, asked)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -221,7 +246,11 @@ def leaf_sharding(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike) 
     try:
         if names is not None and len(names) != len(sizes):
             names = about.names_of(sizes)
-        if names is not None and not (sizes == (1,) and about.path):  # optimizers put such in place of a parameter
+        if names is not None and sizes == (1,) and about.path:  # optimizers put such in place of a parameter
+            spec = checked_spec(names, (None,), mapping, mesh)
+            whole = math.prod(mesh.shape[axis] for axis in entry_axes(spec[0])) > 1
+            return NamedSharding(mesh, P(None) if whole else spec)
+        if names is not None:
             return checked_sharding(names, sizes, mapping, mesh)
         if about.declared and len(sizes) > len(about.names or ()):
             raise ValueError(f"an array of shape {sizes} has {len(sizes)} axes, {_declared(about)} are declared")

@@ -84,6 +84,8 @@ def shard_map(
     collectives: `jax.lax.psum(x, "data")` takes named arrays as well. Results are put together by their names: an axis
     that is mapped is taken to be divided. Everything that is not mapped must be the same on all devices.
 
+    The function is compiled once for each signature, so it does not see later changes of the Python values around it.
+
     Args:
         fn: The function.
         mapping: From names to mesh axes; the mapping in force if None. It is in force inside.

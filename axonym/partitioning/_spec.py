@@ -201,7 +201,14 @@ def _warn_near_miss_of_mesh(mapping: AxisMapping, mesh: MeshLike) -> None:
     """Warns of entries that would be an error on this mesh, and by their look on any: one mapping may serve several."""
     for name in mapping:
         for axis in mapping.mesh_axes(name):
-            if axis not in mesh.axis_names and any(one_slip(axis, known, 3) for known in mesh.axis_names):
+            if axis in mesh.axis_names:
+                continue
+            if name in mesh.axis_names:
+                _warn_once(
+                    f"{_unknown(name, axis, mesh)}, but it has {name!r}; a mapping goes from names to mesh axes: "
+                    f"is it {axis!r} that is to be divided over {name!r}?"
+                )
+            elif any(one_slip(axis, known, 3) for known in mesh.axis_names):
                 _warn_once(f"{_unknown(name, axis, mesh)}{near_miss(axis, mesh.axis_names)}")
 
 

@@ -83,7 +83,7 @@ def test_without_a_mesh_auto_sharded_and_creation_do_nothing(x, run):
 
 
 def test_without_a_mesh_a_compiled_function_with_a_mapping_of_its_own_is_an_error(x, run):
-    with pytest.raises(ValueError, match="`named_jit` with a mapping of its own needs a mesh"):
+    with pytest.raises(ValueError, match="which has a mapping of its own, needs a mesh"):
         run(nym.named_jit(lambda x: x, {"batch": "data"}), x)
 
 
@@ -286,6 +286,34 @@ def test_under_vmap_and_grad_an_array_from_before_the_mesh_is_moved_to_it(mesh, 
     result = run(jax.vmap(scaled), jnp.ones(3))
     np.testing.assert_array_equal(result, np.stack([VALUES] * 3))
     assert run(jax.grad(lambda factor: scaled(factor).sum()), 2.0) == VALUES.sum()
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [jax.grad, jax.checkpoint, lambda loss: lambda *x: jax.jvp(loss, x, x)[1], lambda loss: jax.jit(jax.grad(loss))],
+    ids=["grad", "checkpoint", "jvp", "jit"],
+)
+def test_a_layer_from_before_the_mesh_is_differentiated_outside_jit(mesh, transformed):
+    def loss(weight, x):
+        return (nym.nn.Linear(weight, None, (Embed,), (weight.axes[0],))(x) ** 2).mean().scalar()
+
+    with jax.set_mesh(None):
+        weight, x = nym.ones({"mlp": 8, "embed": Embed.size}), nym.ones((Batch, Embed))
+        expected = transformed(loss)(weight, x)
+    with nym.axis_mapping(batch="data", mlp="model"):
+        found = transformed(loss)(weight, x)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-6)
+
+
+def test_a_mapping_the_wrong_way_round_gets_a_warning(auto_mesh):
+    x = nym.NamedArray(np.ones((8, 4), np.float32), ("batch", "width"))
+    text = (
+        r"axis 'data' is mapped to mesh axis 'batch', which the mesh \(data: 4, model: 2\) does not have, but it has "
+        r"'data'; a mapping goes from names to mesh axes: is it 'batch' that is to be divided over 'data'\?"
+    )
+    with jax.set_mesh(auto_mesh), pytest.warns(RuntimeWarning, match=text):
+        assert nym.shard(x, {"data": "batch"}).sharding.is_fully_replicated
 
 
 def test_stacked_layers_are_divided_along_their_own_axes(mesh, run):

@@ -1,5 +1,6 @@
 """Donation: which arguments of a compiled function give up their memory."""
 
+import threading
 import warnings
 
 import equinox as eqx
@@ -275,3 +276,53 @@ def test_what_is_moved_on_entry_gives_up_its_copy(mesh):
         np.testing.assert_array_equal(np.asarray(now), np.full(8, 4.0))
         assert fn(nym.NamedArray(numpy, "i")).shape == (8,)
         np.testing.assert_array_equal(numpy, np.ones(8))
+
+
+def test_memory_that_is_donated_twice_or_donated_and_used_is_an_error(mesh):
+    """XLA would end the process."""
+    model = {"weight": nym.ones({"embed": 8, "mlp": 4}), "bias": nym.ones({"mlp": 4})}
+    model = nym.shard(model, {"mlp": "model"})
+    average = nym.shard(model, {"mlp": "model", "embed": "data"})
+    text = r"`mix` is given the memory of average\['bias'\], which is the memory of model\['bias'\] as well: .*; copy"
+
+    def mix(model, average):
+        return jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, average, model)
+
+    with pytest.raises(ValueError, match=text):
+        nym.named_jit(mix, donate_args=(False, True))(model, average)
+    with pytest.raises(ValueError, match="is given the memory of a, which is the memory of b as well"):
+        nym.named_jit(lambda a, b: (a, b), donate_args=(True, True))(*[jnp.ones(3)] * 2)
+    average = jax.tree.map(jnp.copy, average)
+    mixed = nym.named_jit(mix, donate_args=(False, True))(model, average)
+    assert gone(average) == [True, True]
+    assert gone((model, mixed)) == [False] * 4
+
+
+def test_names_that_go_by_position_only_may_be_keywords_as_well():
+    def fn(x, /, **others):
+        return x + others["x"]
+
+    x, other = jnp.ones(3), jnp.ones(3)
+    nym.named_jit(fn, donate_args=(True,))(x, x=other)
+    assert gone((x, other)) == [True, False]
+
+
+def test_what_jax_keeps_to_look_for_nans_gets_no_warning():
+    with jax.debug_nans(True):
+        nym.named_jit(lambda x: x * 2, donate_args=(True,))(jnp.ones(3))
+
+
+def test_threads_that_donate_leave_the_filters_of_warnings_as_they_were():
+    before, start = list(warnings.filters), threading.Barrier(2)
+
+    def run(size):
+        start.wait()
+        for extra in range(3):
+            nym.named_jit(lambda x: x * 2, donate_args=(True,))(jnp.ones(size + extra))
+
+    threads = [threading.Thread(target=run, args=(size,)) for size in (2, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert warnings.filters == before

@@ -1,5 +1,9 @@
 """`named_jit`: the mappings of a compiled function, what it looks like before it runs, and the options it takes."""
 
+import copy
+import gc
+import weakref
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -130,14 +134,14 @@ def test_mappings_without_a_mesh_are_errors():
     runs = []
     remedy = r"needs a mesh; set one with `jax.set_mesh\(mesh\)`$"
     for options, text in [
-        ({"axis_resources": ROWS}, "`named_jit` with a mapping of its own "),
-        ({"out_axis_resources": ROWS}, "`named_jit` with a mapping of its own "),
-        ({"in_axis_resources": ROWS}, "`named_jit` with `in_axis_resources` "),
+        ({"axis_resources": ROWS}, "which has a mapping of its own, "),
+        ({"out_axis_resources": ROWS}, "which has a mapping of its own, "),
+        ({"in_axis_resources": ROWS}, "`append`, whose arguments go by a mapping, "),
     ]:
         with pytest.raises(ValueError, match=text + remedy.rstrip("$")):
             nym.named_jit(runs.append, **options)(array())
-    with pytest.raises(ValueError, match="`named_jit` with `in_axis_resources` "):
-        nym.named_jit(runs.append, in_axis_resources=nym.AxisMapping({}, fallback=3))(array())
+    with pytest.raises(ValueError, match="`append`, whose arguments go by a mapping, "):
+        nym.named_jit(runs.append, in_axis_resources=nym.AxisMapping({}, fallback=Rule()))(array())
     assert not runs
 
 
@@ -194,6 +198,11 @@ def test_looks_like_the_function():
     fn = nym.named_jit(double)
     assert (fn.__name__, fn.__doc__, fn.__wrapped__) == ("double", "Doubles.", double)
     assert "double" in fn.lower(jnp.ones(2)).as_text()
+
+
+class Rule:
+    def apply(self, array):
+        return None
 
 
 class Lowering(eqx.Module):
@@ -262,3 +271,40 @@ def test_clear_cache_forgets_what_was_traced():
         fn(jnp.ones(2))
         fn.clear_cache()
     assert len(traces) == 2
+
+
+class Model:
+    def __init__(self):
+        self.calls = []
+
+    @nym.named_jit
+    def doubled(self, x):
+        return x * 2
+
+
+def test_a_method_is_the_same_wherever_it_is_taken_from_its_object():
+    model = Model()
+    other = copy.copy(model.doubled)
+    assert model.doubled == model.doubled == other != Model().doubled
+    assert hash(model.doubled) == hash(other)
+    traces = []
+    call = nym.named_jit(lambda fn, x: traces.append(fn) or fn(x))
+    for _ in range(2):
+        np.testing.assert_array_equal(call(model.doubled, jnp.ones(2)), [2, 2])
+    assert len(traces) == 1
+
+
+def test_an_error_keeps_no_array_alive():
+    def refuse(x):
+        raise ValueError("not today")
+
+    x = jnp.ones(3)
+    kept = weakref.ref(x)
+    with pytest.raises(ValueError, match="not today"):
+        nym.named_jit(refuse)(x)
+    gc.disable()
+    try:
+        del x
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -79,3 +79,12 @@ def test_it_is_a_tree_of_its_part():
 def test_it_needs_a_mapping(wrong):
     with pytest.raises(TypeError, match=r"A mapping (is one )?from names to mesh axes"):
         nym.ShardedBy(array(), wrong)
+
+
+def test_a_part_with_a_mapping_needs_no_other(mesh):
+    """The rest stays where it is, and a warning would be wrong."""
+    x = nym.NamedArray(np.ones((8, 4), np.float32), ("batch", "embed"))
+    for sharded in (nym.shard, nym.auto_sharded, nym.named_jit(lambda tree: tree)):
+        part, rest = sharded((nym.ShardedBy(x, {"batch": "data"}), x))
+        assert part.tree.sharding.spec[0] == "data" and part.mapping == {"batch": "data"}
+        assert rest.array is x.array or not any(rest.sharding.spec)

@@ -118,10 +118,29 @@ def test_never_changes(name):
         setattr(nym.AxisMapping(), name, "replicate")
 
 
+class Unhashable(Rule):
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("data", r"A `fallback` is an object whose `apply\(array\)` gives a `PartitionSpec`, not 'data'"),
+        (Rule, r"A `fallback` is an object whose `apply\(array\)` gives a `PartitionSpec`, not "),
+        (Unhashable(), "is part of the key of compiled functions, and a Unhashable cannot be hashed; make it a frozen"),
+    ],
+    ids=["string", "class", "unhashable"],
+)
+def test_what_is_no_rule_is_an_error(rule, text):
+    for make in (nym.AxisMapping, nym.axis_mapping):
+        with pytest.raises(TypeError, match=text):
+            make({}, fallback=rule)
+
+
 def test_shows_what_it_says():
     assert repr(nym.AxisMapping({"batch": ["data"], "mlp": None})) == "AxisMapping({'batch': 'data'})"
-    assert repr(nym.AxisMapping({}, fallback=3, uneven="replicate")) == (
-        "AxisMapping({}, fallback=3, uneven='replicate')"
+    assert repr(nym.AxisMapping({}, fallback=Rule(), uneven="replicate")) == (
+        "AxisMapping({}, fallback=Rule(), uneven='replicate')"
     )
 
 
@@ -166,8 +185,6 @@ def test_wrong_options_are_errors():
         nym.AxisMapping({}, uneven="replicat")
     with pytest.raises(ValueError, match="`uneven` is 'error' or 'replicate', not 'pad'"):
         nym.axis_mapping({}, uneven="pad")
-    with pytest.raises(TypeError, match="unhashable type: 'list'"):
-        nym.AxisMapping({}, fallback=[])
 
 
 def test_what_is_no_mapping_is_refused():
