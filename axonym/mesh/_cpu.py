@@ -5,7 +5,7 @@ The context managers change what JAX does by default, in one thread; they move n
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import jax
 from jax.sharding import Mesh
@@ -49,10 +49,13 @@ def create_cpu_mesh(
 def force_cpu() -> Iterator[Device]:
     """Makes this process' first CPU device JAX's default, within a `with` block.
 
-    New arrays are made there, and so is what is computed from them. It is a default and no more:
-    an array that is committed to a device (by `jax.device_put`, or because it is sharded) stays
-    there, and so does what is computed from it. Another thread started within the block does not
-    inherit the default. The former default comes back at the end of the block, exception or not.
+    New arrays are made there, and so is what is computed from them. A mesh in force would put them
+    on its own devices, so there is none within the block; set one inside if you need it. It is a
+    default and no more: an array that is committed to a device (by `jax.device_put`, or because it
+    is sharded) stays there, and so does what is computed from it. Within a function that `jax.jit`
+    traces the block changes nothing: the compiled function's devices are those of its arguments.
+    Another thread started within the block does not inherit the default. The former default and
+    mesh come back at the end of the block, exception or not.
 
     Yields:
         The CPU device.
@@ -66,8 +69,20 @@ def force_cpu() -> Iterator[Device]:
         True
     """
     device = jax.local_devices(backend="cpu")[0]
-    with jax.default_device(device):
+    with ExitStack() as former:
+        former.enter_context(jax.default_device(device))
+        if not _tracing():
+            former.enter_context(jax.set_mesh(None))
         yield device
+
+
+def _tracing() -> bool:
+    """Tells whether a function is being traced here, where no mesh can be set."""
+    try:
+        jax.sharding.get_mesh()
+    except ValueError:
+        return True
+    return False
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from ._layout import (
     mesh_devices,
     names_shown,
     plural,
+    printable,
     ranges,
 )
 
@@ -111,11 +112,11 @@ class MeshDescription:
 
     def _title(self) -> str:
         """Returns the sizes, and what the devices are."""
-        sizes = ", ".join(f"{axis.name}: {axis.size}" for axis in self.axes)
+        sizes = ", ".join(f"{printable(axis.name)}: {axis.size}" for axis in self.axes)
         if not self.devices:
             return f"abstract mesh ({sizes}) for {plural(self.size, 'device', 'devices')}"
-        kinds = [kind for kind in self.device_kinds if kind not in self.platforms]
-        many = [f"{' and '.join(self.platforms)} {word}" for word in ("device", "devices")]
+        kinds = [printable(kind) for kind in self.device_kinds if kind not in self.platforms]
+        many = [f"{printable(' and '.join(self.platforms))} {word}" for word in ("device", "devices")]
         parts = [
             plural(self.size, *many) + (f" ({', '.join(kinds)})" if kinds else ""),
             plural(len(self.processes), "process", "processes"),
@@ -127,7 +128,7 @@ class MeshDescription:
         """Returns a line for each axis, in columns."""
         if not self.axes:
             return []
-        rows = [(axis.name, f"{axis.size:,}", axis.type.name, axis.reach) for axis in self.axes]
+        rows = [(printable(axis.name), f"{axis.size:,}", axis.type.name, axis.reach) for axis in self.axes]
         names, sizes, types = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:3])
         return [f"{name:<{names}}  {size:>{sizes}}  {kind:<{types}}  {reach}" for name, size, kind, reach in rows]
 
@@ -238,7 +239,7 @@ def _row(axes: tuple[MeshAxis, ...], process: int, held: list[MeshDevice], sever
     """Returns what one process has: the indices along each axis, if they make a box, and the ids."""
     indices = [{device.place[at] for device in held} for at in range(len(axes))]
     box = prod(map(len, indices)) == len(held)
-    parts = [f"{axes[at].name} {ranges(sorted(indices[at]))}" for at in long_axes(axes)]
+    parts = [f"{printable(axes[at].name)} {ranges(sorted(indices[at]))}" for at in long_axes(axes)]
     return [
         f"process {process}",
         *([f"slice {ranges([device.slice for device in held])}"] if several else []),

@@ -6,17 +6,19 @@ style sheet, since one within a page would hold for all of it.
 
 import colorsys
 import dataclasses
+import unicodedata
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from ._layout import Block, MeshAxis, MeshDevice, blocks, long_axes, names_shown
+from ._layout import Block, MeshAxis, MeshDevice, blocks, long_axes, names_shown, printable
 
 
-_LEFT, _RIGHT = "\N{LEFTWARDS ARROW}", "\N{RIGHTWARDS ARROW}"
+_LEFT, _RIGHT, _CUT = "\N{LEFTWARDS ARROW}", "\N{RIGHTWARDS ARROW}", "\N{HORIZONTAL ELLIPSIS}"
 _GREY, _INK = "#7d838c", "#1c2430"
 _HEIGHT, _GAP, _MARGIN = 30, 8, 16
 _LONGEST, _LONGEST_UNKNOWN = 32, 8  # how many places along an axis are drawn, with devices and without
 _BLOCKS, _LEGEND, _WIDE = 12, 12, 900
+_START, _END = 20, 11  # how much of a very long name is drawn; the notes have all of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,19 +29,22 @@ class _Style:
     width: int
     processes: tuple[int, ...]
     slices: tuple[int, ...]
-    left: int  # where the cells begin: right of the index and the name of the rows
-    top: int  # below the heading and the name and index of the columns
     longest: int  # how many places along an axis are drawn
+    left: float  # where the cells begin: right of the index and the name of the rows
+    top: float  # below the heading and the name and index of the columns
+    cells: tuple[float, float]  # how wide and how high the cells of a block are together
+    extent: tuple[float, float]  # how wide and how high a block is with its labels
 
 
 def drawing(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], title: str, notes: Sequence[str]) -> str:
     """Returns a mesh as SVG: its title, its blocks of cells, a note on each axis, and the processes' colours."""
+    axes = [dataclasses.replace(axis, name=_cut(printable(axis.name))) for axis in axes]
     found = list(blocks(axes, devices))
-    style = _style(axes, devices, bool(found[0].heading))
+    style = _style(axes, devices, found)
     parts = [_text(_MARGIN, 26, title, "start", 14, "bold")]
-    width, height = _extent(found[0], style)
+    width, height = style.extent
     across = _across(axes, len(found), width)
-    y, right = 40.0, _MARGIN + 8.6 * len(title)
+    y, right = 40.0, _MARGIN + _wide(title, 14)
     for at, which in enumerate(_some(len(found), _BLOCKS)):
         x = _MARGIN + at % across * (width + 18)
         y += (height + 14) * (at > 0 and at % across == 0)
@@ -55,6 +60,22 @@ def drawing(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], title: str,
             y, right = y + 20, max(right, _MARGIN + wide)
         y += 8
     return _document(parts, right + _MARGIN, y, title)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _START + _END + 1 else name[:_START] + _CUT + name[-_END:]
+
+
+def _wide(text: str, size: int = 12) -> float:
+    """Returns how wide a bold text is at most, whatever the font of the page."""
+    return size * sum(map(_em, text))
+
+
+def _em(letter: str) -> float:
+    """Returns how wide a bold letter is in a wide font, in parts of the size."""
+    if unicodedata.east_asian_width(letter) in "FW" or letter in "mwMW@%" + _CUT + _LEFT + _RIGHT:
+        return 1.05
+    return 0.46 if letter in " .,:;()'|!il" else 0.8 if letter.isupper() else 0.7
 
 
 def _across(axes: Sequence[MeshAxis], number: int, width: float) -> int:
@@ -77,15 +98,31 @@ def _document(parts: Sequence[str], width: float, height: float, title: str) -> 
     )
 
 
-def _style(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], headed: bool) -> _Style:
-    names = names_shown(axes)
-    digits = max((len(str(device.id)) for device in devices), default=1)
+def _style(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], found: Sequence[Block]) -> _Style:
+    """Returns what holds for all blocks; a label that is longer than the cells has room as well."""
+    names, longest = names_shown(axes), _LONGEST if devices else _LONGEST_UNKNOWN
     processes = tuple(sorted({device.process for device in devices}))
     slices = tuple(sorted({device.slice for device in devices}))
-    left, top = 44 * bool(names[0]), 40 * bool(names[1]) + 22 * headed
-    return _Style(
-        names, max(42, 8 * digits + 16), processes, slices, left, top, _LONGEST if devices else _LONGEST_UNKNOWN
+    digits = max((len(str(device.id)) for device in devices), default=1)
+    own = max((len(" ".join(_own(device, processes, slices))) for device in devices), default=0)
+    width = max(42, 8 * digits + 16, 6 * own + 8)
+    length = found[0].cells.shape[0]
+    high, wide = (
+        len(_some(count, longest)) * (each + _GAP)
+        for count, each in zip(found[0].cells.shape, (_HEIGHT, width), strict=True)
     )
+    above = max(_wide(text) for text in (f"{names[1]} {_RIGHT}" * bool(names[1]), *(one.heading for one in found)))
+    beside = _wide(f"{_LEFT} {names[0]}") * bool(names[0])
+    more = max(0, above - wide) / 2
+    left = more + max(44, 30 + 7 * len(str(length - 1))) * bool(names[0])
+    top = max(40 * bool(names[1]) + 22 * bool(found[0].heading), (beside - high) / 2)
+    extent = left + wide + more, top + high + max(0, beside - high) / 2
+    return _Style(names, width, processes, slices, longest, left, top, (wide, high), extent)
+
+
+def _own(device: MeshDevice, processes: Sequence[int], slices: Sequence[int]) -> list[str]:
+    """Returns what a cell says beside the id: process and slice, where there are several."""
+    return [f"p{device.process}"] * (len(processes) > 1) + [f"s{device.slice}"] * (len(slices) > 1)
 
 
 def _text(
@@ -102,22 +139,15 @@ def _some(number: int, most: int) -> list[int | None]:
     return list(range(number)) if number <= most else [*range(most - 2), None, number - 1]
 
 
-def _extent(block: Block, style: _Style) -> tuple[float, float]:
-    """Returns how wide and how high a block is."""
-    rows, columns = (len(_some(length, style.longest)) for length in block.cells.shape)
-    return style.left + columns * (style.width + _GAP), style.top + rows * (_HEIGHT + _GAP)
-
-
 def _block(block: Block, style: _Style) -> Iterator[str]:
     """Yields a block's heading, its axes and its cells, from its own upper left corner."""
     rows, columns = (_some(length, style.longest) for length in block.cells.shape)
-    width, height = _extent(block, style)
+    across, middle = style.left + style.cells[0] / 2, style.top + style.cells[1] / 2
     if block.heading:
-        yield _text((style.left + width) / 2, 16, block.heading, weight="bold")
+        yield _text(across, style.top - 6 - 40 * bool(style.names[1]), block.heading, weight="bold")
     if style.names[1]:
-        yield _text((style.left + width) / 2, style.top - 25, f"{style.names[1]} {_RIGHT}", weight="bold")
+        yield _text(across, style.top - 25, f"{style.names[1]} {_RIGHT}", weight="bold")
     if style.names[0]:
-        middle = (style.top + height) / 2
         turned = f'<g transform="translate(14,{middle:g}) rotate(-90)">'
         # Turned to the left, an arrow to the left points down, the way in which the index grows.
         yield turned + _text(0, 0, f"{_LEFT} {style.names[0]}", weight="bold") + "</g>"
@@ -140,9 +170,9 @@ def _cell(x: float, y: float, device: MeshDevice | None, style: _Style) -> str:
     if device is None:
         return f'{box} fill="none" stroke="{_GREY}" stroke-dasharray="3 3"/>'
     fill, edge = colours(style.processes.index(device.process))
-    several = len(style.slices) > 1
-    where = f"device {device.id}, process {device.process}{f', slice {device.slice}' * several}, {device.kind}"
-    own = [f"p{device.process}"] * (len(style.processes) > 1) + [f"s{device.slice}"] * several
+    index = f", slice {device.slice}" * (len(style.slices) > 1)
+    where = f"device {device.id}, process {device.process}{index}, {printable(device.kind)}"
+    own = _own(device, style.processes, style.slices)
     middle = x + style.width / 2
     texts = _text(middle, y + (15 if own else 20), str(device.id), weight="bold", fill=_INK)
     if own:
@@ -188,7 +218,7 @@ def _noted(notes: Sequence[str]) -> Iterator[tuple[str, float]]:
         yield (
             f'<text y="12" font-size="12" font-family="ui-monospace, Menlo, Consolas, monospace" xml:space="preserve" '
             f'fill="{_GREY}">{kept}</text>',
-            7.4 * len(note),
+            7.4 * sum(1 + (unicodedata.east_asian_width(letter) in "FW") for letter in note),
         )
 
 
@@ -197,7 +227,8 @@ def _legend(devices: Sequence[MeshDevice], style: _Style) -> Iterator[tuple[str,
     for index in [index for index in _some(len(style.slices), _LEGEND) if index is not None]:
         inside = sorted({device.process for device in devices if device.slice == style.slices[index]})
         several = len(style.slices) > 1
-        parts, x = [_text(0, 12, f"slice {style.slices[index]}", "start", 12, "bold")] * several, 64.0 * several
+        label = f"slice {style.slices[index]}" * several
+        parts, x = [_text(0, 12, label, "start", 12, "bold")] * several, max(64, _wide(label) + 12) * several
         for at in _some(len(inside), _LEGEND // 2 if several else _LEGEND):
             if at is None:
                 parts.append(_text(x, 12, "...", "start"))

@@ -126,8 +126,13 @@ def long_axes(axes: Sequence[MeshAxis]) -> list[int]:
 
 def names_shown(axes: Sequence[MeshAxis]) -> tuple[str, str]:
     """Returns the names of the axes along the rows and the columns of each block, empty where there is none."""
-    names = ["", "", *(axes[at].name for at in long_axes(axes))]
+    names = ["", "", *(printable(axes[at].name) for at in long_axes(axes))]
     return names[-2], names[-1]
+
+
+def printable(text: str) -> str:
+    """Writes what cannot be shown in one line, or not in XML at all, as an escape, as in a literal of Python."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def blocks(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice]) -> Iterator[Block]:
@@ -138,7 +143,7 @@ def blocks(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice]) -> Iterator[
     cells[: len(devices)] = devices
     outer = tuple(axes[at].size for at in others)
     for place, block in zip(np.ndindex(outer), cells.reshape((-1, rows, columns)), strict=True):
-        yield Block(", ".join(f"{axes[at].name} {i}" for at, i in zip(others, place, strict=True)), block)
+        yield Block(", ".join(f"{printable(axes[at].name)} {i}" for at, i in zip(others, place, strict=True)), block)
 
 
 def ranges(numbers: Sequence[int], most: int = 3) -> str:

@@ -109,6 +109,9 @@ def arrange_devices(
         )
     except (AssertionError, NotImplementedError) as error:
         raise ValueError(_unlaid(names, sizes, "`allow_split_physical_axes=True`", error)) from error
+    except AttributeError as error:
+        _check_described(devices, error)
+        raise
 
 
 def arranged_by_jax(
@@ -119,6 +122,9 @@ def arranged_by_jax(
         return jax.make_mesh(sizes, names, types, devices=devices)
     except (AssertionError, NotImplementedError) as error:
         raise ValueError(_unlaid(names, sizes, "`use_jax=False`", error)) from error
+    except AttributeError as error:
+        _check_described(devices, error)
+        raise
 
 
 def _unlaid(names: Sequence[str], sizes: Sequence[int], option: str, error: Exception) -> str:
@@ -126,6 +132,16 @@ def _unlaid(names: Sequence[str], sizes: Sequence[int], option: str, error: Exce
         f"JAX cannot lay mesh {describe(names, sizes)} over the network of these devices; use "
         f"whole blocks of the network, other sizes, or {option}. JAX says: {error}"
     )
+
+
+def _check_described(devices: Sequence[Device], error: AttributeError) -> None:
+    """Raises if JAX has asked a device for what its description lacks."""
+    if any(error.obj is device for device in devices):
+        raise TypeError(
+            f"`devices` holds a `{type(error.obj).__name__}` without `{error.name}`, which JAX asks of it to lay the "
+            "mesh over the network; a described device has `id`, `process_index`, `platform`, `device_kind` and, if "
+            "there are slices, `slice_index`, and a TPU also `coords` and `core_on_chip`"
+        ) from error
 
 
 def _dcn_factors(

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from axonym.mesh import cpu_context, create_cpu_mesh, create_mesh, force_cpu
+from axonym import ones
+from axonym.mesh import cpu_context, create_cpu_mesh, create_mesh, force_cpu, set_mesh
 
 
 def test_a_cpu_mesh_is_over_all_cpu_devices():
@@ -52,6 +53,35 @@ def test_force_cpu_is_within_another_default():
         with force_cpu() as device:
             assert jnp.ones(3).device == device
         assert jnp.ones(3).device == jax.devices()[3]
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_force_cpu_holds_while_a_mesh_is_in_force(planned):
+    outer = create_mesh((2, 4), ("a", "b"))
+    chosen = outer.abstract_mesh if planned else outer
+    with set_mesh(chosen):
+        with force_cpu() as device:
+            assert jnp.ones(3).sharding.device_set == ones({"x": 8}).sharding.device_set == {device}
+            assert jax.sharding.get_abstract_mesh().empty
+            with set_mesh(outer):
+                assert jnp.ones(3).sharding.device_set == set(jax.devices())
+        with pytest.raises(RuntimeError, match="stop"), force_cpu():
+            raise RuntimeError("stop")
+        assert jax.sharding.get_abstract_mesh() == outer.abstract_mesh
+        assert planned or jax.sharding.get_mesh() == outer
+    assert jax.sharding.get_abstract_mesh().empty
+
+
+def test_force_cpu_within_a_traced_function_leaves_the_mesh_alone():
+    @jax.jit
+    def double(x):
+        with force_cpu():
+            assert jax.sharding.get_abstract_mesh() == outer.abstract_mesh
+            return 2 * x
+
+    outer = create_mesh((8,), ("a",))
+    with jax.set_mesh(outer):
+        assert double(jnp.ones(8)).tolist() == [2] * 8
 
 
 def test_a_function_can_be_decorated_to_run_on_the_cpu():

@@ -52,6 +52,25 @@ def cells(drawing):
     return [node for node in drawing.iter(f"{svg}rect") if node.get("rx") == "5"]
 
 
+def boxes(node, x=0.0, y=0.0, turned=False):
+    """Each text of a drawing with the place that it takes up, for letters of 0.6 times their size."""
+    for child in node:
+        left, top, way = x, y, turned
+        if child.get("transform"):
+            across, down = re.search(r"translate\(([-\d.]+),([-\d.]+)\)", child.get("transform")).groups()
+            left, top, way = x + float(across), y + float(down), turned or "rotate" in child.get("transform")
+        if child.tag.endswith("}text"):
+            high = float(child.get("font-size"))
+            wide = 0.6 * high * len(child.text)
+            start = float(child.get("x", 0)) - {"middle": wide / 2, "end": wide}.get(child.get("text-anchor"), 0)
+            base = float(child.get("y"))
+            box = (left + start, top + base - high * 0.8, left + start + wide, top + base)
+            if way:  # to the left, round the point to which it was moved
+                box = (left - high * 0.8, top - start - wide, left, top - start)
+            yield child.text, box
+        yield from boxes(child, left, top, way)
+
+
 def test_a_mesh_of_one_process_is_a_grid_of_ids():
     mesh = create_mesh((4, 2), ("data", "model"), axis_types=("auto", "explicit"))
     assert text(mesh) == written(r"""
@@ -251,6 +270,52 @@ def test_names_and_kinds_are_escaped_in_a_drawing():
     drawing = drawn(create_mesh((2, 2), ("<a>&", "b\"'"), devices=odd))
     assert "\N{LEFTWARDS ARROW} <a>&" in texts(drawing)
     assert any("<b>&\"'" in word for word in drawing.itertext())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ((4, 2), ("data", "model")),
+        ((2, 4), ("fully_sharded_data_parallel", "model")),
+        ((2, 4), ("DATA_PARALLEL_REPLICAS", "tensor_parallel_and_sequence_parallel_groups")),
+        ((2, 2, 2), ("replica_of_the_whole_model", "fully_sharded_data_parallel", "fully_sharded_tensor_parallel")),
+        ((2, 2, 2), ("a", "b", "fully_sharded_tensor_parallel")),
+        ((8,), ("x" * 200,)),
+        ((2048, 2), ("data", "model")),
+    ],
+    ids=lambda value: "-".join(one[:12] for one in value) if isinstance(value[0], str) else "x".join(map(str, value)),
+)
+def test_labels_have_room(sizes, names):
+    each = devices(1, np.prod(sizes) // 2, 2)
+    drawing = drawn(create_mesh(sizes, names, devices=each))
+    placed = list(boxes(drawing))
+    width, height = float(drawing.get("width")), float(drawing.get("height"))
+    assert not [one for one in placed if min(one[1]) < 0 or one[1][2] > width or one[1][3] > height]
+    for at, (text, (left, top, right, bottom)) in enumerate(placed):
+        for other, (start, above, end, below) in placed[:at]:
+            assert right <= start or end <= left or bottom <= above or below <= top, (text, other)
+
+
+def test_a_very_long_name_is_drawn_in_part_and_noted_whole():
+    drawing = drawn(create_mesh((8,), ("the_first_half_of_a_very_long_name_and_its_second_half",)))
+    assert "the_first_half_of_a_\N{HORIZONTAL ELLIPSIS}second_half \N{RIGHTWARDS ARROW}" in texts(drawing)
+    assert "the_first_half_of_a_very_long_name_and_its_second_half  8  Auto  within a process" in texts(drawing)
+
+
+@pytest.mark.parametrize("letter", ["\n", "\x00", "\x0b", "\x1b", "\ufffe", "\ud800"], ids=ascii)
+def test_letters_that_cannot_be_shown_are_escaped(letter, tmp_path):
+    escaped = letter.encode("unicode_escape").decode()
+    kind = [dataclasses.replace(device, device_kind=f"H{letter}") for device in devices(1, 4, 2)]
+    described = describe_mesh(create_mesh((2, 2, 2), (f"p{letter}", f"d{letter}", f"m{letter}"), devices=kind))
+    lines = str(described).splitlines()
+    sizes = ", ".join(f"{name}{escaped}: 2" for name in "pdm")
+    assert lines[0] == f"mesh ({sizes}): 8 gpu devices (H{escaped}), 4 processes"
+    assert f"p{escaped} 1:" in lines
+    assert sum(line.startswith(f"d{escaped} \\ m{escaped} | ") for line in lines) == 2
+    assert all(line.isprintable() for line in str(described).split("\n"))
+    drawing = ElementTree.fromstring(described.to_svg(tmp_path / "mesh.svg"))
+    assert {f"p{escaped} 0", f"m{escaped} \N{RIGHTWARDS ARROW}", f"\N{LEFTWARDS ARROW} d{escaped}"} <= {*texts(drawing)}
+    assert described.axes[0].name == f"p{letter}"
 
 
 def test_the_drawing_in_the_documentation_is_what_its_code_draws():

@@ -340,6 +340,24 @@ def test_a_network_that_cannot_be_laid_out_is_an_error():
         create_mesh((2, 8), ("a", "b"), None, True, False, devices=tpus(1, 4, 4))
 
 
+@pytest.mark.parametrize("use_jax", [False, True])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_described_device_has_what_jax_asks_of_it(use_jax, number):
+    def described(left_out):
+        named = {"coords": tuple, "core_on_chip": int}
+        fields = [(name, kind) for name, kind in named.items() if name != left_out]
+        known = dataclasses.make_dataclass("Described", ["id", "process_index", "slice_index", *fields], frozen=True)
+        known.platform, known.device_kind = "tpu", "TPU v4"
+        devices = [device for index in range(number) for device in tpus(1, 2, 4, slice_index=index)]
+        values = [{field: getattr(device, field) for field in known.__dataclass_fields__} for device in devices]
+        return [known(**value) for value in values]
+
+    assert create_mesh((number, 8), ("a", "b"), devices=described(None), use_jax=use_jax).size == 8 * number
+    for name in ("coords", "core_on_chip"):
+        with pytest.raises(TypeError, match=f"`devices` holds a `Described` without `{name}`, which JAX asks of it"):
+            create_mesh((number, 8), ("a", "b"), devices=described(name), use_jax=use_jax)
+
+
 @pytest.mark.parametrize(
     ("shape", "each", "number", "expected"),
     [
