@@ -6,6 +6,7 @@ mesh: those whose mesh axes cross processes.
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +27,11 @@ from ._spec import MeshLike, checked_spec, mesh_in_force, tracing
 
 
 T = TypeVar("T")
+_REMEDIES = {
+    "names": "all hand in arrays with the same names",
+    "dtype": "all hand in arrays of the same dtype",
+    "sizes": "all hand in arrays of the same sizes, and a short last part has to be filled up",
+}
 
 
 class _Whole(NamedTuple):
@@ -49,7 +55,8 @@ def host_local_to_global(
     An axis whose mesh axes cross processes is a part in each of them, and is as many times as long in the result as
     there are processes with different parts. Every other axis is whole, and so is each process' data along it:
     processes that share a part must hand in the same. All processes call this, with arrays of the same sizes. With one
-    process, every part is the whole.
+    process, every part is the whole. A mesh on which the devices of a process are no block of an array is refused, so
+    `global_to_host_local` always gives the parts back.
 
     Args:
         tree: Any tree of named arrays, with NumPy or JAX arrays of this process in them, and of module fields declared
@@ -57,15 +64,17 @@ def host_local_to_global(
             What is no array stays as it is; a `jax.ShapeDtypeStruct` becomes that of the whole.
         mapping: From names to mesh axes; the mapping in force if None.
         mesh: The mesh, with devices; the one in force if None.
-        check: Whether the processes compare sizes, and data where they share a part. It costs a digest of the data.
+        check: Whether the processes compare names, sizes and dtypes, and data where they share a part. It costs a
+            digest of the data. All of them come to the check and all raise, also if only one cannot hand in its part.
         timeout: How long the check waits for the other processes, in seconds.
 
     Returns:
         The tree with arrays of all processes.
 
     Raises:
-        ValueError: If there is no mapping or no mesh, an array has no names, is one of all processes already, or does
-            not fit the mesh. With `check`, also if sizes or data differ between processes. The message names the leaf.
+        ValueError: If there is no mapping or no mesh, this process has no device of the mesh, or an array has no names,
+            is one of all processes already, or does not fit the mesh. With `check`, also if arrays differ between
+            processes, or another process has an error. The message names the leaf.
         TimeoutError: If a process does not come to the check in time.
 
     Example:
@@ -78,13 +87,19 @@ def host_local_to_global(
         >>> batch.shape, batch.sharding.spec
         ((batch: 8, pos: 2), P('data', None))
     """
-    found, target = _needed(mapping, mesh)
     seconds = checked_seconds(timeout)
-    leaves, treedef = jax.tree.flatten(tree)
-    described = described_leaves(tree)
-    wholes = [_whole(leaf, about, found, target) for leaf, about in zip(leaves, described, strict=True)]
+    try:
+        leaves, treedef = jax.tree.flatten(tree)
+        found, target = _needed(mapping, mesh)
+        described = described_leaves(tree)
+        wholes = [_whole(leaf, about, found, target) for leaf, about in zip(leaves, described, strict=True)]
+        mine = [*filter(None, map(_summary, leaves, described, wholes))] if check else []
+    except Exception as problem:
+        if check:
+            _tell_others(problem, seconds)
+        raise
     if check:
-        _check_same(leaves, described, wholes, seconds)
+        _check_same(mine, seconds)
     return jax.tree.unflatten(treedef, [*map(_joined, leaves, wholes)])
 
 
@@ -127,7 +142,17 @@ def _needed(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[Axi
     if not isinstance(target, Mesh):
         where = " within a traced function; call it outside" if tracing() else ", not an abstract one"
         raise ValueError(f"`host_local_to_global` needs a mesh with devices{where}")
+    if jax.process_index() not in _processes(target):
+        raise ValueError(
+            f"process {jax.process_index()} has no device of the mesh "
+            f"{listed(target.axis_names, tuple(target.shape.values()))}, so it has no part of any array on it"
+        )
     return found, target
+
+
+@functools.lru_cache(maxsize=64)
+def _processes(mesh: Mesh) -> frozenset[int]:
+    return frozenset(device.process_index for device in mesh.devices.flat)
 
 
 def _whole(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Whole | None:
@@ -150,8 +175,12 @@ def _whole(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Whole |
             )
         return _planned(names, tuple(sizes), mapping if about.mapping is None else about.mapping, mesh)
     except ValueError as error:
-        where = keystr(about.path)
-        raise ValueError(f"{where}: {error}" if where else str(error)) from None
+        raise ValueError(f"{_led(keystr(about.path))}{error}") from None
+
+
+def _led(where: str) -> str:
+    """Returns how a message begins that is about one leaf."""
+    return f"{where}: " if where else ""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -168,25 +197,14 @@ def _planned(names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: M
             )
     total = tuple(size * groups for size, (_, groups) in zip(sizes, counts, strict=True))
     spec = checked_spec(names, total, mapping, mesh)
+    _check_blocks(names, tuple(map(entry_axes, spec)), mesh)
     return _Whole(total, NamedSharding(mesh, spec), tuple(own if groups > 1 else () for own, groups in counts))
 
 
 @functools.lru_cache(maxsize=4096)
 def _parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> tuple[tuple[int, ...], int]:
     """Returns which parts of an axis divided over mesh axes this process has, and in how many groups processes fall."""
-    if not axes:
-        return (0,), 1
-    here = jax.process_index()
-    where = [mesh.axis_names.index(axis) for axis in axes]
-    held: dict[int, set[int]] = {}
-    for place, device in np.ndenumerate(mesh.devices):
-        part = int(np.ravel_multi_index([place[at] for at in where], [mesh.devices.shape[at] for at in where]))
-        held.setdefault(device.process_index, set()).add(part)
-    if here not in held:
-        raise ValueError(
-            f"process {here} has no device of the mesh {listed(mesh.axis_names, tuple(mesh.shape.values()))}, so it "
-            "has no part of any array on it"
-        )
+    held = {process: {part for (part,) in blocks} for process, blocks in _held((axes,), mesh).items()}
     groups = {frozenset(parts) for parts in held.values()}
     if sum(map(len, groups)) != len(frozenset().union(*groups)) or len({*map(len, groups)}) > 1:
         shown = "; ".join(f"process {process}: {sorted(parts)}" for process, parts in sorted(held.items())[:4])
@@ -195,7 +213,30 @@ def _parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> tuple[tuple[int, ...
             f"({shown}); make a mesh on which each process has whole rows, or make the array with "
             "`jax.make_array_from_callback`"
         )
-    return tuple(sorted(held[here])), len(groups)
+    return tuple(sorted(held[jax.process_index()])), len(groups)
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_blocks(names: Names, entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> None:
+    """Raises unless what the devices of each process hold makes up an array, which only it could give back."""
+    for process, blocks in sorted(_held(entries, mesh).items()):
+        if len(blocks) != math.prod(len(set(parts)) for parts in zip(*blocks, strict=True)):
+            shown = ", ".join(map(str, sorted(blocks)[:4])) + ", ..." * (len(blocks) > 4)
+            raise ValueError(
+                f"({', '.join(names)}) is divided so that the parts in process {process} make up no array: {shown}; "
+                "make a mesh on which the devices of each process are a block, as `create_mesh` does, or make the "
+                "array with `jax.make_array_from_callback`"
+            )
+
+
+def _held(entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> dict[int, set[tuple[int, ...]]]:
+    """Returns which parts of an array each process' devices hold, each as an index along every axis of the array."""
+    where = [[mesh.axis_names.index(axis) for axis in axes] for axes in entries]
+    held: dict[int, set[tuple[int, ...]]] = {}
+    for place, device in np.ndenumerate(mesh.devices):
+        parts = (functools.reduce(lambda part, at: part * mesh.devices.shape[at] + place[at], one, 0) for one in where)
+        held.setdefault(device.process_index, set()).add(tuple(parts))
+    return held
 
 
 def _joined(leaf: Any, whole: _Whole | None) -> Any:
@@ -234,13 +275,17 @@ def _part(leaf: Any, about: Leaf) -> Any:
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     if leaf.is_fully_addressable:
         return np.asarray(leaf)
+    if not leaf.addressable_shards:
+        raise ValueError(
+            f"{_led(keystr(about.path))}process {jax.process_index()} has no part of an array of shape {leaf.shape}: "
+            "it has none of the devices that the array is on"
+        )
     shards = {_intervals(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
     starts = [_offsets({place[dim] for place in shards}) for dim in range(leaf.ndim)]
     sizes = tuple(sum(stop - start for start, stop in offsets) for offsets in starts)
     if len(shards) != math.prod(map(len, starts)):
-        where = keystr(about.path)
         raise ValueError(
-            f"{where}{': ' if where else ''}process {jax.process_index()} holds parts of an array of shape "
+            f"{_led(keystr(about.path))}process {jax.process_index()} holds parts of an array of shape "
             f"{leaf.shape} that do not make up an array: its devices are no block of the mesh"
         )
     result = np.empty(sizes, leaf.dtype)
@@ -264,51 +309,77 @@ def _offsets(intervals: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
     return offsets
 
 
-def _check_same(leaves: list[Any], described: list[Leaf], wholes: list[_Whole | None], seconds: float) -> None:
-    """Raises in every process unless sizes agree, and data where processes share a part."""
+def _exchanged(mine: Any, seconds: float) -> list[Any] | None:
+    """Returns what each process brings to the check, in order; None if this process is the only one."""
     service = coordination()
     if service is None:
-        return
-    arrays = [at for at, whole in enumerate(wholes) if whole is not None]
-    mine = [_summary(leaves[at], described[at], wholes[at]) for at in arrays]
+        return None
     meeting = service.meet("parts", "check", seconds, "the check of `host_local_to_global`", value=json.dumps(mine))
     try:
-        theirs = [json.loads(value) for value in meeting.values()]
+        return [json.loads(value) for value in meeting.values()]
     finally:
         meeting.leave()
-    _compare([[one["where"], one["about"]] for one in mine], [[[o["where"], o["about"]] for o in t] for t in theirs])
-    for at, one in enumerate(mine):
+
+
+def _tell_others(problem: Exception, seconds: float) -> None:
+    """Comes to the check with what this process is about to raise, so that no other waits for it in vain."""
+    try:
+        _exchanged(f"{type(problem).__name__}: {problem}", seconds)
+    except (RuntimeError, TimeoutError) as error:
+        problem.add_note(str(error))
+
+
+def _check_same(mine: list[dict[str, Any]], seconds: float) -> None:
+    """Raises in every process unless all have a part, arrays agree, and data where processes share a part."""
+    theirs = _exchanged(mine, seconds) or []
+    for process, other in enumerate(theirs):
+        if isinstance(other, str):
+            raise ValueError(f"process {process} cannot hand in its part, so no array is made; it raises {other}")
+    for process, other in enumerate(theirs):
+        _compare(mine, process, other)
+    for at, one in enumerate(mine if theirs else []):
         first: dict[str, int] = {}
         for process, other in enumerate(theirs):
-            part, data = json.dumps(other[at]["part"]), other[at]["data"]
-            shared = first.setdefault(part, process)
-            if theirs[shared][at]["data"] != data:
+            shared = first.setdefault(json.dumps(other[at]["part"]), process)
+            if theirs[shared][at]["data"] != other[at]["data"]:
                 raise ValueError(
-                    f"{one['where']}: processes {shared} and {process} have the same part of {one['about']}, and not "
-                    "the same data in it"
+                    f"{_led(one['where'])}processes {shared} and {process} have the same part of {_shown(one)}, and "
+                    "not the same data in it"
                 )
 
 
-def _compare(mine: list[Any], theirs: list[list[Any]]) -> None:
-    for process, other in enumerate(theirs):
-        if other != mine:
-            pairs = [(a, b) for a, b in zip(mine, other, strict=False) if a != b]
-            own, its = pairs[0] if pairs else ([f"{len(mine)} arrays", ""], [f"{len(other)} arrays", ""])
+def _compare(mine: list[dict[str, Any]], process: int, its: list[dict[str, Any]]) -> None:
+    """Raises unless another process has arrays of the same names, sizes and dtypes as this one, at the same places."""
+    here, there = f"this process, {jax.process_index()},", listed_processes([process])
+    for at, (own, other) in enumerate(itertools.zip_longest(mine, its), 1):
+        places = ["missing" if one is None else one["where"] or "alone" for one in (own, other)]
+        if places[0] != places[1]:
             raise ValueError(
-                f"{own[0]}: this process, {jax.process_index()}, hands in {' '.join(own)} and "
-                f"{listed_processes([process])} {' '.join(its)}; all hand in the same number of arrays, of the same "
-                "sizes, and a short last part has to be filled up"
+                f"array {at} of the tree is {places[0]} in {here} and {places[1]} in {there}; all hand in trees of the "
+                "same structure"
             )
+        for kind in _REMEDIES:
+            if own[kind] != other[kind]:
+                raise ValueError(
+                    f"{_led(own['where'])}{here} hands in {_shown(own)} and {there} {_shown(other)}; {_REMEDIES[kind]}"
+                )
 
 
-def _summary(leaf: Any, about: Leaf, whole: Any) -> dict[str, Any]:
-    """Returns what the others see of a leaf."""
+def _shown(one: dict[str, Any]) -> str:
+    return f"{one['dtype']} {listed(one['names'], one['sizes'])}"
+
+
+def _summary(leaf: Any, about: Leaf, whole: _Whole | None) -> dict[str, Any] | None:
+    """Returns what the others see of a leaf, in the types that JSON has; None if it is no array."""
+    if whole is None:
+        return None
     data = _key_data(leaf) if _is_key(leaf) else leaf
-    names = about.names_of(leaf.shape) or ()
     content = b"" if isinstance(leaf, jax.ShapeDtypeStruct) else np.ascontiguousarray(np.asarray(data)).tobytes()
     return {
         "where": keystr(about.path),
-        "about": f"{leaf.dtype} {listed(names, tuple(leaf.shape))}",
+        "names": list(about.names_of(leaf.shape) or ()),
+        "dtype": str(leaf.dtype),
+        "sizes": list(leaf.shape),
         "part": whole.parts,
         "data": hashlib.sha256(content).hexdigest(),
     }

@@ -159,17 +159,37 @@ with jax.set_mesh(mesh), nym.axis_mapping(batch="data"):
     with nym.axis_mapping({"batch": ("data", "model")}, uneven="replicate"):
         has(raised(ValueError, nym.host_local_to_global, third), "axis 'batch' has size 5 in this process")
 
-    # The check finds what would go wrong without a word.
-    text = raised(
-        ValueError, nym.host_local_to_global, {"x": nym.NamedArray(np.zeros(2 + PROCESS % 2), "batch")}, check=True
-    )
-    has(text, f"['x']: this process, {PROCESS}, hands in", f"(batch: {2 + PROCESS % 2})", "has to be filled up")
+    # The check finds what would go wrong without a word, and names the leaf once.
+    other, odd = (0, True) if PROCESS % 2 else (1, False)
+
+    def differing(tree):
+        return raised(ValueError, nym.host_local_to_global, tree, check=True, timeout=30)
+
+    text = differing({"x": nym.NamedArray(np.zeros(2 + odd), "batch")})
+    assert text == (f"['x']: this process, {PROCESS}, hands in float64 (batch: {2 + odd}) and process {other} float64 "
+        f"(batch: {3 - odd}); all hand in arrays of the same sizes, and a short last part has to be filled up")
+    text = differing(nym.NamedArray(np.zeros(4, "i4" if odd else "f4"), "batch"))
+    kinds = ["int32", "float32"] if odd else ["float32", "int32"]
+    assert text == (f"this process, {PROCESS}, hands in {kinds[0]} (batch: 4) and process {other} {kinds[1]} "
+        "(batch: 4); all hand in arrays of the same dtype")
+    has(differing([nym.NamedArray(np.zeros(4), "pos" if odd else "batch")]), f"[0]: this process, {PROCESS}, hands in ",
+        f" and process {other} ", "(pos: 4)", "(batch: 4)", "; all hand in arrays with the same names")
+    places = ["['y']", "missing"] if odd else ["missing", "['y']"]
+    text = differing({"x": part, "y": part} if odd else {"x": part})
+    assert text == (f"array 2 of the tree is {places[0]} in this process, {PROCESS}, and {places[1]} in process "
+        f"{other}; all hand in trees of the same structure")
+
+    # A process that cannot hand in its part comes to the check with its problem, and the next check is in step.
+    with nym.axis_mapping({"batch": ("data", "model")}):
+        text = differing({"x": nym.NamedArray(np.zeros(4 if PROCESS else 3), "batch")})
+    told = "process 0 cannot hand in its part, so no array is made; it raises ValueError: "
+    assert text.startswith(told * (PROCESS > 0) + "['x']: axis 'batch' has size 3 in this process and")
+    with nym.axis_mapping({"batch": "data"} if PROCESS else {"batch": "nowhere"}):
+        text = differing(part)
+    assert text.startswith("process 0 cannot") == (PROCESS > 0) and "nowhere" in text
     text = raised(ValueError, nym.host_local_to_global, nym.NamedArray(np.full(3, PROCESS), "pos"), check=True)
-    has(text, "processes 0 and 1 have the same part of int64 (pos: 3), and not the same data in it")
+    assert text == "processes 0 and 1 have the same part of int64 (pos: 3), and not the same data in it"
     nym.host_local_to_global(nym.NamedArray(np.full(3, PROCESS), "batch"), check=True)
-    if PROCESS != 1:
-        text = raised(TimeoutError, nym.host_local_to_global, part, check=True, timeout=0.3)
-        has(text, "the check of `host_local_to_global` waited 0.3 s for process 1")
 
 # A mesh on which the processes share some parts and not others, and one without devices of a process.
 shuffled = np.array(jax.devices())
@@ -178,8 +198,44 @@ odd = jax.sharding.Mesh(shuffled, ("data", "model"))
 text = raised(ValueError, nym.host_local_to_global, part, {"batch": "data"}, odd)
 has(text, "axis 'batch' is divided over", "processes share some of their parts and not others (process 0: [")
 first = nym.create_mesh((2,), ("data",), devices=jax.devices()[:2])
+sharding = jax.NamedSharding(first, jax.P())
 if PROCESS:
-    has(raised(ValueError, nym.host_local_to_global, part, {"batch": "data"}, first), "no device of the mesh (data: 2)")
+    for tree in (part, np.int32(3)):
+        for mapping in ({"batch": "data"}, {}):
+            assert raised(ValueError, nym.host_local_to_global, tree, mapping, first) == (
+                f"process {PROCESS} has no device of the mesh (data: 2), so it has no part of any array on it")
+    for shape in ((), (4, 2)):
+        there = jax.make_array_from_single_device_arrays(shape, sharding, [], dtype=np.float32)
+        has(raised(ValueError, nym.global_to_host_local, [there]), f"[0]: process {PROCESS} has no part of an array of "
+            f"shape {shape}: it has none of the devices")
+text = raised(ValueError, nym.host_local_to_global, part, {}, first, check=True, timeout=30)
+has(text, "has no device of the mesh (data: 2)")
+
+# A mesh with the devices of each process along its diagonals: no part is an array, unless one axis is whole.
+turns = [[jax.local_devices(process_index=(row + column) % PROCESSES)[row] for column in range(2)] for row in range(2)]
+diagonal = jax.sharding.Mesh(np.array(turns), ("data", "model"))
+square = nym.NamedArray(np.arange(16).reshape(4, 4), ("batch", "embed"))
+if PROCESSES == 2:
+    text = raised(ValueError, nym.host_local_to_global, square, {"batch": "data", "embed": "model"}, diagonal)
+    has(text, "(batch, embed) is divided so that the parts in process 0 make up no array: (0, 0), (1, 1); make a mesh")
+    for mapping in ({"batch": "data"}, {"embed": "model"}, {"batch": ("data", "model")}, {}):
+        joined = nym.host_local_to_global(square, mapping, diagonal, check=True, timeout=30)
+        np.testing.assert_array_equal(nym.global_to_host_local(joined).array, square.array)
+    sharding = jax.NamedSharding(diagonal, jax.P("data", "model"))
+    made = jax.make_array_from_callback((4, 4), sharding, lambda at: square.array[at])
+    has(raised(ValueError, nym.global_to_host_local, made), "process", "that do not make up an array")
+
+# A problem of its own is what a process raises, also if the others do not come to the check; it says that too.
+if PROCESS != 1:
+    text = raised(TimeoutError, nym.host_local_to_global, part, {"batch": "data"}, mesh, check=True, timeout=0.3)
+    has(text, "the check of `host_local_to_global` waited 0.3 s for process 1")
+if PROCESS == 0:
+    try:
+        nym.host_local_to_global(part, None, mesh, check=True, timeout=0.3)
+        raise AssertionError("no ValueError")
+    except ValueError as error:
+        has(str(error), "needs a mapping")
+        has(error.__notes__[0], "the check of `host_local_to_global` waited 0.3 s for process")
 print("done", PROCESS)
 """
 
