@@ -6,6 +6,8 @@ on the store alone and not on the service's own barriers: those keep a record of
 way that breaks once one of them has timed out, and look at the clock about once a second.
 """
 
+import contextlib
+import functools
 import json
 import threading
 import time
@@ -19,14 +21,50 @@ from jax.experimental import multihost_utils
 
 _METHODS = (
     "blocking_key_value_get",
+    "blocking_key_value_get_bytes",
     "key_value_delete",
     "key_value_dir_get",
     "key_value_increment",
     "key_value_set",
+    "key_value_set_bytes",
     "key_value_try_get",
 )
 _MET = "met"
 _SLICE = 1.0  # seconds; a wait is cut into pieces so that Ctrl-C is noticed
+_MOMENT = 0.05  # seconds between two looks at a meeting, while JAX looks for devices
+_PIECE = 1 << 22  # bytes that go into the store at once
+_TRANSFER = 60.0  # seconds that one such piece may take
+
+
+class Task:
+    """A call that JAX may not return from, in a thread that can be given up.
+
+    Args:
+        call: What to call.
+    """
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        """Starts the thread."""
+        self._call = call
+        self._ended: list[Any] = []
+        self._thread = threading.Thread(target=self._make, daemon=True, name="axonym")
+        self._thread.start()
+
+    def _make(self) -> None:
+        try:
+            self._ended[:] = (self._call(), None)
+        except BaseException as error:
+            self._ended[:] = (None, error)
+
+    def result(self, seconds: float) -> tuple[Any, ...] | None:
+        """Returns the result, in a tuple of one; None if it is not there in time. What the call raises is raised."""
+        self._thread.join(seconds)
+        if not self._ended:
+            return None
+        result, error = self._ended
+        if error is not None:
+            raise error
+        return (result,)
 
 
 class Coordination:
@@ -43,7 +81,7 @@ class Coordination:
         self.client, self.process, self.count = client, process, count
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._has_devices = False
+        self._devices: Task | None = None
 
     def calls(self, kind: str) -> int:
         """Counts a call of this kind, and returns how many there were before it."""
@@ -52,11 +90,26 @@ class Coordination:
             self._calls[kind] = before + 1
         return before
 
+    def meeting(self, kind: str, name: str, seconds: float, label: str, hint: str = "") -> "Meeting":
+        """Returns the meeting of the processes that have called this with the same kind and name as often as this one.
+
+        It is counted here and now: a process whose call fails later still meets the right call of the others next time.
+
+        Args:
+            kind: What sort of meeting it is; names of different kinds do not mix.
+            name: The name, any text.
+            seconds: How long it waits for the others.
+            label: What the error calls the meeting.
+            hint: How the error ends.
+        """
+        key = f"axonym/{kind}/{quote(name, safe='', errors='surrogatepass')}"
+        return Meeting(self, f"{key}/{self.calls(key)}", seconds, label, hint)
+
     def meet(self, kind: str, name: str, seconds: float, label: str, hint: str = "", value: str = "") -> "Meeting":
         """Waits until each process has called this with the same kind and name as often as this one.
 
         Args:
-            kind: What sort of meeting it is; names of different kinds do not mix.
+            kind: As in `meeting`, and so are the name, the seconds, the label and the hint.
             name: The name, any text.
             seconds: How long to wait.
             label: What the error calls the meeting.
@@ -69,47 +122,102 @@ class Coordination:
         Raises:
             TimeoutError: If a process does not come in time, or another one has given up before this one came.
         """
-        key = f"axonym/{kind}/{quote(name, safe='')}"
-        self._await_devices(seconds, label)
-        meeting = Meeting(self, f"{key}/{self.calls(key)}")
-        failure = meeting.attend(value, seconds)
-        if failure is not None:
-            meeting.leave()
-            raise TimeoutError(f"{label} {_told(failure, self.process)}{hint}")
-        return meeting
+        return self.meeting(kind, name, seconds, label, hint).attend(value)
 
-    def _await_devices(self, seconds: float, label: str) -> None:
-        """Lets JAX find the devices of all processes, for which it needs all of them, as it does for the first array.
+    def has_devices(self, seconds: float) -> bool:
+        """Lets JAX find the devices of all processes, for which it needs all of them, and says whether it has.
 
         Without this a process that waits here would wait for one that is about to make its first array, and that one
         for the devices of this one.
         """
-        if self._has_devices:
-            return
-        if in_time(jax.process_count, seconds) is None:
-            raise TimeoutError(
-                f"{label} waited {seconds:g} s for the devices of the {self.count} processes: some process has not "
-                "used JAX since it was connected, so it is slow, stuck or dead"
-            )
-        self._has_devices = True
+        with self._lock:
+            task = self._devices = self._devices or Task(jax.process_count)
+        try:
+            return task.result(seconds) is not None
+        except BaseException:
+            self._devices = None  # the next call tries again
+            raise
 
 
 class Meeting:
-    """One meeting of all processes: a folder in the store, removed by the last one to leave."""
+    """One meeting of all processes: a folder in the store, removed by the last one to leave.
 
-    def __init__(self, service: Coordination, folder: str) -> None:
-        """Keeps both."""
+    Args:
+        service: The store.
+        folder: Where in the store.
+        seconds: How long to wait, from the first call of a method on.
+        label: What the error calls the meeting.
+        hint: How the error ends.
+    """
+
+    def __init__(self, service: Coordination, folder: str, seconds: float, label: str, hint: str = "") -> None:
+        """Keeps all of them."""
         self._service, self._client, self._folder = service, service.client, folder
+        self._seconds, self._label, self._hint = seconds, label, hint
+        self._sent = False
 
-    def attend(self, value: str, seconds: float) -> dict[str, Any] | None:
-        """Comes with a value and waits for the others; returns who gave up and why, None if all have come."""
-        deadline = time.monotonic() + seconds
-        self._client.key_value_set(f"{self._folder}/at/{self._service.process}", value)
-        if self._client.key_value_increment(f"{self._folder}/count", 1) == self._service.count:
-            outcome = self._settled(_MET)
-        else:
-            outcome = self._awaited(seconds, deadline)
-        return None if outcome == _MET else json.loads(outcome)
+    @functools.cached_property
+    def deadline(self) -> float:
+        """When the waiting ends, on the clock of `time.monotonic`."""
+        return time.monotonic() + self._seconds
+
+    def until(self, deadline: float) -> "Meeting":
+        """Goes on in the time that another meeting has left, a second at least: what is in the store can be read."""
+        self.deadline = max(deadline, time.monotonic() + _SLICE)
+        return self
+
+    def attend(self, value: str = "") -> "Meeting":
+        """Comes with a value and waits for the others.
+
+        Raises:
+            TimeoutError: If a process does not come in time, or another one has given up before this one came.
+        """
+        _ = self.deadline
+        try:
+            self._client.key_value_set(f"{self._folder}/at/{self._service.process}", value)
+            outcome = self._outcome()
+        except BaseException:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                self.leave()
+            raise
+        if outcome == _MET:
+            return self
+        if self._sent:  # the folder stays if a process never comes
+            self._client.key_value_delete(f"{self._folder}/data")
+        self.leave()
+        raise TimeoutError(f"{self._label} {_told(json.loads(outcome), self._service.process)}{self._hint}")
+
+    def send(self, data: bytes) -> None:
+        """Puts bytes for all into the store, before this process attends.
+
+        Raises:
+            TimeoutError: If that takes longer than the meeting waits.
+        """
+        self._sent = True
+        for start in range(0, len(data), _PIECE):
+            if self.deadline < time.monotonic():
+                raise TimeoutError(
+                    f"{self._label} has sent {start} of {len(data)} bytes in {self._seconds:g} s; pass a longer timeout"
+                )
+            self._client.key_value_set_bytes(f"{self._folder}/data/{start}", data[start : start + _PIECE])
+
+    def receive(self, size: int) -> bytes:
+        """Returns what one process has sent, so many bytes, after all have come.
+
+        Raises:
+            TimeoutError: If that takes longer than the meeting waits, or than a second if that is over.
+        """
+        self.until(self.deadline)
+        pieces: list[bytes] = []
+        for start in range(0, size, _PIECE):
+            key = f"{self._folder}/data/{start}"
+            piece = self._got(self._client.blocking_key_value_get_bytes, key, _TRANSFER)
+            if piece is None:
+                raise TimeoutError(
+                    f"{self._label} has received {start} of {size} bytes in {self._seconds:g} s; pass a longer timeout"
+                )
+            pieces.append(piece)
+        return b"".join(pieces)
 
     def values(self) -> list[str]:
         """Returns what each process came with, in order."""
@@ -129,6 +237,37 @@ class Meeting:
         pairs = self._client.key_value_dir_get(f"{self._folder}/at")
         return {int(key.rpartition("/")[2]): value for key, value in pairs}
 
+    def _outcome(self) -> str:
+        """Waits for the end of the meeting, and returns how it ended."""
+        while not self._service.has_devices(min(_MOMENT, max(0, self.deadline - time.monotonic()))):
+            told = self._already()
+            if told is not None:
+                return told  # the others have given up before this process came
+            if self.deadline < time.monotonic():
+                return self._given_up()
+        if self._client.key_value_increment(f"{self._folder}/count", 1) == self._service.count:
+            return self._settled(_MET)
+        return self._got(self._client.blocking_key_value_get, f"{self._folder}/outcome", _SLICE) or self._given_up()
+
+    def _got(self, get: Callable[[str, int], Any], key: str, longest: float) -> Any:
+        """Waits for a key of the store, `longest` seconds at a time; returns None if it is not there in time."""
+        while (left := self.deadline - time.monotonic()) > 0:
+            try:
+                return get(key, max(1, round(min(left, longest) * 1000)))
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise
+        return None
+
+    def _already(self) -> str | None:
+        """Returns how the meeting has ended, None if it has not."""
+        try:
+            return self._client.key_value_try_get(f"{self._folder}/outcome")
+        except jax.errors.JaxRuntimeError as error:
+            if "NOT_FOUND" not in str(error):
+                raise
+        return None
+
     def _settled(self, outcome: str) -> str:
         """Says how the meeting ended, and returns how it did: the first process to say so is right."""
         try:
@@ -139,17 +278,13 @@ class Meeting:
             return self._client.key_value_try_get(f"{self._folder}/outcome")
         return outcome
 
-    def _awaited(self, seconds: float, deadline: float) -> str:
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                milliseconds = max(1, round(min(left, _SLICE) * 1000))
-                return self._client.blocking_key_value_get(f"{self._folder}/outcome", milliseconds)
-            except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise
+    def _given_up(self) -> str:
+        """Ends the meeting because the time is over, and returns how it ended."""
         absent = sorted(set(range(self._service.count)) - set(self._arrived()))
-        report = {"by": self._service.process, "seconds": seconds, "absent": absent, "of": self._service.count}
-        return self._settled(json.dumps(report) if absent else _MET)
+        if not absent and self._client.key_value_increment(f"{self._folder}/count", 0) == self._service.count:
+            return self._settled(_MET)
+        report = {"by": self._service.process, "seconds": self._seconds, "absent": absent, "of": self._service.count}
+        return self._settled(json.dumps(report))
 
 
 def _told(failure: dict[str, Any], process: int) -> str:
@@ -157,6 +292,11 @@ def _told(failure: dict[str, Any], process: int) -> str:
     by, absent, seconds = failure["by"], failure["absent"], f"{failure['seconds']:g} s"
     if process in absent:
         return f"is over: process {by} gave up after {seconds}, before this process, {process}, came"
+    if not absent:
+        return (
+            f"waited {seconds} for JAX to find the devices of all {failure['of']} processes; all of them have come, so "
+            "one has no devices yet, or an error in its output"
+        )
     return (
         f"waited {seconds} for {listed_processes(absent)} of {failure['of']}, which did not come: slow, stuck or dead"
     )
@@ -169,31 +309,6 @@ def listed_processes(processes: list[int]) -> str:
     if len(processes) > 12:
         return f"processes {', '.join(map(str, processes[:12]))}, ... ({len(processes)} in all)"
     return f"processes {', '.join(map(str, processes[:-1]))} and {processes[-1]}"
-
-
-def in_time(call: Callable[[], Any], seconds: float) -> tuple[Any, ...] | None:
-    """Makes a call that JAX may not return from, in a thread that can be given up.
-
-    Returns:
-        The result, in a tuple of one; None if it is not there in time. What the call raises is raised.
-    """
-    ended: list[Any] = []
-
-    def make() -> None:
-        try:
-            ended[:] = (call(), None)
-        except BaseException as error:
-            ended[:] = (None, error)
-
-    thread = threading.Thread(target=make, daemon=True, name="axonym")
-    thread.start()
-    thread.join(seconds)
-    if not ended:
-        return None
-    result, error = ended
-    if error is not None:
-        raise error
-    return (result,)
 
 
 _reached: Coordination | None = None

@@ -6,7 +6,9 @@ Python's own `hash` differs from process to process, and a `repr` depends on the
 import enum
 import functools
 import hashlib
+import types
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -17,6 +19,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), PartitionSpec, np.dtype)
 _CONTEXT = 60  # characters shown before the first difference
+_LENGTH = 240  # characters shown of a text
+_PIECE = 1 << 16  # characters of a long text that are compared at once
 
 
 def canonical(value: Any, inside: tuple[int, ...] = ()) -> str:
@@ -41,7 +45,9 @@ def canonical(value: Any, inside: tuple[int, ...] = ()) -> str:
         if isinstance(value, kinds):
             return write(value, part)
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
-        return f"{value.__module__}.{value.__qualname__}"
+        owner = getattr(value, "__self__", None)  # of a method
+        of = "" if owner is None or isinstance(owner, (type, types.ModuleType)) else f" of {part(owner)}"
+        return f"{value.__module__}.{value.__qualname__}{of}"
     return _object(value, part)
 
 
@@ -50,14 +56,28 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def excerpts(texts: Sequence[str], length: int = 240) -> list[str]:
-    """Shortens texts to the place where the first of them differs from another."""
+def piece_digests(text: str) -> list[str]:
+    """Returns a short digest of each piece of a text, by which processes find the piece in which theirs differ."""
+    return [digest(text[start : start + _PIECE])[:16] for start in range(0, len(text), _PIECE)]
+
+
+def piece_that_differs(digests: Sequence[Sequence[str]]) -> int:
+    """Returns which piece is the first that is not the same in all texts."""
+    pieces = enumerate(zip_longest(*digests))
+    return next((at for at, its in pieces if len(set(its)) > 1), 0)
+
+
+def around_piece(text: str, piece: int) -> str:
+    """Returns a piece of a text with enough on both sides for an excerpt."""
+    return text[max(0, piece * _PIECE - _CONTEXT) : (piece + 1) * _PIECE + _LENGTH]
+
+
+def excerpts(texts: Sequence[str], piece: int = 0) -> list[str]:
+    """Shortens texts, or what is around a piece of each, to the place where the first of them differs from another."""
     firsts = [_first_difference(texts[0], other) for other in texts[1:]]
     start = max(0, min(firsts, default=0) - _CONTEXT)
-    return [
-        ("..." if start else "") + text[start : start + length] + ("..." if len(text) > start + length else "")
-        for text in texts
-    ]
+    end = start + _LENGTH
+    return [("..." if start or piece else "") + text[start:end] + ("..." if len(text) > end else "") for text in texts]
 
 
 def _first_difference(one: str, other: str) -> int:
@@ -94,8 +114,10 @@ def _array(value: Any, part: Callable[[Any], str]) -> str:
     about = f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated:
         return f"array({about}, {part(value.sharding)})"  # no process has all of it
+    if isinstance(value, np.ma.MaskedArray):
+        return f"masked({_array(value.data, part)}, {_array(np.ma.getmaskarray(value), part)})"
     data = np.asarray(value)
-    if data.dtype == object:
+    if data.dtype.hasobject:
         return f"array({about}, {part(data.tolist())})"
     return f"array({about}, {hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]})"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from ._coordination import in_time
+from ._coordination import Task
 from ._multihost import checked_seconds
 
 
@@ -24,6 +24,7 @@ _VARIABLES = {
     "num_processes": "JAX_NUM_PROCESSES",
     "process_id": "JAX_PROCESS_ID",
 }
+_BIND, _BOUND = "coordinator_bind_address", "JAX_COORDINATOR_BIND_ADDRESS"
 _MARGIN = 60  # seconds that JAX waits longer than we do
 
 
@@ -74,12 +75,8 @@ def initialize(
         raise RuntimeError("`initialize` was called before; a process calls it once, at its start")
     given = _given(coordinator_address, num_processes, process_id)
     seconds = checked_seconds(initialization_timeout, "initialization_timeout")
-    address, count, number = given["coordinator_address"], given["num_processes"], given["process_id"]
-    _check_numbers(count, number)
-    if address is not None:
-        port = _checked_address(address)
-        if number == 0 and coordinator_bind_address is None:
-            _check_free(port)
+    _check_numbers(given["num_processes"], given["process_id"])
+    _check_addresses(given["coordinator_address"], coordinator_bind_address, given["process_id"])
     options = {
         "local_device_ids": local_device_ids,
         "cluster_detection_method": cluster_detection_method,
@@ -89,7 +86,7 @@ def initialize(
     }
     error = _connected(given, options, seconds)
     if error is not None:
-        raise _explained(error, given)
+        raise _explained(error, given, cluster_detection_method)
 
 
 def _given(address: Any, count: Any, number: Any) -> dict[str, Any]:
@@ -128,32 +125,59 @@ def _check_numbers(count: int | None, number: int | None) -> None:
         raise ValueError(f"`process_id` is {number}{there}: they are numbered {numbers}")
 
 
-def _checked_address(address: Any) -> int:
-    """Returns the port of an address."""
+def _check_addresses(address: Any, bound: Any, number: int | None) -> None:
+    """Raises if an address has no such form, or process 0 cannot listen there: JAX would crash."""
+    host, port = "", None
+    if address is not None:
+        _, port = _host_and_port(address, "coordinator_address", "the host of process 0", "10.0.0.1:1234")
+    bound = os.environ.get(_BOUND) if bound is None else bound
+    if bound is not None:
+        host, port = _host_and_port(bound, _BIND, "an address of this machine", "0.0.0.0:1234")
+    if number == 0 and port is not None:
+        _check_free(host, port)
+
+
+def _host_and_port(address: Any, argument: str, host_of: str, example: str) -> tuple[str, int]:
+    """Returns both parts of an address."""
     if not isinstance(address, str):
-        raise TypeError(f"`coordinator_address` is a string such as '10.0.0.1:1234', not {address!r}")
+        raise TypeError(f"`{argument}` is a string such as {example!r}, not {address!r}")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise ValueError(
-            f"`coordinator_address` is {address!r}; it is the host of process 0 and a port from 1 to 65535, as in "
-            "'10.0.0.1:1234'"
-        )
-    return int(port)
+        raise ValueError(f"`{argument}` is {address!r}; it is {host_of} and a port from 1 to 65535, as in {example!r}")
+    return host.strip("[]"), int(port)
 
 
-def _check_free(port: int) -> None:
-    """Raises if another program listens on a port of this machine: JAX would crash."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _check_free(host: str, port: int) -> None:
+    """Raises if this process cannot listen at an address, at every one of this machine if the host is empty."""
+    problem = _why_not_free(host, port)
+    if problem is None:
+        return
+    remedy = "choose another port in `coordinator_address`, the same in all processes, or end the program that has it"
+    if host:
+        remedy = f"choose another address of this machine in `{_BIND}`, or end the program that has this one"
+    raise RuntimeError(
+        f"process 0 cannot listen on port {port} of {host or 'this machine'} ({problem.lower()}); {remedy}"
+    )
+
+
+def _why_not_free(host: str, port: int) -> str | None:
+    """Tries to listen; a name may stand for several addresses, of which one that does not exist here does no harm."""
+    problems: list[OSError] = []
+    try:
+        places = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        return error.strerror
+    for family, kind, protocol, _, place in places:
         try:
-            probe.bind(("", port))
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
         except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise
-            raise RuntimeError(
-                f"process 0 cannot listen on port {port} of this machine ({os.strerror(error.errno).lower()}); choose "
-                "another port in `coordinator_address`, the same in all processes, or end the program that has it"
-            ) from None
+            problems.append(error)
+    taken = [error for error in problems if error.errno in (errno.EADDRINUSE, errno.EACCES)]
+    if taken or len(problems) == len(places):
+        return os.strerror((taken or problems)[0].errno or 0)
+    return None
 
 
 def _connected(given: dict[str, Any], options: dict[str, Any], seconds: float) -> BaseException | None:
@@ -161,7 +185,7 @@ def _connected(given: dict[str, Any], options: dict[str, Any], seconds: float) -
     waiting = round(seconds) + _MARGIN
     connect = functools.partial(jax.distributed.initialize, **given, **options, initialization_timeout=waiting)
     try:
-        done = in_time(connect, seconds)
+        done = Task(connect).result(seconds)
     except Exception as error:
         return error
     if done is not None:
@@ -172,7 +196,8 @@ def _connected(given: dict[str, Any], options: dict[str, Any], seconds: float) -
 def _late(given: dict[str, Any]) -> str:
     number, count = given["process_id"], given["num_processes"]
     who = "this process" if number is None else f"process {number}"
-    return f"{who} has not met the {'other processes' if count is None else f'other {count - 1} of {count} processes'}"
+    others = "other process" if count == 2 else "other processes" if count is None else f"other {count - 1} processes"
+    return f"{who} has not met the {others}"
 
 
 def _check(address: str | None) -> str:
@@ -193,7 +218,7 @@ def _check(address: str | None) -> str:
     )
 
 
-def _explained(error: BaseException, given: dict[str, Any]) -> BaseException:
+def _explained(error: BaseException, given: dict[str, Any], method: str | None) -> BaseException:
     """Returns an error of JAX as one that says what to do, where we know."""
     text = str(error)
     if isinstance(error, RuntimeError) and "before" in text and "backend" in text:
@@ -204,9 +229,11 @@ def _explained(error: BaseException, given: dict[str, Any]) -> BaseException:
     missing = [argument for argument, value in given.items() if value is None]
     if isinstance(error, ValueError) and missing and "defined" in text:
         variables = ", ".join(_VARIABLES[argument] for argument in missing)
+        known = "that it knows (TPU, SLURM, Open MPI, Kubernetes)"
+        if method is not None:
+            known = f"by `cluster_detection_method={method!r}`"
         return ValueError(
             f"{', '.join(f'`{argument}`' for argument in missing)} {'is' if len(missing) == 1 else 'are'} missing, and "
-            "JAX finds no cluster that it knows (TPU, SLURM, Open MPI, Kubernetes); give all three arguments, or set "
-            f"{variables}"
+            f"JAX finds no cluster {known}; give all three arguments, or set {variables}"
         )
     return error

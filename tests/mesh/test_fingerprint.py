@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import axonym as nym
-from axonym.mesh._fingerprint import canonical, excerpts
+from axonym.mesh._fingerprint import around_piece, canonical, excerpts, piece_digests, piece_that_differs
 
 
 class Size(enum.Enum):
@@ -23,6 +23,9 @@ class Size(enum.Enum):
 class Settings:
     rate: float
     names: object = None
+
+    def scaled(self, value):
+        return self.rate * value
 
 
 class Model(eqx.Module):
@@ -43,6 +46,12 @@ EQUAL = {
     "objects": (Settings(0.1, {"b": 1, "a": 2}), Settings(0.1, {"a": 2, "b": 1})),
     "nan": ([float("nan")], [float("nan")]),
     "functions": (functools.partial(np.sum, axis=0), functools.partial(np.sum, axis=0)),
+    "methods": (Settings(0.1).scaled, Settings(0.1).scaled),
+    "methods of Python": ([1].append, [1].append),
+    "methods of classes": (dict.fromkeys, dict.fromkeys),
+    "masks": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[False, True])),
+    "no mask": (np.ma.array([1, 2]), np.ma.array([1, 2], mask=[0, 0])),
+    "objects in arrays": (np.array([("a", [1])], "U1, O"), np.array([("a", [1])], "U1, O")),
 }
 OTHERS = {
     "values": (1, 2), "kinds": (1, 1.0), "texts": ("1", 1), "containers": ([1], (1,)),
@@ -56,6 +65,10 @@ OTHERS = {
     "keys": (jax.random.key(3), jax.random.key(4)),
     "modules": (model(1.0), model(2.0)), "module fields": (model(), model(act=nym.exp)),
     "objects": (Settings(0.1), Settings(0.2)), "functions": (np.sum, np.prod),
+    "methods": (Settings(0.1).scaled, Settings(0.2).scaled), "methods of Python": ([1].append, [2].append),
+    "masks": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),
+    "masked": (np.ma.array([1, 2]), np.array([1, 2])),
+    "objects in arrays": (np.array([("a", [1])], "U1, O"), np.array([("a", [2])], "U1, O")),
     "specs": (jax.P("data"), jax.P(None, "data")),
     "names": (nym.NamedArray(np.zeros(3), "a"), nym.NamedArray(np.zeros(3), "b")),
     "shape structs": (jax.ShapeDtypeStruct((2,), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.float32)),
@@ -93,3 +106,19 @@ def test_long_texts_are_shown_where_they_differ():
     assert one.startswith("...a") and "ab" in one and one.endswith("b...")
     assert "ac" in other and len(one) < 300
     assert excerpts(["short", "shirt"]) == ["short", "shirt"]
+
+
+@pytest.mark.parametrize("at", [0, 65_535, 65_536, 300_000])
+def test_a_piece_of_a_long_text_is_enough_to_show_the_difference(at):
+    texts = ["a" * at + middle + "b" * 100_000 for middle in ("x", "x", "y")]
+    piece = piece_that_differs([piece_digests(text) for text in texts])
+    one, same, other = excerpts([around_piece(text, piece) for text in texts], piece)
+    assert one == same == other.replace("y", "x") and "y" in other
+    assert one.startswith("..." if at else "xb") and one.endswith("b...") and len(one) < 300
+
+
+def test_a_text_that_ends_where_the_other_goes_on_differs_there():
+    texts = ["a" * 65_536, "a" * 65_536 + "b"]
+    piece = piece_that_differs([piece_digests(text) for text in texts])
+    assert [one[-2:] for one in excerpts([around_piece(text, piece) for text in texts], piece)] == ["aa", "ab"]
+    assert piece_that_differs([piece_digests(""), piece_digests("")]) == 0
