@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
@@ -195,7 +196,7 @@ def check_memory(leaves: Sequence[Any], flags: Sequence[bool], described: Sequen
 
 def _places(array: jax.Array) -> list[tuple[Any, int]]:
     """Returns where in the memory of each device an array is, as far as JAX tells."""
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     try:
         return [(shard.device, shard.data.unsafe_buffer_pointer()) for shard in array.addressable_shards]
