@@ -29,7 +29,7 @@ def compiled(what: str, axis_types: str, folder: Path) -> list[Collective]:
     path = os.pathsep.join(filter(None, [LIBTPU, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-W", "error", Path(__file__).with_name("tpu_program.py"), what, axis_types, folder / "hlo"],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": ""},  # compiled as users compile it
         capture_output=True,
         text=True,
         timeout=240,
