@@ -1,5 +1,6 @@
 """Declaring the axes of a plain array that a module holds, so that it is sharded by name like a named one."""
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -64,11 +65,11 @@ def declared_axes(cls: type) -> dict[str, Names]:
     return {one.name: one.metadata[_KEY] for one in dataclasses.fields(cls) if _KEY in one.metadata}
 
 
-class HasAxesInFront:
+class HasAxesInFront(abc.ABC):
     """What a module derives from whose plain arrays have axes in front of those that their fields declare."""
 
     __slots__ = ()
 
+    @abc.abstractmethod
     def _axes_in_front(self) -> Names:
         """Returns the names of these axes."""
-        raise NotImplementedError

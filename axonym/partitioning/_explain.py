@@ -16,7 +16,7 @@ from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
 from ._shard import leaf_sharding
 from ._slips import one_slip
-from ._spec import MeshLike, checked_spec, mesh_in_force, needed_mesh
+from ._spec import MeshLike, checked_spec, given_mesh, is_manual, mesh_in_force
 
 
 def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Explanation:
@@ -63,12 +63,10 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
     found = normalised(mapping)
     pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
     arrays = [(leaf, about) for leaf, about in pairs if _is_array(leaf)]
+    if found is not None:
+        return _by_mapping(arrays, found, given_mesh(mesh, "`explain` with a mapping"))
     target = mesh_in_force() if mesh is None else mesh
-    if found is None:
-        return _by_own_shardings(arrays, _common_mesh(arrays) if target is None else target)
-    if target is None:
-        target = needed_mesh("`explain` with a mapping", "set one with `jax.set_mesh(mesh)` or pass `mesh=`")
-    return _by_mapping(arrays, found, target)
+    return _by_own_shardings(arrays, _common_mesh(arrays) if target is None else target)
 
 
 class _Load(NamedTuple):
@@ -232,7 +230,7 @@ def _asked_axis(
     mesh: MeshLike,
 ) -> AxisExplanation:
     """Explains an axis for which mesh axes are asked: that it is divided over them, or why not."""
-    left = [axis for axis in asked if not _is_manual(mesh, axis)]
+    left = [axis for axis in asked if not is_manual(mesh, axis)]
     parts = math.prod(mesh.shape[axis] for axis in given)
     if not left:
         decision, why = "manual", f"{why}, which is Manual here"
@@ -256,10 +254,6 @@ def _ruled_axes(leaf: Any, sharding: NamedSharding, rule: Any, mesh: MeshLike) -
         else axis
         for axis, entry in zip(axes, asked, strict=True)
     ]
-
-
-def _is_manual(mesh: MeshLike, axis: str) -> bool:
-    return mesh.axis_types[mesh.axis_names.index(axis)] == AxisType.Manual
 
 
 def _refused_axes(

@@ -23,7 +23,7 @@ from ..named._ambient import entry_axes
 from ..named._axis import Names, listed
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._spec import MeshLike, checked_spec, mesh_in_force, tracing
+from ._spec import MeshLike, checked_spec, given_mesh, tracing
 
 
 T = TypeVar("T")
@@ -134,11 +134,10 @@ def global_to_host_local(tree: T) -> T:
 
 def _needed(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
     """Returns the mapping and the mesh to go by, given or in force."""
-    found, target = normalised(mapping), mesh_in_force() if mesh is None else mesh
+    found = normalised(mapping)
     if found is None:
         raise ValueError("`host_local_to_global` needs a mapping; pass one or use `with axis_mapping(...)`")
-    if target is None:
-        raise ValueError("`host_local_to_global` needs a mesh; set one with `jax.set_mesh(mesh)` or pass `mesh=`")
+    target = given_mesh(mesh, "`host_local_to_global`")
     if not isinstance(target, Mesh):
         where = " within a traced function; call it outside" if tracing() else ", not an abstract one"
         raise ValueError(f"`host_local_to_global` needs a mesh with devices{where}")

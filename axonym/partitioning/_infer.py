@@ -15,7 +15,7 @@ from ..named._axis import Names
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping
 from ._shard import ARRAYS, leaf_sharding
-from ._spec import MeshLike, checked_spec, mesh_in_force, needed_mapping, needed_mesh
+from ._spec import MeshLike, checked_spec, given_mesh, mesh_in_force, needed_mapping
 
 
 def pspec_for(tree: Any, mapping: ResourceMapping | None = None, preserve_existing_shardings: bool = True) -> Any:
@@ -87,9 +87,7 @@ def infer_resource_partitions(
         ...     jax.jit(lambda params: params, out_shardings=shardings)(params)["weight"].sharding.spec
         P('data', None)
     """
-    found, target = needed_mapping(mapping), mesh
-    if target is None:
-        target = needed_mesh("`infer_resource_partitions`", "set one with `jax.set_mesh(mesh)` or pass `mesh=`")
+    found, target = needed_mapping(mapping), given_mesh(mesh, "`infer_resource_partitions`")
 
     def decided(leaf: Any, about: Leaf) -> NamedSharding | None:
         if _undescribed(leaf):

@@ -71,12 +71,13 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
     """
     _check_order(tree, mapping)
     found = normalised(mapping)
-    result = placed_by(tree, found, mesh)
-    if found is None and result is tree and not _has_own(tree):
+    if found is None and not _has_own(described_leaves(tree)):
         warnings.warn("`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`.", RuntimeWarning, 2)
-    elif mesh is None and ambient_mesh() is None:
+        return tree
+    if mesh is None and ambient_mesh() is None:
         warnings.warn("`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`.", RuntimeWarning, 2)
-    return result
+        return tree
+    return placed_by(tree, found, mesh)
 
 
 def _check_order(tree: Any, mapping: Any) -> None:
@@ -132,8 +133,12 @@ def shard_with_axis_mapping(tree: T, mapping: ResourceMapping, mesh: MeshLike | 
 
 def placed(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T:
     """Returns the tree with every array where the mapping says, on the mesh given or in force; as it is if none is."""
+    return _placed(tree, described_leaves(tree), mapping, mesh)
+
+
+def _placed(tree: T, described: list[Leaf], mapping: AxisMapping, mesh: MeshLike | None) -> T:
     leaves, treedef = jax.tree.flatten(tree)
-    result = placed_leaves(leaves, described_leaves(tree), mapping, mesh)
+    result = placed_leaves(leaves, described, mapping, mesh)
     return tree if result is leaves else jax.tree.unflatten(treedef, result)
 
 
@@ -141,10 +146,10 @@ def placed_by(tree: T, mapping: AxisMapping | None, mesh: MeshLike | None = None
     """Returns a tree sharded by a mapping; if that is None, only the parts of it that have a mapping of their own."""
     if mapping is not None:
         return placed(tree, mapping, mesh)
-    if not _has_own(tree):
+    if mesh is None and ambient_mesh() is None:
         return tree
-    leaves, treedef = jax.tree.flatten(tree)
-    return jax.tree.unflatten(treedef, placed_leaves(leaves, left_without(described_leaves(tree)), AxisMapping(), mesh))
+    described = described_leaves(tree)
+    return _placed(tree, left_without(described), AxisMapping(), mesh) if _has_own(described) else tree
 
 
 def left_without(described: list[Leaf]) -> list[Leaf]:
@@ -152,9 +157,9 @@ def left_without(described: list[Leaf]) -> list[Leaf]:
     return [one if one.mapping is not None else one._replace(names=None, declared=False) for one in described]
 
 
-def _has_own(tree: Any) -> bool:
-    """Tells whether a part of a tree has a mapping of its own."""
-    return any(leaf.mapping is not None for leaf in described_leaves(tree))
+def _has_own(described: list[Leaf]) -> bool:
+    """Tells whether some of the leaves have a mapping of their own."""
+    return any(leaf.mapping is not None for leaf in described)
 
 
 def placed_array(array: Any, names: Names, mapping: AxisMapping) -> Any:
@@ -184,7 +189,7 @@ def placed_leaves(
             changed[at] = leaf.update(sharding=sharding)
         elif inside:
             changed[at] = constrained(leaf, sharding)
-        elif not in_place(leaf, sharding):
+        elif not _in_place(leaf, sharding):
             moves[at] = sharding
     if moves:
         if not isinstance(target, Mesh):
@@ -194,7 +199,7 @@ def placed_leaves(
     return [changed.get(at, leaf) for at, leaf in enumerate(leaves)] if changed else leaves
 
 
-def in_place(leaf: Any, sharding: NamedSharding) -> bool:
+def _in_place(leaf: Any, sharding: NamedSharding) -> bool:
     own = getattr(leaf, "sharding", None)
     return own is not None and (own is sharding or own == sharding or _equivalent(own, sharding, leaf.ndim))
 

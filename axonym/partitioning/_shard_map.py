@@ -21,13 +21,11 @@ from ..named._transforms._layout import Other, is_array, other_leaves, plain, un
 from ._context import in_force
 from ._mapping import AxisMapping, ResourceMapping, normalised
 from ._shard import constrained, part_of_kind
-from ._spec import MeshLike, checked_spec, needed_mesh, spec_entry, tracing
+from ._spec import MeshLike, checked_spec, given_mesh, spec_entry, tracing
 
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
-
-_SET_OR_PASS = "set one with `jax.set_mesh(mesh)` or pass `mesh=`"
 
 
 class _Plan(NamedTuple):
@@ -122,7 +120,7 @@ def shard_map(
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         found = _needed_mapping(mapping)
-        where = needed_mesh("`shard_map`", _SET_OR_PASS) if mesh is None else mesh
+        where = given_mesh(mesh, "`shard_map`")
         leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         given = _spread(in_specs, args, kwargs)
         specs = tuple(_in_spec(leaf, spec, found, where) for leaf, spec in zip(leaves, given, strict=True))

@@ -32,7 +32,6 @@ from ._slips import one_slip
 MeshLike: TypeAlias = Mesh | AbstractMesh
 
 _LIBRARIES = (__name__.removesuffix("partitioning._spec"), "jax.", "equinox.", "contextlib")
-_SET_OR_PASS = "set one with `jax.set_mesh(mesh)` or pass `mesh=`"
 
 
 def ambient_mesh() -> AbstractMesh | None:
@@ -71,6 +70,15 @@ def needed_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`")
     return mesh
 
 
+def given_mesh(mesh: MeshLike | None, purpose: str) -> MeshLike:
+    """Returns the mesh given, or the one in force if it is None.
+
+    Raises:
+        ValueError: If there is neither.
+    """
+    return needed_mesh(purpose, "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if mesh is None else mesh
+
+
 @functools.lru_cache(maxsize=16384)
 def checked_spec(names: Names, sizes: tuple[int | None, ...], mapping: AxisMapping, mesh: MeshLike | None) -> P:
     """Returns the spec of an array with these names, one entry for each axis.
@@ -91,7 +99,7 @@ def checked_spec(names: Names, sizes: tuple[int | None, ...], mapping: AxisMappi
         if not mapping.knows(name):
             _warn_near_miss(name, mapping)
         _check_known(name, axes, mesh, (names, sizes))
-        axes = tuple(axis for axis in axes if not _is_manual(mesh, axis))
+        axes = tuple(axis for axis in axes if not is_manual(mesh, axis))
         if mesh is not None and not _divides(size, axes, mesh):
             if mapping.uneven == "error":
                 raise _uneven(name, axes, mesh, (names, sizes))
@@ -165,7 +173,8 @@ def _unknown(name: str, axis: str, mesh: MeshLike) -> str:
     )
 
 
-def _is_manual(mesh: MeshLike | None, axis: str) -> bool:
+def is_manual(mesh: MeshLike | None, axis: str) -> bool:
+    """Tells whether a mesh axis is Manual, as inside `shard_map`."""
     return mesh is not None and mesh.axis_types[mesh.axis_names.index(axis)] == AxisType.Manual
 
 
@@ -280,8 +289,7 @@ def sharding_for_axis(
         >>> nym.sharding_for_axis(nym.Axis("batch", 8), {"batch": "data"}, mesh).shard_shape((8,))
         (2,)
     """
-    if mesh is None:
-        mesh = needed_mesh("`sharding_for_axis`", _SET_OR_PASS)
+    mesh = given_mesh(mesh, "`sharding_for_axis`")
     return checked_sharding(*_given(axis), needed_mapping(mapping), mesh)
 
 
@@ -328,7 +336,7 @@ def physical_axis_size(
     axes = () if found is None else found.mesh_axes(name)
     if not axes:
         return None
-    mesh = needed_mesh("`physical_axis_size`", _SET_OR_PASS) if mesh is None else mesh
+    mesh = given_mesh(mesh, "`physical_axis_size`")
     _check_known(name, axes, mesh, ((name,), (None,)))
     return math.prod(mesh.shape[one] for one in axes)
 

@@ -9,22 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import PartitionSpec as P
 
 import axonym as nym
 
-
-ROWS, COLUMNS = {"batch": "data"}, {"embed": "model"}
-NAMES = ("batch", "embed")
-VALUES = np.arange(32.0, dtype=np.float32).reshape(8, 4)
-
-
-def array():
-    return nym.NamedArray(VALUES, NAMES)
-
-
-def lies(x, *spec) -> bool:
-    return x.sharding.is_equivalent_to(NamedSharding(jax.sharding.get_mesh(), P(*spec)), x.ndim)
+from .arrays import COLUMNS, NAMES, ROWS, VALUES, array, lies
 
 
 @pytest.fixture
