@@ -347,6 +347,7 @@ from .partitioning import (
     ResourceMapping as ResourceMapping,
     ResourceMappings as ResourceMappings,
     ShardedBy as ShardedBy,
+    ShardingRule as ShardingRule,
     auto_sharded as auto_sharded,
     axis_mapping as axis_mapping,
     current_mapping as current_mapping,

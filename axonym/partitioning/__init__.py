@@ -35,6 +35,9 @@ from ._mapping import (
     current_mapping as current_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
 )
+from ._rule import (
+    ShardingRule as ShardingRule,
+)
 from ._shard import (
     auto_sharded as auto_sharded,
     shard as shard,

@@ -12,8 +12,7 @@ from typing import Any
 import jax
 from jax.tree_util import keystr
 
-from ._leaves import Leaf
-from ._shard import ARRAYS
+from ._leaves import ARRAYS, Leaf
 
 
 _DYNAMIC = (*ARRAYS, jax.Ref)

@@ -77,7 +77,8 @@ class axis_mapping(contextlib.ContextDecorator):
     Args:
         mapping: From names to mesh axes, one or several; None for a name leaves its axis undivided.
         merge: Whether entries of the mapping in force outside stay valid where this one says nothing.
-        fallback: A sharding rule for plain arrays: a hashable object whose `apply(array)` gives a `PartitionSpec`.
+        fallback: A sharding rule for plain arrays: a `ShardingRule`, or any hashable object whose `apply(array)` gives
+            a `PartitionSpec`; see `AxisMapping`.
         uneven: What happens to an axis whose size the mesh does not divide: `"error"`, or `"replicate"` to leave
             it undivided.
         **entries: More entries, by keyword.

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
-from ._leaves import Leaf
+from ._leaves import ARRAYS, Leaf
 from ._parameters import Parameters
-from ._shard import ARRAYS
 from ._spec import levels_inside, tracing
 
 

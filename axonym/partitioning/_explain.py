@@ -1,16 +1,16 @@
 """`explain`: where each axis of each array of a tree goes and why, as `shard` decides it, without moving anything."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from ..named._axis import Names, listed
+from ._bytes import Load, array_bytes, bytes_on_each, devices_of, is_array
 from ._explanation import AxisExplanation, Decision, Explanation, LeafExplanation, entry_shown
+from ._fallback import ruled
 from ._infer import Silent, divided_axes, divided_over, full_spec, names_gone_by, own_sharding, same_mesh
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
@@ -60,50 +60,36 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
         <BLANKLINE>
         Mesh axes over which no array is divided: 'data'
     """
-    found = normalised(mapping)
-    pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
-    arrays = [(leaf, about) for leaf, about in pairs if _is_array(leaf)]
+    found, arrays = normalised(mapping), _arrays(tree)
     if found is not None:
         return _by_mapping(arrays, found, given_mesh(mesh, "`explain` with a mapping"))
     target = mesh_in_force() if mesh is None else mesh
-    return _by_own_shardings(arrays, _common_mesh(arrays) if target is None else target)
+    return _by_own_shardings(arrays, common_mesh(arrays) if target is None else target)
 
 
-class _Load(NamedTuple):
-    """What an array costs: on each device that holds it, and on which those are, if that is known and matters."""
-
-    bytes: int
-    per_device: int
-    devices: int
-    held_by: frozenset[Any] | None = None
-
-    @property
-    def replicated(self) -> int:
-        """Returns what is held beyond one copy."""
-        return max(self.per_device * self.devices - self.bytes, 0)
+def explained_as_they_lie(tree: Any, mesh: MeshLike | None = None) -> tuple[Explanation, MeshLike | None]:
+    """Explains what the arrays' own shardings say, whatever mapping is in force, and returns the mesh they lie on."""
+    arrays = _arrays(tree)
+    target = common_mesh(arrays) if mesh is None else mesh
+    target = mesh_in_force() if target is None else target
+    return _by_own_shardings(arrays, target), target
 
 
-def _is_array(leaf: Any) -> bool:
-    return isinstance(getattr(leaf, "shape", None), tuple) and hasattr(leaf, "dtype")
+def _arrays(tree: Any) -> list[tuple[Any, Leaf]]:
+    """Returns the arrays among the leaves of a tree, each with what is known of it."""
+    pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
+    return [(leaf, about) for leaf, about in pairs if is_array(leaf)]
 
 
-def _size(dtype: Any, shape: Sequence[int]) -> int:
-    """Returns the bytes of an array, elements of less than a byte by their bits."""
-    if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "USOMm" or dtype == jax.dtypes.float0:
-        bits = dtype.itemsize * 8
-    else:
-        bits = jax.dtypes.itemsize_bits(dtype)
-    return -(-math.prod(shape) * bits // 8)
-
-
-def _devices(mesh: MeshLike) -> int:
-    """Returns the number of devices of a mesh that do not differ in Manual mesh axes alone."""
-    types = zip(mesh.axis_types, mesh.shape.values(), strict=True)
-    return math.prod(size for kind, size in types if kind != AxisType.Manual)
+def _with_rules(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, mesh: MeshLike) -> list[tuple[Any, Leaf]]:
+    """Returns arrays and what is known of them, with what fallback rules say."""
+    leaves = [leaf for leaf, _ in arrays]
+    return [*zip(leaves, ruled(leaves, [about for _, about in arrays], mapping, mesh), strict=True)]
 
 
 def _by_mapping(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, mesh: MeshLike) -> Explanation:
     leaves, loads = [], []
+    arrays = _with_rules(arrays, mapping, mesh)
     names = frozenset(name for leaf, about in arrays for name in about.names_of(leaf.shape) or ())
     for leaf, about in arrays:
         found, load = _leaf(leaf, _Stated(mapping if about.mapping is None else about.mapping, about, names), mesh)
@@ -128,17 +114,9 @@ def _by_mapping(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, mesh: Mesh
     )
 
 
-def _summed(leaves: list[LeafExplanation], loads: list[_Load], mesh: MeshLike | None, **about: Any) -> Explanation:
+def _summed(leaves: list[LeafExplanation], loads: list[Load], mesh: MeshLike | None, **about: Any) -> Explanation:
     """Returns the explanation of all leaves: its totals, and the mesh axes that none of them uses."""
-    everywhere = sum(load.per_device for load in loads if load.held_by is None)
-    groups: dict[frozenset[Any], int] = {}
-    for load in loads:
-        if load.held_by is not None:
-            groups[load.held_by] = groups.get(load.held_by, 0) + load.per_device
-    fullest: dict[Any, int] = {}
-    for held_by, held in groups.items():
-        for device in held_by:
-            fullest[device] = fullest.get(device, 0) + held
+    everywhere, fullest = bytes_on_each(loads)
     used = {axis for leaf in leaves if leaf.spec is not None for entry in leaf.spec for axis in divided_axes(entry)}
     manual = [] if mesh is None else [kind == AxisType.Manual for kind in mesh.axis_types]
     axes = (
@@ -147,7 +125,7 @@ def _summed(leaves: list[LeafExplanation], loads: list[_Load], mesh: MeshLike | 
     return Explanation(
         leaves=tuple(leaves),
         mesh={} if mesh is None else dict(mesh.shape),
-        devices=max(len(fullest), 1) if mesh is None else _devices(mesh),
+        devices=max(len(fullest), 1) if mesh is None else devices_of(mesh),
         bytes=sum(load.bytes for load in loads),
         bytes_per_device=everywhere + max(fullest.values(), default=0),
         replicated_bytes=sum(load.replicated for load in loads),
@@ -156,7 +134,7 @@ def _summed(leaves: list[LeafExplanation], loads: list[_Load], mesh: MeshLike | 
     )
 
 
-def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation, _Load]:
+def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation, Load]:
     """Explains where a mapping puts a leaf; what it says is asked of `leaf_sharding`, as `shard` asks it."""
     mapping, about, _ = stated
     names, sharding, error = None, None, None
@@ -175,16 +153,16 @@ def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation
         entries = full_spec(lies.spec, len(names))
         axes = [_named_axis(*of, stated, mesh) for of in zip(names, leaf.shape, entries, strict=True)]
     elif sharding is not None and mapping.fallback is not None:
-        axes = _ruled_axes(leaf, sharding, mapping.fallback, mesh)
+        axes = _ruled_axes(leaf, about.ruled, sharding, mapping.fallback, mesh)
     else:
         rule = mapping.fallback
         why = "no names and no rule" if rule is None else f"no names, and the rule {rule!r} leaves it"
         why = "its own sharding: nothing says otherwise" if kept else why
-        axes = _axes_of(leaf, about.names_of(leaf.shape), kept, "sharding" if kept else "no rule", why)
-    total = _size(leaf.dtype, leaf.shape)
+        axes = axes_of(leaf, about.names_of(leaf.shape), kept, "sharding" if kept else "no rule", why)
+    total = array_bytes(leaf.dtype, leaf.shape)
     part = [axis.size // axis.parts for axis in axes] if error is None else leaf.shape
-    load = _Load(total, _size(leaf.dtype, part), _devices(mesh))
-    return _explained(leaf, about, axes, spec, load, None if error else _now(leaf, lies), error), load
+    load = Load(total, array_bytes(leaf.dtype, part), devices_of(mesh))
+    return _explained(leaf, about, axes, spec, load, None if error else lies_now(leaf, lies), error), load
 
 
 class _Stated(NamedTuple):
@@ -244,10 +222,10 @@ def _asked_axis(
     return AxisExplanation(name, size, given, parts, decision, why)
 
 
-def _ruled_axes(leaf: Any, sharding: NamedSharding, rule: Any, mesh: MeshLike) -> list[AxisExplanation]:
+def _ruled_axes(leaf: Any, answer: Any, sharding: NamedSharding, rule: Any, mesh: MeshLike) -> list[AxisExplanation]:
     """Explains the axes of a plain array that the fallback rule shards."""
-    asked, why = full_spec(rule.apply(leaf), len(leaf.shape)), f"the rule {rule!r}"
-    axes = _axes_of(leaf, None, sharding, "rule", why)
+    asked, why = full_spec(answer.spec, len(leaf.shape)), answer.by or f"the rule {rule!r}"
+    axes = axes_of(leaf, None, sharding, "rule", why)
     return [
         _asked_axis(None, axis.size, divided_axes(entry), axis.mesh_axes, "rule", why, mesh)
         if divided_axes(entry)
@@ -276,7 +254,7 @@ def _refused_axes(
     return axes
 
 
-def _axes_of(
+def axes_of(
     leaf: Any, names: tuple[str, ...] | None, sharding: NamedSharding | None, decision: Decision, why: str
 ) -> list[AxisExplanation]:
     """Explains the axes of an array about all of which one and the same decides."""
@@ -293,7 +271,7 @@ def _explained(
     about: Leaf,
     axes: list[AxisExplanation],
     spec: P | None,
-    load: _Load,
+    load: Load,
     now: str | None = None,
     error: str | None = None,
 ) -> LeafExplanation:
@@ -312,7 +290,7 @@ def _explained(
     )
 
 
-def _now(leaf: Any, wanted: NamedSharding) -> str | None:
+def lies_now(leaf: Any, wanted: NamedSharding) -> str | None:
     """Returns where an array lies in words, None if that is not known or just where it is wanted."""
     own = own_sharding(leaf)
     if own is None:
@@ -327,21 +305,21 @@ def _now(leaf: Any, wanted: NamedSharding) -> str | None:
         return None
     same_memory = own.memory_kind in (None, wanted.memory_kind) or isinstance(wanted.mesh, AbstractMesh)
     memory = "" if same_memory else f", in {own.memory_kind} memory"
-    return _lies(own, "" if alike else "another mesh") + memory
+    return lies(own, "" if alike else "another mesh") + memory
 
 
-def _lies(own: Any, mesh: str) -> str:
+def lies(own: Any, mesh: str) -> str:
     """Returns a sharding in words."""
     if isinstance(own, SingleDeviceSharding):
         return "on one device"
     if not isinstance(own, NamedSharding):
         return type(own).__name__
-    divided = any(divided_axes(entry) for entry in own.spec)
+    divided = any(divided_axes(entry) for entry in own.spec.partitions)
     place = str(own.spec) if divided else "whole on each device"
     return f"{place} of {mesh} {listed(own.mesh.axis_names, tuple(own.mesh.shape.values()))}" if mesh else place
 
 
-def _common_mesh(arrays: list[tuple[Any, Leaf]]) -> MeshLike | None:
+def common_mesh(arrays: list[tuple[Any, Leaf]]) -> MeshLike | None:
     """Returns the mesh that the arrays lie on, None if there is none or more than one."""
     owns = [own_sharding(leaf) for leaf, _ in arrays]
     meshes = {own.mesh for own in owns if isinstance(own, NamedSharding)}
@@ -351,26 +329,26 @@ def _common_mesh(arrays: list[tuple[Any, Leaf]]) -> MeshLike | None:
 def _by_own_shardings(arrays: list[tuple[Any, Leaf]], mesh: MeshLike | None) -> Explanation:
     """Explains what the arrays' own shardings say, where there is no mapping."""
     leaves, loads = [], []
-    somewhere = 1 if mesh is None else _devices(mesh)
+    somewhere = 1 if mesh is None else devices_of(mesh)
     for leaf, about in arrays:
         own = own_sharding(leaf)
         named = own if isinstance(own, NamedSharding) else None
-        why = "no mapping" if own is None else f"no mapping; {_lies(own, '')}" if named is None else "its own sharding"
-        axes = _axes_of(leaf, about.names_of(leaf.shape), named, "sharding" if named else "no mapping", why)
+        why = "no mapping" if own is None else f"no mapping; {lies(own, '')}" if named is None else "its own sharding"
+        axes = axes_of(leaf, about.names_of(leaf.shape), named, "sharding" if named else "no mapping", why)
         spec = full_spec(None if named is None else named.spec, len(leaf.shape))
-        load = _load_of(leaf, own, axes, somewhere)
+        load = load_of(leaf, own, axes, somewhere)
         leaves.append(_explained(leaf, about, axes, spec, load))
         loads.append(load)
     return _summed(leaves, loads, mesh, mapping=None)
 
 
-def _load_of(leaf: Any, own: Any, axes: list[AxisExplanation], somewhere: int) -> _Load:
+def load_of(leaf: Any, own: Any, axes: list[AxisExplanation], somewhere: int) -> Load:
     """Returns what an array costs where it lies, whole on so many devices if that is not known."""
-    total = _size(leaf.dtype, leaf.shape)
+    total = array_bytes(leaf.dtype, leaf.shape)
     if own is None:
-        return _Load(total, total, somewhere)
+        return Load(total, total, somewhere)
     named = isinstance(own, NamedSharding)
-    part = _size(leaf.dtype, [axis.size // axis.parts for axis in axes] if named else own.shard_shape(leaf.shape))
+    part = array_bytes(leaf.dtype, [axis.size // axis.parts for axis in axes] if named else own.shard_shape(leaf.shape))
     if named and isinstance(own.mesh, AbstractMesh):
-        return _Load(total, part, _devices(own.mesh))
-    return _Load(total, part, len(own.device_set), frozenset(own.device_set))
+        return Load(total, part, devices_of(own.mesh))
+    return Load(total, part, len(own.device_set), frozenset(own.device_set))

@@ -1,6 +1,5 @@
 """What `explain` returns: where each axis of each array goes and why, with totals, as text, HTML and plain values."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,13 +8,14 @@ from typing import Any, Literal, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from ..named._axis import listed
-from ._table import Note, Row, Table, as_html, as_text, human_bytes
+from ._table import Note, Row, Table, Tabled, human_bytes
 
 
 Decision: TypeAlias = Literal[
     "mapping",
     "rule",
     "sharding",
+    "spec",
     "not in the mapping",
     "None",
     "uneven",
@@ -27,8 +27,6 @@ Decision: TypeAlias = Literal[
 ]
 """What decided about an axis."""
 
-_MOST_LEAVES = 40
-
 
 @dataclass(frozen=True, slots=True)
 class AxisExplanation:
@@ -39,10 +37,10 @@ class AxisExplanation:
         size: Its size.
         mesh_axes: The mesh axes it is divided over, none if it is whole.
         parts: Into how many parts it is divided.
-        decision: What decided: `"mapping"`, `"rule"` (the fallback rule), `"sharding"` (the array's own), or for an
-            axis that stays whole `"not in the mapping"`, `"None"` (so mapped), `"uneven"`, `"manual"` (its mesh axes
-            are Manual here), `"no rule"` (for plain arrays) or `"no mapping"`; `"size 1"` if its mesh axes have but
-            one device, `"refused"` if `shard` raises an error because of it.
+        decision: What decided: `"mapping"`, `"rule"` (the fallback rule), `"sharding"` (the array's own), `"spec"` (one
+            that is given), or for an axis that stays whole `"not in the mapping"`, `"None"` (so mapped), `"uneven"`,
+            `"manual"` (its mesh axes are Manual here), `"no rule"` (for plain arrays) or `"no mapping"`; `"size 1"` if
+            its mesh axes have but one device, `"refused"` if `shard` raises an error because of it.
         why: The same in words.
         near_miss: A name in the mapping that was perhaps meant.
 
@@ -102,7 +100,7 @@ class LeafExplanation:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(Tabled):
     """Where the arrays of a tree go and why: printed, a table; in a notebook, one as HTML.
 
     Attributes:
@@ -154,19 +152,6 @@ class Explanation:
         """What the fullest device holds, as a share of all: 1 if nothing is divided, 1/devices if everything is."""
         return self.bytes_per_device / self.bytes if self.bytes else 0.0
 
-    def table(self, limit: int | None = _MOST_LEAVES) -> str:
-        """Returns the table as text, at most 120 columns wide.
-
-        Args:
-            limit: How many leaves are shown; all of them if None. Totals and problems are always of all leaves.
-
-        Raises:
-            ValueError: If the limit is negative.
-        """
-        if limit is not None and limit < 0:
-            raise ValueError(f"`limit` is the number of leaves to show, or None for all; it was {limit}.")
-        return as_text(_table(self, limit))
-
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
         return {
@@ -174,7 +159,7 @@ class Explanation:
             "devices": self.devices,
             "mapping": None if self.mapping is None else _plain(self.mapping),
             "options": dict(self.options),
-            "leaves": [_plain_leaf(leaf) for leaf in self.leaves],
+            "leaves": [plain_leaf(leaf) for leaf in self.leaves],
             "bytes": self.bytes,
             "bytes_per_device": self.bytes_per_device,
             "replicated_bytes": self.replicated_bytes,
@@ -186,32 +171,17 @@ class Explanation:
             "unused_mesh_axes": list(self.unused_mesh_axes),
         }
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """Returns the same as JSON, with sorted keys.
-
-        Args:
-            indent: By how much levels are indented; None puts everything on one line.
-        """
-        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
-
-    def __str__(self) -> str:
-        """Shows the table of the first leaves."""
-        return self.table()
-
-    def __repr__(self) -> str:
-        """Shows the table of the first leaves."""
-        return self.table()
-
-    def _repr_html_(self) -> str:
-        """Shows the table in a notebook, in its colours."""
-        return as_html(_table(self, _MOST_LEAVES))
+    def _table(self, limit: int | None) -> Table:
+        """Returns what is shown: the first arrays, and totals and notes of all."""
+        return _table(self, limit)
 
 
 def _plain(entries: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     return {name: list(axes) for name, axes in sorted(entries.items())}
 
 
-def _plain_leaf(leaf: LeafExplanation) -> dict[str, Any]:
+def plain_leaf(leaf: LeafExplanation) -> dict[str, Any]:
+    """Returns what is said of an array as plain values."""
     axes = [
         {
             "name": axis.name,
@@ -251,7 +221,7 @@ def _table(of: Explanation, limit: int | None) -> Table:
     count = f"{len(of.leaves)} array{'s' if len(of.leaves) != 1 else ''}"
     return Table(
         title=_title(of),
-        rows=[Row(*_label(leaf), *_costs(leaf), [*map(_cells, leaf.axes)], leaf.error is not None) for leaf in shown],
+        rows=[leaf_row(leaf) for leaf in shown],
         more=len(of.leaves) - len(shown),
         total=Row(f"{count}, {of.share:.1%} on {where}", "", *_costs(of), []),
         notes=list(_notes(of)),
@@ -267,6 +237,11 @@ def _title(of: Explanation) -> str:
         return f"{mesh}; no mapping, so these are the arrays' own shardings"
     options = "".join(f", {key}={value}" for key, value in of.options.items())
     return f"{mesh}; mapping {{{', '.join(entry_shown(*entry) for entry in of.mapping.items())}}}{options}"
+
+
+def leaf_row(leaf: LeafExplanation) -> Row:
+    """Returns the rows of an array in a table."""
+    return Row(*_label(leaf), *_costs(leaf), [*map(_cells, leaf.axes)], leaf.error is not None)
 
 
 def _label(leaf: LeafExplanation) -> tuple[str, str]:
@@ -289,7 +264,7 @@ def _notes(of: Explanation) -> Iterator[Note]:
     """Returns what else is to be said of an explanation, the errors first."""
     if of.problems:
         count = f"{len(of.problems)} of {len(of.leaves)} arrays"
-        yield Note(f"`shard` refuses {count}:", [leaf.error or "" for leaf in of.problems], True)
+        yield Note(f"`shard` refuses {count}:", [*dict.fromkeys(leaf.error or "" for leaf in of.problems)], True)
     if of.unknown_entries:
         pairs = [f"{name!r}: {', '.join(map(repr, axes))}" for name, axes in of.unknown_entries.items()]
         yield Note("Entries that name a mesh axis which the mesh does not have:", pairs, True)

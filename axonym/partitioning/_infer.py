@@ -12,9 +12,10 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from ..named._ambient import entry_axes
 from ..named._array import NamedArray
 from ..named._axis import Names
+from ._fallback import checked_answer, located, ruled
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping
-from ._shard import ARRAYS, leaf_sharding
+from ._shard import leaf_sharding
 from ._spec import MeshLike, checked_spec, given_mesh, mesh_in_force, needed_mapping
 
 
@@ -51,7 +52,7 @@ def pspec_for(tree: Any, mapping: ResourceMapping | None = None, preserve_existi
         kept = divided_over(leaf, mesh) if preserve_existing_shardings else None
         return full_spec(_spec(leaf, about, found, mesh) if kept is None else kept.spec, len(leaf.shape))
 
-    return _each(tree, decided)
+    return _each(tree, decided, found, mesh)
 
 
 def infer_resource_partitions(
@@ -98,7 +99,7 @@ def infer_resource_partitions(
         spec = _spec(leaf, about, found, target) if kept is None else kept.spec
         return NamedSharding(target, full_spec(spec, len(leaf.shape)))
 
-    return _each(tree, decided)
+    return _each(tree, decided, found, target)
 
 
 def own_sharding(leaf: Any) -> Any:
@@ -106,7 +107,7 @@ def own_sharding(leaf: Any) -> Any:
     own = getattr(leaf, "sharding", None)
     if own is None and isinstance(leaf, jax.Array):
         own = jax.typeof(leaf).sharding
-        return own if any(own.spec) else None
+        return own if any(own.spec.partitions) else None
     return own
 
 
@@ -116,7 +117,7 @@ def divided_over(leaf: Any, mesh: MeshLike | None) -> NamedSharding | None:
     if not isinstance(own, NamedSharding) or not (mesh is None or same_mesh(own.mesh, mesh)):
         return None
     sizes = own.mesh.shape
-    return own if any(sizes[axis] > 1 for entry in own.spec for axis in divided_axes(entry)) else None
+    return own if any(sizes[axis] > 1 for entry in own.spec.partitions for axis in divided_axes(entry)) else None
 
 
 def same_mesh(one: MeshLike, other: MeshLike) -> bool:
@@ -133,7 +134,7 @@ def divided_axes(entry: Any) -> tuple[str, ...]:
 
 def full_spec(spec: P | None, ndim: int) -> P:
     """Returns a spec with one entry for each axis."""
-    entries = tuple(spec or ())
+    entries = () if spec is None else spec.partitions
     return P(*entries, *(None,) * (ndim - len(entries)))
 
 
@@ -155,7 +156,12 @@ def _spec_on_any_mesh(leaf: Any, about: Leaf, mapping: AxisMapping) -> P | None:
     names = names_gone_by(leaf, about, chosen, AbstractMesh((1,) * len(axes), tuple(axes)))
     if names is not None:
         return checked_spec(names, tuple(leaf.shape), chosen, None)
-    return chosen.fallback.apply(leaf) if chosen.fallback is not None and isinstance(leaf, ARRAYS) else None
+    if about.ruled is None or about.ruled.spec is None:
+        return None
+    try:
+        return checked_answer(about.ruled, tuple(leaf.shape), chosen, None)
+    except ValueError as error:
+        raise located(error, about, chosen) from error.__cause__
 
 
 def names_gone_by(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike) -> Names | None:
@@ -189,9 +195,10 @@ class Silent(AxisMapping):
         return hash((Silent, super().__hash__()))
 
 
-def _each(tree: Any, decided: Callable[[Any, Leaf], Any]) -> Any:
+def _each(tree: Any, decided: Callable[[Any, Leaf], Any], mapping: AxisMapping, mesh: MeshLike | None) -> Any:
     """Returns the tree with what is decided for each leaf, in the place of a named array for its array."""
-    leaves, described = jax.tree.leaves(tree), described_leaves(tree)
+    leaves = jax.tree.leaves(tree)
+    described = ruled(leaves, described_leaves(tree), mapping, mesh)
     treedef = jax.tree.structure(tree, is_leaf=_holds_one_array)
     return jax.tree.unflatten(treedef, [decided(*pair) for pair in zip(leaves, described, strict=True)])
 

@@ -8,6 +8,7 @@ import functools
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 from jax.tree_util import DictKey, SequenceKey
 
 from ..named._array import NamedArray
@@ -18,12 +19,16 @@ from ._mapping import AxisMapping, ResourceMapping, normalised
 
 T = TypeVar("T")
 
+ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+"""What is an array, or stands for one."""
+
 
 class Leaf(NamedTuple):
     """A leaf of a tree: the names of its axes if there are any, whether a field declares them, and where it is.
 
     A part of a tree may go by a mapping of its own, which its leaves then have; None is the mapping of the call. The
-    axes in front are those that layers are stacked along, beside the declared ones.
+    axes in front are those that layers are stacked along, beside the declared ones. What a fallback rule says is not
+    known from the structure; `ruled` adds it.
     """
 
     names: Names | None
@@ -31,6 +36,7 @@ class Leaf(NamedTuple):
     path: tuple[Any, ...]
     mapping: AxisMapping | None = None
     in_front: Names = ()
+    ruled: Any = None
 
     def names_of(self, sizes: tuple[int, ...]) -> Names | None:
         """Returns the names of an array of these sizes here, None if it has none or is no array that they were for."""

@@ -27,7 +27,9 @@ class AxisMapping(Mapping[str, Any]):
     Args:
         entries: From names of array axes to mesh axes; None leaves an axis undivided, which is the same as to leave it
             out, but says that it is meant.
-        fallback: A sharding rule for plain arrays: a hashable object whose `apply(array)` gives a `PartitionSpec`.
+        fallback: A sharding rule for plain arrays: a `ShardingRule`, which is asked for all those of a tree at once, or
+            any other hashable object, whose `apply(array)` gives a `PartitionSpec` for one. Where it gives None an
+            array stays where it is; where it gives `P()` the array is put on each device.
         uneven: What happens to an axis whose size the mesh does not divide: `"error"`, or `"replicate"` to leave
             it undivided.
 
@@ -135,7 +137,10 @@ class AxisMapping(Mapping[str, Any]):
 def _checked_rule(rule: Any) -> Any:
     """Returns a fallback rule, or raises an error that says what one is."""
     if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
-        raise TypeError(f"A `fallback` is an object whose `apply(array)` gives a `PartitionSpec`, not {shown(rule)}.")
+        raise TypeError(
+            "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` gives a `PartitionSpec`, "
+            f"not {shown(rule)}."
+        )
     try:
         hash(rule)
     except TypeError:

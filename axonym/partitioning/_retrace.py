@@ -19,9 +19,9 @@ from ..named._ambient import entry_axes
 from ..named._array import NamedArray
 from ..named._axis import listed
 from ._call import Token
+from ._leaves import ARRAYS
 from ._mapping import AxisMapping, current_mapping
 from ._parameters import Parameters
-from ._shard import ARRAYS
 from ._spec import ambient_mesh
 
 

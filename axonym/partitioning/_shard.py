@@ -7,22 +7,22 @@ yet in place is moved by one `device_put`.
 import functools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import Any, TypeVar
 
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
-from jax.tree_util import keystr
 
 from ..named._ambient import entry_axes
 from ..named._axis import Names, listed
+from ._fallback import checked_answer, located, ruled
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
+from ._rule import Decision
 from ._spec import (
     MeshLike,
     ambient_mesh,
-    checked_rule_spec,
     checked_sharding,
     checked_spec,
     mesh_in_force,
@@ -32,8 +32,6 @@ from ._spec import (
 
 
 T = TypeVar("T")
-
-ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 
 
 def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> T:
@@ -178,21 +176,31 @@ def placed_leaves(
     target = mesh_in_force() if mesh is None else mesh
     if target is None:
         return leaves
+    known = ruled(leaves, described, mapping, target)
+    return put(leaves, map(leaf_sharding, leaves, known, repeat(mapping), repeat(target)), target)
+
+
+def put(leaves: list[Any], shardings: Iterable[NamedSharding | None], mesh: MeshLike) -> list[Any]:
+    """Returns the leaves of a tree, each where its sharding says if it has one; the list itself if all are there.
+
+    Raises:
+        ValueError: If arrays would have to be moved to a mesh without devices.
+    """
     inside = tracing()
     changed: dict[int, Any] = {}
     moves: dict[int, NamedSharding] = {}
-    for at, leaf in enumerate(leaves):
-        sharding = leaf_sharding(leaf, described[at], mapping, target)
+    for at, sharding in enumerate(shardings):
         if sharding is None:
             continue
+        leaf = leaves[at]
         if isinstance(leaf, jax.ShapeDtypeStruct):
             changed[at] = leaf.update(sharding=sharding)
         elif inside:
             changed[at] = constrained(leaf, sharding)
-        elif not _in_place(leaf, sharding):
+        elif getattr(leaf, "sharding", None) is not sharding and not _in_place(leaf, sharding):
             moves[at] = sharding
     if moves:
-        if not isinstance(target, Mesh):
+        if not isinstance(mesh, Mesh):
             raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
         moved = jax.device_put([leaves[at] for at in moves], list(moves.values()))
         changed.update(zip(moves, moved, strict=True))
@@ -201,7 +209,7 @@ def placed_leaves(
 
 def _in_place(leaf: Any, sharding: NamedSharding) -> bool:
     own = getattr(leaf, "sharding", None)
-    return own is not None and (own is sharding or own == sharding or _equivalent(own, sharding, leaf.ndim))
+    return own is not None and (own == sharding or _equivalent(own, sharding, leaf.ndim))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -260,12 +268,11 @@ def leaf_sharding(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike) 
         if about.declared and len(sizes) > len(about.names or ()):
             raise ValueError(f"an array of shape {sizes} has {len(sizes)} axes, {_declared(about)} are declared")
         if mapping.fallback is not None:
-            return _by_rule(leaf, mapping, mesh)
+            return _by_rule(about.ruled, sizes, mapping, mesh)
         scalar = isinstance(leaf, jax.ShapeDtypeStruct) and not sizes
         return NamedSharding(mesh, P()) if scalar else None  # a count that is read to a mesh can only be everywhere
     except ValueError as error:
-        where = keystr(about.path)
-        raise ValueError(f"{where}: {error}" if where else str(error)) from None
+        raise located(error, about, mapping) from error.__cause__
 
 
 def _declared(about: Leaf) -> str:
@@ -273,20 +280,15 @@ def _declared(about: Leaf) -> str:
     return f"{listed(about.names or ())}{in_front}"
 
 
-def _by_rule(leaf: Any, mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:
-    """Returns where the fallback rule puts a plain array, which the mesh must be able to do.
-
-    Raises:
-        TypeError: If the rule gives something else than a spec or None.
-        ValueError: If the mesh cannot.
-    """
-    rule = type(mapping.fallback).__name__
-    spec = mapping.fallback.apply(leaf) if isinstance(leaf, ARRAYS) else None
-    if spec is None:
+def _by_rule(answer: Any, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:
+    """Returns where the fallback rule puts a plain array, from what it answers; see `checked_answer`."""
+    if answer is None or answer.spec is None:
         return None
-    if not isinstance(spec, P):
-        raise TypeError(f"A fallback rule gives a `PartitionSpec` or None; `{rule}` gives {spec!r}.")
-    try:
-        return NamedSharding(mesh, checked_rule_spec(spec, tuple(leaf.shape), mapping.uneven, mesh))
-    except ValueError as error:
-        raise ValueError(f"the fallback rule `{rule}` gives {spec} for shape {tuple(leaf.shape)}: {error}") from None
+    if isinstance(answer.spec, P):
+        return _rule_sharding(answer, sizes, mapping, mesh)
+    return NamedSharding(mesh, checked_answer(answer, sizes, mapping, mesh))
+
+
+@functools.lru_cache(maxsize=8192)
+def _rule_sharding(answer: Decision, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> NamedSharding:
+    return NamedSharding(mesh, checked_answer(answer, sizes, mapping, mesh))

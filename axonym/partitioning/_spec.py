@@ -125,10 +125,10 @@ def checked_sharding(
     return NamedSharding(mesh, checked_spec(names, sizes, mapping, mesh))
 
 
-def checked_rule_spec(spec: P, shape: tuple[int, ...], uneven: Uneven, mesh: MeshLike) -> P:
-    """Returns the spec that a fallback rule gives for a plain array, checked like that of an array with names.
+def checked_rule_spec(spec: P, shape: tuple[int | None, ...], uneven: Uneven, mesh: MeshLike | None) -> P:
+    """Returns the spec that a rule gives for a plain array, checked like that of an array with names.
 
-    In errors the numbers of the axes stand for names.
+    In errors the numbers of the axes stand for names. Without a mesh only what needs none is checked.
 
     Raises:
         ValueError: If a mesh axis is unknown or would divide two axes, or a size is not divisible.

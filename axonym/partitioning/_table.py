@@ -1,12 +1,15 @@
 """A table of arrays and their axes as plain text and as HTML; it knows nothing of what is said in it."""
 
 import html
+import json
 import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 _WIDTH = 120
+_MOST_ROWS = 40
 _MOST_CELL = (24, 12, 28)
 _COSTS = ("bytes", "per device", "copies")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -65,6 +68,51 @@ class Table(NamedTuple):
     more: int
     total: Row
     notes: list[Note]
+
+
+class Tabled(ABC):
+    """What is a table where it is printed, one as HTML in a notebook, and plain values as JSON."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
+
+    @abstractmethod
+    def _table(self, limit: int | None) -> Table:
+        """Returns what is shown, with so many rows at most."""
+
+    def table(self, limit: int | None = _MOST_ROWS) -> str:
+        """Returns the table as text, at most 120 columns wide.
+
+        Args:
+            limit: How many arrays are shown; all of them if None. Totals and notes are always of all arrays.
+
+        Raises:
+            ValueError: If the limit is negative.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"`limit` is the number of arrays to show, or None for all; it was {limit}.")
+        return as_text(self._table(limit))
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Returns what `to_dict` returns as JSON, with sorted keys.
+
+        Args:
+            indent: By how much levels are indented; None puts everything on one line.
+        """
+        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
+
+    def __str__(self) -> str:
+        """Shows the table, with its first rows."""
+        return self.table()
+
+    def __repr__(self) -> str:
+        """Shows the table, with its first rows."""
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        """Shows the table in a notebook, in its colours."""
+        return as_html(self._table(_MOST_ROWS))
 
 
 def human_bytes(number: int) -> str:

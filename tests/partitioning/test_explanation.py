@@ -100,7 +100,7 @@ def test_long_trees_are_cut_short_but_not_their_totals():
     assert "[44]" in found.table(limit=None)
     assert "more;" not in found.table(None)
     assert "[1]" not in found.table(limit=1)
-    with pytest.raises(ValueError, match="`limit` is the number of leaves"):
+    with pytest.raises(ValueError, match="`limit` is the number of arrays to show"):
         found.table(-1)
 
 

@@ -125,8 +125,8 @@ class Unhashable(Rule):
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("data", r"A `fallback` is an object whose `apply\(array\)` gives a `PartitionSpec`, not 'data'"),
-        (Rule, r"A `fallback` is an object whose `apply\(array\)` gives a `PartitionSpec`, not "),
+        ("data", r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` gives a .*, not 'data'"),
+        (Rule, r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` gives a `PartitionSpec`, not "),
         (Unhashable(), "is part of the key of compiled functions, and a Unhashable cannot be hashed; make it a frozen"),
     ],
     ids=["string", "class", "unhashable"],
