@@ -341,11 +341,18 @@ from .named._transforms import (
     vmap as vmap,
 )
 from .partitioning import (
+    AutoShardingRule as AutoShardingRule,
     AxisMapping as AxisMapping,
+    CompositeShardingRule as CompositeShardingRule,
     Explanation as Explanation,
+    MemoryConstrainedShardingRule as MemoryConstrainedShardingRule,
+    MeshPartitionHelper as MeshPartitionHelper,
+    PathShardingRule as PathShardingRule,
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,
     ResourceMappings as ResourceMappings,
+    RoleShardingRule as RoleShardingRule,
+    ShapeBasedShardingRule as ShapeBasedShardingRule,
     ShardedBy as ShardedBy,
     ShardingRule as ShardingRule,
     auto_sharded as auto_sharded,

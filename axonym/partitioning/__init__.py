@@ -38,6 +38,25 @@ from ._mapping import (
 from ._rule import (
     ShardingRule as ShardingRule,
 )
+from ._rules._auto import (
+    AutoShardingRule as AutoShardingRule,
+)
+from ._rules._composite import (
+    CompositeShardingRule as CompositeShardingRule,
+)
+from ._rules._helper import (
+    MeshPartitionHelper as MeshPartitionHelper,
+)
+from ._rules._memory import (
+    MemoryConstrainedShardingRule as MemoryConstrainedShardingRule,
+)
+from ._rules._patterns import (
+    PathShardingRule as PathShardingRule,
+    ShapeBasedShardingRule as ShapeBasedShardingRule,
+)
+from ._rules._roles import (
+    RoleShardingRule as RoleShardingRule,
+)
 from ._shard import (
     auto_sharded as auto_sharded,
     shard as shard,

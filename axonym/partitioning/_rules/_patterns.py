@@ -1,0 +1,298 @@
+"""Rules written by hand: specs for shapes that match a pattern, and for key paths that match a regular expression."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from jax.sharding import PartitionSpec as P
+from jax.tree_util import keystr
+
+from ...named._axis import shown
+from .._mapping import Uneven
+from .._rule import DecidingRule, Decision, Pairs, array_shape
+from .._spec import checked_rule_spec
+
+
+ShapePattern: TypeAlias = tuple[int | None, ...]
+
+_MOST_PATHS = 8
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class ShapeBasedShardingRule(DecidingRule):
+    """Gives arrays the spec of the pattern that their shape matches; it says nothing of others.
+
+    A pattern is a tuple of sizes, None for any size; it matches arrays of as many axes. Of several that match, the one
+    with the fewest None decides, and of these the first: so an exact pattern may come after a general one. Specs are
+    given as they are written. The spec `P()` of a pattern is a decision too: the array stays whole, whatever later
+    rules of a `CompositeShardingRule` say.
+
+    Args:
+        shape_patterns: From patterns to specs.
+        uneven: What happens to an axis whose size the mesh in force does not divide: `"error"`, or `"replicate"` to
+            leave it whole. As the fallback of a mapping that says `"replicate"`, any rule leaves it whole.
+
+    Attributes:
+        shape_patterns: The same, as a dictionary of its own: the rule never changes.
+        uneven: As given.
+
+    Raises:
+        TypeError: If a pattern is no tuple of sizes, or a spec is no `PartitionSpec`.
+        ValueError: If a size is negative, or a spec has more entries than its pattern or has a mesh axis twice.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> rule = nym.ShapeBasedShardingRule({(None, 16): P("model", None), (16, 16): P("data", "model")})
+        >>> rule.apply({"table": jnp.ones((50, 16)), "square": jnp.ones((16, 16)), "bias": jnp.ones(16)})
+        {'bias': P(), 'square': P('data', 'model'), 'table': P('model', None)}
+    """
+
+    uneven: Uneven
+    _given: tuple[tuple[ShapePattern, P], ...] = dataclasses.field(compare=False)
+    _ordered: tuple[tuple[ShapePattern, P], ...]
+
+    def __init__(self, shape_patterns: Mapping[ShapePattern, P], *, uneven: Uneven = "error") -> None:
+        """Checks the patterns; see the class."""
+        if not isinstance(shape_patterns, Mapping):
+            raise TypeError(
+                f"`shape_patterns` goes from shapes to specs, as {{(None, 8): P('data')}} does, "
+                f"not {shown(shape_patterns)}."
+            )
+        given = tuple((_checked_pattern(pattern), spec) for pattern, spec in shape_patterns.items())
+        for pattern, spec in given:
+            _check_spec(spec, f"the pattern {pattern}", len(pattern))
+        # Among patterns of as many axes and None, the order decides; the rest of it does not matter, nor do rules
+        # differ that differ in it.
+        ordered = sorted(given, key=lambda pair: (len(pair[0]), pair[0].count(None)))
+        _keep(self, uneven=_checked_uneven(uneven), _given=given, _ordered=tuple(ordered))
+
+    @property
+    def shape_patterns(self) -> dict[ShapePattern, P]:
+        """The patterns and their specs, in the order given."""
+        return dict(self._given)
+
+    def decisions(self, pairs: Pairs, pytree: Any) -> list[Decision]:
+        """Returns the decision for each leaf of a tree, not yet checked; the leaves are given with their paths."""
+        return [self._decision(array_shape(leaf)) for _, leaf in pairs]
+
+    def _decision(self, shape: tuple[int, ...] | None) -> Decision:
+        for pattern, spec in self._ordered:
+            if shape is not None and _matches(pattern, shape):
+                by = f"the pattern {pattern} of a `{type(self).__name__}`"
+                return Decision(spec, by, self.uneven)
+        return Decision(None)
+
+    def __repr__(self) -> str:
+        """Shows the patterns."""
+        return f"{type(self).__name__}({self.shape_patterns}{_options(uneven=(self.uneven, 'error'))})"
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class PathShardingRule(DecidingRule):
+    """Gives arrays the spec of the first pattern that is found in their key path; it says nothing of others.
+
+    A key path is written with slashes, as `layers/0/attn/weight` is, whatever its keys are: names of fields, keys of
+    dictionaries or positions. A pattern is a regular expression, which may match any part of it, as `re.search` has it;
+    anchor it with `^` and `$` where it should not. Specs are given as they are written, to named arrays too. The spec
+    `P()` is a decision: the array stays whole, whatever later rules of a `CompositeShardingRule` say.
+
+    Args:
+        patterns: Pairs of a regular expression and a spec, or a dictionary; the first that matches decides.
+        strict: Whether it is an error if no pattern matches an array, or a pattern is not needed, because no array
+            matches it or all that do match an earlier one. In a `CompositeShardingRule` other rules may take the arrays
+            that no pattern matches.
+        uneven: What happens to an axis whose size the mesh in force does not divide: `"error"`, or `"replicate"` to
+            leave it whole. As the fallback of a mapping that says `"replicate"`, any rule leaves it whole.
+
+    Attributes:
+        patterns: The pairs, with compiled expressions.
+        strict: As given.
+        uneven: As given.
+
+    Raises:
+        TypeError: If a pattern is no string or compiled expression, or a spec is no `PartitionSpec`.
+        ValueError: If a pattern is no regular expression, or a spec has a mesh axis twice.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax.numpy as jnp
+        >>> from jax.sharding import PartitionSpec as P
+        >>> rule = nym.PathShardingRule([("attn/.*weight", P("data", "model")), ("weight$", P(None, "model"))])
+        >>> weights = {"weight": jnp.ones((8, 8)), "bias": jnp.ones(8)}
+        >>> rule.apply({"attn": weights, "mlp": weights})["attn"]
+        {'bias': P(), 'weight': P('data', 'model')}
+    """
+
+    patterns: tuple[tuple[re.Pattern[str], P], ...]
+    strict: bool
+    uneven: Uneven
+
+    def __init__(
+        self,
+        patterns: Mapping[str | re.Pattern[str], P] | Iterable[tuple[str | re.Pattern[str], P]],
+        *,
+        strict: bool = False,
+        uneven: Uneven = "error",
+    ) -> None:
+        """Checks the patterns; see the class."""
+        given = tuple((_compiled(pattern), spec) for pattern, spec in _path_pairs(patterns))
+        for pattern, spec in given:
+            _check_spec(spec, f"the pattern {pattern.pattern!r}")
+        _keep(self, patterns=given, strict=bool(strict), uneven=_checked_uneven(uneven))
+
+    def decisions(self, pairs: Pairs, pytree: Any) -> list[Decision]:
+        """Returns the decision for each leaf of a tree, not yet checked; the leaves are given with their paths."""
+        used, found = set[int](), list[Decision]()
+        for path, leaf in pairs:
+            at = None if array_shape(leaf) is None else self._first(_written(path))
+            if at is None:
+                found.append(Decision(None))
+                continue
+            used.add(at)
+            pattern, spec = self.patterns[at]
+            by = f"the pattern {pattern.pattern!r} of a `{type(self).__name__}`"
+            found.append(Decision(spec, by, self.uneven))
+        unused = [pattern.pattern for at, (pattern, _) in enumerate(self.patterns) if at not in used]
+        if self.strict and unused:
+            raise ValueError(
+                f"the strict `{type(self).__name__}` does not need {_some(unused)}: no array matches, or all that do "
+                f"match an earlier pattern; the arrays are {_some(_paths_of(pairs))}"
+            )
+        return found
+
+    def check(self, pairs: Pairs, found: list[Decision]) -> None:
+        """Checks that there is a decision for each array, if the rule is strict."""
+        left = [pair for pair, decision in zip(pairs, found, strict=True) if decision.spec is None]
+        if self.strict and (unmatched := _paths_of(left)):
+            raise ValueError(
+                f"no pattern of the strict `{type(self).__name__}` matches {_some(unmatched)}; add patterns for them, "
+                "such as ('.*', P()) as the last one to keep the rest whole"
+            )
+
+    def _first(self, path: str) -> int | None:
+        """Returns which pattern is the first that matches a path."""
+        return next((at for at, (pattern, _) in enumerate(self.patterns) if pattern.search(path)), None)
+
+    def __repr__(self) -> str:
+        """Shows the patterns."""
+        shown_patterns = [
+            (one if one.flags != re.compile(one.pattern).flags else one.pattern, spec) for one, spec in self.patterns
+        ]
+        options = _options(strict=(self.strict, False), uneven=(self.uneven, "error"))
+        return f"{type(self).__name__}({shown_patterns}{options})"
+
+
+def _matches(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
+    """Tells whether a shape has the sizes that a pattern has, wherever that has one."""
+    return len(pattern) == len(shape) and all(one in (None, size) for one, size in zip(pattern, shape, strict=True))
+
+
+def _keep(rule: Any, **fields: Any) -> None:
+    """Sets the fields of a rule that never changes."""
+    for name, value in fields.items():
+        object.__setattr__(rule, name, value)
+
+
+def _options(**options: tuple[Any, Any]) -> str:
+    """Returns options as they are written in a call, those that are not the default."""
+    return "".join(f", {name}={value!r}" for name, (value, default) in options.items() if value != default)
+
+
+def _checked_uneven(uneven: Any) -> Any:
+    if uneven not in ("error", "replicate"):
+        raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
+    return uneven
+
+
+def _checked_pattern(pattern: Any) -> ShapePattern:
+    """Returns a pattern of shapes.
+
+    Raises:
+        TypeError: If it is none.
+        ValueError: If a size is negative.
+    """
+    sizes = pattern if isinstance(pattern, tuple) else (pattern,)
+    if not isinstance(pattern, tuple) or not all(size is None or _is_size(size) for size in sizes):
+        raise TypeError(f"A pattern is a tuple of sizes, None for any, as (None, 8) is, not {shown(pattern)}.")
+    if any(size is not None and size < 0 for size in sizes):
+        raise ValueError(f"the pattern {pattern} has a negative size; write None for any size")
+    return tuple(None if size is None else int(size) for size in sizes)
+
+
+def _is_size(size: Any) -> bool:
+    return hasattr(size, "__index__") and not isinstance(size, bool)
+
+
+def _check_spec(spec: Any, what: str, rank: int | None = None) -> None:
+    """Checks what can be checked of a spec without an array and a mesh.
+
+    Raises:
+        TypeError: If it is none.
+        ValueError: If it has more entries than axes, or a mesh axis twice.
+    """
+    if not isinstance(spec, P):
+        raise TypeError(
+            f"The spec of {what} is a `PartitionSpec`, such as P('data', None), or P() to keep the array whole, "
+            f"not {shown(spec)}."
+        )
+    try:
+        checked_rule_spec(spec, (None,) * (len(spec) if rank is None else rank), "error", None)
+    except ValueError as error:
+        raise ValueError(f"{what} has the spec {spec}: {error}") from None
+
+
+def _path_pairs(patterns: Any) -> list[tuple[Any, Any]]:
+    """Returns pairs of a pattern and a spec, whatever they are given in.
+
+    Raises:
+        TypeError: If they are no pairs.
+    """
+    given = patterns.items() if isinstance(patterns, Mapping) else patterns
+    pairs: list[Any] = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise TypeError(
+            "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, as "
+            f"[('attn/.*weight', P('data'))] has them, or a dictionary, not {shown(patterns)}."
+        )
+    return [(one, other) for one, other in pairs]
+
+
+def _compiled(pattern: Any) -> re.Pattern[str]:
+    """Returns a regular expression.
+
+    Raises:
+        TypeError: If it is something else.
+        ValueError: If it is none.
+    """
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+        return pattern
+    if not isinstance(pattern, str):
+        raise TypeError(f"A pattern for paths is a regular expression, as 'attn/.*weight' is, not {shown(pattern)}.")
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"the pattern {pattern!r} is no regular expression: {error}; write a backslash before a character that is "
+            "meant as itself"
+        ) from None
+
+
+@functools.lru_cache(maxsize=65536)
+def _written(path: tuple[Any, ...]) -> str:
+    """Returns a key path with slashes between its keys."""
+    return keystr(path, simple=True, separator="/")
+
+
+def _paths_of(pairs: Pairs) -> list[str]:
+    """Returns the paths of the arrays among some leaves."""
+    return [_written(path) for path, leaf in pairs if array_shape(leaf) is not None]
+
+
+def _some(names: list[str]) -> str:
+    """Returns the first of some names in words, and how many more there are."""
+    more = f" and {len(names) - _MOST_PATHS} more" if len(names) > _MOST_PATHS else ""
+    return f"{', '.join(map(repr, names[:_MOST_PATHS]))}{more}" or "none"

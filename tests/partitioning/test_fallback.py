@@ -1,0 +1,331 @@
+"""The fallback rule of a mapping: asked once for all plain arrays of a tree, by whatever shards."""
+
+import dataclasses
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+from jax.tree_util import keystr
+
+import axonym as nym
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows(nym.ShardingRule):
+    """Divides the first axis of all arrays."""
+
+    axis: str = "data"
+
+    def apply(self, pytree):
+        return jax.tree.map(lambda _: P(self.axis), pytree)
+
+
+class Seen(nym.ShardingRule):
+    """Keeps each tree that it is applied to as pairs of path and shape, and the mesh in force."""
+
+    def __init__(self, spec=None):
+        self.spec, self.calls, self.meshes = spec, [], []
+
+    def apply(self, pytree):
+        pairs, _ = jax.tree_util.tree_flatten_with_path(pytree)
+        self.calls.append([(keystr(path), leaf.shape, leaf.dtype.name) for path, leaf in pairs])
+        self.meshes.append(jax.sharding.get_abstract_mesh())
+        return jax.tree.map(lambda _: self.spec, pytree)
+
+
+class Fails(nym.ShardingRule):
+    """Raises an error."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def apply(self, pytree):
+        raise self.error
+
+
+def parts(array):
+    return array.sharding.shard_shape(array.shape)
+
+
+PATHS = nym.PathShardingRule([("attn/weight$", P("data", "model")), ("weight$", P(None, "model")), ("norm", P())])
+
+
+def layers():
+    weights = {"weight": jnp.ones((8, 4)), "norm": jnp.ones(8)}
+    return [{"attn": dict(weights), "mlp": dict(weights)}] * 2
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_a_rule_by_path_knows_where_each_array_is(mesh, compiled):
+    tree = {"layers": layers(), "name": "model", "embed": nym.ones({"vocab": 4})}
+    shard = nym.named_jit(nym.shard) if compiled else nym.shard
+    with nym.axis_mapping({"vocab": "data"}, fallback=PATHS):
+        result = shard(tree)
+    for layer in result["layers"]:
+        assert [parts(layer[name]["weight"]) for name in ("attn", "mlp")] == [(2, 2), (8, 2)]
+        assert layer["attn"]["norm"].sharding.is_fully_replicated
+    assert (result["name"], parts(result["embed"].array)) == ("model", (1,))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_a_rule_is_asked_once_for_all_plain_arrays_of_a_tree(mesh, compiled):
+    class Module(eqx.Module):
+        named: nym.NamedArray
+        declared: jax.Array = nym.field(axis_names=("embed",))
+        plain: jax.Array
+        act: object = eqx.field(static=True)
+        size: int
+
+    rule = Seen()
+    tree = {"b": [Module(nym.ones({"a": 4}), jnp.ones(8), jnp.ones((2, 3)), jnp.tanh, 3)], "a": np.ones(5, np.float32)}
+    shard = nym.named_jit(lambda tree: nym.shard(tree).get("no"), axis_resources=nym.AxisMapping({}, fallback=rule))
+    (shard if compiled else lambda tree: nym.shard(tree, nym.AxisMapping({}, fallback=rule)))(tree)
+    assert rule.calls == [[("['a']", (5,), "float32"), ("['b'][0].plain", (2, 3), "float32")]]
+
+
+def test_a_rule_sees_the_keys_of_the_whole_tree(mesh):
+    keys = []
+
+    class Keys(nym.ShardingRule):
+        def apply(self, pytree):
+            keys.extend(path for path, _ in jax.tree_util.tree_flatten_with_path(pytree)[0])
+            return jax.tree.map(lambda _: P(), pytree)
+
+    tree = {"a": (jnp.ones(3), nym.ones({"x": 3})), "b": {"c": [jnp.ones(2), jnp.ones(2)]}, "d": jnp.ones(4)}
+    nym.shard(tree, nym.AxisMapping({}, fallback=Keys()))
+    expected = [
+        path for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if leaf.shape != (3,) or path[1].idx == 0
+    ]
+    assert keys == expected
+
+
+def test_a_rule_of_ones_own_is_asked_each_time_and_one_of_the_library_not_again(mesh):
+    rule, tree = Seen(P("data")), {"a": jnp.ones(8)}
+    mapping = nym.AxisMapping({}, fallback=rule)
+    first = nym.shard(tree, mapping)
+    assert nym.shard(first, mapping) is first
+    assert len(rule.calls) == 2
+    known = nym.AxisMapping({}, fallback=nym.PathShardingRule([("a", P("model"))]))
+    first = nym.shard(tree, known)
+    assert nym.shard(first, known) is first
+    assert [parts(nym.shard({"a": jnp.ones(size)}, known)["a"]) for size in (8, 4)] == [(4,), (2,)]
+
+
+@pytest.mark.parametrize("shard", [nym.shard, nym.infer_resource_partitions, nym.explain], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("around", [None, "other"], ids=["no-mesh", "another-mesh"])
+def test_the_mesh_of_the_call_is_in_force_for_the_rule(shard, around):
+    rule, mesh = Seen(P("x")), nym.create_mesh((8,), ("x",))
+    with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model")) if around else mesh):
+        outside = jax.sharding.get_abstract_mesh()
+        shard({"a": np.ones(8)}, nym.AxisMapping({}, fallback=rule), mesh=mesh)
+        assert jax.sharding.get_abstract_mesh() == outside
+    assert rule.meshes == [mesh.abstract_mesh]
+
+
+def test_a_rule_without_a_mesh_of_its_own_goes_by_that_of_the_call():
+    mesh = nym.create_mesh((4, 2), ("data", "model"))
+    result = nym.shard({"a": jnp.ones((8, 6))}, nym.AxisMapping({}, fallback=nym.AutoShardingRule()), mesh)
+    assert parts(result["a"]) == (2, 3)
+
+
+def test_a_limit_of_memory_is_for_all_plain_arrays_together(mesh):
+    tree = {"a": jnp.ones((8, 8)), "b": jnp.ones((8, 8)), "named": nym.ones({"x": 64})}
+    total = 2 * 8 * 8 * 4
+    for limit, whole in ((total, 2), (total * 3 // 4, 1), (total // 8, 0)):
+        rule = nym.MemoryConstrainedShardingRule(limit)
+        result = nym.shard(tree, nym.AxisMapping({}, fallback=rule))
+        assert sum(result[name].sharding.is_fully_replicated for name in "ab") == whole
+    with pytest.raises(ValueError, match=r"^the fallback rule `MemoryConstrainedShardingRule`: "):
+        nym.shard(tree, nym.AxisMapping({}, fallback=nym.MemoryConstrainedShardingRule(total // 8 - 1)))
+
+
+def test_a_part_with_a_mapping_of_its_own_goes_by_the_rule_of_that(mesh):
+    inner, outer = Seen(P("model")), Seen(P("data"))
+    part = nym.ShardedBy({"x": jnp.ones(8)}, nym.AxisMapping({}, fallback=inner))
+    tree = {"a": jnp.ones(8), "b": part, "c": jnp.ones(8), "d": nym.ShardedBy(jnp.ones(8), {"x": "data"})}
+    result = nym.shard(tree, nym.AxisMapping({}, fallback=outer))
+    assert [[path for path, _, _ in call] for call in outer.calls + inner.calls] == [
+        ["['a']", "['c']"],
+        ["['b'].tree['x']"],
+    ]
+    assert (parts(result["a"]), parts(result["b"].tree["x"])) == ((2,), (4,))
+    assert result["d"].tree is tree["d"].tree
+    seen = nym.infer_resource_partitions(tree, {}, mesh=mesh)
+    assert (seen["a"].spec, seen["b"].tree["x"].spec) == (P(None), P("model"))
+
+
+def test_what_a_rule_leaves_stays_where_it_is_and_an_empty_spec_is_everywhere(mesh):
+    array = jnp.ones(8)
+    assert nym.shard(array, nym.AxisMapping({}, fallback=Seen(None))) is array
+    for rule in (Seen(P()), nym.PathShardingRule([]), nym.CompositeShardingRule(Seen(None))):
+        placed = nym.shard(array, nym.AxisMapping({}, fallback=rule))
+        assert len(placed.sharding.device_set) == 8
+        assert placed.sharding.is_fully_replicated
+
+
+@pytest.mark.parametrize("by", ["in_axis_resources", "out_axis_resources", "axis_resources"])
+def test_a_compiled_function_shards_arguments_and_results_by_the_rule(mesh, by):
+    rule = nym.PathShardingRule([("w$", P("data")), ("b$", P("model"))])
+    step = nym.named_jit(lambda state, name: state, **{by: nym.AxisMapping({}, fallback=rule)})
+    result = step({"w": jnp.ones((8, 2)), "b": jnp.ones(4), "none": None}, "text")
+    assert (parts(result["w"]), parts(result["b"])) == ((2, 2), (2,))
+
+
+def test_the_paths_of_arguments_begin_with_their_names(mesh):
+    rule = Seen()
+    nym.named_jit(lambda state, x: x, in_axis_resources=nym.AxisMapping({}, fallback=rule))(
+        {"w": jnp.ones(8)}, jnp.ones(2)
+    )
+    assert [[path for path, _, _ in call] for call in rule.calls] == [["state['w']", "x"]]
+
+
+def test_static_leaves_stay_static(mesh):
+    step = nym.named_jit(lambda tree: tree["x"] * tree["n"], in_axis_resources=nym.AxisMapping({}, fallback=Rows()))
+    for n in (2, 3, 2):
+        np.testing.assert_array_equal(step({"x": jnp.ones(8), "n": n, "f": jnp.tanh}), np.full(8, n))
+    assert step.trace_count == 2
+
+
+def test_equal_rules_do_not_retrace_and_others_do(mesh):
+    step, x = nym.named_jit(lambda x: x * 2), jnp.ones(8)
+    for axis in ("data", "data", "model", "data"):
+        with nym.axis_mapping({}, fallback=nym.CompositeShardingRule(Rows(axis), nym.PathShardingRule([("a", P())]))):
+            assert parts(step(x)) == ((2,) if axis == "data" else (4,))
+    assert step.trace_count == 2
+
+
+def test_specs_shardings_and_explanation_say_what_shard_does(mesh):
+    tree = {
+        "attn": {"weight": jnp.ones((8, 4))},
+        "norm": np.ones(3, np.float32),
+        "x": nym.ones({"e": 4}),
+        "other": [np.ones(4)],
+    }
+    mapping = nym.AxisMapping({"e": "model"}, fallback=nym.CompositeShardingRule(PATHS, Rows()))
+    specs = nym.pspec_for(tree, mapping)
+    assert specs == {"attn": {"weight": P("data", "model")}, "norm": P(None), "x": P("model"), "other": [P("data")]}
+    shardings = nym.infer_resource_partitions(tree, mapping)
+    assert shardings == jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    placed = nym.shard(tree, mapping)
+    assert (
+        jax.tree.leaves(
+            jax.tree.map(
+                lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), {**placed, "x": placed["x"].array}, shardings
+            )
+        )
+        == [True] * 4
+    )
+    assert {leaf.path: leaf.spec for leaf in nym.explain(tree, mapping).leaves} == {
+        "['attn']['weight']": P("data", "model"),
+        "['norm']": P(None),
+        "['other'][0]": P("data"),
+        "['x']": P("model"),
+    }
+
+
+def test_an_explanation_says_what_decided(mesh):
+    rule = nym.CompositeShardingRule(PATHS, Rows())
+    tree = {"attn": {"weight": jnp.ones((8, 4))}, "other": jnp.ones(8)}
+    attn, other = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
+    assert [axis.why for axis in attn.axes] == ["the pattern 'attn/weight$' of a `PathShardingRule`"] * 2
+    assert [axis.why for axis in other.axes] == ["the rule Rows(axis='data')"]
+    (alone,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=Rows())).leaves
+    assert (alone.axes[0].decision, alone.axes[0].why) == ("rule", "the rule Rows(axis='data')")
+    (nothing,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=PATHS)).leaves
+    assert (nothing.spec, nothing.axes[0].why) == (P(None), "the rule `PathShardingRule` says nothing of it")
+
+
+def test_without_a_mesh_specs_are_what_the_rule_says():
+    assert nym.pspec_for(
+        {"w": jnp.ones((8, 4))}, nym.AxisMapping({}, fallback=nym.PathShardingRule([("w", P("x"))]))
+    ) == {"w": P("x", None)}
+    with pytest.raises(
+        ValueError, match=re.escape("['w']: the fallback rule `Given` gives P('x', 'y') for shape (8,): it has 2")
+    ):
+        nym.pspec_for({"w": jnp.ones(8)}, nym.AxisMapping({}, fallback=Given(P("x", "y"))))
+
+
+class Given(nym.ShardingRule):
+    """Gives one answer for the whole tree."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def apply(self, pytree):
+        return jax.tree.map(lambda _: self.answer, pytree)
+
+
+CALLS = [nym.shard, nym.pspec_for, nym.infer_resource_partitions, nym.named_jit(nym.shard)]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=["shard", "pspec_for", "infer", "jit"])
+def test_the_error_of_a_rule_names_the_rule(mesh, call):
+    with pytest.raises(ValueError, match=r"^the fallback rule `Fails`: the limit is 5 bytes"):
+        with nym.axis_mapping({}, fallback=Fails(ValueError("the limit is 5 bytes"))):
+            call({"a": jnp.ones(8)})
+    with pytest.raises(KeyError, match="missing") as caught, nym.axis_mapping({}, fallback=Fails(KeyError("missing"))):
+        call({"a": jnp.ones(8)})
+    assert "The fallback rule `Fails` raises this." in caught.value.__notes__
+
+
+@pytest.mark.parametrize("call", CALLS, ids=["shard", "pspec_for", "infer", "jit"])
+def test_an_error_about_one_array_names_that(mesh, call):
+    text = "['b']: the pattern 'b' of a `PathShardingRule` gives P('data',) for shape (6,): axis '0' has size 6"
+    with nym.axis_mapping({}, fallback=nym.PathShardingRule([("b", P("data"))])):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=re.escape(text)):
+                call({"a": jnp.ones(8), "b": jnp.ones(6)})
+
+
+def test_uneven_axes_stay_whole_where_mapping_or_rule_says_so(mesh):
+    spec, x = P("data", "model"), jax.ShapeDtypeStruct((6, 8), jnp.float32)
+    for by_mapping, by_rule in (("replicate", "error"), ("error", "replicate")):
+        rule = nym.ShapeBasedShardingRule({(None, None): spec}, uneven=by_rule)
+        assert nym.shard(x, nym.AxisMapping({}, fallback=rule, uneven=by_mapping)).sharding.spec == P(None, "model")
+
+
+def test_an_explanation_lists_an_error_of_a_rule_once(mesh):
+    found = nym.explain({"a": jnp.ones(8), "b": jnp.ones(6)}, nym.AxisMapping({}, fallback=Fails(ValueError("no"))))
+    assert [leaf.error for leaf in found.problems] == ["the fallback rule `Fails`: no"] * 2
+    assert str(found).count("the fallback rule `Fails`: no") == 1
+
+
+def test_an_answer_of_another_structure_is_an_error(mesh):
+    class One(nym.ShardingRule):
+        def apply(self, pytree):
+            return P("data")
+
+    text = "the fallback rule `One`: the rule `One` gives a tree of another structure than that of the tree it is "
+    with pytest.raises(ValueError, match=re.escape(text)):
+        nym.shard([jnp.ones(8), jnp.ones(8)], nym.AxisMapping({}, fallback=One()))
+
+
+def test_what_is_no_spec_is_an_error(mesh):
+    with pytest.raises(TypeError, match=r"^A fallback rule gives a `PartitionSpec` or None; `Given` gives 'data'\.$"):
+        nym.shard([jnp.ones(8)], nym.AxisMapping({}, fallback=Given("data")))
+
+
+def test_shapes_without_data_go_by_the_rule_on_a_mesh_without_devices():
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    tree = jax.eval_shape(layers)
+    result = nym.shard(tree, nym.AxisMapping({}, fallback=PATHS), mesh)
+    assert result[0]["attn"]["weight"].sharding == NamedSharding(mesh, P("data", "model"))
+    assert result[1]["attn"]["norm"].sharding == NamedSharding(mesh, P())
+
+
+def test_inside_shard_map_manual_mesh_axes_are_left_out(mesh):
+    seen = []
+
+    def inner(x):
+        seen.append(
+            nym.pspec_for({"a": x}, nym.AxisMapping({}, fallback=nym.PathShardingRule([("a", P(("data", "model")))])))
+        )
+        return nym.shard({"a": x}, nym.AxisMapping({}, fallback=nym.AutoShardingRule()))["a"]
+
+    x = jax.device_put(jnp.ones((16, 2)), NamedSharding(mesh, P("data")))
+    jax.jit(jax.shard_map(inner, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}))(x)
+    assert seen == [{"a": P("model", None)}]

@@ -1,0 +1,336 @@
+"""`MeshPartitionHelper`: plans for shapes, specs from methods, and trees put in place, inside jit and outside."""
+
+import math
+import pickle
+import random
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
+
+import axonym as nym
+
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+FIVE = AbstractMesh((2, 4, 1, 2, 1), ("dp", "fsdp", "ep", "tp", "sp"))
+BOTH = P(("data", "model"))
+
+
+def struct(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def parts(tree):
+    """Returns the shapes of what each device holds."""
+    found = jax.tree.map(
+        lambda x: x.sharding.shard_shape(x.shape) if hasattr(x, "sharding") else x, tree, is_leaf=nym.is_named_array
+    )
+    return found
+
+
+# Plans
+
+
+def test_the_sizes_are_those_of_all_mesh_axes():
+    helper = nym.MeshPartitionHelper(FIVE)
+    assert helper.mesh == FIVE
+    assert helper.axis_sizes == {"dp": 2, "fsdp": 4, "ep": 1, "tp": 2, "sp": 1}
+    assert list(helper.axis_sizes) == ["dp", "fsdp", "ep", "tp", "sp"]
+
+
+def test_each_shape_has_the_mesh_axes_that_go_together_on_its_dimensions():
+    tree = {
+        "b": [jnp.ones((8, 16)), struct(8, 16), nym.ones({"x": 5, "y": 8}), np.ones(())],
+        "a": struct(7),
+        "c": (None, "name", 2.5, np.array(["text"])),
+    }
+    methods = nym.MeshPartitionHelper(MESH).analyze_pytree(tree)
+    assert methods == {(7,): [], (8, 16): [("data",), ("model",)], (5, 8): [("data", "model")], (): []}
+    assert list(methods) == [(7,), (8, 16), (5, 8), ()]
+
+
+def test_the_spec_of_the_methods_of_a_shape_is_that_of_the_tree():
+    draw = random.Random(0)
+    for _ in range(300):
+        sizes = tuple(draw.choice((1, 2, 2, 3, 4)) for _ in range(draw.randint(1, 5)))
+        shape = tuple(draw.choice((1, 2, 3, 4, 6, 8, 12, 16, 36)) for _ in range(draw.randint(0, 4)))
+        helper = nym.MeshPartitionHelper(AbstractMesh(sizes, tuple(f"m{number}" for number in range(len(sizes)))))
+        (methods,) = helper.analyze_pytree(struct(*shape)).values()
+        assert methods == helper._suggest_methods(shape)
+        spec = helper.create_partition_spec(shape, methods, min_shard_size=1)
+        assert spec == helper.partition_specs(struct(*shape), min_shard_size=1), (shape, sizes)
+
+
+def test_a_weight_is_divided_over_all_kinds_of_axes():
+    assert nym.MeshPartitionHelper(FIVE).partition_specs(struct(1024, 4096)) == P(("dp", "fsdp"), "tp")
+    batch = nym.MeshPartitionHelper(FIVE, batch_axes=["dp"])
+    assert batch.partition_specs(struct(1024, 4096)) == P("fsdp", "tp")
+
+
+def test_axes_for_batches_divide_no_array():
+    helper = nym.MeshPartitionHelper(MESH, batch_axes=["data"])
+    assert helper.analyze_pytree(struct(8, 16)) == {(8, 16): [("model",)]}
+    assert helper.partition_specs(struct(8, 16), 0) == P(None, "model")
+    with pytest.raises(
+        ValueError, match=r"'data' is one of the `batch_axes` \('data',\), which divide no arrays; take it"
+    ):
+        helper.create_partition_spec((8, 16), [("model",), ("data",)])
+
+
+def test_arrays_with_fewer_elements_than_the_least_stay_whole_and_others_are_divided_fully():
+    helper = nym.MeshPartitionHelper(MESH)
+    assert helper.partition_specs([struct(32, 31), struct(32, 32)], min_shard_size=1024) == [P(), P("data", "model")]
+    assert helper.partition_specs([struct(3), struct(4)], min_shard_size=4) == [P(), P("data")]
+    assert helper.partition_specs(struct(4), 0) == helper.partition_specs(struct(4), 1) == P("data")
+
+
+# Specs from methods
+
+
+def test_each_part_has_at_least_the_elements_asked_for():
+    helper, methods = nym.MeshPartitionHelper(MESH), [("data",), ("model",)]
+    specs = [helper.create_partition_spec((64, 64), methods, least) for least in (0, 512, 513, 1024, 2048, 2049, 10**9)]
+    counts = [4096 // math.prod(NamedSharding(MESH, spec).shard_shape((64, 64))) for spec in specs]
+    assert counts == [8, 8, 4, 4, 2, 1, 1]
+    assert helper.create_partition_spec((64, 64), methods) == P("data", None)  # 1024 if nothing is said
+
+
+def test_axes_of_a_method_go_together_where_nothing_is_lost_by_it():
+    helper = nym.MeshPartitionHelper(MESH)
+    assert helper.create_partition_spec((64, 32), [("data", "model")], 1) == P(("data", "model"), None)
+    assert helper.create_partition_spec((64, 32), [("model", "data")], 1) == P(("model", "data"), None)
+    assert helper.create_partition_spec((4, 6), [("data", "model")], 1) == P("data", "model")
+    assert helper.create_partition_spec((4, 5), [("data", "model")], 1) == P("data", None)
+
+
+def test_methods_that_can_be_together_are_though_others_cannot():
+    helper = nym.MeshPartitionHelper(AbstractMesh((2, 2, 3, 5), ("a", "b", "c", "d")))
+    assert helper.create_partition_spec((4, 3, 5), [("c", "d"), ("a", "b")], 1) == P(("a", "b"), "c", "d")
+
+
+def test_earlier_methods_come_first():
+    helper = nym.MeshPartitionHelper(AbstractMesh((2, 2, 2), ("a", "b", "c")))
+    assert helper.create_partition_spec((2,), [("c",), ("a",)], 1) == P("c")
+    assert helper.create_partition_spec((4, 4), [("c",), ("b",)], 1) == P("c", "b")
+    assert helper.create_partition_spec((64, 64), [("b",), ("c",), ("a",)], 1024) == P("b", "c")
+
+
+def test_a_name_alone_is_a_method_and_a_second_mention_says_nothing_more():
+    helper = nym.MeshPartitionHelper(MESH)
+    assert helper.create_partition_spec((8, 8), ["model"], 1) == P("model", None)
+    assert helper.create_partition_spec((8, 8), [("model",), ("data", "model"), "model"], 1) == P("model", "data")
+    assert helper.create_partition_spec((8, 8), [], 1) == helper.create_partition_spec((), ["model"], 1) == P()
+
+
+def test_mesh_axes_of_size_one_divide_nothing():
+    helper = nym.MeshPartitionHelper(FIVE)
+    assert helper.create_partition_spec((8, 8), [("ep", "sp"), ("sp", "tp")], 1) == P("tp", None)
+
+
+@pytest.mark.parametrize(
+    ("methods", "error", "text"),
+    [
+        ("model", TypeError, r"`methods` is a list of tuples of mesh axes, as \[\('data',\)\] is, not 'model'"),
+        (None, TypeError, "`methods` is a list of tuples of mesh axes"),
+        ([3], TypeError, "`methods` is a name of a mesh axis or a list of them, not 3"),
+        ([("modle",)], ValueError, r"no mesh axis 'modle' in \(data: 4, model: 2\); did you mean 'model'"),
+        ([("data", "data")], ValueError, "which names a mesh axis twice"),
+    ],
+    ids=str,
+)
+def test_methods_are_checked_for_any_size(methods, error, text):
+    with pytest.raises(error, match=text):
+        nym.MeshPartitionHelper(MESH).create_partition_spec((3,), methods)
+
+
+@pytest.mark.parametrize("least", [-1, 1.5, math.nan, True, "1"], ids=str)
+def test_the_least_size_is_a_whole_number(least):
+    helper = nym.MeshPartitionHelper(MESH)
+    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is a whole number, 0 or more, not"):
+        helper.create_partition_spec((8,), ["data"], least)
+    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is a whole number, 0 or more, not"):
+        helper.auto_shard_pytree(jnp.ones(8), least)
+
+
+# Putting arrays in place
+
+
+def tree_of_all_kinds():
+    return {
+        "array": jnp.arange(128.0).reshape(8, 16),
+        "numpy": np.arange(128.0, dtype=np.float32).reshape(16, 8),
+        "named": nym.named(jnp.arange(128.0).reshape(8, 16), ("embed", "mlp")),
+        "bfloat16": jnp.ones((8,), jnp.bfloat16),
+        "small": jnp.ones((3,)),
+    }
+
+
+PARTS = {"array": (2, 8), "numpy": (4, 4), "named": (2, 8), "bfloat16": (1,), "small": (3,)}
+
+
+def assert_same_values(one, other):
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), np.asarray(y)), one, other)
+
+
+def test_a_tree_is_moved_at_once(mesh):
+    tree = tree_of_all_kinds()
+    with mock.patch.object(jax, "device_put", wraps=jax.device_put) as moves:
+        placed = nym.MeshPartitionHelper(mesh).auto_shard_pytree(tree, 1)
+    assert moves.call_count == 1
+    assert parts(placed) == PARTS
+    assert all(x.sharding.mesh == mesh for x in jax.tree.leaves(placed))
+    assert_same_values(placed, tree)
+
+
+def test_what_is_in_place_is_not_moved(mesh):
+    helper = nym.MeshPartitionHelper(mesh)
+    placed = helper.auto_shard_pytree(tree_of_all_kinds(), 1)
+    with mock.patch.object(jax, "device_put") as moves:
+        again = helper.auto_shard_pytree(placed, 1)
+    assert not moves.called
+    assert all(one is other for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(placed), strict=True))
+
+
+def test_a_traced_tree_is_constrained(mesh):
+    tree, helper = tree_of_all_kinds(), nym.MeshPartitionHelper(mesh)
+    placed = jax.jit(lambda tree: helper.auto_shard_pytree(tree, 1))(tree)
+    assert parts(placed) == PARTS
+    assert_same_values(placed, tree)
+
+
+def test_the_mesh_need_not_be_in_force(auto_mesh, explicit_mesh):
+    tree = {"array": jnp.ones((8, 16)), "named": nym.ones({"embed": 8, "mlp": 16})}
+    helpers = [nym.MeshPartitionHelper(chosen) for chosen in (auto_mesh, explicit_mesh)]
+    placed = [helper.auto_shard_pytree(tree, 1) for helper in helpers]
+    traced = jax.jit(lambda tree: helpers[0].auto_shard_pytree(tree, 1))(tree)
+    assert [parts(one) for one in (*placed, traced)] == [{"array": (2, 8), "named": (2, 8)}] * 3
+
+
+def test_inside_shard_map_arrays_are_divided_over_what_is_not_manual(mesh):
+    helper, specs = nym.MeshPartitionHelper(mesh), []
+
+    def body(x):
+        specs.append(helper.partition_specs(x, 1))
+        return helper.auto_shard_pytree(x, 1)
+
+    x = jax.device_put(jnp.arange(128.0).reshape(8, 16), NamedSharding(mesh, P("data")))
+    y = jax.jit(jax.shard_map(body, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}))(x)
+    assert specs == [P(None, "model")]
+    assert y.sharding.shard_shape(y.shape) == (2, 8)
+    np.testing.assert_array_equal(y, x)
+
+
+def test_gradients_pass_through(mesh):
+    helper = nym.MeshPartitionHelper(mesh)
+    gradient = jax.grad(lambda x: (helper.auto_shard_pytree(x, 1) ** 2).sum())(jnp.ones((8, 16)))
+    np.testing.assert_array_equal(gradient, np.full((8, 16), 2.0))
+
+
+def test_what_is_no_array_is_returned_as_it_is(auto_mesh):
+    text = np.array(["text"] * 8)
+    tree = {"name": "mlp", "rate": 0.5, "act": jnp.tanh, "none": None, "text": text, "more": (1, [True])}
+    helper = nym.MeshPartitionHelper(auto_mesh)
+    assert helper.auto_shard_pytree(tree, 1) == tree
+    assert helper.auto_shard_pytree(tree, 1)["text"] is text
+    assert helper.partition_specs({"text": text, "rate": 0.5}, 1) == {"text": P(), "rate": P()}
+
+
+def test_random_keys_are_sharded(mesh):
+    keys = jax.random.split(jax.random.key(0), 8)
+    helper = nym.MeshPartitionHelper(mesh)
+    for placed in (helper.auto_shard_pytree(keys, 1), jax.jit(lambda keys: helper.auto_shard_pytree(keys, 1))(keys)):
+        assert placed.sharding.shard_shape(placed.shape) == (1,)
+        np.testing.assert_array_equal(jax.random.key_data(placed), jax.random.key_data(keys))
+
+
+def test_arrays_on_other_devices_are_moved(auto_mesh):
+    alone = jax.device_put(jnp.arange(16.0), jax.devices()[5])
+    other = Mesh(np.array(jax.devices()[4:8]), ("x",))
+    elsewhere = jax.device_put(jnp.arange(16.0), NamedSharding(other, P("x")))
+    placed = nym.MeshPartitionHelper(auto_mesh).auto_shard_pytree([alone, elsewhere], 1)
+    assert [x.sharding for x in placed] == [NamedSharding(auto_mesh, BOTH)] * 2
+    assert_same_values(placed, [alone, elsewhere])
+
+
+def test_shapes_get_the_sharding_also_without_devices():
+    shapes = {"weight": struct(8, 16), "named": nym.named(struct(8, 16), ("embed", "mlp"))}
+    placed = nym.MeshPartitionHelper(MESH).auto_shard_pytree(shapes, 1)
+    assert parts(placed) == {"weight": (2, 8), "named": (2, 8)}
+    assert placed["weight"].sharding == NamedSharding(MESH, P("data", "model"))
+    assert placed["named"].names == ("embed", "mlp")
+
+
+def test_data_needs_a_mesh_with_devices():
+    with pytest.raises(ValueError, match="arrays can only be placed on a mesh with devices; on an abstract one, shard"):
+        nym.MeshPartitionHelper(MESH).auto_shard_pytree({"weight": jnp.ones((64, 64))})
+
+
+def test_one_array_is_sharded_by_a_spec(mesh):
+    helper, x = nym.MeshPartitionHelper(mesh), jnp.ones((8, 16))
+    spec = P(None, ("model", "data"))
+    assert parts(helper.shard_array(x, spec)) == (8, 2)
+    assert parts(jax.jit(lambda x: helper.shard_array(x, spec))(x)) == (8, 2)
+    assert parts(helper.shard_array(np.ones((8, 16)), P("data"))) == (2, 16)
+    assert parts(helper.shard_array(struct(8, 16), P("data"))) == (2, 16)
+    named = helper.shard_array(nym.ones({"embed": 8, "mlp": 16}), P("data"))
+    assert (named.names, parts(named)) == (("embed", "mlp"), (2, 16))
+
+
+@pytest.mark.parametrize(
+    ("array", "spec", "error", "text"),
+    [
+        ({"x": 1}, P("data"), TypeError, r"shards an array, not \{'x': 1\}; `auto_shard_pytree` shards trees"),
+        (struct(8), "data", TypeError, "`partition_spec` is a `PartitionSpec`, not 'data'"),
+        (
+            struct(8),
+            P("data", None),
+            ValueError,
+            r"an array of shape \(8,\): it has 2 entries, the array has 1",
+        ),
+        (struct(8), P("dta"), ValueError, "mesh axis 'dta', which the mesh .* does not have; did you mean 'data'"),
+        (struct(8, 8), P("data", "data"), ValueError, "are both mapped to mesh axis 'data'"),
+        (struct(4, 7), P(None, "data"), ValueError, r"axis 1 of an array of shape \(4, 7\) has size 7, which"),
+        (struct(6), P("data"), ValueError, "'data' of size 4 does not divide; the next size that fits is 8; `partit"),
+        (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2 does not divide; the next .* is 8;"),
+    ],
+)
+def test_a_spec_that_does_not_fit_is_an_error(array, spec, error, text):
+    with pytest.raises(error, match=text):
+        nym.MeshPartitionHelper(MESH).shard_array(array, spec)
+
+
+# The helper itself
+
+
+def test_the_mesh_in_force_counts_where_none_is_given(mesh):
+    assert nym.MeshPartitionHelper() == nym.MeshPartitionHelper(mesh)
+    with jax.set_mesh(None), pytest.raises(ValueError, match="`MeshPartitionHelper` needs a mesh; set one with"):
+        nym.MeshPartitionHelper()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, as `axonym.create_mesh` makes it, not \(4, 2\)"),
+        ({"batch_axes": "data"}, TypeError, r"`batch_axes` is a list of names .* not one name; write \['data'\]"),
+        ({"batch_axes": ["dta"]}, ValueError, r"no mesh axis 'dta' in \(data: 4, model: 2\); did you mean 'data'"),
+        ({"batch_axes": ["data", "data"]}, ValueError, "which names a mesh axis twice"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_options_are_checked_when_the_helper_is_made(options, error, text):
+    with pytest.raises(error, match=text):
+        nym.MeshPartitionHelper(**{"mesh": MESH, **options})
+
+
+def test_a_helper_is_a_value(auto_mesh):
+    helper, same = (nym.MeshPartitionHelper(auto_mesh, batch_axes=axes) for axes in (["data"], ("data",)))
+    assert helper == same == pickle.loads(pickle.dumps(helper))
+    assert hash(helper) == hash(same)
+    assert helper != nym.MeshPartitionHelper(auto_mesh)
+    assert repr(helper) == f"MeshPartitionHelper(mesh={auto_mesh!r}, batch_axes=('data',))"
+    with pytest.raises(AttributeError, match="mesh"):
+        helper.mesh = MESH

@@ -1,0 +1,252 @@
+"""Rules written by hand: by shape and by path, what they decide, and what they refuse."""
+
+import copy
+import pickle
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import axonym as nym
+
+
+def arrays(**shapes):
+    return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+
+
+def test_a_size_that_is_none_matches_any():
+    rule = nym.ShapeBasedShardingRule({(None, 8): P("model", None)})
+    tree = arrays(a=(3, 8), b=(8, 3), c=(2, 3, 8), d=(8,), e=())
+    assert rule.apply(tree) == {"a": P("model", None), "b": P(), "c": P(), "d": P(), "e": P()}
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["exact-last", "exact-first"])
+def test_the_most_specific_pattern_decides_wherever_it_stands(turned):
+    patterns = [((None, None), P()), ((None, 8), P("data")), ((8, 8), P("data", "model"))]
+    rule = nym.ShapeBasedShardingRule(dict(patterns[::-1] if turned else patterns))
+    assert rule.apply(arrays(a=(8, 8), b=(4, 8), c=(4, 4))) == {"a": P("data", "model"), "b": P("data"), "c": P()}
+
+
+def test_of_equally_specific_patterns_the_first_decides():
+    one, other = ((None, 8), P("data")), ((8, None), P("model"))
+    assert nym.ShapeBasedShardingRule(dict([one, other])).apply(arrays(a=(8, 8))) == {"a": P("data")}
+    assert nym.ShapeBasedShardingRule(dict([other, one])).apply(arrays(a=(8, 8))) == {"a": P("model")}
+
+
+def test_the_patterns_are_read_as_they_were_given():
+    given = {(None, 8): P("data"), (8, 8): P()}
+    rule = nym.ShapeBasedShardingRule(given)
+    assert rule.shape_patterns == given
+    rule.shape_patterns[4, 4] = P("model")
+    given[4, 4] = P("model")
+    assert (4, 4) not in rule.shape_patterns
+    with pytest.raises(AttributeError, match="cannot assign"):
+        rule.uneven = "replicate"
+
+
+MIXED = {
+    "array": np.ones((4, 8), np.float32),
+    "shape": jax.ShapeDtypeStruct((2, 8), jnp.float32),
+    "named": nym.ones({"a": 4, "b": 8}),
+    "key": jax.random.split(jax.random.key(0), (4, 8)),
+    "static": ["text", len, 1.5, None],
+}
+RULES = [
+    nym.ShapeBasedShardingRule({(None, 8): P(None, "model")}),
+    nym.PathShardingRule([("array|shape|named|key|static", P(None, "model"))]),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["shapes", "paths"])
+def test_every_kind_of_array_gets_one_spec_and_nothing_else_does(mesh, rule):
+    specs = rule.apply(MIXED)
+    assert [specs[name] for name in ("array", "shape", "named", "key")] == [P(None, "model")] * 4
+    assert specs["static"] == [P(), P(), P(), None]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["shapes", "paths"])
+def test_traced_arrays_get_the_same_specs(mesh, rule):
+    seen = []
+    x = {"array": jnp.ones((4, 8))}
+    jax.jit(lambda x: seen.append(rule.apply(x)))(x)
+    assert seen == [rule.apply(x)] == [{"array": P(None, "model")}]
+
+
+@pytest.mark.parametrize(
+    "rule, same, other",
+    [
+        (
+            nym.ShapeBasedShardingRule({(None, 8): P("data"), (8,): P()}),
+            nym.ShapeBasedShardingRule({(8,): P(), (None, 8): P("data")}),
+            nym.ShapeBasedShardingRule({(None, 8): P("data"), (8,): P()}, uneven="replicate"),
+        ),
+        (
+            nym.PathShardingRule({"attn": P("data"), "mlp": P()}),
+            nym.PathShardingRule([(re.compile("attn"), P("data")), ("mlp", P())]),
+            nym.PathShardingRule({"mlp": P(), "attn": P("data")}),
+        ),
+    ],
+    ids=["shapes", "paths"],
+)
+def test_rules_that_say_the_same_are_equal_and_survive_copies(rule, same, other):
+    assert rule == same
+    assert hash(rule) == hash(same)
+    assert rule != other
+    for copied in (pickle.loads(pickle.dumps(rule)), copy.deepcopy(rule), eval(repr(rule), {**vars(nym), "P": P})):
+        assert copied == rule
+        assert hash(copied) == hash(rule)
+
+
+def test_options_are_shown_where_they_are_not_the_default():
+    assert repr(nym.PathShardingRule([("a", P())], strict=True)) == "PathShardingRule([('a', P())], strict=True)"
+    shown = "ShapeBasedShardingRule({(None,): P()}, uneven='replicate')"
+    assert repr(nym.ShapeBasedShardingRule({(None,): P()}, uneven="replicate")) == shown
+
+
+def test_paths_are_written_with_slashes_and_searched():
+    layers = [{"attn": {"weight": jnp.ones((4, 8))}}] * 2
+    rule = nym.PathShardingRule([("^layers/1/attn/weight$", P("data")), ("attn", P("model"))])
+    assert rule.apply({"layers": layers, "old_attn": np.ones(4)}) == {
+        "layers": [{"attn": {"weight": P("model")}}, {"attn": {"weight": P("data")}}],
+        "old_attn": P("model"),
+    }
+
+
+def test_fields_of_modules_and_flags_of_expressions_count(getkey):
+    model = nym.nn.Linear.init(nym.Axis("embed", 8), nym.Axis("mlp", 4), key=getkey())
+    specs = nym.PathShardingRule([(re.compile("WEIGHT", re.IGNORECASE), P("data"))]).apply(model)
+    assert (specs.weight, specs.bias) == (P("data"), P())
+
+
+def test_an_array_alone_has_an_empty_path():
+    assert nym.PathShardingRule([("^$", P("data"))]).apply(jnp.ones(4)) == P("data")
+
+
+def test_a_spec_may_be_shorter_than_the_rank(mesh):
+    assert nym.PathShardingRule([("a", P("data"))]).apply(arrays(a=(4, 3, 5))) == {"a": P("data")}
+
+
+@pytest.mark.parametrize(
+    "spec, shape, text",
+    [
+        (P("model"), (3,), r"axis '0' has size 3, which mesh axis 'model' of size 2 does not divide; the next size "),
+        (P("data", "dta"), (4, 4), r"axis '1' is mapped to mesh axis 'dta', which the mesh (data: 4, model: 2) does "),
+        (P(None, "data"), (4,), "it has 2 entries, the array has 1 axes"),
+        (P(("data", "model")), (4,), "axis '0' has size 4, which mesh axis 'data' of size 4 x 'model' of size 2 does "),
+    ],
+    ids=["uneven", "unknown", "rank", "two-axes"],
+)
+def test_what_the_mesh_cannot_do_is_an_error_that_names_leaf_and_pattern(mesh, spec, shape, text):
+    text = f"['a']['w']: the pattern 'w$' of a `PathShardingRule` gives {spec} for shape {shape}: {text}"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        nym.PathShardingRule([("w$", spec)]).apply({"a": arrays(w=shape)})
+
+
+def test_an_error_of_a_rule_by_shape_names_the_pattern(mesh):
+    text = (
+        "['a']: the pattern (None,) of a `ShapeBasedShardingRule` gives P('data',) for shape (6,): axis '0' has size 6"
+    )
+    with pytest.raises(ValueError, match=re.escape(text)):
+        nym.ShapeBasedShardingRule({(None,): P("data")}).apply(arrays(a=(6,)))
+
+
+def test_without_a_mesh_sizes_are_not_checked():
+    rule = nym.PathShardingRule([("a", P("data")), ("b", P(None, "x"))])
+    assert rule.apply(arrays(a=(3,))) == {"a": P("data")}
+    with pytest.raises(ValueError, match="it has 2 entries, the array has 1 axes"):
+        rule.apply(arrays(b=(3,)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda spec, **options: nym.PathShardingRule([("a", spec)], **options),
+        lambda spec, **options: nym.ShapeBasedShardingRule({(None, None): spec}, **options),
+    ],
+    ids=["paths", "shapes"],
+)
+def test_uneven_axes_stay_whole_on_request(mesh, make):
+    assert make(P("data", "model"), uneven="replicate").apply(arrays(a=(6, 8))) == {"a": P(None, "model")}
+    with pytest.raises(ValueError, match="which the mesh"):
+        make(P("data", "dta"), uneven="replicate").apply(arrays(a=(6, 8)))
+    with pytest.raises(ValueError, match="`uneven` is 'error' or 'replicate', not 'drop'"):
+        make(P(), uneven="drop")
+
+
+def test_manual_mesh_axes_are_left_out(mesh):
+    seen = []
+    rule = nym.PathShardingRule([("a", P(("data", "model")))])
+    x = jax.device_put(jnp.ones(16), NamedSharding(mesh, P("data")))
+    jax.shard_map(lambda x: seen.append(rule.apply({"a": x})), out_specs=None, in_specs=P("data"), axis_names={"data"})(
+        x
+    )
+    assert seen == [{"a": P("model")}]
+
+
+def test_strict_rules_want_a_pattern_for_each_array():
+    rule = nym.PathShardingRule([("w", P("data"))], strict=True)
+    assert rule.apply({"w": np.ones(4), "static": "text"}) == {"w": P("data"), "static": P()}
+    text = (
+        "no pattern of the strict `PathShardingRule` matches 'b/0', 'b/1'; add patterns for them, such as ('.*', P())"
+    )
+    with pytest.raises(ValueError, match=re.escape(text)):
+        rule.apply({"w": np.ones(4), "b": [np.ones(4)] * 2})
+    with pytest.raises(ValueError, match=r"matches '0', .* '7' and 4 more; add"):
+        nym.PathShardingRule([], strict=True).apply([np.ones(4)] * 12)
+
+
+def test_strict_rules_want_an_array_for_each_pattern():
+    text = (
+        "the strict `PathShardingRule` does not need 'wx', 'zz': no array matches, or all that do match an earlier "
+        "pattern; the arrays are 'wx'"
+    )
+    with pytest.raises(ValueError, match=re.escape(text)):
+        nym.PathShardingRule([("w", P("data")), ("wx", P()), ("zz", P())], strict=True).apply({"wx": np.ones(4)})
+
+
+SPEC = "is a `PartitionSpec`, such as P('data', None), or P() to keep the array whole, not "
+PAIRS = (
+    "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, as "
+    "[('attn/.*weight', P('data'))] has them, or a dictionary, not "
+)
+
+
+@pytest.mark.parametrize(
+    "patterns, kind, text",
+    [
+        ([(8,)], TypeError, "goes from shapes to specs, as {(None, 8): P('data')} does, not a list of length 1."),
+        ({8: P()}, TypeError, "A pattern is a tuple of sizes, None for any, as (None, 8) is, not 8."),
+        ({("a",): P()}, TypeError, "A pattern is a tuple of sizes, None for any, as (None, 8) is, not ('a')."),
+        ({(True,): P()}, TypeError, "A pattern is a tuple of sizes, None for any"),
+        ({(-1,): P()}, ValueError, "the pattern (-1,) has a negative size; write None for any size"),
+        ({(8,): ("data",)}, TypeError, f"The spec of the pattern (8,) {SPEC}('data')."),
+        ({(8,): P(None, "x")}, ValueError, "(8,) has the spec P(None, 'x'): it has 2 entries, the array has 1 axes"),
+    ],
+    ids=["list", "size", "name", "boolean", "negative", "tuple", "rank"],
+)
+def test_what_is_no_pattern_of_shapes_is_refused_at_once(patterns, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        nym.ShapeBasedShardingRule(patterns)
+
+
+@pytest.mark.parametrize(
+    "patterns, kind, text",
+    [
+        ([("a", "data")], TypeError, f"The spec of the pattern 'a' {SPEC}'data'."),
+        ([("a", None)], TypeError, f"The spec of the pattern 'a' {SPEC}None."),
+        ([("a", P("x", "x"))], ValueError, "'a' has the spec P('x', 'x'): axes '0' and '1' of (0, 1) are both mapped"),
+        ([("(", P())], ValueError, "the pattern '(' is no regular expression: missing )"),
+        ([(b"a", P())], TypeError, "A pattern for paths is a regular expression, as 'attn/.*weight' is, not b'a'."),
+        ("a", TypeError, f"{PAIRS}'a'."),
+        (["attn"], TypeError, PAIRS),
+        (P("data"), TypeError, PAIRS),
+        (5, TypeError, f"{PAIRS}5."),
+    ],
+    ids=["string", "none", "twice", "regex", "bytes", "text", "no-pairs", "a-spec", "number"],
+)
+def test_what_is_no_pattern_of_paths_is_refused_at_once(patterns, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        nym.PathShardingRule(patterns)

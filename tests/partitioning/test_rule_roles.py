@@ -1,0 +1,361 @@
+"""Roles are read from the names, sizes and neighbours of arrays, whatever library has named and stored them."""
+
+import itertools
+import pickle
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+from jax.tree_util import keystr
+
+import axonym as nym
+
+
+D, F, V = 64, 256, 1000
+
+
+def of_axes(**sizes: int) -> AbstractMesh:
+    """A mesh without devices."""
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes))
+
+
+MESH = of_axes(fsdp=4, tp=2)
+RULE = nym.RoleShardingRule(MESH)
+
+
+def like(*sizes: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+def layer(leaf: str, *sizes: int, bias: int | None = None) -> dict[str, Any]:
+    return {leaf: like(*sizes)} | ({} if bias is None else {"bias": like(bias)})
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree of roles or specs, by path."""
+    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, P))
+    return {keystr(path, simple=True, separator="/").removesuffix("/value"): leaf for path, leaf in pairs}
+
+
+def planned(tree: Any, rule: nym.RoleShardingRule = RULE) -> dict[str, tuple[str, P]]:
+    """The role and the spec of each array, by path."""
+    specs = by_path(rule.apply(tree))
+    return {path: (role, specs[path]) for path, role in by_path(rule.roles(tree)).items()}
+
+
+def test_a_column_is_divided_along_its_output_by_the_tensor_axis_and_a_row_along_its_input():
+    block = {
+        name: layer("kernel", D, F) for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "fc1")
+    }
+    block |= {name: layer("kernel", F, D) for name in ("o_proj", "down_proj", "w2", "wo", "fc2")}
+    found = planned(block)
+    assert {one for one in found.values() if one[0] == "column"} == {("column", P("fsdp", "tp"))}
+    assert {one for one in found.values() if one[0] == "row"} == {("row", P("tp", "fsdp"))}
+    assert sum(role == "row" for role, _ in found.values()) == 5
+    assert sum(role == "column" for role, _ in found.values()) == 7
+
+
+def test_layers_of_hugging_face_are_out_then_in():
+    path = "model.layers.0"
+    found = planned(
+        {
+            f"{path}.self_attn.q_proj.weight": like(D, D),
+            f"{path}.self_attn.k_proj.weight": like(16, D),
+            f"{path}.self_attn.o_proj.weight": like(D, D),
+            f"{path}.mlp.up_proj.weight": like(F, D),
+            f"{path}.mlp.down_proj.weight": like(D, F),
+            f"{path}.input_layernorm.weight": like(D),
+            "model.embed_tokens.weight": like(V, D),
+            "lm_head.weight": like(V, D),
+        }
+    )
+    out_in = {"column": P("tp", "fsdp"), "row": P("fsdp", "tp"), "head": P("tp", "fsdp")}
+    assert found[f"{path}.input_layernorm.weight"][0] == "norm"
+    assert found["model.embed_tokens.weight"] == ("embedding", P("tp", "fsdp"))
+    rest = {key: one for key, one in found.items() if one[0] in out_in}
+    assert [role for role, _ in rest.values()].count("column") == 3
+    assert all(spec == out_in[role] for role, spec in rest.values())
+
+
+def test_layers_of_gpt2_are_in_then_out():
+    block = {
+        "attn": {"c_attn": layer("weight", D, 3 * D, bias=3 * D), "c_proj": layer("weight", D, D, bias=D)},
+        "mlp": {"c_fc": layer("weight", D, F, bias=F), "c_proj": layer("weight", F, D, bias=D)},
+        "ln_1": layer("weight", D, bias=D),
+    }
+    found = planned({"wte": layer("weight", 50257, D), "wpe": layer("weight", 1024, D), "h": [block]})
+    assert found["h/0/attn/c_attn/weight"] == found["h/0/mlp/c_fc/weight"] == ("column", P("fsdp", "tp"))
+    assert found["h/0/attn/c_proj/weight"] == found["h/0/mlp/c_proj/weight"] == ("row", P("tp", "fsdp"))
+    assert found["wte/weight"] == ("embedding", P(None, ("tp", "fsdp")))
+    assert found["wpe/weight"] == ("position", P(None, ("tp", "fsdp")))
+    assert found["h/0/ln_1/weight"][0] == "norm"
+    assert found["h/0/ln_1/bias"][0] == "bias"
+
+
+def test_layers_of_bert_are_told_by_what_they_are_in():
+    dense = {"dense": layer("weight", D, D, bias=D)}
+    block = {
+        "attention": {
+            "self": {name: layer("weight", D, D, bias=D) for name in ("query", "key", "value")},
+            "output": dense,
+        },
+        "intermediate": {"dense": layer("weight", F, D, bias=F)},
+        "output": {"dense": layer("weight", D, F, bias=D)},
+    }
+    found = planned({"encoder": {"layer": [block]}, "pooler": dense})
+    layers = "encoder/layer/0"
+    assert found[f"{layers}/attention/self/query/weight"] == ("column", P("tp", "fsdp"))
+    assert found[f"{layers}/attention/output/dense/weight"] == ("row", P("fsdp", "tp"))
+    assert found[f"{layers}/intermediate/dense/weight"] == ("column", P("tp", "fsdp"))
+    assert found[f"{layers}/output/dense/weight"] == ("row", P("fsdp", "tp"))
+
+
+class Block(nn.Module):
+    """A block of Flax, with its own names for layers."""
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        x = nn.Embed(V, D)(tokens)
+        x = x + nn.MultiHeadDotProductAttention(num_heads=8)(x, x)
+        x = x + nn.Dense(D)(nn.gelu(nn.Dense(F)(nn.LayerNorm()(x))))
+        return nn.Dense(V, name="head")(x)
+
+
+def test_flax_modules_are_read():
+    found = planned(jax.eval_shape(Block().init, jax.random.key(0), jnp.zeros((2, 8), int))["params"])
+    attention = "MultiHeadDotProductAttention_0"
+    assert found[f"{attention}/query/kernel"] == ("column", P("fsdp", "tp", None))
+    assert found[f"{attention}/out/kernel"] == ("row", P("tp", None, "fsdp"))
+    assert found["Dense_0/kernel"] == ("column", P("fsdp", "tp"))
+    assert found["Dense_1/kernel"] == ("row", P("tp", "fsdp"))
+    assert found["head/kernel"] == ("head", P("fsdp", "tp"))
+    assert found["Embed_0/embedding"] == ("embedding", P("tp", "fsdp"))
+    assert found["LayerNorm_0/scale"][0] == "norm"
+
+
+def test_nnx_states_are_read():
+    attention = nnx.eval_shape(lambda: nnx.MultiHeadAttention(8, D, rngs=nnx.Rngs(0), decode=False))
+    found = planned(nnx.state(attention))
+    assert found["query/kernel"] == ("column", P("fsdp", "tp", None))
+    assert found["out/kernel"] == ("row", P("tp", None, "fsdp"))
+    assert found["query/bias"][0] == "bias"
+
+
+def test_equinox_modules_are_read():
+    key = jax.random.key(0)
+    found = planned(eqx.filter_eval_shape(eqx.nn.MultiheadAttention, 8, D, key=key))
+    assert found["query_proj/weight"] == ("column", P("tp", "fsdp"))
+    assert found["output_proj/weight"] == ("row", P("fsdp", "tp"))
+    found = planned(eqx.filter_eval_shape(eqx.nn.MLP, 16, 16, D, 3, key=key))
+    roles = [found[f"layers/{at}/weight"] for at in range(4)]
+    assert roles == [("column", P("tp", "fsdp")), ("row", P("fsdp", "tp"))] * 2
+    assert found["activation"] == ("static", P())
+
+
+def test_one_layer_alone_is_a_row_if_it_narrows():
+    assert RULE.roles([{"linear": layer("kernel", F, D)}, {"linear": layer("kernel", D, F)}]) == [
+        {"linear": {"kernel": "row"}},
+        {"linear": {"kernel": "column"}},
+    ]
+
+
+def test_stacked_layers_stay_whole():
+    block = {
+        "norm": {"scale": like(8, 4096)},
+        "attention": {"wq": like(8, D, 8, 8), "wk": like(8, D, 2, 8), "wo": like(8, 8, 8, D)},
+        "mlp": {"up_proj": layer("kernel", 8, D, F), "down_proj": layer("kernel", 8, F, D)},
+        "self_attn": {"q_proj": layer("kernel", 8, D, D), "o_proj": layer("kernel", 8, D, D)},
+    }
+    found = planned({"layers": block})
+    assert all(role.startswith("stacked ") and spec[0] is None for role, spec in found.values())
+    assert found["layers/norm/scale"][1] == P(None, ("fsdp", "tp"))
+    assert found["layers/attention/wq"][1] == found["layers/attention/wk"][1] == P(None, "fsdp", "tp", None)
+    assert found["layers/attention/wo"][1] == P(None, "tp", None, "fsdp")
+    assert found["layers/mlp/down_proj/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
+    assert found["layers/self_attn/q_proj/kernel"] == ("stacked column", P(None, "fsdp", "tp"))
+
+
+def test_layers_stacked_by_vmap_and_run_by_scan_stay_whole(auto_mesh: jax.sharding.Mesh):
+    keys = jax.random.split(jax.random.key(0), 2)
+    blocks = jax.vmap(lambda key: {"up_proj": jax.random.normal(key, (8, 32)), "down_proj": jnp.ones((32, 8))})(keys)
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({}, fallback=nym.RoleShardingRule()):
+        blocks = nym.shard(blocks)
+
+        def step(x: jax.Array, block: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+            return jnp.tanh(x @ block["up_proj"]) @ block["down_proj"], None
+
+        x, _ = jax.jit(lambda x, blocks: jax.lax.scan(step, x, blocks))(jnp.ones((4, 8)), blocks)
+    assert blocks["up_proj"].sharding == NamedSharding(auto_mesh, P(None, "data", "model"))
+    assert blocks["down_proj"].sharding == NamedSharding(auto_mesh, P(None, "model", "data"))
+    assert x.shape == (4, 8)
+
+
+def test_experts_are_divided_by_their_own_axis():
+    moe = {"router": like(D, 8), "experts": {"gate_proj": like(8, D, F), "down_proj": like(8, F, D)}}
+    moe |= {"shared_expert": {"up_proj": like(3, D, F)}}
+    found = planned({"moe": moe}, nym.RoleShardingRule(of_axes(fsdp=2, ep=4, tp=2)))
+    assert found["moe/experts/gate_proj"] == ("expert column", P("ep", "fsdp", "tp"))
+    assert found["moe/experts/down_proj"] == ("expert row", P("ep", "tp", "fsdp"))
+    assert found["moe/router"] == ("router", P(("tp", "fsdp", "ep"), None))
+    assert found["moe/shared_expert/up_proj"] == ("stacked column", P(None, ("fsdp", "ep"), "tp"))
+
+
+def test_a_gate_is_a_router_only_beside_experts():
+    inside = {"gate": layer("weight", 8, D), "experts": [{"w1": layer("weight", F, D)}]}
+    roles = RULE.roles({"block_sparse_moe": inside, "mlp": {"gate": layer("weight", F, D)}})
+    assert roles["block_sparse_moe"]["gate"]["weight"] == "router"
+    assert roles["block_sparse_moe"]["experts"][0]["w1"]["weight"] == "column"
+    assert roles["mlp"]["gate"]["weight"] == "column"
+
+
+def test_filters_are_divided_by_channels():
+    conv = eqx.filter_eval_shape(eqx.nn.Conv2d, 16, D, 3, key=jax.random.key(0))
+    found = planned({"patch_embedding": layer("kernel", 16, 16, 4, D, bias=D), "first": conv})
+    assert found["patch_embedding/kernel"] == ("conv", P(None, None, "fsdp", "tp"))
+    assert found["first/weight"] == ("conv", P("tp", "fsdp", None, None))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "spec"),
+    [((2, 4), P("fsdp", "tp")), ((4, 4), P("fsdp", "tp")), ((8, 2), P("tp", "fsdp"))],
+    ids=["more tensor", "equal", "more fsdp"],
+)
+def test_the_width_of_a_table_has_more_parts_than_its_vocabulary(sizes: tuple[int, int], spec: P):
+    tree = {"embed_tokens": layer("embedding", V, D), "lm_head": layer("kernel", D, V)}
+    rule = nym.RoleShardingRule(AbstractMesh(sizes, ("fsdp", "tp")))
+    assert rule.apply(tree)["embed_tokens"]["embedding"] == spec
+
+
+def test_a_table_that_is_the_head_as_well_is_divided_along_the_vocabulary_by_the_tensor_axis():
+    rule = nym.RoleShardingRule(of_axes(fsdp=2, tp=4))
+    assert rule.apply({"wte": layer("weight", V, D)})["wte"]["weight"] == P("tp", "fsdp")
+
+
+def test_vectors_stay_whole_only_if_they_weigh_little():
+    vectors = {"norm": layer("scale", D, bias=D)}
+    assert RULE.apply(vectors)["norm"] == {"scale": P(("fsdp", "tp")), "bias": P(("fsdp", "tp"))}
+    assert RULE.apply(vectors | {"head": layer("kernel", D, 2048)})["norm"] == {"scale": P(), "bias": P()}
+
+
+def test_heads_that_the_tensor_axis_does_not_divide_leave_their_features_whole():
+    attention = {"query": layer("kernel", D, 6, 8), "out": layer("kernel", 6, 8, D)}
+    specs = nym.RoleShardingRule(of_axes(fsdp=2, tp=4)).apply(attention)
+    assert specs == {
+        "query": {"kernel": P(("tp", "fsdp"), None, None)},
+        "out": {"kernel": P(None, None, ("tp", "fsdp"))},
+    }
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("dp", "fsdp", "ep", "tp"))), ids=".".join)
+def test_no_order_of_mesh_axes_costs_memory_or_gives_a_spec_that_jax_refuses(order: tuple[str, ...]):
+    mesh = AbstractMesh((2,) * 4, order)
+    shapes = {"wq": like(48, 40), "wo": like(24, 36), "embed": like(50257, 96), "experts": {"w1": like(6, 8, 10)}}
+    specs = nym.RoleShardingRule(mesh).apply(shapes)
+    parts = jax.tree.map(
+        lambda one, to: one.size // np.prod(NamedSharding(mesh, to).shard_shape(one.shape)), shapes, specs
+    )
+    assert parts == {"wq": 16, "wo": 16, "embed": 16, "experts": {"w1": 16}}
+
+
+def test_no_name_and_shape_give_a_spec_that_jax_refuses():
+    layers = ("wq", "out", "experts.w1", "router", "embed", "head", "norm", "Conv_0", "Dense_1", "patch_embed", "thing")
+    leaves = ("kernel", "weight", "bias", "embedding", "scale", "")
+    shapes = ((), (12,), (16, 0), (8, 16), (1, 7), (50257, 768), (4, 8, 16), (8, 1, 1), (3, 3, 8, 16), (2, 4, 6, 8, 10))
+    for shape, mesh in itertools.product(shapes, (MESH, of_axes(dp=2, ep=3, tp=5), of_axes(model=8))):
+        tree = {f"{one}.{leaf}".strip("."): like(*shape) for one, leaf in itertools.product(layers, leaves)}
+        rule = nym.RoleShardingRule(mesh)
+        specs, roles = rule.apply(tree), rule.roles(tree)
+        assert [NamedSharding(mesh, spec).shard_shape(shape) for spec in specs.values()]
+        decided = {name: None if roles[name] == "unknown" else spec for name, spec in specs.items()}
+        assert rule.decide(tree) == decided
+
+
+def test_mesh_axes_can_be_given():
+    tree = {"up_proj": like(D, F)}
+    mesh = of_axes(a=2, b=2, c=2, d=1)
+    assert nym.RoleShardingRule(mesh, tensor="b", batch="a").apply(tree) == {"up_proj": P("c", "b")}
+    assert nym.RoleShardingRule(mesh, tensor=["b", "c"], fsdp="a").apply(tree) == {"up_proj": P("a", ("b", "c"))}
+    assert nym.RoleShardingRule(mesh, fsdp="a").apply(tree) == {"up_proj": P("a", None)}
+    assert nym.RoleShardingRule(of_axes(d=1)).apply(tree) == {"up_proj": P()}
+
+
+def test_what_cannot_be_told_is_an_error():
+    mesh = of_axes(x=4, y=2)
+    with pytest.raises(
+        ValueError, match=r"no axis of mesh \(x: 4, y: 2\) has a name that tells its role.*pass `tensor=`"
+    ):
+        nym.RoleShardingRule(mesh).apply(like(8))
+    with pytest.raises(ValueError, match="mesh axis 'x' is given as `tensor` and as `fsdp`; a mesh axis has one role"):
+        nym.RoleShardingRule(mesh, tensor="x", fsdp=("x", "y"))
+    with pytest.raises(ValueError, match=r"no mesh axis 'z' in \(x: 4, y: 2\)"):
+        nym.RoleShardingRule(mesh, expert="z")
+    with pytest.raises(TypeError, match="`tensor`"):
+        nym.RoleShardingRule(tensor=3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="`mesh` is a mesh"):
+        nym.RoleShardingRule("data")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`RoleShardingRule` needs a mesh"):
+        nym.RoleShardingRule().apply(like(8))
+
+
+def test_unknown_arrays_are_divided_by_memory_and_left_to_the_next_rule():
+    tree = {"up_proj": like(D, F), "things": like(D, F), "name": "a", "nothing": None}
+    assert RULE.roles(tree) == {"up_proj": "column", "things": "unknown", "name": "static", "nothing": None}
+    assert RULE.apply(tree)["things"] == nym.AutoShardingRule(MESH).apply(tree)["things"]
+    assert RULE.decide(tree) == {"up_proj": P("fsdp", "tp"), "things": None, "name": None, "nothing": None}
+    both = nym.CompositeShardingRule(RULE, nym.ShapeBasedShardingRule({(D, F): P("tp")}))
+    assert both.apply(tree) == {"up_proj": P("fsdp", "tp"), "things": P("tp"), "name": P(), "nothing": None}
+
+
+def test_arrays_of_all_kinds_are_leaves():
+    tree = {
+        "wq": np.ones((8, 16), np.float32),
+        "wo": nym.ones({"mlp": 16, "embed": 8}),
+        "key": jax.random.key(0),
+        "keys": jax.random.split(jax.random.key(0), 8),
+        "empty": jnp.ones((0, 4)),
+        "w": layer("kernel", 0, 4),
+        "step": jnp.ones(()),
+        "rate": 0.5,
+    }
+    specs = RULE.apply(tree)
+    assert (specs["wq"], specs["wo"]) == (P("fsdp", "tp"), P("tp", "fsdp"))
+    assert specs["keys"] == P(("fsdp", "tp"))
+    assert {name: specs[name] for name in ("key", "empty", "step", "rate")} == dict.fromkeys(
+        ("key", "empty", "step", "rate"), P()
+    )
+    assert specs["w"] == {"kernel": P()}
+    assert RULE.apply(like(8, 8)) == nym.AutoShardingRule(MESH).apply(like(8, 8))
+
+
+def test_the_mesh_in_force_is_used_inside_and_outside_jit(mesh: jax.sharding.Mesh):
+    rule = nym.RoleShardingRule()
+    tree = {"up_proj": jnp.ones((8, 32)), "down_proj": jnp.ones((32, 8))}
+    wanted = {"up_proj": P("data", "model"), "down_proj": P("model", "data")}
+    assert rule.apply(tree) == wanted
+    seen = []
+    jax.jit(lambda tree: seen.append(rule.apply(tree)))(tree)
+    assert seen == [wanted]
+
+
+def test_a_fallback_sees_whole_paths(mesh: jax.sharding.Mesh):
+    tree = {"scale": nym.ones({"embed": 8}), "mlp": {"up_proj": jnp.ones((8, 32)), "down_proj": jnp.ones((32, 8))}}
+    sharded = nym.shard(tree, nym.AxisMapping({"embed": "data"}, fallback=nym.RoleShardingRule()))
+    assert sharded["mlp"]["up_proj"].sharding.spec == P("data", "model")
+    assert sharded["mlp"]["down_proj"].sharding.spec == P("model", "data")
+    assert sharded["scale"].sharding.spec == P("data")
+
+
+def test_rules_are_values():
+    one, other = nym.RoleShardingRule(MESH, tensor="tp"), nym.RoleShardingRule(MESH, tensor=["tp"])
+    assert (one, hash(one), repr(one)) == (other, hash(other), repr(other))
+    assert one != nym.RoleShardingRule(MESH)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert repr(nym.RoleShardingRule(tensor="tp", batch="dp")) == "RoleShardingRule(tensor=('tp',), batch=('dp',))"
+    with pytest.raises(AttributeError, match="cannot assign to field 'tensor'"):
+        one.tensor = "dp"  # pyright: ignore[reportAttributeAccessIssue]
