@@ -354,9 +354,13 @@ from .partitioning import (
     RoleShardingRule as RoleShardingRule,
     ShapeBasedShardingRule as ShapeBasedShardingRule,
     ShardedBy as ShardedBy,
+    ShardingAnalyzer as ShardingAnalyzer,
+    ShardingReport as ShardingReport,
     ShardingRule as ShardingRule,
+    assert_sharding_lock as assert_sharding_lock,
     auto_sharded as auto_sharded,
     axis_mapping as axis_mapping,
+    create_monitored_function as create_monitored_function,
     current_mapping as current_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
     explain as explain,
@@ -375,6 +379,7 @@ from .partitioning import (
     shard_with_axis_mapping as shard_with_axis_mapping,
     sharded_optimizer as sharded_optimizer,
     sharding_for_axis as sharding_for_axis,
+    visualize_shardings as visualize_shardings,
 )
 
 

@@ -35,6 +35,31 @@ from ._mapping import (
     current_mapping as current_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
 )
+from ._report._analyzer import (
+    ShardingAnalyzer as ShardingAnalyzer,
+)
+from ._report._assert import (
+    assert_sharding_lock as assert_sharding_lock,
+)
+from ._report._compare import (
+    LeafChange as LeafChange,
+    ReportComparison as ReportComparison,
+)
+from ._report._leaf import (
+    LeafReport as LeafReport,
+    Padding as Padding,
+)
+from ._report._monitor import (
+    Metrics as Metrics,
+    create_monitored_function as create_monitored_function,
+)
+from ._report._report import (
+    GroupReport as GroupReport,
+    ShardingReport as ShardingReport,
+)
+from ._report._terminal import (
+    visualize_shardings as visualize_shardings,
+)
 from ._rule import (
     ShardingRule as ShardingRule,
 )

@@ -1,0 +1,182 @@
+"""How a report is made: of the arrays of a tree with their specs, or with the shardings that they have."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+from .._bytes import Load, array_bytes, bytes_on_each, devices_of, is_array
+from .._explain import common_mesh, lies, lies_now, load_of
+from .._explanation import AxisExplanation, Decision
+from .._infer import full_spec, own_sharding, same_mesh
+from .._leaves import described_leaves
+from .._spec import MeshLike
+from ._advice import (
+    Unused,
+    asked_paddings,
+    axes_explained,
+    axes_refused,
+    paddings,
+    parts_of,
+    unused_axes,
+    unused_by_all,
+)
+from ._leaf import LeafReport, Padding
+from ._problems import Stated, divided, stated_specs
+from ._report import GroupReport, ShardingReport, Source
+
+
+class _Found(NamedTuple):
+    """What is found out about one array: its report, what it costs, the keys that lead to it, and why axes are unused.
+
+    The last is None if the array is on another mesh.
+    """
+
+    report: LeafReport
+    load: Load
+    keys: tuple[Any, ...]
+    unused: tuple[Unused, ...] | None
+
+
+def by_specs(tree: Any, specs: Any, mesh: MeshLike, depth: int) -> ShardingReport:
+    """Returns the report of a tree as the specs divide it."""
+    stated, problems = stated_specs(tree, specs, mesh)
+    devices = devices_of(mesh)
+    found: list[_Found] = []
+    for one in stated:
+        shape, dtype = tuple(one.array.shape), one.array.dtype
+        part = shape if one.problems else parts_of(shape, one.spec, mesh)
+        load = Load(array_bytes(dtype, shape), array_bytes(dtype, part), devices)
+        found.append(_found(one, load, mesh, "spec"))
+    return _summed(found, mesh, "specs", problems, depth)
+
+
+def by_own_shardings(tree: Any, mesh: MeshLike | None, depth: int) -> ShardingReport:
+    """Returns the report of a tree as its arrays lie; those that are nowhere yet count whole on each device."""
+    pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
+    arrays = [(leaf, about) for leaf, about in pairs if is_array(leaf)]
+    mesh = common_mesh(arrays) if mesh is None else mesh
+    found: list[_Found] = []
+    for leaf, about in arrays:
+        own = own_sharding(leaf)
+        on_mesh = own if isinstance(own, NamedSharding) else None
+        own_mesh = mesh if on_mesh is None else on_mesh.mesh
+        stated = Stated(leaf, about, P() if on_mesh is None else on_mesh.spec)
+        axes = _axes(stated, own_mesh, "sharding", None if on_mesh is not None else _place(leaf, own))
+        load = load_of(leaf, own, list(axes), 1 if mesh is None else devices_of(mesh))
+        here = mesh if mesh is not None and own_mesh is not None and same_mesh(own_mesh, mesh) else None
+        found.append(_found(stated, load, here, "sharding", axes))
+    return _summed(found, mesh, "shardings", [], depth)
+
+
+def _place(leaf: Any, own: Any) -> str:
+    """Returns where an array is that is on no mesh."""
+    if own is None:
+        return "where it lies is not known" if isinstance(leaf, jax.Array) else "it is not on a device yet"
+    return f"it is {lies(own, '')}"
+
+
+def _axes(
+    of: Stated, mesh: MeshLike | None, decision: Decision, whole: str | None = None
+) -> tuple[AxisExplanation, ...]:
+    shape = tuple(of.array.shape)
+    names = of.about.names_of(shape)
+    if of.problems:
+        return axes_refused(shape, names, of.problems)
+    if mesh is None:
+        named = names or (None,) * len(shape)
+        pairs = zip(named, shape, strict=True)
+        return tuple(AxisExplanation(*each, (), 1, decision, whole or "there is no mesh") for each in pairs)
+    return axes_explained(shape, names, _spec_or_whole(of), mesh, decision, whole)
+
+
+def _found(
+    of: Stated, load: Load, mesh: MeshLike | None, decision: Decision, axes: Sequence[AxisExplanation] | None = None
+) -> _Found:
+    """Returns what is to be said of an array whose spec is known, or of one that counts whole, on this mesh."""
+    array, about, _, problems = of
+    shape = tuple(array.shape)
+    names = about.names_of(shape)
+    spec = P() if problems else _spec_or_whole(of)
+    unused = None if mesh is None else unused_axes(shape, names, spec, mesh)
+    if problems and unused is not None:
+        unused = tuple(one._replace(why="the spec is refused") for one in unused)
+    given = mesh is not None and not problems and decision == "spec"
+    report = LeafReport(
+        path=of.path,
+        dtype=str(array.dtype),
+        shape=shape,
+        kind="field" if about.declared else "plain" if names is None else "named",
+        axes=tuple(_axes(of, mesh, decision) if axes is None else axes),
+        spec=None if problems else full_spec(spec, len(shape)),
+        bytes=load.bytes,
+        bytes_per_device=load.per_device,
+        replicated_bytes=load.replicated,
+        now=lies_now(array, NamedSharding(mesh, spec)) if given and mesh is not None else None,
+        error="; ".join(problems) or None,
+        unused={one.axis: one.why for one in unused or ()},
+        padding=() if mesh is None else _padding(of, mesh),
+    )
+    return _Found(report, load, about.path, unused)
+
+
+def _spec_or_whole(of: Stated) -> P:
+    return P() if of.spec is None else of.spec  # an empty spec is false, even one that says `unreduced`
+
+
+def _padding(of: Stated, mesh: MeshLike) -> tuple[Padding, ...]:
+    """Returns the padding with which a spec that is refused fits an array, or with which more mesh axes divide it."""
+    shape, dtype, spec = tuple(of.array.shape), of.array.dtype, _spec_or_whole(of)
+    return asked_paddings(shape, dtype, spec, mesh) if of.problems else paddings(shape, dtype, spec, mesh)
+
+
+def _summed(
+    found: list[_Found], mesh: MeshLike | None, source: Source, problems: list[str], depth: int
+) -> ShardingReport:
+    """Returns the report of all arrays."""
+    everywhere, held = bytes_on_each(one.load for one in found)
+    devices = max(len(held), 1) if mesh is None else devices_of(mesh)
+    total, fullest = sum(one.load.bytes for one in found), everywhere + max(held.values(), default=0)
+    mean = everywhere + sum(held.values()) / max(devices, len(held))
+    whole = sum(one.load.bytes for one in found if one.load.per_device == one.load.bytes)
+    return ShardingReport(
+        leaves=tuple(one.report for one in found),
+        mesh={} if mesh is None else dict(mesh.shape),
+        devices=devices,
+        source=source,
+        bytes=total,
+        bytes_per_device=fullest,
+        replicated_bytes=sum(one.load.replicated for one in found),
+        groups=_groups(found, depth),
+        imbalance=fullest / mean if mean else 1.0,
+        share_whole=whole / total if total else 0.0,
+        unused_mesh_axes={} if mesh is None else _unused_mesh_axes(found, mesh),
+        problems=tuple(problems),
+    )
+
+
+def _groups(found: list[_Found], depth: int) -> dict[str, GroupReport]:
+    """Returns what the parts of a tree cost, by the first keys of the paths."""
+    parts: dict[str, list[Load]] = {}
+    for one in found:
+        parts.setdefault(jax.tree_util.keystr(one.keys[:depth]), []).append(one.load)
+    groups: dict[str, GroupReport] = {}
+    for key, loads in parts.items():
+        everywhere, held = bytes_on_each(loads)
+        fullest = everywhere + max(held.values(), default=0)
+        total, copies = sum(load.bytes for load in loads), sum(load.replicated for load in loads)
+        groups[key] = GroupReport(len(loads), total, fullest, copies)
+    return groups
+
+
+def _unused_mesh_axes(found: list[_Found], mesh: MeshLike) -> dict[str, str]:
+    """Returns the mesh axes that divide no array, each with the reason."""
+    here = [one for one in found if one.unused is not None]
+    used = {axis for one in here if one.report.spec is not None for axis in divided(one.report.spec)}
+    reasons = [one.unused for one in here if one.unused is not None]
+    return {
+        axis: unused_by_all(axis, mesh, reasons)
+        for axis in mesh.axis_names
+        if axis not in used or mesh.shape[axis] == 1
+    }

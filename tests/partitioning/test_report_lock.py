@@ -1,0 +1,300 @@
+"""The sharding lock: what the file says, what counts as a change, how changes are shown, and how they are accepted."""
+
+import os
+from pathlib import Path
+from re import escape
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+
+import axonym as nym
+
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+TREE = {
+    "weight": nym.NamedArray(jax.ShapeDtypeStruct((8, 16), jnp.float32), ("embed", "mlp")),
+    "bias": jax.ShapeDtypeStruct((16,), jnp.float32),
+    "scale": jax.ShapeDtypeStruct((), jnp.bfloat16),
+}
+SPECS = {"weight": P("data", "model"), "bias": P(("data", "model")), "scale": P()}
+TEXT = """\
+{
+  "format": 1,
+  "mesh": {"data": 4, "model": 2},
+  "arrays": {
+    "['bias']": {"shape": [16], "spec": [["data", "model"]]},
+    "['scale']": {"shape": [], "spec": []},
+    "['weight']": {"shape": [8, 16], "axes": ["embed", "mlp"], "spec": ["data", "model"]}
+  }
+}
+"""
+
+
+def reported(tree, specs, mesh=MESH) -> nym.ShardingReport:
+    """The report of a tree on a mesh."""
+    return nym.ShardingAnalyzer(mesh).sharding_report(tree, specs)
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    """The environment says nothing of locks and of CI."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("AXONYM_UPDATE_LOCK", raising=False)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "sharding.lock"
+
+
+@pytest.fixture
+def locked(path) -> Path:
+    """The lock of the tree."""
+    reported(TREE, SPECS).save_lock(path)
+    return path
+
+
+def test_the_file_has_one_line_for_each_array(locked):
+    assert locked.read_text() == TEXT
+    nym.assert_sharding_lock(TREE, locked, SPECS, mesh=MESH)
+
+
+class WeightFirst(eqx.Module):
+    weight: Any = nym.field(axis_names=("embed", "mlp"))
+    bias: Any = None
+
+
+class BiasFirst(eqx.Module):
+    bias: Any = None
+    weight: Any = nym.field(axis_names=("embed", "mlp"), default=None)
+
+
+def test_the_file_is_the_same_whatever_the_order_of_the_tree(path):
+    texts = []
+    for kind in (WeightFirst, BiasFirst):
+        tree = kind(weight=jax.ShapeDtypeStruct((8, 16), jnp.float32), bias=TREE["bias"])
+        reported(tree, P("data")).save_lock(str(path))
+        texts.append(path.read_text())
+        nym.assert_sharding_lock(tree, str(path), P("data"), mesh=MESH)
+    assert texts[0] == texts[1]
+    assert '".weight": {"shape": [8, 16], "axes": ["embed", "mlp"], "spec": ["data", null]}' in texts[0]
+
+
+def test_what_is_left_to_the_compiler_is_locked_as_such(path):
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    tree, free = jax.ShapeDtypeStruct((8, 16), jnp.float32), P(P.UNCONSTRAINED, "model")
+    reported(tree, free, mesh).save_lock(path)
+    nym.assert_sharding_lock(tree, path, free, mesh=mesh)
+    with pytest.raises(AssertionError, match=escape("moved    (8, 16): P(UNCONSTRAINED, 'model') -> P(None, 'model')")):
+        nym.assert_sharding_lock(tree, path, P(None, "model"), mesh=mesh)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (P("data"), P("data", None)),
+        (P("data"), P(("data",), None)),
+        (P(), P(None, None)),
+        (P("data"), P(("one", "data"))),
+    ],
+    ids=str,
+)
+def test_specs_that_are_only_written_in_another_way_are_equal(before, after, path):
+    mesh = AbstractMesh((4, 1, 2), ("data", "one", "model"))
+    tree = {"w": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
+    reported(tree, {"w": before}, mesh).save_lock(path)
+    nym.assert_sharding_lock(tree, path, {"w": after}, mesh=mesh)
+    if "one" not in str(after):
+        nym.assert_sharding_lock(tree, path, {"w": after}, mesh=MESH)
+
+
+NARROW = nym.NamedArray(jax.ShapeDtypeStruct((8, 8), jnp.float32), ("embed", "mlp"))
+TURNED = nym.NamedArray(jax.ShapeDtypeStruct((8, 16), jnp.float32), ("mlp", "embed"))
+CHANGES = {
+    "moved": (
+        ({}, {"weight": P(None, ("data", "model"))}, MESH),
+        "moved    ['weight'] (embed: 8, mlp: 16): P('data', 'model') -> P(None, ('data', 'model'))",
+    ),
+    "the order of mesh axes": (
+        ({}, {"bias": P(("model", "data"))}, MESH),
+        "moved    ['bias'] (16,): P(('data', 'model')) -> P(('model', 'data'))",
+    ),
+    "added": (
+        ({"new": jax.ShapeDtypeStruct((4,), jnp.float32)}, {"new": P("data")}, MESH),
+        "added    ['new'] (4,): P('data')",
+    ),
+    "resized": (
+        ({"weight": NARROW}, {}, MESH),
+        "resized  ['weight'] (embed: 8, mlp: 16) -> (embed: 8, mlp: 8): P('data', 'model')",
+    ),
+    "renamed": (
+        ({"weight": TURNED}, {}, MESH),
+        "renamed  ['weight'] (embed: 8, mlp: 16) -> (mlp: 8, embed: 16): P('data', 'model')",
+    ),
+    "the mesh": (
+        ({}, {}, AbstractMesh((2, 4), ("data", "model"))),
+        "the mesh: (data: 4, model: 2) -> (data: 2, model: 4)",
+    ),
+    "the order of the mesh": (
+        ({}, {}, AbstractMesh((2, 4), ("model", "data"))),
+        "the mesh: (data: 4, model: 2) -> (model: 2, data: 4)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_change_is_shown_with_what_was_and_what_is(case, locked):
+    (arrays, specs, mesh), line = CHANGES[case]
+    with pytest.raises(AssertionError, match="arrays do not go where the sharding lock") as error:
+        nym.assert_sharding_lock(TREE | arrays, locked, SPECS | specs, mesh=mesh)
+    assert str(error.value).splitlines() == [
+        f"arrays do not go where the sharding lock {str(locked)!r} says:",
+        f"  {line}",
+        "If this is meant, run once with AXONYM_UPDATE_LOCK=1 outside CI, and commit the file.",
+    ]
+    assert locked.read_text() == TEXT
+
+
+def test_an_array_that_is_gone_is_shown(locked):
+    tree, specs = ({name: of[name] for name in ("weight", "scale")} for of in (TREE, SPECS))
+    with pytest.raises(AssertionError, match=escape("removed  ['bias'] (16,): P(('data', 'model'))")):
+        nym.assert_sharding_lock(tree, locked, specs, mesh=MESH)
+
+
+def test_of_many_changes_the_first_are_shown(path):
+    tree = [jax.ShapeDtypeStruct((8,), jnp.float32)] * 60
+    reported(tree, [P("data")] * 60).save_lock(path)
+    with pytest.raises(AssertionError, match="and 10 more") as error:
+        nym.assert_sharding_lock(tree, path, [P()] * 60, mesh=MESH)
+    assert str(error.value).count("moved") == 50
+
+
+def test_reports_rules_and_arrays_are_held_against_the_lock(path, mesh):
+    tree = {"w": np.ones((8, 16), np.float32), "b": np.ones(16, np.float32)}
+    rule = nym.AutoShardingRule()
+    report = reported(tree, rule, mesh)
+    report.save_lock(path)
+    nym.assert_sharding_lock(report, path)
+    nym.assert_sharding_lock(tree, path, rule)
+    nym.assert_sharding_lock(tree, path, rule.apply(tree))
+    shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, tree))
+    nym.assert_sharding_lock(shapes, path, rule)
+    placed = jax.tree.map(lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), tree, rule.apply(tree))
+    nym.assert_sharding_lock(placed, path)
+    with pytest.raises(AssertionError, match=escape("moved    ['b'] (16,): P(('data', 'model')) -> P(None)")):
+        nym.assert_sharding_lock(placed | {"b": jax.device_put(tree["b"], NamedSharding(mesh, P()))}, path)
+
+
+def test_arrays_bring_their_own_mesh(path, auto_mesh):
+    tree = {"w": jax.device_put(np.ones((8, 16)), NamedSharding(auto_mesh, P("data")))}
+    reported(tree, {"w": P("data")}, auto_mesh).save_lock(path)
+    nym.assert_sharding_lock(tree, path)
+
+
+def test_a_report_has_its_specs(locked):
+    report = reported(TREE, SPECS)
+    with pytest.raises(TypeError, match="leave `partition_specs` and `mesh` away"):
+        nym.assert_sharding_lock(report, locked, SPECS)
+
+
+def test_a_spec_that_is_not_valid_cannot_be_locked(path):
+    with pytest.raises(ValueError, match=escape("['weight'] has no valid spec, so nothing can be locked: ")):
+        nym.assert_sharding_lock(TREE, path, SPECS | {"weight": P("data", "data")}, mesh=MESH)
+    with pytest.raises(ValueError, match=escape("['weight'] has no valid spec, so nothing can be locked: ")):
+        reported(TREE, SPECS | {"weight": P("pp")}).save_lock(path)
+    assert not path.exists()
+
+
+def test_a_lock_that_is_not_there_says_how_to_make_one(path):
+    with pytest.raises(FileNotFoundError, match=r"there is no sharding lock .*; make one with") as error:
+        nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+    assert repr(str(path)) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "not JSON",
+        "[]",
+        TEXT[:60],
+        TEXT.replace('"spec": []', '"spec": 3'),
+        TEXT.replace("[16]", "[16, 2]"),
+        TEXT.replace("[16]", "16"),
+        TEXT.replace('"model": 2', '"model": "2"'),
+        TEXT.replace('["data", "model"]}', '["data", 2]}'),
+        TEXT.replace("<<<", "").replace('"mesh"', '<<<<<<< HEAD\n  "mesh"'),
+        "\udcff",
+    ],
+    ids=["empty", "text", "list", "cut", "spec", "rank", "shape", "size", "entry", "merge conflict", "binary"],
+)
+def test_a_damaged_lock_says_so(text, path):
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(
+        ValueError, match=r"is no sharding lock, or is damaged; make one with `report.save_lock\(path\)`"
+    ):
+        nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+
+
+def test_a_lock_of_another_format_says_so(path):
+    path.write_text(TEXT.replace('"format": 1', '"format": 2'))
+    with pytest.raises(ValueError, match="has format 2, this version of Axonym reads format 1"):
+        nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+
+
+@pytest.mark.parametrize("old", [None, "damaged", TEXT.replace('["data", "model"]]', '["data"]]')])
+def test_changes_are_accepted_by_an_environment_variable(old, path, monkeypatch):
+    if old is not None:
+        path.write_text(old)
+    monkeypatch.setenv("AXONYM_UPDATE_LOCK", "1")
+    nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+    assert path.read_text() == TEXT
+
+
+def test_a_lock_that_holds_is_not_written_again(locked, monkeypatch):
+    locked.write_text(TEXT.replace("  ", " "))
+    monkeypatch.setenv("AXONYM_UPDATE_LOCK", "1")
+    nym.assert_sharding_lock(TREE, locked, SPECS, mesh=MESH)
+    assert locked.read_text() == TEXT.replace("  ", " ")
+
+
+def test_changes_are_never_accepted_in_ci(locked, tmp_path, monkeypatch):
+    monkeypatch.setenv("AXONYM_UPDATE_LOCK", "1")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(AssertionError, match="moved"):
+        nym.assert_sharding_lock(TREE, locked, SPECS | {"bias": P()}, mesh=MESH)
+    with pytest.raises(FileNotFoundError, match="there is no sharding lock"):
+        nym.assert_sharding_lock(TREE, tmp_path / "other", SPECS, mesh=MESH)
+    assert locked.read_text() == TEXT
+    assert os.listdir(tmp_path) == ["sharding.lock"]
+
+
+@pytest.mark.parametrize("says", ["", "0", "false"])
+def test_a_variable_that_says_no_accepts_nothing(says, locked, monkeypatch):
+    monkeypatch.setenv("AXONYM_UPDATE_LOCK", says)
+    with pytest.raises(AssertionError, match="moved"):
+        nym.assert_sharding_lock(TREE, locked, SPECS | {"bias": P()}, mesh=MESH)
+
+
+def test_writing_leaves_nothing_half_done(path):
+    path.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        reported(TREE, SPECS).save_lock(path)
+    assert os.listdir(path.parent) == ["sharding.lock"]
+    path.rmdir()
+    path.write_text("old")
+    path.chmod(0o640)
+    reported(TREE, SPECS).save_lock(path)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert path.read_text() == TEXT
+
+
+def test_pytest_shows_the_line_of_the_test(locked):
+    with pytest.raises(AssertionError, match="moved") as error:
+        nym.assert_sharding_lock(TREE, locked, SPECS | {"bias": P()}, mesh=MESH)
+    assert [entry.ishidden(error) for entry in error.traceback] == [False, True]

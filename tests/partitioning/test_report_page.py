@@ -1,0 +1,401 @@
+"""The page of a report: what is in the file, and what a browser makes of it."""
+
+import json
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec as P
+from matplotlib.image import imread
+
+import axonym as nym
+
+from ..browser import Element, Opened, opened
+from .drawn import IMAGES, MESH, report
+
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "</script><script>document.title = 'run'</script><img src=x onerror=document.title='run'>&amp;]['"
+
+
+class Tile(NamedTuple):
+    """Where an array is in the picture, in shares of its width and height."""
+
+    array: int
+    left: float
+    top: float
+    width: float
+    height: float
+
+    @property
+    def area(self) -> float:
+        return self.width * self.height
+
+
+def tiles(page: Element) -> list[Tile]:
+    found = page.by_id("map").all(kind="tile")
+    sides = ("left", "top", "width", "height")
+    return [
+        Tile(int(one.attributes["data-at"]), *(float(one.style[side][:-1]) / 100 for side in sides)) for one in found
+    ]
+
+
+def rows(page: Element) -> list[list[str]]:
+    """The cells of the rows of the table that are to be seen."""
+    found = page.by_id("rows").all("tr")
+    return [[cell.text for cell in row.all("td")] for row in found if "hidden" not in row.attributes]
+
+
+def overlap(one: Tile, other: Tile) -> float:
+    sides = [
+        min(one.left + one.width, other.left + other.width) - max(one.left, other.left),
+        min(one.top + one.height, other.top + other.height) - max(one.top, other.top),
+    ]
+    return max(sides[0], 0) * max(sides[1], 0)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Opened, Path]:
+    """The report of GPT-2 in a browser, and a picture of it."""
+    folder = tmp_path_factory.mktemp("drawn")
+    page = report().to_html(folder / "report.html", "GPT-2 <small>")
+    return opened(page, picture=folder / "report.png"), folder / "report.png"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Opened, Path]:
+    """The same on a telephone in the dark, in the group of the blocks, with a search in its address."""
+    folder = tmp_path_factory.mktemp("searched")
+    page = report().to_html(folder / "report.html")
+    picture = folder / "report.png"
+    return opened(page, "q=MLP%20weight&at=blocks", size=(390, 1600), picture=picture, dark=True), picture
+
+
+# What a person does, and what the page says then.
+STEPS = """{
+const said = [], down = key => new KeyboardEvent("keydown", { key, bubbles: true });
+const press = key => document.activeElement.dispatchEvent(down(key));
+const line = () => $("trail").textContent, focused = () => document.activeElement.getAttribute("aria-label");
+const first = () => $("rows").children[0].textContent;
+[...document.querySelectorAll(".chip")].find(chip => chip.textContent === "attention").click();
+said.push(line(), location.hash);
+press("ArrowRight");
+said.push(focused());
+press("Enter");
+said.push(line(), focused());
+press("Escape");
+said.push(line());
+$("trail").querySelector("button").click();
+said.push(line());
+const [name, , , , , perDevice] = $("heads").querySelectorAll("button");
+perDevice.click();
+said.push(first());
+perDevice.click();
+said.push(first());
+name.click();
+said.push(first());
+const colour = $("legend").querySelectorAll("button")[1];
+colour.click();
+said.push($("search").value, $("count").textContent, location.hash);
+colour.click();
+said.push($("search").value + $("count").textContent);
+[...$("rows").querySelectorAll("button")].find(button => button.textContent === "['tokens']").click();
+said.push($("about").textContent);
+document.title = JSON.stringify(said);
+}"""
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the page of GPT-2 says, step by step, while it is clicked on and keys are pressed."""
+    page = report().to_html(tmp_path_factory.mktemp("driven") / "report.html")
+    text = page.read_text(encoding="utf-8")
+    text = re.sub("script-src '.*?'", "script-src 'unsafe-inline'", text).replace(
+        "</html>", f"<script>{STEPS}</script>"
+    )
+    page.write_text(text, encoding="utf-8")
+    shown, console = opened(page)
+    assert console == []
+    return json.loads(shown.all("title")[0].text)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """A report with names that would run if they were read as HTML, arrays of no bytes, and a spec that is refused."""
+    mesh = AbstractMesh((2, 2, 2, 2), ("a", "b", "c", "<b>d</b>"))
+    over = [P(), *(P(axis) for axis in mesh.axis_names), P(("a", "b")), P(("a", "c")), P(("b", "c")), P("a", "b", "c")]
+    tree = {HOSTILE: [jax.ShapeDtypeStruct((16, 16, 16), "float32") for _ in over]}
+    tree["empty"] = jax.ShapeDtypeStruct((0, 4), "int8")
+    tree["scalar"] = jax.ShapeDtypeStruct((), "int32")
+    tree["uneven"] = jax.ShapeDtypeStruct((5,), "float32")
+    specs = {HOSTILE: over, "empty": P(), "scalar": P(), "uneven": P("a")}
+    found = nym.ShardingAnalyzer(mesh).sharding_report(tree, specs)
+    page = found.to_html(tmp_path_factory.mktemp("hostile") / "report.html", HOSTILE)
+    return opened(page)
+
+
+def test_there_is_a_rectangle_a_row_and_a_colour_for_each(drawn):
+    (page, console), _ = drawn
+    assert console == []
+    assert sorted(tile.array for tile in tiles(page)) == list(range(148))
+    assert len(rows(page)) == 148
+    legend = [entry.text for entry in page.by_id("legend").all("li")]
+    assert legend == [
+        "whole on each device: 75 (3.2 MiB)",
+        "fsdp: 1 (36.8 MiB)",
+        "tensor: 48 (54.1 MiB)",
+        "fsdp + tensor: 24 (27 MiB)",
+    ]
+
+
+def test_the_header_has_the_totals(drawn):
+    (page, _), _ = drawn
+    header = " ".join(page.all("header")[0].text.split())
+    assert header.startswith("GPT-2 <small> mesh (data: 2, fsdp: 4, tensor: 2), 16 devices Arrays148")
+    assert "'data', nothing asks for it" in header
+    facts = [[part.text for part in fact.all("dd")] for fact in page.all("dl")[0].all("div")]
+    assert [fact[0] for fact in facts] == ["148", "121.1 MiB", "1.4 GiB", "0.7%", "1.00", "0"]
+
+
+def test_areas_are_proportional_to_the_bytes_on_each_device(drawn):
+    (page, _), _ = drawn
+    found = report()
+    for tile in tiles(page):
+        share = found.leaves[tile.array].bytes_per_device / found.bytes_per_device
+        assert math.isclose(tile.area, share, rel_tol=1e-3, abs_tol=2e-8), found.leaves[tile.array].path
+
+
+def test_rectangles_fill_the_picture_and_do_not_overlap(drawn):
+    (page, _), _ = drawn
+    found = tiles(page)
+    assert math.isclose(sum(tile.area for tile in found), 1, abs_tol=1e-5)
+    assert all(min(tile[1:]) >= 0 for tile in found)
+    assert all(tile.left + tile.width < 1 + 1e-6 and tile.top + tile.height < 1 + 1e-6 for tile in found)
+    assert sum(overlap(one, other) for at, one in enumerate(found) for other in found[:at]) < 1e-5
+
+
+def test_rectangles_are_squarified(drawn):
+    (page, _), _ = drawn
+    found = report()
+    wide, high = 798, 558  # of the picture in a window of 1200 x 900
+    large = [tile for tile in tiles(page) if found.leaves[tile.array].bytes_per_device > 2**19]
+    ratios = [wide * tile.width / (high * tile.height) for tile in large]
+    assert len(large) == 50
+    assert all(
+        1 / 5 < ratio < 5 or found.leaves[large[at].array].path == "['positions']" for at, ratio in enumerate(ratios)
+    )
+
+
+def test_a_group_is_one_rectangle_with_its_name(drawn):
+    (page, _), _ = drawn
+    names = [button.text for button in page.by_id("map").all("button", "chip")]
+    assert names[0] == "blocks"
+    assert {"0", "11", "mlp", "attention"} <= set(names)
+    found = report()
+    inside = [tile for tile in tiles(page) if found.leaves[tile.array].path.startswith("['blocks'][7]")]
+    left, top = min(tile.left for tile in inside), min(tile.top for tile in inside)
+    right = max(tile.left + tile.width for tile in inside)
+    bottom = max(tile.top + tile.height for tile in inside)
+    assert math.isclose((right - left) * (bottom - top), sum(tile.area for tile in inside), rel_tol=1e-3)
+
+
+def test_whole_arrays_and_each_kind_of_divided_ones_look_different(drawn):
+    (page, _), _ = drawn
+    found = {
+        (tuple(tile.classes) == ("tile", "whole"), tile.style.get("background-color"))
+        for tile in page.by_id("map").all(kind="tile")
+        if not {"thin", "hair"} & {*tile.classes}
+    }
+    assert len(found) == 4
+    assert (True, None) in found
+
+
+def test_rectangles_can_be_reached_and_read_without_a_mouse(drawn):
+    (page, _), _ = drawn
+    found = page.by_id("map").all(kind="tile")
+    assert [tile.attributes["tabindex"] for tile in found].count("0") == 1
+    label = next(tile.attributes["aria-label"] for tile in found if tile.text.startswith("tokens"))
+    assert label == "['tokens'], 36.8 MiB on each device, fsdp"
+    assert {tile.attributes["role"] for tile in found} == {"button"}
+
+
+@pytest.mark.parametrize(("which", "size"), [("drawn", (900, 1200)), ("searched", (1600, 390))])
+def test_the_picture_of_a_page_is_not_blank(which, size, request):
+    picture = imread(request.getfixturevalue(which)[1])
+    assert picture.shape[:2] == size
+    colours = {tuple(colour) for colour in (picture[::7, ::7, :3] * 255).round().astype(int).reshape(-1, 3)}
+    assert (0, 158, 115) in colours, "the green of `fsdp + tensor`"
+    background = [(255, 255, 255), (20, 24, 29)][which == "searched"]
+    assert tuple((picture[2, 2, :3] * 255).round().astype(int)) == background
+    assert len(colours) > 20
+
+
+def test_the_address_says_what_is_searched_for_and_shown(searched):
+    (page, console), _ = searched
+    assert console == []
+    assert page.by_id("count").text == "24 of 144 arrays, 27 MiB of 81.3 MiB on each device"
+    found = page.by_id("map").all(kind="tile")
+    assert len(found) == 144
+    bright = [report().leaves[int(tile.attributes["data-at"])].path for tile in found if "dim" not in tile.classes]
+    assert sorted(bright) == sorted(
+        f"['blocks'][{at}]['mlp']['{one}']['weight']" for at in range(12) for one in ("up", "down")
+    )
+    assert len(rows(page)) == 24
+    assert math.isclose(sum(tile.area for tile in tiles(page)), 1, abs_tol=1e-5)
+    assert page.by_id("trail").text == "all \u203a blocks 81.3 MiB on each device in 144 arrays"
+
+
+def test_a_click_on_a_group_shows_it_alone_and_the_trail_leads_back(driven):
+    assert driven[:2] == [
+        "all \u203a blocks \u203a 0 \u203a attention 4.5 MiB on each device in 4 arrays",
+        "#at=blocks%2F0%2Fattention",
+    ]
+    assert driven[6] == "all 121.1 MiB on each device in 148 arrays"
+
+
+def test_keys_move_between_arrays_and_groups(driven):
+    assert driven[2] == "['blocks'][0]['attention']['qkv']['bias'], 4.5 KiB on each device, tensor"
+    assert driven[3] == "all \u203a blocks \u203a 0 \u203a attention \u203a qkv 3.4 MiB on each device in 2 arrays"
+    assert driven[4] == driven[2], "It stays in focus."
+    assert driven[5] == driven[0]
+
+
+def test_the_table_is_sorted_by_a_click_on_its_head(driven):
+    most, least, first = driven[7:10]
+    assert most == "['tokens'](50257, 768)float32P(None, 'fsdp')147.2 MiB36.8 MiB441.7 MiB"
+    assert least == first == "['blocks'][0]['attention']['out']['bias'](768)float32P(None,)3 KiB3 KiB45 KiB"
+
+
+def test_a_click_on_a_colour_searches_for_it_and_another_one_ends_that(driven):
+    assert driven[10:13] == ["over:fsdp", "1 of 148 arrays, 36.8 MiB of 121.1 MiB on each device", "#q=over%3Afsdp"]
+    assert driven[13] == ""
+
+
+def test_an_array_says_why_it_lies_as_it_does_and_what_would_help(driven):
+    told = driven[14]
+    assert told.startswith("['tokens']float32 (50257, 768)P(None, 'fsdp') fsdp147.2 MiB, on each device 36.8 MiB")
+    assert "dimension 1: 768, over fsdp in 4 parts: the spec says 'fsdp'" in told
+    assert "data: nothing asks for it" in told
+    assert "dimension 0 from 50257 to 50260: then data x tensor can divide it, and 9.2 MiB are on each device" in told
+
+
+def test_names_are_text_and_never_run(hostile):
+    page, console = hostile
+    assert console == []
+    assert page.all("title")[0].text == HOSTILE
+    assert page.all("img") == []
+    assert len(page.all("script")) == 2
+    paths = [row[0] for row in rows(page)]
+    assert sum("</script><script>" in path for path in paths) == 9
+    assert "<b>d</b>: 1 (8 KiB)" in page.by_id("legend").text
+
+
+def test_problems_stand_out_and_say_what_is_wrong(hostile):
+    page, _ = hostile
+    (bad,) = (tile for tile in page.by_id("map").all(kind="tile") if "error" in tile.classes)
+    assert "['uneven']" in bad.attributes["aria-label"]
+    assert "does not divide" in page.all("details")[0].text
+    assert page.by_id("legend").all("li")[-1].text.startswith("problem: 1")
+
+
+def test_arrays_of_no_bytes_and_scalars_are_there(hostile):
+    page, _ = hostile
+    paths = [row[0] for row in rows(page)]
+    areas = {paths[tile.array]: tile.area for tile in tiles(page)}
+    assert len(areas) == 12
+    assert areas["['empty']"] == 0
+    assert areas["['scalar']"] > 0
+
+
+def test_an_eighth_combination_of_mesh_axes_has_a_pattern(hostile):
+    page, _ = hostile
+    swatches = [entry.all("span")[0] for entry in page.by_id("legend").all("li")]
+    looks = [(tuple(swatch.classes), swatch.style.get("background-color")) for swatch in swatches]
+    assert len({*looks}) == len(looks) == 10
+    assert "dots" in swatches[8].classes
+
+
+def test_three_thousand_arrays_open_at_once(tmp_path):
+    found = report(250)
+    start = time.perf_counter()
+    page = found.to_html(tmp_path / "report.html")
+    written = time.perf_counter() - start
+    assert page.stat().st_size < 500_000
+    start = time.perf_counter()
+    shown, console = opened(page)
+    assert console == []
+    assert len(tiles(shown)) == len(rows(shown)) == len(found.leaves) == 3004
+    # Some seconds are for the start of a browser on a machine that is busy.
+    assert (written < 2, time.perf_counter() - start < 30) == (True, True)
+
+
+def test_a_page_needs_nothing_but_itself(tmp_path):
+    text = report().to_html(str(tmp_path / "report.html")).read_text(encoding="utf-8")
+    assert not re.search(r"https?:|//[a-z]|\bsrc=|\bhref=|@import|url\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_a_page_replaces_a_file_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    assert report().to_html(path) == path
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_never_made(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*reports' for the page 'a.html'; make it first"):
+        report().to_html(tmp_path / "reports" / "a.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(
+        IsADirectoryError, match=r"needs the name of a file, and '.*' is a folder; name it '.*report.html'"
+    ):
+        report().to_html(tmp_path)
+
+
+def test_a_report_of_named_arrays_shows_their_axes(auto_mesh, tmp_path):
+    tree = {"weight": nym.shard(nym.ones({"embed": 8, "mlp": 4}), {"mlp": "model"}, auto_mesh), "bias": None}
+    text = nym.ShardingAnalyzer(auto_mesh).sharding_report(tree).to_html(tmp_path / "a.html").read_text()
+    assert "(embed: 8, mlp: 4)" in text
+
+
+class Layer(eqx.Module):
+    weight: Any
+    parts: dict[str, Any]
+
+
+def test_groups_go_by_the_keys_of_the_paths(tmp_path):
+    small, large = (jax.ShapeDtypeStruct((size,), "int8") for size in (1, 9))
+    tree = {"a.b['c']/d": [Layer(large, {"x]": small, "it's": small}), Layer(large, {})], "alone": {"deep": [small]}}
+    text = nym.ShardingAnalyzer(MESH).sharding_report(tree, P()).to_html(tmp_path / "a.html").read_text()
+    data = json.loads(re.search('type="application/json">(.*)</script>', text)[1])
+    labels = [label for _, label, _ in data["arrays"]]
+    assert labels == [
+        "a.b['c']/d/0/weight",
+        "a.b['c']/d/0/parts/it's",
+        "a.b['c']/d/0/parts/x]",
+        "a.b['c']/d/1/weight",
+        "alone/deep/0",
+    ]
+    # The largest are first, and a group of one array is that array.
+    first = ["0", "a.b['c']/d/0", [0, ["parts", "a.b['c']/d/0/parts", [1, 2]]]]
+    assert data["tree"] == ["", "", [["a.b['c']/d", "a.b['c']/d", [first, 3]], 4]]
+
+
+def test_an_empty_tree_has_a_page(tmp_path):
+    text = nym.ShardingAnalyzer(MESH).sharding_report({}, {}).to_html(tmp_path / "a.html").read_text()
+    assert '"arrays":[]' in text
+
+
+def test_the_documentation_shows_a_picture_of_a_page():
+    picture = IMAGES / "report.png"
+    assert picture.stat().st_size < 200_000
+    assert imread(picture).shape[:2] == (900, 1200)

@@ -1,0 +1,313 @@
+"""`ShardingReport`: its totals, groups, mesh axes and advice, and what is printed and saved of them."""
+
+import json
+import math
+import pickle
+import re
+import time
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+
+import axonym as nym
+
+
+def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def reported(tree: Any, specs: Any, mesh: Any = None, **options: Any) -> nym.ShardingReport:
+    """A report on a (data: 4, model: 2) mesh without devices, or on another."""
+    mesh = AbstractMesh((4, 2), ("data", "model")) if mesh is None else mesh
+    return nym.ShardingAnalyzer(mesh).sharding_report(tree, specs, **options)
+
+
+TREE = {"head": {"b": shape(6), "w": shape(8, 6)}, "x": nym.ones({"batch": 8, "embed": 4})}
+SPECS = {"head": {"b": P(), "w": P("data", "model")}, "x": P("data")}
+
+
+def test_totals_are_those_of_all_arrays():
+    report = reported(TREE, SPECS)
+    assert (report.bytes, report.bytes_per_device, report.replicated_bytes) == (344, 24 + 24 + 32, 8 * 80 - 344)
+    assert (report.devices, report.mesh, report.source) == (8, {"data": 4, "model": 2}, "specs")
+    assert report.share == 80 / 344
+    assert report.share_whole == 24 / 344
+    assert (report.imbalance, report.problems) == (1.0, ())
+
+
+def test_groups_go_by_the_first_keys_of_the_paths():
+    report = reported(TREE, SPECS)
+    assert {key: (one.arrays, one.bytes, one.bytes_per_device) for key, one in report.groups.items()} == {
+        "['head']": (2, 216, 48),
+        "['x']": (1, 128, 32),
+    }
+    assert list(reported(TREE, SPECS, depth=2).groups) == ["['head']['b']", "['head']['w']", "['x']"]
+    assert list(reported(TREE, SPECS, depth=0).groups) == [""]
+
+
+def test_the_largest_replicated_arrays_come_first():
+    report = reported(TREE, SPECS)
+    assert [leaf.path for leaf in report.largest_replicated()] == ["['head']['b']", "['x']"]
+    assert len(report.largest_replicated(1)) == 1
+    with pytest.raises(ValueError, match=r"`n` is the number of arrays to return; it was -1\."):
+        report.largest_replicated(-1)
+
+
+def test_axes_that_nothing_divides_have_a_reason():
+    mesh = AbstractMesh((4, 2, 1, 16), ("data", "model", "one", "wide"))
+    tree = {"a": shape(6, 5), "b": shape(8), "empty": shape(0, 4), "scalar": shape()}
+    report = reported(tree, {"a": P("model"), "b": P(), "empty": P(), "scalar": P()}, mesh)
+    unused = {leaf.path: dict(leaf.unused) for leaf in report.leaves}
+    assert unused["['a']"] == {
+        "data": "size 4 divides no dimension of the part (3, 5) on each device",
+        "one": "it has size 1",
+        "wide": "size 16 is too much for the part (3, 5) on each device",
+    }
+    assert unused["['b']"]["data"] == "nothing asks for it; it could divide dimension 0"
+    assert unused["['b']"]["wide"] == "size 16 is too much for the array (8,)"
+    assert unused["['empty']"]["data"] == "the array is empty"
+    assert unused["['scalar']"]["data"] == "the array has no dimensions"
+    assert report.unused_mesh_axes == {
+        "data": "nothing asks for it; it could divide 1 of 4 arrays",
+        "one": "it has size 1",
+        "wide": "size 16 divides no dimension that is free, of any array",
+    }
+
+
+def test_an_axis_that_all_arrays_refuse_for_one_reason_has_that():
+    report = reported([shape(6, 5), shape(6, 5)], P("model"))
+    assert report.unused_mesh_axes == {"data": "size 4 divides no dimension of the part (3, 5) on each device"}
+
+
+def test_an_axis_could_go_on_the_largest_part():
+    (leaf,) = reported(shape(4, 16), P()).leaves
+    assert leaf.unused["data"] == "nothing asks for it; it could divide dimension 1"
+
+
+def test_an_axis_could_go_beside_another_by_name():
+    (leaf,) = reported(nym.ones({"batch": 8, "embed": 5}), P("data")).leaves
+    assert leaf.unused == {"model": "nothing asks for it; it could divide axis 'batch' beside 'data'"}
+
+
+def test_each_dimension_has_a_reason():
+    mesh = AbstractMesh((4, 2, 1), ("data", "model", "one"), (AxisType.Auto,) * 3)
+    (leaf,) = reported(shape(8, 6, 7, 3), P(P.UNCONSTRAINED, "model", "one"), mesh).leaves
+    assert [axis.why for axis in leaf.axes] == [
+        "the spec leaves it to the compiler",
+        "the spec says 'model'",
+        "the spec says 'one', which has size 1",
+        "the spec leaves it whole",
+    ]
+    assert [axis.decision for axis in leaf.axes] == ["spec", "spec", "size 1", "spec"]
+    (leaf,) = reported(shape(9, 8), P(None, "model"), mesh).leaves
+    assert leaf.axes[0].why == (
+        "the spec leaves it whole; 'data' of size 4 does not divide it, the next size that fits is 12"
+    )
+    assert leaf.unused["data"] == "nothing asks for it; it could divide dimension 1 beside 'model'"
+
+
+def test_padding_is_to_the_next_size_that_mesh_axes_divide():
+    mesh = AbstractMesh((64, 2), ("fsdp", "tensor"))
+    (leaf,) = reported(shape(50257, 768), P(None, "tensor"), mesh).leaves
+    assert [(one.dimension, one.size, one.padded_size, one.mesh_axes) for one in leaf.padding] == [
+        (0, 50257, 50304, ("fsdp",))
+    ]
+    assert leaf.padding[0].bytes_per_device == 50304 // 64 * 768 // 2 * 4
+    assert reported(shape(64, 2), P("fsdp", "tensor"), mesh).leaves[0].padding == ()
+
+
+def test_padding_that_saves_nothing_is_not_proposed():
+    assert reported(shape(3, dtype=jnp.int2), P()).leaves[0].padding == ()
+    assert reported(shape(3, dtype=jnp.int8), P()).leaves[0].padding
+
+
+def test_padding_is_shown_where_the_part_of_a_device_cannot_be_divided():
+    report = reported({"w": shape(12, 7)}, P("data"))
+    assert "['w']: dimension 1 from 7 to 8 for 'model', 84 B -> 48 B on each device" in str(report)
+
+
+def test_padding_of_a_spec_that_does_not_fit_makes_it_fit():
+    mesh = AbstractMesh((64, 2), ("fsdp", "tensor"))
+    report = reported({"wte": shape(50257, 767)}, P("fsdp", "tensor"), mesh)
+    (leaf,) = report.leaves
+    assert [(one.dimension, one.size, one.padded_size, one.mesh_axes) for one in leaf.padding] == [
+        (0, 50257, 50304, ("fsdp",)),
+        (1, 767, 768, ("tensor",)),
+    ]
+    assert {one.bytes_per_device for one in leaf.padding} == {50304 * 768 * 4 // 128}
+    said = "dimension 0 from 50257 to 50304 for 'fsdp' and dimension 1 from 767 to 768 for 'tensor', 147 MiB -> 1.2 MiB"
+    assert f"['wte']: {said}" in " ".join(str(report).split())
+    assert reported(shape(7), P("modle"), mesh).leaves[0].padding == ()
+
+
+@pytest.mark.parametrize("spec", [P(), P("data"), P("model"), P(("model", "data")), P(None, "data")], ids=str)
+@pytest.mark.parametrize("sizes", [(5,), (6, 7), (12, 9), (4, 3, 10), (1, 1)], ids=str)
+def test_padding_that_is_proposed_holds_what_it_says(sizes, spec):
+    (leaf,) = reported(shape(*sizes), spec if len(spec) <= len(sizes) else P()).leaves
+    for one in leaf.padding if leaf.error is None else ():
+        padded = (*sizes[: one.dimension], one.padded_size, *sizes[one.dimension + 1 :])
+        entries = list(leaf.spec)
+        entries[one.dimension] = one.mesh_axes
+        (then,) = reported(shape(*padded), P(*entries)).leaves
+        assert then.error is None
+        assert then.bytes_per_device == one.bytes_per_device < leaf.bytes_per_device
+        assert sizes[one.dimension] < one.padded_size
+
+
+def test_an_array_whose_spec_is_refused_counts_whole_with_its_error():
+    report = reported({"a": shape(6), "b": shape(8)}, P("data"))
+    one, other = report.leaves
+    said = "dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8"
+    assert (one.spec, one.bytes_per_device, one.error, one.axes[0].decision) == (None, 24, said, "refused")
+    assert one.unused == {"data": "the spec is refused", "model": "the spec is refused"}
+    assert (other.spec, other.bytes_per_device, other.error) == (P("data"), 8, None)
+    assert report.problems == (f"['a']: {said}",)
+    assert report.bytes_per_device == 32
+
+
+def test_a_report_is_printed_as_a_table():
+    assert str(reported(TREE, SPECS)) == repr(reported(TREE, SPECS)) == EXPECTED
+
+
+EXPECTED = """\
+mesh (data: 4, model: 2), 8 devices; by the specs given; 7.0% of the bytes undivided; imbalance 1.00
+
+array                                  bytes  per device  copies
+  axis   size  mesh axes  why
+----------------------------------------------------------------
+['head']['b']  float32, plain           24 B        24 B   168 B
+  -         6  -          the spec leaves it whole; 'model' could divide it
+['head']['w']  float32, plain          192 B        24 B     0 B
+  -         8  data (4)   the spec says 'data'
+  -         6  model (2)  the spec says 'model'
+['x']  float32; now on one device      128 B        32 B   128 B
+  batch     8  data (4)   the spec says 'data'
+  embed     4  -          the spec leaves it whole; 'model' could divide it
+----------------------------------------------------------------
+3 arrays, 23.3% on the fullest device  344 B        80 B   296 B
+
+Bytes on each device by part: ['head'] 48 B, ['x'] 32 B
+
+Most in copies: ['head']['b'] 168 B, ['x'] 128 B
+
+Padding that would help:
+  ['head']['b']: dimension 0 from 6 to 8 for 'data' x 'model', 24 B -> 4 B on each device"""
+
+
+def test_a_table_shows_as_many_leaves_as_asked():
+    report = reported([shape(8)] * 50, P("data"))
+    assert "… 10 more; `.table(limit=None)` shows all" in str(report)
+    assert report.table(None).count("float32, plain") == 50
+    assert max(map(len, report.table(None).splitlines())) <= 120
+    with pytest.raises(ValueError, match=r"`limit` is the number of arrays to show, or None for all; it was -1\."):
+        report.table(-1)
+
+
+def test_problems_are_in_the_table_and_in_html():
+    report = reported({"<a>": shape(6)}, P("data"))
+    assert "Problems (1):\n  ['<a>']: dimension 0 has size 6" in str(report)
+    page = report._repr_html_()
+    assert "&lt;a&gt;" in page and "<a>" not in page
+
+
+def test_a_report_becomes_plain_values():
+    report = reported(TREE, SPECS)
+    plain = json.loads(report.to_json())
+    assert plain == report.to_dict()
+    assert set(plain) == {
+        *("mesh", "devices", "source", "leaves", "bytes", "bytes_per_device", "replicated_bytes", "groups"),
+        *("imbalance", "share", "share_whole", "unused_mesh_axes", "problems"),
+    }
+    head = plain["leaves"][1]
+    assert (head["path"], head["spec"], head["unused"], head["padding"]) == (
+        "['head']['w']",
+        [["data"], ["model"]],
+        {},
+        [],
+    )
+    assert report.to_json(None).count("\n") == 0
+    padded = reported(shape(7), P()).to_dict()["leaves"][0]["padding"][0]
+    assert (padded["dimension"], padded["size"], padded["padded_size"]) == (0, 7, 8)
+    assert (padded["mesh_axes"], padded["bytes_per_device"]) == (["data", "model"], 4)
+
+
+def test_a_report_is_a_value():
+    report = reported(TREE, SPECS)
+    assert pickle.loads(pickle.dumps(report)) == report == reported(TREE, SPECS)
+    assert report != reported(TREE, P())
+
+
+def test_a_report_is_saved_as_a_page_and_as_a_lock(tmp_path):
+    report = reported(TREE, SPECS)
+    report.to_html(tmp_path / "report.html")
+    report.save_lock(tmp_path / "sharding.lock")
+    assert "['head']['w']" in json.loads((tmp_path / "sharding.lock").read_text())["arrays"]
+    assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def test_a_thousand_arrays_take_no_time_to_speak_of():
+    tree = {f"layer{at}": {"w": shape(64 + at, 128), "b": shape(128 + at)} for at in range(500)}
+    specs = jax.tree.map(lambda _: P("data"), tree)
+    start = time.perf_counter()
+    report = reported(tree, specs)
+    assert str(report)
+    assert len(report.leaves) == 1000
+    assert time.perf_counter() - start < 5.0  # 0.1 s on a machine that does nothing else
+
+
+def test_padding_that_saves_next_to_nothing_is_not_in_the_table():
+    tree = {"big": shape(4096, 4096), "small": shape(5)}
+    report = reported(tree, P())
+    assert report.leaves[1].padding
+    assert "Padding" not in str(report)
+    assert "['small']: dimension 0 from 5 to 8 for 'data'" in str(reported(tree, {"big": P(), "small": P("data")}))
+
+
+def test_mesh_axes_of_size_1_call_for_no_change():
+    report = reported(shape(8), P("data"), AbstractMesh((4, 1), ("data", "one")))
+    assert "Mesh axes over which no array is divided: 'one': it has size 1" in str(report)
+
+
+NAMES = ("data", "model", "one")
+ENTRIES = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), max_size=2, unique=True).map(tuple))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 4, 6, 8, 16]), max_size=3), st.lists(ENTRIES, max_size=3))
+def test_what_a_report_says_of_an_array_is_true(sizes, entries):
+    mesh = AbstractMesh((4, 2, 1), NAMES, (AxisType.Auto,) * 3)
+
+    def part(entries: Any) -> tuple[int, ...] | None:
+        """The shape of a part of the array, None if JAX refuses to divide it so."""
+        try:
+            sharding = NamedSharding(mesh, P(*entries))
+            sharding.check_compatible_aval(tuple(sizes))
+            return sharding.shard_shape(tuple(sizes))
+        except Exception:
+            return None
+
+    report = reported(shape(*sizes), P(*entries), mesh)
+    (leaf,) = report.leaves
+    if (held := part(entries)) is None:
+        assert (leaf.spec, leaf.bytes_per_device) == (None, leaf.bytes) and leaf.error
+        return
+    used = [axis for entry in leaf.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())]
+    assert leaf.bytes_per_device == math.prod(held) * 4 == report.bytes_per_device
+    assert {*used, *leaf.unused} == set(NAMES)
+    for axis, why in leaf.unused.items():
+        more = [divided_too(leaf.spec, at, axis) for at in range(len(sizes))]
+        could = axis != "one" and math.prod(sizes) > 0 and any(part(each) for each in more)
+        assert could == why.startswith("nothing asks for it; it could divide dimension ")
+        if could:
+            assert part(more[int(re.findall(r"dimension (\d)", why)[0])])
+
+
+def divided_too(spec: P, at: int, axis: str) -> list[Any]:
+    """The entries of a spec with one more mesh axis on a dimension."""
+    entries = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
+    return [(*entry, axis) if number == at else entry for number, entry in enumerate(entries)]

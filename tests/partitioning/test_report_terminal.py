@@ -1,0 +1,233 @@
+"""The arrays of a tree in the terminal, and which device holds which part of them."""
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from unittest import mock
+from xml.etree import ElementTree
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
+from rich.console import Console
+
+import axonym as nym
+
+from .drawn import IMAGES, in_the_terminal, report
+
+
+def shown(*args, width: int = 100, encoding: str | None = None, **options) -> str:
+    """What is printed where there is no terminal, without the blanks at the ends of lines."""
+    if encoding is None:
+        file = io.StringIO()
+    else:
+        file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    nym.visualize_shardings(*args, console=Console(file=file, width=width), **options)
+    if isinstance(file, io.StringIO):
+        text = file.getvalue()
+    else:
+        file.flush()
+        text = file.buffer.getvalue().decode(encoding)
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def held(text: str, heading: str) -> list[list[list[int]]]:
+    """The devices in each cell of the picture below a heading."""
+    lines = iter(text.splitlines())
+    assert any(line.startswith(heading) for line in lines), text
+    next(lines)
+    found = []
+    for line in lines:
+        if not line.strip():
+            break
+        cells = re.split(r"\s{2,}", re.sub(r"^.*#\d+ ", "", line).strip())
+        found.append([[int(device) for device in cell.split()] for cell in cells])
+    return found
+
+
+@pytest.fixture(params=["auto", "explicit"])
+def placed_on(request: pytest.FixtureRequest) -> Iterator[Mesh]:
+    """Both kinds of mesh; neither is in force."""
+    yield request.getfixturevalue(f"{request.param}_mesh")
+
+
+def test_each_array_has_its_axes_spec_and_bytes(placed_on):
+    tree = {
+        "weight": nym.shard(nym.ones({"embed": 8, "mlp": 4}), {"embed": "data", "mlp": "model"}, placed_on),
+        "bias": jax.device_put(np.zeros(6, "int8"), NamedSharding(placed_on, P())),
+        "key": jax.random.key(0),
+        "rate": 0.1,
+        "nothing": None,
+    }
+    lines = [line.split() for line in shown(tree).splitlines()]
+    assert " ".join(lines[0]) == "mesh (data: 4, model: 2), 8 devices"
+    assert " ".join(lines[2][:6]) == "bias int8 (6) P(None,) 6 B"
+    assert lines[3][0] == "key"
+    assert " ".join(lines[4][:10]) == "weight float32 (embed: 8, mlp: 4) P('data', 'model') 16 B"
+    assert " ".join(lines[5]).startswith("3 arrays,")
+
+
+def test_a_bar_is_as_long_as_the_bytes_on_each_device(auto_mesh):
+    tree = [jax.ShapeDtypeStruct((size,), "float32") for size in (400, 200, 100, 1, 0)]
+    bars = [re.sub("[^\u2580-\u259f]", "", line) for line in shown(tree, auto_mesh, limit=None).splitlines()[2:7]]
+    # Arrays that differ in size are not one line, though their paths differ in a number alone.
+    assert [len(bar) for bar in bars] == [10, 5, 3, 1, 0]
+    assert bars[2] == "\N{FULL BLOCK}\N{FULL BLOCK}\N{LEFT HALF BLOCK}"
+
+
+def test_the_picture_says_which_devices_hold_which_part(placed_on):
+    x = jax.device_put(np.arange(32.0).reshape(8, 4), NamedSharding(placed_on, P(("model", "data"), None)))
+    y = jax.device_put(np.arange(32.0).reshape(2, 16), NamedSharding(placed_on, P("model", "data")))
+    z = jax.device_put(np.arange(32.0).reshape(2, 2, 8), NamedSharding(placed_on, P(None, "model", None)))
+    text = shown({"x": x, "y": y, "z": z}, width=200)
+    (cells,) = held(text, "dim 0 over model x data (8): 1 array")
+    for at, devices in enumerate(cells):
+        (part,) = (shard.data for shard in x.addressable_shards if shard.device.id in devices)
+        np.testing.assert_array_equal(part, np.arange(32.0).reshape(8, 4)[at : at + 1])
+    for row, line in enumerate(held(text, "dim 0 over model (2), dim 1 over data (4): 1 array")):
+        for column, devices in enumerate(line):
+            (part,) = (shard.data for shard in y.addressable_shards if shard.device.id in devices)
+            assert part[0, 0] == 16 * row + 4 * column
+    (cells,) = held(text, "dim 1 over model (2): 1 array")
+    for at, devices in enumerate(cells):
+        parts = [shard.data for shard in z.addressable_shards if shard.device.id in devices]
+        assert [part[0, 0, 0] for part in parts] == [8 * at] * 4
+
+
+def test_axes_are_called_by_their_names(auto_mesh):
+    x = nym.shard(nym.ones({"batch": 8, "embed": 4}), {"batch": "data"}, auto_mesh)
+    assert "batch over data (4): 1 array" in shown(x)
+    assert "batch #3" in shown(x)
+
+
+def test_an_array_of_four_divided_axes_has_a_picture():
+    mesh = AbstractMesh((2, 2, 2, 2), ("a", "b", "c", "d"))
+    x = jax.ShapeDtypeStruct((2, 2, 2, 2), "float32", sharding=NamedSharding(mesh, P("a", "b", "c", "d")))
+    cells = held(shown(x), "dim 0 over a (2), dim 1 over b (2), dim 2 over c (2), dim 3 over d (2)")
+    assert cells == [[[2 * at], [2 * at + 1]] for at in range(8)]
+
+
+def test_large_meshes_are_cut():
+    mesh = AbstractMesh((64, 32, 16), ("a", "b", "c"))
+    x = jax.ShapeDtypeStruct((64, 32), "float32", sharding=NamedSharding(mesh, P("a", "b")))
+    lines = shown(x).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) < 30
+    assert lines[-1].startswith("dim 0 #63")
+    assert lines[-1].endswith("32752-32767")
+    assert any(line.strip() == "\N{HORIZONTAL ELLIPSIS}" for line in lines)
+
+
+def test_layers_that_are_alike_share_a_line():
+    text = shown(report(), width=120)
+    assert re.search(r"blocks/\*/mlp/up/weight +x12 +float32 \(768, 3072\) +P\('fsdp', 'tensor'\) +13.5 MiB", text)
+    assert text.count("blocks/") == 12
+    assert "148 arrays, 474.7 MiB; 121.1 MiB (25.5%) on the fullest device, 3.2 MiB of it in 75 whole arrays" in text
+
+
+def test_layers_that_are_not_alike_do_not(auto_mesh):
+    layer = jax.ShapeDtypeStruct((8,), "float32")
+    divided = jax.ShapeDtypeStruct((8,), "float32", sharding=NamedSharding(auto_mesh, P("data")))
+    lines = shown([layer, divided, layer], auto_mesh).splitlines()
+    assert [line.split()[:2] for line in lines[2:4]] == [["*", "x2"], ["1", "float32"]]
+
+
+def test_long_trees_are_cut_and_say_so(auto_mesh):
+    tree = {f"array_{at}": jax.ShapeDtypeStruct((4,), "float32") for at in range(50)}
+    assert "\N{HORIZONTAL ELLIPSIS} 10 more lines; `limit=None` shows all" in shown(tree, auto_mesh)
+    assert shown(tree, auto_mesh, limit=3).count("array_") == 3
+    assert shown(tree, auto_mesh, limit=None).count("array_") == 50
+    assert "50 arrays" in shown(tree, auto_mesh, limit=0)
+
+
+def test_a_negative_limit_is_an_error():
+    with pytest.raises(ValueError, match=r"`limit` is the number of lines to show, or None for all; it was -1\."):
+        nym.visualize_shardings({}, limit=-1)
+
+
+def test_explanations_and_reports_are_shown_as_well(auto_mesh):
+    x = nym.ones({"batch": 8})
+    assert "batch over data (4): 1 array" in shown(nym.explain(x, {"batch": "data"}, auto_mesh))
+    refused = nym.ShardingAnalyzer(auto_mesh).sharding_report({"x": jnp.ones(6)}, {"x": P("data")})
+    assert "refused" in shown(refused)
+
+
+def test_a_mapping_in_force_is_not_what_is_shown(auto_mesh):
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({"batch": "data"}):
+        text = shown(jax.device_put(np.zeros(8), NamedSharding(auto_mesh, P("model"))))
+    assert "P('model',)" in text
+
+
+def test_inside_jit_it_prints_while_tracing(mesh):
+    texts = []
+
+    @jax.jit
+    def fn(x):
+        texts.append(shown({"x": x}))
+        return x
+
+    x = jax.device_put(np.zeros((8, 4), "float32"), NamedSharding(mesh, P("data")))
+    fn(x)
+    fn(x)
+    (text,) = texts
+    assert text.startswith("mesh (data: 4, model: 2), 8 devices")
+    assert ("P('data', None)" in text) == (mesh.axis_types[0] == jax.sharding.AxisType.Explicit)
+
+
+def test_without_a_mesh_there_is_no_picture():
+    text = shown({"x": jnp.ones(3), "y": np.ones(3)})
+    assert text.startswith("no mesh, 1 device")
+    assert "on one device" in text
+    assert "over" not in text
+
+
+def test_arrays_on_another_mesh_than_the_one_given_have_no_picture_there(auto_mesh):
+    other = jax.make_mesh((2, 4), ("data", "model"), axis_types=auto_mesh.axis_types)
+    x = jax.device_put(np.zeros(8), NamedSharding(other, P("model")))
+    assert "dim 0 over" not in shown(x, auto_mesh)
+
+
+def test_nothing_is_read_as_markup_and_no_line_is_too_long(auto_mesh):
+    tree = {"[bold red]name[/]": jnp.ones((4, 4)), "a" * 90: jnp.ones(4), ":smile:": jnp.ones(2)}
+    for width in (40, 60, 80):
+        lines = shown(tree, auto_mesh, width=width).splitlines()
+        assert max(map(len, lines)) <= width
+    text = shown(tree, auto_mesh, width=160)
+    assert "[bold red]name[/]" in text
+    assert ":smile:" in text
+
+
+def test_only_ascii_is_written_where_nothing_else_can_be(auto_mesh):
+    text = shown(report(), width=110, encoding="ascii")
+    assert text.isascii()
+    assert "#####" in text
+
+
+def test_no_colours_go_to_a_file(auto_mesh):
+    assert "\x1b" not in shown(report())
+
+
+def test_colours_go_to_a_terminal():
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=110)
+    nym.visualize_shardings(report(), console=console)
+    assert "\x1b[" in console.file.getvalue()
+
+
+def test_without_rich_the_error_says_what_to_install():
+    with mock.patch.dict(sys.modules, {"rich.table": None}):
+        with pytest.raises(ImportError, match=r"needs rich, .*; install it with `pip install axonym\[report\]`"):
+            nym.visualize_shardings({})
+
+
+def test_the_picture_in_the_documentation_is_this_one():
+    """The numbers and names are those of today; where rich puts them is its own affair."""
+    saved = (IMAGES / "shardings.svg").read_text(encoding="utf-8")
+    texts = [
+        ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+        for svg in (saved, in_the_terminal())
+    ]
+    assert texts[0] == texts[1], "Draw it anew with `python -m tests.partitioning.drawn`."
+    assert "url(http" not in saved and "@font-face" not in saved
