@@ -4,8 +4,9 @@
 #   make demo      train the example model        make format   format the code
 #   make test      run the tests                  make clean    remove what these commands made
 #   make check     lint, types, imports, docs     make tpu      let the tests compile for TPUs, too
+#   make bench     measure the sharding rules
 #
-#   ARGS="..."     options for the demo or the tests: make test ARGS="-n 0 tests/test_docs.py"
+#   ARGS="..."     options for demo, tests or bench: make test ARGS="-n 0 tests/test_docs.py"
 #   PYTHON=...     the Python to use instead of the first one found
 #   VENV=...       the directory of the virtual environment, .venv unless said
 #   WORKERS=...    how many processes run the tests
@@ -18,7 +19,7 @@ WORKERS ?= 2
 bin := $(VENV)/bin
 export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
 
-.PHONY: help demo test tpu check format clean FORCE
+.PHONY: help demo test bench tpu check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -30,6 +31,11 @@ demo: $(VENV)/.installed-examples
 
 test: $(VENV)/.installed-dev
 	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# In a virtual environment of its own: what it compares with brings some sixty packages.
+bench:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-bench $(VENV)-bench/.installed-bench
+	$(VENV)-bench/bin/python -m benchmarks.sharding_quality $(ARGS)
 
 tpu: $(VENV)/tpu
 
