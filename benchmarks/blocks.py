@@ -11,7 +11,7 @@ The specs by hand are those that users write: columns and rows, and tables divid
 vocabulary and by FSDP along the width (GPT-2's 50257 tokens by both along the width). They lose to roles in the tables
 alone: roles put the FSDP axis on Llama's vocabulary, so that what is looked up need not change places with the batch,
 and the tensor axis first on GPT-2's width, so that gathering over the FSDP axis leaves what the tensor axis divides.
-Tuned by hand in the same way, they do the same, but for the vectors of GPT-2, which roles divide to save 1.4 %.
+Tuned by hand in the same way, they do the same.
 """
 
 import argparse

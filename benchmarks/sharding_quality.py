@@ -312,7 +312,7 @@ helper        MeshPartitionHelper(mesh).partition_specs
 helper(1024)  the same with min_shard_size=1024, as auto_shard_pytree: arrays of fewer elements stay whole
 auto          AutoShardingRule(mesh): arrays of fewer elements than devices stay whole
 memory        MemoryConstrainedShardingRule at 1.05 * total / devices, or at the least that is possible
-roles         RoleShardingRule(mesh): what mesh axes are for comes before memory
+roles         RoleShardingRule(mesh): memory first, then what mesh axes are for; norms and biases stay whole
 best          the optimum of each array, by trying all ways"""
 
 PEER_LEGEND = """\

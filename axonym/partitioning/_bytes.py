@@ -26,11 +26,6 @@ class Load(NamedTuple):
         return max(self.per_device * self.devices - self.bytes, 0)
 
 
-def is_array(leaf: Any) -> bool:
-    """Tells whether a leaf is an array of any kind, or the shape of one."""
-    return isinstance(getattr(leaf, "shape", None), tuple) and hasattr(leaf, "dtype")
-
-
 @functools.lru_cache(maxsize=256)
 def element_bits(dtype: Any) -> int:
     """Returns the bits of an element; a random key counts by its data."""

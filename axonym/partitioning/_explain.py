@@ -8,15 +8,16 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from ..named._axis import Names, listed
-from ._bytes import Load, array_bytes, bytes_on_each, devices_of, is_array
+from ._bytes import Load, array_bytes, bytes_on_each, devices_of
 from ._explanation import AxisExplanation, Decision, Explanation, LeafExplanation, entry_shown
 from ._fallback import ruled
 from ._infer import Silent, divided_axes, divided_over, full_spec, names_gone_by, own_sharding, same_mesh
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._shard import leaf_sharding
+from ._rule import array_shape
+from ._shard import leaf_sharding, settled
 from ._slips import one_slip
-from ._spec import MeshLike, checked_spec, given_mesh, is_manual, mesh_in_force
+from ._spec import MeshLike, checked_spec, given_mesh, is_manual, mesh_in_force, next_multiple
 
 
 def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Explanation:
@@ -78,7 +79,7 @@ def explained_as_they_lie(tree: Any, mesh: MeshLike | None = None) -> tuple[Expl
 def _arrays(tree: Any) -> list[tuple[Any, Leaf]]:
     """Returns the arrays among the leaves of a tree, each with what is known of it."""
     pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
-    return [(leaf, about) for leaf, about in pairs if is_array(leaf)]
+    return [(leaf, about) for leaf, about in pairs if array_shape(leaf) is not None]
 
 
 def _with_rules(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, mesh: MeshLike) -> list[tuple[Any, Leaf]]:
@@ -142,6 +143,7 @@ def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation
     try:
         names = names_gone_by(leaf, about, mapping, mesh)
         sharding = leaf_sharding(leaf, about._replace(mapping=silent), silent, mesh)
+        sharding = None if sharding is None else settled(leaf, sharding)
     except Exception as refused:  # whatever `shard` raises, a rule's own errors among them
         error = str(refused)
     kept = divided_over(leaf, mesh) if sharding is None and error is None else None
@@ -156,7 +158,7 @@ def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation
         axes = _ruled_axes(leaf, about.ruled, sharding, mapping.fallback, mesh)
     else:
         rule = mapping.fallback
-        why = "no names and no rule" if rule is None else f"no names, and the rule {rule!r} leaves it"
+        why = "no names and no rule" if rule is None else f"no names, and the rule `{type(rule).__name__}` leaves it"
         why = "its own sharding: nothing says otherwise" if kept else why
         axes = axes_of(leaf, about.names_of(leaf.shape), kept, "sharding" if kept else "no rule", why)
     total = array_bytes(leaf.dtype, leaf.shape)
@@ -216,7 +218,7 @@ def _asked_axis(
         whole = math.prod(mesh.shape[axis] for axis in left)
         over = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in left)
         decision = "uneven"
-        why = f"{why}, but {over} does not divide {size}; the next size that fits is {-(-size // whole) * whole}"
+        why = f"{why}, but {over} does not divide {size}; the next size that fits is {next_multiple(size, whole)}"
     elif parts == 1:
         decision, why = "size 1", f"{why}, which has size 1"
     return AxisExplanation(name, size, given, parts, decision, why)
@@ -224,7 +226,7 @@ def _asked_axis(
 
 def _ruled_axes(leaf: Any, answer: Any, sharding: NamedSharding, rule: Any, mesh: MeshLike) -> list[AxisExplanation]:
     """Explains the axes of a plain array that the fallback rule shards."""
-    asked, why = full_spec(answer.spec, len(leaf.shape)), answer.by or f"the rule {rule!r}"
+    asked, why = full_spec(answer.spec, len(leaf.shape)), answer.by or f"the rule `{type(rule).__name__}`"
     axes = axes_of(leaf, None, sharding, "rule", why)
     return [
         _asked_axis(None, axis.size, divided_axes(entry), axis.mesh_axes, "rule", why, mesh)

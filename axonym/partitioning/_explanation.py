@@ -125,15 +125,15 @@ class Explanation(Tabled):
     """
 
     leaves: tuple[LeafExplanation, ...]
-    mesh: Mapping[str, int]
-    mapping: Mapping[str, tuple[str, ...]] | None
+    mesh: Mapping[str, int] = field(hash=False)
+    mapping: Mapping[str, tuple[str, ...]] | None = field(hash=False)
     devices: int
     bytes: int
     bytes_per_device: int
     replicated_bytes: int
-    options: Mapping[str, str] = field(default_factory=dict)
-    unused_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unknown_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    unused_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    unknown_entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     unused_mesh_axes: tuple[str, ...] = ()
 
     @property
@@ -180,6 +180,14 @@ def _plain(entries: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     return {name: list(axes) for name, axes in sorted(entries.items())}
 
 
+def plain_spec(leaf: LeafExplanation) -> list[Any] | None:
+    """Returns a spec as lists of mesh axes, and `"unconstrained"` for an axis that is left to the compiler."""
+    if leaf.spec is None:
+        return None
+    free = [at < len(leaf.spec) and leaf.spec[at] is P.UNCONSTRAINED for at in range(len(leaf.axes))]
+    return ["unconstrained" if one else [*axis.mesh_axes] for one, axis in zip(free, leaf.axes, strict=True)]
+
+
 def plain_leaf(leaf: LeafExplanation) -> dict[str, Any]:
     """Returns what is said of an array as plain values."""
     axes = [
@@ -200,13 +208,22 @@ def plain_leaf(leaf: LeafExplanation) -> dict[str, Any]:
         "shape": list(leaf.shape),
         "kind": leaf.kind,
         "axes": axes,
-        "spec": None if leaf.spec is None else [axis["mesh_axes"] for axis in axes],
+        "spec": plain_spec(leaf),
         "bytes": leaf.bytes,
         "bytes_per_device": leaf.bytes_per_device,
         "replicated_bytes": leaf.replicated_bytes,
         "now": leaf.now,
         "error": leaf.error,
     }
+
+
+def mesh_in_words(mesh: Mapping[str, int], devices: int, several: bool = False) -> str:
+    """Returns a mesh and its devices in words; `several` if there is none because there are more than one."""
+    count = f"{devices} device{'s' if devices != 1 else ''}"
+    if not mesh:
+        return f"{'several meshes' if several else 'no mesh'}, {count}"
+    beside = " beside the Manual mesh axes" if devices != math.prod(mesh.values()) else ""
+    return f"mesh {listed(tuple(mesh), tuple(mesh.values()))}, {count}{beside}"
 
 
 def entry_shown(name: str, axes: tuple[str, ...]) -> str:
@@ -223,16 +240,13 @@ def _table(of: Explanation, limit: int | None) -> Table:
         title=_title(of),
         rows=[leaf_row(leaf) for leaf in shown],
         more=len(of.leaves) - len(shown),
-        total=Row(f"{count}, {of.share:.1%} on {where}", "", *_costs(of), []),
+        total=Row(f"{count}, {of.share:.1%} on {where}", "", *costs_shown(of), []),
         notes=list(_notes(of)),
     )
 
 
 def _title(of: Explanation) -> str:
-    devices = f"{of.devices} device{'s' if of.devices != 1 else ''}"
-    if of.mesh and of.devices != math.prod(of.mesh.values()):
-        devices += " beside the Manual mesh axes"
-    mesh = f"mesh {listed(tuple(of.mesh), tuple(of.mesh.values()))}, {devices}" if of.mesh else f"no mesh, {devices}"
+    mesh = mesh_in_words(of.mesh, of.devices)
     if of.mapping is None:
         return f"{mesh}; no mapping, so these are the arrays' own shardings"
     options = "".join(f", {key}={value}" for key, value in of.options.items())
@@ -241,7 +255,7 @@ def _title(of: Explanation) -> str:
 
 def leaf_row(leaf: LeafExplanation) -> Row:
     """Returns the rows of an array in a table."""
-    return Row(*_label(leaf), *_costs(leaf), [*map(_cells, leaf.axes)], leaf.error is not None)
+    return Row(*_label(leaf), *costs_shown(leaf), [*map(_cells, leaf.axes)], leaf.error is not None)
 
 
 def _label(leaf: LeafExplanation) -> tuple[str, str]:
@@ -250,7 +264,8 @@ def _label(leaf: LeafExplanation) -> tuple[str, str]:
     return leaf.path or "(the array itself)", f"{leaf.dtype}{kind}{now}"
 
 
-def _costs(of: LeafExplanation | Explanation) -> tuple[str, str, str]:
+def costs_shown(of: Any) -> tuple[str, str, str]:
+    """Returns the bytes of something as people read them: all, on each device, and in copies."""
     return human_bytes(of.bytes), human_bytes(of.bytes_per_device), human_bytes(of.replicated_bytes)
 
 

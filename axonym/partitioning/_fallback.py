@@ -1,8 +1,8 @@
 """What the fallback rules of mappings say of the plain arrays of a tree, asked once for each tree and mapping."""
 
-import contextlib
 import functools
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +13,17 @@ from jax.tree_util import keystr
 from ..named._axis import shown
 from ._leaves import ARRAYS, Leaf
 from ._mapping import AxisMapping
-from ._rule import Decision, ShardingRule, fallback_decisions, pathed, sees_shapes_alone
-from ._spec import MeshLike, checked_rule_spec
+from ._rule import (
+    Decision,
+    ShardingRule,
+    applied_with,
+    array_shape,
+    fallback_decisions,
+    pathed,
+    sees_shapes_alone,
+)
+from ._spec import MeshLike, levels_inside
+from ._spec_problems import checked_rule_spec
 
 
 _own_mapping = operator.itemgetter(Leaf._fields.index("mapping"))
@@ -38,7 +47,7 @@ def ruled(leaves: list[Any], described: list[Leaf], mapping: AxisMapping, mesh: 
     for at, about in enumerate(described):
         chosen, leaf = mapping if about.mapping is None else about.mapping, leaves[at]
         plain = about.names is None or (isinstance(leaf, ARRAYS) and about.names_of(leaf.shape) is None)
-        if plain and chosen.fallback is not None and isinstance(leaf, ARRAYS):
+        if plain and chosen.fallback is not None and isinstance(leaf, ARRAYS) and array_shape(leaf) is not None:
             groups.setdefault(chosen, []).append(at)
     found = [*described]
     for chosen, places in groups.items():
@@ -56,34 +65,22 @@ def _known(
     if not sees_shapes_alone(rule):
         return _with(described, _answers(rule, leaves, described, mesh))
     looks = tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
-    try:
-        return _known_of_shapes(mapping, looks, described, mesh)
-    except _RuleError as refused:
-        return _with(described, [refused.answer] * len(leaves))
+    known, warned = _known_of_shapes(mapping, looks, described, mesh)
+    for warning in warned:
+        warnings.warn(warning.message, warning.category, stacklevel=levels_inside())
+    return known
 
 
 @functools.lru_cache(maxsize=256)
 def _known_of_shapes(
     mapping: AxisMapping, looks: tuple[tuple[Any, Any], ...], described: tuple[Leaf, ...], mesh: MeshLike | None
-) -> Sequence[Leaf]:
-    """Returns the same for a rule that asks for nothing but paths, shapes and dtypes.
-
-    Raises:
-        _RuleError: If the rule raises an error, so that it is asked again.
-    """
+) -> tuple[Sequence[Leaf], Sequence[warnings.WarningMessage]]:
+    """Returns the same for a rule that asks for nothing but paths, shapes and dtypes, and what the rule warns of."""
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in looks]
-    answers = _answers(mapping.fallback, shapes, described, mesh)
-    if isinstance(answers[0].spec, Exception):
-        raise _RuleError(answers[0])
-    return _with(described, answers)
-
-
-class _RuleError(Exception):
-    """An error that a rule raises, as something that is not kept in a cache."""
-
-    def __init__(self, answer: Decision) -> None:
-        super().__init__(answer)
-        self.answer = answer
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        answers = _answers(mapping.fallback, shapes, described, mesh)
+    return _with(described, answers), tuple(warned)
 
 
 def _with(described: Sequence[Leaf], answers: Sequence[Decision]) -> Sequence[Leaf]:
@@ -92,7 +89,7 @@ def _with(described: Sequence[Leaf], answers: Sequence[Decision]) -> Sequence[Le
 
 def _answers(rule: Any, leaves: list[Any], described: Sequence[Leaf], mesh: MeshLike | None) -> list[Decision]:
     """Returns what a rule answers for some leaves: specs, None, or the error that it raises."""
-    with _in_force(mesh):
+    with applied_with(mesh):
         if not isinstance(rule, ShardingRule):
             return [_answer(rule, leaf) for leaf in leaves]
         try:
@@ -101,10 +98,10 @@ def _answers(rule: Any, leaves: list[Any], described: Sequence[Leaf], mesh: Mesh
         except ValueError as error:
             refused = ValueError(f"the fallback rule `{type(rule).__name__}`: {error}")
             refused.__cause__ = error
-            return [Decision(refused)] * len(leaves)
+            return [Decision(None, error=refused)] * len(leaves)
         except Exception as error:
             error.add_note(f"The fallback rule `{type(rule).__name__}` raises this.")
-            return [Decision(error)] * len(leaves)
+            return [Decision(None, error=error)] * len(leaves)
 
 
 def _answer(rule: Any, leaf: Any) -> Decision:
@@ -112,14 +109,7 @@ def _answer(rule: Any, leaf: Any) -> Decision:
     try:
         return Decision(rule.apply(leaf))
     except Exception as error:
-        return Decision(error)
-
-
-def _in_force(mesh: MeshLike | None) -> Any:
-    """Returns a context manager that puts the axes of a mesh in force, where others are or none."""
-    if mesh is None or mesh.abstract_mesh == jax.sharding.get_abstract_mesh():
-        return contextlib.nullcontext()
-    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+        return Decision(None, error=error)
 
 
 def checked_answer(answer: Decision, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None) -> P:
@@ -129,9 +119,9 @@ def checked_answer(answer: Decision, sizes: tuple[int, ...], mapping: AxisMappin
         TypeError: If the rule gives something else than a spec or None.
         ValueError: If the mesh cannot.
     """
-    spec, by, uneven = answer
-    if isinstance(spec, Exception):
-        raise spec
+    spec, by, uneven, _, error = answer
+    if error is not None:
+        raise error
     rule = type(mapping.fallback).__name__
     if not isinstance(spec, P):
         raise TypeError(f"A fallback rule gives a `PartitionSpec` or None; `{rule}` gives {shown(spec)}.")
@@ -144,6 +134,6 @@ def checked_answer(answer: Decision, sizes: tuple[int, ...], mapping: AxisMappin
 def located(error: ValueError, about: Leaf, mapping: AxisMapping) -> ValueError:
     """Returns an error about a leaf with where that is; one that a rule raises about a whole tree as it is."""
     where = keystr(about.path)
-    if about.ruled is not None and error is about.ruled.spec and isinstance(mapping.fallback, ShardingRule):
+    if about.ruled is not None and error is about.ruled.error and isinstance(mapping.fallback, ShardingRule):
         return error
     return ValueError(f"{where}: {error}" if where else str(error))

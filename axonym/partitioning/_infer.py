@@ -15,8 +15,8 @@ from ..named._axis import Names
 from ._fallback import checked_answer, located, ruled
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping
-from ._shard import leaf_sharding
-from ._spec import MeshLike, checked_spec, given_mesh, mesh_in_force, needed_mapping
+from ._shard import leaf_sharding, settled
+from ._spec import MeshLike, checked_spec, given_mesh, mesh_in_force, needed_mapping, tracing
 
 
 def pspec_for(tree: Any, mapping: ResourceMapping | None = None, preserve_existing_shardings: bool = True) -> Any:
@@ -97,7 +97,8 @@ def infer_resource_partitions(
         if kept is not None and kept.mesh == target:
             return kept
         spec = _spec(leaf, about, found, target) if kept is None else kept.spec
-        return NamedSharding(target, full_spec(spec, len(leaf.shape)))
+        sharding = NamedSharding(target, full_spec(spec, len(leaf.shape)))
+        return sharding if tracing() else settled(leaf, sharding)
 
     return _each(tree, decided, found, target)
 

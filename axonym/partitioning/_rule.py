@@ -1,7 +1,10 @@
 """What a sharding rule is, and the leaves of a tree as rules see them: named arrays whole, each leaf with its path."""
 
+import contextlib
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -13,13 +16,12 @@ from ..named._ambient import entry_axes
 from ..named._array import NamedArray
 from ..named._axis import listed, near_miss, shown
 from ._mapping import Uneven
-from ._spec import MeshLike, checked_rule_spec, mesh_in_force
+from ._spec import MeshLike, mesh_in_force
+from ._spec_problems import checked_rule_spec
 
 
 Pairs: TypeAlias = list[tuple[tuple[Any, ...], Any]]
 """Leaves of a tree, each with its path."""
-
-_OURS = f"{__name__.removesuffix('._rule')}._rules."
 
 
 class ShardingRule(ABC):
@@ -65,6 +67,14 @@ class ShardingRule(ABC):
         specs = self.apply(pytree)
         return jax.tree.map(lambda spec: None if is_spec(spec) and is_empty(spec) else spec, specs, is_leaf=is_spec)
 
+    def _reasons(self, pytree: Any) -> list[str] | None:
+        """Returns for each leaf what part of the rule decides, such as "the role 'column'"; None: the rule as such."""
+        return None
+
+    def _decide_beside(self, pytree: Any, decided: list[P | None]) -> Any:
+        """Returns the same where others have decided before: `decided` has their spec, or None, for each leaf."""
+        return self.decide(pytree)
+
 
 def is_spec(x: Any) -> bool:
     """Tells whether a node of a tree of specs stands for an array: a spec, or None."""
@@ -84,13 +94,20 @@ def is_named(x: Any) -> bool:
 def array_shape(leaf: Any) -> tuple[int, ...] | None:
     """Returns the sizes of an array of any kind, named ones and shapes without data included; None for other leaves.
 
-    NumPy arrays of what JAX does not hold, as text, are no arrays here.
+    NumPy arrays of what JAX does not hold, as text, are no arrays here: neither for rules nor in what is said of them.
     """
     leaf = leaf.array if type(leaf) is NamedArray else leaf
-    if isinstance(leaf, np.ndarray | np.generic) and (leaf.dtype.kind in "OUSMm" or leaf.dtype == jax.dtypes.float0):
+    if isinstance(leaf, np.ndarray | np.generic) and not _held_by_jax(leaf.dtype):
         return None
     shape = getattr(leaf, "shape", None)
     return tuple(shape) if isinstance(shape, tuple) and hasattr(leaf, "dtype") else None
+
+
+@functools.lru_cache(maxsize=256)
+def _held_by_jax(dtype: Any) -> bool:
+    """Tells whether JAX has arrays of a NumPy dtype: of numbers, those of `ml_dtypes` too."""
+    numbers = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    return numbers or (dtype.kind == "V" and not issubclass(dtype.type, np.void))
 
 
 def usable_axes(mesh: MeshLike, names: Iterable[str] | None = None) -> tuple[tuple[str, int], ...]:
@@ -139,6 +156,43 @@ def axis_names_given(names: Any, what: str) -> tuple[str, ...]:
     if len(set(given)) != len(given):
         raise ValueError(f"`{what}` is {tuple(given)}, which names a mesh axis twice")
     return tuple(given)
+
+
+_applied: ContextVar[MeshLike | None] = ContextVar("_applied", default=None)
+
+
+@contextlib.contextmanager
+def applied_with(mesh: MeshLike | None) -> Iterator[None]:
+    """Says which mesh rules are applied with, whatever mesh is in force; that is put in force too if JAX allows it.
+
+    The rules of this library ask for it with `rule_mesh`; rules of users look at what is in force.
+    """
+    token = _applied.set(mesh)
+    try:
+        with _in_force(mesh):
+            yield
+    finally:
+        _applied.reset(token)
+
+
+def _in_force(mesh: MeshLike | None) -> Any:
+    """Returns a context manager that puts the axes of a mesh in force, unless a mesh of another size is."""
+    if mesh is None or mesh.abstract_mesh == jax.sharding.get_abstract_mesh():
+        return contextlib.nullcontext()
+    here = jax.sharding.get_abstract_mesh()
+    possible = here.empty or here.size == mesh.size
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh) if possible else contextlib.nullcontext()
+
+
+def rule_mesh() -> MeshLike | None:
+    """Returns the mesh that a rule is applied with, or else the one in force; None if there is neither."""
+    mesh = _applied.get()
+    return mesh_in_force() if mesh is None else mesh
+
+
+def applied_mesh() -> MeshLike | None:
+    """Returns the mesh that a rule is applied with by someone who goes by its specs, None if nobody says."""
+    return _applied.get()
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -207,13 +261,15 @@ def answers(rule: Any, pytree: Any, answer: Any) -> list[Any]:
 class Decision(NamedTuple):
     """What a rule decides for a leaf: the spec, None for nothing, or where the rule is a fallback anything it gives.
 
-    That may be an error, which is to be raised. With it goes what part of the rule decided, in words if it was a part,
-    and what happens to uneven axes.
+    With it goes what part of the rule decided, in words if it was a part, what happens to uneven axes, the mesh of the
+    rule, None for the one in force, and the error that the rule raises in place of a spec.
     """
 
     spec: Any
     by: str = ""
     uneven: Uneven = "error"
+    mesh: MeshLike | None = None
+    error: Exception | None = None
 
 
 class DecidingRule(ShardingRule):
@@ -226,15 +282,19 @@ class DecidingRule(ShardingRule):
     def check(self, pairs: Pairs, found: list[Decision]) -> None:
         """Checks that these decisions will do for a whole tree, of which no other rule has a say."""
 
+    def check_needed(self, pairs: Pairs) -> None:
+        """Checks that a whole tree needs all that the rule says; a fallback sees many trees and is not asked this."""
+
     def apply(self, pytree: Any) -> Any:
         """Returns the tree with a `PartitionSpec` in place of each leaf, `P()` where the rule says nothing.
 
         Raises:
-            ValueError: If a spec has more entries than its array has axes, or if a mesh is in force that lacks one of
-                its mesh axes or does not divide a size by them. The message names the leaf.
+            ValueError: If a spec has more entries than its array has axes, or if the mesh of the rule, or else the one
+                in force, lacks one of its mesh axes or does not divide a size by them. The message names the leaf.
         """
         pairs, treedef = rule_leaves(pytree)
-        mesh, found = mesh_in_force(), self.decisions(pairs, pytree)
+        self.check_needed(pairs)
+        mesh, found = rule_mesh(), self.decisions(pairs, pytree)
         self.check(pairs, found)
         return treedef.unflatten(_checked(*one, mesh) for one in zip(found, pairs, strict=True))
 
@@ -257,7 +317,7 @@ def _checked(decision: Decision, pair: tuple[tuple[Any, ...], Any], mesh: MeshLi
     if spec is None or shape is None:
         return P()
     try:
-        return checked_rule_spec(spec, shape, decision.uneven, mesh)
+        return checked_rule_spec(spec, shape, decision.uneven, mesh if decision.mesh is None else decision.mesh)
     except ValueError as error:
         where = f"{keystr(pair[0])}: " if pair[0] else ""
         raise ValueError(f"{where}{decision.by} gives {spec} for shape {shape}: {error}") from None
@@ -266,7 +326,8 @@ def _checked(decision: Decision, pair: tuple[tuple[Any, ...], Any], mesh: MeshLi
 def fallback_decisions(rule: ShardingRule, pytree: Any) -> list[Decision]:
     """Returns what a rule answers for each leaf of a tree if it is the fallback of a mapping, which checks specs."""
     if not isinstance(rule, DecidingRule) or is_changed(rule):
-        return [Decision(answer) for answer in answers(rule, pytree, rule.apply(pytree))]
+        found = answers(rule, pytree, rule.apply(pytree))
+        return [Decision(*one) for one in zip(found, reasons_of(rule, pytree, len(found)), strict=True)]
     pairs, _ = rule_leaves(pytree)
     found = rule.decisions(pairs, pytree)
     rule.check(pairs, found)
@@ -274,6 +335,46 @@ def fallback_decisions(rule: ShardingRule, pytree: Any) -> list[Decision]:
     return [nothing if decision.spec is None else decision for decision in found]
 
 
+def explained_decisions(rule: ShardingRule, pytree: Any, mesh: MeshLike) -> list[Decision]:
+    """Returns what a rule answers for each leaf of a tree on a mesh and by what, for whoever checks the specs then.
+
+    Raises:
+        ValueError: If the rule does, or gives a tree of another structure.
+    """
+    with applied_with(mesh):
+        found = fallback_decisions(rule, pytree)
+    shapes = [array_shape(leaf) for _, leaf in rule_leaves(pytree)[0]]
+    whole = [_left_whole(*one, mesh) for one in zip(found, shapes, strict=True)]
+    return [one._replace(by=one.by or f"the rule `{type(rule).__name__}`") for one in whole]
+
+
+def _left_whole(decision: Decision, shape: tuple[int, ...] | None, mesh: MeshLike) -> Decision:
+    """Returns a decision whose spec leaves uneven axes whole, if the rule says so."""
+    if decision.uneven == "error" or shape is None or not isinstance(decision.spec, P):
+        return decision
+    try:
+        return decision._replace(spec=checked_rule_spec(decision.spec, shape, decision.uneven, mesh))
+    except ValueError:  # what else is wrong is for the one who checks
+        return decision
+
+
+def reasons_of(rule: ShardingRule, pytree: Any, leaves: int) -> list[str]:
+    """Returns for each leaf of a tree what part of a rule decides, in words; nothing where it is the rule as such."""
+    told = None
+    if issubclass(_owner(rule, "_reasons"), _owner(rule, "apply")):  # not for a subclass that decides in another way
+        told = rule._reasons(pytree)
+    return [""] * leaves if told is None else [f"`{type(rule).__name__}`: {one}" if one else "" for one in told]
+
+
+def _owner(rule: Any, name: str) -> type:
+    """Returns the class that an attribute of a rule is from."""
+    return next(cls for cls in type(rule).__mro__ if name in vars(cls))
+
+
 def sees_shapes_alone(rule: Any) -> bool:
-    """Tells whether a rule decides by paths, shapes, dtypes and mesh alone, as all rules of this library do."""
-    return type(rule).__module__.startswith(_OURS) and all(map(sees_shapes_alone, getattr(rule, "rules", ())))
+    """Tells whether a rule decides by paths, shapes, dtypes and mesh alone, as all rules of this library do.
+
+    The class itself has to say so, not one that it inherits from: what a subclass changes is not known.
+    """
+    alone = vars(type(rule)).get("_sees_shapes_alone", False)
+    return alone and all(map(sees_shapes_alone, getattr(rule, "rules", ())))

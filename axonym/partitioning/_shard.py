@@ -194,17 +194,37 @@ def put(leaves: list[Any], shardings: Iterable[NamedSharding | None], mesh: Mesh
             continue
         leaf = leaves[at]
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            changed[at] = leaf.update(sharding=sharding)
+            changed[at] = leaf.update(sharding=settled(leaf, sharding))
         elif inside:
             changed[at] = constrained(leaf, sharding)
         elif getattr(leaf, "sharding", None) is not sharding and not _in_place(leaf, sharding):
-            moves[at] = sharding
+            moves[at] = settled(leaf, sharding)
     if moves:
         if not isinstance(mesh, Mesh):
             raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
         moved = jax.device_put([leaves[at] for at in moves], list(moves.values()))
         changed.update(zip(moves, moved, strict=True))
     return [changed.get(at, leaf) for at, leaf in enumerate(leaves)] if changed else leaves
+
+
+def settled(leaf: Any, sharding: NamedSharding) -> NamedSharding:
+    """Returns a sharding as arrays have it: axes that are left to the compiler stay as they are, or else whole."""
+    return _settled(sharding, getattr(leaf, "sharding", None))
+
+
+@functools.lru_cache(maxsize=8192)
+def _settled(sharding: NamedSharding, own: Any) -> NamedSharding:
+    mesh, spec = sharding.mesh, sharding.spec
+    if not any(entry is P.UNCONSTRAINED for entry in spec):
+        return sharding
+    kept = [*own.spec] if isinstance(own, NamedSharding) and own.mesh.shape == mesh.shape else []
+    taken = {axis for entry in spec if entry is not P.UNCONSTRAINED for axis in entry_axes(entry)}
+    entries = [*spec]
+    for at, entry in enumerate(spec):
+        if entry is P.UNCONSTRAINED:
+            had = kept[at] if at < len(kept) and kept[at] is not P.UNCONSTRAINED else None
+            entries[at] = spec_entry(tuple(axis for axis in entry_axes(had) if axis not in taken))
+    return NamedSharding(mesh, P(*entries))
 
 
 def _in_place(leaf: Any, sharding: NamedSharding) -> bool:
@@ -217,7 +237,7 @@ def _equivalent(one: jax.sharding.Sharding, other: NamedSharding, ndim: int) -> 
     """Tells whether two shardings put the same parts on the same devices and, on Explicit meshes, are one type."""
     mesh = getattr(one, "mesh", None)
     typed = [axis for each in (mesh, other.mesh) if each is not None for axis in each.axis_types]
-    return (mesh == other.mesh or AxisType.Explicit not in typed) and one.is_equivalent_to(other, ndim)
+    return (mesh == other.mesh or AxisType.Explicit not in typed) and one.is_equivalent_to(_settled(other, one), ndim)
 
 
 def constrained(array: Any, sharding: NamedSharding) -> Any:
@@ -282,7 +302,7 @@ def _declared(about: Leaf) -> str:
 
 def _by_rule(answer: Any, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:
     """Returns where the fallback rule puts a plain array, from what it answers; see `checked_answer`."""
-    if answer is None or answer.spec is None:
+    if answer is None or (answer.spec is None and answer.error is None):
         return None
     if isinstance(answer.spec, P):
         return _rule_sharding(answer, sizes, mapping, mesh)

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
-from ..named._ambient import entry_axes
 from ..named._axis import (
     Axis,
     AxisSelection,
@@ -25,7 +24,7 @@ from ..named._axis import (
     near_miss,
     selected,
 )
-from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, normalised
+from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, normalised
 from ._slips import one_slip
 
 
@@ -125,25 +124,6 @@ def checked_sharding(
     return NamedSharding(mesh, checked_spec(names, sizes, mapping, mesh))
 
 
-def checked_rule_spec(spec: P, shape: tuple[int | None, ...], uneven: Uneven, mesh: MeshLike | None) -> P:
-    """Returns the spec that a rule gives for a plain array, checked like that of an array with names.
-
-    In errors the numbers of the axes stand for names. Without a mesh only what needs none is checked.
-
-    Raises:
-        ValueError: If a mesh axis is unknown or would divide two axes, or a size is not divisible.
-    """
-    if len(spec) > len(shape):
-        raise ValueError(f"it has {len(spec)} entries, the array has {len(shape)} axes")
-    names = tuple(map(str, range(len(shape))))
-    fixed = [None if entry is P.UNCONSTRAINED else entry for entry in spec]
-    mapping = AxisMapping(dict(zip(names, fixed, strict=False)), uneven=uneven)
-    checked = checked_spec(names, shape, mapping, mesh)
-    if all(entry_axes(one) == entry_axes(other) for one, other in zip(fixed, checked, strict=False)):
-        return spec
-    return P(*(P.UNCONSTRAINED if one is P.UNCONSTRAINED else other for one, other in zip(spec, checked, strict=False)))
-
-
 def spec_entry(axes: tuple[str, ...]) -> Any:
     """Returns the entry of a spec for an axis divided over these mesh axes."""
     return None if not axes else axes[0] if len(axes) == 1 else axes
@@ -187,12 +167,13 @@ def _uneven(name: str, axes: tuple[str, ...], mesh: MeshLike, array: tuple[Names
     product = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
     return ValueError(
         f"axis {name!r} has size {size}, which mesh axis {product} does not divide; the next size that fits is "
-        f"{_rounded(size or 0, math.prod(mesh.shape[axis] for axis in axes))} (`round_axis_for_partitioning`), or "
+        f"{next_multiple(size or 0, math.prod(mesh.shape[axis] for axis in axes))} (`round_axis_for_partitioning`), or "
         f"leave the axis whole with `uneven='replicate'`{_array_shown(array)}"
     )
 
 
-def _rounded(size: int, parts: int) -> int:
+def next_multiple(size: int, parts: int) -> int:
+    """Returns the next size that can be divided into so many parts."""
     return -(-size // parts) * parts
 
 
@@ -365,4 +346,4 @@ def round_axis_for_partitioning(
         Axis(name='vocab', size=12)
     """
     parts = physical_axis_size(axis, mapping, mesh)
-    return axis if parts is None or axis.size % parts == 0 else axis.resize(_rounded(axis.size, parts))
+    return axis if parts is None or axis.size % parts == 0 else axis.resize(next_multiple(axis.size, parts))

@@ -4,7 +4,7 @@ import html
 import json
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -28,6 +28,12 @@ _STYLE = (
     ".axonym-explanation .bad{border-left:3px solid #e5484d;padding-left:8px}"
     ".axonym-explanation p{margin:6px 0}</style>"
 )
+
+
+def some_problems(problems: Sequence[str], where: str, most: int = 20) -> list[str]:
+    """Returns the first problems, and how many more there are and where all of them are found."""
+    more = len(problems) - most
+    return [*problems] if more <= 0 else [*problems[:most], f"and {more} more; {where} has all"]
 
 
 class Row(NamedTuple):

@@ -9,7 +9,7 @@ from benchmarks import blocks
 
 SIZES = {
     "Llama": blocks.Sizes(embed=128, mlp=448, heads=8, kv_heads=4, vocab=1024, layers=1, batch=8, length=32),
-    "GPT-2": blocks.Sizes(embed=96, mlp=384, heads=4, kv_heads=4, vocab=1025, layers=1, batch=8, length=32),
+    "GPT-2": blocks.Sizes(embed=96, mlp=384, heads=4, kv_heads=4, vocab=2049, layers=1, batch=8, length=32),
 }
 COMPARED = ("by hand", "RoleShardingRule")
 
@@ -39,7 +39,7 @@ def test_specs_that_jax_refuses_are_counted_and_left_out():
     model = blocks.MODELS["GPT-2"]
     shapes = model.parameters(sizes)
     specs = blocks.by_hand(model, shapes)
-    specs["wte"]["weight"] = P("fsdp", "tp")  # 1025 is odd
+    specs["wte"]["weight"] = P("fsdp", "tp")  # 2049 is odd
     kept, refused = blocks.accepted(shapes, specs, blocks.full_mesh(2, 4))
     assert refused == 1
     assert kept["wte"]["weight"] == P()

@@ -100,14 +100,14 @@ def test_declared_axes_go_by_their_names_and_others_by_no_rule():
     assert (table.bytes_per_device, table.replicated_bytes) == (24, 7 * 24)
 
 
-def test_a_rule_is_named_by_its_repr():
+def test_a_rule_is_shown_once_and_named_by_its_class_beside_each_axis():
     mapping = nym.AxisMapping(fallback=Last())
     found = nym.explain([np.ones((2, 8)), np.ones(8)], mapping, ABSTRACT)
     matrix, vector = found.leaves
     assert decisions(matrix) == [("rule", (), 1), ("rule", ("data",), 4)]
-    assert matrix.axes[1].why == "the rule Last(axis='data')"
+    assert matrix.axes[1].why == "the rule `Last`"
     assert decisions(vector) == [("no rule", (), 1)]
-    assert vector.axes[0].why == "no names, and the rule Last(axis='data') leaves it"
+    assert vector.axes[0].why == "no names, and the rule `Last` leaves it"
     assert found.options == {"fallback": "Last(axis='data')"}
 
 
@@ -117,7 +117,7 @@ def test_an_uneven_axis_of_a_rule_is_left_whole_or_refused_as_asked():
     assert decisions(leaf) == [("rule", (), 1), ("uneven", (), 1)]
     assert leaf.axes[1].why.endswith("but 'data' of size 4 does not divide 6; the next size that fits is 8")
     assert (
-        "gives P(None, 'data') for shape (2, 6): axis '1' has size 6"
+        "gives P(None, 'data') for shape (2, 6): dimension 1 has size 6"
         in only(array, nym.AxisMapping(fallback=Last())).error
     )
 

@@ -232,9 +232,9 @@ def test_an_explanation_says_what_decided(mesh):
     tree = {"attn": {"weight": jnp.ones((8, 4))}, "other": jnp.ones(8)}
     attn, other = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
     assert [axis.why for axis in attn.axes] == ["the pattern 'attn/weight$' of a `PathShardingRule`"] * 2
-    assert [axis.why for axis in other.axes] == ["the rule Rows(axis='data')"]
+    assert [axis.why for axis in other.axes] == ["the rule `Rows`"]
     (alone,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=Rows())).leaves
-    assert (alone.axes[0].decision, alone.axes[0].why) == ("rule", "the rule Rows(axis='data')")
+    assert (alone.axes[0].decision, alone.axes[0].why) == ("rule", "the rule `Rows`")
     (nothing,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=PATHS)).leaves
     assert (nothing.spec, nothing.axes[0].why) == (P(None), "the rule `PathShardingRule` says nothing of it")
 
@@ -244,7 +244,8 @@ def test_without_a_mesh_specs_are_what_the_rule_says():
         {"w": jnp.ones((8, 4))}, nym.AxisMapping({}, fallback=nym.PathShardingRule([("w", P("x"))]))
     ) == {"w": P("x", None)}
     with pytest.raises(
-        ValueError, match=re.escape("['w']: the fallback rule `Given` gives P('x', 'y') for shape (8,): it has 2")
+        ValueError,
+        match=re.escape("['w']: the fallback rule `Given` gives P('x', 'y') for shape (8,): P('x', 'y') has 2"),
     ):
         nym.pspec_for({"w": jnp.ones(8)}, nym.AxisMapping({}, fallback=Given(P("x", "y"))))
 
@@ -274,7 +275,7 @@ def test_the_error_of_a_rule_names_the_rule(mesh, call):
 
 @pytest.mark.parametrize("call", CALLS, ids=["shard", "pspec_for", "infer", "jit"])
 def test_an_error_about_one_array_names_that(mesh, call):
-    text = "['b']: the pattern 'b' of a `PathShardingRule` gives P('data',) for shape (6,): axis '0' has size 6"
+    text = "['b']: the pattern 'b' of a `PathShardingRule` gives P('data',) for shape (6,): dimension 0 has size 6"
     with nym.axis_mapping({}, fallback=nym.PathShardingRule([("b", P("data"))])):
         for _ in range(2):
             with pytest.raises(ValueError, match=re.escape(text)):
@@ -329,3 +330,122 @@ def test_inside_shard_map_manual_mesh_axes_are_left_out(mesh):
     x = jax.device_put(jnp.ones((16, 2)), NamedSharding(mesh, P("data")))
     jax.jit(jax.shard_map(inner, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}))(x)
     assert seen == [{"a": P("model", None)}]
+
+
+LARGE = AbstractMesh((16, 16), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.mark.parametrize("own", [None, LARGE], ids=["of-the-call", "own"])
+def test_a_rule_is_applied_with_the_mesh_given_where_one_of_another_size_is_in_force(mesh, own):
+    tree = {"w": jax.ShapeDtypeStruct((256, 256), "float32")}
+    for rule in (nym.AutoShardingRule(own), nym.CompositeShardingRule(nym.RoleShardingRule(own))):
+        found = nym.shard(tree, nym.AxisMapping({}, fallback=rule), LARGE)
+        assert found["w"].sharding == NamedSharding(LARGE, P("data", "model"))
+
+
+def test_a_rule_by_path_is_checked_against_the_mesh_given_where_another_is_in_force(mesh):
+    rule = nym.PathShardingRule({"w": P("data", "model")}, uneven="replicate")
+    tree = {"w": jax.ShapeDtypeStruct((256, 8), "float32")}
+    assert nym.shard(tree, nym.AxisMapping({}, fallback=rule), LARGE)["w"].sharding.spec == P("data", None)
+
+
+@pytest.mark.parametrize("sizes", [(8,), (2, 4)], ids=["other-axes", "other-sizes"])
+@pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "in-a-composite"])
+def test_a_rule_made_for_another_mesh_is_an_error_that_names_both(mesh, sizes, wrapped):
+    names = ("data", "model")[: len(sizes)]
+    rule = nym.AutoShardingRule(nym.create_mesh(sizes, names))
+    rule = nym.CompositeShardingRule(rule) if wrapped else rule
+    shown = ", ".join(f"{name}: {size}" for name, size in zip(names, sizes, strict=True))
+    text = f"the rule `AutoShardingRule` was made for mesh ({shown}), the mesh here is (data: 4, model: 2); leave out"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        nym.shard({"w": jnp.ones((8, 8))}, nym.AxisMapping({}, fallback=rule))
+
+
+def test_what_jax_holds_no_arrays_of_is_left_alone(mesh):
+    others = {
+        "text": np.array(["a", "b"]),
+        "objects": np.array([None] * 8),
+        "dates": np.array(["2020"] * 8, "M8[D]"),
+        "records": np.zeros(8, [("a", "f4")]),
+        "no gradient": np.zeros(8, jax.dtypes.float0),
+        "one text": np.str_("a"),
+        "long": np.ones(8, np.longdouble),
+    }
+    arrays = {
+        "w": jnp.ones(8),
+        "half": np.ones(8, jnp.bfloat16),
+        "int4": np.ones(8, jnp.int4),
+        "flags": np.ones(8, bool),
+    }
+    mapping = nym.AxisMapping({}, fallback=nym.AutoShardingRule())
+    found = nym.shard(arrays | others, mapping)
+    assert all(found[key] is other for key, other in others.items())
+    assert all(found[key].sharding.spec == P(("data", "model")) for key in arrays)
+    assert [leaf.path for leaf in nym.explain(arrays | others, mapping).leaves] == [
+        leaf.path for leaf in nym.explain(arrays, mapping).leaves
+    ]
+    assert nym.MeshPartitionHelper(mesh).analyze_pytree(arrays | others) == {(8,): [("data", "model")]}
+
+
+def test_a_rule_warns_each_time(mesh):
+    mapping = nym.AxisMapping({}, fallback=nym.MemoryConstrainedShardingRule(1, on_excess="warn"))
+    for _ in range(3):
+        with pytest.warns(RuntimeWarning, match="divided as far as the mesh can") as caught:
+            nym.shard(np.ones((8, 4), np.float32), mapping)
+        assert [one.filename for one in caught] == [__file__]
+
+
+def test_what_is_left_to_the_compiler_stays_as_it_is_outside_compiled_functions(auto_mesh):
+    spec = P(P.UNCONSTRAINED, "data")
+    mapping = nym.AxisMapping({}, fallback=nym.PathShardingRule({"w": spec}))
+    whole = {"w": jnp.ones((8, 8))}
+    divided = {"w": jax.device_put(whole["w"], NamedSharding(auto_mesh, P(("model", "data"), None)))}
+    with jax.set_mesh(auto_mesh):
+        for tree, wanted in ((whole, P(None, "data")), (divided, P("model", "data"))):
+            assert nym.shard(tree, mapping)["w"].sharding.spec == wanted
+            assert nym.explain(tree, mapping).leaves[0].spec == wanted
+            assert nym.infer_resource_partitions(tree, mapping, False)["w"].spec == wanted
+            assert nym.MeshPartitionHelper(auto_mesh).shard_array(tree["w"], spec).sharding.spec == wanted
+        placed = nym.shard(whole, mapping)
+        assert nym.shard(placed, mapping)["w"] is placed["w"]
+        assert nym.shard(jax.eval_shape(lambda: whole), mapping)["w"].sharding.shard_shape((8, 8)) == (8, 2)
+
+
+class Unlike(nym.AutoShardingRule):
+    """Decides by something else than its base: the values."""
+
+    def apply(self, pytree):
+        return jax.tree.map(lambda x: P("data") if np.asarray(x)[0] else P(), pytree)
+
+
+def test_a_subclass_of_a_rule_of_this_library_is_asked_each_time_and_sees_the_arrays(mesh):
+    mapping = nym.AxisMapping({}, fallback=Unlike())
+    found = nym.shard([np.ones(8), np.zeros(8)], mapping), nym.shard([np.zeros(8), np.ones(8)], mapping)
+    assert [[x.sharding.spec for x in one] for one in found] == [[P("data"), P()], [P(), P("data")]]
+
+
+class Reasoned(nym.ShardingRule):
+    """Says why."""
+
+    def apply(self, pytree):
+        return jax.tree.map(lambda _: P("data"), pytree)
+
+    def _reasons(self, pytree):
+        return ["the first" if at == 0 else "" for at, _ in enumerate(jax.tree.leaves(pytree))]
+
+
+class Otherwise(Reasoned):
+    """Decides in another way, so that the reasons are not its own."""
+
+    def apply(self, pytree):
+        return jax.tree.map(lambda _: P("model"), pytree)
+
+
+def test_a_rule_may_say_which_part_of_it_decides(mesh):
+    def why(rule):
+        leaves = nym.explain([jnp.ones(8), jnp.ones(8)], nym.AxisMapping({}, fallback=rule)).leaves
+        return [leaf.axes[0].why for leaf in leaves]
+
+    assert why(Reasoned()) == ["`Reasoned`: the first", "the rule `Reasoned`"]
+    assert why(nym.CompositeShardingRule(Reasoned())) == ["`Reasoned`: the first", "the rule `Reasoned`"]
+    assert why(Otherwise()) == ["the rule `Otherwise`"] * 2

@@ -107,7 +107,10 @@ def test_a_rule_stands_for_the_specs_that_it_gives(mesh):
     tree, rule = {"weight": shape(8, 4)}, nym.AutoShardingRule()
     specs = nym.AutoShardingRule(mesh).apply(tree)
     for analyzer in (nym.ShardingAnalyzer(), nym.ShardingAnalyzer(mesh), nym.ShardingAnalyzer(mesh.abstract_mesh)):
-        assert analyzer.sharding_report(tree, rule).leaves == analyzer.sharding_report(tree, specs).leaves
+        by_rule, by_specs = analyzer.sharding_report(tree, rule), analyzer.sharding_report(tree, specs)
+        assert [leaf.spec for leaf in by_rule.leaves] == [leaf.spec for leaf in by_specs.leaves]
+        assert by_rule.bytes_per_device == by_specs.bytes_per_device
+        assert (by_rule.rule, by_specs.rule) == ("AutoShardingRule", None)
         assert analyzer.estimate_memory_usage(tree, rule) == {"total_size": 128, "size_per_device": 16}
     with jax.set_mesh(None):
         assert nym.ShardingAnalyzer(mesh).validate_partition_specs(tree, rule) == []
@@ -201,3 +204,8 @@ def test_manual_mesh_axes_divide_nothing(auto_mesh):
 def test_the_depth_of_groups_is_not_negative(auto_mesh):
     with pytest.raises(ValueError, match=r"`depth` is the number of keys that the groups go by; it was -1\."):
         nym.ShardingAnalyzer(auto_mesh).sharding_report({}, depth=-1)
+
+
+def test_a_mapping_is_no_tree_of_specs(auto_mesh):
+    with pytest.raises(TypeError, match=r"`axonym.explain\(tree, mapping, mesh\)` says what it does"):
+        nym.ShardingAnalyzer(auto_mesh).sharding_report(shape(8), nym.AxisMapping({"embed": "data"}))

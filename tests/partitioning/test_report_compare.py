@@ -1,6 +1,7 @@
 """`ShardingAnalyzer.compare`: what moved, came and went between two reports."""
 
 import json
+import re
 from typing import Any
 
 import jax
@@ -90,7 +91,7 @@ def test_a_comparison_is_printed_as_a_table():
 
 
 EXPECTED = """\
-mesh (data: 4, model: 2, one: 1), 8 devices
+mesh (data: 4, model: 2, one: 1), 8 devices; both by the specs given
 
 array                                         bytes    per device          copies
   axis  size  mesh axes  why
@@ -128,6 +129,8 @@ def test_a_comparison_becomes_plain_values():
         "spec": [["data"], []],
         "bytes": 128,
         "bytes_per_device": 32,
+        "replicated_bytes": 128,
+        "place": None,
     }
     assert plain["bytes_per_device"] == {"before": 32, "after": 132}
     assert list(plain["added"]) == ["['b']"]
@@ -138,3 +141,33 @@ def test_only_reports_are_compared():
     report = reported({}, P())
     with pytest.raises(TypeError, match=r"`compare` takes two `ShardingReport`s, not \{\}\."):
         nym.ShardingAnalyzer.compare(report, {})
+
+
+def test_the_head_says_what_the_reports_go_by_and_rows_what_became_whole():
+    tree = shape(8, 4)
+    found = compare(reported(tree, P("data")), reported(tree, nym.PathShardingRule({"": P()})))
+    assert "; from the specs given to `PathShardingRule`\n" in str(found)
+    assert "float32; now whole" in str(found)
+
+
+def test_axes_that_are_left_to_the_compiler_are_told_in_plain_values():
+    found = compare(reported(shape(8, 4), P("data")), reported(shape(8, 4), P(P.UNCONSTRAINED)))
+    assert found.to_dict()["moved"][""]["after"]["spec"] == ["unconstrained", []]
+
+
+def test_an_array_that_is_the_whole_tree_has_a_name_where_it_goes():
+    assert "Removed: (the array itself) 8 B on each device" in str(
+        compare(reported(shape(8), P("data")), reported({}, P()))
+    )
+
+
+def test_an_array_of_which_no_axis_changed_says_what_did():
+    tree = {"a": shape(8, 4)}
+    found = compare(reported(tree, P("data")), reported({"a": shape(8, 4, dtype="int32")}, P("data")))
+    assert re.search(r"- +float32 -> int32\n", str(found))
+
+
+def test_reports_and_comparisons_can_be_hashed():
+    one, other = reported(shape(8), P()), reported(shape(8), P())
+    assert hash(one) == hash(other)
+    assert hash(compare(one, other)) == hash(compare(one, other))

@@ -196,6 +196,64 @@ def test_arrays_bring_their_own_mesh(path, auto_mesh):
     nym.assert_sharding_lock(tree, path)
 
 
+def on_mesh(mesh, spec) -> jax.Array:
+    return jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, spec))
+
+
+def elsewhere(auto_mesh) -> dict[str, Any]:
+    """Arrays that are not on the mesh, by what is said of them."""
+    turned = jax.make_mesh((2, 4), auto_mesh.axis_names, axis_types=auto_mesh.axis_types)
+    return {
+        "on the host": np.ones((8, 8), np.float32),
+        "on one device": jnp.ones((8, 8)),
+        "on no device": jax.ShapeDtypeStruct((8, 8), "float32"),
+        "P(None, None) on mesh (data: 2, model: 4)": on_mesh(turned, P()),
+        "P('model', None) on mesh (data: 2, model: 4)": on_mesh(turned, P("model")),
+    }
+
+
+def test_arrays_that_are_not_on_the_mesh_are_told_from_those_that_are(path, auto_mesh):
+    whole, analyzer = {"w": on_mesh(auto_mesh, P())}, nym.ShardingAnalyzer(auto_mesh)
+    analyzer.sharding_report(whole).save_lock(path)
+    others = elsewhere(auto_mesh)
+    for said, array in others.items():
+        line = f"moved    ['w'] (8, 8): P(None, None) -> {said}"
+        with pytest.raises(AssertionError, match=escape(line)):
+            nym.assert_sharding_lock({"w": array}, path, mesh=auto_mesh)
+    for array in others.values():
+        analyzer.sharding_report({"w": array}).save_lock(path)
+        nym.assert_sharding_lock({"w": array}, path, mesh=auto_mesh)
+
+
+def test_arrays_on_two_meshes_are_locked_by_their_own(path, auto_mesh):
+    half = jax.make_mesh((2, 2), ("a", "b"), axis_types=auto_mesh.axis_types, devices=jax.devices()[:4])
+    tree = {"v": on_mesh(half, P("a", "b")), "w": on_mesh(auto_mesh, P("data"))}
+    nym.ShardingAnalyzer().sharding_report(tree).save_lock(path)
+    nym.assert_sharding_lock(tree, path)
+    line = "P('data', None) on mesh (data: 4, model: 2) -> P('model', 'data') on mesh (data: 4, model: 2)"
+    with pytest.raises(AssertionError, match=escape(line)):
+        nym.assert_sharding_lock(tree | {"w": on_mesh(auto_mesh, P("model", "data"))}, path)
+
+
+def test_what_is_still_to_be_summed_is_locked(path, explicit_mesh):
+    tree = jax.ShapeDtypeStruct((8, 8), "float32")
+    reported(tree, P("data"), explicit_mesh).save_lock(path)
+    with pytest.raises(AssertionError, match=escape("P('data', None) -> P('data', None, unreduced={'model'})")):
+        nym.assert_sharding_lock(tree, path, P("data", unreduced={"model"}), mesh=explicit_mesh)
+
+
+def test_specs_with_problems_cannot_be_locked(path):
+    tree, specs = {"w": jax.ShapeDtypeStruct((8,), "float32")}, {"w": P("data"), "old": P("model")}
+    text = "problems:\n  ['old']: a spec is given for it, and the tree has no such part"
+    with pytest.raises(ValueError, match=escape(text)):
+        reported(tree, specs).save_lock(path)
+    with pytest.raises(ValueError, match=escape(text)):
+        nym.assert_sharding_lock(tree, path, specs, mesh=MESH)
+    with pytest.raises(ValueError, match=r"and 50 more; `problems` of the report has all$"):
+        reported([tree["w"]] * 60, P("modle")).save_lock(path)
+    assert not path.exists()
+
+
 def test_a_report_has_its_specs(locked):
     report = reported(TREE, SPECS)
     with pytest.raises(TypeError, match="leave `partition_specs` and `mesh` away"):
@@ -203,9 +261,9 @@ def test_a_report_has_its_specs(locked):
 
 
 def test_a_spec_that_is_not_valid_cannot_be_locked(path):
-    with pytest.raises(ValueError, match=escape("['weight'] has no valid spec, so nothing can be locked: ")):
+    with pytest.raises(ValueError, match=escape("because the specs have problems:\n  ['weight']: ")):
         nym.assert_sharding_lock(TREE, path, SPECS | {"weight": P("data", "data")}, mesh=MESH)
-    with pytest.raises(ValueError, match=escape("['weight'] has no valid spec, so nothing can be locked: ")):
+    with pytest.raises(ValueError, match=escape("because the specs have problems:\n  ['weight']: ")):
         reported(TREE, SPECS | {"weight": P("pp")}).save_lock(path)
     assert not path.exists()
 
@@ -283,7 +341,7 @@ def test_a_variable_that_says_no_accepts_nothing(says, locked, monkeypatch):
 
 def test_writing_leaves_nothing_half_done(path):
     path.mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(IsADirectoryError, match="the lock needs the name of a file"):
         reported(TREE, SPECS).save_lock(path)
     assert os.listdir(path.parent) == ["sharding.lock"]
     path.rmdir()
@@ -292,6 +350,17 @@ def test_writing_leaves_nothing_half_done(path):
     reported(TREE, SPECS).save_lock(path)
     assert path.stat().st_mode & 0o777 == 0o640
     assert path.read_text() == TEXT
+
+
+def test_a_link_stays_one_and_a_missing_folder_is_named(path):
+    real = path.with_name("real.lock")
+    real.touch()
+    path.symlink_to(real)
+    reported(TREE, SPECS).save_lock(path)
+    assert path.is_symlink()
+    assert real.read_text() == TEXT
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*locks' for the lock 'a.lock'; make it first"):
+        reported(TREE, SPECS).save_lock(path.parent / "locks" / "a.lock")
 
 
 def test_pytest_shows_the_line_of_the_test(locked):

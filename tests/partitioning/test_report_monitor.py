@@ -1,5 +1,6 @@
 """`create_monitored_function`: the result is always there, times are those of the call, and problems are warnings."""
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -7,8 +8,10 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 from re import escape
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -305,11 +308,77 @@ def test_what_other_threads_compile_counts_as_running():
     assert metrics["execution_time"] > 0.1
 
 
-def test_times_are_told_after_somebody_has_cleared_the_listeners_of_jax():
-    monitored(lambda x: x)(array())
-    jax.monitoring.clear_event_listeners()
-    _, metrics = monitored(jax.jit(lambda x: x + 3))(array())
+def test_the_listeners_of_others_hear_nothing_of_monitored_calls():
+    heard = []
+
+    def strict(event, seconds, **kwargs):
+        heard.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(strict)
+    try:
+        monitored(lambda x: x)(array())
+        _, metrics = monitored(jax.jit(lambda x: x + 3))(array())
+    finally:
+        jax.monitoring.unregister_event_duration_listener(strict)
     assert metrics["compile_time"] > 0.0
+    assert heard
+    assert all(event.startswith("/jax/") for event in heard)
+
+
+@dataclasses.dataclass
+class Result:
+    value: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    value: Any
+
+
+@pytest.mark.parametrize(
+    "kind", [Result, Slotted, lambda x: types.SimpleNamespace(value=[x])], ids=["dataclass", "slots", "namespace"]
+)
+def test_arrays_in_objects_that_jax_does_not_know_are_waited_for(kind):
+    run = jax.jit(sleeping(0.1))
+    run(array()).block_until_ready()
+    result, metrics = monitored(lambda x: kind(run(x)))(array())
+    assert metrics["execution_time"] > 0.1
+    name = type(result).__name__
+    assert metrics["validation_issues"] == [
+        f"the result holds a `{name}`, which JAX cannot take apart; the arrays in it were waited for"
+    ]
+
+
+def test_what_has_not_run_yet_is_told():
+    def generate(x):
+        yield x
+
+    async def wait(x):
+        return x
+
+    for fn, kind in ((generate, "generator"), (wait, "coroutine")):
+        result, metrics = monitored(fn)(array())
+        assert metrics["validation_issues"] == [
+            f"the result holds a `{kind}`, which has not run and was not waited for"
+        ]
+        result.close()
+
+
+def test_a_first_argument_without_arrays_is_told():
+    class Trainer:
+        step = monitored(lambda self, x: x, P("bogus"))
+
+    with pytest.warns(RuntimeWarning, match="first argument, `self`, holds no arrays to hold against the specs"):
+        _, metrics = Trainer().step(array())
+    assert len(metrics["validation_issues"]) == 1
+
+
+def test_a_warning_shows_the_first_of_many_problems():
+    step = monitored(lambda tree: tree, P("modle"))
+    with pytest.warns(RuntimeWarning, match="and 30 more; `validation_issues` has all") as caught:
+        _, metrics = step([array()] * 40)
+    assert len(metrics["validation_issues"]) == 40
+    assert str(caught[0].message).count("no mesh axis 'modle'") == 10
 
 
 def test_a_monitored_function_can_be_traced():

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, PartitionSpec as P
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 from matplotlib.image import imread
 
 import axonym as nym
@@ -149,14 +150,17 @@ def test_there_is_a_rectangle_a_row_and_a_colour_for_each(drawn):
         "whole on each device: 75 (3.2 MiB)",
         "fsdp: 1 (36.8 MiB)",
         "tensor: 48 (54.1 MiB)",
-        "fsdp + tensor: 24 (27 MiB)",
+        "fsdp + tensor: 12 (13.5 MiB)",
+        "tensor + fsdp: 12 (13.5 MiB)",
     ]
 
 
 def test_the_header_has_the_totals(drawn):
     (page, _), _ = drawn
     header = " ".join(page.all("header")[0].text.split())
-    assert header.startswith("GPT-2 <small> mesh (data: 2, fsdp: 4, tensor: 2), 16 devices Arrays148")
+    assert header.startswith(
+        "GPT-2 <small> mesh (data: 2, fsdp: 4, tensor: 2), 16 devices; by PathShardingRule Arrays148"
+    )
     assert "'data', nothing asks for it" in header
     facts = [[part.text for part in fact.all("dd")] for fact in page.all("dl")[0].all("div")]
     assert [fact[0] for fact in facts] == ["148", "121.1 MiB", "1.4 GiB", "0.7%", "1.00", "0"]
@@ -211,7 +215,7 @@ def test_whole_arrays_and_each_kind_of_divided_ones_look_different(drawn):
         for tile in page.by_id("map").all(kind="tile")
         if not {"thin", "hair"} & {*tile.classes}
     }
-    assert len(found) == 4
+    assert len(found) == 5
     assert (True, None) in found
 
 
@@ -279,9 +283,9 @@ def test_a_click_on_a_colour_searches_for_it_and_another_one_ends_that(driven):
 def test_an_array_says_why_it_lies_as_it_does_and_what_would_help(driven):
     told = driven[14]
     assert told.startswith("['tokens']float32 (50257, 768)P(None, 'fsdp') fsdp147.2 MiB, on each device 36.8 MiB")
-    assert "dimension 1: 768, over fsdp in 4 parts: the spec says 'fsdp'" in told
+    assert "dimension 1: 768, over fsdp in 4 parts: " in told
     assert "data: nothing asks for it" in told
-    assert "dimension 0 from 50257 to 50260: then data x tensor can divide it, and 9.2 MiB are on each device" in told
+    assert "dimension 0 from 50257 to 50260 for 'data' x 'tensor': then 9.2 MiB are on each device" in told
 
 
 def test_names_are_text_and_never_run(hostile):
@@ -301,6 +305,42 @@ def test_problems_stand_out_and_say_what_is_wrong(hostile):
     assert "['uneven']" in bad.attributes["aria-label"]
     assert "does not divide" in page.all("details")[0].text
     assert page.by_id("legend").all("li")[-1].text.startswith("problem: 1")
+
+
+def test_arrays_that_are_not_on_the_mesh_are_told_apart(auto_mesh, tmp_path):
+    half = jax.make_mesh((2, 2), ("a", "b"), axis_types=auto_mesh.axis_types, devices=jax.devices()[:4])
+
+    def on(mesh, spec):
+        return jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, spec))
+
+    tree = {"half": on(half, P("a")), "host": np.ones(4), "lone": jax.numpy.ones(4), "turned": on(auto_mesh, P(None))}
+    page, console = opened(nym.ShardingAnalyzer(auto_mesh).sharding_report(tree).to_html(tmp_path / "a.html"))
+    assert console == []
+    assert [entry.text.partition(":")[0] for entry in page.by_id("legend").all("li")] == [
+        "whole on each device",
+        "on one device",
+        "on the host",
+        "a on mesh (a",
+    ]
+
+
+def test_what_a_refused_spec_needs_is_one_sentence(tmp_path):
+    weight = nym.NamedArray(jax.ShapeDtypeStruct((6, 5), "float32"), ("embed", "mlp"))
+    found = nym.ShardingAnalyzer(AbstractMesh((4, 2), ("data", "model"))).sharding_report(weight, P("data", "model"))
+    text = found.to_html(tmp_path / "a.html").read_text()
+    assert (
+        "axis 'embed' from 6 to 8 for 'data' and axis 'mlp' from 5 to 6 for 'model': then 24 B are on each device"
+        in text
+    )
+
+
+def test_names_of_groups_in_one_corner_are_one_line(tmp_path):
+    shape = jax.ShapeDtypeStruct((64, 64), "float32")
+    tree = {"params": [{"mlp": {"up": shape, "down": shape}, "bias": shape}] * 2, "head": shape}
+    found = nym.ShardingAnalyzer(MESH).sharding_report(tree, P("fsdp"))
+    page, _ = opened(found.to_html(tmp_path / "a.html"))
+    lines = [[chip.text for chip in line.all("button")] for line in page.by_id("map").all("div", "chips")]
+    assert lines == [["params", "0", "mlp"], ["1", "mlp"]]
 
 
 def test_arrays_of_no_bytes_and_scalars_are_there(hostile):

@@ -254,3 +254,16 @@ def test_no_specs_whatever_raise_an_error(tree, specs):
         assert list(report.problems) == found
         assert len(report.leaves) == len([leaf for leaf in jax.tree.leaves(tree) if leaf != "relu"])
         assert str(report)
+
+
+class Module(eqx.Module):
+    w: Any
+    f: str = eqx.field(static=True)
+
+
+def test_specs_in_a_module_with_other_static_parts_are_a_problem(auto_mesh):
+    tree = Module(jax.ShapeDtypeStruct((8,), "float32"), "relu")
+    analyzer = nym.ShardingAnalyzer(auto_mesh)
+    assert analyzer.validate_partition_specs(tree, Module(P("data"), "relu")) == []
+    (problem,) = analyzer.validate_partition_specs(tree, Module(P("data"), "gelu"))
+    assert "the specs have a `Module` whose static parts are others than the tree's; use the same" in problem

@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
@@ -164,7 +165,7 @@ def test_an_array_whose_spec_is_refused_counts_whole_with_its_error():
     one, other = report.leaves
     said = "dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8"
     assert (one.spec, one.bytes_per_device, one.error, one.axes[0].decision) == (None, 24, said, "refused")
-    assert one.unused == {"data": "the spec is refused", "model": "the spec is refused"}
+    assert one.unused == {"data": "the spec asks for it and is refused", "model": "the spec is refused"}
     assert (other.spec, other.bytes_per_device, other.error) == (P("data"), 8, None)
     assert report.problems == (f"['a']: {said}",)
     assert report.bytes_per_device == 32
@@ -222,6 +223,7 @@ def test_a_report_becomes_plain_values():
     assert set(plain) == {
         *("mesh", "devices", "source", "leaves", "bytes", "bytes_per_device", "replicated_bytes", "groups"),
         *("imbalance", "share", "share_whole", "unused_mesh_axes", "problems"),
+        *("device_ids", "several_meshes", "rule"),
     }
     head = plain["leaves"][1]
     assert (head["path"], head["spec"], head["unused"], head["padding"]) == (
@@ -311,3 +313,66 @@ def divided_too(spec: P, at: int, axis: str) -> list[Any]:
     """The entries of a spec with one more mesh axis on a dimension."""
     entries = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
     return [(*entry, axis) if number == at else entry for number, entry in enumerate(entries)]
+
+
+def test_problems_are_shown_up_to_twenty():
+    report = reported({f"a{at}": shape(5) for at in range(200)}, P("data"))
+    assert len(report.problems) == 200
+    assert "and 180 more; `report.problems` has all" in str(report)
+    with pytest.raises(ValueError, match=r"with 200 problems(.|\n)*and 180 more; `validate_partition_specs` has all"):
+        nym.ShardingAnalyzer(AbstractMesh((4, 2), ("data", "model"))).estimate_memory_usage(
+            {f"a{at}": shape(5) for at in range(200)}, P("data")
+        )
+
+
+def test_mesh_axes_that_a_refused_spec_asks_for_are_said_to_be_asked_for():
+    report = reported({"a": shape(6)}, P("data"))
+    assert report.unused_mesh_axes == {
+        "data": "what asks for it is refused, for 1 of 1 arrays",
+        "model": "the spec is refused",
+    }
+
+
+def test_the_groups_of_a_pair_go_deeper():
+    part = {"embed": {"w": shape(8)}, "head": {"w": shape(8), "b": shape(8)}}
+    assert len(reported((part, part), P()).groups) == 4
+    assert len(reported((part, part), P(), depth=1).groups) == 2
+    assert len(reported({"all": {"the": part}}, P()).groups) == 2
+
+
+def test_a_report_has_the_devices_of_its_mesh(auto_mesh):
+    ids = tuple(map(int, auto_mesh.device_ids.flat))
+    assert reported(shape(8), P(), auto_mesh).device_ids == ids
+    assert reported(shape(8), P()).device_ids is None
+
+
+def test_arrays_beside_the_mesh_say_where_they_are(auto_mesh):
+    other = jax.make_mesh((2,), ("stage",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    tree = {
+        "host": np.ones(4),
+        "here": jax.device_put(jnp.ones(8), NamedSharding(auto_mesh, P("data"))),
+        "nowhere": shape(4),
+        "one": jax.device_put(jnp.ones(4), jax.devices()[1]),
+        "other": jax.device_put(jnp.ones(4), NamedSharding(other, P("stage"))),
+    }
+    report = nym.ShardingAnalyzer(auto_mesh).sharding_report(tree)
+    places = {"here": None, "host": "the host", "nowhere": "no device", "one": "one device", "other": "mesh (stage: 2)"}
+    assert [leaf.place for leaf in report.leaves] == [places[key] for key in sorted(places)]
+    report = nym.ShardingAnalyzer().sharding_report(tree)
+    assert report.several_meshes
+    assert str(report).startswith("several meshes, 8 devices; ")
+
+
+def test_a_report_of_a_rule_says_what_of_it_decides(auto_mesh):
+    tree = {"up_proj": {"kernel": shape(8, 16)}}
+    report = reported(tree, nym.RoleShardingRule(tensor="model", fsdp="data"), auto_mesh)
+    assert "; by `RoleShardingRule`; " in str(report)
+    assert "`RoleShardingRule`, the role 'column': 'model'" in str(report)
+    report = reported(tree, nym.PathShardingRule({"up_proj/kernel": P("data")}), auto_mesh)
+    assert "the pattern 'up_proj/kernel' of a `PathShardingRule`: 'data'" in str(report)
+
+
+def test_leaves_that_are_no_arrays_for_jax_are_in_no_report():
+    tree = {"text": np.array(["a", "b"]), "pair": np.zeros(2, [("a", "f4"), ("b", "i4")]), "w": np.ones(4, "float32")}
+    for specs in (None, P()):
+        assert [leaf.path for leaf in reported(tree, specs).leaves] == ["['w']"]

@@ -97,6 +97,28 @@ def test_the_picture_says_which_devices_hold_which_part(placed_on):
         assert [part[0, 0, 0] for part in parts] == [8 * at] * 4
 
 
+def test_a_report_knows_its_devices_and_what_does_not_says_so(auto_mesh):
+    turned = Mesh(np.array(jax.devices())[::-1].reshape(4, 2), ("data", "model"))
+    x = jax.device_put(np.zeros((8, 8)), NamedSharding(turned, P("data", "model")))
+    text, heading = shown(nym.ShardingAnalyzer(turned).sharding_report(x)), "dim 0 over data (4), dim 1 over model"
+    assert held(text, heading) == held(shown(x), heading) == [[[7 - 2 * at], [6 - 2 * at]] for at in range(4)]
+    assert "places in the mesh" not in text
+    assert "Devices are numbered by their places in the mesh." in shown(nym.explain(x))
+
+
+def test_long_paths_are_broken_after_slashes_and_an_element_type_of_all_is_in_the_head():
+    shape = jax.ShapeDtypeStruct((64, 256), "float32")
+    tree = {"opt_state": {"mu": {"blocks": {"attention": {"query": {"kernel": {"value": shape}}}}}}, "b": shape}
+    lines = shown(tree, AbstractMesh((4, 2), ("data", "model")), width=80).splitlines()
+    assert lines[1].split()[:3] == ["array", "axes,", "float32"]
+    assert [line.split("  ")[0] or line.split()[0] for line in lines[3:5]] == [
+        "opt_state/mu/blocks/",
+        "attention/query/kernel/",
+    ]
+    assert lines[5].split() == ["value"]
+    assert max(map(len, lines)) <= 80
+
+
 def test_axes_are_called_by_their_names(auto_mesh):
     x = nym.shard(nym.ones({"batch": 8, "embed": 4}), {"batch": "data"}, auto_mesh)
     assert "batch over data (4): 1 array" in shown(x)
@@ -123,7 +145,7 @@ def test_large_meshes_are_cut():
 
 def test_layers_that_are_alike_share_a_line():
     text = shown(report(), width=120)
-    assert re.search(r"blocks/\*/mlp/up/weight +x12 +float32 \(768, 3072\) +P\('fsdp', 'tensor'\) +13.5 MiB", text)
+    assert re.search(r"blocks/\*/mlp/up/weight +x12 +\(768, 3072\) +P\('fsdp', 'tensor'\) +13.5 MiB", text)
     assert text.count("blocks/") == 12
     assert "148 arrays, 474.7 MiB; 121.1 MiB (25.5%) on the fullest device, 3.2 MiB of it in 75 whole arrays" in text
 
@@ -132,7 +154,7 @@ def test_layers_that_are_not_alike_do_not(auto_mesh):
     layer = jax.ShapeDtypeStruct((8,), "float32")
     divided = jax.ShapeDtypeStruct((8,), "float32", sharding=NamedSharding(auto_mesh, P("data")))
     lines = shown([layer, divided, layer], auto_mesh).splitlines()
-    assert [line.split()[:2] for line in lines[2:4]] == [["*", "x2"], ["1", "float32"]]
+    assert [line.split()[:2] for line in lines[2:4]] == [["*", "x2"], ["1", "(8)"]]
 
 
 def test_long_trees_are_cut_and_say_so(auto_mesh):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import axonym as nym
 
@@ -60,7 +60,7 @@ def test_a_composite_may_be_part_of_another():
 def test_a_strict_rule_leaves_to_others_what_it_does_not_match():
     strict = nym.PathShardingRule([("attn", P("data"))], strict=True)
     assert nym.CompositeShardingRule(strict, SHAPES).apply(TREE)["norm"] == P("model")
-    with pytest.raises(ValueError, match="the strict `PathShardingRule` does not need 'attn'"):
+    with pytest.raises(ValueError, match=r"the strict `PathShardingRule` .* pattern 'attn' matches no array"):
         nym.CompositeShardingRule(strict, SHAPES).apply({"mlp": np.ones(8)})
 
 
@@ -85,18 +85,94 @@ def test_a_subclass_that_decides_in_another_way_is_asked_for_that():
             nym.PathShardingRule([("norm", P("data"))]),
             "the pattern 'norm' of a `PathShardingRule` gives P('data',) for",
         ),
-        (Given(P("data")), "the rule Given(spec=P('data',), whole=False) gives P('data',) for"),
+        (Given(P("data")), "the rule `Given` gives P('data',) for"),
         (
             nym.CompositeShardingRule(Given(P("data"))),
-            "the rule Given(spec=P('data',), whole=False) gives P('data',) for",
+            "the rule `Given` gives P('data',) for",
         ),
     ],
     ids=["paths", "own", "nested"],
 )
 def test_an_error_names_the_rule_that_decided(mesh, rule, text):
-    text = f"['norm']: {text} shape (6,): axis '0' has size 6, which mesh axis 'data' of size 4 does not divide"
+    text = f"['norm']: {text} shape (6,): dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide"
     with pytest.raises(ValueError, match=re.escape(text)):
         nym.CompositeShardingRule(rule, SHAPES).apply({"norm": jax.ShapeDtypeStruct((6,), jnp.float32)})
+
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+PAIR = {name: jax.ShapeDtypeStruct((1024, 64), jnp.float32) for name in "ab"}  # 262,144 bytes each
+WHOLE_A = nym.PathShardingRule({"a": P()})
+
+
+def limited(limit, **options):
+    return nym.MemoryConstrainedShardingRule(limit, MESH, **options)
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [
+        lambda *rules: nym.CompositeShardingRule(*rules),
+        lambda one, *rest: nym.CompositeShardingRule(one, nym.CompositeShardingRule(*rest)),
+        lambda one, *rest: nym.CompositeShardingRule(nym.CompositeShardingRule(one), *rest),
+    ],
+    ids=["flat", "inside", "before"],
+)
+def test_a_limit_counts_what_other_rules_have_decided(nested):
+    assert nested(WHOLE_A, limited(300_000)).apply(PAIR) == {"a": P(), "b": P("data", "model")}
+    assert nested(WHOLE_A, limited(393_216)).apply(PAIR) == {"a": P(), "b": P("model", None)}
+    halved = nym.PathShardingRule({"a": P("model")}, uneven="replicate")
+    assert nested(halved, limited(393_216)).apply(PAIR) == {"a": P("model"), "b": P()}
+    with pytest.raises(
+        ValueError, match=r"need 294,912 bytes on each device, 262,144 of them of arrays whose specs ot"
+    ):
+        nested(WHOLE_A, limited(294_911)).apply(PAIR)
+    with pytest.warns(RuntimeWarning, match="294,812 more than the 100 of"):
+        assert nested(WHOLE_A, limited(100, on_excess="warn")).apply(PAIR)["b"] == P("data", "model")
+
+
+def test_specs_that_do_not_divide_count_as_what_they_leave():
+    tree = {"a": jax.ShapeDtypeStruct((6, 64), jnp.float32), "b": jax.ShapeDtypeStruct((64,), jnp.float32)}
+    uneven = nym.PathShardingRule({"a": P("data", "model")}, MESH, uneven="replicate")  # 6 x 32 of 4 bytes
+    assert nym.CompositeShardingRule(uneven, limited(1024)).apply(tree) == {"a": P(None, "model"), "b": P()}
+    assert nym.CompositeShardingRule(uneven, limited(1023)).apply(tree)["b"] == P("model")
+
+
+def test_rules_after_a_limit_can_only_divide_more():
+    rule = nym.CompositeShardingRule(limited(300_000), nym.PathShardingRule({"a": P(), "b": P("data")}))
+    assert rule.apply(PAIR) == {"a": P("data", "model"), "b": P("data")}
+
+
+def test_a_limit_in_a_fallback_counts_what_other_rules_have_decided(mesh):
+    tree = {"a": jnp.ones((16, 8)), "b": jnp.ones((16, 8)), "named": nym.ones({"embed": 64})}
+    limit = nym.MemoryConstrainedShardingRule(640)
+    sharded = nym.shard(tree, nym.AxisMapping({}, fallback=nym.CompositeShardingRule(WHOLE_A, limit)))
+    assert sharded["a"].sharding.is_fully_replicated
+    assert sharded["b"].sharding.shard_shape((16, 8)) == (4, 8)
+
+
+def test_a_limit_that_decides_in_another_way_is_asked_for_that():
+    class Rows(nym.MemoryConstrainedShardingRule):
+        def decide(self, pytree):
+            return jax.tree.map(lambda _: P("data"), pytree)
+
+    assert nym.CompositeShardingRule(WHOLE_A, Rows(1, MESH)).apply(PAIR) == {"a": P(), "b": P("data")}
+
+
+def test_what_a_rule_raises_names_it():
+    class Fails(nym.ShardingRule):
+        def __init__(self, error):
+            self.error = error
+
+        def apply(self, pytree):
+            raise self.error
+
+    with pytest.raises(ValueError, match=r"^the rule `Fails`: no spec$"):
+        nym.CompositeShardingRule(SHAPES, nym.CompositeShardingRule(Fails(ValueError("no spec")))).apply(TREE)
+    with pytest.raises(KeyError, match="norm") as caught:
+        nym.CompositeShardingRule(SHAPES, Fails(KeyError("norm"))).apply(TREE)
+    assert caught.value.__notes__ == ["The rule `Fails` raises this."]
+    with pytest.raises(ValueError, match=r"^`AutoShardingRule` needs a mesh"):
+        nym.CompositeShardingRule(nym.AutoShardingRule()).apply(TREE)
 
 
 @pytest.mark.parametrize("answer", [P("data"), {"attn": P()}, None, [P()] * 3], ids=["spec", "part", "none", "list"])

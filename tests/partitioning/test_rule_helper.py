@@ -288,11 +288,11 @@ def test_one_array_is_sharded_by_a_spec(mesh):
             struct(8),
             P("data", None),
             ValueError,
-            r"an array of shape \(8,\): it has 2 entries, the array has 1",
+            r"an array of shape \(8,\): P\('data', None\) has 2 entries, the array \(8,\) has 1",
         ),
-        (struct(8), P("dta"), ValueError, "mesh axis 'dta', which the mesh .* does not have; did you mean 'data'"),
-        (struct(8, 8), P("data", "data"), ValueError, "are both mapped to mesh axis 'data'"),
-        (struct(4, 7), P(None, "data"), ValueError, r"axis 1 of an array of shape \(4, 7\) has size 7, which"),
+        (struct(8), P("dta"), ValueError, "no mesh axis 'dta' in .data: 4, model: 2.; did you mean 'data'"),
+        (struct(8, 8), P("data", "data"), ValueError, "mesh axis 'data' divides both dimension 0 and dimension 1"),
+        (struct(4, 7), P(None, "data"), ValueError, r"an array of shape \(4, 7\): dimension 1 has size 7, which"),
         (struct(6), P("data"), ValueError, "'data' of size 4 does not divide; the next size that fits is 8; `partit"),
         (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2 does not divide; the next .* is 8;"),
     ],
@@ -334,3 +334,8 @@ def test_a_helper_is_a_value(auto_mesh):
     assert repr(helper) == f"MeshPartitionHelper(mesh={auto_mesh!r}, batch_axes=('data',))"
     with pytest.raises(AttributeError, match="mesh"):
         helper.mesh = MESH
+
+
+def test_a_shape_that_is_no_tuple_is_an_error(auto_mesh):
+    with pytest.raises(TypeError, match=r"^`array_shape` is a tuple of sizes, as \(1024, 4096\) is, not 8\.$"):
+        nym.MeshPartitionHelper(auto_mesh).create_partition_spec(8, [("data",)])

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
@@ -167,7 +168,7 @@ def test_one_layer_alone_is_a_row_if_it_narrows():
 
 def test_stacked_layers_stay_whole():
     block = {
-        "norm": {"scale": like(8, 4096)},
+        "norm": {"scale": like(8, 2**16)},
         "attention": {"wq": like(8, D, 8, 8), "wk": like(8, D, 2, 8), "wo": like(8, 8, 8, D)},
         "mlp": {"up_proj": layer("kernel", 8, D, F), "down_proj": layer("kernel", 8, F, D)},
         "self_attn": {"q_proj": layer("kernel", 8, D, D), "o_proj": layer("kernel", 8, D, D)},
@@ -203,7 +204,7 @@ def test_experts_are_divided_by_their_own_axis():
     assert found["moe/experts/gate_proj"] == ("expert column", P("ep", "fsdp", "tp"))
     assert found["moe/experts/down_proj"] == ("expert row", P("ep", "tp", "fsdp"))
     assert found["moe/router"] == ("router", P(("tp", "fsdp", "ep"), None))
-    assert found["moe/shared_expert/up_proj"] == ("stacked column", P(None, ("fsdp", "ep"), "tp"))
+    assert found["moe/shared_expert/up_proj"] == ("column", P(None, ("fsdp", "ep"), "tp"))
 
 
 def test_a_gate_is_a_router_only_beside_experts():
@@ -212,6 +213,8 @@ def test_a_gate_is_a_router_only_beside_experts():
     assert roles["block_sparse_moe"]["gate"]["weight"] == "router"
     assert roles["block_sparse_moe"]["experts"][0]["w1"]["weight"] == "column"
     assert roles["mlp"]["gate"]["weight"] == "column"
+    mlp = {"gate": layer("weight", 8, D), "experts": [{"gate_proj": layer("weight", F, D)}]}
+    assert RULE.roles({"mlp": mlp})["mlp"]["gate"]["weight"] == "router"
 
 
 def test_filters_are_divided_by_channels():
@@ -232,15 +235,159 @@ def test_the_width_of_a_table_has_more_parts_than_its_vocabulary(sizes: tuple[in
     assert rule.apply(tree)["embed_tokens"]["embedding"] == spec
 
 
+@pytest.mark.parametrize(
+    ("path", "shape", "spec"),
+    [
+        ("layer1.0.downsample.0.weight", (512, 256, 1, 1), P("tp", "fsdp", None, None)),
+        ("features.3.0.weight", (512, 256, 3, 3), P("tp", "fsdp", None, None)),
+        ("layers.q_proj", (8, 63, 65), P()),
+        ("thing.q_proj", (8, 63, 65), P(("tp", "fsdp"), None, None)),
+        ("fc1.kernel", (16, 64, 7, 9), P("fsdp", "tp", None, None)),
+    ],
+    ids=["1x1 filter", "3x3 filter", "layers", "no layers", "more dimensions"],
+)
+def test_matrices_with_more_dimensions_are_divided_unless_these_are_layers(path: str, shape: tuple[int, ...], spec: P):
+    assert RULE.apply({path: like(*shape)}) == {path: spec}
+
+
+def test_filters_without_bias_are_filters_whatever_their_name():
+    conv = eqx.filter_eval_shape(eqx.nn.Conv2d, 8, 16, 3, use_bias=False, key=jax.random.key(0))
+    assert planned({"first": conv})["first/weight"] == ("conv", P("tp", "fsdp", None, None))
+
+
+def test_the_second_layer_of_a_stacked_mlp_is_no_attention():
+    mlp = {"c_fc": layer("kernel", 12, D, F), "c_proj": layer("kernel", 12, F, D)}
+    found = planned({"h": {"mlp": mlp, "ln": layer("scale", 12, D)}})
+    assert found["h/mlp/c_proj/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
+    mlp = {"wi": layer("kernel", 8, D, F), "out": layer("kernel", 8, F, D)}
+    found = planned({"layers": {"mlp": mlp, "norm": like(8, D)}})
+    assert found["layers/mlp/out/kernel"] == ("stacked row", P(None, "tp", "fsdp"))
+
+
+def test_as_many_layers_as_the_width_are_layers():
+    found = planned({"blocks": {"q_proj": like(D, D, D), "o_proj": like(D, D, D), "norm": like(D, D)}})
+    assert found["blocks/q_proj"] == ("stacked column", P(None, "fsdp", "tp"))
+    assert found["blocks/o_proj"] == ("stacked row", P(None, "tp", "fsdp"))
+
+
+def test_einsums_of_gemma_are_read():
+    attention = {
+        "q_einsum": layer("w", 8, D, 32),
+        "kv_einsum": layer("w", 2, 4, D, 32),
+        "attn_vec_einsum": layer("w", 8, 32, D),
+    }
+    mlp = {"gating_einsum": like(2, D, F), "linear": like(F, D)}
+    found = planned({"layer_0": {"attn": attention, "mlp": mlp, "pre_attention_norm": layer("scale", D)}})
+    assert found["layer_0/attn/q_einsum/w"] == ("column", P("tp", "fsdp", None))
+    assert found["layer_0/attn/kv_einsum/w"] == ("column", P(None, "tp", "fsdp", None))
+    assert found["layer_0/attn/attn_vec_einsum/w"] == ("row", P("tp", None, "fsdp"))
+    assert found["layer_0/mlp/gating_einsum"] == ("column", P(None, "fsdp", "tp"))
+    assert found["layer_0/mlp/linear"] == ("row", P("tp", "fsdp"))
+
+
+def test_layers_stacked_along_the_second_dimension_stay_whole():
+    layers = {
+        "mlp": {"wi_0": layer("kernel", D, 4, F), "wo": layer("kernel", F, 4, D)},
+        "self_attention": {"query": layer("kernel", D, 4, 8, 16), "out": layer("kernel", 8, 4, 16, D)},
+        "pre_self_attention_layer_norm": layer("scale", D, 4),
+    }
+    found = planned({"layers": layers, "decoder_norm": layer("scale", D)})
+    assert found["layers/mlp/wi_0/kernel"] == ("stacked column", P("fsdp", None, "tp"))
+    assert found["layers/mlp/wo/kernel"] == ("stacked row", P("tp", None, "fsdp"))
+    assert found["layers/self_attention/query/kernel"] == ("stacked column", P("fsdp", None, "tp", None))
+    assert found["layers/self_attention/out/kernel"] == ("stacked row", P("tp", None, None, "fsdp"))
+
+
+def test_queries_keys_and_values_in_one_matrix_are_divided_along_the_heads():
+    tree = {"attn": {"qkv": layer("kernel", D, 3, 8, 8), "out": layer("kernel", 8, 8, D)}}
+    assert planned(tree)["attn/qkv/kernel"] == ("column", P("fsdp", None, "tp", None))
+
+
+def test_both_matrices_of_a_low_rank_pair_are_matrices():
+    found = planned({"lora": {"a": like(4096, 8), "b": like(8, 4096)}})
+    assert found == {"lora/a": ("row", P("tp", "fsdp")), "lora/b": ("column", P("fsdp", "tp"))}
+
+
+@pytest.mark.parametrize(
+    ("path", "role"),
+    [
+        ("gpt_neox.embed_in.weight", "embedding"),
+        ("decoder.logits_dense.kernel", "head"),
+        ("proj_out.weight", "head"),
+        ("lm_head.decoder.weight", "head"),
+    ],
+)
+def test_tables_and_heads_of_known_models_are_told(path: str, role: str):
+    assert RULE.roles({path: like(V, D)}) == {path: role}
+
+
+def test_parameters_and_the_state_of_an_optimizer_stay_where_they_are(auto_mesh: jax.sharding.Mesh):
+    block = {"q_proj": jnp.ones((16, 16)), "up_proj": {"kernel": jnp.ones((16, 64)), "bias": jnp.ones(64)}}
+    block |= {"down_proj": jnp.ones((64, 16)), "norm": jnp.ones(16)}
+    optimizer = optax.adafactor(1e-3, min_dim_size_to_factor=8)
+    traced = []
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({}, fallback=nym.RoleShardingRule()):
+
+        @nym.named_jit
+        def step(parameters: Any, state: Any) -> Any:
+            traced.append(1)
+            updates, state = optimizer.update(jax.tree.map(jnp.ones_like, parameters), state, parameters)
+            return optax.apply_updates(parameters, updates), state
+
+        before = nym.shard(block)
+        before = before, nym.named_jit(optimizer.init)(before)
+        after = step(*step(*before))
+    placed = [jax.tree.map(lambda leaf: leaf.sharding.spec, tree) for tree in (before, after)]
+    assert placed[0] == placed[1]
+    assert len(traced) == 1
+
+
+def test_what_is_said_of_a_block_does_not_depend_on_the_rest_of_the_tree():
+    mlp = {"up_proj": layer("kernel", D, F, bias=F), "down_proj": layer("kernel", F, D, bias=D), "norm": like(D)}
+    alone = RULE.apply(mlp)
+    assert RULE.apply({"a": mlp, "large": like(2**12, 2**12), "lm_head": like(D, V)})["a"] == alone
+
+
+def test_a_thousand_layers_in_a_chain_take_turns():
+    roles = RULE.roles({"layers": [{"weight": like(D, D)} for _ in range(1000)]})
+    assert [one["weight"] for one in roles["layers"]] == ["column", "row"] * 500
+
+
+def test_explain_tells_the_role(auto_mesh: jax.sharding.Mesh):
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({}, fallback=nym.RoleShardingRule()):
+        shown = str(nym.explain({"up_proj": like(D, F), "down_proj": like(F, D)}))
+    assert "the role 'column'" in shown
+    assert "the role 'row'" in shown
+
+
 def test_a_table_that_is_the_head_as_well_is_divided_along_the_vocabulary_by_the_tensor_axis():
     rule = nym.RoleShardingRule(of_axes(fsdp=2, tp=4))
     assert rule.apply({"wte": layer("weight", V, D)})["wte"]["weight"] == P("tp", "fsdp")
 
 
-def test_vectors_stay_whole_only_if_they_weigh_little():
-    vectors = {"norm": layer("scale", D, bias=D)}
-    assert RULE.apply(vectors)["norm"] == {"scale": P(("fsdp", "tp")), "bias": P(("fsdp", "tp"))}
-    assert RULE.apply(vectors | {"head": layer("kernel", D, 2048)})["norm"] == {"scale": P(), "bias": P()}
+def test_vectors_stay_whole_whatever_else_is_in_the_tree_unless_they_are_large():
+    vectors = {"norm": layer("scale", D, bias=D), "stacked": {"norm": {"scale": like(128, D)}}}
+    whole = {"norm": {"scale": P(), "bias": P()}, "stacked": {"norm": {"scale": P()}}}
+    assert RULE.apply(vectors) == whole
+    assert RULE.apply(vectors | {"head": layer("kernel", D, 2048)}) | {"head": None} == whole | {"head": None}
+    assert RULE.apply({"norm": {"scale": like(2**15)}}) == {"norm": {"scale": P()}}
+    assert RULE.apply({"norm": {"scale": like(2**15 + 8)}}) == {"norm": {"scale": P(("fsdp", "tp"))}}
+
+
+def test_the_bias_of_a_column_is_divided_as_its_output():
+    mlp = {"up_proj": layer("kernel", D, F, bias=F), "down_proj": layer("kernel", F, D, bias=D)}
+    specs = RULE.apply({"mlp": mlp, "layers": {"fc1": {"kernel": like(3, D, F), "bias": like(3, F)}}})
+    assert specs["mlp"]["up_proj"]["bias"] == P("tp")
+    assert specs["mlp"]["down_proj"]["bias"] == P()
+    assert specs["layers"]["fc1"]["bias"] == P(None, "tp")
+
+
+def test_fewer_elements_than_the_least_stay_whole():
+    tree = {"up_proj": like(D, F), "down_proj": like(8, 8)}
+    assert RULE.apply(tree) == {"up_proj": P("fsdp", "tp"), "down_proj": P("tp", "fsdp")}
+    assert nym.RoleShardingRule(MESH, min_shard_size=65).apply(tree) == {"up_proj": P("fsdp", "tp"), "down_proj": P()}
+    with pytest.raises(ValueError, match="`min_shard_size` is a whole number, 0 or more, not -1"):
+        nym.RoleShardingRule(min_shard_size=-1)
 
 
 def test_heads_that_the_tensor_axis_does_not_divide_leave_their_features_whole():
@@ -325,10 +472,8 @@ def test_arrays_of_all_kinds_are_leaves():
     }
     specs = RULE.apply(tree)
     assert (specs["wq"], specs["wo"]) == (P("fsdp", "tp"), P("tp", "fsdp"))
-    assert specs["keys"] == P(("fsdp", "tp"))
-    assert {name: specs[name] for name in ("key", "empty", "step", "rate")} == dict.fromkeys(
-        ("key", "empty", "step", "rate"), P()
-    )
+    whole = ("key", "keys", "empty", "step", "rate")
+    assert {name: specs[name] for name in whole} == dict.fromkeys(whole, P())
     assert specs["w"] == {"kernel": P()}
     assert RULE.apply(like(8, 8)) == nym.AutoShardingRule(MESH).apply(like(8, 8))
 

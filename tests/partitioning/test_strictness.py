@@ -156,17 +156,17 @@ class Rule:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
+        (P("dta"), "dimension 0: no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'?"),
+        (P("model", "model"), "mesh axis 'model' divides both dimension 0 and dimension 1; leave it out of one of the"),
         (
-            P("dta"),
-            "axis '0' is mapped to mesh axis 'dta', which the mesh (data: 4, model: 2) does not have; the array",
+            P(None, "data"),
+            "dimension 1 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that",
         ),
-        (P("model", "model"), "axes '0' and '1' of (0: 8, 1: 6) are both mapped to mesh axis 'model'; map one of them"),
-        (P(None, "data"), "axis '1' has size 6, which mesh axis 'data' of size 4 does not divide; the next size that"),
-        (P(None, None, "data"), "it has 3 entries, the array has 2 axes"),
+        (P(None, None, "data"), "P(None, None, 'data') has 3 entries, the array (8, 6) has 2 dimensions; leave out"),
     ],
     ids=str,
 )
-def test_the_spec_of_a_fallback_rule_is_checked_in_the_same_words(mesh, spec, text):
+def test_the_spec_of_a_fallback_rule_is_checked_and_its_dimensions_counted(mesh, spec, text):
     mapping, array = nym.AxisMapping({}, fallback=Rule(spec)), np.ones((8, 6))
     for shard in (nym.shard, lambda x, mapping: jax.eval_shape(lambda x: nym.shard(x, mapping), x)):
         with pytest.raises(ValueError, match=re.escape(text)) as caught:

@@ -12,13 +12,17 @@ from ...named._axis import Names
 from .._bytes import array_bytes
 from .._explanation import AxisExplanation, Decision
 from .._infer import divided_axes, full_spec
-from .._spec import MeshLike, is_manual
+from .._spec import MeshLike, is_manual, next_multiple
+from .._spec_problems import asked_axes, dimension, spec_problems
 from ._leaf import Padding
-from ._problems import asked_axes, dimension, divided, next_multiple, spec_problems
+from ._problems import divided
 
 
 _MOST_PADDINGS = 3
 _MOST_GROWTH = 1.5  # more padding than half of a dimension is no advice
+
+
+ASKED = "the spec asks for it and is refused"
 
 
 class Unused(NamedTuple):
@@ -35,6 +39,16 @@ def unused_axes(shape: tuple[int, ...], names: Names | None, spec: P, mesh: Mesh
     used = divided(spec)
     return tuple(
         _unused(axis, shape, names, spec, mesh) for axis in mesh.axis_names if axis not in used or mesh.shape[axis] == 1
+    )
+
+
+def unused_if_refused(spec: P | None, mesh: MeshLike) -> tuple[Unused, ...]:
+    """Returns the mesh axes of an array whose spec is refused, none of which divides it."""
+    entries = () if spec is None else spec.partitions
+    asked = {axis for entry in entries if entry is not P.UNCONSTRAINED for axis in asked_axes(entry)}
+    return tuple(
+        Unused(axis, False, axis_alone(axis, mesh) or (ASKED if axis in asked else "the spec is refused"))
+        for axis in mesh.axis_names
     )
 
 
@@ -85,6 +99,9 @@ def unused_by_all(axis: str, mesh: MeshLike, leaves: Sequence[Sequence[Unused]])
     if alone is not None or not leaves:
         return alone or "there are no arrays"
     reasons = [one for leaf in leaves for one in leaf if one.axis == axis]
+    asked = sum(one.why == ASKED for one in reasons)
+    if asked:
+        return f"what asks for it is refused, for {asked} of {len(leaves)} arrays"
     could = sum(one.could for one in reasons)
     if could:
         return f"nothing asks for it; it could divide {could} of {len(leaves)} arrays"
@@ -115,11 +132,18 @@ def parts_of(shape: tuple[int, ...], spec: P | None, mesh: MeshLike | None) -> t
 
 @functools.lru_cache(maxsize=8192)
 def axes_explained(
-    shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike, decision: Decision, whole: str | None = None
+    shape: tuple[int, ...],
+    names: Names | None,
+    spec: P,
+    mesh: MeshLike,
+    decision: Decision,
+    whole: str | None = None,
+    by: str = "",
 ) -> tuple[AxisExplanation, ...]:
     """Explains each dimension of an array: that a spec divides it, or why it is whole and what mesh axes could."""
-    says = "the spec" if decision == "spec" else "its own sharding"
+    says = by or ("the spec" if decision == "spec" else "its own sharding")
     whole = whole or f"{says} leaves it whole"
+    gives = f"{by}:" if by else f"{says} says"
     free = _free(parts_of(shape, spec, mesh), spec, mesh)
     found: list[AxisExplanation] = []
     for at, (size, entry) in enumerate(zip(shape, full_spec(spec, len(shape)), strict=True)):
@@ -129,7 +153,7 @@ def axes_explained(
         if entry is P.UNCONSTRAINED:
             why = f"{says} leaves it to the compiler"
         elif axes:
-            why = f"{says} says {' x '.join(map(repr, axes))}" + (", which has size 1" if parts == 1 else "")
+            why = f"{gives} {' x '.join(map(repr, axes))}" + (", which has size 1" if parts == 1 else "")
         else:
             why = "; ".join([whole, *_could(size, free, mesh)])
         found.append(AxisExplanation(None if names is None else names[at], size, axes, parts, kind, why))

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-import jax
-from jax.sharding import Mesh
-
 from ...named._axis import shown
 from .._bytes import array_bytes
-from .._rule import ShardingRule
+from .._mapping import AxisMapping
+from .._rule import ShardingRule, explained_decisions
 from .._rules._options import checked_mesh
 from .._spec import MeshLike, given_mesh, mesh_in_force
+from .._table import some_problems
 from ._advice import parts_of
 from ._build import by_own_shardings, by_specs
 from ._compare import ReportComparison, compared
-from ._problems import stated_specs
+from ._problems import Stated, decided_specs, stated_specs
 from ._report import ShardingReport
 
 
@@ -83,7 +82,7 @@ is 8"]
             ["[0]: dimension 1: no mesh axis 'modle' in (data: 4, model: 2); did you mean 'model'?"]
         """
         mesh = given_mesh(self._mesh, "`validate_partition_specs`")
-        return stated_specs(pytree, _specs(partition_specs, pytree, mesh), mesh)[1]
+        return _stated(pytree, partition_specs, mesh)[1]
 
     def estimate_memory_usage(self, pytree: Any, partition_specs: Any) -> dict[str, int]:
         """Returns the bytes of a tree, and those that each device holds once the specs divide it.
@@ -111,23 +110,24 @@ is 8"]
             {'total_size': 128, 'size_per_device': 16}
         """
         mesh = given_mesh(self._mesh, "`estimate_memory_usage`")
-        stated, problems = stated_specs(pytree, _specs(partition_specs, pytree, mesh), mesh)
+        stated, problems = _stated(pytree, partition_specs, mesh)
         if problems:
+            said = some_problems(problems, "`validate_partition_specs`")
             count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-            raise ValueError(f"the memory cannot be told for specs with {count}:\n" + "\n".join(problems))
+            raise ValueError(f"the memory cannot be told for specs with {count}:\n" + "\n".join(said))
         arrays = [(one.array.dtype, tuple(one.array.shape), one.spec) for one in stated]
         return {
             "total_size": sum(array_bytes(dtype, shape) for dtype, shape, _ in arrays),
             "size_per_device": sum(array_bytes(dtype, parts_of(shape, spec, mesh)) for dtype, shape, spec in arrays),
         }
 
-    def sharding_report(self, pytree: Any, partition_specs: Any = None, *, depth: int = 1) -> ShardingReport:
+    def sharding_report(self, pytree: Any, partition_specs: Any = None, *, depth: int | None = None) -> ShardingReport:
         """Returns what each array of a tree costs on each device, why, and what would change that.
 
         Args:
             pytree: Any tree of arrays.
             partition_specs: Their specs, or a rule that gives them; if None, the arrays' own shardings.
-            depth: How many keys of the paths the groups go by.
+            depth: How many keys of the paths the groups go by; if None, as many as make 3 to 10 groups, if any do.
 
         Returns:
             The report: print it, look at its attributes, or save it as a page or a lock.
@@ -157,12 +157,13 @@ is 8"]
             Mesh axes over which no array is divided:
               'model': nothing asks for it; it could divide 1 of 1 arrays
         """
-        if depth < 0:
+        if depth is not None and depth < 0:
             raise ValueError(f"`depth` is the number of keys that the groups go by; it was {depth}.")
         if partition_specs is None:
             return by_own_shardings(pytree, self.mesh, depth)
         mesh = given_mesh(self._mesh, "`sharding_report` with specs")
-        return by_specs(pytree, _specs(partition_specs, pytree, mesh), mesh, depth)
+        rule = type(partition_specs).__name__ if isinstance(partition_specs, ShardingRule) else None
+        return by_specs(*_stated(pytree, partition_specs, mesh), mesh, depth, rule)
 
     @staticmethod
     def compare(report_a: ShardingReport, report_b: ShardingReport) -> ReportComparison:
@@ -191,9 +192,18 @@ is 8"]
         return compared(report_a, report_b)
 
 
-def _specs(given: Any, tree: Any, mesh: MeshLike) -> Any:
-    """Returns the specs given, or those that a rule gives with this mesh in force."""
-    if not isinstance(given, ShardingRule):
-        return given
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
-        return given.apply(tree)
+def _stated(tree: Any, given: Any, mesh: MeshLike) -> tuple[list[Stated], list[str]]:
+    """Returns the arrays of a tree with the specs given or those that a rule gives on this mesh, and all problems.
+
+    Raises:
+        TypeError: If a mapping is given.
+        ValueError: If the rule raises it.
+    """
+    if isinstance(given, AxisMapping):
+        raise TypeError(
+            "an `AxisMapping` says where names of axes go and is no tree of specs; "
+            "`axonym.explain(tree, mapping, mesh)` says what it does to each array"
+        )
+    if isinstance(given, ShardingRule):
+        return decided_specs(tree, explained_decisions(given, tree, mesh), mesh)
+    return stated_specs(tree, given, mesh)

@@ -26,7 +26,9 @@ def assert_sharding_lock(
 
     `ShardingReport.save_lock` writes the file. It is text, made to be committed: the mesh, and one line for each array
     with its shape, the names of its axes and its spec. What is only written in another way is no change: trailing
-    Nones, `("data",)` for `"data"`, mesh axes of size 1. Element types are not in it.
+    Nones, `("data",)` for `"data"`, mesh axes of size 1. Of an array that is not on the mesh, as on the host, on one
+    device or on another mesh, the file says where it is, by the mesh axes and not by single devices. Over which mesh
+    axes an array is `unreduced` or `reduced` is there too. Element types are not in it.
 
     To accept changes, run the tests with the environment variable `AXONYM_UPDATE_LOCK=1`, which writes the files anew
     where something differs, and commit them. Where `CI` is set, as all common services do, files are never written.
@@ -41,7 +43,7 @@ def assert_sharding_lock(
     Raises:
         AssertionError: If something differs, with a line for each array that is added, removed, resized or moved.
         FileNotFoundError: If there is no such file; it says how to make one.
-        ValueError: If the file is damaged, or a spec does not go with its array.
+        ValueError: If the file is damaged, or something is wrong with the specs.
         TypeError: If specs or a mesh are given with a report, which has both.
 
     Example:
@@ -61,7 +63,7 @@ def assert_sharding_lock(
     """
     __tracebackhide__ = True  # pytest then shows the line of the test
     report = _reported(tree, partition_specs, mesh)
-    found = lock_of(report.leaves, report.mesh)
+    found = lock_of(report.leaves, report.mesh, report.problems)
     if _rewriting(os.environ):
         try:
             changed = differences(read_lock(path, ""), found)

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec as P
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from .._bytes import Load, array_bytes, bytes_on_each, devices_of, is_array
+from .._bytes import Load, array_bytes, bytes_on_each, devices_of
 from .._explain import common_mesh, lies, lies_now, load_of
 from .._explanation import AxisExplanation, Decision
 from .._infer import full_spec, own_sharding, same_mesh
 from .._leaves import described_leaves
+from .._rule import array_shape
 from .._spec import MeshLike
+from .._spec_problems import mesh_shown
 from ._advice import (
     Unused,
     asked_paddings,
@@ -21,10 +24,14 @@ from ._advice import (
     parts_of,
     unused_axes,
     unused_by_all,
+    unused_if_refused,
 )
 from ._leaf import LeafReport, Padding
-from ._problems import Stated, divided, stated_specs
+from ._problems import Stated, divided
 from ._report import GroupReport, ShardingReport, Source
+
+
+_FEWEST_GROUPS, _MOST_GROUPS = 3, 10
 
 
 class _Found(NamedTuple):
@@ -39,9 +46,10 @@ class _Found(NamedTuple):
     unused: tuple[Unused, ...] | None
 
 
-def by_specs(tree: Any, specs: Any, mesh: MeshLike, depth: int) -> ShardingReport:
-    """Returns the report of a tree as the specs divide it."""
-    stated, problems = stated_specs(tree, specs, mesh)
+def by_specs(
+    stated: Sequence[Stated], problems: Sequence[str], mesh: MeshLike, depth: int | None, rule: str | None
+) -> ShardingReport:
+    """Returns the report of arrays as their specs divide them, which are from the rule of this name, if from one."""
     devices = devices_of(mesh)
     found: list[_Found] = []
     for one in stated:
@@ -49,13 +57,13 @@ def by_specs(tree: Any, specs: Any, mesh: MeshLike, depth: int) -> ShardingRepor
         part = shape if one.problems else parts_of(shape, one.spec, mesh)
         load = Load(array_bytes(dtype, shape), array_bytes(dtype, part), devices)
         found.append(_found(one, load, mesh, "spec"))
-    return _summed(found, mesh, "specs", problems, depth)
+    return _summed(found, mesh, "specs", problems, depth, rule=rule)
 
 
-def by_own_shardings(tree: Any, mesh: MeshLike | None, depth: int) -> ShardingReport:
+def by_own_shardings(tree: Any, mesh: MeshLike | None, depth: int | None) -> ShardingReport:
     """Returns the report of a tree as its arrays lie; those that are nowhere yet count whole on each device."""
     pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
-    arrays = [(leaf, about) for leaf, about in pairs if is_array(leaf)]
+    arrays = [(leaf, about) for leaf, about in pairs if array_shape(leaf) is not None]
     mesh = common_mesh(arrays) if mesh is None else mesh
     found: list[_Found] = []
     for leaf, about in arrays:
@@ -66,8 +74,10 @@ def by_own_shardings(tree: Any, mesh: MeshLike | None, depth: int) -> ShardingRe
         axes = _axes(stated, own_mesh, "sharding", None if on_mesh is not None else _place(leaf, own))
         load = load_of(leaf, own, list(axes), 1 if mesh is None else devices_of(mesh))
         here = mesh if mesh is not None and own_mesh is not None and same_mesh(own_mesh, mesh) else None
-        found.append(_found(stated, load, here, "sharding", axes))
-    return _summed(found, mesh, "shardings", [], depth)
+        place = None if here is not None and on_mesh is not None else _elsewhere(leaf, own)
+        found.append(_found(stated, load, here, "sharding", axes, place))
+    several = mesh is None and any(isinstance(own_sharding(leaf), NamedSharding) for leaf, _ in arrays)
+    return _summed(found, mesh, "shardings", [], depth, several=several)
 
 
 def _place(leaf: Any, own: Any) -> str:
@@ -75,6 +85,16 @@ def _place(leaf: Any, own: Any) -> str:
     if own is None:
         return "where it lies is not known" if isinstance(leaf, jax.Array) else "it is not on a device yet"
     return f"it is {lies(own, '')}"
+
+
+def _elsewhere(leaf: Any, own: Any) -> str:
+    """Returns where an array is that is not on the mesh of the report."""
+    if own is None:
+        kinds = ((jax.Array, "a place that is not known"), (np.ndarray | np.generic, "the host"))
+        return next((place for kind, place in kinds if isinstance(leaf, kind)), "no device")
+    if isinstance(own, NamedSharding):
+        return f"mesh {mesh_shown(own.mesh)}"
+    return lies(own, "").removeprefix("on ")
 
 
 def _axes(
@@ -88,20 +108,25 @@ def _axes(
         named = names or (None,) * len(shape)
         pairs = zip(named, shape, strict=True)
         return tuple(AxisExplanation(*each, (), 1, decision, whole or "there is no mesh") for each in pairs)
-    return axes_explained(shape, names, _spec_or_whole(of), mesh, decision, whole)
+    return axes_explained(shape, names, _spec_or_whole(of), mesh, decision, whole, of.by)
 
 
 def _found(
-    of: Stated, load: Load, mesh: MeshLike | None, decision: Decision, axes: Sequence[AxisExplanation] | None = None
+    of: Stated,
+    load: Load,
+    mesh: MeshLike | None,
+    decision: Decision,
+    axes: Sequence[AxisExplanation] | None = None,
+    place: str | None = None,
 ) -> _Found:
     """Returns what is to be said of an array whose spec is known, or of one that counts whole, on this mesh."""
-    array, about, _, problems = of
+    array, about, _, problems, _ = of
     shape = tuple(array.shape)
     names = about.names_of(shape)
     spec = P() if problems else _spec_or_whole(of)
     unused = None if mesh is None else unused_axes(shape, names, spec, mesh)
-    if problems and unused is not None:
-        unused = tuple(one._replace(why="the spec is refused") for one in unused)
+    if problems and mesh is not None:
+        unused = unused_if_refused(of.spec, mesh)
     given = mesh is not None and not problems and decision == "spec"
     report = LeafReport(
         path=of.path,
@@ -109,7 +134,7 @@ def _found(
         shape=shape,
         kind="field" if about.declared else "plain" if names is None else "named",
         axes=tuple(_axes(of, mesh, decision) if axes is None else axes),
-        spec=None if problems else full_spec(spec, len(shape)),
+        spec=None if problems else P(*full_spec(spec, len(shape)), unreduced=spec.unreduced, reduced=spec.reduced),
         bytes=load.bytes,
         bytes_per_device=load.per_device,
         replicated_bytes=load.replicated,
@@ -117,6 +142,7 @@ def _found(
         error="; ".join(problems) or None,
         unused={one.axis: one.why for one in unused or ()},
         padding=() if mesh is None else _padding(of, mesh),
+        place=place,
     )
     return _Found(report, load, about.path, unused)
 
@@ -132,7 +158,14 @@ def _padding(of: Stated, mesh: MeshLike) -> tuple[Padding, ...]:
 
 
 def _summed(
-    found: list[_Found], mesh: MeshLike | None, source: Source, problems: list[str], depth: int
+    found: list[_Found],
+    mesh: MeshLike | None,
+    source: Source,
+    problems: Sequence[str],
+    depth: int | None,
+    *,
+    rule: str | None = None,
+    several: bool = False,
 ) -> ShardingReport:
     """Returns the report of all arrays."""
     everywhere, held = bytes_on_each(one.load for one in found)
@@ -153,11 +186,32 @@ def _summed(
         share_whole=whole / total if total else 0.0,
         unused_mesh_axes={} if mesh is None else _unused_mesh_axes(found, mesh),
         problems=tuple(problems),
+        device_ids=tuple(map(int, mesh.device_ids.flat)) if isinstance(mesh, Mesh) else None,
+        several_meshes=several,
+        rule=rule,
     )
 
 
-def _groups(found: list[_Found], depth: int) -> dict[str, GroupReport]:
+def _depth(found: list[_Found]) -> int:
+    """Returns the least depth with 3 to 10 groups; if there is none, that with most of them up to 10."""
+    deepest = max((len(one.keys) for one in found), default=0)
+    best, most = 1, 0
+    for depth in range(1, deepest + 1):
+        number = len({one.keys[:depth] for one in found})
+        if number == len(found) and most > 1:
+            return best  # a group for each array says nothing that its row does not
+        if number > _MOST_GROUPS:
+            return best if most > 1 else depth
+        if number > most:
+            best, most = depth, number
+        if number >= _FEWEST_GROUPS:
+            break
+    return best
+
+
+def _groups(found: list[_Found], depth: int | None) -> dict[str, GroupReport]:
     """Returns what the parts of a tree cost, by the first keys of the paths."""
+    depth = _depth(found) if depth is None else depth
     parts: dict[str, list[Load]] = {}
     for one in found:
         parts.setdefault(jax.tree_util.keystr(one.keys[:depth]), []).append(one.load)

@@ -6,9 +6,10 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from .._table import Note, Row, Table, Tabled, human_bytes
+from .._explanation import mesh_in_words, plain_spec
+from .._table import Note, Row, Table, Tabled, human_bytes, some_problems
 from ._leaf import LeafReport
-from ._report import ShardingReport, mesh_shown
+from ._report import ShardingReport, decided_by
 
 
 _FREE = "left to the compiler"
@@ -63,7 +64,7 @@ class ReportComparison(Tabled):
         >>> weight = {"weight": jax.ShapeDtypeStruct((8, 4), "float32")}
         >>> reports = [analyzer.sharding_report(weight, spec) for spec in (P("data"), P(("data", "model")))]
         >>> print(analyzer.compare(*reports))
-        mesh (data: 4, model: 2), 8 devices
+        mesh (data: 4, model: 2), 8 devices; both by the specs given
         <BLANKLINE>
         array                                   bytes    per device        copies
           axis  size  mesh axes     why
@@ -124,7 +125,7 @@ def compared(before: ShardingReport, after: ShardingReport) -> ReportComparison:
 def _what_counts(leaf: LeafReport, mesh: Mapping[str, int]) -> Any:
     """Returns what of an array is compared."""
     entries = None if leaf.spec is None else [_entry(leaf, at, mesh) for at in range(len(leaf.shape))]
-    return leaf.shape, leaf.dtype, leaf.bytes_per_device, leaf.replicated_bytes, entries
+    return leaf.shape, leaf.dtype, leaf.bytes_per_device, leaf.replicated_bytes, leaf.place, entries
 
 
 def _entry(leaf: LeafReport, at: int, mesh: Mapping[str, int]) -> tuple[str, ...]:
@@ -138,9 +139,11 @@ def _plain(leaf: LeafReport) -> dict[str, Any]:
     return {
         "shape": list(leaf.shape),
         "dtype": leaf.dtype,
-        "spec": None if leaf.spec is None else [list(axis.mesh_axes) for axis in leaf.axes],
+        "spec": plain_spec(leaf),
         "bytes": leaf.bytes,
         "bytes_per_device": leaf.bytes_per_device,
+        "replicated_bytes": leaf.replicated_bytes,
+        "place": leaf.place,
     }
 
 
@@ -148,10 +151,12 @@ def _table(of: ReportComparison, limit: int | None) -> Table:
     """Returns what is shown of a comparison: a row for each array that changed, and what came and went below."""
     shown = of.moved[:limit]
     one, other = of.before, of.after
-    mesh, then = mesh_shown(one.mesh, one.devices), mesh_shown(other.mesh, other.devices)
+    mesh, then = (mesh_in_words(each.mesh, each.devices, each.several_meshes) for each in (one, other))
+    first, second = decided_by(one), decided_by(other)
+    by = f"both by {first}" if first == second else f"from {first} to {second}"
     moved = f"{len(of.moved)} of {len(other.leaves)} arrays moved"
     return Table(
-        title=mesh if mesh == then else f"{mesh} -> {then}",
+        title=f"{mesh if mesh == then else f'{mesh} -> {then}'}; {by}",
         rows=[Row(change.path or "(the array itself)", *_cells(change, one.mesh, other.mesh)) for change in shown],
         more=len(of.moved) - len(shown),
         total=Row(moved, "", *_costs(one, other), []),
@@ -174,7 +179,23 @@ def _cells(
             if axis.size != after.size or was != now:
                 size = str(after.size) if axis.size == after.size else f"{axis.size} -> {after.size}"
                 rows.append((after.name or str(at), size, _over(now), f"was {_over(was)}"))
+    if one.place != other.place or not rows:
+        rows.append(("-", "-", "-", _otherwise(one, other)))
+    kind += "; now whole" if _is_divided(one, mesh) and other.spec is not None and not _is_divided(other, then) else ""
     return kind, *_costs(one, other), rows
+
+
+def _otherwise(one: LeafReport, other: LeafReport) -> str:
+    """Returns what changed of an array beside its axes."""
+    if one.place != other.place:
+        return f"{one.place or 'the mesh'} -> {other.place or 'the mesh'}"
+    if one.dtype != other.dtype:
+        return f"{one.dtype} -> {other.dtype}"
+    return "the number of devices that hold it"
+
+
+def _is_divided(leaf: LeafReport, mesh: Mapping[str, int]) -> bool:
+    return leaf.spec is not None and any(_entry(leaf, at, mesh) for at in range(len(leaf.shape)))
 
 
 def _whole(leaf: LeafReport) -> str:
@@ -199,9 +220,12 @@ def _costs(one: LeafReport | ShardingReport, other: LeafReport | ShardingReport)
 def _notes(of: ReportComparison, limit: int | None) -> Iterator[Note]:
     for heading, leaves in (("Added:", of.added), ("Removed:", of.removed)):
         if leaves:
-            shown = [f"{leaf.path} {human_bytes(leaf.bytes_per_device)} on each device" for leaf in leaves[:limit]]
+            shown = [
+                f"{leaf.path or '(the array itself)'} {human_bytes(leaf.bytes_per_device)} on each device"
+                for leaf in leaves[:limit]
+            ]
             more = [f"{len(leaves) - len(shown)} more"] if len(leaves) > len(shown) else []
             yield Note(heading, shown + more, False)
     problems = [problem for problem in of.after.problems if problem not in of.before.problems]
     if problems:
-        yield Note("New problems:", problems, True)
+        yield Note("New problems:", some_problems(problems, "`report.problems`"), True)

@@ -1,6 +1,6 @@
 """What a report says of one array: what an explanation says, the mesh axes it leaves unused, and what would help."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._explanation import LeafExplanation
@@ -8,14 +8,15 @@ from .._explanation import LeafExplanation
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """A larger size of one dimension of an array with which more mesh axes divide it.
+    """A larger size of one dimension of an array, with which more mesh axes divide it or its spec fits.
 
     Attributes:
         dimension: Which dimension, counted from 0.
         size: Its size now.
         padded_size: The next size that the mesh axes divide.
         mesh_axes: All mesh axes that then divide the dimension.
-        bytes_per_device: What each device then holds of the array, the padding included.
+        bytes_per_device: What each device then holds of the array, the padding included; where a spec is refused and
+            fits with several paddings only, with all of them.
 
     Example:
         >>> import axonym as nym
@@ -42,7 +43,10 @@ class LeafReport(LeafExplanation):
 
     Attributes:
         unused: The mesh axes that do not divide the array, each with the reason.
-        padding: Larger sizes of its dimensions with which more mesh axes divide it, the best first.
+        padding: Larger sizes of its dimensions with which more mesh axes divide it, the best first; if its spec
+            is refused, those that it needs to fit, all together.
+        place: Where it is if that is not on the mesh of the report, as `"one device"`, `"the host"` or
+            `"mesh (stage: 2)"`; None if it is there, or if its spec is given.
 
     Example:
         >>> import axonym as nym
@@ -57,3 +61,20 @@ class LeafReport(LeafExplanation):
 
     unused: Mapping[str, str] = field(default_factory=dict, hash=False)
     padding: tuple[Padding, ...] = ()
+    place: str | None = None
+
+
+def padding_shown(leaf: LeafReport, paddings: Sequence[Padding]) -> str:
+    """Returns in words which dimensions of an array to pad, all of them together."""
+    return " and ".join(_one_padding(leaf, one) for one in paddings)
+
+
+def padding_choices(leaf: LeafReport) -> list[tuple[Padding, ...]]:
+    """Returns the ways to pad an array: each size alone, or together all that a refused spec needs."""
+    return [leaf.padding] if leaf.error and leaf.padding else [(one,) for one in leaf.padding]
+
+
+def _one_padding(leaf: LeafReport, one: Padding) -> str:
+    name = leaf.axes[one.dimension].name
+    where = f"dimension {one.dimension}" if name is None else f"axis {name!r}"
+    return f"{where} from {one.size} to {one.padded_size} for {' x '.join(map(repr, one.mesh_axes))}"

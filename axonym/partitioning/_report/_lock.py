@@ -1,13 +1,13 @@
 """The sharding lock: a small text file that says where each array of a tree goes, made to be read in a diff.
 
 It has the mesh, and of each array its shape, the names of its axes and its spec, one array to a line. Specs are written
-in one way: an entry for each axis, without the mesh axes of size 1, which divide nothing.
+in one way: an entry for each axis, without the mesh axes of size 1, which divide nothing. An array that is not on the
+mesh has a word about where it is, and one that is still to be summed over mesh axes, or was, has their names.
 """
 
 import json
 import os
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,41 +15,48 @@ from jax.sharding import PartitionSpec as P
 
 from ...named._ambient import entry_axes
 from ...named._axis import listed
+from .._table import some_problems
 from ._leaf import LeafReport
+from ._write import write_whole
 
 
 Lock: TypeAlias = dict[str, Any]
-"""What a lock file holds: `format`, `mesh` (name to size) and `arrays` (path to `shape`, `axes` and `spec`)."""
+"""What a lock file holds: `format`, `mesh` (name to size) and `arrays` (path to `shape`, `axes`, `spec` and more)."""
 
 FORMAT = 1
 _FREE = "UNCONSTRAINED"
+_SUMS = ("unreduced", "reduced")
+_MOST_PROBLEMS = 10
 
 
-def lock_of(leaves: Iterable[LeafReport], mesh: Mapping[str, int]) -> Lock:
+def lock_of(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: Sequence[str]) -> Lock:
     """Returns what a lock says of these arrays on a mesh with these sizes.
 
     Raises:
-        ValueError: If the spec of an array is not valid, so that nobody knows where it goes.
+        ValueError: If something is wrong with the specs, so that nobody knows where arrays go.
     """
+    if problems:
+        shown = some_problems(problems, "`problems` of the report", _MOST_PROBLEMS)
+        raise ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown]))
     sizes = {name: size for name, size in mesh.items() if size > 1}
     return {"format": FORMAT, "mesh": sizes, "arrays": {leaf.path: _array_of(leaf, sizes) for leaf in leaves}}
 
 
 def _array_of(leaf: LeafReport, mesh: Mapping[str, int]) -> dict[str, Any]:
-    if leaf.spec is None:
-        raise ValueError(f"{leaf.path or 'the array'} has no valid spec, so nothing can be locked: {leaf.error}")
+    spec = P() if leaf.spec is None else leaf.spec
     names = [axis.name for axis in leaf.axes]
     named = {"axes": names} if names and None not in names else {}
-    return {"shape": list(leaf.shape), **named, "spec": _spec_of(leaf.spec, len(leaf.shape), mesh)}
+    place = {} if leaf.place is None else {"on": leaf.place}
+    sums = {kind: sorted(map(str, getattr(spec, kind))) for kind in _SUMS if getattr(spec, kind)}
+    entries = [_entry_of(entry, mesh if leaf.place is None else None) for entry in spec.partitions]
+    return {"shape": list(leaf.shape), **named, "spec": entries, **sums, **place}
 
 
-def _spec_of(spec: P, rank: int, mesh: Mapping[str, int]) -> list[Any]:
-    """Returns a spec as a lock has it: for each axis None, the name of a mesh axis or a list of them."""
-    entries: list[Any] = []
-    for entry in (*spec, *[None] * (rank - len(spec))):
-        axes = [_FREE] if entry is P.UNCONSTRAINED else [axis for axis in entry_axes(entry) if axis in mesh]
-        entries.append(None if not axes else axes[0] if len(axes) == 1 else axes)
-    return entries
+def _entry_of(entry: Any, mesh: Mapping[str, int] | None) -> Any:
+    """Returns an entry of a spec as a lock has it, with the axes of this mesh or any: None, a name, or a list."""
+    named = [_FREE] if entry is P.UNCONSTRAINED else entry_axes(entry)
+    axes = [axis for axis in named if mesh is None or axis == _FREE or axis in mesh]
+    return None if not axes else axes[0] if len(axes) == 1 else axes
 
 
 def lock_text(lock: Lock) -> str:
@@ -69,16 +76,7 @@ def save_lock(lock: Lock, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    target = Path(path)
-    written = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        with written.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(lock_text(lock))
-        if target.exists():
-            written.chmod(target.stat().st_mode)
-        written.replace(target)
-    finally:
-        written.unlink(missing_ok=True)
+    write_whole(path, lock_text(lock), "lock", "sharding.lock")
 
 
 def read_lock(path: str | os.PathLike[str], remedy: str) -> Lock:
@@ -122,15 +120,19 @@ def _is_lock(lock: dict[str, Any]) -> bool:
 
 
 def _is_array(array: Any) -> bool:
-    if not isinstance(array, dict) or not {"shape", "spec"} <= set(array) <= {"shape", "spec", "axes"}:
+    if not isinstance(array, dict) or not {"shape", "spec"} <= set(array) <= {"shape", "spec", "axes", "on", *_SUMS}:
         return False
-    if not all(isinstance(value, list) for value in array.values()):
+    lists = [array[key] for key in ("shape", "spec", "axes") if key in array]
+    sums = [array[key] for key in _SUMS if key in array]
+    if not all(isinstance(value, list) for value in (*lists, *sums)) or not isinstance(array.get("on", ""), str):
         return False
-    if len({len(value) for value in array.values()}) > 1 or not all(isinstance(size, int) for size in array["shape"]):
+    if len({len(value) for value in lists}) > 1 or not all(isinstance(size, int) for size in array["shape"]):
         return False
     entries = [name for entry in array["spec"] for name in (entry if isinstance(entry, list) else [entry])]
-    names = all(isinstance(name, str) for name in array.get("axes", ()))
-    return names and all(name is None or isinstance(name, str) for name in entries)
+    names = [name for value in (array.get("axes", ()), *sums) for name in value]
+    return all(isinstance(name, str) for name in names) and all(
+        name is None or isinstance(name, str) for name in entries
+    )
 
 
 def differences(locked: Lock, found: Lock) -> list[str]:
@@ -153,12 +155,13 @@ def differences(locked: Lock, found: Lock) -> list[str]:
 
 def _difference(path: str, one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Returns the line for an array that is there before and after, if it has changed."""
-    specs = _spec_shown(one) if one["spec"] == other["spec"] else f"{_spec_shown(one)} -> {_spec_shown(other)}"
+    before, after = _spec_shown(one), _spec_shown(other)
+    specs = before if before == after else f"{before} -> {after}"
     if one["shape"] != other["shape"]:
         return [f"resized  {_array_shown(path, one)} -> {_axes_shown(other)}: {specs}"]
     if "axes" in one and "axes" in other and one["axes"] != other["axes"]:
         return [f"renamed  {_array_shown(path, one)} -> {_axes_shown(other)}: {specs}"]
-    if one["spec"] != other["spec"]:
+    if before != after:
         return [f"moved    {_array_shown(path, other if 'axes' in other else one)}: {specs}"]
     return []
 
@@ -179,4 +182,10 @@ def _axes_shown(array: dict[str, Any]) -> str:
 
 def _spec_shown(array: dict[str, Any]) -> str:
     entries = [tuple(entry) if isinstance(entry, list) else entry for entry in array["spec"]]
-    return f"P({', '.join(_FREE if entry == _FREE else repr(entry) for entry in entries)})"
+    sums = [f"{kind}={{{', '.join(map(repr, array[kind]))}}}" for kind in _SUMS if array.get(kind)]
+    shown = ", ".join([*(_FREE if entry == _FREE else repr(entry) for entry in entries), *sums])
+    place = array.get("on")
+    divided = any(entry is not None for entry in entries) or sums
+    if place is None:
+        return f"P({shown})"
+    return f"P({shown}) on {place}" if divided or place.startswith("mesh") else f"on {place}"

@@ -8,14 +8,17 @@ import functools
 import inspect
 import threading
 import time
+import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import jax
 
+from .._rule import array_shape
 from .._spec import levels_inside
+from .._table import some_problems
 from ._analyzer import ShardingAnalyzer
 
 
@@ -25,7 +28,8 @@ R = TypeVar("R")
 # The durations that JAX announces when tracing, lowering or compiling is over. Others, of its caches, lie within them
 # or are no time that was spent.
 _COMPILING = "/jax/core/compile/"
-_HEARD = "/axonym/heard"
+_MOST_ISSUES = 10
+_MOST_FIELDS = 1000
 
 
 class Metrics(TypedDict):
@@ -66,7 +70,12 @@ def create_monitored_function(
     few per cent of the time that compiling took; where that matters, go by a later call. Compiling in threads that the
     function starts counts as its execution, and so does waiting for arrays that it holds itself. The analysis comes
     before and is in neither time; for hundreds of arrays it takes tens of milliseconds. Under `jax.jit` there is
-    nothing to wait for: the times are those of tracing.
+    nothing to wait for: the times are those of tracing. Arrays in the fields of objects that JAX does not know are
+    waited for as well, and `validation_issues` has a word about it; what a generator or a coroutine will do is in no
+    time. After `jax.monitoring.clear_event_listeners()` nobody tells of compiling any more, and `compile_time` is 0.
+
+    Wrap the bound method of an object, `create_monitored_function(trainer.step, ...)`: of a function in a class the
+    first argument is `self`, and one without arrays is told in `validation_issues`.
 
     Args:
         fn: The function, compiled or not.
@@ -106,10 +115,13 @@ def create_monitored_function(
 
     @functools.wraps(fn, updated=("__dict__",) if inspect.isfunction(fn) else ())
     def monitored(*args: Args.args, **kwargs: Args.kwargs) -> tuple[R, Metrics]:
-        memory, issues = _analysed(_first_argument(signature, args, kwargs), partition_specs, analyzer)
+        first = _first_argument(signature, args, kwargs)
+        memory, issues = _analysed(first, partition_specs, analyzer)
+        if not issues and not any(map(_has_arrays, first)):
+            issues.append(f"the first argument{_named(signature)} holds no arrays to hold against the specs")
         if issues:
             name = getattr(fn, "__name__", type(fn).__name__)
-            problems = "\n  ".join(issues)
+            problems = "\n  ".join(some_problems(issues, "`validation_issues`", _MOST_ISSUES))
             warnings.warn(
                 f"{name!r} runs, but its first argument does not go with the specs:\n  {problems}",
                 RuntimeWarning,
@@ -119,8 +131,7 @@ def create_monitored_function(
         with _compiling() as spans:
             start = time.perf_counter()
             result = fn(*args, **kwargs)
-            if not _wait_for(result):
-                issues.append("the result is no tree that JAX can take apart, so its arrays were not waited for")
+            issues += _wait_for(result)
             end = time.perf_counter()
         compiling = _covered(spans, start, end)
         return result, Metrics(
@@ -154,6 +165,20 @@ def _first_argument(signature: inspect.Signature | None, args: tuple[Any, ...], 
     return list(kwargs.values())[:1]
 
 
+def _named(signature: inspect.Signature | None) -> str:
+    """Returns the name of the first parameter as it stands in a sentence, nothing if it is not known."""
+    names = [] if signature is None else list(signature.parameters)
+    return f", `{names[0]}`," if names else ""
+
+
+def _has_arrays(tree: Any) -> bool:
+    """Tells whether there are arrays in a tree, or things that look like arrays; what is no tree has none."""
+    try:
+        return any(array_shape(leaf) is not None for leaf in jax.tree.leaves(tree))
+    except Exception:  # a node that JAX does not know how to flatten
+        return False
+
+
 def _analysed(first: list[Any], specs: Any, analyzer: ShardingAnalyzer) -> tuple[dict[str, int] | None, list[str]]:
     """Returns the memory that the first argument takes, if that can be told, and all that is wrong with it."""
     if not first:
@@ -167,28 +192,67 @@ def _analysed(first: list[Any], specs: Any, analyzer: ShardingAnalyzer) -> tuple
     try:
         memory = analyzer.estimate_memory_usage(first[0], specs)
     except Exception as error:
-        known = issues and all(issue in str(error) for issue in issues)
+        known = issues and issues[0] in str(error)  # which lists the first problems of many
         issues += [] if known else [f"the memory is not known: {type(error).__name__}: {error}"]
     return memory, issues
 
 
-def _wait_for(tree: Any, tolerant: bool = False) -> bool:
-    """Waits for the arrays of a tree, but for those that were donated; tells whether it is one.
+def _wait_for(tree: Any, tolerant: bool = False) -> list[str]:
+    """Waits for the arrays of a tree, but for those that were donated; returns what keeps it from knowing all.
 
     Args:
         tree: Anything.
         tolerant: Whether errors of what computes the arrays are left to whoever uses them.
     """
-    try:
-        arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array) and not _is_deleted(leaf)]
-    except Exception:  # of a node that JAX does not know how to flatten
-        return False
+    arrays: list[jax.Array] = []
+    issues: list[str] = []
+    inside, seen = [tree], {id(tree)}
+    while inside:
+        try:
+            leaves = [inside.pop()] if _is_lazy(inside[-1]) else jax.tree.leaves(inside.pop(), is_leaf=_is_lazy)
+        except Exception:  # of a node that JAX does not know how to flatten
+            issues.append("the result is no tree that JAX can take apart, so its arrays were not waited for")
+            continue
+        for leaf in leaves:
+            if isinstance(leaf, jax.Array):
+                arrays += [] if _is_deleted(leaf) else [leaf]
+            elif _is_lazy(leaf):
+                issues.append(f"the result holds a `{type(leaf).__name__}`, which has not run and was not waited for")
+            elif (fields := _fields(leaf)) and len(seen) < _MOST_FIELDS:
+                new = [value for value in fields if id(value) not in seen]
+                seen.update(map(id, new))
+                inside += new
+                issues += [_opaque(leaf)] if any(map(_has_arrays, fields)) else []
     try:
         jax.block_until_ready(arrays)
     except Exception:
         if not tolerant:
             raise
-    return True
+    return list(dict.fromkeys(issues))
+
+
+def _opaque(leaf: Any) -> str:
+    return f"the result holds a `{type(leaf).__name__}`, which JAX cannot take apart; the arrays in it were waited for"
+
+
+def _is_lazy(leaf: Any) -> bool:
+    """Tells whether something computes its values only when it is asked for them: a generator, or what is awaited."""
+    return isinstance(leaf, Generator | AsyncGenerator | Awaitable)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _fields(leaf: Any) -> list[Any]:
+    """Returns the values of the fields of an object that JAX takes for a leaf; none of functions, classes, modules."""
+    if isinstance(leaf, type | types.ModuleType) or inspect.isroutine(leaf):
+        return []
+    names = (name for kind in type(leaf).__mro__ for name in _slots(kind))
+    values = [getattr(leaf, name) for name in dict.fromkeys(names) if hasattr(leaf, name)]
+    return [*getattr(leaf, "__dict__", {}).values(), *values]
 
 
 def _is_deleted(array: jax.Array) -> bool:
@@ -200,35 +264,37 @@ def _is_deleted(array: jax.Array) -> bool:
 
 
 class _Listening(threading.local):
-    """The calls in this thread that want to know when JAX compiles, and whether it tells at all."""
+    """The calls in this thread that want to know when JAX compiles."""
 
     def __init__(self) -> None:
         self.calls: list[list[tuple[float, float]]] = []
-        self.heard = False
 
 
 _listening = _Listening()
-_registering = threading.Lock()
 
 
 def _listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
     """Notes a duration that JAX announces as it ends, in the thread that compiled."""
-    if event == _HEARD:
-        _listening.heard = True
-    elif event.startswith(_COMPILING):
+    if event.startswith(_COMPILING):
         end = time.perf_counter()
         for spans in _listening.calls:
             spans.append((end - duration_secs, end))
 
 
+_registering = threading.Lock()
+
+
+@functools.cache
+def _registered() -> None:
+    """Lets JAX tell when it compiles, once in a process."""
+    jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
 @contextmanager
 def _compiling() -> Iterator[list[tuple[float, float]]]:
     """Gives a list into which the times go in which JAX compiles in this thread."""
-    _listening.heard = False
     with _registering:
-        jax.monitoring.record_event_duration_secs(_HEARD, 0.0)
-        if not _listening.heard:  # the first call, or somebody has cleared all listeners
-            jax.monitoring.register_event_duration_secs_listener(_listen)
+        _registered()
     spans: list[tuple[float, float]] = []
     _listening.calls.append(spans)
     try:

@@ -11,16 +11,15 @@ import importlib.resources
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from .._explanation import AxisExplanation
-from .._infer import divided_axes
 from .._table import human_bytes
-from ._leaf import LeafReport
+from ._leaf import LeafReport, padding_choices, padding_shown
 from ._treemap import Group, grouped, path_parts
+from ._write import write_whole
 
 
 _FOLDER = __name__.rpartition(".")[0]
@@ -36,92 +35,55 @@ _COLOURS = (
 )
 
 
-class Reported(Protocol):
+class _Reported(Protocol):
     """What the page needs of a report."""
 
     @property
-    def leaves(self) -> Sequence[LeafReport]:
-        """What is said of each array."""
-        ...
-
+    def leaves(self) -> Sequence[LeafReport]: ...
     @property
-    def mesh(self) -> Mapping[str, int]:
-        """The sizes of the mesh axes."""
-        ...
-
+    def mesh(self) -> Mapping[str, int]: ...
     @property
-    def devices(self) -> int:
-        """The number of devices."""
-        ...
-
+    def devices(self) -> int: ...
     @property
-    def bytes(self) -> int:
-        """The size of all arrays."""
-        ...
-
+    def source(self) -> str: ...
     @property
-    def bytes_per_device(self) -> int:
-        """What the fullest device holds."""
-        ...
-
+    def rule(self) -> str | None: ...
     @property
-    def replicated_bytes(self) -> int:
-        """What all devices together hold beyond one copy."""
-        ...
-
+    def several_meshes(self) -> bool: ...
     @property
-    def imbalance(self) -> float:
-        """How much more the fullest device holds than the mean."""
-        ...
-
+    def bytes(self) -> int: ...
     @property
-    def share_whole(self) -> float:
-        """The share of the bytes in arrays that nothing divides."""
-        ...
-
+    def bytes_per_device(self) -> int: ...
     @property
-    def unused_mesh_axes(self) -> Mapping[str, str]:
-        """The mesh axes over which no array is divided, each with the reason."""
-        ...
-
+    def replicated_bytes(self) -> int: ...
     @property
-    def problems(self) -> Sequence[str]:
-        """What is wrong."""
-        ...
+    def imbalance(self) -> float: ...
+    @property
+    def share_whole(self) -> float: ...
+    @property
+    def unused_mesh_axes(self) -> Mapping[str, str]: ...
+    @property
+    def problems(self) -> Sequence[str]: ...
 
 
-def save_page(report: Reported, path: str | os.PathLike[str], title: str | None = None) -> Path:
+def save_page(report: _Reported, path: str | os.PathLike[str], title: str | None = None) -> Path:
     """Writes the page of a report to a file, whole or not at all, and returns where it is.
 
     Raises:
         FileNotFoundError: If the folder is not there.
         IsADirectoryError: If the path is a folder.
     """
-    target = Path(path)
-    if target.is_dir():
-        name = str(target / "report.html")
-        raise IsADirectoryError(f"the page needs the name of a file, and {str(path)!r} is a folder; name it {name!r}")
-    if not target.parent.is_dir():
-        folder = str(target.parent)
-        raise FileNotFoundError(f"there is no folder {folder!r} for the page {target.name!r}; make it first")
-    text = page(report, title).encode("utf-8", "backslashreplace")
-    # A link stays one: what is replaced is the file that it leads to.
-    final = Path(os.path.realpath(target))
-    with tempfile.TemporaryDirectory(prefix=".axonym-", dir=final.parent) as beside:
-        written = Path(beside) / "page.html"
-        written.write_bytes(text)
-        written.replace(final)
-    return target
+    return write_whole(path, page(report, title), "page", "report.html")
 
 
-def page(report: Reported, title: str | None = None) -> str:
+def page(report: _Reported, title: str | None = None) -> str:
     """Returns a report as the text of an HTML page."""
     template = importlib.resources.files(_FOLDER).joinpath("_page.html").read_text("utf-8")
     _, _, script = template.rpartition("<script>")
     digest = hashlib.sha256(script.partition("</script>")[0].encode()).digest()
     parts = {
         "HASH": base64.b64encode(digest).decode(),
-        "TITLE": html.escape(title or "Sharding report"),
+        "TITLE": html.escape(title or f"Sharding report{f': {report.rule}' if report.rule else ''}"),
         "MESH": html.escape(_mesh(report)),
         "FACTS": "".join(_facts(report)),
         "NOTES": "".join(_notes(report)),
@@ -130,13 +92,15 @@ def page(report: Reported, title: str | None = None) -> str:
     return re.sub("@([A-Z]+)@", lambda mark: parts[mark[1]], template)
 
 
-def _mesh(report: Reported) -> str:
+def _mesh(report: _Reported) -> str:
     devices = f"{report.devices} device{'s' if report.devices != 1 else ''}"
     sizes = ", ".join(f"{name}: {size}" for name, size in report.mesh.items())
-    return f"mesh ({sizes}), {devices}" if sizes else f"no mesh, {devices}"
+    mesh = f"mesh ({sizes})" if sizes else "several meshes" if report.several_meshes else "no mesh"
+    by = "the specs given" if report.source == "specs" else "the arrays' own shardings"
+    return f"{mesh}, {devices}; by {report.rule or by}"
 
 
-def _facts(report: Reported) -> Iterator[str]:
+def _facts(report: _Reported) -> Iterator[str]:
     """Yields the totals, each with what it means."""
     share = f"{report.bytes_per_device / report.bytes:.1%} of all" if report.bytes else ""
     arrays = len(report.leaves)
@@ -157,7 +121,7 @@ def _percent(share: float) -> str:
     return "< 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
-def _notes(report: Reported) -> Iterator[str]:
+def _notes(report: _Reported) -> Iterator[str]:
     """Yields what else is to be said: the problems, and the mesh axes that nothing uses."""
     if report.problems:
         items = "".join(f"<li>{html.escape(problem)}</li>" for problem in report.problems)
@@ -173,30 +137,52 @@ def _json(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _data(report: Reported) -> dict[str, Any]:
+def _data(report: _Reported) -> dict[str, Any]:
     """Returns what the script draws: what is said of each array is there once for all that are alike."""
-    over = [_over(leaf, report.mesh) for leaf in report.leaves]
-    order = list(report.mesh)
-    # Whole arrays first, then by the number of mesh axes and their order in the mesh.
-    kinds = sorted({(), *over}, key=lambda axes: (len(axes), [order.index(axis) for axis in axes]))
+    found = [_kind(leaf) for leaf in report.leaves]
+    # Whole arrays first, then by the number of mesh axes and their order in the mesh; what is refused comes last.
+    order = {axis: at for at, axis in enumerate(report.mesh)}
+    kinds = sorted({*found}, key=lambda one: (one[2], len(one[0]), [order.get(axis, 99) for axis in one[0]], one))
     sorts: dict[str, int] = {}
     arrays = []
-    for leaf, axes in zip(report.leaves, over, strict=True):
-        sort = sorts.setdefault(json.dumps(_about(leaf, kinds.index(axes))), len(sorts))
+    for leaf, kind in zip(report.leaves, found, strict=True):
+        sort = sorts.setdefault(json.dumps(_about(leaf, kinds.index(kind))), len(sorts))
         arrays.append([leaf.path, "/".join(path_parts(leaf.path)) or "(the array itself)", sort])
     tree = grouped([leaf.path for leaf in report.leaves], [leaf.bytes_per_device for leaf in report.leaves])
     return {
-        "kinds": [[list(axes), *_COLOURS[(at - 1) % len(_COLOURS)]] for at, axes in enumerate(kinds)],
+        "kinds": list(_looks(kinds)),
         "sorts": [json.loads(sort) for sort in sorts],
         "arrays": arrays,
         "tree": _plain(tree),
     }
 
 
-def _over(leaf: LeafReport, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Returns the mesh axes that divide an array into parts, in the order of the mesh."""
-    used = {axis for entry in leaf.spec or () for axis in divided_axes(entry)}
-    return tuple(axis for axis, size in mesh.items() if axis in used and size > 1)
+# The mesh axes that divide an array, in the order of its axes; where it is if not on the mesh; whether it is refused.
+_Kind: TypeAlias = tuple[tuple[str, ...], str, bool]
+
+
+def _kind(leaf: LeafReport) -> _Kind:
+    """Returns what the colour of an array stands for."""
+    over = tuple(str(mesh_axis) for axis in leaf.axes if axis.parts > 1 for mesh_axis in axis.mesh_axes)
+    return () if leaf.error else over, leaf.place or "", leaf.error is not None
+
+
+def _looks(kinds: Sequence[_Kind]) -> Iterator[list[str]]:
+    """Yields of each kind what the legend calls it, how it is searched for, its colours and its pattern."""
+    colours = 0
+    for axes, place, refused in kinds:
+        on = f" on {place}" if place else ""
+        if refused:
+            yield ["problem", "is:problem", "", "", "whole error"]
+        elif axes:
+            token = re.sub(r"\s", "_", f"over:{'+'.join(axes)}{on}".lower())
+            dots = "" if colours < len(_COLOURS) else "dots"
+            yield [f"{' + '.join(axes)}{on}", token, *_COLOURS[colours % len(_COLOURS)], dots]
+            colours += 1
+        else:
+            whole = f"whole{on}" if place.startswith("mesh") else f"on {place}" if place else "whole on each device"
+            token = re.sub(r"\s", "_", f"is:{place}".lower()) if place else "is:whole"
+            yield [whole, token, "", "", "whole far" if place else "whole"]
 
 
 def _about(leaf: LeafReport, kind: int) -> dict[str, Any]:
@@ -215,9 +201,8 @@ def _about(leaf: LeafReport, kind: int) -> dict[str, Any]:
         ],
         "unused": list(leaf.unused.items()),
         "padding": [
-            f"dimension {one.dimension} from {one.size} to {one.padded_size}: then {' x '.join(one.mesh_axes)} "
-            f"can divide it, and {human_bytes(one.bytes_per_device)} are on each device"
-            for one in leaf.padding
+            f"{padding_shown(leaf, sizes)}: then {human_bytes(sizes[-1].bytes_per_device)} are on each device"
+            for sizes in padding_choices(leaf)
         ],
         "now": leaf.now,
         "error": leaf.error,

@@ -1,25 +1,23 @@
 """Specs beside the arrays that they are for, and everything that is wrong with them, said in full and never raised."""
 
-import functools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P, Sharding
+from jax.sharding import NamedSharding, PartitionSpec as P, Sharding
 from jax.tree_util import keystr
 
-from ...named._ambient import entry_axes
 from ...named._array import NamedArray
-from ...named._axis import Names, listed, near_miss
+from ...named._axis import near_miss
 from .._infer import divided_axes, same_mesh
 from .._leaves import Leaf, described_leaves
-from .._rule import array_shape
-from .._spec import MeshLike, is_manual
+from .._rule import Decision as RuleDecision, array_shape, rule_leaves
+from .._spec import MeshLike
+from .._spec_problems import first_line, mesh_shown, spec_problems
 
 
 class Stated(NamedTuple):
-    """An array, what is known of it, the spec that is stated for it, None if there is none, and what is wrong with it.
+    """An array, what is known of it, its spec or None, what is wrong with that, and what part of a rule gave it.
 
     Where something is wrong with the structure of the specs, no spec is known.
     """
@@ -28,6 +26,7 @@ class Stated(NamedTuple):
     about: Leaf
     spec: P | None
     problems: tuple[str, ...] = ()
+    by: str = ""
 
     @property
     def path(self) -> str:
@@ -51,6 +50,23 @@ def stated_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[Stated], l
             continue
         one, wrong = _stated(leaf, spec, mesh, described)
         found += one
+        problems += [_at(path, each) for each in wrong]
+    return found, problems
+
+
+def decided_specs(tree: Any, decisions: Sequence[RuleDecision], mesh: MeshLike) -> tuple[list[Stated], list[str]]:
+    """Returns the same for what a rule decides for each leaf of a tree.
+
+    Raises:
+        Exception: What the rule raises in place of a spec.
+    """
+    found, problems = [], []
+    described = iter(described_leaves(tree))
+    for (path, leaf), decision in zip(rule_leaves(tree)[0], decisions, strict=True):
+        if decision.error is not None:
+            raise decision.error
+        one, wrong = _stated(leaf, decision.spec, mesh, described)
+        found += [each._replace(by=decision.by.replace("`: ", "`, ", 1)) for each in one]
         problems += [_at(path, each) for each in wrong]
     return found, problems
 
@@ -90,7 +106,7 @@ def _paired(tree: Any, specs: Any) -> Iterator[tuple[tuple[Any, ...], Any, Any]]
         given, structure = jax.tree.flatten(specs, is_leaf=_is_place)
         alike = structure == treedef
     except Exception as refused:  # a tree that cannot be flattened, such as a dict with keys that cannot be sorted
-        yield from _all((), tree, _Problem(f"the specs are no tree that JAX takes: {_first_line(refused)}"))
+        yield from _all((), tree, _Problem(f"the specs are no tree that JAX takes: {first_line(refused)}"))
         return
     if alike:
         pairs = zip(leaves, given, strict=True)
@@ -144,6 +160,10 @@ def _children(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[tuple[tu
         yield from _all(path, node, _Problem(f"{text}, or one spec for all that is in it"))
         return
     inside, given = _parts(node), _parts(specs)
+    if inside.keys() == given.keys() and _outside(node) != _outside(specs):
+        text = f"the specs have a `{type(specs).__name__}` whose static parts are others than the tree's; use the same"
+        yield from _all(path, node, _Problem(f"{text}, or one spec for all that is in it"))
+        return
     for key, child in inside.items():
         if key in given:
             yield from _walked((*path, key), child, given[key])
@@ -164,12 +184,13 @@ def _parts(node: Any) -> dict[Any, Any]:
     return {keys[0]: child for keys, child in pairs if keys}
 
 
+def _outside(node: Any) -> Any:
+    """Returns the structure of a node without what is in its parts: its type, keys and static parts."""
+    return jax.tree.structure(node, is_leaf=lambda x: x is not node)
+
+
 def _key_name(key: Any) -> str:
     return keystr((key,), simple=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _spec_of(given: Any, mesh: MeshLike) -> tuple[P | None, tuple[str, ...]]:
@@ -183,7 +204,7 @@ def _spec_of(given: Any, mesh: MeshLike) -> tuple[P | None, tuple[str, ...]]:
     if isinstance(given, NamedSharding):
         if same_mesh(given.mesh, mesh):
             return given.spec, ()
-        one, other = _shown(given.mesh), _shown(mesh)
+        one, other = mesh_shown(given.mesh), mesh_shown(mesh)
         differs = f"not on {other}" if one != other else "of other devices or types of mesh axes"
         return None, (f"its sharding is on the mesh {one}, {differs}; {_REMEDY}",)
     return None, (_kind(given) or "",)
@@ -211,107 +232,6 @@ def _is_written_out(x: Any) -> bool:
 
 
 _REMEDY = "give its `PartitionSpec`"
-
-
-def _shown(mesh: MeshLike) -> str:
-    return listed(tuple(map(str, mesh.axis_names)), tuple(mesh.shape.values()))
-
-
-@functools.lru_cache(maxsize=8192)
-def spec_problems(shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike) -> tuple[str, ...]:
-    """Returns everything that is wrong with a spec for an array of this shape on this mesh; nothing if JAX takes it."""
-    problems = [*_rank(shape, spec), *_entries(shape, names, spec, mesh), *_reductions(spec, mesh)]
-    if problems or AxisType.Manual in mesh.axis_types:
-        return tuple(dict.fromkeys(problems))
-    try:
-        sharding = NamedSharding(mesh, spec)
-        sharding.check_compatible_aval(shape)
-        sharding.shard_shape(shape)
-    except Exception as refused:  # what JAX comes to refuse beside
-        return (f"JAX refuses {spec}: {_first_line(refused)}",)
-    return ()
-
-
-def _rank(shape: tuple[int, ...], spec: P) -> Iterator[str]:
-    if len(spec) > len(shape):
-        entries, dimensions = _counted(len(spec), "entry", "entries"), _counted(len(shape), "dimension", "dimensions")
-        more = len(spec) - len(shape)
-        last = "the last" if more == 1 else f"the last {more}"
-        yield f"{spec} has {entries}, the array {shape} has {dimensions}; leave out {last}"
-
-
-def _counted(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
-
-
-def _entries(shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike) -> Iterator[str]:
-    """Yields what is wrong with the entries of a spec, in their order."""
-    owners: dict[Any, str] = {}
-    for at, entry in enumerate(spec.partitions):
-        where = dimension(at, names) if at < len(shape) else f"entry {at}"
-        if entry is P.UNCONSTRAINED:
-            if AxisType.Auto not in mesh.axis_types:
-                yield f"{where} is left to the compiler, which only Auto mesh axes allow, and the mesh has none"
-            continue
-        axes = asked_axes(entry)
-        yield from _unusable(axes, where, mesh)
-        for axis in axes:
-            if axis in owners:
-                both = f"{where} twice" if owners[axis] == where else f"both {owners[axis]} and {where}"
-                yield f"mesh axis {axis!r} divides {both}; leave it out of one of the entries"
-            owners.setdefault(axis, where)
-        known = tuple(dict.fromkeys(axis for axis in axes if axis in mesh.axis_names and not is_manual(mesh, axis)))
-        if at < len(shape) and len(known) == len(axes):
-            yield from _uneven(where, shape[at], known, mesh)
-
-
-def asked_axes(entry: Any) -> tuple[Any, ...]:
-    """Returns what an entry of a spec asks for, mesh axes or what is there in place of them."""
-    return entry_axes(entry) if entry is None or isinstance(entry, str | tuple) else (entry,)
-
-
-def dimension(at: int, names: Names | None) -> str:
-    """Returns how one dimension of an array is called."""
-    return f"dimension {at}" if names is None else f"axis {names[at]!r}"
-
-
-def _unusable(axes: Sequence[Any], where: str, mesh: MeshLike) -> Iterator[str]:
-    """Yields which mesh axes of an entry are none, are not there, or cannot be named here."""
-    for axis in dict.fromkeys(axes):
-        if axis not in mesh.axis_names:
-            if isinstance(axis, str):
-                yield f"{where}: no mesh axis {axis!r} in {_shown(mesh)}{near_miss(axis, _strings(mesh))}"
-            else:
-                yield f"{where}: an entry is a name of a mesh axis, a tuple of names, or None, not {axis!r}"
-        elif is_manual(mesh, axis):
-            yield f"{where}: mesh axis {axis!r} is Manual here, where no spec can name it; leave it out"
-
-
-def _strings(mesh: MeshLike) -> list[str]:
-    return [name for name in mesh.axis_names if isinstance(name, str)]
-
-
-def _uneven(where: str, size: int, axes: tuple[Any, ...], mesh: MeshLike) -> Iterator[str]:
-    parts = math.prod(mesh.shape[axis] for axis in axes)
-    if size % parts:
-        over = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
-        fits = f"the next size that fits is {next_multiple(size, parts)}"
-        yield f"{where} has size {size}, which mesh axis {over} does not divide; {fits}"
-
-
-def next_multiple(size: int, parts: int) -> int:
-    """Returns the next size that can be divided into so many parts."""
-    return -(-size // parts) * parts
-
-
-def _reductions(spec: P, mesh: MeshLike) -> Iterator[str]:
-    """Yields what is wrong with the mesh axes over which an array is said to be reduced or still to be summed."""
-    for kind in ("unreduced", "reduced"):
-        for axis in sorted(getattr(spec, kind, ()), key=str):
-            if axis not in mesh.axis_names:
-                yield f"{kind}: no mesh axis {axis!r} in {_shown(mesh)}{near_miss(str(axis), _strings(mesh))}"
-            elif mesh.axis_types[mesh.axis_names.index(axis)] != AxisType.Explicit:
-                yield f"{kind}: mesh axis {axis!r} is not Explicit, and an array can be {kind} over such alone"
 
 
 def divided(spec: P | None) -> tuple[str, ...]:

@@ -1,16 +1,14 @@
 """What `ShardingAnalyzer.sharding_report` returns: bytes, groups, mesh axes and advice, printed, saved and drawn."""
 
-import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ...named._axis import listed
-from .._explanation import leaf_row, plain_leaf
-from .._table import Note, Row, Table, Tabled, human_bytes
-from ._leaf import LeafReport, Padding
+from .._explanation import costs_shown, leaf_row, mesh_in_words, plain_leaf
+from .._table import Note, Row, Table, Tabled, human_bytes, some_problems
+from ._leaf import LeafReport, Padding, padding_choices, padding_shown
 from ._lock import lock_of, save_lock
 from ._page import save_page
 
@@ -66,6 +64,9 @@ class ShardingReport(Tabled):
         unused_mesh_axes: The mesh axes over which no array is divided, each with the reason.
         problems: What is wrong with the specs, as `ShardingAnalyzer.validate_partition_specs` says it. An array whose
             spec is refused counts whole, and so does a dimension that is left to the compiler.
+        device_ids: The ids of the devices in the order of the mesh; None if it is abstract or there is none.
+        several_meshes: Whether the arrays lie on more than one mesh and none is given, so that `mesh` is empty.
+        rule: The type of the rule that the specs are from, None if it is none.
 
     Example:
         >>> import axonym as nym
@@ -79,17 +80,20 @@ class ShardingReport(Tabled):
     """
 
     leaves: tuple[LeafReport, ...]
-    mesh: Mapping[str, int]
+    mesh: Mapping[str, int] = field(hash=False)
     devices: int
     source: Source
     bytes: int
     bytes_per_device: int
     replicated_bytes: int
-    groups: Mapping[str, GroupReport]
+    groups: Mapping[str, GroupReport] = field(hash=False)
     imbalance: float
     share_whole: float
-    unused_mesh_axes: Mapping[str, str]
+    unused_mesh_axes: Mapping[str, str] = field(hash=False)
     problems: tuple[str, ...] = ()
+    device_ids: tuple[int, ...] | None = None
+    several_meshes: bool = False
+    rule: str | None = None
 
     @property
     def share(self) -> float:
@@ -126,6 +130,9 @@ class ShardingReport(Tabled):
             "share_whole": self.share_whole,
             "unused_mesh_axes": dict(self.unused_mesh_axes),
             "problems": list(self.problems),
+            "device_ids": None if self.device_ids is None else list(self.device_ids),
+            "several_meshes": self.several_meshes,
+            "rule": self.rule,
         }
 
     def to_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
@@ -136,7 +143,7 @@ class ShardingReport(Tabled):
 
         Args:
             path: The file; one that is there is replaced.
-            title: The heading of the page, `"Sharding report"` if None.
+            title: The heading of the page; `"Sharding report"`, with the rule that it is by, if None.
 
         Returns:
             The path of the file.
@@ -155,9 +162,9 @@ class ShardingReport(Tabled):
 
         Raises:
             OSError: If it cannot be written.
-            ValueError: If the spec of an array is not valid.
+            ValueError: If something is wrong with the specs.
         """
-        save_lock(lock_of(self.leaves, self.mesh), path)
+        save_lock(lock_of(self.leaves, self.mesh, self.problems), path)
 
     def _table(self, limit: int | None) -> Table:
         """Returns what is shown: the first arrays, and totals and notes of all."""
@@ -169,12 +176,8 @@ def _plain_report(leaf: LeafReport) -> dict[str, Any]:
         **plain_leaf(leaf),
         "unused": dict(leaf.unused),
         "padding": [{**asdict(each), "mesh_axes": list(each.mesh_axes)} for each in leaf.padding],
+        "place": leaf.place,
     }
-
-
-def costs(of: LeafReport | GroupReport | ShardingReport) -> tuple[str, str, str]:
-    """Returns the bytes of something as people read them: all, on each device, and in copies."""
-    return human_bytes(of.bytes), human_bytes(of.bytes_per_device), human_bytes(of.replicated_bytes)
 
 
 def _table(of: ShardingReport, limit: int | None) -> Table:
@@ -185,36 +188,36 @@ def _table(of: ShardingReport, limit: int | None) -> Table:
         title=_title(of),
         rows=[leaf_row(leaf) for leaf in shown],
         more=len(of.leaves) - len(shown),
-        total=Row(f"{count}, {of.share:.1%} on the fullest device", "", *costs(of), []),
+        total=Row(f"{count}, {of.share:.1%} on the fullest device", "", *costs_shown(of), []),
         notes=list(_notes(of)),
     )
 
 
-def mesh_shown(mesh: Mapping[str, int], devices: int) -> str:
-    """Returns a mesh and its devices in words."""
-    count = f"{devices} device{'s' if devices != 1 else ''}"
-    count += " beside the Manual mesh axes" if mesh and devices != math.prod(mesh.values()) else ""
-    return f"mesh {listed(tuple(mesh), tuple(mesh.values()))}, {count}" if mesh else f"no mesh, {count}"
+def decided_by(of: ShardingReport) -> str:
+    """Returns in words what a report goes by."""
+    if of.rule is not None:
+        return f"`{of.rule}`"
+    return "the specs given" if of.source == "specs" else "the arrays' own shardings"
 
 
 def _title(of: ShardingReport) -> str:
-    by = "by the specs given" if of.source == "specs" else "by the arrays' own shardings"
     whole = f"{of.share_whole:.1%} of the bytes undivided"
-    return f"{mesh_shown(of.mesh, of.devices)}; {by}; {whole}; imbalance {of.imbalance:.2f}"
+    mesh = mesh_in_words(of.mesh, of.devices, of.several_meshes)
+    return f"{mesh}; by {decided_by(of)}; {whole}; imbalance {of.imbalance:.2f}"
 
 
 def _notes(of: ShardingReport) -> Iterator[Note]:
     """Returns what else is to be said of a report, the problems first."""
     if of.problems:
-        yield Note(f"Problems ({len(of.problems)}):", list(of.problems), True)
+        yield Note(f"Problems ({len(of.problems)}):", some_problems(of.problems, "`report.problems`"), True)
     if len(of.groups) > 1:
         groups = sorted(of.groups.items(), key=lambda item: -item[1].bytes_per_device)
-        parts = [f"{key} {costs(group)[1]}" for key, group in groups[:_MOST_GROUPS]]
+        parts = [f"{key} {costs_shown(group)[1]}" for key, group in groups[:_MOST_GROUPS]]
         more = [f"{len(groups) - _MOST_GROUPS} more"] if len(groups) > _MOST_GROUPS else []
         yield Note("Bytes on each device by part:", parts + more, False)
     largest = of.largest_replicated(_MOST_NOTES)
     if largest and of.devices > 1:
-        copies = [f"{leaf.path or '(the array itself)'} {costs(leaf)[2]}" for leaf in largest]
+        copies = [f"{leaf.path or '(the array itself)'} {costs_shown(leaf)[2]}" for leaf in largest]
         yield Note("Most in copies:", copies, False)
     if of.unused_mesh_axes:
         unused = [f"{axis!r}: {why}" for axis, why in of.unused_mesh_axes.items()]
@@ -234,22 +237,15 @@ def _padding_notes(of: ShardingReport) -> Iterator[str]:
     for leaf in of.leaves:
         saved = leaf.bytes_per_device - leaf.padding[0].bytes_per_device if leaf.padding else 0
         if leaf.padding and leaf.error:
-            found.append((saved, leaf, leaf.padding))
+            found.append((saved, leaf, padding_choices(leaf)[0]))
         elif _LEAST_SAVED * of.bytes_per_device < saved and _stuck(leaf, of.mesh):
-            found.append((saved, leaf, leaf.padding[:1]))
+            found.append((saved, leaf, padding_choices(leaf)[0]))
     found.sort(key=lambda one: -one[0])
     for _, leaf, sizes in found[:_MOST_NOTES]:
         less = f"{human_bytes(leaf.bytes_per_device)} -> {human_bytes(sizes[0].bytes_per_device)} on each device"
-        padded = " and ".join(_padding_shown(leaf, each) for each in sizes)
-        yield f"{leaf.path or '(the array itself)'}: {padded}, {less}"
+        yield f"{leaf.path or '(the array itself)'}: {padding_shown(leaf, sizes)}, {less}"
 
 
 def _stuck(leaf: LeafReport, mesh: Mapping[str, int]) -> bool:
     """Tells whether a mesh axis divides no dimension of the part of an array that a device holds."""
     return any(all((one.size // one.parts) % mesh[axis] for one in leaf.axes) for axis in leaf.unused)
-
-
-def _padding_shown(leaf: LeafReport, one: Padding) -> str:
-    name = leaf.axes[one.dimension].name
-    where = f"dimension {one.dimension}" if name is None else f"axis {name!r}"
-    return f"{where} from {one.size} to {one.padded_size} for {' x '.join(map(repr, one.mesh_axes))}"

@@ -38,7 +38,8 @@ def visualize_shardings(
     Each array has a line: its axes, its spec, and what it takes on each device, as a number and as a bar; the colours
     are those of the mesh axes. Arrays that are alike and whose paths differ in numbers alone, as those of layers do,
     share a line. Below, each sharding has a picture: a cell for each part of an array, with the devices that hold it.
-    Devices of an abstract mesh are numbered by their places. It takes the arrays as they lie, whatever mapping is in
+    Devices of an abstract mesh are numbered by their places, and those of an `Explanation` too, which does not know
+    them, unless the mesh is given. It takes the arrays as they lie, whatever mapping is in
     force, and prints once, while the function is traced, inside `jax.jit`. It needs rich: `pip install axonym[report]`.
 
     Args:
@@ -58,9 +59,8 @@ def visualize_shardings(
         >>> weight = nym.shard(nym.ones({"embed": 8, "mlp": 4}), {"embed": "data", "mlp": "model"}, mesh)
         >>> nym.visualize_shardings({"layers": [weight, weight]}, console=rich.console.Console(width=80))
         mesh (data: 4, model: 2), 8 devices
-        array         axes                    spec                per device
-        layers/*  x2  float32 (embed: 8,      P('data', 'model')        32 B  ██████████
-                      mlp: 4)
+        array         axes, float32       spec                per device
+        layers/*  x2  (embed: 8, mlp: 4)  P('data', 'model')        32 B  ██████████
         2 arrays, 256 B; 32 B (12.5%) on the fullest device, no array is whole
         <BLANKLINE>
         embed over data (4), mlp over model (2): 2 arrays
@@ -82,7 +82,10 @@ def visualize_shardings(
     if limit is not None and len(lines) > limit:
         out.print(paint.text(f"{paint.dots} {len(lines) - limit} more lines; `limit=None` shows all"))
     out.print(paint.text(_summary(found)))
-    for piece in _pictures(lines, paint, _device_ids(found.mesh, where)):
+    pictures = list(_pictures(lines, paint, _device_ids(found, where)))
+    if pictures and where is None and getattr(found, "device_ids", None) is None:
+        out.print(paint.text("\nDevices are numbered by their places in the mesh."))
+    for piece in pictures:
         out.print(piece)
 
 
@@ -199,28 +202,41 @@ def _summary(found: _Reported) -> str:
 def _table(lines: list[_Line], paint: _Paint) -> Any:
     bars = paint.width >= _NARROW
     table = paint.rich.Table(box=None, pad_edge=False, show_edge=False)
-    table.add_column("array", overflow="fold")
+    dtypes = {line.leaf.dtype for line in lines}
+    common = dtypes.pop() if len(dtypes) == 1 else None
+    paths = [_broken(line.path, max(paint.width // 3, 16)) for line in lines]
+    table.add_column("array", overflow="fold", min_width=max((len(row) for path in paths for row in path), default=0))
     table.add_column("", no_wrap=True)
-    for head in ("axes", "spec"):
+    for head in ("axes" if common is None else f"axes, {common}", "spec"):
         table.add_column(head, overflow="fold")
     table.add_column("per device", justify="right", no_wrap=True)
     if bars:
         table.add_column("", no_wrap=True, width=_BAR)
     most = max((line.bytes_per_device for line in lines), default=0)
-    for line in lines:
-        table.add_row(*_cells(line, paint), *([_bar(line, most, paint)] if bars else []))
+    for line, path in zip(lines, paths, strict=True):
+        bar = [_bar(line, most, paint)] if bars else []
+        table.add_row(paint.text("\n".join(path)), *_cells(line, common, paint), *bar)
     return table
 
 
-def _cells(line: _Line, paint: _Paint) -> Iterator[Any]:
-    """Yields the cells of a line: what it is, its axes and its spec in the colours of the mesh axes, and its bytes."""
+def _broken(path: str, most: int) -> list[str]:
+    """Returns a path in lines of at most so many characters, each but the last with a slash at its end if it can."""
+    rows = [""]
+    for part in re.findall("[^/]*/?", path)[:-1]:
+        if rows[-1].strip() and len(rows[-1]) + len(part) > most:
+            rows.append("  ")
+        rows[-1] += part
+    return [row[at : at + most] for row in rows for at in range(0, len(row), most)]
+
+
+def _cells(line: _Line, common: str | None, paint: _Paint) -> Iterator[Any]:
+    """Yields the cells of a line after its path: how many arrays, axes and spec in colours, and bytes."""
     leaf = line.leaf
-    yield paint.text(line.path)
     yield paint.text((f"x{line.arrays}" if line.arrays > 1 else "", "bold"))
     pieces: list[tuple[str, str]] = []
     for axis in leaf.axes:
         pieces += [(", " if pieces else "", ""), (_axis(axis), paint.colour(axis.mesh_axes))]
-    yield paint.text(f"{leaf.dtype} (", *pieces, ")")
+    yield paint.text("(" if common is not None else f"{leaf.dtype} (", *pieces, ")")
     yield _spec(leaf, paint)
     yield paint.text(human_bytes(line.bytes_per_device))
 
@@ -254,12 +270,15 @@ def _bar(line: _Line, most: int, paint: _Paint) -> Any:
     return paint.text((bar, paint.colour(axes)))
 
 
-def _device_ids(sizes: Mapping[str, int], mesh: MeshLike | None) -> np.ndarray | None:
-    """Returns the devices of a mesh by number, without its Manual axes; those of an abstract mesh by their places."""
+def _device_ids(found: _Reported, mesh: MeshLike | None) -> np.ndarray | None:
+    """Returns the devices of a mesh by number, without its Manual axes; by their places where it does not tell them."""
+    sizes = found.mesh
     if not sizes or (mesh is not None and dict(mesh.shape) != dict(sizes)):
         return None
     if mesh is None:
-        return np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+        known = getattr(found, "device_ids", None)
+        ids = np.arange(math.prod(sizes.values())) if known is None else np.asarray(known)
+        return ids.reshape(tuple(sizes.values())) if ids.size == math.prod(sizes.values()) else None
     ids = mesh.device_ids if isinstance(mesh, Mesh) else np.arange(mesh.size).reshape(tuple(sizes.values()))
     return ids[tuple(slice(1) if kind == AxisType.Manual else slice(None) for kind in mesh.axis_types)]
 

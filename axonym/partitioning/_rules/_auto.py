@@ -56,6 +56,7 @@ class AutoShardingRule(OnAMesh, ShardingRule):
     axis_names: Sequence[str] | None = None
     min_shard_size: int | None = None
     reverse: bool = False
+    _sees_shapes_alone = True
 
     def __post_init__(self) -> None:
         """Checks the options; see the class."""

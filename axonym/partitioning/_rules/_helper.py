@@ -14,7 +14,8 @@ from ...named._axis import shown
 from .._leaves import ARRAYS
 from .._rule import array_shape, axis_names_given, check_axes, rule_leaves, usable_axes
 from .._shard import put
-from .._spec import MeshLike, checked_rule_spec, given_mesh, spec_entry
+from .._spec import MeshLike, given_mesh, spec_entry
+from .._spec_problems import checked_rule_spec
 from ._assignment import MeshAxes, best_spec
 from ._options import OnAMesh, checked_mesh, checked_names, whole_number
 
@@ -113,7 +114,7 @@ class MeshPartitionHelper(OnAMesh):
             A spec with one entry for each dimension, an empty one if the array stays whole.
 
         Raises:
-            TypeError: If the methods are no list of tuples of names.
+            TypeError: If the shape is no tuple of sizes, or the methods are no list of tuples of names.
             ValueError: If the mesh lacks one of the axes, one is for the batch, a method has one twice, or
                 `min_shard_size` is negative.
 
@@ -127,9 +128,9 @@ class MeshPartitionHelper(OnAMesh):
             >>> helper.create_partition_spec((64, 64), [("data",), ("model",)])  # 4 parts of 1024 elements
             P('data', None)
         """
-        groups = self._groups(methods)
-        elements, least = math.prod(array_shape), max(whole_number(min_shard_size, "min_shard_size"), 1)
-        return _grouped_spec(tuple(array_shape), groups, dict(self._axes()), elements // least)
+        shape, groups = _sizes(array_shape), self._groups(methods)
+        elements, least = math.prod(shape), max(whole_number(min_shard_size, "min_shard_size"), 1)
+        return _grouped_spec(shape, groups, dict(self._axes()), elements // least)
 
     def partition_specs(self, pytree: Any, min_shard_size: int = 1) -> Any:
         """Chooses the spec of each array of a tree; nothing is moved.
@@ -247,6 +248,17 @@ class MeshPartitionHelper(OnAMesh):
         return groups
 
 
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """Returns the sizes of an array.
+
+    Raises:
+        TypeError: If they are no tuple or list.
+    """
+    if not isinstance(shape, tuple | list):
+        raise TypeError(f"`array_shape` is a tuple of sizes, as (1024, 4096) is, not {shown(shape)}.")
+    return tuple(whole_number(size, "array_shape") for size in shape)
+
+
 def _grouped_spec(shape: tuple[int, ...], groups: list[tuple[str, ...]], sizes: dict[str, int], most: int) -> P:
     """Returns the best spec over some mesh axes that leaves groups of them together which can be without a loss."""
     units: list[tuple[str, ...]] = [(name,) for group in groups for name in group if name in sizes]
@@ -281,19 +293,9 @@ def _fitting(spec: P, shape: tuple[int, ...], mesh: MeshLike) -> P:
         ValueError: If it does not.
     """
     try:
-        spec = checked_rule_spec(spec, (None,) * len(shape), "error", mesh)
+        return checked_rule_spec(spec, shape, "error", mesh, remedy="`partition_specs` finds specs that fit")
     except ValueError as error:
         raise ValueError(f"{spec} does not fit an array of shape {shape}: {error}") from None
-    for at, entry in enumerate(spec):
-        axes = () if entry is P.UNCONSTRAINED else entry_axes(entry)
-        parts = math.prod(mesh.shape[axis] for axis in axes)
-        if shape[at] % parts:
-            over = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
-            raise ValueError(
-                f"axis {at} of an array of shape {shape} has size {shape[at]}, which mesh axis {over} does not divide; "
-                f"the next size that fits is {-(-shape[at] // parts) * parts}; `partition_specs` finds specs that fit"
-            )
-    return spec
 
 
 def _placed(leaves: list[Any], specs: list[P], mesh: MeshLike) -> list[Any]:

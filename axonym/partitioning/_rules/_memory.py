@@ -13,7 +13,7 @@ from jax.tree_util import keystr
 from ...named._ambient import entry_axes
 from ...named._array import NamedArray
 from .._bytes import array_bytes
-from .._rule import ShardingRule, array_shape, rule_leaves, usable_axes
+from .._rule import Pairs, ShardingRule, array_shape, rule_leaves, usable_axes
 from .._spec import MeshLike, levels_inside
 from ._assignment import MeshAxes, best_spec
 from ._options import OnAMesh, checked_mesh, checked_names, whole_number
@@ -38,6 +38,10 @@ class MemoryConstrainedShardingRule(OnAMesh, ShardingRule):
     **The limit does not include** what is not in the tree: gradients, the optimizer's state, activations and the
     compiler's temporary memory. Apply the rule to the parameters and the optimizer's state as one tree to have a limit
     for both. As the `fallback` of a mapping, the rule sees the plain arrays that go by it, and not those with names.
+
+    In a `CompositeShardingRule` the limit is for the whole tree too: arrays about which rules before this one have
+    decided count with what each device holds of them, and only the others are divided. Rules after it divide what it
+    leaves whole.
 
     Args:
         max_memory_per_device: The most bytes that each device may hold of the tree; `8e9` is accepted too.
@@ -74,6 +78,7 @@ class MemoryConstrainedShardingRule(OnAMesh, ShardingRule):
     mesh: MeshLike | None = None
     axis_names: Sequence[str] | None = None
     on_excess: Literal["error", "warn"] = dataclasses.field(default="error", kw_only=True)
+    _sees_shapes_alone = True
 
     def __post_init__(self) -> None:
         """Checks the options; see the class."""
@@ -102,20 +107,47 @@ class MemoryConstrainedShardingRule(OnAMesh, ShardingRule):
         Warns:
             RuntimeWarning: If the tree does not fit and `on_excess` is `"warn"`.
         """
-        axes = usable_axes(self._mesh_here(), self.axis_names)
-        leaves, treedef = rule_leaves(pytree)
-        arrays = {at: _Array.of(leaf, axes) for at, (_, leaf) in enumerate(leaves) if array_shape(leaf) is not None}
-        specs, held = self._divided(arrays, axes)
+        pairs, treedef = rule_leaves(pytree)
+        specs = self._specs(pairs, [None] * len(pairs))
+        return jax.tree.unflatten(treedef, [specs.get(at, P()) for at in range(len(pairs))])
+
+    def _decide_beside(self, pytree: Any, decided: list[P | None]) -> Any:
+        """Returns specs for the arrays that have to be divided, where those decided hold what their specs say."""
+        mine = MemoryConstrainedShardingRule
+        if (type(self).apply, type(self).decide) != (mine.apply, mine.decide):
+            return self.decide(pytree)
+        pairs, treedef = rule_leaves(pytree)
+        specs = self._specs(pairs, decided)
+        return jax.tree.unflatten(treedef, [specs.get(at) for at in range(len(pairs))])
+
+    def _specs(self, pairs: Pairs, decided: list[P | None]) -> dict[int, P]:
+        """Returns specs for the arrays that have to be divided, by their number among the leaves.
+
+        Raises:
+            ValueError: If even the best division is over the limit.
+        """
+        mesh = self._mesh_here()
+        axes, all_axes = usable_axes(mesh, self.axis_names), usable_axes(mesh)
+        arrays, beside = dict[int, _Array](), dict[int, _Array]()
+        for at, ((_, leaf), spec) in enumerate(zip(pairs, decided, strict=True)):
+            if array_shape(leaf) is None:
+                continue
+            if spec is None:
+                arrays[at] = _Array.of(leaf, axes)
+            else:
+                beside[at] = _Array.decided(leaf, spec, all_axes)
+        taken = sum(array.least for array in beside.values())
+        specs, held = self._divided(arrays, axes, taken)
         if held > self.max_memory_per_device:
-            text = self._excess(held, {keystr(leaves[at][0]): one for at, one in arrays.items()})
+            text = self._excess(held, {keystr(pairs[at][0]): one for at, one in {**arrays, **beside}.items()}, beside)
             if self.on_excess == "error":
                 raise ValueError(text)
             warnings.warn(text, RuntimeWarning, stacklevel=levels_inside())
-        return jax.tree.unflatten(treedef, [specs.get(at, P()) for at in range(len(leaves))])
+        return specs
 
-    def _divided(self, arrays: dict[int, "_Array"], axes: MeshAxes) -> tuple[dict[int, P], int]:
+    def _divided(self, arrays: dict[int, "_Array"], axes: MeshAxes, taken: int) -> tuple[dict[int, P], int]:
         """Returns specs for the arrays that have to be divided, and the bytes that each device then holds of all."""
-        held, specs = sum(array.bytes for array in arrays.values()), {}
+        held, specs = taken + sum(array.bytes for array in arrays.values()), {}
         for at in sorted(arrays, key=lambda at: (-arrays[at].saved, at)):
             array, excess = arrays[at], held - self.max_memory_per_device
             if excess <= 0 or not array.saved:
@@ -127,17 +159,19 @@ class MemoryConstrainedShardingRule(OnAMesh, ShardingRule):
             held -= array.saved
         return specs, held
 
-    def _excess(self, held: int, arrays: dict[str, "_Array"]) -> str:
-        """Returns the message for a tree that does not fit."""
-        limit = self.max_memory_per_device
+    def _excess(self, held: int, arrays: dict[str, "_Array"], beside: dict[int, "_Array"]) -> str:
+        """Returns the message for a tree that does not fit, in which other rules may have decided about some arrays."""
+        limit, taken = self.max_memory_per_device, sum(array.least for array in beside.values())
+        others = f", {taken:,} of them of arrays whose specs other rules decide" if beside else ""
         largest = sorted(arrays, key=lambda path: -arrays[path].least)[:_SHOWN]
         shown = ", ".join(
             f"{path or 'the array'} of shape {arrays[path].shape} with {arrays[path].least:,} bytes" for path in largest
         )
         return (
-            f"divided as far as the mesh can, the arrays need {held:,} bytes on each device, {held - limit:,} more "
-            f"than the {limit:,} of `max_memory_per_device`; the largest parts are {shown}; use more devices or mesh "
-            "axes, give arrays sizes that the mesh divides, raise the limit, or accept this with `on_excess='warn'`"
+            f"divided as far as the mesh can, the arrays need {held:,} bytes on each device{others}, {held - limit:,} "
+            f"more than the {limit:,} of `max_memory_per_device`; the largest parts are {shown}; use more devices or "
+            "mesh axes, give arrays sizes that the mesh divides, raise the limit, or accept this with "
+            "`on_excess='warn'`"
         )
 
 
@@ -157,6 +191,16 @@ class _Array(NamedTuple):
         shape = tuple(leaf.shape)
         whole = array_bytes(leaf.dtype, shape)
         return cls(shape, whole, leaf.dtype, P(), whole).divided(best_spec(shape, axes), axes)
+
+    @classmethod
+    def decided(cls, leaf: Any, spec: P, axes: MeshAxes) -> "_Array":
+        """Returns the same divided by the spec of another rule, as far as the mesh can: its checks come later."""
+        leaf, sizes = leaf.array if type(leaf) is NamedArray else leaf, dict(axes)
+        shape, part = tuple(leaf.shape), list(leaf.shape)
+        for at, entry in enumerate(spec[: len(shape)]):
+            parts = math.prod(sizes.get(axis, 1) for axis in entry_axes(None if entry is P.UNCONSTRAINED else entry))
+            part[at] = shape[at] // parts if shape[at] % parts == 0 else shape[at]
+        return cls(shape, array_bytes(leaf.dtype, shape), leaf.dtype, spec, array_bytes(leaf.dtype, part))
 
     def divided(self, spec: P, axes: MeshAxes) -> "_Array":
         """Returns the same array with another spec."""

@@ -10,8 +10,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from ...named._axis import shown
-from .._rule import axis_names_given, check_axes
+from .._rule import applied_mesh, axis_names_given, check_axes
 from .._spec import MeshLike, ambient_mesh, given_mesh
+from .._spec_problems import mesh_shown
 
 
 class OnAMesh:
@@ -27,16 +28,29 @@ class OnAMesh:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the options; of a mesh with devices their numbers, as devices are of one process."""
+        return functools.partial(_rebuilt, type(self), **self._given_options()), (_portable(self.mesh),)
+
+    def _given_options(self) -> dict[str, Any]:
+        """Returns what the object is made from, besides its mesh."""
         fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType]
-        options = {field.name: getattr(self, field.name) for field in fields if field.name != "mesh"}
-        return functools.partial(_rebuilt, type(self), **options), (_portable(self.mesh),)
+        return {field.name: getattr(self, field.name) for field in fields if field.name != "mesh"}
 
     def _mesh_here(self) -> MeshLike:
-        """Returns the mesh of the rule or, if it has none, the one in force; inside `shard_map` what is not Manual."""
-        mesh, here = self.mesh, ambient_mesh()
+        """Returns the mesh of the rule or, if it has none, the one it is applied with; in `shard_map` what is there.
+
+        Raises:
+            ValueError: If the rule is applied with a mesh of other axes or sizes than its own, or there is none.
+        """
+        mesh, applied = self.mesh, applied_mesh()
+        here = ambient_mesh() if applied is None else applied
+        if mesh is not None and applied is not None and applied.shape != mesh.shape:
+            raise ValueError(
+                f"the rule `{type(self).__name__}` was made for mesh {mesh_shown(mesh)}, the mesh here is "
+                f"{mesh_shown(applied)}; leave out its `mesh`"
+            )
         if mesh is not None and here is not None and AxisType.Manual in here.axis_types and here.shape == mesh.shape:
             return here
-        return given_mesh(mesh, f"`{type(self).__name__}`")
+        return given_mesh(applied if mesh is None else mesh, f"`{type(self).__name__}`")
 
     def _keep(self, **options: Any) -> Self:
         """Sets fields while the object is made."""

@@ -1,27 +1,26 @@
 """Rules written by hand: specs for shapes that match a pattern, and for key paths that match a regular expression."""
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from jax.sharding import PartitionSpec as P
-from jax.tree_util import keystr
 
 from ...named._axis import shown
 from .._mapping import Uneven
 from .._rule import DecidingRule, Decision, Pairs, array_shape
-from .._spec import checked_rule_spec
+from .._spec import MeshLike
+from .._spec_problems import checked_rule_spec
+from ._options import OnAMesh, checked_mesh
+from ._places import divisible, is_found, not_needed, some
 
 
 ShapePattern: TypeAlias = tuple[int | None, ...]
 
-_MOST_PATHS = 8
-
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class ShapeBasedShardingRule(DecidingRule):
+class ShapeBasedShardingRule(OnAMesh, DecidingRule):
     """Gives arrays the spec of the pattern that their shape matches; it says nothing of others.
 
     A pattern is a tuple of sizes, None for any size; it matches arrays of as many axes. Of several that match, the one
@@ -31,16 +30,19 @@ class ShapeBasedShardingRule(DecidingRule):
 
     Args:
         shape_patterns: From patterns to specs.
-        uneven: What happens to an axis whose size the mesh in force does not divide: `"error"`, or `"replicate"` to
+        mesh: The mesh that has to have the mesh axes of the specs; the one in force when the rule is applied if None.
+        uneven: What happens to an axis whose size the mesh does not divide: `"error"`, or `"replicate"` to
             leave it whole. As the fallback of a mapping that says `"replicate"`, any rule leaves it whole.
 
     Attributes:
         shape_patterns: The same, as a dictionary of its own: the rule never changes.
+        mesh: As given.
         uneven: As given.
 
     Raises:
-        TypeError: If a pattern is no tuple of sizes, or a spec is no `PartitionSpec`.
-        ValueError: If a size is negative, or a spec has more entries than its pattern or has a mesh axis twice.
+        TypeError: If a pattern is no tuple of sizes, a spec is no `PartitionSpec` or `mesh` is no mesh.
+        ValueError: If a size is negative, or a spec has more entries than its pattern, has a mesh axis twice or has one
+            that `mesh` lacks.
 
     Example:
         >>> import axonym as nym
@@ -51,11 +53,15 @@ class ShapeBasedShardingRule(DecidingRule):
         {'bias': P(), 'square': P('data', 'model'), 'table': P('model', None)}
     """
 
+    mesh: MeshLike | None
     uneven: Uneven
     _given: tuple[tuple[ShapePattern, P], ...] = dataclasses.field(compare=False)
     _ordered: tuple[tuple[ShapePattern, P], ...]
+    _sees_shapes_alone = True
 
-    def __init__(self, shape_patterns: Mapping[ShapePattern, P], *, uneven: Uneven = "error") -> None:
+    def __init__(
+        self, shape_patterns: Mapping[ShapePattern, P], mesh: MeshLike | None = None, *, uneven: Uneven = "error"
+    ) -> None:
         """Checks the patterns; see the class."""
         if not isinstance(shape_patterns, Mapping):
             raise TypeError(
@@ -64,11 +70,11 @@ class ShapeBasedShardingRule(DecidingRule):
             )
         given = tuple((_checked_pattern(pattern), spec) for pattern, spec in shape_patterns.items())
         for pattern, spec in given:
-            _check_spec(spec, f"the pattern {pattern}", len(pattern))
+            _check_spec(spec, f"the pattern {pattern}", checked_mesh(mesh), len(pattern))
         # Among patterns of as many axes and None, the order decides; the rest of it does not matter, nor do rules
         # differ that differ in it.
         ordered = sorted(given, key=lambda pair: (len(pair[0]), pair[0].count(None)))
-        _keep(self, uneven=_checked_uneven(uneven), _given=given, _ordered=tuple(ordered))
+        self._keep(mesh=checked_mesh(mesh), uneven=_checked_uneven(uneven), _given=given, _ordered=tuple(ordered))
 
     @property
     def shape_patterns(self) -> dict[ShapePattern, P]:
@@ -77,45 +83,55 @@ class ShapeBasedShardingRule(DecidingRule):
 
     def decisions(self, pairs: Pairs, pytree: Any) -> list[Decision]:
         """Returns the decision for each leaf of a tree, not yet checked; the leaves are given with their paths."""
-        return [self._decision(array_shape(leaf)) for _, leaf in pairs]
+        mesh = None if self.mesh is None else self._mesh_here()
+        return [self._decision(array_shape(leaf), mesh) for _, leaf in pairs]
 
-    def _decision(self, shape: tuple[int, ...] | None) -> Decision:
+    def _decision(self, shape: tuple[int, ...] | None, mesh: MeshLike | None) -> Decision:
         for pattern, spec in self._ordered:
             if shape is not None and _matches(pattern, shape):
                 by = f"the pattern {pattern} of a `{type(self).__name__}`"
-                return Decision(spec, by, self.uneven)
+                return Decision(spec, by, self.uneven, mesh)
         return Decision(None)
+
+    def _given_options(self) -> dict[str, Any]:
+        return {"shape_patterns": self.shape_patterns, "uneven": self.uneven}
 
     def __repr__(self) -> str:
         """Shows the patterns."""
-        return f"{type(self).__name__}({self.shape_patterns}{_options(uneven=(self.uneven, 'error'))})"
+        options = _options(mesh=(self.mesh, None), uneven=(self.uneven, "error"))
+        return f"{type(self).__name__}({self.shape_patterns}{options})"
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class PathShardingRule(DecidingRule):
+class PathShardingRule(OnAMesh, DecidingRule):
     """Gives arrays the spec of the first pattern that is found in their key path; it says nothing of others.
 
     A key path is written with slashes, as `layers/0/attn/weight` is, whatever its keys are: names of fields, keys of
     dictionaries or positions. A pattern is a regular expression, which may match any part of it, as `re.search` has it;
-    anchor it with `^` and `$` where it should not. Specs are given as they are written, to named arrays too. The spec
-    `P()` is a decision: the array stays whole, whatever later rules of a `CompositeShardingRule` say.
+    anchor it with `^` and `$` where it should not. The attribute `value` at the end, in which Flax NNX holds the array
+    of a variable, may be left out: `kernel$` is found in `layers/0/kernel/value`. Specs are given as they are written,
+    to named arrays too. The spec `P()` is a decision: the array stays whole, whatever later rules of a
+    `CompositeShardingRule` say.
 
     Args:
         patterns: Pairs of a regular expression and a spec, or a dictionary; the first that matches decides.
-        strict: Whether it is an error if no pattern matches an array, or a pattern is not needed, because no array
-            matches it or all that do match an earlier one. In a `CompositeShardingRule` other rules may take the arrays
-            that no pattern matches.
-        uneven: What happens to an axis whose size the mesh in force does not divide: `"error"`, or `"replicate"` to
+        mesh: The mesh that has to have the mesh axes of the specs; the one in force when the rule is applied if None.
+        strict: Whether it is an error if no pattern matches an array of more than one element, or a pattern is not
+            needed, because no array matches it or all that do match an earlier one. In a `CompositeShardingRule` other
+            rules may take the arrays that no pattern matches. The fallback of a mapping sees several trees, such as
+            parameters, batches and results; there a pattern may match nothing in one of them.
+        uneven: What happens to an axis whose size the mesh does not divide: `"error"`, or `"replicate"` to
             leave it whole. As the fallback of a mapping that says `"replicate"`, any rule leaves it whole.
 
     Attributes:
         patterns: The pairs, with compiled expressions.
+        mesh: As given.
         strict: As given.
         uneven: As given.
 
     Raises:
-        TypeError: If a pattern is no string or compiled expression, or a spec is no `PartitionSpec`.
-        ValueError: If a pattern is no regular expression, or a spec has a mesh axis twice.
+        TypeError: If a pattern is no string or compiled expression, a spec is no `PartitionSpec` or `mesh` is no mesh.
+        ValueError: If a pattern is no regular expression, or a spec has a mesh axis twice or one that `mesh` lacks.
 
     Example:
         >>> import axonym as nym
@@ -128,12 +144,15 @@ class PathShardingRule(DecidingRule):
     """
 
     patterns: tuple[tuple[re.Pattern[str], P], ...]
+    mesh: MeshLike | None
     strict: bool
     uneven: Uneven
+    _sees_shapes_alone = True
 
     def __init__(
         self,
         patterns: Mapping[str | re.Pattern[str], P] | Iterable[tuple[str | re.Pattern[str], P]],
+        mesh: MeshLike | None = None,
         *,
         strict: bool = False,
         uneven: Uneven = "error",
@@ -141,60 +160,50 @@ class PathShardingRule(DecidingRule):
         """Checks the patterns; see the class."""
         given = tuple((_compiled(pattern), spec) for pattern, spec in _path_pairs(patterns))
         for pattern, spec in given:
-            _check_spec(spec, f"the pattern {pattern.pattern!r}")
-        _keep(self, patterns=given, strict=bool(strict), uneven=_checked_uneven(uneven))
+            _check_spec(spec, f"the pattern {pattern.pattern!r}", checked_mesh(mesh))
+        self._keep(patterns=given, mesh=checked_mesh(mesh), strict=bool(strict), uneven=_checked_uneven(uneven))
 
     def decisions(self, pairs: Pairs, pytree: Any) -> list[Decision]:
         """Returns the decision for each leaf of a tree, not yet checked; the leaves are given with their paths."""
-        used, found = set[int](), list[Decision]()
-        for path, leaf in pairs:
-            at = None if array_shape(leaf) is None else self._first(_written(path))
-            if at is None:
-                found.append(Decision(None))
-                continue
-            used.add(at)
-            pattern, spec = self.patterns[at]
-            by = f"the pattern {pattern.pattern!r} of a `{type(self).__name__}`"
-            found.append(Decision(spec, by, self.uneven))
-        unused = [pattern.pattern for at, (pattern, _) in enumerate(self.patterns) if at not in used]
-        if self.strict and unused:
-            raise ValueError(
-                f"the strict `{type(self).__name__}` does not need {_some(unused)}: no array matches, or all that do "
-                f"match an earlier pattern; the arrays are {_some(_paths_of(pairs))}"
-            )
-        return found
+        mesh = None if self.mesh is None else self._mesh_here()
+        return [Decision(None) if array_shape(leaf) is None else self._decision(path, mesh) for path, leaf in pairs]
+
+    def _decision(self, path: tuple[Any, ...], mesh: MeshLike | None) -> Decision:
+        for pattern, spec in self.patterns:
+            if is_found(pattern, path):
+                by = f"the pattern {pattern.pattern!r} of a `{type(self).__name__}`"
+                return Decision(spec, by, self.uneven, mesh)
+        return Decision(None)
 
     def check(self, pairs: Pairs, found: list[Decision]) -> None:
-        """Checks that there is a decision for each array, if the rule is strict."""
+        """Checks that there is a decision for each array of more than one element, if the rule is strict."""
         left = [pair for pair, decision in zip(pairs, found, strict=True) if decision.spec is None]
-        if self.strict and (unmatched := _paths_of(left)):
+        if self.strict and (unmatched := divisible(left)):
             raise ValueError(
-                f"no pattern of the strict `{type(self).__name__}` matches {_some(unmatched)}; add patterns for them, "
-                "such as ('.*', P()) as the last one to keep the rest whole"
+                f"no pattern of the strict `{type(self).__name__}` matches {some(unmatched)}; add patterns for them, "
+                "with P() for those that stay whole"
             )
 
-    def _first(self, path: str) -> int | None:
-        """Returns which pattern is the first that matches a path."""
-        return next((at for at, (pattern, _) in enumerate(self.patterns) if pattern.search(path)), None)
+    def check_needed(self, pairs: Pairs) -> None:
+        """Checks that each pattern is the first for an array, if the rule is strict."""
+        if self.strict and (reasons := not_needed([pattern for pattern, _ in self.patterns], pairs)):
+            raise ValueError(
+                f"the strict `{type(self).__name__}` does not need all its patterns: {'; '.join(reasons)}; correct, "
+                "move or remove them"
+            )
 
     def __repr__(self) -> str:
         """Shows the patterns."""
         shown_patterns = [
             (one if one.flags != re.compile(one.pattern).flags else one.pattern, spec) for one, spec in self.patterns
         ]
-        options = _options(strict=(self.strict, False), uneven=(self.uneven, "error"))
+        options = _options(mesh=(self.mesh, None), strict=(self.strict, False), uneven=(self.uneven, "error"))
         return f"{type(self).__name__}({shown_patterns}{options})"
 
 
 def _matches(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
     """Tells whether a shape has the sizes that a pattern has, wherever that has one."""
     return len(pattern) == len(shape) and all(one in (None, size) for one, size in zip(pattern, shape, strict=True))
-
-
-def _keep(rule: Any, **fields: Any) -> None:
-    """Sets the fields of a rule that never changes."""
-    for name, value in fields.items():
-        object.__setattr__(rule, name, value)
 
 
 def _options(**options: tuple[Any, Any]) -> str:
@@ -227,12 +236,12 @@ def _is_size(size: Any) -> bool:
     return hasattr(size, "__index__") and not isinstance(size, bool)
 
 
-def _check_spec(spec: Any, what: str, rank: int | None = None) -> None:
-    """Checks what can be checked of a spec without an array and a mesh.
+def _check_spec(spec: Any, what: str, mesh: MeshLike | None, rank: int | None = None) -> None:
+    """Checks what can be checked of a spec without an array, with the mesh if it is known.
 
     Raises:
         TypeError: If it is none.
-        ValueError: If it has more entries than axes, or a mesh axis twice.
+        ValueError: If it has more entries than axes, a mesh axis twice or one that the mesh lacks.
     """
     if not isinstance(spec, P):
         raise TypeError(
@@ -240,7 +249,7 @@ def _check_spec(spec: Any, what: str, rank: int | None = None) -> None:
             f"not {shown(spec)}."
         )
     try:
-        checked_rule_spec(spec, (None,) * (len(spec) if rank is None else rank), "error", None)
+        checked_rule_spec(spec, (None,) * (len(spec) if rank is None else rank), "error", mesh)
     except ValueError as error:
         raise ValueError(f"{what} has the spec {spec}: {error}") from None
 
@@ -279,20 +288,3 @@ def _compiled(pattern: Any) -> re.Pattern[str]:
             f"the pattern {pattern!r} is no regular expression: {error}; write a backslash before a character that is "
             "meant as itself"
         ) from None
-
-
-@functools.lru_cache(maxsize=65536)
-def _written(path: tuple[Any, ...]) -> str:
-    """Returns a key path with slashes between its keys."""
-    return keystr(path, simple=True, separator="/")
-
-
-def _paths_of(pairs: Pairs) -> list[str]:
-    """Returns the paths of the arrays among some leaves."""
-    return [_written(path) for path, leaf in pairs if array_shape(leaf) is not None]
-
-
-def _some(names: list[str]) -> str:
-    """Returns the first of some names in words, and how many more there are."""
-    more = f" and {len(names) - _MOST_PATHS} more" if len(names) > _MOST_PATHS else ""
-    return f"{', '.join(map(repr, names[:_MOST_PATHS]))}{more}" or "none"

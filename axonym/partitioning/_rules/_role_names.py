@@ -4,6 +4,7 @@ A path is read as lower-case words. The last one names the array in its layer, a
 itself; the one before names the layer; numbers say which of several layers it is.
 """
 
+import functools
 import re
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ NORM_LEAVES = ("scale", "gamma", "beta", "running_mean", "running_var", "mean", 
 WRAPPERS = ("value", "raw_value", "array")
 
 _INDEX = re.compile(r"(?:^|_)(\d+)$")
-_PROJECTION = r"(_?(proj|projection|lin|linear|dense|layer|a_proj|b_proj|a_proj_with_mqa))?"
+_PROJECTION = r"(_?(proj|projection|lin|linear|dense|layer|einsum|a_proj|b_proj|a_proj_with_mqa))?"
 _ATTENTION = r"(to_|attn_|attention_|self_|c_|w)?"
 _KINDS = tuple(
     (kind, re.compile(pattern))
@@ -25,17 +26,20 @@ _KINDS = tuple(
         ("norm", r"norm|(^|_)(ln|bn)(_|$)"),
         ("position", r"(^|_)wpe$|(^|_)pos(ition)?(s|al)?_?(emb|enc|table)|embed\w*_pos|^(pos|positions?)$"),
         ("position", r"^cls$|^(cls|class|mask|dist)_token$"),
-        ("head", r"(^|_)heads?$|^(classifier|unembed(ding)?|embed_out|logits|score|output_layer|output_projection)$"),
+        (
+            "head",
+            r"(^|_)heads?$|^(classifier|unembed(ding)?|embed_out|logits(_\w+)?|score|output_layer|output_projection)$",
+        ),
         (
             "embedding",
-            r"^(wte|shared|tables?)$|^(?!patch)(\w*_)?emb(s|ed|eds|edder|edding|eddings)?(_(tokens|table))?$",
+            r"^(wte|shared|tables?)$|^(?!patch)(\w*_)?emb(s|ed|eds|edder|edding|eddings)?(_(tokens|table|in))?$",
         ),
         (
             "query",
             rf"^{_ATTENTION}(q|k|v|qk|kv|qkv|query|key|value|query_key_value){_PROJECTION}$",
         ),
         ("query", r"^(c_attn|in_proj)$"),
-        ("up", r"^(mlp_|ffn_|ff_|feed_forward_)?(gate|up|gate_up)(_proj|_lin|_linear)?$"),
+        ("up", r"^(mlp_|ffn_|ff_|feed_forward_)?(gate|up|gate_up|gating)(_proj|_lin|_linear|_einsum)?$"),
         ("up", r"^(fc1|fc_in|c_fc|wi|w1|w3|lin1|linear1|linear_fc1|intermediate|dense_h_to_4h|w_?in|w_?up|w_?gate)$"),
         ("up", r"^weight_(ih|hh)$"),
         ("down", r"^(mlp_|ffn_|ff_|feed_forward_)?down(_proj|_lin|_linear)?$"),
@@ -44,11 +48,13 @@ _KINDS = tuple(
             "out",
             rf"^(mlp_)?{_ATTENTION}(o|out|output){_PROJECTION}$",
         ),
-        ("out", r"^(c_)?(proj|projection)$"),
+        ("out", r"^(c_)?(proj|projection)$|^attn_vec_einsum$"),
     )
 )
 _GENERIC = re.compile(r"^(dense|linear|lin|fc|layer|layers|einsum)$")
-_ROUTER = re.compile(r"router|^gat(e|ing)$")
+_ROUTER = re.compile(r"router|^gat(e|ing)$|expert_gate$")
+_SCANNED = re.compile(r"(^|_)(layers?|blocks?)$|^h$|^scan|^stack")
+_ABOVE_HEADS = (("predictions",), ("cls",), ("lm_head",))
 _EXPERTS = re.compile(r"^experts?$|^(sparse_?)?moe|_moe|^block_sparse_moe$")
 
 
@@ -104,6 +110,28 @@ def numbered(words: Words) -> tuple[tuple[str, ...], int] | None:
     return (*words.holder[:-1], _INDEX.sub("", words.holder[-1]), words.leaf), int(found[1])
 
 
+def is_scanned(words: Words) -> bool:
+    """Tells whether a path leads through layers that have no numbers, so that all of them are in one array."""
+    pairs = zip(words.whole, words.whole[1:], strict=False)
+    return any(_SCANNED.search(one) and not _INDEX.search(after) for one, after in pairs)
+
+
+def in_neighbourhood(found: list[tuple[Words, tuple[int, ...]]]) -> list[tuple[Words, tuple[int, ...]]]:
+    """Returns the arrays of a tree with the kinds that only those beside them tell: routers, and pairs of LoRA."""
+    ranks = {words.whole: len(shape) for words, shape in found}
+    beside = {
+        words.whole[:at] for words, _ in found for at, word in enumerate(words.whole) if word in ("expert", "experts")
+    }
+
+    def kind(words: Words) -> str:
+        if words.layer == "gate" and (words.holder if words.bare else words.holder[:-1]) in beside:
+            return "router"
+        pair = [ranks.get((*words.holder, leaf), 0) for leaf in ("a", "b")]
+        return "linear" if words.leaf in ("a", "b") and min(pair) > 1 else words.kind
+
+    return [(words._replace(kind=kind(words)), shape) for words, shape in found]
+
+
 def bias_names(words: Words) -> tuple[tuple[str, ...], ...]:
     """Returns the paths that the bias of a layer may have."""
     names = list(BIASES)
@@ -114,6 +142,7 @@ def bias_names(words: Words) -> tuple[tuple[str, ...], ...]:
     return tuple((*words.holder, name) for name in names)
 
 
+@functools.lru_cache(maxsize=4096)
 def _kind(leaf: str, layer: str, above: tuple[str, ...], usual: bool) -> str:
     """Returns what the names say."""
     if leaf in BIASES or leaf.endswith("_bias"):
@@ -122,7 +151,7 @@ def _kind(leaf: str, layer: str, above: tuple[str, ...], usual: bool) -> str:
         return "norm"
     if _ROUTER.search(layer) and (layer != "gate" or any(map(_EXPERTS.search, above))):
         return "router"
-    if (layer == "output" and not above) or (layer == "decoder" and above[-1:] in (("predictions",), ("cls",))):
+    if (layer in ("output", "proj_out") and not above) or (layer == "decoder" and above[-1:] in _ABOVE_HEADS):
         return "head"
     found = _by_name(layer) or _by_name(_INDEX.sub("", layer))
     if found or not _GENERIC.search(layer):

@@ -13,7 +13,7 @@ from ...named._axis import listed
 from .._rule import ShardingRule, array_shape, axis_names_given, check_axes, rule_leaves, usable_axes
 from .._spec import MeshLike, spec_entry
 from ._assignment import MeshAxes, best_spec
-from ._options import OnAMesh, checked_mesh
+from ._options import OnAMesh, checked_mesh, whole_number
 from ._role_layout import Arrays, Layout
 
 
@@ -21,6 +21,7 @@ TENSOR = ("tp", "tensor", "model", "mp", "mdl", "tensor_parallel")
 FSDP = ("fsdp", "data", "dp", "zero", "batch", "replica")
 EXPERT = ("ep", "expert", "experts", "expert_parallel")
 VECTORS = ("norm", "bias", "vector")
+LARGEST_WHOLE = 2**15
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -40,16 +41,18 @@ class RoleShardingRule(OnAMesh, ShardingRule):
     | `embedding` that is the head as well | width: FSDP | vocabulary: tensor |
     | `expert column`, `expert row` | as column and row; experts: expert axis | |
     | `router` | all | |
-    | `norm`, `bias`, `vector`, `position` | all, on the last dimension | |
+    | `position`, large `norm`, `bias`, `vector` | all, on the last dimension | |
 
     Memory comes first: an array is always divided into as many parts as its sizes and the mesh allow. Of the ways that
     do, the one is taken that puts most mesh axes where the role wants them. So a vocabulary of 50257, which no mesh
     axis divides, leaves its table to be divided along the width by all of them. Where several mesh axes divide one
     dimension of a matrix, the tensor axis comes first: to gather the parts of the others leaves what it wants. It comes
-    last in a vector, so that compilers do not divide activations by it. Norms, biases and vectors stay whole if all of
-    them together add no more than 1 % to what a device holds, as each that is divided has to be gathered. A table of
-    tokens with a head beside it is divided the other way round if the FSDP axis has more parts than the tensor axis:
-    all tokens are looked up in each part of the vocabulary, so the width is what should have more parts.
+    last in a vector, so that compilers do not divide activations by it. A table of tokens with a head beside it is
+    divided the other way round if the FSDP axis has more parts than the tensor axis: all tokens are looked up in each
+    part of the vocabulary, so the width is what should have more parts.
+
+    Norms, biases and vectors of up to 32768 elements in each layer stay whole, as each that is divided has to be
+    gathered; the bias of a column, a head or a filter is divided as its output is, by the tensor axis alone.
 
     The role is read from the names in the path, those of Flax, Equinox and Hugging Face among them. Layers with plain
     names (`Dense_0`, `layers[1]` of an `eqx.nn.MLP`) are columns and rows in turn where several follow one another,
@@ -60,11 +63,15 @@ class RoleShardingRule(OnAMesh, ShardingRule):
 
     Layers stacked for `jax.lax.scan` have more dimensions than their role needs: a matrix more than two, or three if it
     is one of stacked experts or keeps attention heads apart (the shapes of query and output then have those in common);
-    a norm or a bias more than one. Those in front are the stacked layers, which stay whole.
+    a norm or a bias more than one. Those in front are left whole if that costs no memory, and whatever it costs if they
+    are proved to be stacked layers: by norms or a bias with the same, or a path through `layers`, `blocks` or `h`
+    without a number. Layers stacked along the second dimension are told by norms that begin with the width.
+
+    What is said of an array depends on its layer and those around it; on the rest of the tree only in whether there is
+    a head, so apply the rule to a table of tokens together with the head.
 
     Arrays of unknown role (two dimensions or more, and a name that says nothing) are divided by memory alone, as by
-    `AutoShardingRule`; `decide` says None for these, so that a composite goes on to its next rule. Arrays with fewer
-    elements than there are devices stay whole.
+    `AutoShardingRule`; `decide` says None for these, so that a composite goes on to its next rule.
 
     Args:
         mesh: The mesh, with devices or abstract; the one in force when the rule is applied if None.
@@ -75,6 +82,7 @@ class RoleShardingRule(OnAMesh, ShardingRule):
         expert: The mesh axis of experts, or several; it divides other arrays as the FSDP axis does. If None, those
             named `ep`, `expert`, `experts` or `expert_parallel`.
         batch: Mesh axes that divide no parameters.
+        min_shard_size: Arrays with fewer elements stay whole; the number of devices if None.
 
     Attributes:
         mesh: The mesh to shard across, None for the one in force.
@@ -82,10 +90,11 @@ class RoleShardingRule(OnAMesh, ShardingRule):
         fsdp: The mesh axes given for weights, in the same way.
         expert: The mesh axes given for experts, in the same way.
         batch: The mesh axes that divide no parameters.
+        min_shard_size: The fewest elements that an array is divided with, None for the number of devices.
 
     Raises:
         TypeError: If an argument is no name and no list of names, or `mesh` is no mesh.
-        ValueError: If a mesh axis has two roles, or the mesh does not have it.
+        ValueError: If a mesh axis has two roles, the mesh does not have it, or `min_shard_size` is negative.
 
     Example:
         >>> import axonym as nym
@@ -95,7 +104,7 @@ class RoleShardingRule(OnAMesh, ShardingRule):
         >>> rule.roles(block)
         {'norm': 'norm', 'o_proj': 'row', 'q_proj': 'column'}
         >>> rule.apply(block)
-        {'norm': P(('data', 'model'),), 'o_proj': P('model', 'data'), 'q_proj': P('data', 'model')}
+        {'norm': P(), 'o_proj': P('model', 'data'), 'q_proj': P('data', 'model')}
     """
 
     mesh: MeshLike | None = None
@@ -104,10 +113,14 @@ class RoleShardingRule(OnAMesh, ShardingRule):
     fsdp: str | Sequence[str] | None = None
     expert: str | Sequence[str] | None = None
     batch: str | Sequence[str] = ()
+    min_shard_size: int | None = None
+    _sees_shapes_alone = True
 
     def __post_init__(self) -> None:
         """Checks the options; see the class."""
         mesh, owners = checked_mesh(self.mesh), dict[str, str]()
+        if self.min_shard_size is not None:
+            self._keep(min_shard_size=whole_number(self.min_shard_size, "min_shard_size"))
         for role in ("tensor", "fsdp", "expert", "batch"):
             names = getattr(self, role)
             if names is not None:
@@ -166,19 +179,27 @@ class RoleShardingRule(OnAMesh, ShardingRule):
         """Returns a spec for each leaf; None where the role is unknown, if only known ones are asked for."""
         mesh = self._mesh_here()
         axes, wanted = self._axes(mesh)
-        least = math.prod(mesh.shape.values())
+        least = self._least(mesh)
         leaves, treedef = rule_leaves(pytree)
-        found = _layouts(leaves)
-        light = _vectors_are_light(found, math.prod(size for _, size in axes))
         specs: list[P | None] = []
-        for shape, layout in found:
+        for shape, layout in _layouts(leaves):
             if known_alone and layout is None:
                 specs.append(None)
-            elif shape is None or math.prod(shape) < least or (light and _is_vector(layout)):
+            elif shape is None or math.prod(shape) < least:
                 specs.append(P())
             else:
                 specs.append(_spec(shape, layout, axes, wanted))
         return jax.tree.unflatten(treedef, specs)
+
+    def _least(self, mesh: MeshLike) -> int:
+        """Returns the fewest elements that an array is divided with."""
+        return math.prod(mesh.shape.values()) if self.min_shard_size is None else self.min_shard_size
+
+    def _reasons(self, pytree: Any) -> list[str] | None:
+        """Returns for each leaf what it is divided by, in words."""
+        least = self._least(self._mesh_here())
+        leaves, _ = rule_leaves(pytree)
+        return [_reason(shape, layout, least) for shape, layout in _layouts(leaves)]
 
     def _axes(self, mesh: MeshLike) -> tuple[MeshAxes, dict[str, tuple[str, ...]]]:
         """Returns the mesh axes that divide something, and those of each role."""
@@ -211,18 +232,17 @@ def _layouts(leaves: list[Any]) -> list[tuple[tuple[int, ...] | None, Layout | N
     """Returns the sizes and the layout of each leaf, None for what is no array or not known."""
     shapes = [array_shape(leaf) for _, leaf in leaves]
     arrays = Arrays([(path, shape) for (path, _), shape in zip(leaves, shapes, strict=True) if shape is not None])
-    found = iter(arrays.all)
-    return [(shape, None if shape is None else arrays.layout(*next(found))) for shape in shapes]
+    found = arrays.layouts()
+    return [(shape, None if shape is None else next(found)) for shape in shapes]
 
 
-def _is_vector(layout: Layout | None) -> bool:
-    return layout is not None and layout.role in VECTORS and layout.experts is None
-
-
-def _vectors_are_light(found: list[tuple[tuple[int, ...] | None, Layout | None]], parts: int) -> bool:
-    """Tells whether vectors that stay whole add at most 1 % to what a device holds of arrays in this many parts."""
-    sizes = [(math.prod(shape), _is_vector(layout)) for shape, layout in found if shape is not None]
-    return 100 * (parts - 1) * sum(size for size, vector in sizes if vector) <= sum(size for size, _ in sizes)
+def _reason(shape: tuple[int, ...] | None, layout: Layout | None, least: int) -> str:
+    """Returns what an array is divided by, or why it stays whole, in words."""
+    if shape is None:
+        return ""
+    if math.prod(shape) < least:
+        return f"the rule to leave fewer than {least} elements whole"
+    return "its sizes, as its role is unknown" if layout is None else f"the role '{_role(shape, layout)}'"
 
 
 def _role(shape: tuple[int, ...] | None, layout: Layout | None) -> str:
@@ -236,6 +256,10 @@ def _spec(shape: tuple[int, ...], layout: Layout | None, axes: MeshAxes, by_role
     """Returns the spec of an array: of those that divide it most, the one nearest to what its role wants."""
     if layout is None:
         return best_spec(shape, axes, order=tuple(sorted(range(len(shape)), key=lambda at: (-shape[at], at))))
+    if layout.role in VECTORS and layout.experts is None and layout.elements(shape) <= LARGEST_WHOLE:
+        names = by_role["tensor"] if layout.of in ("column", "head", "conv") else ()
+        others = frozenset(range(len(shape))) - {layout.outputs}
+        return best_spec(shape, tuple(one for one in axes if one[0] in names), whole=others)
     tensor, data = layout.outputs, layout.inputs
     if layout.role in ("row", "expert row", "router"):
         tensor, data = layout.inputs, layout.outputs if layout.role != "router" else layout.inputs
@@ -245,11 +269,11 @@ def _spec(shape: tuple[int, ...], layout: Layout | None, axes: MeshAxes, by_role
     experts = data if layout.experts is None else layout.experts
     places = {"tensor": tensor, "fsdp": data, "expert": experts}
     wanted = tuple((name, places[role]) for role, names in by_role.items() for name in names)
-    stack = frozenset(range(layout.stacked))
-    spec = best_spec(shape, axes, wanted=wanted, whole=stack)
-    if layout.kept is not None:
-        kept = best_spec(shape, axes, wanted=wanted, whole=stack | {layout.kept})
-        spec = kept if _parts(kept, axes) == _parts(spec, axes) else spec
+    whole = frozenset(layout.stacked)
+    spec = best_spec(shape, axes, wanted=wanted, whole=whole)
+    kept = frozenset() if layout.kept is None else frozenset({layout.kept})
+    better = (best_spec(shape, axes, wanted=wanted, whole=whole.union(layout.front, more)) for more in (kept, ()))
+    spec = next((one for one in better if _parts(one, axes) == _parts(spec, axes)), spec)
     order = {name: (name in by_role["tensor"]) == (layout.role in VECTORS) for name, _ in axes}
     return P(*(spec_entry(tuple(sorted(entry_axes(entry), key=order.__getitem__))) for entry in spec))
 
