@@ -59,3 +59,8 @@ def bytes_on_each(loads: Iterable[Load]) -> tuple[int, dict[Any, int]]:
         for device in devices:
             held[device] = held.get(device, 0) + share
     return everywhere, held
+
+
+def most_on_one(everywhere: int, held: dict[Any, int]) -> int:
+    """Returns what the fullest device holds, from what `bytes_on_each` returns."""
+    return everywhere + max(held.values(), default=0)

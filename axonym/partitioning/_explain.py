@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from ..named._axis import Names, listed
-from ._bytes import Load, array_bytes, bytes_on_each, devices_of
+from ._bytes import Load, array_bytes, bytes_on_each, devices_of, most_on_one
 from ._explanation import AxisExplanation, Decision, Explanation, LeafExplanation, entry_shown
 from ._fallback import ruled
 from ._infer import Silent, divided_axes, divided_over, full_spec, names_gone_by, own_sharding, same_mesh
@@ -17,7 +17,7 @@ from ._mapping import AxisMapping, ResourceMapping, normalised
 from ._rule import array_shape
 from ._shard import leaf_sharding, settled
 from ._slips import one_slip
-from ._spec import MeshLike, checked_spec, given_mesh, is_manual, mesh_in_force, next_multiple
+from ._spec import MeshLike, axes_with_sizes, checked_spec, given_mesh, is_manual, mesh_in_force, next_multiple
 
 
 def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Explanation:
@@ -61,7 +61,7 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
         <BLANKLINE>
         Mesh axes over which no array is divided: 'data'
     """
-    found, arrays = normalised(mapping), _arrays(tree)
+    found, arrays = normalised(mapping), arrays_of(tree)
     if found is not None:
         return _by_mapping(arrays, found, given_mesh(mesh, "`explain` with a mapping"))
     target = mesh_in_force() if mesh is None else mesh
@@ -70,13 +70,13 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
 
 def explained_as_they_lie(tree: Any, mesh: MeshLike | None = None) -> tuple[Explanation, MeshLike | None]:
     """Explains what the arrays' own shardings say, whatever mapping is in force, and returns the mesh they lie on."""
-    arrays = _arrays(tree)
+    arrays = arrays_of(tree)
     target = common_mesh(arrays) if mesh is None else mesh
     target = mesh_in_force() if target is None else target
     return _by_own_shardings(arrays, target), target
 
 
-def _arrays(tree: Any) -> list[tuple[Any, Leaf]]:
+def arrays_of(tree: Any) -> list[tuple[Any, Leaf]]:
     """Returns the arrays among the leaves of a tree, each with what is known of it."""
     pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
     return [(leaf, about) for leaf, about in pairs if array_shape(leaf) is not None]
@@ -117,7 +117,7 @@ def _by_mapping(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, mesh: Mesh
 
 def _summed(leaves: list[LeafExplanation], loads: list[Load], mesh: MeshLike | None, **about: Any) -> Explanation:
     """Returns the explanation of all leaves: its totals, and the mesh axes that none of them uses."""
-    everywhere, fullest = bytes_on_each(loads)
+    everywhere, held = bytes_on_each(loads)
     used = {axis for leaf in leaves if leaf.spec is not None for entry in leaf.spec for axis in divided_axes(entry)}
     manual = [] if mesh is None else [kind == AxisType.Manual for kind in mesh.axis_types]
     axes = (
@@ -126,9 +126,9 @@ def _summed(leaves: list[LeafExplanation], loads: list[Load], mesh: MeshLike | N
     return Explanation(
         leaves=tuple(leaves),
         mesh={} if mesh is None else dict(mesh.shape),
-        devices=max(len(fullest), 1) if mesh is None else devices_of(mesh),
+        devices=max(len(held), 1) if mesh is None else devices_of(mesh),
         bytes=sum(load.bytes for load in loads),
-        bytes_per_device=everywhere + max(fullest.values(), default=0),
+        bytes_per_device=most_on_one(everywhere, held),
         replicated_bytes=sum(load.replicated for load in loads),
         unused_mesh_axes=tuple(axis for axis in axes if axis not in used),
         **about,
@@ -216,7 +216,7 @@ def _asked_axis(
         decision, why = "manual", f"{why}, which is Manual here"
     elif not given:
         whole = math.prod(mesh.shape[axis] for axis in left)
-        over = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in left)
+        over = axes_with_sizes(left, mesh)
         decision = "uneven"
         why = f"{why}, but {over} does not divide {size}; the next size that fits is {next_multiple(size, whole)}"
     elif parts == 1:

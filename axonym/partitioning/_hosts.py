@@ -23,7 +23,7 @@ from ..named._ambient import entry_axes
 from ..named._axis import Names, listed
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._spec import MeshLike, checked_spec, given_mesh, tracing
+from ._spec import MeshLike, axes_with_sizes, checked_spec, given_mesh, tracing
 
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ def _planned(names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: M
     counts = [_parts(axes, mesh, name) for name, axes in zip(names, entries, strict=True)]
     for name, size, axes, (own, groups) in zip(names, sizes, entries, counts, strict=True):
         if groups > 1 and size % len(own):
-            product = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
+            product = axes_with_sizes(axes, mesh)
             raise ValueError(
                 f"axis {name!r} has size {size} in this process and {size * groups} in all, which mesh axis {product} "
                 f"does not divide; the next size in a process that fits is {math.ceil(size / len(own)) * len(own)}"

@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -164,12 +164,17 @@ def _divides(size: int | None, axes: tuple[str, ...], mesh: MeshLike) -> bool:
 
 def _uneven(name: str, axes: tuple[str, ...], mesh: MeshLike, array: tuple[Names, Sequence[int | None]]) -> ValueError:
     size = dict(zip(*array, strict=True))[name]
-    product = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
+    product = axes_with_sizes(axes, mesh)
     return ValueError(
         f"axis {name!r} has size {size}, which mesh axis {product} does not divide; the next size that fits is "
         f"{next_multiple(size or 0, math.prod(mesh.shape[axis] for axis in axes))} (`round_axis_for_partitioning`), or "
         f"leave the axis whole with `uneven='replicate'`{_array_shown(array)}"
     )
+
+
+def axes_with_sizes(axes: Iterable[Any], mesh: MeshLike) -> str:
+    """Returns mesh axes with their sizes, as errors about what they divide together show them."""
+    return " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
 
 
 def next_multiple(size: int, parts: int) -> int:

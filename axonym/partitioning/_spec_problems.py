@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from ..named._ambient import entry_axes
 from ..named._axis import Names, listed, near_miss
 from ._mapping import Uneven
-from ._spec import MeshLike, is_manual, next_multiple, spec_entry
+from ._spec import MeshLike, axes_with_sizes, is_manual, next_multiple, spec_entry
 
 
 @functools.lru_cache(maxsize=8192)
@@ -164,7 +164,7 @@ def uneven_problem(where: str, size: int | None, axes: Sequence[Any], mesh: Mesh
     parts = math.prod(mesh.shape[axis] for axis in axes)
     if size is None or size % parts == 0:
         return None
-    over = " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
+    over = axes_with_sizes(axes, mesh)
     fits = f"the next size that fits is {next_multiple(size, parts)}"
     return f"{where} has size {size}, which mesh axis {over} does not divide; {fits}"
 

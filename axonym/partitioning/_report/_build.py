@@ -7,12 +7,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from .._bytes import Load, array_bytes, bytes_on_each, devices_of
-from .._explain import common_mesh, lies, lies_now, load_of
+from .._bytes import Load, array_bytes, bytes_on_each, devices_of, most_on_one
+from .._explain import arrays_of, common_mesh, lies, lies_now, load_of
 from .._explanation import AxisExplanation, Decision
 from .._infer import full_spec, own_sharding, same_mesh
-from .._leaves import described_leaves
-from .._rule import array_shape
 from .._spec import MeshLike
 from .._spec_problems import mesh_shown
 from ._advice import (
@@ -62,8 +60,7 @@ def by_specs(
 
 def by_own_shardings(tree: Any, mesh: MeshLike | None, depth: int | None) -> ShardingReport:
     """Returns the report of a tree as its arrays lie; those that are nowhere yet count whole on each device."""
-    pairs = zip(jax.tree.leaves(tree), described_leaves(tree), strict=True)
-    arrays = [(leaf, about) for leaf, about in pairs if array_shape(leaf) is not None]
+    arrays = arrays_of(tree)
     mesh = common_mesh(arrays) if mesh is None else mesh
     found: list[_Found] = []
     for leaf, about in arrays:
@@ -170,7 +167,7 @@ def _summed(
     """Returns the report of all arrays."""
     everywhere, held = bytes_on_each(one.load for one in found)
     devices = max(len(held), 1) if mesh is None else devices_of(mesh)
-    total, fullest = sum(one.load.bytes for one in found), everywhere + max(held.values(), default=0)
+    total, fullest = sum(one.load.bytes for one in found), most_on_one(everywhere, held)
     mean = everywhere + sum(held.values()) / max(devices, len(held))
     whole = sum(one.load.bytes for one in found if one.load.per_device == one.load.bytes)
     return ShardingReport(
@@ -217,8 +214,7 @@ def _groups(found: list[_Found], depth: int | None) -> dict[str, GroupReport]:
         parts.setdefault(jax.tree_util.keystr(one.keys[:depth]), []).append(one.load)
     groups: dict[str, GroupReport] = {}
     for key, loads in parts.items():
-        everywhere, held = bytes_on_each(loads)
-        fullest = everywhere + max(held.values(), default=0)
+        fullest = most_on_one(*bytes_on_each(loads))
         total, copies = sum(load.bytes for load in loads), sum(load.replicated for load in loads)
         groups[key] = GroupReport(len(loads), total, fullest, copies)
     return groups

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from .._explanation import AxisExplanation
+from .._explanation import AxisExplanation, mesh_in_words
 from .._table import human_bytes
 from ._leaf import LeafReport, padding_choices, padding_shown
 from ._treemap import Group, grouped, path_parts
@@ -93,11 +93,8 @@ def page(report: _Reported, title: str | None = None) -> str:
 
 
 def _mesh(report: _Reported) -> str:
-    devices = f"{report.devices} device{'s' if report.devices != 1 else ''}"
-    sizes = ", ".join(f"{name}: {size}" for name, size in report.mesh.items())
-    mesh = f"mesh ({sizes})" if sizes else "several meshes" if report.several_meshes else "no mesh"
     by = "the specs given" if report.source == "specs" else "the arrays' own shardings"
-    return f"{mesh}, {devices}; by {report.rule or by}"
+    return f"{mesh_in_words(report.mesh, report.devices, report.several_meshes)}; by {report.rule or by}"
 
 
 def _facts(report: _Reported) -> Iterator[str]:

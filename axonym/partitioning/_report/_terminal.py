@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from .._explain import explained_as_they_lie
-from .._explanation import AxisExplanation, LeafExplanation
+from .._explanation import AxisExplanation, LeafExplanation, mesh_in_words
 from .._spec import MeshLike
 from .._table import human_bytes
 from ._treemap import path_parts
@@ -77,7 +77,7 @@ def visualize_shardings(
     out: Any = rich.Console() if console is None else console
     paint = _Paint(rich, found.mesh, out.options.ascii_only, out.width)
     lines = _lines(found.leaves)
-    out.print(paint.text((_title(found), "bold")))
+    out.print(paint.text((mesh_in_words(found.mesh, found.devices), "bold")))
     out.print(_table(lines[:limit], paint))
     if limit is not None and len(lines) > limit:
         out.print(paint.text(f"{paint.dots} {len(lines) - limit} more lines; `limit=None` shows all"))
@@ -183,11 +183,6 @@ class _Paint(NamedTuple):
     def text(self, *pieces: str | tuple[str, str]) -> Any:
         """Returns pieces of text, each alone or with its style; nothing in them is read as markup."""
         return self.rich.Text.assemble(*pieces)
-
-
-def _title(found: _Reported) -> str:
-    sizes = ", ".join(f"{name}: {size}" for name, size in found.mesh.items())
-    return f"{f'mesh ({sizes})' if sizes else 'no mesh'}, {found.devices} device{'s' if found.devices != 1 else ''}"
 
 
 def _summary(found: _Reported) -> str:
