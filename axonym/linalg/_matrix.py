@@ -23,14 +23,15 @@ def square_axes(function: str, x: NamedBase, row: AxisSelector, col: AxisSelecto
         TypeError: If `x` is not a named array.
         ValueError: If it lacks one of the axes, both are one, or they differ in size.
     """
-    names = matrix_axes(x, row, col)
-    sizes = tuple(x.axis_size(name) for name in names)
-    if sizes[0] != sizes[1]:
+    check_named(x)
+    sizes = x.array.shape
+    i, j = positions(x.names, sizes, (row, col))
+    if sizes[i] != sizes[j]:
         raise ValueError(
-            f"`{function}` is of square matrices; axes {names[0]!r} and {names[1]!r} of {described(x)} have sizes "
-            f"{sizes[0]} and {sizes[1]}"
+            f"`{function}` is of square matrices; axes {x.names[i]!r} and {x.names[j]!r} of {described(x)} have sizes "
+            f"{sizes[i]} and {sizes[j]}"
         )
-    return names
+    return x.names[i], x.names[j]
 
 
 def new_name(x: NamedBase, new_axis: AxisSelector, size: int) -> str:

@@ -18,6 +18,15 @@ from ._axis import Names, check_rank, listed
 from ._base import N, NamedBase, like
 
 
+# Newer versions of JAX know several ways to inline; this one leaves nothing of a compiled function in what is traced.
+_INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+
+
+def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that is compiled once per signature outside of traces, and inlined inside of them."""
+    return jax.jit(fn, inline=_INLINE)
+
+
 def lined_up(array: Any, names: Names, target: Names) -> Any:
     """Returns the array with its axes in the order of `target`, which has all of them; size 1 where it lacks one.
 
@@ -67,7 +76,18 @@ def common_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
 
 
 @functools.lru_cache(maxsize=8192)
-def broadcasting(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]:
+def broadcasting(fn: Callable[..., Any], *operands: tuple[Names, tuple[int, ...]]) -> tuple[Callable[..., Any], Names]:
+    """Returns `fn` over arrays with these names and sizes, and the names of what it returns.
+
+    Raises:
+        ValueError: As `common_names` does.
+    """
+    names = common_names(*operands)
+    return _aligning(fn, *(own for own, _ in operands)), names
+
+
+@functools.lru_cache(maxsize=8192)
+def _aligning(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]:
     """Returns `fn` over arrays with these names, known to broadcast, compiled once per signature."""
     names = max(operands, key=len)
 
@@ -76,7 +96,7 @@ def broadcasting(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]
             arrays = tuple(map(resharded, arrays, operands))
         return fn(*(lined_up(array, own, names) for own, array in zip(operands, arrays, strict=True)))
 
-    return jax.jit(aligned, inline=True)
+    return compiled(aligned)
 
 
 def _clash(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
@@ -111,6 +131,8 @@ def scalar(x: Any) -> Any:
 
 def whole_number(x: Any) -> Any:
     """Returns an integer, or an integer scalar array without its names, as one that may be traced; None for others."""
+    if type(x) is int:
+        return x
     number = x.array if isinstance(x, NamedBase) else x
     if np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
         return None
@@ -150,22 +172,33 @@ def binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
 
 
 def _binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
-    if x.names == y.names:
-        array, other = array_of(x), y.array
-        if array.shape != other.shape:
-            check_sizes((x.names, array.shape), (y.names, other.shape))
+    array, other, names = x.array, y.array, x.names
+    sizes, others = array.shape, other.shape
+    if names == y.names and sizes == others and len(sizes) == len(names):
         return like(x, fn(array, other))
-    names = common_names((x.names, x.array.shape), (y.names, y.array.shape))
-    return like(x, broadcasting(fn, x.names, y.names)(x.array, y.array), names)
+    call, names = broadcasting(fn, (names, sizes), (y.names, others))
+    return like(x, call(array, other), names)
 
 
 def broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
-    """Applies an elementwise function of any number of operands, named or scalar, at least one of them named."""
-    arrays, shapes = [], []
+    """Applies an elementwise function of any number of operands, named or scalar; with none named, as it is."""
+    arrays, shapes, template = [], [], None
     for x in operands:
-        array, own = operand(x)
-        arrays.append(array)
-        shapes.append((own, array.shape if own else ()))
-    names = common_names(*shapes)
-    template = next(x for x in operands if isinstance(x, NamedBase))
-    return like(template, broadcasting(fn, *(own for own, _ in shapes))(*arrays), names)
+        if isinstance(x, NamedBase):
+            template = x if template is None else template
+            arrays.append(x.array)
+            shapes.append((x.names, x.array.shape))
+        else:
+            arrays.append(x)
+            shapes.append(_NO_AXES)
+    if template is None:
+        return fn(*operands)
+    if _NO_AXES in shapes:
+        for x in operands:
+            if not isinstance(x, NamedBase):
+                scalar(x)
+    call, names = broadcasting(fn, *shapes)
+    return like(template, call(*arrays), names)
+
+
+_NO_AXES: tuple[Names, tuple[int, ...]] = ((), ())

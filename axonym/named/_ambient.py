@@ -68,7 +68,9 @@ def resharded(array: Any, names: Names) -> Any:
     A name "" stands for an axis that must not be divided.
     """
     sharding = out_sharding(names, array.shape)
-    return array if sharding is None else jax.reshard(array, sharding)
+    if sharding is None or jax.typeof(array).sharding == sharding:  # JAX keeps even a change that changes nothing
+        return array
+    return jax.reshard(array, sharding)
 
 
 def stated(x: N) -> N:

@@ -192,6 +192,8 @@ def _pairs(spec: Any) -> Iterable[tuple[str, Any]] | None:
 
 def selected(selection: AxisSelection) -> tuple[AxisSelector, ...]:
     """Returns the selectors of a selection as a tuple, which can be hashed."""
+    if type(selection) is tuple:
+        return selection
     if isinstance(selection, str | Axis):
         return (selection,)
     if (pairs := _pairs(selection)) is not None:
@@ -199,6 +201,21 @@ def selected(selection: AxisSelection) -> tuple[AxisSelector, ...]:
     if not isinstance(selection, Iterable):
         raise TypeError(f"An axis is given by an `Axis` or by its name, not by {shown(selection)}.")
     return tuple(selection)
+
+
+def hashable(selection: AxisSelection | None) -> Any:
+    """Returns a selection as something that caches take.
+
+    Raises:
+        TypeError: If it holds something that is no axis, which need not be hashable.
+    """
+    if selection is None or type(selection) is str:
+        return selection
+    chosen = selected(selection)
+    for one in chosen:
+        if type(one) is not str:
+            axis_name(one)
+    return chosen
 
 
 def check_unique(names: Names) -> None:
@@ -254,7 +271,10 @@ def position(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
     Raises:
         ValueError: If it is not there, or an `Axis` has another size.
     """
-    check_rank(names, sizes)
+    if len(names) != len(sizes):
+        check_rank(names, sizes)
+    if type(selector) is str and selector in names:  # nearly always
+        return names.index(selector)
     name = axis_name(selector)
     if name not in names:
         raise missing(name, names, sizes)
@@ -266,11 +286,14 @@ def position(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
 
 def positions(names: Names, sizes: Sequence[int], selection: AxisSelection | None) -> tuple[int, ...]:
     """Returns where the selected axes are; all of them if the selection is None."""
+    if type(selection) is str:
+        return (position(names, sizes, selection),)
     check_rank(names, sizes)
     if selection is None:
         return tuple(range(len(names)))
-    chosen = tuple(position(names, sizes, selector) for selector in selected(selection))
-    check_once(tuple(names[index] for index in chosen))
+    chosen = tuple([position(names, sizes, selector) for selector in selected(selection)])
+    if len(set(chosen)) != len(chosen):
+        check_once(tuple(names[index] for index in chosen))
     return chosen
 
 

@@ -120,7 +120,7 @@ class NamedBase:
     @property
     def sharding(self) -> jax.sharding.Sharding:
         """Where the array lies on the devices; inside a traced function, what is known of it there."""
-        sharding = getattr(self.array, "sharding", None)
+        sharding = None if is_traced(self.array) else getattr(self.array, "sharding", None)
         return jax.typeof(self.array).sharding if sharding is None else sharding
 
     def axis_size(self, axis: AxisSelector) -> int:
@@ -160,9 +160,16 @@ def check_named(x: Any) -> None:
         raise TypeError(f"A named array is needed, not {shown(x)}; make one with `axonym.named(array, axes)`.")
 
 
+_traced: dict[type, bool] = {}
+
+
 def is_traced(array: Any) -> bool:
     """Tells whether an array is a tracer: the only JAX arrays that cannot tell where they lie."""
-    return getattr(array, "sharding", None) is None and isinstance(array, jax.Array)
+    kind = type(array)
+    if kind not in _traced and isinstance(array, jax.Array):
+        # Asked once of each of JAX's classes: a tracer searches the whole trace for what its answer says.
+        _traced[kind] = getattr(array, "sharding", None) is None
+    return _traced.get(kind, False)
 
 
 def described(x: NamedBase) -> str:

@@ -15,14 +15,15 @@ from ._axis import (
     AxisSelection,
     Names,
     PartialAxisSpec,
+    axis_name,
+    hashable,
     intern_names,
     listed,
     ordered,
     positions,
-    selected,
     shown,
 )
-from ._base import N, check_named, described, like
+from ._base import N, NamedBase, check_named, described, like
 from ._plan import planned
 from ._shape import rearrange
 
@@ -70,9 +71,13 @@ def dot(
     """
     arrays = (first, *others)
     _check_arguments(arrays, axis)
-    operands, shapes = tuple(x.names for x in arrays), tuple(x.array.shape for x in arrays)
-    chosen = axis if axis is None or type(axis) is str else selected(axis)
-    summed, names = _contraction(operands, shapes, chosen, None if out_axes is None else tuple(out_axes))
+    operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
+    chosen = axis if type(axis) is str else hashable(axis)
+    order = None if out_axes is None else tuple(out_axes)
+    for one in order or ():
+        if one is not ...:
+            axis_name(one)  # what is no axis may not be hashable
+    summed, names = _contraction(operands, shapes, chosen, order)
     if len(arrays) == 1 and dot_general is None:
         result = _reduce.sum(first, summed, dtype=preferred_element_type)
         return result if out_axes is None else rearrange(result, names)
@@ -81,6 +86,8 @@ def dot(
 
 def _check_arguments(arrays: tuple[Any, ...], axis: Any) -> None:
     for x in arrays:
+        if isinstance(x, NamedBase):
+            continue
         if type(x) is str or isinstance(x, Axis):
             raise TypeError(f"`dot` takes the axes to sum over by keyword: `dot(x, y, axis={shown(x)})`.")
         check_named(x)
@@ -106,20 +113,31 @@ def contracted(
     Raises:
         ValueError: If a `dot_general` is given for what one product of two arrays cannot do.
     """
-    operands = tuple(x.names for x in arrays)
-    plain = [x.array for x in arrays]
+    operands, plain = tuple([x.names for x in arrays]), [x.array for x in arrays]
     precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
-    shared = all(set(summed) <= set(own) for own in operands)
     if dot_general is not None:
-        if len(arrays) != 2 or not shared:
+        if len(arrays) != 2 or not _is_product(operands, summed):
             known = " and ".join(map(described, arrays))
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over what both of them have, not {known}")
         # It may hold arrays of its own, so that no compiled function can be kept for it.
         left, right = plain
         product = _dot_general((operands[0], operands[1]), summed, names, precision, dtype, left, right, dot_general)
         return like(arrays[0], product, names)
-    body = _sum if len(arrays) == 1 else _dot_general if len(arrays) == 2 and shared else _einsum
-    return like(arrays[0], planned(body, operands, summed, names, precision, dtype)(*plain), names)
+    return like(arrays[0], _compiled(operands, summed, names, precision, dtype)(*plain), names)
+
+
+@functools.lru_cache(maxsize=8192)
+def _compiled(
+    operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any
+) -> Callable[..., Any]:
+    """Returns what multiplies and sums plain arrays, compiled once per signature."""
+    product = _dot_general if len(operands) == 2 and _is_product(operands, summed) else _einsum
+    return planned(_sum if len(operands) == 1 else product, operands, summed, names, precision, dtype)
+
+
+def _is_product(operands: tuple[Names, ...], summed: Names) -> bool:
+    """Tells whether all operands have all names that are summed over."""
+    return all(set(summed) <= set(own) for own in operands)
 
 
 @functools.lru_cache(maxsize=8192)

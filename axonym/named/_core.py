@@ -13,7 +13,17 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._align import common_names, lined_up
 from ._ambient import entry_axes, resharded
-from ._axis import AxisSelection, AxisSelector, Names, check_unique, intern_names, listed, positions, selected
+from ._axis import (
+    AxisSelection,
+    AxisSelector,
+    Names,
+    axis_name,
+    check_unique,
+    intern_names,
+    listed,
+    positions,
+    selected,
+)
 from ._base import N, check_named, like
 from ._plan import planned
 
@@ -33,7 +43,7 @@ def over_core(
     Args:
         fn: Function of plain arrays that have their loop axes in front, of size 1 where an array lacks one, and their
             core axes behind. It returns an array for each entry of `outs`, in a tuple if there are several.
-        arrays: Arrays of any axes, at least one.
+        arrays: Arrays of any axes, at least one; those without may hold a number.
         cores: For each array its core axes, in the order in which `fn` finds them.
         outs: For each result the names of the axes behind the loop axes.
         **options: What else `fn` takes.
@@ -45,13 +55,18 @@ def over_core(
         TypeError: If one of the arrays is not named.
         ValueError: If a core axis is not there, the loop axes do not broadcast, or a result has a name twice.
     """
+    operands: list[Operand] = []
     for x in arrays:
         check_named(x)
-    operands = tuple((x.names, tuple(x.array.shape)) for x in arrays)
-    chosen = tuple(core if type(core) is tuple else selected(core) for core in cores)
-    compiled, results = _compiled(fn, operands, chosen, tuple(outs), tuple(options.items()))
-    found = compiled(*(x.array for x in arrays))
-    return tuple(like(arrays[0], array, names) for array, names in zip(found, results, strict=True))
+        operands.append((x.names, getattr(x.array, "shape", ())))  # numbers, which have none, do as well
+    chosen = tuple([core if type(core) is tuple else selected(core) for core in cores])
+    for core in chosen:
+        for one in core:
+            if type(one) is not str:
+                axis_name(one)  # what is no axis may not be hashable
+    compiled, results = _compiled(fn, tuple(operands), chosen, tuple(outs), tuple(options.items()))
+    found = compiled(*[x.array for x in arrays])
+    return tuple([like(arrays[0], array, names) for array, names in zip(found, results, strict=True)])
 
 
 @functools.lru_cache(maxsize=8192)

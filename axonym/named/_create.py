@@ -52,7 +52,8 @@ def _made(fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], dtype: A
     return constrain(NamedArray(fn(sizes, *values, dtype=dtype, out_sharding=out_sharding(names, sizes)), names))
 
 
-def _number(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
+    """Returns a number, or what a named array without axes holds."""
     return value.scalar() if isinstance(value, NamedArray) else scalar(value)
 
 
@@ -102,7 +103,7 @@ def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
         >>> nym.full({"i": 2}, 7, int).array
         Array([7, 7], dtype=int32)
     """
-    return _filled(jnp.full, shape, dtype, _number(fill_value))
+    return _filled(jnp.full, shape, dtype, plain_number(fill_value))
 
 
 def zeros_like(x: N, dtype: Any = None) -> N:
@@ -138,7 +139,7 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
         Array([7., 7.], dtype=float32)
     """
     check_named(x)
-    return like(x, jnp.full_like(x.array, _number(fill_value), dtype))
+    return like(x, jnp.full_like(x.array, plain_number(fill_value), dtype))
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) -> NamedArray:
@@ -163,14 +164,15 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
         >>> nym.arange({"i": 2, "j": 3})
         NamedArray(int32, i: 2, j: 3, [[0, 1, 2], [3, 4, 5]])
     """
-    given = {"start": _number(start), "step": _number(step)}
+    given = {"start": plain_number(start), "step": plain_number(step)}
     dtype = jnp.result_type(*given.values()) if dtype is None else dtype
     usual = {"start": 0, "step": 1}
     numbers = {name: one for name, one in given.items() if not (isinstance(one, int) and one == usual[name])}
-    return _laid_out(_counted, spec_axes(axis), dtype, **numbers)
+    return from_places(_counted, spec_axes(axis), dtype, **numbers)
 
 
-def _laid_out(fn: Callable[..., Any], axes: tuple[Axis, ...], *static: Hashable, **numbers: Any) -> NamedArray:
+def from_places(fn: Callable[..., Any], axes: tuple[Axis, ...], *static: Hashable, **numbers: Any) -> NamedArray:
+    """Makes an array whose values a function of its sizes and of the places of its elements gives."""
     names, sizes = names_and_sizes(axes)
     return placed(planned(_computed, fn, names, sizes, *static)(**numbers))
 
@@ -214,10 +216,10 @@ def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> Na
         >>> nym.eye(nym.Axis("i", 2), "j")
         NamedArray(float32, i: 2, j: 2, [[1., 0.], [0., 1.]])
     """
-    row, k = sized_axis(axis), _number(k)
+    row, k = sized_axis(axis), plain_number(k)
     column = Axis(other, row.size) if isinstance(other, str) else sized_axis(other)
     numbers = {} if isinstance(k, int) and k == 0 else {"k": k}
-    return _laid_out(_identity, spec_axes((row, column)), float if dtype is None else dtype, **numbers)
+    return from_places(_identity, spec_axes((row, column)), float if dtype is None else dtype, **numbers)
 
 
 def _identity(sizes: tuple[int, ...], places: list[Any], dtype: Any, k: Any = None) -> Any:
@@ -288,7 +290,7 @@ def geomspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = Tru
 
 def _spaced(fn: Callable[..., Any], axis: AxisSelector, endpoint: bool, dtype: Any, **numbers: Any) -> NamedArray:
     one = Axis(axis, 50) if isinstance(axis, str) else sized_axis(axis)
-    return _laid_out(fn, (one,), dtype, endpoint, **{name: _number(number) for name, number in numbers.items()})
+    return from_places(fn, (one,), dtype, endpoint, **{name: plain_number(number) for name, number in numbers.items()})
 
 
 def _dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:

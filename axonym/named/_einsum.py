@@ -67,7 +67,7 @@ def einsum(
         raise TypeError("`einsum` needs at least one array.")
     for x in arrays:
         check_named(x)
-    operands, shapes = tuple(x.names for x in arrays), tuple(tuple(x.array.shape) for x in arrays)
+    operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
     summed, names = _planned(equation, operands, shapes, checked_aliases(aliases))
     return contracted(arrays, summed, names, precision, preferred_element_type)
 

@@ -254,7 +254,7 @@ def checked_aliases(aliases: Mapping[str, Any]) -> tuple[tuple[str, Alias], ...]
     Raises:
         TypeError: If an alias is neither an axis nor a size.
     """
-    return tuple((identifier, _alias(identifier, value)) for identifier, value in aliases.items())
+    return tuple([(identifier, _alias(identifier, value)) for identifier, value in aliases.items()])
 
 
 def _alias(identifier: str, value: Any) -> Alias:

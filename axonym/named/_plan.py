@@ -8,18 +8,15 @@ import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import jax
-
-from ._align import array_of, check_sizes, lined_up
+from ._align import array_of, check_sizes, compiled, lined_up
 from ._ambient import resharded, undivided
 from ._axis import (
     AxisSelection,
     AxisSelector,
     Names,
-    check_rank,
+    hashable,
     position,
     positions,
-    selected,
     shown,
 )
 from ._base import N, NamedBase, check_named, described, like
@@ -31,27 +28,7 @@ def planned(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
 
     The mapping and the mesh in force are part of JAX's own cache key, so `fn` may ask for them as it is traced.
     """
-    return jax.jit(functools.partial(fn, *static), inline=True)
-
-
-@functools.lru_cache(maxsize=8192)
-def _without(names: Names, chosen: tuple[str, ...]) -> tuple[tuple[int, ...], Names] | None:
-    """Returns the positions of the names chosen and the names left; None if something is wrong with them."""
-    if len(set(chosen)) != len(chosen) or not set(chosen) <= set(names):
-        return None
-    return tuple(map(names.index, chosen)), tuple(name for name in names if name not in chosen)
-
-
-def _axes_of(x: NamedBase, axis: AxisSelection | None) -> tuple[tuple[int, ...], Names]:
-    check_named(x)
-    names, sizes = x.names, x.array.shape
-    check_rank(names, sizes)
-    chosen: Any = names if axis is None else (axis,) if type(axis) is str else selected(axis)
-    plan = _without(names, chosen) if all(type(one) is str for one in chosen) else None
-    if plan is None:
-        dims = positions(names, sizes, chosen)
-        plan = dims, tuple(name for i, name in enumerate(names) if i not in dims)
-    return plan
+    return compiled(functools.partial(fn, *static))
 
 
 def reduced(
@@ -63,20 +40,42 @@ def reduced(
     **options: Hashable,
 ) -> N:
     """Applies a positional reduction over named axes; `where` is lined up with `x` by name."""
-    dims, rest = _axes_of(x, axis)
+    check_named(x)
+    array, chosen = x.array, hashable(axis)
     if where is None and initial is None:
-        return like(x, planned(_applied, fn, dims, *options.items())(x.array), rest)
-    mask = None if where is None else _lined_up_mask(x, where)
+        call, rest = _reduction(fn, x.names, array.shape, chosen, *options.items())
+        return like(x, call(array), rest)
     given = {} if initial is None else {"initial": initial}
-    return like(x, fn(x.array, axis=dims, where=mask, **given, **options), rest)
+    dims, rest = _left(x.names, array.shape, chosen)
+    own = None if where is None else _mask_names(x, where)
+    mask = None if where is None else where.array
+    return like(x, planned(_applied_where, fn, dims, x.names, own, *options.items())(array, mask, given), rest)
 
 
 def kept(fn: Callable[..., Any], x: N, axis: AxisSelection | None, where: NamedBase | None) -> N:
     """Applies a positional function over named axes that keeps them; `where` is lined up with `x` by name."""
-    dims, _ = _axes_of(x, axis)
+    check_named(x)
+    array, chosen = x.array, hashable(axis)
     if where is None:
-        return like(x, planned(_applied, fn, dims)(x.array))
-    return like(x, fn(x.array, axis=dims, where=_lined_up_mask(x, where)))
+        return like(x, _reduction(fn, x.names, array.shape, chosen)[0](array))
+    dims, _ = _left(x.names, array.shape, chosen)
+    return like(x, planned(_applied_where, fn, dims, x.names, _mask_names(x, where))(array, where.array, {}))
+
+
+@functools.lru_cache(maxsize=8192)
+def _reduction(
+    fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], axis: Any, *options: tuple[str, Hashable]
+) -> tuple[Callable[..., Any], Names]:
+    """Returns what reduces an array with these names and sizes, compiled, and the names that are left."""
+    dims, rest = _left(names, sizes, axis)
+    return planned(_applied, fn, dims, *options), rest
+
+
+@functools.lru_cache(maxsize=8192)
+def _left(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
+    """Returns the positions of the axes chosen, and the names of the others."""
+    dims = positions(names, sizes, axis)
+    return dims, tuple(name for i, name in enumerate(names) if i not in dims)
 
 
 def _applied(fn: Callable[..., Any], dims: tuple[int, ...], *rest: Any) -> Any:
@@ -84,13 +83,20 @@ def _applied(fn: Callable[..., Any], dims: tuple[int, ...], *rest: Any) -> Any:
     return fn(array, axis=dims, **dict(options))
 
 
-def _lined_up_mask(x: NamedBase, where: NamedBase) -> Any:
+def _mask_names(x: NamedBase, where: NamedBase) -> Names:
+    """Returns the names of a mask, known to have axes of the array only."""
     if not isinstance(where, NamedBase):
         raise TypeError(f"`where` must be a named array with axes of {described(x)}, not {shown(where)}.")
     if not set(where.names) <= set(x.names):
         raise ValueError(f"`where` must have axes of {described(x)} only, it has {described(where)}")
     check_sizes((x.names, x.array.shape), (where.names, where.array.shape))
-    return lined_up(where.array, where.names, x.names)
+    return where.names
+
+
+def _applied_where(fn: Callable[..., Any], dims: tuple[int, ...], names: Names, own: Names | None, *rest: Any) -> Any:
+    *options, array, where, given = rest
+    mask = None if own is None else lined_up(where, own, names)
+    return fn(array, axis=dims, where=mask, **given, **dict(options))
 
 
 def reduced_along(fn: Callable[..., Any], x: N, axis: AxisSelector | None) -> N:

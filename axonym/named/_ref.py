@@ -14,7 +14,7 @@ from ._align import lined_up, operand
 from ._array import NamedArray
 from ._axis import Axis, Names, shown
 from ._base import Shape, check_named
-from ._index import At, IndexPlan, check_axes, check_range, converted, parts_of, plan_of
+from ._index import At, IndexPlan, check_axes, check_range, converted, parts_of, planned_index
 
 
 class NamedRef:
@@ -222,12 +222,13 @@ def _whole(ref: NamedRef) -> NamedArray:
 def _located(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
     """Returns the plan of an index, and the index for `jax.ref`, None if that has none for it."""
     outline = NamedArray(jax.ShapeDtypeStruct(ref.ref.shape, ref.dtype), ref.names)
-    parts = parts_of(outline, () if idx is None or idx is ... else idx)
-    plan, arrays = plan_of(outline, parts)
+    parts, given = parts_of(outline, () if idx is None or idx is ... else idx)
+    plan, held, _ = planned_index(outline.names, tuple(ref.ref.shape), parts)
+    arrays = tuple(given[i] for i in held)
     check_range(outline, plan, arrays)
     if not parts:
         return plan, ...
-    plain = all(part.kind == "scalar" or (part.kind == "slice" and (part.detail[2] or 1) > 0) for part in parts)
+    plain = all(kind == "scalar" or (kind == "slice" and (detail[2] or 1) > 0) for _, kind, detail, _ in parts)
     if not plain or _is_sharded(ref):
         return plan, None
     where: list[Any] = [slice(None)] * len(ref.names)

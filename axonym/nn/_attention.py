@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from ..named import _reduce
 from ..named._ambient import constrain
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, listed, selected
+from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, listed, selected, spec_axes
 from ..named._base import described
 from ..named._contract import dot
-from ..named._create import arange
+from ..named._create import arange, from_places, plain_number
 from ..named._elementwise import cos, sin, where
-from ..named._shape import broadcast_axis, broadcast_to, concatenate, split
-from ._parameters import check_input
+from ..named._shape import broadcast_axis, concatenate, split
+from ._parameters import cast, check_input
 
 
 def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> NamedArray:
@@ -35,7 +35,14 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> N
         Array([[ True, False],
                [ True,  True]], dtype=bool)
     """
-    return broadcast_to(arange(QPos, start=q_start), (QPos, KPos)) >= arange(KPos, start=k_start)
+    starts = {"q_start": plain_number(q_start), "k_start": plain_number(k_start)}
+    given = {name: start for name, start in starts.items() if not (isinstance(start, int) and start == 0)}
+    return from_places(_seen, spec_axes((QPos, KPos)), **given)
+
+
+def _seen(sizes: tuple[int, int], places: list[Any], q_start: Any = None, k_start: Any = None) -> Any:
+    queries, keys = places
+    return (queries if q_start is None else queries + q_start) >= (keys if k_start is None else keys + k_start)
 
 
 def dot_product_attention(
@@ -86,16 +93,16 @@ def dot_product_attention(
         )
     dtype = query.dtype if attention_dtype is None else attention_dtype
     scale = 1 / math.sqrt(math.prod(query.axis_size(axis) for axis in selected(Key)))
-    scores = dot(query.astype(dtype) * scale, key.astype(dtype), axis=Key, precision=precision)
+    scores = dot(cast(query, dtype) * scale, cast(key, dtype), axis=Key, precision=precision)
     if bias is not None:
-        scores = scores + bias.astype(scores.dtype)
+        scores = scores + cast(bias, scores.dtype)
     if mask is not None:
         if mask.dtype != bool:
             raise TypeError(
                 f"A mask is True where a key is seen, this one holds {mask.dtype}; make one with `mask > 0`."
             )
         scores = where(mask, scores, jnp.finfo(scores.dtype).min)
-    weights = _reduce.softmax(scores, KPos).astype(value.dtype)
+    weights = cast(_reduce.softmax(scores, KPos), value.dtype)
     return constrain(dot(weights, value, axis=KPos, precision=precision))
 
 

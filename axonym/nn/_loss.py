@@ -11,7 +11,7 @@ from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, listed
 from ..named._base import described
 from ..named._create import arange
-from ._parameters import check_input
+from ._parameters import check_input, widened
 
 
 def cross_entropy_loss(
@@ -54,7 +54,7 @@ def cross_entropy_loss(
             f"cross_entropy_loss: the targets {described(targets)} have axes {listed(extra)}, which the logits "
             f"{described(logits)} lack"
         )
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    wide = widened(logits)
     label = wide.resolve_axis(Label)
     if targets.has_axis(label.name):
         losses = -_reduce.sum(_reduce.log_softmax(wide, label) * targets, label)

@@ -4,13 +4,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named import _reduce
 from ..named._ambient import constrain
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, spec_axes
+from ..named._base import like
 from ..named._create import ones, zeros
-from ..named._elementwise import rsqrt
-from ._parameters import check_input, in_use, shown
+from ..named._plan import planned
+from ._parameters import cast, check_input, in_use, shown, widened
 
 
 class RmsNorm(eqx.Module):
@@ -66,9 +66,8 @@ class RmsNorm(eqx.Module):
         Raises:
             ValueError: If `x` lacks one of the axes.
         """
-        check_input(f"RmsNorm ({shown(self.axis)})", x, self.axis)
-        wide = _widened(x)
-        return _finished(_scaled(wide, self.axis, self.eps), self.weight, self.bias, x)
+        dims = check_input(f"RmsNorm ({shown(self.axis)})", x, self.axis)
+        return _finished(_normalised(x, dims, self.eps), self.weight, self.bias, x)
 
 
 class LayerNorm(eqx.Module):
@@ -124,19 +123,20 @@ class LayerNorm(eqx.Module):
         Raises:
             ValueError: If `x` lacks one of the axes.
         """
-        check_input(f"LayerNorm ({shown(self.axis)})", x, self.axis)
-        wide = _widened(x)
-        centred = wide - _reduce.mean(wide, self.axis)
-        return _finished(_scaled(centred, self.axis, self.eps), self.weight, self.bias, x)
+        dims = check_input(f"LayerNorm ({shown(self.axis)})", x, self.axis)
+        return _finished(_normalised(x, dims, self.eps, centred=True), self.weight, self.bias, x)
 
 
-def _widened(x: NamedArray) -> NamedArray:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+def _normalised(x: NamedArray, dims: tuple[int, ...], eps: float, *, centred: bool = False) -> NamedArray:
+    wide = widened(x)
+    return like(wide, planned(_unit, dims, float(eps), centred)(wide.array))
 
 
-def _scaled(wide: NamedArray, axis: tuple[Axis, ...], eps: float) -> NamedArray:
+def _unit(dims: tuple[int, ...], eps: float, centred: bool, array: jax.Array) -> jax.Array:
+    if centred:
+        array = array - jnp.mean(array, dims, keepdims=True)
     # Not `square`, whose derivative keeps another array of this size for the backward pass.
-    return wide * rsqrt(_reduce.mean(wide * wide, axis) + eps)
+    return array * jax.lax.rsqrt(jnp.mean(array * array, dims, keepdims=True) + eps)
 
 
 def _finished(scaled: NamedArray, weight: NamedArray | None, bias: NamedArray | None, x: NamedArray) -> NamedArray:
@@ -144,4 +144,4 @@ def _finished(scaled: NamedArray, weight: NamedArray | None, bias: NamedArray | 
         scaled = scaled * in_use(weight)
     if bias is not None:
         scaled = scaled + in_use(bias)
-    return constrain(scaled.astype(x.dtype))
+    return constrain(cast(scaled, x.dtype))

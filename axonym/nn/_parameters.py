@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from ..named._ambient import gathered
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSpec, Names, listed, positions, spec_axes
@@ -13,14 +15,25 @@ def in_use(parameter: NamedArray) -> NamedArray:
     return gathered(parameter)
 
 
+def cast(x: NamedArray, dtype: Any) -> NamedArray:
+    """Returns an array of an element type: itself if it has that type already, and not only weakly."""
+    same = x.array.dtype == dtype and not getattr(x.array, "weak_type", False)
+    return x if same else x.astype(dtype)
+
+
+def widened(x: NamedArray) -> NamedArray:
+    """Returns an array in float32 at least."""
+    return cast(x, jnp.promote_types(x.array.dtype, jnp.float32))
+
+
 def shown(axes: AxisSpec) -> str:
     """Shows axes as error messages do, without the brackets."""
     one = spec_axes(axes)
     return listed([axis.name for axis in one], [axis.size for axis in one])[1:-1]
 
 
-def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> None:
-    """Raises an error that names the layer if its input lacks an axis or has one that the layer adds.
+def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
+    """Returns where the axes of a layer are in its input, after checking that it has none that the layer adds.
 
     Raises:
         TypeError: If the input is not a named array.
@@ -29,8 +42,9 @@ def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> Non
     if not isinstance(x, NamedArray):
         raise TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
     try:
-        positions(x.names, x.array.shape, axis)
+        dims = positions(x.names, x.array.shape, axis)
     except ValueError as error:
         raise ValueError(f"{layer}: {error}") from None
     if clash := [name for name in new if name in x.names]:
         raise ValueError(f"{layer}: the input {described(x)} has the output axis {clash[0]!r} already; `rename` it")
+    return dims

@@ -214,6 +214,9 @@ def test_what_does_not_fit_says_so():
         nym.dot(x, y, axis="c", out_axes=("a",))
     with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 1"):
         nym.dot(x, y, axis=1)  # pyright: ignore[reportArgumentType]
+    for axis, out_axes in ((["c", ["b"]], None), ("c", (["a"], ...))):
+        with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by a list of length 1"):
+            nym.dot(x, y, axis=axis, out_axes=out_axes)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("plain", [np.ones(4), jnp.ones(4), 2.0, None])

@@ -67,6 +67,8 @@ def test_options_are_passed_on(draw):
 def test_a_core_axis_must_be_there(draw):
     with pytest.raises(ValueError, match=r"no axis 'j' in \(i: 2\)"):
         over_core(jnp.triu, [draw(i=2)], [("i", "j")], [("i", "j")])
+    with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by a list of length 1"):
+        nym.median(draw(i=2), [["i"]])  # pyright: ignore[reportArgumentType]
 
 
 def test_a_name_of_a_result_must_not_be_a_loop_axis(draw):

@@ -42,6 +42,10 @@ def test_flatten_axes_may_reuse_a_name():
     assert x.flatten_axes(("b", "c"), "c").shape == {"a": 2, "c": 12}
 
 
+def test_flatten_axes_merges_all_axes_as_reductions_take_all():
+    assert same(nym.flatten_axes(x, None, "all"), x.array.ravel(), ("all",))  # pyright: ignore[reportArgumentType]
+
+
 def test_flatten_axes_refuses():
     with pytest.raises(ValueError, match=escape("no axes of (a: 2, b: 3, c: 4) to merge into 'new' were given")):
         x.flatten_axes((), "new")
@@ -53,6 +57,9 @@ def test_flatten_axes_refuses():
         x.flatten_axes(("b", "c"), Axis("new", 5))
     with pytest.raises(ValueError, match=escape("axis 'a' occurs more than once in (a, a)")):
         x.flatten_axes(("b", "c"), "a")
+    for axes, new in ((("b", ["c"]), "new"), (("b", "c"), ["new"])):
+        with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by a list of length 1"):
+            x.flatten_axes(axes, new)  # pyright: ignore[reportArgumentType]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3))

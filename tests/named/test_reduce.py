@@ -300,3 +300,13 @@ def test_sorting_in_descending_order(draw):
         assert np.array_equal(x.sort("b", **options).array, jnp.sort(x.array, axis=1, **options))
     assert np.array_equal(x.argsort("b", descending=True).array, jnp.argsort(x.array, axis=1, descending=True))
     assert np.array_equal(x.argsort("b").array, jnp.argsort(x.array, axis=1, stable=True))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int32"])
+def test_masked_extremes_of_whole_numbers_reach_to_the_ends_of_their_type(dtype):
+    x = nym.named(jnp.asarray([[3, 1], [2, 4]], dtype), ("i", "j"))
+    mask = nym.named([True, False], "i")
+    ends = jnp.iinfo(dtype)
+    assert nym.min(x, "i", where=mask).tolist() == [3, 1] == nym.max(x, "i", where=mask).tolist()
+    assert nym.min(x, "i", where=mask & False).tolist() == [ends.max] * 2
+    assert nym.max(x, "i", where=mask & False).tolist() == [ends.min] * 2

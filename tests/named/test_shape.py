@@ -70,6 +70,9 @@ def test_rearrange_refuses():
     for order in (Axis("a", 2), 0, ...):
         with pytest.raises(TypeError, match="`rearrange` takes a sequence of axes"):
             x.rearrange(order)
+    for order, shown in (([["a"], ...], "a list of length 1"), ((..., {"a": 2}), "{'a': 2}"), ((0, ...), "0")):
+        with pytest.raises(TypeError, match=escape(f"given by an `Axis` or by its name, not by {shown}.")):
+            x.rearrange(order)
 
 
 def test_broadcast_axis_adds_axes_in_front(equations):

@@ -8,6 +8,8 @@ from jax.typing import ArrayLike
 
 from .._align import binary, unary
 from .._base import A, N
+from .._plan import planned
+from . import _compiled
 from ._pairs import pair
 
 
@@ -30,7 +32,7 @@ def negative(x: A) -> A:
         >>> nym.negative(nym.named([2.0], "i")).item()
         -2.0
     """
-    return unary(jnp.negative, x)
+    return unary(_compiled.negative, x)
 
 
 def positive(x: A) -> A:
@@ -113,7 +115,7 @@ def add(x: Any, y: Any) -> Any:
         >>> nym.add(nym.named([3.0], "i"), 2.0).item()
         5.0
     """
-    return binary(jnp.add, x, y)
+    return binary(_compiled.add, x, y)
 
 
 @overload
@@ -130,7 +132,7 @@ def subtract(x: Any, y: Any) -> Any:
         >>> nym.subtract(nym.named([3.0], "i"), 3.0).item()
         0.0
     """
-    return binary(jnp.subtract, x, y)
+    return binary(_compiled.subtract, x, y)
 
 
 @overload
@@ -147,7 +149,7 @@ def multiply(x: Any, y: Any) -> Any:
         >>> nym.multiply(nym.named([3.0], "i"), 2.0).item()
         6.0
     """
-    return binary(jnp.multiply, x, y)
+    return binary(_compiled.multiply, x, y)
 
 
 @overload
@@ -164,7 +166,7 @@ def divide(x: Any, y: Any) -> Any:
         >>> nym.divide(nym.named([3.0], "i"), 2.0).item()
         1.5
     """
-    return binary(jnp.divide, x, y)
+    return binary(jnp.true_divide, x, y)
 
 
 @overload
@@ -215,7 +217,7 @@ def mod(x: Any, y: Any) -> Any:
         >>> nym.mod(nym.named([3.0], "i"), 2.0).item()
         1.0
     """
-    return binary(jnp.mod, x, y)
+    return binary(jnp.remainder, x, y)
 
 
 @overload
@@ -249,7 +251,13 @@ def power(x: Any, y: Any) -> Any:
         >>> nym.power(nym.named([3.0], "i"), 2.0).item()
         9.0
     """
+    if type(y) is int:  # which `jax.numpy` multiplies out, and therefore needs to know
+        return unary(planned(_raised, y), x)
     return binary(jnp.power, x, y)
+
+
+def _raised(exponent: int, array: Any) -> Any:
+    return jnp.power(array, exponent)
 
 
 def fabs(x: A) -> A:

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, unary
+from .._align import binary, broadcast, unary
 from .._ambient import resharded, undivided
 from .._axis import Axis, sized_axis
 from .._base import A, N, check_named, like
 from .._plan import planned
-from ._several import chosen
+from . import _compiled
 
 
 @overload
@@ -30,7 +30,7 @@ def maximum(x: Any, y: Any) -> Any:
         >>> nym.maximum(nym.named([3.0], "i"), 5.0).item()
         5.0
     """
-    return binary(jnp.maximum, x, y)
+    return binary(_compiled.maximum, x, y)
 
 
 @overload
@@ -47,7 +47,7 @@ def minimum(x: Any, y: Any) -> Any:
         >>> nym.minimum(nym.named([3.0], "i"), 5.0).item()
         3.0
     """
-    return binary(jnp.minimum, x, y)
+    return binary(_compiled.minimum, x, y)
 
 
 @overload
@@ -104,7 +104,7 @@ def clip(x: A, min: Any = None, max: Any = None) -> A:
         Array([1, 1, 2, 2], dtype=int32)
     """
     if (min is None) == (max is None):
-        return unary(jnp.clip, x) if min is None else chosen(jnp.clip, x, min, max)
+        return unary(jnp.clip, x) if min is None else broadcast(jnp.clip, x, min, max)
     bounded: Any = x if min is None else maximum(x, min)
     return bounded if max is None else minimum(bounded, max)
 
@@ -175,7 +175,7 @@ def where(condition: Any, x: Any = None, y: Any = None, *, fill_value: Any = 0, 
         raise ValueError(
             "`where` needs both `x` and `y`, or neither of them and a `new_axis` for the positions of true elements"
         )
-    return chosen(jnp.where, condition, x, y)
+    return broadcast(jnp.where, condition, x, y)
 
 
 def _true_positions(condition: N, fill_value: Any, new_axis: Axis) -> tuple[N, ...]:
@@ -218,7 +218,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
             f"`select` takes one choice for each condition, at least one: {len(conditions)} conditions and "
             f"{len(choices)} choices were given"
         )
-    return chosen(_selected, *conditions, *choices, default)
+    return broadcast(_selected, *conditions, *choices, default)
 
 
 def _selected(*operands: Any) -> Any:

@@ -38,7 +38,7 @@ def conj(x: A) -> A:
         >>> nym.conj(nym.named([2.0], "i")).item()
         2.0
     """
-    return unary(jnp.conj, x)
+    return unary(jnp.conjugate, x)
 
 
 def angle(x: A, deg: bool = False) -> A:

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, unary
+from .._align import binary, broadcast, unary
 from .._base import A, N
-from ._several import chosen
+from . import _compiled
 
 
 @overload
@@ -171,7 +171,7 @@ def logical_and(x: Any, y: Any) -> Any:
         >>> nym.logical_and(nym.named([3.0], "i"), 0.0).item()
         False
     """
-    return binary(jnp.logical_and, x, y)
+    return binary(_compiled.logical_and, x, y)
 
 
 @overload
@@ -188,7 +188,7 @@ def logical_or(x: Any, y: Any) -> Any:
         >>> nym.logical_or(nym.named([3.0], "i"), 0.0).item()
         True
     """
-    return binary(jnp.logical_or, x, y)
+    return binary(_compiled.logical_or, x, y)
 
 
 @overload
@@ -205,7 +205,7 @@ def logical_xor(x: Any, y: Any) -> Any:
         >>> nym.logical_xor(nym.named([3.0], "i"), 0.0).item()
         True
     """
-    return binary(jnp.logical_xor, x, y)
+    return binary(_compiled.logical_xor, x, y)
 
 
 def bitwise_not(x: A) -> A:
@@ -233,7 +233,7 @@ def bitwise_and(x: Any, y: Any) -> Any:
         >>> nym.bitwise_and(nym.named([3], "i"), 5).item()
         1
     """
-    return binary(jnp.bitwise_and, x, y)
+    return binary(_compiled.bitwise_and, x, y)
 
 
 @overload
@@ -250,7 +250,7 @@ def bitwise_or(x: Any, y: Any) -> Any:
         >>> nym.bitwise_or(nym.named([3], "i"), 5).item()
         7
     """
-    return binary(jnp.bitwise_or, x, y)
+    return binary(_compiled.bitwise_or, x, y)
 
 
 @overload
@@ -267,7 +267,7 @@ def bitwise_xor(x: Any, y: Any) -> Any:
         >>> nym.bitwise_xor(nym.named([3], "i"), 5).item()
         6
     """
-    return binary(jnp.bitwise_xor, x, y)
+    return binary(_compiled.bitwise_xor, x, y)
 
 
 @overload
@@ -316,7 +316,7 @@ def isposinf(x: A) -> A:
         >>> nym.isposinf(nym.named([1.0], "i")).item()
         False
     """
-    return unary(jnp.isposinf, x)
+    return unary(_compiled.isposinf, x)
 
 
 def isneginf(x: A) -> A:
@@ -327,7 +327,7 @@ def isneginf(x: A) -> A:
         >>> nym.isneginf(nym.named([1.0], "i")).item()
         False
     """
-    return unary(jnp.isneginf, x)
+    return unary(_compiled.isneginf, x)
 
 
 def isclose(
@@ -357,7 +357,7 @@ def isclose(
         >>> nym.isclose(nym.named([1.0, 1.1], "i"), 1.1, rtol=0.01).array
         Array([False,  True], dtype=bool)
     """
-    return chosen(_close_or_nan if equal_nan else jnp.isclose, x, y, rtol, atol)
+    return broadcast(_close_or_nan if equal_nan else jnp.isclose, x, y, rtol, atol)
 
 
 def _close_or_nan(x: Any, y: Any, rtol: Any, atol: Any) -> Any:

@@ -15,13 +15,13 @@ from ._bodies import (
 )
 from ._entries import (
     IndexPlan as IndexPlan,
+    planned_index as planned_index,
 )
 from ._parts import (
     Index as Index,
     Items as Items,
     check_range as check_range,
     parts_of as parts_of,
-    plan_of as plan_of,
 )
 from ._select import (
     index as index,

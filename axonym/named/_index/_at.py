@@ -12,7 +12,8 @@ from .._axis import Names, listed, shown
 from .._base import N, NamedBase, check_named, described, is_traced, like
 from .._plan import planned
 from ._bodies import Options, get, get_filled, is_unique, put, put_masked
-from ._parts import Items, Part, check_range, compressed, parts_of, plan_of
+from ._entries import IndexPlan, Part, planned_index
+from ._parts import Items, check_range, compressed, parts_of
 
 
 class At(Generic[N]):
@@ -33,17 +34,17 @@ class At(Generic[N]):
         Array([ 0,  1,  2, 30], dtype=int32)
     """
 
-    __slots__ = ("_arrays", "_masks", "_parts", "_plan", "_x")
+    __slots__ = ("_arrays", "_given", "_masks", "_parts", "_plan", "_x")
 
     def __init__(self, x: N, items: Items) -> None:
         """Keeps the array and the index; nothing is computed yet."""
         check_named(x)
-        self._keep(x, parts_of(x, items))
+        self._keep(x, *parts_of(x, items))
 
-    def _keep(self, x: N, parts: tuple[Part, ...]) -> None:
-        self._x, self._parts = x, parts
-        self._plan, self._arrays = plan_of(x, parts)
-        self._masks = tuple(part for part in parts if part.kind == "mask")
+    def _keep(self, x: N, parts: tuple[Part, ...], given: tuple[Any, ...]) -> None:
+        self._x, self._parts, self._given = x, parts, given
+        self._plan, arrays, self._masks = planned_index(x.names, x.array.shape, parts)
+        self._arrays = tuple([given[i] for i in arrays])
 
     def get(
         self, *, fill: Any = None, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
@@ -132,16 +133,19 @@ class At(Generic[N]):
     def _picked(self, options: Options) -> N:
         if self._masks:
             chosen: At[N] = object.__new__(At)
-            chosen._keep(self._x, tuple(compressed(self._x, part) for part in self._parts))
+            pairs = zip(self._parts, self._given, strict=True)
+            chosen._keep(self._x, *zip(*(compressed(self._x, part, array) for part, array in pairs), strict=True))
             return chosen._picked(options)
         return like(self._x, self._run(get, options, ()), self._plan.names) if self._plan.entries else self._x
 
     def _filled(self, fill: Any, options: Options) -> N:
         array, names = operand(fill)
         check_axes("`fill`", array, names, self._x.names, self._x.array.shape)
-        masks = tuple(part.detail for part in self._masks)
-        arrays = (part.array for part in self._masks)
+        masks, arrays = self._mask_names(), (self._given[i] for i in self._masks)
         return like(self._x, self._run(get_filled, options, (masks, names), array, *arrays), self._plan.names)
+
+    def _mask_names(self) -> tuple[Names, ...]:
+        return tuple(self._parts[i][2] for i in self._masks)
 
     def _update(self, method: str, value: Any, options: Options) -> N:
         array, names = operand(value)
@@ -151,20 +155,42 @@ class At(Generic[N]):
     def _put(self, method: str, value: Any, names: Names, options: Options, compiled: bool = True) -> N:
         if not self._masks:
             return like(self._x, self._run(put, options, (names, method), value, compiled=compiled))
-        static = (names, method, tuple(part.detail for part in self._masks))
-        arrays = (part.array for part in self._masks)
+        static, arrays = (names, method, self._mask_names()), (self._given[i] for i in self._masks)
         return like(self._x, self._run(put_masked, options, static, value, *arrays, compiled=compiled))
 
     def _run(
         self, body: Callable[..., Any], options: Options, static: tuple[Any, ...], *values: Any, compiled: bool = True
     ) -> Any:
-        """Runs a body: compiled if the array has elements, and as it is, integers staying known, if it is traced."""
-        if dict(options).get("mode") is None:
+        if not options or dict(options).get("mode") is None:
             check_range(self._x, self._plan, self._arrays)
-        static = (self._x.names, self._plan, options, *static)
-        compiled = compiled and not is_traced(self._x.array)
-        run = planned(body, *static) if compiled else functools.partial(body, *static)
-        return run(self._x.array, *values, *self._arrays)
+        return run(body, self._x, self._plan, options, static, values, self._arrays, compiled)
+
+
+def run(
+    body: Callable[..., Any],
+    x: NamedBase,
+    plan: IndexPlan,
+    options: Options,
+    static: tuple[Any, ...],
+    values: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+    compiled: bool = True,
+) -> Any:
+    """Runs a body: compiled if the array has elements, and as it is, integers staying known, if it is traced."""
+    make = planned if compiled and not is_traced(x.array) else functools.partial
+    return make(body, x.names, plan, options, *static)(x.array, *values, *arrays)
+
+
+def picked(x: N, items: Items) -> N:
+    """Returns the elements that an index picks: what `At(x, items).get()` does, quicker if there is no mask."""
+    check_named(x)
+    parts, given = parts_of(x, items)
+    plan, held, masks = planned_index(x.names, x.array.shape, parts)
+    if masks or not parts:
+        return At(x, items).get()
+    arrays = tuple([given[i] for i in held])
+    check_range(x, plan, arrays)
+    return like(x, run(get, x, plan, (), (), (), arrays), plan.names)
 
 
 class Updates(Generic[N]):
@@ -188,6 +214,8 @@ class Updates(Generic[N]):
 
 def _options(mode: Any, indices_are_sorted: bool, unique_indices: bool) -> Options:
     """Returns the options that differ from what JAX does without them."""
+    if not mode and not indices_are_sorted and not unique_indices:
+        return ()
     given = ("mode", mode), ("indices_are_sorted", indices_are_sorted), ("unique_indices", unique_indices)
     return tuple((key, value) for key, value in given if value)
 

@@ -4,7 +4,7 @@ import functools
 from typing import Any, NamedTuple, TypeAlias
 
 from .._align import check_sizes
-from .._axis import Names, check_once, intern_names, listed, position
+from .._axis import AxisSelector, Names, check_once, intern_names, listed, position
 
 
 class IndexEntry(NamedTuple):
@@ -18,6 +18,10 @@ class IndexEntry(NamedTuple):
 Entries: TypeAlias = tuple[IndexEntry, ...]
 
 
+Part: TypeAlias = tuple[AxisSelector, str, Any, tuple[int, ...]]
+"""The index of one axis as it is written: the axis, kind and detail as in `IndexEntry`, and the shape of its array."""
+
+
 class IndexPlan(NamedTuple):
     """What is static about an index: its entries in the order of the axes, and the axes of what it picks.
 
@@ -27,16 +31,17 @@ class IndexPlan(NamedTuple):
     entries: Entries
     names: Names
     sizes: tuple[int, ...]
+    held: Entries  # those entries that go with an array or an integer
 
 
 @functools.lru_cache(maxsize=8192)
 def planned_index(
-    names: Names, sizes: tuple[int, ...], parts: tuple[tuple[Any, ...], ...]
-) -> tuple[IndexPlan, tuple[int, ...]]:
-    """Plans an index of parts, each an axis, a kind, what else is static about it, and the shape of its array.
+    names: Names, sizes: tuple[int, ...], parts: tuple[Part, ...]
+) -> tuple[IndexPlan, tuple[int, ...], tuple[int, ...]]:
+    """Plans an index.
 
     Returns:
-        The plan, and for each of its entries which part it was.
+        The plan, then which parts hold the arrays of its entries, in their order, and which are masks.
 
     Raises:
         ValueError: If an axis is not there or indexed twice, or sizes do not fit.
@@ -54,8 +59,11 @@ def planned_index(
     order = tuple(sorted(range(len(given)), key=lambda i: given[i].position))
     entries = tuple(given[i] for i in order)
     axes = _result_axes(names, sizes, entries, {given[i].position: part[3] for i, part in enumerate(parts)})
-    order = tuple(i for i in order if given[i].kind != "mask")
-    return IndexPlan(tuple(given[i] for i in order), intern_names(tuple(axes)), tuple(axes.values())), order
+    arrays = tuple(i for i in order if given[i].kind not in ("slice", "mask"))
+    masks = tuple(i for i, entry in enumerate(given) if entry.kind == "mask")
+    left = tuple(entry for entry in entries if entry.kind != "mask")
+    held = tuple(given[i] for i in arrays)
+    return IndexPlan(left, intern_names(tuple(axes)), tuple(axes.values()), held), arrays, masks
 
 
 def _check_mask(names: Names, sizes: tuple[int, ...], name: str, own: Names, lengths: tuple[int, ...]) -> None:

@@ -1,8 +1,8 @@
-"""What users write as an index, turned into parts: an axis, a kind, what else is static about it, and its array."""
+"""What users write as an index, taken apart: what is static about it, axis by axis, and the arrays that it holds."""
 
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 
 from .._axis import AxisSelector, axis_name, shown
 from .._base import NamedBase, described, is_traced
-from ._entries import IndexPlan, planned_index
+from ._entries import IndexPlan, Part
 from ._windows import dslice
 
 
@@ -18,68 +18,59 @@ Index: TypeAlias = int | slice | dslice | Sequence[int] | NamedBase | jax.Array 
 Items: TypeAlias = Mapping[Any, Any] | tuple[Any, ...]
 
 
-class Part(NamedTuple):
-    """The index of one axis; `detail` is as in `IndexEntry`."""
-
-    selector: AxisSelector
-    kind: str
-    detail: Any
-    array: Any  # the array or the integer that it holds, None if it holds none
-
-
-def parts_of(x: NamedBase, items: Items) -> tuple[Part, ...]:
-    """Returns the parts of an index of an array.
+def parts_of(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any, ...]]:
+    """Returns the parts of an index, and for each the array or the integer that it holds, None if it holds none.
 
     Raises:
         ValueError: If axes and indices do not alternate, or an index of several axes has no names.
         TypeError: If an index is none.
     """
-    return tuple(Part(selector, *_classified(x, axis_name(selector), index)) for selector, index in _pairs(items))
+    parts: list[Part] = []
+    arrays: list[Any] = []
+    for selector, index in _pairs(items):
+        kind, detail, array = _classified(x, axis_name(selector), index)
+        parts.append((selector, kind, detail, array.shape if kind in ("array", "mask") else ()))
+        arrays.append(array)
+    return tuple(parts), tuple(arrays)
 
 
-def plan_of(x: NamedBase, parts: tuple[Part, ...]) -> tuple[IndexPlan, tuple[Any, ...]]:
-    """Returns the plan of an index, and the arrays of its entries in their order; masks are left out of both."""
-    static = tuple(
-        (selector, kind, detail, tuple(array.shape) if kind in ("array", "mask") else ())
-        for selector, kind, detail, array in parts
-    )
-    plan, order = planned_index(x.names, x.array.shape, static)
-    return plan, tuple(parts[i].array for i in order if parts[i].array is not None)
-
-
-def compressed(x: NamedBase, part: Part) -> Part:
+def compressed(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
     """Returns a mask as the integers at which it is True, which must be known, and any other part as it is.
 
     Raises:
         ValueError: If it lies along several axes, of which it would pick no rectangle.
         TypeError: If its elements are traced: how many are True would be the size of an axis.
     """
-    if part.kind != "mask":
-        return part
-    name = axis_name(part.selector)
+    selector, kind, own, _ = part
+    if kind != "mask":
+        return part, array
+    name = axis_name(selector)
     remedy = f"keep the axes with a value for the others, as in `axonym.index(x, {{{name!r}: mask}}, fill=0)`"
-    if len(part.detail) > 1:
+    if len(own) > 1:
         raise ValueError(
-            f"a mask of the axes ({', '.join(part.detail)}) does not say which elements of axis {name!r} of "
+            f"a mask of the axes ({', '.join(own)}) does not say which elements of axis {name!r} of "
             f"{described(x)} to pick for all of them: {remedy}"
         )
-    if is_traced(part.array):
+    if is_traced(array):
         raise TypeError(
             f"axis {name!r} of {described(x)} is indexed by a traced mask, so nobody knows how many elements it "
             f"picks: {remedy}"
         )
-    return Part(part.selector, "array", part.detail, np.flatnonzero(np.asarray(part.array)))
+    at = np.flatnonzero(np.asarray(array))
+    return (selector, "array", own, at.shape), at
 
 
 def check_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) -> None:
     """Raises an IndexError for integers that are known here and out of range: JAX would take other elements."""
-    held = [entry for entry in plan.entries if entry.kind != "slice"]
-    for entry, array in zip(held, arrays, strict=True):
-        if entry.kind == "window" or not (type(array) is int or (isinstance(array, np.ndarray) and array.size)):
+    for (at, kind, _), array in zip(plan.held, arrays, strict=True):
+        if type(array) is int:
+            low = high = array
+        elif isinstance(array, np.ndarray) and array.size:
+            low, high = array.min(), array.max()
+        else:
             continue
-        low, high = (array.min(), array.max()) if isinstance(array, np.ndarray) else (array, array)
-        if not -x.array.shape[entry.position] <= low <= high < x.array.shape[entry.position]:
-            name = x.names[entry.position]
+        if kind != "window" and not -x.array.shape[at] <= low <= high < x.array.shape[at]:
+            name = x.names[at]
             raise IndexError(
                 f"an index of axis {name!r} of {described(x)} is out of range; if it may be, say with `mode` what is "
                 f"meant, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
@@ -87,15 +78,14 @@ def check_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) -> None:
             )
 
 
-def _pairs(items: Items) -> list[tuple[AxisSelector, Any]]:
+def _pairs(items: Items) -> Iterable[tuple[AxisSelector, Any]]:
+    if isinstance(items, tuple) and not len(items) % 2:
+        return zip(items[::2], items[1::2], strict=True)
     if isinstance(items, Mapping):
-        return list(items.items())
-    if not isinstance(items, tuple) or len(items) % 2:
-        raise ValueError(
-            "an index names its axes, as in x['pos', 3], x['pos', 3, 'batch', 0:2] or x[{'pos': 3}], "
-            f"not {shown(items)}"
-        )
-    return list(zip(items[::2], items[1::2], strict=True))
+        return items.items()
+    raise ValueError(
+        f"an index names its axes, as in x['pos', 3], x['pos', 3, 'batch', 0:2] or x[{{'pos': 3}}], not {shown(items)}"
+    )
 
 
 def _classified(x: NamedBase, name: str, index: Any) -> tuple[str, Any, Any]:
@@ -104,7 +94,7 @@ def _classified(x: NamedBase, name: str, index: Any) -> tuple[str, Any, Any]:
         return "scalar", (), index
     if isinstance(index, slice):
         bounds = (index.start, index.stop, index.step)
-        return "slice", tuple(None if i is None else operator.index(i) for i in bounds), None
+        return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
     if isinstance(index, dslice):
         start = index.start if type(index.start) is int else _integers(x, name, index.start)
         if np.ndim(start):
@@ -119,9 +109,9 @@ def _classified(x: NamedBase, name: str, index: Any) -> tuple[str, Any, Any]:
             "give it some with `axonym.named(index, axes)`"
         )
     names = index.names if isinstance(index, NamedBase) else (name,) * array.ndim
-    if names and array.dtype == np.bool_:
-        return "mask", names, array
     if array.dtype.kind not in "iu":  # which is quick to tell
+        if names and array.dtype == np.bool_:
+            return "mask", names, array
         array = _integers(x, name, index)
     return ("array", names, array) if names else ("scalar", (), array)
 

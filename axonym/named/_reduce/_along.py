@@ -170,12 +170,14 @@ def diff(
     index = position(x.names, x.array.shape, axis)
     if n < 0:
         raise ValueError(f"differences are taken `n` times, zero times or more, not {n} times")
-    joined = [None if one is None else operand(one) for one in (prepend, append)]
-    for one in joined:
-        _check_joins(x, index, *(one or (None, ())))
-    own = tuple(one if one is None else one[1] for one in joined)
-    arrays = [one[0] for one in joined if one is not None]
-    return like(x, planned(_differences, x.names, index, n, own)(x.array, *arrays))
+    own, arrays = [], []
+    for one in (prepend, append):
+        array, names = (None, None) if one is None else operand(one)
+        own.append(names)
+        if names is not None:
+            _check_joins(x, index, array, names)
+            arrays.append(array)
+    return like(x, planned(_differences, x.names, index, n, *own)(x.array, *arrays))
 
 
 def _check_joins(x: NamedBase, index: int, array: Any, names: Names) -> None:
@@ -188,9 +190,9 @@ def _check_joins(x: NamedBase, index: int, array: Any, names: Names) -> None:
     check_sizes((x.names, x.array.shape), (tuple(own), tuple(own.values())))
 
 
-def _differences(names: Names, index: int, n: int, joined: tuple[Names | None, ...], *arrays: Any) -> Any:
+def _differences(names: Names, index: int, n: int, before: Names | None, behind: Names | None, *arrays: Any) -> Any:
     array, rest = undivided(arrays[0], (index,)), iter(arrays[1:])
-    ends = [None if own is None else _end(array, next(rest), names, index, own) for own in joined]
+    ends = [None if own is None else _end(array, next(rest), names, index, own) for own in (before, behind)]
     result = jnp.diff(array, n=n, axis=index, prepend=ends[0], append=ends[1])
     return resharded(result, names if result.shape == array.shape else _resized(names, index))
 

@@ -8,7 +8,6 @@ from .._axis import AxisSelection, AxisSelector
 from .._base import N, NamedBase
 from .._plan import reduced, reduced_along
 from . import _masked
-from ._masked import highest, lowest
 
 
 def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
@@ -25,9 +24,7 @@ def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.max(nym.arange(nym.Axis("i", 4)), "i").item()
         3
     """
-    if where is not None and initial is None:
-        initial = lowest(x.dtype)
-    return reduced(jnp.max, x, axis, where, initial)
+    return reduced(jnp.max if where is None else _masked.masked_max, x, axis, where, initial)
 
 
 def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
@@ -40,9 +37,7 @@ def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.min(nym.arange(nym.Axis("i", 4)), "i").item()
         0
     """
-    if where is not None and initial is None:
-        initial = highest(x.dtype)
-    return reduced(jnp.min, x, axis, where, initial)
+    return reduced(jnp.min if where is None else _masked.masked_min, x, axis, where, initial)
 
 
 def ptp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:

@@ -1,13 +1,11 @@
 """Positional reductions that JAX lacks: variances that masked-out elements cannot spoil, counts and ranges."""
 
-import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
 def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the variance of the elements where the mask is True.
 
@@ -17,7 +15,6 @@ def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dty
     return jnp.where(some, result, jnp.nan)
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
 def masked_std(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the standard deviation of the elements where the mask is True; see `masked_var`."""
     some, result = _some_and_var(array, axis, where, ddof, dtype)
@@ -32,40 +29,56 @@ def _some_and_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int, dtyp
     return jnp.squeeze(some, axis), result
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
 def nanvar(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the variance of the elements that are not NaN."""
     return masked_var(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "ddof", "dtype"), inline=True)
 def nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the standard deviation of the elements that are not NaN."""
     return masked_std(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("axis",), inline=True)
 def count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
     """Returns how many elements are not 0."""
     return jnp.sum(array != 0, axis=axis, where=where, dtype=int)
 
 
-@functools.partial(jax.jit, static_argnames=("axis",), inline=True)
 def ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
     """Returns the largest element less the smallest."""
     low, high = (None, None) if where is None else (lowest(array.dtype), highest(array.dtype))
     return jnp.max(array, axis=axis, where=where, initial=low) - jnp.min(array, axis=axis, where=where, initial=high)
 
 
+def masked_max(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
+    """Returns the largest element where a mask holds; where there is none, the lowest value of the element type."""
+    return jnp.max(array, axis=axis, where=where, initial=lowest(array.dtype) if initial is None else initial)
+
+
+def masked_min(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
+    """Returns the smallest element where a mask holds; where there is none, the highest value of the element type."""
+    return jnp.min(array, axis=axis, where=where, initial=highest(array.dtype) if initial is None else initial)
+
+
+def masked_nanmax(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
+    """Returns the largest element that is not NaN where a mask holds; see `masked_max`."""
+    return jnp.nanmax(array, axis=axis, where=where, initial=lowest(array.dtype) if initial is None else initial)
+
+
+def masked_nanmin(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
+    """Returns the smallest element that is not NaN where a mask holds; see `masked_min`."""
+    return jnp.nanmin(array, axis=axis, where=where, initial=highest(array.dtype) if initial is None else initial)
+
+
 def lowest(dtype: Any) -> Any:
     """Returns the lowest value of an element type."""
     if jnp.issubdtype(dtype, jnp.floating):
         return -jnp.inf
-    return False if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).min
+    return False if jnp.issubdtype(dtype, jnp.bool_) else np.asarray(jnp.iinfo(dtype).min, dtype)
 
 
 def highest(dtype: Any) -> Any:
     """Returns the highest value of an element type."""
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.inf
-    return True if jnp.issubdtype(dtype, jnp.bool_) else jnp.iinfo(dtype).max
+    return True if jnp.issubdtype(dtype, jnp.bool_) else np.asarray(jnp.iinfo(dtype).max, dtype)

@@ -8,7 +8,6 @@ from .._axis import AxisSelection, AxisSelector
 from .._base import N, NamedBase
 from .._plan import reduced, reduced_along
 from . import _masked
-from ._masked import highest, lowest
 
 
 def nansum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
@@ -88,9 +87,7 @@ def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
         >>> nym.nanmax(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         4.0
     """
-    if where is not None and initial is None:
-        initial = lowest(x.dtype)
-    return reduced(jnp.nanmax, x, axis, where, initial)
+    return reduced(jnp.nanmax if where is None else _masked.masked_nanmax, x, axis, where, initial)
 
 
 def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
@@ -101,9 +98,7 @@ def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
         >>> nym.nanmin(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         1.0
     """
-    if where is not None and initial is None:
-        initial = highest(x.dtype)
-    return reduced(jnp.nanmin, x, axis, where, initial)
+    return reduced(jnp.nanmin if where is None else _masked.masked_nanmin, x, axis, where, initial)
 
 
 def nanargmax(x: N, axis: AxisSelector | None = None) -> N:

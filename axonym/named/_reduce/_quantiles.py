@@ -104,7 +104,7 @@ def _chosen(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector, ...
 
 def _ranked(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | None, method: str) -> N:
     chosen = _chosen(x, axis)
-    ranks = like(x, q.array, q.names) if isinstance(q, NamedBase) else like(x, jnp.asarray(scalar(q)), ())
+    ranks = like(x, q.array, q.names) if isinstance(q, NamedBase) else like(x, scalar(q), ())
     options = {"function": function, "method": method, "count": len(chosen), "ranks": len(ranks.names)}
     (result,) = over_core(_at_ranks, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
     start = len(result.names) - len(ranks.names)

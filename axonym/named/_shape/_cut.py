@@ -1,5 +1,6 @@
 """Cutting arrays apart along an axis."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,13 +11,15 @@ from .._axis import (
     Axis,
     AxisSelector,
     Names,
+    axis_name,
     check_unique,
     intern_names,
+    listed,
     position,
     shown,
     sized_axis,
 )
-from .._base import N, check_named, described, like
+from .._base import N, check_named, like
 from .._plan import planned
 
 
@@ -41,9 +44,8 @@ def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
     """
     check_named(x)
     index = position(x.names, x.array.shape, axis)
-    names = x.names[:index] + x.names[index + 1 :]
-    pieces = planned(_pieces, index)(x.array)
-    return tuple(like(x, piece, intern_names(names)) for piece in pieces)
+    names = intern_names(x.names[:index] + x.names[index + 1 :])
+    return tuple([like(x, piece, names) for piece in planned(_pieces, index)(x.array)])
 
 
 def _pieces(index: int, array: Any) -> tuple[Any, ...]:
@@ -80,15 +82,27 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
         raise TypeError(
             f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {shown(new_axes)}."
         )
-    index, pieces = position(x.names, x.array.shape, axis), tuple(map(sized_axis, new_axes))
-    sizes = tuple(one.size for one in pieces)
-    if sum(sizes) != x.array.shape[index]:
-        raise ValueError(f"axis {x.names[index]!r} of {described(x)} cannot be cut into pieces of {sizes} elements")
-    names = tuple(intern_names((*x.names[:index], one.name, *x.names[index + 1 :])) for one in pieces)
-    for own in names:
-        check_unique(own)
+    axis_name(axis)  # what is no axis may not be hashable
+    pieces = tuple([one if isinstance(one, Axis) else sized_axis(one) for one in new_axes])
+    index, sizes, names = _pieces_of(x.names, x.array.shape, axis, pieces)
     arrays = planned(_cut, index, sizes, names)(x.array)
-    return tuple(like(x, array, own) for array, own in zip(arrays, names, strict=True))
+    return tuple([like(x, array, own) for array, own in zip(arrays, names, strict=True)])
+
+
+@functools.lru_cache(maxsize=8192)
+def _pieces_of(
+    names: Names, sizes: tuple[int, ...], axis: AxisSelector, pieces: tuple[Axis, ...]
+) -> tuple[int, tuple[int, ...], tuple[Names, ...]]:
+    """Returns which axis to cut, and the sizes of the pieces along it and their names."""
+    index, lengths = position(names, sizes, axis), tuple(one.size for one in pieces)
+    if sum(lengths) != sizes[index]:
+        raise ValueError(
+            f"axis {names[index]!r} of {listed(names, sizes)} cannot be cut into pieces of {lengths} elements"
+        )
+    results = tuple(intern_names((*names[:index], one.name, *names[index + 1 :])) for one in pieces)
+    for own in results:
+        check_unique(own)
+    return index, lengths, results
 
 
 def _cut(index: int, sizes: tuple[int, ...], names: tuple[Names, ...], array: Any) -> tuple[Any, ...]:

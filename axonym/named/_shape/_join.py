@@ -1,23 +1,29 @@
 """Joining arrays, along a new axis or one that they have."""
 
-from collections.abc import Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 
+from .._align import lined_up
 from .._ambient import resharded
 from .._axis import (
     Axis,
     AxisSelector,
     Names,
     axis_name,
+    check_rank,
     check_unique,
     intern_names,
-    position,
+    listed,
+    missing,
 )
-from .._base import N, check_named, described, like
+from .._base import N, check_named, like
 from .._plan import planned
-from ._order import rearrange
+
+
+Operand: TypeAlias = tuple[Names, tuple[int, ...]]
 
 
 def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -40,17 +46,26 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
         >>> nym.stack("copy", [x, -x]).shape
         (copy: 2, i: 3)
     """
-    rows, name = _rows("stack", axis, arrays, None), axis_name(axis)
-    first = rows[0]
-    if isinstance(axis, Axis) and axis.size != len(rows):
-        raise ValueError(f"axis {name!r} has size {axis.size}, {len(rows)} arrays were given to `stack`")
-    check_unique((name, *first.names))
-    names = intern_names((name, *first.names))
-    return like(first, planned(_stacked, names)(*(row.array for row in rows)), names)
+    axis_name(axis)  # what is no axis may not be hashable
+    rows = list(arrays)
+    call, names = _stack_plan(axis, _operands(rows))
+    return like(rows[0], call(*[x.array for x in rows]), names)
 
 
-def _stacked(names: Names, *arrays: Any) -> Any:
-    return resharded(jnp.stack([resharded(array, names[1:]) for array in arrays]), names)
+@functools.lru_cache(maxsize=8192)
+def _stack_plan(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[Callable[..., Any], Names]:
+    name = axis_name(axis)
+    first = _checked("stack", name, operands, None)
+    if isinstance(axis, Axis) and axis.size != len(operands):
+        raise ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
+    check_unique((name, *first))
+    names = intern_names((name, *first))
+    return planned(_stacked, names, tuple(own for own, _ in operands)), names
+
+
+def _stacked(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
+    rows = (lined_up(array, own, names[1:]) for own, array in zip(operands, arrays, strict=True))
+    return resharded(jnp.stack([resharded(row, names[1:]) for row in rows]), names)
 
 
 def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -72,37 +87,53 @@ def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
         >>> nym.concatenate("i", [nym.zeros({"i": 2}), nym.ones({"i": 3})]).shape
         (i: 5)
     """
-    rows = _rows("concatenate", axis, arrays, axis_name(axis))
-    first = rows[0]
-    index = position(first.names, first.array.shape, axis_name(axis))
-    size = sum(row.array.shape[index] for row in rows)
-    if isinstance(axis, Axis) and axis.size != size:
-        raise ValueError(f"axis {axis.name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
-    return like(first, planned(_concatenated, first.names, index)(*(row.array for row in rows)))
-
-
-def _concatenated(names: Names, index: int, *arrays: Any) -> Any:
-    rest = (*names[:index], "", *names[index + 1 :])  # pieces may not be divided along the axis that grows
-    return resharded(jnp.concatenate([resharded(array, rest) for array in arrays], axis=index), names)
-
-
-def _rows(function: str, axis: AxisSelector, arrays: Iterable[N], but: str | None) -> list[N]:
-    """Returns the arrays with their axes in one order, checked to be the same ones of the same sizes, but for one."""
+    axis_name(axis)  # what is no axis may not be hashable
     rows = list(arrays)
-    if not rows:
-        raise ValueError(f"`{function}` along {axis_name(axis)!r} needs at least one array")
+    call, names = _concatenation(axis, _operands(rows))
+    return like(rows[0], call(*[x.array for x in rows]), names)
+
+
+@functools.lru_cache(maxsize=8192)
+def _concatenation(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[Callable[..., Any], Names]:
+    name = axis_name(axis)
+    names = _checked("concatenate", name, operands, name)
+    if name not in names:
+        raise missing(name, *operands[0])
+    index = names.index(name)
+    size = sum(sizes[own.index(name)] for own, sizes in operands)
+    if isinstance(axis, Axis) and axis.size != size:
+        raise ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
+    return planned(_concatenated, names, index, tuple(own for own, _ in operands)), names
+
+
+def _concatenated(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
+    rest = (*names[:index], "", *names[index + 1 :])  # pieces may not be divided along the axis that grows
+    rows = (lined_up(array, own, names) for own, array in zip(operands, arrays, strict=True))
+    return resharded(jnp.concatenate([resharded(row, rest) for row in rows], axis=index), names)
+
+
+def _operands(rows: list[Any]) -> tuple[Operand, ...]:
     for x in rows:
         check_named(x)
-    return [_same_axes(function, x, rows[0], but) for x in rows]
+    return tuple([(x.names, x.array.shape) for x in rows])
 
 
-def _same_axes(function: str, x: N, first: N, but: str | None) -> N:
-    if set(x.names) != set(first.names):
-        raise ValueError(f"`{function}` takes arrays of the same axes, not {described(first)} and {described(x)}")
-    x = rearrange(x, first.names)
-    for name, size, wanted in zip(x.names, x.array.shape, first.array.shape, strict=True):
-        if name != but and size != wanted:
-            raise ValueError(
-                f"axis {name!r} has size {wanted} and size {size} in {described(first)} and {described(x)}"
-            )
-    return x
+def _checked(function: str, name: str, operands: tuple[Operand, ...], but: str | None) -> Names:
+    """Returns the names of the first array, checked to be those of all, of the same sizes, but for one."""
+    if not operands:
+        raise ValueError(f"`{function}` along {name!r} needs at least one array")
+    check_rank(*operands[0])
+    first = dict(zip(*operands[0], strict=True))
+    for operand in operands:
+        check_rank(*operand)
+        own = dict(zip(*operand, strict=True))
+        if own.keys() != first.keys():
+            shown = f"{listed(*operands[0])} and {listed(*operand)}"
+            raise ValueError(f"`{function}` takes arrays of the same axes, not {shown}")
+        for key, size in first.items():
+            if key != but and own[key] != size:
+                moved = listed(tuple(first), [own[one] for one in first])
+                raise ValueError(
+                    f"axis {key!r} has size {size} and size {own[key]} in {listed(*operands[0])} and {moved}"
+                )
+    return operands[0][0]

@@ -1,10 +1,12 @@
 """Several axes made one, and one axis made several."""
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from .._ambient import entry_axes, out_sharding, undivided
 from .._axis import (
@@ -17,8 +19,10 @@ from .._axis import (
     check_unique,
     intern_names,
     listed,
+    names_and_sizes,
     position,
     positions,
+    selected,
     spec_axes,
 )
 from .._base import N, check_named, described, like
@@ -48,19 +52,47 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
         (batch: 2, embed: 12)
     """
     check_named(x)
-    merged = tuple(x.names[i] for i in positions(x.names, x.array.shape, old_axes))
+    chosen = None if old_axes is None else selected(old_axes)
+    for one in (*(chosen or ()), new_axis):
+        axis_name(one)  # what is no axis may not be hashable
+    return _applied(x, _flat_plan(x.names, x.array.shape, chosen, new_axis))
+
+
+class _Plan(NamedTuple):
+    """How to reshape an array: the new order of its axes if that changes first, and its sizes and names at last."""
+
+    order: tuple[int, ...] | None
+    sizes: tuple[int, ...]
+    names: Names
+    later: range = range(0)  # the axes that are merged into one before them
+    split: tuple[int, int] | None = None  # an axis that is split, and the size of its first part
+
+
+@functools.lru_cache(maxsize=8192)
+def _flat_plan(names: Names, sizes: tuple[int, ...], old_axes: AxisSelection | None, new_axis: AxisSelector) -> _Plan:
+    merged = positions(names, sizes, old_axes)
     if not merged:
-        raise ValueError(f"no axes of {described(x)} to merge into {axis_name(new_axis)!r} were given")
-    first = min(x.names.index(name) for name in merged)
-    rest = tuple(name for name in x.names if name not in merged)
-    before = tuple(name for name in x.names[:first] if name in rest)
-    x = rearrange(x, (*before, *merged, *(name for name in rest if name not in before)))
-    size = math.prod(x.axis_size(name) for name in merged)
+        raise ValueError(f"no axes of {listed(names, sizes)} to merge into {axis_name(new_axis)!r} were given")
+    rest = [at for at in range(len(names)) if at not in merged]
+    before = sum(at < min(merged) for at in rest)
+    order = (*rest[:before], *merged, *rest[before:])
+    size = math.prod(sizes[at] for at in merged)
     if isinstance(new_axis, Axis) and new_axis.size != size:
-        raise ValueError(f"axes {listed(merged)} of {described(x)} have {size} elements, not {new_axis.size}")
-    sizes = (*x.array.shape[: len(before)], size, *x.array.shape[len(before) + len(merged) :])
-    later = range(len(before) + 1, len(before) + len(merged))
-    return _reshape(x, sizes, (*before, axis_name(new_axis), *x.names[len(before) + len(merged) :]), later)
+        moved = listed([names[at] for at in order], [sizes[at] for at in order])
+        raise ValueError(
+            f"axes {listed([names[at] for at in merged])} of {moved} have {size} elements, not {new_axis.size}"
+        )
+    return _Plan(
+        order if order != tuple(range(len(names))) else None,
+        (*(sizes[at] for at in rest[:before]), size, *(sizes[at] for at in rest[before:])),
+        _checked((*(names[at] for at in rest[:before]), axis_name(new_axis), *(names[at] for at in rest[before:]))),
+        range(before + 1, before + len(merged)),
+    )
+
+
+def _checked(names: Names) -> Names:
+    check_unique(names)
+    return intern_names(names)
 
 
 def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
@@ -84,16 +116,24 @@ def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
         (batch: 2, heads: 3, head_dim: 4)
     """
     check_named(x)
-    index, new = position(x.names, x.array.shape, axis), spec_axes(new_axes)
-    sizes = tuple(one.size for one in new)
-    if math.prod(sizes) != x.array.shape[index]:
+    axis_name(axis)  # what is no axis may not be hashable
+    return _applied(x, _split_plan(x.names, x.array.shape, axis, spec_axes(new_axes)))
+
+
+@functools.lru_cache(maxsize=8192)
+def _split_plan(names: Names, sizes: tuple[int, ...], axis: AxisSelector, new_axes: tuple[Axis, ...]) -> _Plan:
+    index, (new, parts) = position(names, sizes, axis), names_and_sizes(new_axes)
+    if math.prod(parts) != sizes[index]:
         raise ValueError(
-            f"axis {x.names[index]!r} of {described(x)} has {x.array.shape[index]} elements, "
-            f"{listed([one.name for one in new], sizes)} have {math.prod(sizes)}"
+            f"axis {names[index]!r} of {listed(names, sizes)} has {sizes[index]} elements, {listed(new, parts)} have "
+            f"{math.prod(parts)}"
         )
-    names = (*x.names[:index], *(one.name for one in new), *x.names[index + 1 :])
-    whole = (*x.array.shape[:index], *sizes, *x.array.shape[index + 1 :])
-    return _reshape(x, whole, names, split=(index, next((size for size in sizes if size > 1), 1)))
+    return _Plan(
+        None,
+        (*sizes[:index], *parts, *sizes[index + 1 :]),
+        _checked((*names[:index], *new, *names[index + 1 :])),
+        split=(index, next((size for size in parts if size > 1), 1)),
+    )
 
 
 def ravel(x: N, new_axis_name: AxisSelector) -> N:
@@ -117,7 +157,7 @@ def ravel(x: N, new_axis_name: AxisSelector) -> N:
     check_named(x)
     if isinstance(new_axis_name, Axis) and new_axis_name.size != x.size:
         raise ValueError(f"{described(x)} has {x.size} elements, {new_axis_name} was asked for")
-    return _reshape(x, (x.size,), (axis_name(new_axis_name),), range(1, x.ndim))
+    return _applied(x, _Plan(None, (x.size,), _checked((axis_name(new_axis_name),)), range(1, x.ndim)))
 
 
 def flatten(x: N, new_axis: AxisSelector) -> N:
@@ -174,20 +214,13 @@ def flatten_all_axes_but(
     return flat, unflatten
 
 
-def _reshape(
-    x: N, sizes: tuple[int, ...], names: Names, later: range = range(0), split: tuple[int, int] | None = None
-) -> N:
-    """Gives an array other sizes and names.
-
-    `later` are the axes that are merged into one before them, `split` is an axis that is split and the size of its
-    first part.
-    """
-    check_unique(names)
-    names = intern_names(names)
-    return like(x, planned(_reshaped, sizes, names, later, split)(x.array), names)
+def _applied(x: N, plan: _Plan) -> N:
+    return like(x, planned(_reshaped, plan)(x.array), plan.names)
 
 
-def _reshaped(sizes: tuple[int, ...], names: Names, later: range, split: tuple[int, int] | None, array: Any) -> Any:
+def _reshaped(plan: _Plan, array: Any) -> Any:
+    order, sizes, names, later, split = plan
+    array = array if order is None else jnp.transpose(array, order)
     sharding = out_sharding(names, sizes)
     if sharding is None:  # nothing says how the new axes are divided, so that only their first part may be
         array = undivided(array, later)

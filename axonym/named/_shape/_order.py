@@ -1,7 +1,7 @@
 """Names and their order."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -102,16 +102,22 @@ def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | i
         return rearranged(x, order, aliases)
     if aliases:
         raise TypeError(f"Only an expression such as 'b h -> h b' has aliases, {listed(tuple(aliases))} were given.")
-    if isinstance(order, Axis) or not isinstance(order, Iterable):
+    if type(order) is not tuple and (isinstance(order, Axis) or not isinstance(order, Iterable)):
         raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {shown(order)}.")
-    dims, names = _new_order(x.names, x.array.shape, tuple(order))
-    return x if names == x.names else like(x, planned(_transpose, dims)(x.array), names)
+    stated = tuple(order)
+    for one in stated:
+        if type(one) is not str and one is not ...:
+            axis_name(one)  # what is no axis may not be hashable
+    call, names = _new_order(x.names, x.array.shape, stated)
+    return x if call is None else like(x, call(x.array), names)
 
 
 @functools.lru_cache(maxsize=8192)
-def _new_order(names: Names, sizes: tuple[int, ...], order: tuple[Any, ...]) -> tuple[tuple[int, ...], Names]:
+def _new_order(names: Names, sizes: tuple[int, ...], order: tuple[Any, ...]) -> tuple[Callable[..., Any] | None, Names]:
+    """Returns what transposes an array, compiled, None if the order is that of the array; and the names in order."""
     result = ordered(names, sizes, order)
-    return tuple(map(names.index, result)), intern_names(result)
+    dims = tuple(map(names.index, result))
+    return None if result == names else planned(_transpose, dims), intern_names(result)
 
 
 def _transpose(order: tuple[int, ...], array: Any) -> Any:

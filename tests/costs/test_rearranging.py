@@ -1,0 +1,214 @@
+"""What eager contractions, changes of axes, indices and the like may cost, read without a clock.
+
+Python functions are counted in a call like one before. A comprehension is one before Python 3.12, and is left out.
+"""
+
+import functools
+import gc
+import inspect
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+from tests.counting import all_calls, python_calls
+
+
+A = jnp.arange(24.0).reshape(2, 3, 4)
+W = jnp.ones((4, 5))
+TOKENS = jnp.asarray([0, 2])
+X = nym.named(A, ("batch", "pos", "embed"))
+WEIGHT = nym.named(W, ("embed", "mlp"))
+NAMED_TOKENS = nym.named(TOKENS, "token")
+HALVES = nym.make_axes(left=2, right=2)
+
+# Name, the operation, what JAX does the same with, and how many functions of Axonym the operation enters.
+OPERATIONS: dict[str, tuple[Callable[[], Any], Callable[[], Any], int]] = {
+    "dot": (lambda: nym.dot(X, WEIGHT, axis="embed"), lambda: jnp.einsum("bpe,em->bpm", A, W), 4),
+    "einsum": (
+        lambda: nym.einsum("b p e, e m -> b p m", X, WEIGHT),
+        lambda: jnp.einsum("bpe,em->bpm", A, W),
+        6,
+    ),
+    "rearrange": (lambda: nym.rearrange(X, ("embed", "batch", "pos")), lambda: jnp.transpose(A, (2, 0, 1)), 3),
+    "rearrange-expression": (
+        lambda: nym.rearrange(X, "b p e -> e (token: b p)"),
+        lambda: jnp.reshape(jnp.transpose(A, (2, 0, 1)), (4, 6)),
+        5,
+    ),
+    "flatten_axes": (
+        lambda: nym.flatten_axes(X, ("batch", "pos"), "token"),
+        lambda: jnp.reshape(A, (6, 4)),
+        8,
+    ),
+    "integer": (lambda: X["pos", 1], lambda: A[:, 1], 12),
+    "integer-mapping": (lambda: X[{"pos": 1}], lambda: A[:, 1], 12),
+    "slice": (lambda: X["pos", 1:3], lambda: A[:, 1:3], 12),
+    "named-array": (lambda: X["pos", NAMED_TOKENS], lambda: A[:, TOKENS], 13),
+    "take": (lambda: nym.take(X, "pos", NAMED_TOKENS), lambda: A[:, TOKENS], 12),
+    "set": (lambda: X.at["pos", 1].set(0.0), lambda: A.at[:, 1].set(0.0), 22),
+    "softmax": (lambda: nym.nn.softmax(X, "embed"), lambda: jax.nn.softmax(A, axis=-1), 5),
+    "logsumexp": (lambda: nym.nn.logsumexp(X, "embed"), lambda: jax.nn.logsumexp(A, axis=-1), 5),
+    "split": (lambda: nym.split(X, "embed", HALVES), lambda: jnp.split(A, 2, axis=2), 5),
+    "stack": (lambda: nym.stack("copy", [X, X]), lambda: jnp.stack([A, A]), 6),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_enters_so_many_functions_of_axonym(name):
+    operation, _, expected = OPERATIONS[name]
+    entered = python_calls(operation)
+    own = {key: count for key, count in entered.items() if key.startswith("axonym:") and "comp>" not in key}
+    assert sum(own.values()) == expected, own
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_enters_fewer_python_functions_than_jax_by_hand(name):
+    operation, by_hand, _ = OPERATIONS[name]
+    assert all_calls(operation) < all_calls(by_hand)
+
+
+def _calls(index: Callable[[int], Any], integers: Iterable[int]) -> int:
+    """Returns how many Python functions are entered by the last of several calls, each with the next integer."""
+    supply = iter(integers)
+    return all_calls(lambda: index(next(supply)))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda i: X["pos", i],
+        lambda i: nym.take(X, "pos", i),
+        lambda i: X.at["pos", i].set(0.0),
+        lambda i: X["pos", nym.ds(i, 1)],
+    ],
+    ids=["index", "take", "set", "dslice"],
+)
+def test_another_integer_is_no_other_program(index):
+    assert _calls(index, [0, 2, 1, -3]) == _calls(index, [1, 1, 1, 1])
+
+
+def equations(operation: Callable[..., Any], *arrays: Any) -> list[str]:
+    return [str(one.primitive) for one in jax.make_jaxpr(operation)(*arrays).eqns]
+
+
+@pytest.mark.parametrize("out_axes", [None, ("batch", "pos", "mlp"), ("mlp", ...)], ids=["own", "same", "turned"])
+def test_a_product_is_one_dot_general_without_a_transpose(out_axes):
+    def product(x: nym.NamedArray, weight: nym.NamedArray) -> nym.NamedArray:
+        return nym.dot(x, weight, axis="embed", out_axes=out_axes)
+
+    assert equations(product, X, WEIGHT) == ["dot_general"]
+
+
+def test_a_product_in_an_expression_is_one_dot_general():
+    assert equations(lambda x, w: nym.einsum("b p e, e m -> b p m", x, w), X, WEIGHT) == ["dot_general"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (lambda x: x["pos", 1], ["slice", "squeeze"]),
+        (lambda x: x["pos", 1:3], ["slice"]),
+        (lambda x: x["pos", ::2], ["slice"]),
+        (lambda x: nym.rearrange(x, ("embed", ...)), ["transpose"]),
+        (lambda x: nym.rearrange(x, "b p e -> e (token: b p)"), ["transpose", "reshape"]),
+        (lambda x: nym.flatten_axes(x, ("batch", "pos"), "token"), ["reshape"]),
+        (lambda x: nym.flatten_axes(x, ("pos", "batch"), "token"), ["transpose", "reshape"]),
+        (lambda x: nym.unflatten_axis(x, "embed", {"heads": 2, "head_dim": 2}), ["reshape"]),
+        (lambda x: nym.split(x, "embed", HALVES), ["split"]),
+        (lambda x: nym.concatenate("pos", [x, x]), ["concatenate"]),
+    ],
+    ids=[
+        "integer",
+        "slice",
+        "step",
+        "rearrange",
+        "expression",
+        "flatten",
+        "flatten-turned",
+        "unflatten",
+        "split",
+        "concatenate",
+    ],
+)
+def test_an_operation_emits_what_it_needs(operation, expected):
+    assert equations(operation, X) == expected
+
+
+def test_a_named_array_index_is_one_gather():
+    emitted = equations(lambda x, tokens: x["pos", tokens], X, NAMED_TOKENS)
+    assert [one for one in emitted if "gather" in one or "slice" in one or "transpose" in one] == ["gather"]
+    assert emitted == equations(lambda a, tokens: a[:, tokens], A, TOKENS)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        lambda x: nym.rearrange(x, ("batch", "pos", "embed")),
+        lambda x: nym.rearrange(x, (..., "embed")),
+        lambda x: nym.rearrange(x, "b p e -> b p e"),
+    ],
+    ids=["names", "rest", "expression"],
+)
+def test_an_order_that_is_there_already_costs_nothing(same):
+    assert same(X) is X
+    assert equations(same, X) == []
+
+
+def test_plans_keep_no_array_and_no_function_alive():
+    def product(*operands: Any, **options: Any) -> Any:
+        return jax.lax.dot_general(*operands, **options)
+
+    def halved(array: Any) -> Any:
+        return array / 2
+
+    x, weight, tokens = (nym.named(one.array + 0, one.names) for one in (X, WEIGHT, NAMED_TOKENS))
+    nym.dot(x, weight, axis="embed")
+    nym.dot(x, weight, axis="embed", dot_general=product)
+    nym.einsum("{embed} -> ...", x, weight)
+    nym.nn.softmax(nym.rearrange(x, ("embed", ...)), "embed")
+    nym.concatenate("pos", [x, nym.flatten_axes(x, ("pos",), "pos"), x.at["pos", tokens].set(1.0)])
+    nym.split(x["pos", tokens], "embed", HALVES)
+    x.at["pos", 1].apply(halved)
+    watched = [weakref.ref(one) for one in (x.array, weight.array, tokens.array, product, halved)]
+    del x, weight, tokens, product, halved
+    gc.collect()
+    assert [one() for one in watched] == [None] * 5
+
+
+def test_every_cache_is_bounded():
+    caches = [one for one in gc.get_objects() if isinstance(one, functools._lru_cache_wrapper)]
+    own = [one for one in caches if str(getattr(one, "__module__", "")).startswith("axonym.")]
+    assert len(own) > 10
+    unbounded = [one for one in own if one.cache_parameters()["maxsize"] is None]
+    assert [one.__qualname__ for one in unbounded if inspect.signature(one).parameters] == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: nym.dot(x, WEIGHT, axis="embed"),
+        lambda x: nym.rearrange(x, ("pos", "batch", "embed")),
+        lambda x: nym.nn.softmax(x, "embed"),
+        lambda x: x.at["embed", 1].set(0.0),
+        lambda x: x["embed", nym.named([1, 0], "token")],
+    ],
+    ids=["dot", "rearrange", "softmax", "set", "index"],
+)
+def test_a_plan_is_not_shared_between_meshes_and_mappings(operation, explicit_mesh):
+    def spec_of_batch() -> Any:
+        x = nym.shard(nym.named(jnp.ones((8, 3, 4)), X.names))
+        result = operation(x)
+        return result.sharding.spec[result.names.index("batch")]
+
+    plain = operation(nym.named(jnp.ones((8, 3, 4)), X.names))
+    with jax.set_mesh(explicit_mesh):
+        for axis in ("data", "model", "data", None):
+            with nym.axis_mapping({"batch": axis}):
+                assert spec_of_batch() == axis
+    assert len(plain.sharding.device_set) == 1
+    assert operation(nym.named(jnp.ones((8, 3, 4)), X.names)).sharding == plain.sharding
