@@ -11,23 +11,25 @@ from jax.sharding import AxisType, NamedSharding
 from ..named._ambient import context, entry_axes
 from ..named._axis import Names
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
-from ._shard import part_of_kind, placed_array
+from ._put import part_of_kind
+from ._shard import placed_array
 from ._spec import MeshLike, ambient_mesh, checked_sharding, checked_spec
 
 
 class _InForce:
     """A mapping as the value of the user context: it answers for the mesh in force where it is asked."""
 
-    __slots__ = ("mapping", "stored")
+    __slots__ = ("_hash", "mapping", "stored")
 
     def __init__(self, mapping: AxisMapping, stored: AxisMapping | None = None) -> None:
         self.mapping, self.stored = mapping, stored
+        self._hash = hash((mapping, stored))  # which JAX asks for with each function that it looks up
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _InForce) and (self.mapping, self.stored) == (other.mapping, other.stored)
 
     def __hash__(self) -> int:
-        return hash((self.mapping, self.stored))
+        return self._hash
 
     def constrain(self, array: Any, names: Names) -> Any:
         return placed_array(array, names, self.mapping)

@@ -51,14 +51,14 @@ class Donation:
         given = jax.tree.leaves((self._by_position, self._by_name))
         for flag in given:
             _check_flag(flag)
-        self._none = not any(given)
+        self.none = not any(given)
         self._said: set[str] = set()
         self.depends_on_leaves = any(callable(flag) for flag in given)
 
     def flags(self, treedef: Any, leaves: Sequence[Any]) -> tuple[bool, ...]:
         """Returns whether each leaf of `(args, kwargs)` is donated; only functions look at `leaves`."""
         flags = [False] * len(leaves)
-        if self._none:
+        if self.none:
             return tuple(flags)
         args, kwargs = jax.tree.unflatten(treedef, range(len(leaves)))
         for at, (name, arg) in enumerate(self._parameters.arguments(args, kwargs)):

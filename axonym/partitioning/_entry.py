@@ -8,11 +8,12 @@ from jax.sharding import AxisType, Mesh
 from jax.tree_util import keystr
 
 from ..named._axis import listed
+from ._call import Plan
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
 from ._parameters import ArgumentKey, Parameters
-from ._shard import left_without, placed, placed_by
-from ._spec import mesh_in_force, tracing
+from ._shard import left_without, placed, placed_by, placed_leaves
+from ._spec import mesh_in_force, needed_mesh, tracing
 
 
 ResourceMappings: TypeAlias = ResourceMapping | Sequence[ResourceMapping | None]
@@ -78,6 +79,28 @@ class Mappings:
                 f"`in_axis_resources` has {len(self.each or ())} entries; the function takes {most} arguments by "
                 f"position: {', '.join(parameters.positional)}"
             )
+
+    def placed(self, leaves: list[Any], plan: Plan, purpose: str) -> list[Any]:
+        """Returns the leaves of a call where they have to be; most calls find all of them there.
+
+        Raises:
+            ValueError: If there is no mesh and a mapping, or a leaf cannot be sharded so.
+        """
+        mesh, described = needed_mesh(purpose) if self.shards else mesh_in_force(), plan.described or []
+        if not isinstance(mesh, Mesh):  # traced arrays are constrained, and do not tell where they lie
+            return placed_leaves(leaves, described, self.every, mesh)
+        found = mesh, [getattr(leaf, "shape", None) for leaf in leaves], [getattr(x, "sharding", None) for x in leaves]
+        if plan.in_place == found:
+            return leaves
+        result = placed_leaves(leaves, described, self.every, mesh)
+        if result is leaves and not self._asks_a_rule(described):
+            plan.in_place = found
+        return result
+
+    def _asks_a_rule(self, described: Sequence[Leaf]) -> bool:
+        """Tells whether a fallback rule is asked about one of these leaves, which may look at more than its shape."""
+        mappings = {self.every, *(leaf.mapping for leaf in described)}
+        return any(one is not None and one.fallback is not None for one in mappings)
 
     def results(self, result: Any, other: AxisMapping | None, name: str) -> Any:
         """Returns the result of a function, each part by its mapping, by another one where it has none.

@@ -14,8 +14,9 @@ from ._fallback import ruled
 from ._infer import Silent, divided_axes, divided_over, full_spec, names_gone_by, own_sharding, same_mesh
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
+from ._put import settled
 from ._rule import array_shape
-from ._shard import leaf_sharding, settled
+from ._shard import leaf_sharding
 from ._slips import one_slip
 from ._spec import MeshLike, axes_with_sizes, checked_spec, given_mesh, is_manual, mesh_in_force, next_multiple
 

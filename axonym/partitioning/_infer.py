@@ -12,10 +12,12 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from ..named._ambient import entry_axes
 from ..named._array import NamedArray
 from ..named._axis import Names
+from ..named._base import is_traced
 from ._fallback import checked_answer, located, ruled
 from ._leaves import Leaf, described_leaves
 from ._mapping import AxisMapping, ResourceMapping
-from ._shard import leaf_sharding, settled
+from ._put import settled
+from ._shard import leaf_sharding
 from ._spec import MeshLike, checked_spec, given_mesh, mesh_in_force, needed_mapping, tracing
 
 
@@ -105,11 +107,10 @@ def infer_resource_partitions(
 
 def own_sharding(leaf: Any) -> Any:
     """Returns the sharding that an array has already, None if it has none; a traced one has it in its type."""
-    own = getattr(leaf, "sharding", None)
-    if own is None and isinstance(leaf, jax.Array):
-        own = jax.typeof(leaf).sharding
-        return own if any(own.spec.partitions) else None
-    return own
+    if not is_traced(leaf):
+        return getattr(leaf, "sharding", None)
+    own = jax.typeof(leaf).sharding
+    return own if any(own.spec.partitions) else None
 
 
 def divided_over(leaf: Any, mesh: MeshLike | None) -> NamedSharding | None:

@@ -1,8 +1,9 @@
 """`named_jit`: `jax.jit` for functions of trees that hold named arrays and anything else, and `fsdp` on top of it.
 
-A call flattens its arguments once. Which leaves are arrays is planned once per tree structure and leaf types; the rest
-is static, held by a token that is hashed once. The function is traced once per signature, and its results are
-constrained inside that trace.
+Arguments go to `jax.jit` whole as long as they hold arrays only, which costs no look at their leaves. Once something
+static was seen among arguments of some types, a call with such flattens them; which leaves are arrays is planned once
+per tree structure and leaf types, and the rest is static, held by a token that is hashed once. The function is traced
+once per signature, and its results are constrained inside that trace.
 """
 
 import contextlib
@@ -14,14 +15,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 
 from ..named._axis import near_miss
-from ._call import Mixed, Plan, Token, packed, unhashable, unpacked
+from ._call import WHOLE, Mixed, PerhapsStatic, Plan, Token, all_arrays, packed, token_of_whole, unhashable, unpacked
 from ._context import in_force
 from ._donate import Donation, check_memory, only_staged, say_unused, trace_donates, was_traced, watch
 from ._entry import Mappings, ResourceMappings, misplaced
 from ._mapping import AxisMapping, ResourceMapping, current_mapping, normalised
+from ._method import Method
 from ._parameters import Parameters
 from ._retrace import Traces
-from ._shard import placed_by, placed_leaves
+from ._shard import placed_by
 from ._spec import ambient_mesh, levels_inside, needed_mesh, tracing
 from ._stages import NamedLowered, NamedTraced
 
@@ -64,9 +66,11 @@ class NamedJit(Generic[Args, R]):
         if in_mappings is not None:
             in_mappings.check_number(self._parameters)
         self._donation = Donation(self._parameters, *donation)
+        self._whole = in_mappings is None and self._donation.none
+        self._mixed: set[tuple[Any, ...]] = set()  # the kinds of arguments in which something static was seen
         self._plans: dict[Any, Plan] = {}
 
-        def traced(donated: tuple[Any, ...], kept: tuple[Any, ...], token: Token) -> Any:
+        def traced(donated: tuple[Any, ...], kept: Any, token: Any) -> Any:
             return self._traced(donated, kept, token)
 
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
@@ -75,18 +79,35 @@ class NamedJit(Generic[Args, R]):
 
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
         """Calls the function, compiled for these arguments; returns before the result is ready."""
-        passed = self._passed(args, kwargs)
+        if not self._whole or (self._mixed and _kinds(args, kwargs) in self._mixed):
+            return self._sorted(args, kwargs)
+        try:
+            result = self._jitted((), (args, kwargs), WHOLE)
+        except Exception as error:
+            if not isinstance(error, PerhapsStatic) and all_arrays((args, kwargs)):
+                self._say_clearer(error, (args, kwargs), args, kwargs)
+                raise
+            if len(self._mixed) >= _MOST_PLANS:
+                self._mixed.clear()
+            self._mixed.add(_kinds(args, kwargs))  # something is static, or looks like a number; `_fn` was not reached
+        else:
+            return unpacked(result) if type(result) is Mixed else result
+        return self._sorted(args, kwargs)
+
+    def _sorted(self, args: Any, kwargs: Any) -> Any:
+        """Calls the function with its arguments sorted into arrays and what is static."""
+        passed, token = self._passed(args, kwargs)
         try:
             result = self._donating(passed, args, kwargs) if passed[0] else self._jitted(*passed)
         except ValueError as error:
-            if (clearer := self._clearer(error, passed, args, kwargs)) is None:
-                raise
-            raise clearer from error
+            call = passed[1] if passed[2] is WHOLE else token.joined(passed[0], passed[1])
+            self._say_clearer(error, call, args, kwargs)
+            raise
         return unpacked(result) if type(result) is Mixed else result
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds the function to an instance, as functions in classes are."""
-        return self if instance is None else _Bound(self, instance)
+        return self if instance is None else Method(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:
         """Lowers the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
@@ -107,6 +128,7 @@ class NamedJit(Generic[Args, R]):
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
         self._plans.clear()
+        self._mixed.clear()
         self._traces.forget()
         self._jitted.clear_cache()
 
@@ -132,26 +154,23 @@ class NamedJit(Generic[Args, R]):
         """
         return self._traces.explanation()
 
-    def _passed(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Token]:
-        """Returns what `jax.jit` gets: the donated arrays, the kept ones, and the token for the rest."""
+    def _passed(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any, Any], Token]:
+        """Returns what `jax.jit` gets, the donated arrays, the kept ones and what is static, and the token for that."""
         leaves, treedef = jax.tree.flatten((args, kwargs))
         flags = self._donation.flags(treedef, leaves) if self._donation.depends_on_leaves else None
         key = (treedef, tuple(map(type, leaves)), flags)
         plan = self._plans.get(key) or self._planned(key, leaves, args, kwargs)
         if self._in_mappings is not None:
-            mesh = (
-                needed_mesh(f"`{self._name}`, whose arguments go by a mapping,") if self._in_mappings.shards else None
-            )
-            leaves = placed_leaves(leaves, plan.described, self._in_mappings.every, mesh)
+            leaves = self._in_mappings.placed(leaves, plan, f"`{self._name}`, whose arguments go by a mapping,")
         try:
-            return plan.passed(leaves)
+            return plan.passed(leaves, (args, kwargs))
         except TypeError as error:
             raise unhashable(self._parameters.leaves(args, kwargs), leaves, error) from None
 
     def _planned(self, key: Any, leaves: list[Any], args: Any, kwargs: Any) -> Plan:
         treedef, _, flags = key
         flags = self._donation.flags(treedef, leaves) if flags is None else flags
-        described = [] if self._in_mappings is None else self._in_mappings.arguments(self._parameters, args, kwargs)
+        described = None if self._in_mappings is None else self._in_mappings.arguments(self._parameters, args, kwargs)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
         if any(flags) and not tracing():
@@ -170,21 +189,27 @@ class NamedJit(Generic[Args, R]):
             say_unused(passed[0], [described[at] for at in where], self._name)
         return result
 
-    def _clearer(self, error: ValueError, passed: tuple[Any, ...], args: Any, kwargs: Any) -> ValueError | None:
-        """Returns an error that says by path what the error of a call says, None if it is about something else."""
-        described, call = self._parameters.leaves(args, kwargs), passed[2].joined(passed[0], passed[1])
-        return misplaced(error, self._name, described, call, self._in_mappings)
+    def _say_clearer(self, error: Exception, call: Any, args: Any, kwargs: Any) -> None:
+        """Raises an error that says by path what the error of a call says, unless it is about something else."""
+        if isinstance(error, ValueError):
+            described = self._parameters.leaves(args, kwargs)
+            clearer = misplaced(error, self._name, described, call, self._in_mappings)
+            if clearer is not None:
+                raise clearer from error
 
-    def _staged(self, stage: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any, Token]:
-        """Returns a stage for arguments, how arguments are passed to it, and the token for these."""
-        passed = self._passed(args, kwargs)
+    def _staged(self, stage: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any, Token, bool]:
+        """Returns a stage, how arguments are passed to it, the token for these, and whether they went in whole."""
+        passed, token = self._passed(args, kwargs)
         with only_staged():
-            return stage(*passed), self._passed, passed[2]
+            return stage(*passed), self._passed, token, passed[2] is WHOLE
 
-    def _traced(self, donated: tuple[Any, ...], kept: tuple[Any, ...], token: Token) -> Any:
+    def _traced(self, donated: tuple[Any, ...], kept: Any, token: Any) -> Any:
+        if token is WHOLE:
+            (args, kwargs), (kept, token) = kept, token_of_whole(kept, self)
+        else:
+            args, kwargs = token.joined(donated, kept)
         if self._mapping if self._out_mappings is None else self._out_mappings.shards:
             needed_mesh(f"`{self._name}`, which has a mapping of its own,")
-        args, kwargs = token.joined(donated, kept)
         stored = None if self._in_mappings is None else self._in_mappings.only
         with contextlib.nullcontext() if self._mapping is None else in_force(self._mapping, stored):
             result = self._fn(*args, **kwargs)
@@ -209,34 +234,9 @@ class NamedJit(Generic[Args, R]):
         return self._out_mappings.results(result, other, self._name)
 
 
-class _Bound:
-    """A `NamedJit` as a method of an instance."""
-
-    def __init__(self, jitted: NamedJit[Any, Any], instance: Any) -> None:
-        self._jitted, self._instance = jitted, instance
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bound) and self._jitted is other._jitted and self._instance is other._instance
-
-    def __hash__(self) -> int:
-        return hash((id(self._jitted), id(self._instance)))
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("_jitted", "_instance"):  # asked of a copy that is not made yet
-            raise AttributeError(name)
-        return getattr(self._jitted, name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jitted(self._instance, *args, **kwargs)
-
-    def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:
-        return self._jitted.lower(self._instance, *args, **kwargs)
-
-    def trace(self, *args: Any, **kwargs: Any) -> NamedTraced:
-        return self._jitted.trace(self._instance, *args, **kwargs)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jitted.eval_shape(self._instance, *args, **kwargs)
+def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns the names and types of arguments, which tell without a walk what a call is like."""
+    return *map(type, args), *kwargs, *map(type, kwargs.values())
 
 
 @overload

@@ -1,34 +1,30 @@
 """Putting arrays where their names say: `shard`, one call inside and outside jit, on whole trees.
 
-A leaf that is being traced gets a constraint, a `ShapeDtypeStruct` gets the sharding, and everything else that is not
-yet in place is moved by one `device_put`.
+Where an array belongs is found here, for nearly all trees from the names that each array bears, in one short walk.
+Getting it there is next door, in `_put.py`.
 """
 
 import functools
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 from ..named._ambient import entry_axes
+from ..named._array import NamedArray
 from ..named._axis import Names, listed
+from ..named._base import is_traced, like
+from ..named._field import declared_axes
 from ._fallback import checked_answer, located, ruled
-from ._leaves import Leaf, described_leaves
+from ._leaves import Leaf, ShardedBy, described_leaves
 from ._mapping import AxisMapping, ResourceMapping, normalised
+from ._put import constrained, put
 from ._rule import Decision
-from ._spec import (
-    MeshLike,
-    ambient_mesh,
-    checked_sharding,
-    checked_spec,
-    mesh_in_force,
-    spec_entry,
-    tracing,
-)
+from ._spec import MeshLike, ambient_mesh, checked_sharding, checked_spec, mesh_in_force
 
 
 T = TypeVar("T")
@@ -131,7 +127,80 @@ def shard_with_axis_mapping(tree: T, mapping: ResourceMapping, mesh: MeshLike | 
 
 def placed(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T:
     """Returns the tree with every array where the mapping says, on the mesh given or in force; as it is if none is."""
-    return _placed(tree, described_leaves(tree), mapping, mesh)
+    one: Any = tree
+    if type(one) is NamedArray and (is_traced(one.array) or isinstance(one.array, jax.Array)):
+        array = placed_array(one.array, one.names, mapping, mesh)
+        return tree if array is one.array else cast(T, like(one, array))
+    target = mesh_in_force() if mesh is None else mesh
+    if target is None:
+        return tree
+    nodes, treedef = jax.tree.flatten(tree, is_leaf=_is_node)
+    arrays = [node.array if type(node) is NamedArray else node for node in nodes]
+    try:
+        shardings = _by_names_alone(nodes, arrays, mapping, target)
+    except (_MoreNeeded, ValueError):  # which is raised again, with the path of the array
+        return _placed(tree, described_leaves(tree), mapping, target)
+    result = put(arrays, shardings, target)
+    return tree if result is arrays else jax.tree.unflatten(treedef, map(_with_array, nodes, result))
+
+
+def _is_node(x: Any) -> bool:
+    return type(x) is NamedArray or _says_more(type(x))
+
+
+@functools.lru_cache(maxsize=4096)
+def _says_more(cls: type) -> bool:
+    """Tells whether a node says something about the leaves in it: their names, or a mapping."""
+    return cls is ShardedBy or bool(declared_axes(cls))
+
+
+def _with_array(node: Any, array: Any) -> Any:
+    return like(node, array) if type(node) is NamedArray else array
+
+
+class _MoreNeeded(Exception):
+    """Where an array belongs depends on more than its names."""
+
+
+def _by_names_alone(
+    nodes: list[Any], arrays: list[Any], mapping: AxisMapping, mesh: MeshLike
+) -> list[NamedSharding | None]:
+    """Returns where the arrays of nearly all trees belong, by the names that each bears: a short way, walked once.
+
+    Raises:
+        _MoreNeeded: If more has to be known of an array: where in a module it is, or what the fallback rule says of it.
+        ValueError: If one cannot be sharded so.
+    """
+    if not jax.tree_util.all_leaves(arrays):  # JAX puts trees, or nothing, in the place of arrays
+        raise _MoreNeeded
+    sharding_of = _sharding_by_names(mapping, mesh, True)
+    sizes = [getattr(array, "shape", None) for array in arrays]
+    if nodes and all([type(node) is NamedArray for node in nodes]):
+        return [sharding_of(node.names, size) for node, size in zip(nodes, sizes, strict=True)]
+    found: list[NamedSharding | None] = []
+    for node, array, size in zip(nodes, arrays, sizes, strict=True):
+        if node is not array:
+            found.append(sharding_of(node.names, size))
+        elif _says_more(type(node)) or (size is not None and mapping.fallback is not None):
+            raise _MoreNeeded
+        else:
+            found.append(leaf_sharding(array, _NAMELESS, mapping, mesh))
+    return found
+
+
+_NAMELESS = Leaf(None, False, ())
+
+
+@functools.lru_cache(maxsize=256)
+def _sharding_by_names(mapping: AxisMapping, mesh: MeshLike, inside: bool) -> Callable[..., NamedSharding]:
+    """Returns the function from names and sizes to shardings, which does not hash mapping and mesh for each array."""
+
+    def sharding_of(names: Names, sizes: tuple[int, ...] | None) -> NamedSharding:
+        if sizes is None or len(sizes) != len(names) or (inside and sizes == (1,)):
+            raise _MoreNeeded
+        return checked_sharding(names, sizes, mapping, mesh)
+
+    return functools.lru_cache(maxsize=8192)(sharding_of)
 
 
 def _placed(tree: T, described: list[Leaf], mapping: AxisMapping, mesh: MeshLike | None) -> T:
@@ -160,9 +229,17 @@ def _has_own(described: list[Leaf]) -> bool:
     return any(leaf.mapping is not None for leaf in described)
 
 
-def placed_array(array: Any, names: Names, mapping: AxisMapping) -> Any:
-    """Returns one array where the mapping says, on the mesh in force; as it is if there is none."""
-    return placed_leaves([array], [Leaf(names, False, ())], mapping)[0]
+def placed_array(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike | None = None) -> Any:
+    """Returns one array where the mapping says, on the mesh given or in force; as it is if there is none."""
+    traced = is_traced(array)  # a quicker answer than where JAX is asked whether it traces
+    target = mesh if mesh is not None else ambient_mesh() if traced else mesh_in_force()
+    if target is None:
+        return array
+    try:
+        sharding = _sharding_by_names(mapping, target, False)(names, array.shape)
+    except _MoreNeeded:
+        return placed_leaves([array], [Leaf(names, False, ())], mapping, target)[0]
+    return (constrained([array], [sharding]) if traced else put([array], [sharding], target))[0]
 
 
 def placed_leaves(
@@ -177,97 +254,7 @@ def placed_leaves(
     if target is None:
         return leaves
     known = ruled(leaves, described, mapping, target)
-    return put(leaves, map(leaf_sharding, leaves, known, repeat(mapping), repeat(target)), target)
-
-
-def put(leaves: list[Any], shardings: Iterable[NamedSharding | None], mesh: MeshLike) -> list[Any]:
-    """Returns the leaves of a tree, each where its sharding says if it has one; the list itself if all are there.
-
-    Raises:
-        ValueError: If arrays would have to be moved to a mesh without devices.
-    """
-    inside = tracing()
-    changed: dict[int, Any] = {}
-    moves: dict[int, NamedSharding] = {}
-    for at, sharding in enumerate(shardings):
-        if sharding is None:
-            continue
-        leaf = leaves[at]
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            changed[at] = leaf.update(sharding=settled(leaf, sharding))
-        elif inside:
-            changed[at] = constrained(leaf, sharding)
-        elif getattr(leaf, "sharding", None) is not sharding and not _in_place(leaf, sharding):
-            moves[at] = settled(leaf, sharding)
-    if moves:
-        if not isinstance(mesh, Mesh):
-            raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
-        moved = jax.device_put([leaves[at] for at in moves], list(moves.values()))
-        changed.update(zip(moves, moved, strict=True))
-    return [changed.get(at, leaf) for at, leaf in enumerate(leaves)] if changed else leaves
-
-
-def settled(leaf: Any, sharding: NamedSharding) -> NamedSharding:
-    """Returns a sharding as arrays have it: axes that are left to the compiler stay as they are, or else whole."""
-    return _settled(sharding, getattr(leaf, "sharding", None))
-
-
-@functools.lru_cache(maxsize=8192)
-def _settled(sharding: NamedSharding, own: Any) -> NamedSharding:
-    mesh, spec = sharding.mesh, sharding.spec
-    if not any(entry is P.UNCONSTRAINED for entry in spec):
-        return sharding
-    kept = [*own.spec] if isinstance(own, NamedSharding) and own.mesh.shape == mesh.shape else []
-    taken = {axis for entry in spec if entry is not P.UNCONSTRAINED for axis in entry_axes(entry)}
-    entries = [*spec]
-    for at, entry in enumerate(spec):
-        if entry is P.UNCONSTRAINED:
-            had = kept[at] if at < len(kept) and kept[at] is not P.UNCONSTRAINED else None
-            entries[at] = spec_entry(tuple(axis for axis in entry_axes(had) if axis not in taken))
-    return NamedSharding(mesh, P(*entries))
-
-
-def _in_place(leaf: Any, sharding: NamedSharding) -> bool:
-    own = getattr(leaf, "sharding", None)
-    return own is not None and (own == sharding or _equivalent(own, sharding, leaf.ndim))
-
-
-@functools.lru_cache(maxsize=8192)
-def _equivalent(one: jax.sharding.Sharding, other: NamedSharding, ndim: int) -> bool:
-    """Tells whether two shardings put the same parts on the same devices and, on Explicit meshes, are one type."""
-    mesh = getattr(one, "mesh", None)
-    typed = [axis for each in (mesh, other.mesh) if each is not None for axis in each.axis_types]
-    return (mesh == other.mesh or AxisType.Explicit not in typed) and one.is_equivalent_to(_settled(other, one), ndim)
-
-
-def constrained(array: Any, sharding: NamedSharding) -> Any:
-    """Returns an array with a sharding inside a traced function: stated on Explicit mesh axes, constrained on Auto."""
-    stated = part_of_kind(sharding, AxisType.Explicit)
-    if stated is not None and jax.typeof(array).sharding != stated:
-        array = jax.reshard(array, stated)
-    asked = part_of_kind(sharding, AxisType.Auto)
-    if asked is None:
-        return array
-    # An array from before the mesh was set is on no mesh, and only what is compiled moves it to one: a call of its own
-    # in the trace, in case that trace is evaluated and not compiled, as `jax.grad` and `jax.checkpoint` do outside jit.
-    move = _moved if jax.typeof(array).sharding.mesh.empty else jax.lax.with_sharding_constraint
-    return move(array, asked)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _moved(array: Any, sharding: NamedSharding) -> Any:
-    return jax.lax.with_sharding_constraint(array, sharding)
-
-
-@functools.lru_cache(maxsize=8192)
-def part_of_kind(sharding: NamedSharding, kind: AxisType) -> NamedSharding | None:
-    """Returns the part of a sharding over mesh axes of one kind, None if the mesh has none of that kind."""
-    mesh = sharding.mesh
-    own = {name for name, one in zip(mesh.axis_names, mesh.axis_types, strict=True) if one == kind}
-    if len(own) in (0, len(mesh.axis_names)):
-        return sharding if own else None
-    axes = [tuple(axis for axis in entry_axes(entry) if axis in own) for entry in sharding.spec]
-    return NamedSharding(mesh, P(*map(spec_entry, axes)))
+    return put(leaves, list(map(leaf_sharding, leaves, known, repeat(mapping), repeat(target))), target)
 
 
 def leaf_sharding(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike) -> NamedSharding | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
+from ..named._align import compiled as inlined
 from ..named._ambient import entry_axes
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Names, listed, near_miss
@@ -20,7 +21,7 @@ from ..named._transforms._cache import compiled
 from ..named._transforms._layout import Other, is_array, other_leaves, plain, unpacked
 from ._context import in_force
 from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._shard import constrained, part_of_kind
+from ._put import constrained, part_of_kind
 from ._spec import MeshLike, checked_spec, given_mesh, spec_entry, tracing
 
 
@@ -240,7 +241,7 @@ def _constrained(x: Any, to: NamedSharding | None, at: int, plan: _Plan) -> Any:
     if to is None:
         return x
     if plan.by_name[at] or len(plan.manual) == len(plan.mesh.axis_names):
-        return constrained(x, to)
+        return constrained([x], [to])[0]
     stated = part_of_kind(to, AxisType.Explicit)  # what the function does not see is for the compiler to choose
     return x if stated is None else jax.reshard(x, stated)
 
@@ -255,7 +256,7 @@ def _run(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
     split = functools.partial(
         jax.shard_map, mesh=plan.mesh, in_specs=(specs,), axis_names=plan.manual, check_vma=plan.check_vma
     )
-    once = jax.jit(body, inline=True)  # traced where it is looked at, found again where it is mapped for good
+    once = inlined(body)  # traced where it is looked at, found again where it is mapped for good
     returned: list[Any] = []
 
     def look(arrays: Sequence[Any]) -> tuple[()]:

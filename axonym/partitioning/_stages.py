@@ -6,15 +6,17 @@ Each is JAX's own stage of the same name, beside what is static about the argume
 from collections.abc import Callable
 from typing import Any
 
-from ._call import Token, unpacked
+import jax
+
+from ._call import WHOLE, Token, unpacked
 
 
 class _Stage:
-    """A stage of JAX, how arguments are passed to it, and what was static about them."""
+    """A stage of JAX, how arguments are passed to it, what was static about them, and whether they went in whole."""
 
-    def __init__(self, stage: Any, passed: Callable[[Any, Any], Any], token: Token) -> None:
-        """Keeps the three."""
-        self._stage, self._passed, self._token = stage, passed, token
+    def __init__(self, stage: Any, passed: Callable[[Any, Any], Any], token: Token, whole: bool) -> None:
+        """Keeps the four."""
+        self._stage, self._passed, self._token, self._whole = stage, passed, token, whole
 
     def __getattr__(self, name: str) -> Any:
         """Looks up everything else in JAX's stage."""
@@ -42,7 +44,7 @@ class NamedTraced(_Stage):
 
     def lower(self, **options: Any) -> "NamedLowered":
         """Lowers it; options as for `jax.stages.Traced.lower`."""
-        return NamedLowered(self._stage.lower(**options), self._passed, self._token)
+        return NamedLowered(self._stage.lower(**options), self._passed, self._token, self._whole)
 
 
 class NamedLowered(_Stage):
@@ -50,7 +52,7 @@ class NamedLowered(_Stage):
 
     def compile(self, *args: Any, **options: Any) -> "NamedCompiled":
         """Compiles it; options as for `jax.stages.Lowered.compile`."""
-        return NamedCompiled(self._stage.compile(*args, **options), self._passed, self._token)
+        return NamedCompiled(self._stage.compile(*args, **options), self._passed, self._token, self._whole)
 
 
 class NamedCompiled(_Stage):
@@ -62,10 +64,14 @@ class NamedCompiled(_Stage):
         Raises:
             TypeError: If the structure, a shape or a static value is another one.
         """
-        donated, kept, token = self._passed(args, kwargs)
+        (donated, kept, static), token = self._passed(args, kwargs)
         if token != self._token:
             raise TypeError(
                 "The arguments have another structure, or other values that are no arrays, than those that this was "
                 "compiled for; `lower` and `compile` it for them as well."
             )
+        if self._whole:  # as they went in, also where a scalar could now be a Python number, or no longer
+            kept = args, kwargs
+        elif static is WHOLE:
+            kept = tuple(jax.tree.leaves(kept))
         return unpacked(self._stage(donated, kept))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from .._array import is_named_array
+from .._array import NamedArray, is_named_array
 from .._axis import Axis, AxisSelection, AxisSelector, axis_name, check_once, intern_names, position, selected, shown
 from .._base import described, like
 
@@ -27,7 +27,11 @@ def is_array_with_axes(x: Any) -> bool:
 
 def is_array(x: Any) -> bool:
     """Tells whether something is a plain array or a scalar of NumPy's."""
-    return isinstance(x, jax.Array | np.ndarray | np.generic)
+    return isinstance(x, _PLAIN)
+
+
+_PLAIN = (jax.Array, np.ndarray, np.generic)
+_ARRAYS = (NamedArray, *_PLAIN)
 
 
 def axes_of(axis: AxisSelection) -> tuple[AxisSelector, ...]:
@@ -67,11 +71,11 @@ class Layout(NamedTuple):
 
 def plain(node: Any) -> Any:
     """Returns the plain array of a named one, and anything else as it is."""
-    return node.array if is_named_array(node) else node
+    return node.array if isinstance(node, NamedArray) else node
 
 
 def _without(node: Any, dim: int, array: Any) -> Any:
-    return like(node, array, node.names[:dim] + node.names[dim + 1 :]) if is_named_array(node) else array
+    return like(node, array, node.names[:dim] + node.names[dim + 1 :]) if isinstance(node, NamedArray) else array
 
 
 def laid_out(tree: Any, axis: AxisSelector, parts: Part | list[Part], function: str) -> tuple[list[Any], Layout]:
@@ -88,18 +92,19 @@ def laid_out(tree: Any, axis: AxisSelector, parts: Part | list[Part], function: 
     """
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_named_array)
     each = parts if isinstance(parts, list) else [parts] * len(leaves)
-    dims = tuple(_dim(leaf, axis, part) for leaf, part in zip(leaves, each, strict=True))
+    name = axis_name(axis)
+    dims = tuple([_dim(leaf, axis, name, part) for leaf, part in zip(leaves, each, strict=True)])
     found = [(leaf, dim, plain(leaf).shape[dim]) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
     size = _common_size(found, axis, function)
     others = other_leaves(leaves)
     for at, _, _ in others:
         leaves[at] = None
-    return leaves, Layout(Axis(axis_name(axis), size), treedef, dims, others)
+    return leaves, Layout(Axis(name, size), treedef, dims, others)
 
 
 def other_leaves(leaves: Sequence[Any]) -> tuple[tuple[int, type, Any], ...]:
     """Returns the leaves that are no arrays: where they are, of what type, and themselves."""
-    return tuple((at, type(x), x) for at, x in enumerate(leaves) if not is_named_array(x) and not is_array(x))
+    return tuple([(at, type(x), x) for at, x in enumerate(leaves) if not isinstance(x, _ARRAYS)])
 
 
 def _common_size(found: list[tuple[Any, int, int]], axis: AxisSelector, function: str) -> int:
@@ -117,11 +122,10 @@ def _common_size(found: list[tuple[Any, int, int]], axis: AxisSelector, function
     return size
 
 
-def _dim(node: Any, axis: AxisSelector, part: Part) -> int | None:
+def _dim(node: Any, axis: AxisSelector, name: str, part: Part) -> int | None:
     if part is WHOLE:
         return None
-    if is_named_array(node):
-        name = axis_name(axis)
+    if isinstance(node, NamedArray):
         return position(node.names, node.array.shape, axis) if name in node.names else None
     if not is_array_with_axes(node):
         return None

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from .._ambient import stated, undivided
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector, shown
-from .._base import described
+from .._base import described, is_traced
 from ._cache import compiled
 from ._checkpoint import Policy, Remat, checkpointed, policy_of
-from ._layout import Layout, Part, axes_of, is_array_with_axes, laid_out, packed, unpacked
+from ._layout import Layout, Part, axes_of, is_array_with_axes, laid_out, packed, plain, unpacked
 
 
 P = ParamSpec("P")
@@ -174,7 +174,8 @@ def _run(
         return loop.step(fn, init, *args, **kwargs)
     leaves, layout = laid_out(arguments, axes[0], part, loop.function)
     inner = (axes[1:], part) if axes[1:] else ((), None)
-    carry, results = compiled(_scan, fn, loop, inner, layout)(init, leaves)
+    traced = any(is_traced(plain(leaf)) for leaf in leaves) or any(is_traced(leaf) for leaf in jax.tree.leaves(init))
+    carry, results = compiled(_scan, fn, loop, inner, layout, traced=traced)(init, leaves)
     return carry, unpacked(results)
 
 
@@ -223,4 +224,5 @@ def _carried(carry: Any) -> Any:
 
 def _in_front(array: Any, dim: int) -> Any:
     """Returns an array with an axis first and on no mesh axis, as `jax.lax.scan` needs it."""
-    return undivided(jnp.moveaxis(array, dim, 0) if dim else array, (0,))
+    array = jnp.moveaxis(array, dim, 0) if dim else array
+    return array if jax.typeof(array).sharding.spec[0] is None else undivided(array, (0,))

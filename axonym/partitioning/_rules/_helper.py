@@ -12,8 +12,8 @@ from ...named._ambient import entry_axes
 from ...named._array import NamedArray
 from ...named._axis import shown
 from .._leaves import ARRAYS
+from .._put import put
 from .._rule import array_shape, axis_names_given, check_axes, rule_leaves, usable_axes
-from .._shard import put
 from .._spec import MeshLike, given_mesh, spec_entry
 from .._spec_problems import checked_rule_spec
 from ._assignment import MeshAxes, best_spec
