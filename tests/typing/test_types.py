@@ -186,6 +186,8 @@ def test_namespaces():
     assert_type(nym.poly.polyval(v, 2.0), NamedArray)
     assert_type(nym.random.gamma(key, (A, B), 2.0), NamedArray)
     assert_type(nym.axis.axis_size((A, B)), int)
+    assert_type(nym.mesh.calculate_host_mesh_shape((4, 2), 8, 1), tuple[int, ...])
+    assert_type(nym.partitioning.physical_axis_size("a"), int | None)
 
 
 def test_gradients():
