@@ -4,9 +4,11 @@
 #   make demo      train the example model        make format   format the code
 #   make test      run the tests                  make clean    remove what these commands made
 #   make check     lint, types, imports, docs     make tpu      let the tests compile for TPUs, too
-#   make bench     measure the sharding rules
+#   make bench     measure what names cost, and write docs/benchmarks.md
+#   make bench-smoke, make bench-rules
+#                  find out whether that runs; measure the sharding rules
 #
-#   ARGS="..."     options for demo, tests or bench: make test ARGS="-n 0 tests/test_docs.py"
+#   ARGS="..."     options for demo, tests or benchmarks: make test ARGS="-n 0 tests/test_docs.py"
 #   PYTHON=...     the Python to use instead of the first one found
 #   VENV=...       the directory of the virtual environment, .venv unless said
 #   WORKERS=...    how many processes run the tests
@@ -19,7 +21,7 @@ WORKERS ?= 2
 bin := $(VENV)/bin
 export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
 
-.PHONY: help demo test bench tpu check format clean FORCE
+.PHONY: help demo test bench bench-smoke bench-rules .bench tpu check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -32,10 +34,18 @@ demo: $(VENV)/.installed-examples
 test: $(VENV)/.installed-dev
 	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-# In a virtual environment of its own: what it compares with brings some sixty packages.
-bench:
-	@$(MAKE) --no-print-directory VENV=$(VENV)-bench $(VENV)-bench/.installed-bench
+# In a virtual environment of its own: what is compared with brings some sixty packages.
+bench: .bench
+	$(VENV)-bench/bin/python -m benchmarks.performance $(ARGS)
+
+bench-smoke: .bench
+	$(VENV)-bench/bin/python -m benchmarks.performance --smoke $(ARGS)
+
+bench-rules: .bench
 	$(VENV)-bench/bin/python -m benchmarks.sharding_quality $(ARGS)
+
+.bench:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-bench $(VENV)-bench/.installed-bench
 
 tpu: $(VENV)/tpu
 

@@ -1,0 +1,171 @@
+"""How the benchmarks measure: every contender once in each round, in a shuffled order, and ratios within the rounds.
+
+The machines are shared and noisy, so a figure is compared only with others of its own round. What is written down is
+the median over the rounds, and the tenth and ninetieth percentile beside it.
+"""
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        rounds: How many rounds.
+        turn: How many seconds one contender's turn in a round should take.
+        smoke: Whether only to find out that everything runs.
+        limit: After how many seconds a row ends, if it has at least `LEAST` rounds.
+    """
+
+    rounds: int
+    turn: float
+    smoke: bool = False
+    limit: float = 20.0
+
+
+LEAST = 5
+FULL = Effort(rounds=41, turn=0.002)
+SMOKE = Effort(rounds=2, turn=0.0, smoke=True)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some figures, and their tenth and ninetieth percentiles."""
+
+    median: float
+    p10: float
+    p90: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> "Spread":
+        if len(figures) < 2:
+            return cls(*3 * (figures[0],))
+        tenths = statistics.quantiles(figures, n=10, method="inclusive")
+        return cls(statistics.median(figures), tenths[0], tenths[-1])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the results: what each contender took, in a unit, and its ratios to the reference.
+
+    Attributes:
+        what: What is measured.
+        unit: What `figures` are in: "us", "ms", "s", "bytes", "equations", "instructions", ...
+        against: What the reference is, in words.
+        bar: The greatest ratio that Axonym may have; None if there is no such aim.
+        reference: The key of the reference in `figures`.
+        figures: For each contender what it took.
+        ratios: For each contender but the reference, its figure over the reference's in the same round.
+    """
+
+    what: str
+    unit: str
+    against: str
+    bar: float | None
+    reference: str
+    figures: dict[str, Spread]
+    ratios: dict[str, Spread]
+
+    @property
+    def missed(self) -> bool:
+        """Whether the median is above the bar, as both are shown: with two digits behind the point."""
+        return self.bar is not None and round(self.ratios["Axonym"].median, 2) > self.bar
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Row":
+        figures = {who: Spread(**spread) for who, spread in found["figures"].items()}
+        ratios = {who: Spread(**spread) for who, spread in found["ratios"].items()}
+        return cls(**{**found, "figures": figures, "ratios": ratios})
+
+
+def row(
+    what: str,
+    unit: str,
+    against: str,
+    bar: float | None,
+    samples: Mapping[str, Sequence[float]],
+    reference: str = "JAX",
+) -> Row:
+    """Returns the line for the figures of each contender, round by round."""
+    base = samples[reference]
+    ratios = {
+        who: Spread.of([_ratio(*pair) for pair in zip(taken, base, strict=True)])
+        for who, taken in samples.items()
+        if who != reference
+    }
+    return Row(what, unit, against, bar, reference, {who: Spread.of(taken) for who, taken in samples.items()}, ratios)
+
+
+def _ratio(own: float, other: float) -> float:
+    return 1.0 if own == other else own / max(other, 1e-300)
+
+
+def seconds(contenders: Mapping[str, Callable[[], Any]], effort: Effort) -> dict[str, list[float]]:
+    """Returns the seconds that a call of each contender took, for each round.
+
+    A contender is called until a turn is as long as `effort` says, and its result is awaited after the turn: what is
+    timed is how long a call takes to return. Before it is timed it runs untimed, and so does the garbage collector.
+    """
+    repeats = {who: 1 if effort.smoke else _repeats(call, effort.turn) for who, call in contenders.items()}
+    taken: dict[str, list[float]] = {who: [] for who in contenders}
+    order, shuffle = list(contenders), random.Random(0).shuffle
+    end = time.perf_counter() + effort.limit
+    for done in range(effort.rounds):
+        if done >= LEAST and time.perf_counter() > end:
+            break
+        shuffle(order)
+        for who in order:
+            taken[who].append(_turn(contenders[who], repeats[who]))
+    return taken
+
+
+def _turn(call: Callable[[], Any], repeats: int) -> float:
+    result = call()
+    jax.block_until_ready(result)
+    gc.collect(0)
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            result = call()
+        taken = (time.perf_counter() - start) / repeats
+    finally:
+        gc.enable()
+    jax.block_until_ready(result)
+    return taken
+
+
+def _repeats(call: Callable[[], Any], turn: float) -> int:
+    for _ in range(2):
+        jax.block_until_ready(call())
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    return max(1, min(200, round(turn / (time.perf_counter() - start))))
+
+
+def timed(
+    what: str,
+    against: str,
+    bar: float | None,
+    contenders: Mapping[str, Callable[[], Any]],
+    effort: Effort,
+    *,
+    unit: str = "us",
+    reference: str = "JAX",
+) -> Row:
+    """Returns the line for how long a call of each contender takes; see `seconds`."""
+    scale = {"us": 1e6, "ms": 1e3, "s": 1.0}[unit]
+    taken = seconds(contenders, effort)
+    return row(what, unit, against, bar, {who: [one * scale for one in all_] for who, all_ in taken.items()}, reference)

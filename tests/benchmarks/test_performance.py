@@ -1,0 +1,162 @@
+"""The benchmarks of what names cost run, compare within rounds, and write what they find."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.performance import __main__ as driver, contenders, measure, page, results
+from benchmarks.performance.measure import Effort, Row, Spread
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def a_row(what: str = "`exp`", own: float = 1.1, bar: float | None = 1.25, **others: float) -> Row:
+    samples = {"JAX": [2.0, 4.0], "Axonym": [2.0 * own, 4.0 * own]}
+    samples |= {who: [2.0 * ratio, 4.0 * ratio] for who, ratio in others.items()}
+    return measure.row(what, "us", "`jnp`", bar, samples)
+
+
+def some_results(device: str = "cpu", python: str = "3.11.7", **groups: list[Row]) -> results.Results:
+    return results.Results(
+        device=device,
+        python=python,
+        date="2026-01-02",
+        command="python -m benchmarks.performance",
+        machine={"processor": "Some CPU", "cores": 2, "memory_gib": 7.5, "system": "Linux 6.1"},
+        versions={"axonym": "0.1.0", "jax": "0.10.2"},
+        missing=[],
+        groups={name: results.Group(rows, ["cpu", "cpu"], 1.5) for name, rows in groups.items()},
+    )
+
+
+def test_a_spread_is_the_median_and_the_tenths():
+    assert Spread.of([float(one) for one in range(11)]) == Spread(5.0, 1.0, 9.0)
+    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
+
+
+def test_ratios_are_of_figures_of_the_same_round():
+    row = measure.row("what", "us", "jnp", 1.5, {"JAX": [1.0, 10.0, 100.0], "Axonym": [2.0, 30.0, 100.0]})
+    assert row.figures["Axonym"].median == 30.0
+    assert row.ratios == {"Axonym": Spread.of([2.0, 3.0, 1.0])}
+    assert row.missed
+    assert not measure.row("what", "bytes", "jnp", 1.0, {"JAX": [0.0], "Axonym": [0.0]}).missed
+    assert not measure.row("what", "bytes", "jnp", 1.0, {"JAX": [1000.0], "Axonym": [1004.0]}).missed
+    assert measure.row("what", "bytes", "jnp", 1.0, {"JAX": [1000.0], "Axonym": [1006.0]}).missed
+    with pytest.raises(ValueError, match="longer"):
+        measure.row("what", "us", "jnp", None, {"JAX": [1.0, 2.0], "Axonym": [2.0]})
+
+
+def test_each_contender_is_called_once_in_each_turn_and_a_slow_row_ends_early():
+    calls = {"JAX": 0, "Axonym": 0}
+
+    def call(who: str) -> Any:
+        calls[who] += 1
+
+    contend = {who: lambda who=who: call(who) for who in calls}
+    taken = measure.seconds(contend, Effort(rounds=9, turn=0.0))
+    assert [len(one) for one in taken.values()] == [9, 9]
+    assert calls == {"JAX": 3 + 9 * 2, "Axonym": 3 + 9 * 2}
+    taken = measure.seconds(contend, Effort(rounds=9, turn=0.0, limit=0.0))
+    assert [len(one) for one in taken.values()] == [measure.LEAST, measure.LEAST]
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path):
+    found = some_results(dispatch=[a_row(Haliax=7.0), a_row(bar=None)])
+    path = found.write(tmp_path, driver.GROUPS, keep=False)
+    assert path.name == "cpu-py3.11-jax0.10.2.json"
+    assert results.read(path) == found
+    imports = some_results(imports=[a_row()])
+    imports.write(tmp_path, driver.GROUPS, keep=True)
+    assert list(results.read(path).groups) == ["dispatch", "imports"]
+    imports.write(tmp_path, driver.GROUPS, keep=False)
+    assert list(results.read(path).groups) == ["imports"]
+
+
+def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
+    rows = [a_row(Haliax=7.0, Equinox=2.0), a_row("a `|` b", own=1.5, Haliax=12.0), a_row("counted", bar=None)]
+    for device, python in (("gpu", "3.13.1"), ("cpu", "3.13.1"), ("cpu", "3.9.2")):
+        some_results(device, python, dispatch=rows, imports=rows[:1]).write(tmp_path, driver.GROUPS, keep=False)
+    text = page.page(results.read_all(tmp_path))
+    assert text == page.page(results.read_all(tmp_path))
+    titles = [line for line in text.splitlines() if line.startswith("## ") and "JAX" in line]
+    assert titles == [f"## {one}, JAX 0.10.2" for one in ("CPU, Python 3.9", "CPU, Python 3.13", "GPU, Python 3.13")]
+    assert text.count("### Calls of compiled functions\n") == text.count("### Import\n") == 3
+    section = text[text.index(titles[0]) :]
+    assert "Some CPU, 2 cores, 7.5 GiB, Linux 6.1; Python 3.9.2, axonym 0.1.0, jax 0.10.2." in section
+    assert "2 of 3 rows are within their bar." in section
+    assert "Devices: 2 x cpu." in section
+    head, rule = section.split("| `exp` |")[0].splitlines()[-2:]
+    assert head == "| what | against | bar | Axonym | Haliax | Equinox | the reference takes |"
+    assert rule == "|---|---|---:|---:|---:|---:|---:|"
+    assert "| `exp` | `jnp` | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
+    assert "| a `\\|` b | `jnp` | 1.25 | 1.50 **over** | 12.0 |  | 3.00 us |\n" in section
+    assert "| counted | `jnp` |  | 1.10 |  |  | 3.00 us |\n" in section
+
+
+def test_every_group_has_a_module_and_a_title():
+    folder = ROOT / "benchmarks" / "performance"
+    groups = [*driver.GROUPS, *driver.ACCELERATOR]
+    assert groups == [name for name in page.TITLES if (folder / f"{name}.py").exists()]
+
+
+def test_the_documentation_shows_the_results_in_this_checkout():
+    found = results.read_all(ROOT / "benchmarks" / "results")
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == page.page(found)
+    targets = re.findall(r"`make ([a-z-]+)", (ROOT / "docs" / "benchmarks.md").read_text())
+    makefile = (ROOT / "Makefile").read_text()
+    assert targets and all(f"\n{target}:" in makefile for target in targets)
+
+
+def test_a_contender_that_is_missing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(contenders, "haliax", None)
+    monkeypatch.setattr(driver, "run", lambda *args: results.Group([a_row()], ["cpu"], 1.0))
+    written = tmp_path / "page.md"
+    assert driver.main(["--only", "dispatch", "--results", str(tmp_path), "--page", str(written)]) == 0
+    sentence = "Haliax is left out: `import haliax` fails; the extra `bench` brings it."
+    assert sentence in capsys.readouterr().out
+    assert sentence in written.read_text()
+    assert not {"haliax", "marin-haliax"} & contenders.versions().keys()
+
+
+def test_a_group_that_fails_is_said_and_the_others_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def fake(command: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
+        options = dict(zip(command[3::2], command[4::2], strict=False))
+        if options["--group"] == "dispatch":
+            return subprocess.CompletedProcess(command, 3)
+        own = 1.5 if options["--group"] == "imports" else 1.1
+        rows = [a_row(options["--group"], own=own, Haliax=7.0).as_json()]
+        Path(options["--into"]).write_text(json.dumps({"rows": rows, "devices": ["cpu"]}))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(driver.subprocess, "run", fake)
+    only = ["--only", "dispatch", "elementwise", "imports", "--results", str(tmp_path)]
+    assert driver.main(only) == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"^dispatch: FAILED with exit status 3 after \d+ s$", printed, re.MULTILINE)
+    assert re.search(r"^elementwise: 1 rows in \d+ s$", printed, re.MULTILINE)
+    assert "  elementwise: 1.1 x (bar 1.25), Haliax 7; JAX 3 us\n" in printed
+    assert "1 of 2 rows miss their bar\n  imports: 1.5 x (bar 1.25, MISSED), Haliax 7; JAX 3 us\n" in printed
+    assert printed.endswith("failed: dispatch\n")
+    (path,) = tmp_path.iterdir()
+    assert list(results.read(path).groups) == ["elementwise", "imports"]
+    assert driver.main([*only[:1], "elementwise"]) == 0
+
+
+def test_a_smoke_run_of_a_group_measures_it_in_a_process_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert driver.main(["--smoke", "--only", "dispatch", "--results", str(tmp_path)]) == 0
+    assert re.search(r"^dispatch: \d rows in \d+ s$", capfd.readouterr().out, re.MULTILINE)
+    (path,) = tmp_path.iterdir()
+    found = results.read(path)
+    assert found.groups["dispatch"].devices == ["cpu"]
+    assert all(row.ratios["Axonym"].median > 0 for row in found.groups["dispatch"].rows)
+    assert found.machine["cores"] > 0 < found.machine["memory_gib"]
+    assert found.command == "python -m benchmarks.performance --device cpu --smoke --only dispatch"

@@ -1,0 +1,269 @@
+"""What sharding costs without a clock: moves, the Python that runs for each array, what is traced, and memory."""
+
+import functools
+import gc
+import weakref
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+
+import axonym as nym
+from benchmarks.performance import memory
+from benchmarks.performance.programs import equations
+from tests.counting import all_calls, python_calls
+
+
+MAPPING = {"embed": "data", "mlp": "model"}
+SIZES = (8, 4)
+FEW, MANY = 2, 22
+
+
+class Model(eqx.Module):
+    weights: list[nym.NamedArray]
+
+
+@pytest.fixture(autouse=True)
+def mapping():
+    with nym.axis_mapping(MAPPING):
+        yield
+
+
+@pytest.fixture
+def sharding(mesh):
+    return NamedSharding(mesh, jax.P(*MAPPING.values()))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """For each call of `jax.device_put`, how many arrays it was given."""
+    found, real = [], jax.device_put
+
+    def counted(x, *args, **options):
+        found.append(len(jax.tree.leaves(x)))
+        return real(x, *args, **options)
+
+    monkeypatch.setattr(jax, "device_put", counted)
+    return found
+
+
+def raw():
+    """An array on one device."""
+    return jax.device_put(np.ones(SIZES, np.float32), jax.devices()[0])
+
+
+def model(leaves):
+    return Model([nym.named(raw(), tuple(MAPPING)) for _ in range(leaves)])
+
+
+def own(operation):
+    """Returns how often a warm operation enters each function of Axonym, but for comprehensions and lambdas.
+
+    How often JAX asks what a trace depends on is its own affair.
+    """
+    found = python_calls(operation)
+    names = [key for key in found if key.startswith("axonym:") and not key.endswith((">", "__hash__", "__eq__"))]
+    return {key.removeprefix("axonym:"): found[key] for key in names}
+
+
+def for_each(call):
+    """Returns how often one more array enters each function of Axonym."""
+    few, many = (own(call(leaves)) for leaves in (FEW, MANY))
+    assert few.keys() == many.keys()
+    return {key: (many[key] - n) / (MANY - FEW) for key, n in few.items() if many[key] != n}
+
+
+def test_a_tree_is_moved_at_once_and_what_is_in_place_not_at_all(mesh, sharding, asked):
+    given = model(5)
+    asked.clear()
+    there = nym.shard(given)
+    assert asked == [5]
+    assert all(leaf.sharding == sharding for leaf in jax.tree.leaves(there))
+    assert nym.shard(there) is there
+    assert nym.auto_sharded(there.weights[0]) is there.weights[0]
+    assert asked == [5]
+
+
+def test_of_a_tree_that_is_partly_in_place_only_the_rest_is_moved(mesh, asked):
+    there, elsewhere = nym.shard(model(3)), model(2)
+    asked.clear()
+    both = nym.shard((there, elsewhere))
+    assert asked == [2]
+    assert all(one.array is other.array for one, other in zip(both[0].weights, there.weights, strict=True))
+
+
+def test_what_is_in_place_by_a_sharding_of_its_own_is_not_moved(mesh, asked):
+    there = jax.device_put([raw(), raw()], NamedSharding(mesh, jax.P("data", "model")))
+    given = Model([nym.named(array, tuple(MAPPING)) for array in there])
+    without = jax.device_put(raw(), NamedSharding(mesh, jax.P()))
+    asked.clear()
+    assert nym.shard(given) is given
+    both = nym.shard((given, nym.named(without, ("other", "one"))))
+    assert both[0].weights[0].array is there[0]
+    assert not asked
+
+
+def test_plain_arrays_with_declared_names_are_moved_with_the_others(mesh, asked):
+    class Declared(eqx.Module):
+        weight: jax.Array = nym.field(axis_names=("embed", "mlp"))
+        others: Model
+
+    given = Declared(raw(), model(2))
+    asked.clear()
+    there = nym.shard(given)
+    assert asked == [3]
+    assert nym.shard(there) is there
+    assert asked == [3]
+
+
+def test_few_functions_are_entered_for_each_array_that_is_moved(mesh):
+    def call(leaves):
+        given = model(leaves)
+        return lambda: nym.shard(given)
+
+    assert for_each(call) == dict.fromkeys(["_is_node", "_in_place", "settled", "_with_array", "like"], 1)
+    assert sum(own(call(1)).values()) <= 22
+
+
+def test_one_function_is_entered_for_each_array_in_place(mesh):
+    def call(leaves):
+        given = nym.shard(model(leaves))
+        return lambda: nym.shard(given)
+
+    assert for_each(call) == {"_is_node": 1}
+    assert sum(own(call(1)).values()) <= 17
+
+
+def test_what_is_in_place_costs_less_than_asking_jax_to_move_it(mesh, sharding):
+    there = nym.shard(model(MANY))
+    flat, shardings = jax.tree.leaves(there), [sharding] * MANY
+    assert all_calls(lambda: nym.shard(there)) <= 0.3 * all_calls(lambda: jax.device_put(flat, shardings))
+
+
+def primitives(fn, *args):
+    return [one.primitive.name for one in equations(jax.make_jaxpr(fn)(*args))]
+
+
+def added(times, said):
+    return lambda x: functools.reduce(lambda x, _: said(x + 1), range(times), x)
+
+
+def test_an_addition_has_one_constraint_where_the_compiler_chooses_and_none_where_types_say_it(mesh):
+    x = nym.shard(model(1)).weights[0]
+    each = ["add", "sharding_constraint"] if AxisType.Auto in mesh.axis_types else ["add"]
+    assert primitives(added(3, nym.auto_sharded), x) == 3 * each
+    assert primitives(added(3, nym.shard), x) == 3 * each
+
+
+def test_what_has_another_sharding_in_its_type_gets_that_of_its_names_once(explicit_mesh):
+    with jax.set_mesh(explicit_mesh):
+        x = nym.shard(model(1), {}).weights[0]
+        assert primitives(added(3, nym.auto_sharded), x) == ["add", "reshard", "add", "add"]
+
+
+def test_on_a_mesh_of_both_kinds_each_is_said_once():
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    with jax.set_mesh(mesh):
+        x = nym.shard(model(1), {}).weights[0]
+        again = ["add", "sharding_constraint"]
+        assert primitives(added(2, nym.shard), x) == ["add", "reshard", "sharding_constraint", *again]
+
+
+def test_a_tree_has_one_constraint_for_each_array_and_no_call(mesh):
+    kind = "sharding_constraint" if AxisType.Auto in mesh.axis_types else "reshard"
+    assert primitives(nym.shard, nym.shard(model(3), {})) == [kind] * 3
+
+
+def test_a_tree_from_before_the_mesh_is_moved_to_it_by_one_call(auto_mesh):
+    given = model(3)
+    with jax.set_mesh(auto_mesh):
+        found = primitives(nym.shard, given)
+    assert len(found) == 4
+    assert found[1:] == ["sharding_constraint"] * 3
+
+
+def test_tracing_additions_that_are_sharded_enters_few_more_functions_than_constraints_by_hand(mesh, sharding):
+    x = nym.shard(model(1)).weights[0]
+    stated = jax.lax.with_sharding_constraint if AxisType.Auto in mesh.axis_types else jax.reshard
+
+    def traced(said, x):
+        def call(times):
+            return lambda: jax.make_jaxpr(lambda x: added(times, said)(x))(x)
+
+        return all_calls(call(MANY)) - all_calls(call(FEW))
+
+    by_hand = traced(lambda x: stated(x, sharding), x.array)
+    assert traced(nym.auto_sharded, x) <= 1.2 * by_hand
+
+
+def test_tracing_a_tree_that_is_sharded_enters_few_functions_for_each_array(mesh):
+    def call(leaves):
+        given = model(leaves)
+        return lambda: jax.make_jaxpr(lambda tree: nym.shard(tree))(given)
+
+    # Taken apart and put together by JAX, as an argument and as the result.
+    assert sum(for_each(call).values()) <= 8
+
+
+def test_what_is_traced_is_not_asked_whether_it_is(mesh, monkeypatch):
+    """JAX says by an error that it traces, which is slow."""
+    asked, real = [], jax.sharding.get_mesh
+    monkeypatch.setattr(jax.sharding, "get_mesh", lambda: asked.append(None) or real())
+    x = nym.shard(model(1)).weights[0]
+    asked.clear()
+    jax.make_jaxpr(added(3, nym.auto_sharded))(x)
+    assert not asked
+
+
+def test_a_mapped_function_is_traced_once_for_all_calls_and_leaves_no_call_in_the_trace(mesh):
+    traced = []
+
+    @nym.shard_map
+    def doubled(x):
+        traced.append(x.array.shape)
+        return x + x
+
+    x = nym.shard(model(1)).weights[0]
+    for _ in range(3):
+        doubled(x)
+    assert traced == [(2, 2)]
+    found = primitives(lambda x: doubled(x), x)
+    assert [one for one in found if one not in ("sharding_constraint", "reshard")] == ["shard_map", "add"]
+
+
+def test_no_array_is_kept_and_a_rule_goes_with_its_mapping(mesh):
+    given = model(2)
+    there = nym.shard(given)
+    jax.make_jaxpr(nym.shard)(given)
+    nym.shard_map(lambda x: x + x)(there.weights[0])
+    kept = [weakref.ref(leaf) for tree in (given, there) for leaf in jax.tree.leaves(tree)]
+    del given, there
+    gc.collect()
+    assert [one() for one in kept] == [None] * len(kept)
+
+
+def test_what_is_known_of_old_mappings_is_forgotten(mesh):
+    class Rule:
+        def apply(self, array):
+            return jax.P(None, None)
+
+    x, rule = nym.shard(model(1)).weights[0], Rule()
+    nym.shard(x, nym.AxisMapping(MAPPING, fallback=rule))
+    first = weakref.ref(rule)
+    del rule
+    for other in range(2**14 + 1):
+        nym.shard(x, {**MAPPING, f"other{other}": "data"})
+    gc.collect()
+    assert first() is None
+
+
+def test_a_model_made_sharded_needs_no_more_memory_than_by_hand(mesh, sharding, monkeypatch):
+    monkeypatch.setattr(memory, "LEAVES", 3)
+    key, sizes, shardings = jax.random.key(0), (128, 64), [sharding] * 3
+    by_hand = jax.jit(lambda key: memory.by_hand(key, sizes), out_shardings=shardings)
+    with_names = nym.named_jit(lambda key: memory.named(key, sizes), out_axis_resources=MAPPING)
+    needed, own = (fn.lower(key).compile().memory_analysis() for fn in (by_hand, with_names))
+    for what in ("temp_size_in_bytes", "output_size_in_bytes", "peak_memory_in_bytes"):
+        assert 0 < getattr(own, what) <= getattr(needed, what)

@@ -1,0 +1,211 @@
+"""What `fold`, `scan`, `map` and `vmap` cost without a clock: equations, functions entered, traces, what is kept."""
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+
+import axonym as nym
+from axonym.named._transforms import _cache
+from benchmarks.performance.programs import equations
+from benchmarks.performance.transforms import EMBED, LAYERS, TRANSFORMS, Leaves, added, kept
+from tests.counting import all_calls, python_calls
+
+
+FEW, MANY = 2, 22
+STEPS, SIZE = 3, 8
+LOOPS = ("fold", "scan", "map")
+
+
+def leaves(make, count):
+    """Returns a carry and arrays with the layer axis, as `make` makes them of plain arrays and names."""
+    stacked = [make(jnp.ones((STEPS, SIZE)), (LAYERS, EMBED)) for _ in range(count)]
+    return Leaves(make(jnp.zeros(SIZE), (EMBED,)), stacked)
+
+
+def by_hand(count):
+    return leaves(lambda array, _: array, count)
+
+
+def own(operation, warm=3):
+    """Returns how often an operation enters each function of Axonym, but for comprehensions and lambdas."""
+    found = python_calls(operation, warm)
+    names = [key for key in found if key.startswith("axonym:") and not key.endswith((">", "__hash__", "__eq__"))]
+    return {key.removeprefix("axonym:"): found[key] for key in names}
+
+
+def applied(what, seen):
+    """Returns a function of leaves that applies one and the same body, which notes each time that it runs."""
+
+    def body(carry, layer):
+        seen.append(None)
+        after = added(carry, layer)
+        return (after, after) if what == "scan" else after
+
+    def of_layer(layer):
+        seen.append(None)
+        return added(layer[0], layer[1:])
+
+    if what == "map":
+        return lambda x: nym.map(of_layer, LAYERS)(x.stacked)
+    return lambda x: getattr(nym, what)(body, LAYERS)(x.carry, x.stacked)
+
+
+def primitives(fn, *args):
+    return [one.primitive.name for one in equations(jax.make_jaxpr(fn)(*args))]
+
+
+@pytest.fixture(params=["one device", "auto", "explicit"])
+def divided(request):
+    """What divides a plain array along the axis that its slices have, on each kind of mesh and on none."""
+    if request.param == "one device":
+        yield lambda array, names: array
+        return
+    mesh = request.getfixturevalue(f"{request.param}_mesh")
+    with jax.set_mesh(mesh), nym.axis_mapping({EMBED: "data"}):
+        yield lambda array, names: jax.device_put(
+            array, NamedSharding(mesh, jax.P(*("data" if name == EMBED else None for name in names)))
+        )
+
+
+@pytest.mark.parametrize("what", TRANSFORMS)
+def test_as_much_is_traced_as_by_hand_whether_or_not_the_function_was_met_before(what, divided):
+    x, plain = leaves(lambda array, names: nym.named(divided(array, names), names), 3), leaves(divided, 3)
+    expected = primitives(lambda x: TRANSFORMS[what]["JAX"](added, x), plain)
+    apply = applied(what, [])
+    for _ in range(3):
+        assert primitives(lambda x: apply(x), x) == (expected[:-1] if what == "map" else expected)
+
+
+@pytest.mark.parametrize("what", LOOPS)
+def test_an_axis_behind_others_is_moved_once(what):
+    x = Leaves(nym.zeros({EMBED: SIZE}), [nym.ones({EMBED: SIZE, LAYERS: STEPS})])
+    found = primitives(lambda x: TRANSFORMS[what]["Axonym"](added, x), x)
+    assert found.count("transpose") == 1
+
+
+def test_the_gradient_of_a_loop_has_the_same_equations_as_by_hand(divided):
+    def loss(who, sin):
+        def total(x):
+            return TRANSFORMS["fold"][who](lambda carry, layer: sin(carry * layer[0]), x).sum()
+
+        return total
+
+    x, plain = leaves(lambda array, names: nym.named(divided(array, names), names), 1), leaves(divided, 1)
+    own = primitives(jax.grad(lambda x: loss("Axonym", nym.sin)(x).array), x)
+    assert own == primitives(jax.grad(loss("JAX", jnp.sin)), plain)
+
+
+# For one more array: the functions of Axonym that are entered.
+FOR_EACH = {
+    "fold": {"_dim": 1, "position": 1, "plain": 2, "_in_front": 1, "_without": 1, "like": 1},
+    "vmap": {"_dim": 1, "position": 1, "plain": 2, "_without": 1, "like": 1},
+}
+FOR_EACH["scan"] = FOR_EACH["map"] = FOR_EACH["fold"]
+
+
+def traced(what, who, x):
+    """Returns a call that traces a function that no one has seen."""
+    apply = TRANSFORMS[what][who]
+    return lambda: jax.make_jaxpr(lambda x: apply(lambda carry, layer: kept(carry, layer), x))(x)
+
+
+@pytest.mark.parametrize("what", TRANSFORMS)
+def test_few_functions_are_entered_for_each_array(what):
+    few, many = (own(traced(what, "Axonym", leaves(nym.named, count))) for count in (FEW, MANY))
+    assert few.keys() == many.keys()
+    found = {key: (many[key] - n) / (MANY - FEW) for key, n in few.items() if many[key] != n}
+    # Each array is taken apart and made as an argument of what is traced, and found among the leaves.
+    assert found == {**FOR_EACH[what], "_unflatten": 1, "is_named_array": 1}
+
+
+@pytest.mark.parametrize("what", TRANSFORMS)
+def test_the_machinery_enters_few_more_functions_than_by_hand(what):
+    def for_each(who, make):
+        few, many = (all_calls(traced(what, who, leaves(make, count))) for count in (FEW, MANY))
+        return many - few
+
+    assert for_each("Axonym", nym.named) <= 1.3 * for_each("JAX", lambda array, _: array)
+
+
+@pytest.mark.parametrize("what", LOOPS)
+def test_a_warm_loop_traces_nothing_and_enters_fewer_functions_than_by_hand(what):
+    seen, x, plain = [], leaves(nym.named, 2), by_hand(2)
+    apply = applied(what, seen)
+    apply(x)
+    found = python_calls(lambda: apply(x))
+    assert len(seen) == 1
+    assert sum(found.values()) <= 0.5 * all_calls(lambda: TRANSFORMS[what]["JAX"](added, plain))
+    assert not {"axonym:_scan", "axonym:rebuilt", "jax:scan"} & found.keys()
+
+
+def test_a_warm_loop_enters_few_functions():
+    x = leaves(nym.named, 1)
+    found = own(lambda: TRANSFORMS["fold"]["Axonym"](added, x))
+    assert sum(found.values()) <= 40
+
+
+@pytest.mark.parametrize("what", LOOPS)
+def test_a_function_that_is_met_again_inside_a_trace_is_traced_once_more_and_then_no_more(what):
+    seen, x, runs = [], leaves(nym.named, 2), []
+    apply = applied(what, seen)
+    for _ in range(4):
+        jax.make_jaxpr(lambda x: apply(x))(x)
+        runs.append(len(seen))
+    assert runs == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("what", TRANSFORMS)
+def test_no_argument_is_kept_and_a_function_goes_with_what_it_holds(what):
+    held = jnp.ones(SIZE)
+
+    def body(carry, layer):
+        return added(carry, layer) + nym.named(held, (EMBED,))
+
+    x = leaves(nym.named, 2)
+    for _ in range(3):
+        TRANSFORMS[what]["Axonym"](body, x)
+        jax.make_jaxpr(lambda x: TRANSFORMS[what]["Axonym"](body, x))(x)
+    arguments = [weakref.ref(leaf) for leaf in jax.tree.leaves(x)]
+    gone = [weakref.ref(body), weakref.ref(held)]
+    del x
+    gc.collect()
+    assert [one() for one in arguments] == [None] * len(arguments)
+    del body, held
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+
+
+def test_nothing_is_left_of_functions_made_for_one_call():
+    x = leaves(nym.named, 1)
+    gc.collect()
+    before = len(_cache._compilers)
+    for number in range(5):
+        nym.fold(lambda carry, layer, number=number: added(carry, layer) + number, LAYERS)(x.carry, x.stacked)
+    gc.collect()
+    assert len(_cache._compilers) == before
+
+
+def test_what_is_static_is_kept_for_so_many_calls_of_a_function_and_no_more():
+    class Static:
+        pass
+
+    def run(fn, static, x):
+        return fn(x)
+
+    def body(x):
+        return x
+
+    first = Static()
+    there = weakref.ref(first)
+    _cache.compiled(run, body, first)
+    del first
+    gc.collect()
+    assert there() is not None
+    for other in range(256):
+        _cache.compiled(run, body, other)
+    gc.collect()
+    assert there() is None
