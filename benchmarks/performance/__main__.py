@@ -132,9 +132,9 @@ def shown(row: Row) -> str:
 
 
 def _show_missed(found: dict[str, results.Group]) -> None:
-    rows = [row for group in found.values() for row in group.rows]
+    rows = [row for group in found.values() for row in group.rows if row.bar is not None]
     missed = [row for row in rows if row.missed]
-    print(f"\n{len(missed)} of {len(rows)} rows miss their bar")
+    print(f"\n{len(missed)} of {len(rows)} rows with a bar miss it")
     for row in missed:
         print(f"  {shown(row)}")
 

@@ -22,6 +22,20 @@ TITLES = {
 DEVICES = {"cpu": "CPU", "gpu": "GPU"}
 MISSED = "**over**"
 
+# One row of each group, for those who want no more.
+SHORT = {
+    "dispatch": "`named_jit`, a model of 100 leaves, scalar result",
+    "dispatch_mesh": "`named_jit` on a mesh, a model of 300 leaves, scalar result",
+    "elementwise": "`a + b`, same axes",
+    "rearranging": "`softmax`",
+    "tracing": "lowering of value and gradient, scanned",
+    "programs": "compiled step, gradient, scanned",
+    "sharding": "eager `shard` of 100 leaves that are in place, Auto mesh",
+    "transforms": "eager `fold`, warm",
+    "memory": "peak memory of a model of 378 MB made sharded",
+    "imports": "`import jax, equinox, axonym`",
+}
+
 INTRODUCTION = """\
 # Benchmarks
 
@@ -32,7 +46,7 @@ plain arrays and axis numbers, the way its own documentation does it; where it m
 [Equinox](https://docs.kidger.site/equinox/) and with [Haliax](https://haliax.readthedocs.io), in
 their usual form. Before anything is timed, the contenders' results are compared with each other.
 
-## How to read it
+{short}## How to read it
 
 A figure such as 1.20 says that Axonym takes 1.20 times what the reference takes: 1.00 is a name that
 costs nothing, and less than that is a gain. The *bar* is the most that this project allows itself; a row
@@ -71,7 +85,7 @@ namespaces are loaded when they are first used, so a second row has the import o
   is a matter of a few objects. The row with the collector on shows what it is here.
 - The tests of this project hold most of these rows without a clock: they count Python calls, traces,
   equations, instructions and bytes.
-
+{unmeasured}
 ## Measure it yourself
 
 ```console
@@ -85,11 +99,29 @@ These set up an environment with Haliax of their own. In another one, `python -m
 measures what is there, and says what is left out.
 """
 
+UNMEASURED = "- No GPU was measured so far; the program for it is run on CPUs, with tiny sizes, to see that it works.\n"
+
 
 def page(found: Sequence[Results]) -> str:
     """Returns the page with these results, each in a section of its own."""
-    introduction = INTRODUCTION.format(missed=MISSED)
+    cpus = [one for one in found if one.device == "cpu"]
+    short = _short(cpus[-1]) if cpus else ""
+    unmeasured = UNMEASURED if found == cpus else ""
+    introduction = INTRODUCTION.format(missed=MISSED, short=short, unmeasured=unmeasured)
     return "\n".join([introduction, *(_section(one) for one in found)])
+
+
+def _short(found: Results) -> str:
+    groups = {name: found.groups[name].rows for name in SHORT if name in found.groups}
+    rows = [row for name, group in groups.items() for row in group if row.what == SHORT[name]]
+    who = [one for one in _contenders(rows) if one in ("Haliax", "Equinox")]
+    cells = [[row.what, row.against, *(_median(row, one) for one in ("Axonym", *who))] for row in rows]
+    lines = _table(["what", "against", "Axonym", *who], cells, words=2)
+    return f"## In short\n\nSome rows of the last section of CPUs below.\n\n{lines}\n\n"
+
+
+def _median(row: Row, who: str) -> str:
+    return _figure(row.ratios[who].median) if who in row.ratios else ""
 
 
 def _section(found: Results) -> str:
@@ -114,10 +146,13 @@ def _setting(found: Results) -> str:
 
 def _group(name: str, group: Group) -> str:
     who = _contenders(group.rows)
-    head = ["what", "against", "bar", "Axonym", *who, "the reference takes"]
-    lines = [_line(head), "|---|---|" + "---:|" * (len(head) - 2)]
-    lines += [_line(_cells(row, who)) for row in group.rows]
-    return f"### {TITLES[name]}\n\n{_devices(group)}\n\n" + "\n".join(lines)
+    references = {row.against for row in group.rows}
+    alike = len(references) == 1
+    against = f" Against {references.pop()}." if alike else ""
+    words = ["what"] if alike else ["what", "against"]
+    head = [*words, "bar", "Axonym", *who, "the reference takes"]
+    cells = [[row.what, *([] if alike else [row.against]), *_cells(row, who)] for row in group.rows]
+    return f"### {TITLES[name]}\n\n{_devices(group)}{against}\n\n{_table(head, cells, words=len(words))}"
 
 
 def _devices(group: Group) -> str:
@@ -135,7 +170,7 @@ def _cells(row: Row, who: Sequence[str]) -> list[str]:
     bar = "" if row.bar is None else f"{row.bar:g}"
     own = f"{_ratio(row.ratios['Axonym'])} {MISSED}" if row.missed else _ratio(row.ratios["Axonym"])
     others = [_ratio(row.ratios[one]) if one in row.ratios else "" for one in who]
-    return [row.what, row.against, bar, own, *others, f"{_figure(row.figures[row.reference].median)} {row.unit}"]
+    return [bar, own, *others, f"{_figure(row.figures[row.reference].median)} {row.unit}"]
 
 
 def _ratio(spread: Spread) -> str:
@@ -148,6 +183,11 @@ def _figure(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _table(head: Sequence[str], cells: Sequence[Sequence[str]], words: int) -> str:
+    """Returns a table whose first columns hold words, and the others figures."""
+    return "\n".join([_line(head), "|" + "---|" * words + "---:|" * (len(head) - words), *map(_line, cells)])
 
 
 def _line(cells: Sequence[str]) -> str:

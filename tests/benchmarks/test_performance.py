@@ -1,5 +1,6 @@
 """The benchmarks of what names cost run, compare within rounds, and write what they find."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -79,8 +80,9 @@ def test_results_are_read_as_they_were_written(tmp_path: Path):
 
 def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
     rows = [a_row(Haliax=7.0, Equinox=2.0), a_row("a `|` b", own=1.5, Haliax=12.0), a_row("counted", bar=None)]
+    others = [dataclasses.replace(rows[0], what=what, against=what) for what in ("one", "two")]
     for device, python in (("gpu", "3.13.1"), ("cpu", "3.13.1"), ("cpu", "3.9.2")):
-        some_results(device, python, dispatch=rows, imports=rows[:1]).write(tmp_path, driver.GROUPS, keep=False)
+        some_results(device, python, dispatch=rows, imports=others).write(tmp_path, driver.GROUPS, keep=False)
     text = page.page(results.read_all(tmp_path))
     assert text == page.page(results.read_all(tmp_path))
     titles = [line for line in text.splitlines() if line.startswith("## ") and "JAX" in line]
@@ -88,14 +90,37 @@ def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
     assert text.count("### Calls of compiled functions\n") == text.count("### Import\n") == 3
     section = text[text.index(titles[0]) :]
     assert "Some CPU, 2 cores, 7.5 GiB, Linux 6.1; Python 3.9.2, axonym 0.1.0, jax 0.10.2." in section
-    assert "2 of 3 rows are within their bar." in section
-    assert "Devices: 2 x cpu." in section
+    assert "3 of 4 rows are within their bar." in section
+    assert "Devices: 2 x cpu. Against `jnp`.\n" in section
     head, rule = section.split("| `exp` |")[0].splitlines()[-2:]
-    assert head == "| what | against | bar | Axonym | Haliax | Equinox | the reference takes |"
-    assert rule == "|---|---|---:|---:|---:|---:|---:|"
-    assert "| `exp` | `jnp` | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
-    assert "| a `\\|` b | `jnp` | 1.25 | 1.50 **over** | 12.0 |  | 3.00 us |\n" in section
-    assert "| counted | `jnp` |  | 1.10 |  |  | 3.00 us |\n" in section
+    assert head == "| what | bar | Axonym | Haliax | Equinox | the reference takes |"
+    assert rule == "|---|---:|---:|---:|---:|---:|"
+    assert "| `exp` | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
+    assert "| a `\\|` b | 1.25 | 1.50 **over** | 12.0 |  | 3.00 us |\n" in section
+    assert "| counted |  | 1.10 |  |  | 3.00 us |\n" in section
+    assert "| what | against | bar | Axonym | Haliax | Equinox | the reference takes |\n|---|---|---:|" in section
+    assert "| two | two | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
+
+
+def test_the_page_begins_with_rows_of_the_newest_results_of_a_cpu():
+    rows = [a_row(page.SHORT["dispatch"], own=own, Haliax=7.0, Other=3.0) for own in (1.1, 1.2)]
+    found = [
+        some_results(python=python, dispatch=[row, a_row()])
+        for python, row in zip(("3.11.7", "3.13.1"), rows, strict=True)
+    ]
+    text = page.page(found)
+    short = text[text.index("## In short") : text.index("## How to read it")]
+    assert short.endswith(f"|---|---|---:|---:|\n| {page.SHORT['dispatch']} | `jnp` | 1.20 | 7.00 |\n\n")
+    assert "No GPU was measured so far" in text
+    with_gpu = page.page([*found, some_results("gpu", dispatch=rows)])
+    assert short in with_gpu
+    assert "No GPU" not in with_gpu
+
+
+def test_the_short_rows_are_among_the_results():
+    for one in results.read_all(ROOT / "benchmarks" / "results"):
+        for group, what in page.SHORT.items():
+            assert what in [row.what for row in one.groups[group].rows]
 
 
 def test_every_group_has_a_module_and_a_title():
@@ -144,7 +169,7 @@ def test_a_group_that_fails_is_said_and_the_others_run(
     assert re.search(r"^dispatch: FAILED with exit status 3 after \d+ s$", printed, re.MULTILINE)
     assert re.search(r"^elementwise: 1 rows in \d+ s$", printed, re.MULTILINE)
     assert "  elementwise: 1.1 x (bar 1.25), Haliax 7; JAX 3 us\n" in printed
-    assert "1 of 2 rows miss their bar\n  imports: 1.5 x (bar 1.25, MISSED), Haliax 7; JAX 3 us\n" in printed
+    assert "1 of 2 rows with a bar miss it\n  imports: 1.5 x (bar 1.25, MISSED), Haliax 7; JAX 3 us\n" in printed
     assert printed.endswith("failed: dispatch\n")
     (path,) = tmp_path.iterdir()
     assert list(results.read(path).groups) == ["elementwise", "imports"]
