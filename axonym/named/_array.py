@@ -339,13 +339,13 @@ def _rebuilt(array: Any, names: Names) -> NamedArray:
 
 
 def _unflatten(names: Names, children: Any) -> NamedArray:
-    result: Any = NamedBase()  # its attributes can be set, which is faster than going past `__setattr__`
-    (result.array,) = children
-    result.names = names
-    result.__class__ = NamedArray
+    result = _new(NamedArray)
+    set_array(result, children[0])
+    set_names(result, names)
     return result
 
 
+_new = object.__new__
 _ARRAY_KEY = jax.tree_util.GetAttrKey("array")
 
 jax.tree_util.register_pytree_with_keys(
