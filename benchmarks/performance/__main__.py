@@ -25,7 +25,7 @@ from .measure import FULL, SMOKE, Row
 
 
 ROOT = Path(__file__).parents[2]
-PLANNED = (
+GROUPS = (
     "dispatch",
     "dispatch_mesh",
     "elementwise",
@@ -37,7 +37,6 @@ PLANNED = (
     "memory",
     "imports",
 )
-GROUPS = tuple(name for name in PLANNED if (ROOT / "benchmarks" / "performance" / f"{name}.py").exists())
 # What is measured with `--device gpu`; a smoke run on the CPU finds out whether it runs.
 ACCELERATOR = ("accelerator",)
 UNOPTIMISED = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
@@ -51,15 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(sentence, flush=True)
     found, groups = {}, given.only or _groups(given.device, given.smoke)
     for group in groups:
+        print(f"{group} ...", flush=True)
         measured = run(group, given.device, given.smoke)
         if measured is not None:
             found[group] = measured
-    if not given.smoke:
+    if found and not given.smoke:
         _show_missed(found)
     _write(given, found)
     failed = [group for group in groups if group not in found]
-    if failed:
-        print(f"failed: {', '.join(failed)}")
+    print(f"failed: {', '.join(failed)}" if failed else f"all {len(groups)} groups ran")
     return 1 if failed else 0
 
 
@@ -72,7 +71,11 @@ def _given(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page", type=Path, help="the page with all results, docs/benchmarks.md unless said")
     parser.add_argument("--group", choices=GROUPS + ACCELERATOR, help=argparse.SUPPRESS)
     parser.add_argument("--into", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    possible = _groups(given.device, given.smoke)
+    if others := [group for group in given.only or () if group not in possible]:
+        parser.error(f"on a {given.device} there is no group {', '.join(others)}, only {', '.join(possible)}")
+    return given
 
 
 def _groups(device: str, smoke: bool) -> tuple[str, ...]:
@@ -98,7 +101,7 @@ def run(group: str, device: str, smoke: bool) -> results.Group | None:
     print(f"{group}: {len(rows)} rows in {taken:.0f} s", flush=True)
     for row in () if smoke else rows:
         print(f"  {shown(row)}", flush=True)
-    return results.Group(rows, measured["devices"], round(taken, 1))
+    return results.Group(rows, measured["devices"], round(taken, 1), results.today(), results.commit(ROOT))
 
 
 def _environment(device: str, smoke: bool) -> dict[str, str]:
@@ -144,21 +147,21 @@ def _write(given: argparse.Namespace, found: dict[str, results.Group]) -> None:
     folder = given.results or ROOT / "benchmarks" / "results"
     target = given.page or (ROOT / "docs" / "benchmarks.md" if writes_all else None)
     if found and (given.results or writes_all):
-        options = [*(["--smoke"] if given.smoke else []), *(["--only", *given.only] if given.only else [])]
         new = results.Results(
             device=given.device,
             python=platform.python_version(),
-            date=results.today(),
-            command=" ".join(["python -m benchmarks.performance", "--device", given.device, *options]),
+            smoke=given.smoke,
             machine=results.machine(),
             versions=versions(),
             missing=missing(),
             groups=found,
         )
         print(f"wrote {new.write(folder, GROUPS + ACCELERATOR, keep=bool(given.only))}")
-    if target:
+    if found and target:
         target.write_text(page.page(results.read_all(folder)))
         print(f"wrote {target}")
+    if not found or not (writes_all or given.results or given.page):
+        print("wrote nothing" if not found else "wrote nothing; `--results FOLDER` and `--page FILE` say where to")
 
 
 if __name__ == "__main__":

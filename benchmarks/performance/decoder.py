@@ -44,7 +44,7 @@ class Form:
 
     Attributes:
         loss: Function of parameters, tokens and targets; it reads nothing that an earlier call left behind.
-        parameters: The parameters, whose leaves are the same arrays in every form.
+        parameters: The parameters, whose leaves are equal arrays in every form.
         tokens: The tokens and the targets.
     """
 
@@ -69,20 +69,25 @@ class Form:
 
 def forms(sizes: Sizes, *, scanned: bool) -> dict[str, Form]:
     """Returns the decoder in each form, with the same random parameters and tokens."""
+    return {
+        who: form(who, sizes, scanned=scanned) for who in ("JAX", "Axonym", *([] if haliax is None else ["Haliax"]))
+    }
+
+
+def form(who: str, sizes: Sizes, *, scanned: bool) -> Form:
+    """Returns the decoder of one contender."""
     random = np.random.default_rng(0)
     parameters = _drawn(random, sizes, scanned)
     tokens = tuple(jnp.asarray(random.integers(sizes.vocab, size=(sizes.batch, sizes.pos))) for _ in range(2))
-    found = {"JAX": Form(_raw_loss_scanned if scanned else _raw_loss_unrolled, parameters, tokens)}
-    for who, library in (("Axonym", nym), ("Haliax", haliax)):
-        if library is not None:
-            found[who] = _named_form(library, sizes, scanned, parameters, tokens)
-    return found
+    if who == "JAX":
+        return Form(_raw_loss_scanned if scanned else _raw_loss_unrolled, parameters, tokens)
+    return _named_form(nym if who == "Axonym" else haliax, sizes, scanned, parameters, tokens)
 
 
 def gathering(sizes: Sizes, *, scanned: bool) -> dict[str, Form]:
     """Returns the form by hand once more, with a loss that gathers the logits of the targets."""
-    form = forms(sizes, scanned=scanned)["JAX"]
-    return {"JAX, gathering": replace(form, loss=functools.partial(form.loss, chosen=_gathered))}
+    by_hand = form("JAX", sizes, scanned=scanned)
+    return {"JAX, gathering": replace(by_hand, loss=functools.partial(by_hand.loss, chosen=_gathered))}
 
 
 def _drawn(random: np.random.Generator, sizes: Sizes, scanned: bool) -> Any:

@@ -33,6 +33,7 @@ class Effort:
 
 
 LEAST = 5
+ROW = 8  # calls in a row
 FULL = Effort(rounds=41, turn=0.002)
 SMOKE = Effort(rounds=2, turn=0.0, smoke=True)
 
@@ -115,8 +116,10 @@ def _ratio(own: float, other: float) -> float:
 def seconds(contenders: Mapping[str, Callable[[], Any]], effort: Effort) -> dict[str, list[float]]:
     """Returns the seconds that a call of each contender took, for each round.
 
-    A contender is called until a turn is as long as `effort` says, and its result is awaited after the turn: what is
-    timed is how long a call takes to return. Before it is timed it runs untimed, and so does the garbage collector.
+    What is timed is how long a call takes to return. In a turn a contender is called until it has taken as long as
+    `effort` says, a few times in a row and as often as the others; results are awaited in between, untimed, because
+    calls that find many others waiting have to wait themselves. Before a turn the contender and the garbage collector
+    run, untimed.
     """
     repeats = {who: 1 if effort.smoke else _repeats(call, effort.turn) for who, call in contenders.items()}
     taken: dict[str, list[float]] = {who: [] for who in contenders}
@@ -132,27 +135,30 @@ def seconds(contenders: Mapping[str, Callable[[], Any]], effort: Effort) -> dict
 
 
 def _turn(call: Callable[[], Any], repeats: int) -> float:
-    result = call()
-    jax.block_until_ready(result)
+    jax.block_until_ready(call())
     gc.collect(0)
     gc.disable()
+    taken, in_a_row = 0.0, min(repeats, ROW)
+    turns = round(repeats / in_a_row)
     try:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            result = call()
-        taken = (time.perf_counter() - start) / repeats
+        for _ in range(turns):
+            start = time.perf_counter()
+            for _ in range(in_a_row):
+                result = call()
+            taken += time.perf_counter() - start
+            jax.block_until_ready(result)
     finally:
         gc.enable()
-    jax.block_until_ready(result)
-    return taken
+    return taken / (turns * in_a_row)
 
 
 def _repeats(call: Callable[[], Any], turn: float) -> int:
     for _ in range(2):
         jax.block_until_ready(call())
     start = time.perf_counter()
-    jax.block_until_ready(call())
-    return max(1, min(200, round(turn / (time.perf_counter() - start))))
+    for _ in range(5):
+        jax.block_until_ready(call())
+    return max(1, min(200, round(5 * turn / (time.perf_counter() - start))))
 
 
 def timed(

@@ -3,6 +3,7 @@
 python -m benchmarks.performance.memory CONTENDER MEGABYTES
 """
 
+import random
 import resource
 import subprocess
 import sys
@@ -34,9 +35,11 @@ def rows(effort: Effort) -> Iterator[Row]:
         if haliax is not None:
             ways["Haliax"] = "haliax"
         taken: dict[str, list[float]] = {who: [] for who in ways}
+        order, shuffle = list(ways), random.Random(0).shuffle
         for _ in range(1 if effort.smoke else times):
-            for who, name in ways.items():
-                taken[who].append(_growth(f"{name}-eager" if eagerly else name, megabytes))
+            shuffle(order)
+            for who in order:
+                taken[who].append(_growth(f"{ways[who]}-eager" if eagerly else ways[who], megabytes))
         how = "made eagerly, then sharded" if eagerly else "made sharded"
         against = "a list of arrays and one `jax.device_put`" if eagerly else "`jax.jit` with `out_shardings`"
         yield row(f"peak memory of a model of {megabytes} MB {how}", "MB", against, bar, taken)

@@ -19,22 +19,8 @@ TITLES = {
     "imports": "Import",
     "accelerator": "Training steps",
 }
-DEVICES = {"cpu": "CPU", "gpu": "GPU"}
+KINDS = {"cpu": "CPU", "gpu": "GPU"}
 MISSED = "**over**"
-
-# One row of each group, for those who want no more.
-SHORT = {
-    "dispatch": "`named_jit`, a model of 100 leaves, scalar result",
-    "dispatch_mesh": "`named_jit` on a mesh, a model of 300 leaves, scalar result",
-    "elementwise": "`a + b`, same axes",
-    "rearranging": "`softmax`",
-    "tracing": "lowering of value and gradient, scanned",
-    "programs": "compiled step, gradient, scanned",
-    "sharding": "eager `shard` of 100 leaves that are in place, Auto mesh",
-    "transforms": "eager `fold`, warm",
-    "memory": "peak memory of a model of 378 MB made sharded",
-    "imports": "`import jax, equinox, axonym`",
-}
 
 INTRODUCTION = """\
 # Benchmarks
@@ -43,8 +29,7 @@ INTRODUCTION = """\
 
 What names cost, measured. Each row compares Axonym with the same thing written by hand in JAX, with
 plain arrays and axis numbers, the way its own documentation does it; where it makes sense also with
-[Equinox](https://docs.kidger.site/equinox/) and with [Haliax](https://haliax.readthedocs.io), in
-their usual form. Before anything is timed, the contenders' results are compared with each other.
+[Equinox](https://docs.kidger.site/equinox/) and with [Haliax](https://haliax.readthedocs.io).
 
 {short}## How to read it
 
@@ -57,28 +42,53 @@ milliseconds.
 In parentheses are the tenth and the ninetieth percentile. Where there are none, the figure is a count
 and the same each time.
 
+Ratios far below 1 have one reason: outside of `jit`, functions of `jax.numpy` such as `einsum`,
+`softmax` and indexing are many calls each, while Axonym keeps one compiled program for an operation
+and the names and sizes that it was called with. Compiled by hand, they cost about the same, as some rows
+show. Inside of `jit` names cost only while a program is traced.
+
+## What the rows are
+
+- *Leaves* are the arrays of a tree. Calls of compiled functions have a model of Equinox modules with five
+  small arrays each; the column "JAX, same tree" is `jax.jit` with that model of plain arrays, which shows
+  how much of the cost is the tree, and Equinox's is `filter_jit` with the same.
+- The *decoder* has 12 layers, 64 features and a vocabulary of 256; steps are measured with 4 layers, 256
+  features and a vocabulary of 1024. *Equations* are those of the traced program, *instructions* those of
+  the one that XLA has optimized.
+- The loss of the decoder by hand picks the logits of the targets by comparison, as Axonym's does, because
+  that divides a vocabulary over devices. The column "JAX, gathering" is the same decoder with a gather,
+  and where it is below 1, so much less than both it takes.
+- *Functions of functions* run over 8 layers. *Machinery alone* has a body that returns what it is given.
+
 ## How it is measured
 
-All contenders of a row run in one process, which has the devices that the row needs and nothing else.
-They take turns: each round times every contender once, in a shuffled order, after a call that is not
-timed and with the garbage collector off. A ratio is of two figures of the same round, so that what slows
-the machine down slows both; the table has the median over up to 41 rounds. What is timed is how long a
-call takes to return, as JAX's own dispatch is measured: results are awaited between turns. Compiled
-programs are compared by what does not depend on the machine as well: instructions of the optimized
-program, bytes that it accesses, and bytes of temporary memory.
+The contenders of a row take turns: each round times every one of them once, in a shuffled order, after a
+call that is not timed and with the garbage collector off. A ratio is of two figures of the same round, so
+that what slows the machine down slows both; the table has the median over up to 41 rounds. What is timed
+is how long a call takes to return, as JAX's own dispatch is measured, a few calls in a row; results are
+awaited in between. Equinox awaits the result of each call by itself. Compiled programs are
+compared by what does not depend on the machine as well: instructions of the optimized program, bytes that
+it accesses, and bytes of temporary memory.
 
-Imports are timed in fresh processes, in seconds of the processor, with compiled bytecode and files that
-the system has cached. `import axonym` loads named arrays; meshes, partitioning, layers and the other
-namespaces are loaded when they are first used, so a second row has the import of all of them.
+All contenders run in one process, which has the devices that the row needs and nothing else. Imports, the
+first trace in a process and the peak of memory are measured in fresh processes, in a shuffled order as
+well; imports and traces in seconds of the processor, with compiled bytecode and files that the system has
+cached. `import axonym` loads named arrays; meshes, partitioning, layers and the other namespaces are
+loaded when they are first used, so a second row has the import of all of them.
+
+Before they are timed, contenders are seen to compute the same, except for those of whom only traces,
+shardings or memory are measured.
 
 ## Limits
 
-- Ratios of eager operations are those of small arrays, for which the cost of the call is all there is.
-  For large arrays every contender's figure goes to 1.
-- The loss of the decoder by hand picks the logits of the targets by comparison, as Axonym's does, because
-  that divides a vocabulary over devices. The column "JAX, gathering" is the same decoder with a gather.
+- Ratios of eager operations are those of small arrays, for which the cost of the call is all there is. In
+  large arrays it is nothing, and what counts is how many programs an operation is.
+- By hand, products are `jnp.einsum`, as in most programs. Much of what tracing them takes is to find
+  out in which order to multiply; with `jax.lax.dot_general` tracing by hand is faster.
+- `jax.device_put` looks at each array, even if all are in place. Code that compares shardings by itself
+  takes less than that, and less than `shard`.
 - Several devices are several threads of one CPU. What a row of several devices says is how long Python
-  takes, not how fast data moves.
+  takes, not how fast data moves, and its figures scatter.
 - Machines and versions of JAX differ by 5 to 10 %, and by more where a row takes microseconds. Read
   figures of one section only.
 - Python's garbage collector runs when enough objects are new, so which import pays for a full collection
@@ -89,7 +99,7 @@ namespaces are loaded when they are first used, so a second row has the import o
 ## Measure it yourself
 
 ```console
-$ make bench                                    # about 15 minutes on two cores
+$ make bench                                    # about ten minutes on two cores
 $ make bench-smoke                              # does everything run? no figures
 $ make bench ARGS="--only dispatch imports"     # some groups
 $ make bench ARGS="--device gpu"                # steps of training on a GPU
@@ -98,6 +108,10 @@ $ make bench ARGS="--device gpu"                # steps of training on a GPU
 These set up an environment with Haliax of their own. In another one, `python -m benchmarks.performance`
 measures what is there, and says what is left out.
 """
+
+IN_SHORT = """\
+For each group of the last section of CPUs below that has bars, the row that is closest to its bar, or
+furthest above it."""
 
 UNMEASURED = "- No GPU was measured so far; the program for it is run on CPUs, with tiny sizes, to see that it works.\n"
 
@@ -112,22 +126,23 @@ def page(found: Sequence[Results]) -> str:
 
 
 def _short(found: Results) -> str:
-    groups = {name: found.groups[name].rows for name in SHORT if name in found.groups}
-    rows = [row for name, group in groups.items() for row in group if row.what == SHORT[name]]
-    who = [one for one in _contenders(rows) if one in ("Haliax", "Equinox")]
-    cells = [[row.what, row.against, *(_median(row, one) for one in ("Axonym", *who))] for row in rows]
-    lines = _table(["what", "against", "Axonym", *who], cells, words=2)
-    return f"## In short\n\nSome rows of the last section of CPUs below.\n\n{lines}\n\n"
+    rows = [row for group in found.groups.values() for row in _closest(group)]
+    who = [one for one in _contenders(rows) if one == "Haliax"]
+    cells = [[row.what, row.against, f"{row.bar:g}", *(_cell(row, one) for one in ("Axonym", *who))] for row in rows]
+    lines = _table(["what", "against", "bar", "Axonym", *who], cells, words=2)
+    return f"## In short\n\n{IN_SHORT}\n\n{lines}\n\n"
 
 
-def _median(row: Row, who: str) -> str:
-    return _figure(row.ratios[who].median) if who in row.ratios else ""
+def _closest(group: Group) -> list[Row]:
+    """Returns the row of a group that is closest to its bar, or furthest over it; nothing if none has one."""
+    barred = [row for row in group.rows if row.bar]
+    return [max(barred, key=lambda row: row.ratios["Axonym"].median / (row.bar or 1))] if barred else []
 
 
 def _section(found: Results) -> str:
     python = ".".join(found.python.split(".")[:2])
-    title = f"## {DEVICES[found.device]}, Python {python}, JAX {found.versions['jax']}"
-    parts = [title, _setting(found), *(f"{sentence}" for sentence in found.missing)]
+    title = f"## {KINDS[found.device]}, Python {python}, JAX {found.versions['jax']}"
+    parts = [title, _setting(found), *found.missing]
     parts += [_group(name, group) for name, group in found.groups.items()]
     return "\n\n".join(parts) + "\n"
 
@@ -136,11 +151,12 @@ def _setting(found: Results) -> str:
     machine = found.machine
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     rows = [row for group in found.groups.values() for row in group.rows if row.bar is not None]
-    missed = sum(row.missed for row in rows)
+    missed, every = sum(row.missed for row in rows), sum(len(group.rows) for group in found.groups.values())
+    smoke = " **A smoke run: these figures say nothing.**" if found.smoke else ""
     return (
-        f"{found.date}, `{found.command}`. {machine['processor']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']:g} GiB, {machine['system']}; Python {found.python}, {versions}. "
-        f"{len(rows) - missed} of {len(rows)} rows are within their bar."
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, {machine['system']}; "
+        f"Python {found.python}, {versions}. {len(rows)} of {every} rows have a bar; {len(rows) - missed} of these are "
+        f"within it.{smoke}"
     )
 
 
@@ -152,7 +168,8 @@ def _group(name: str, group: Group) -> str:
     words = ["what"] if alike else ["what", "against"]
     head = [*words, "bar", "Axonym", *who, "the reference takes"]
     cells = [[row.what, *([] if alike else [row.against]), *_cells(row, who)] for row in group.rows]
-    return f"### {TITLES[name]}\n\n{_devices(group)}{against}\n\n{_table(head, cells, words=len(words))}"
+    when = f" Measured {group.date}" + (f" at {group.commit}." if group.commit else ".")
+    return f"### {TITLES[name]}\n\n{_devices(group)}{when}{against}\n\n{_table(head, cells, words=len(words))}"
 
 
 def _devices(group: Group) -> str:
@@ -168,14 +185,19 @@ def _contenders(rows: Sequence[Row]) -> list[str]:
 
 def _cells(row: Row, who: Sequence[str]) -> list[str]:
     bar = "" if row.bar is None else f"{row.bar:g}"
-    own = f"{_ratio(row.ratios['Axonym'])} {MISSED}" if row.missed else _ratio(row.ratios["Axonym"])
-    others = [_ratio(row.ratios[one]) if one in row.ratios else "" for one in who]
-    return [bar, own, *others, f"{_figure(row.figures[row.reference].median)} {row.unit}"]
+    others = [_cell(row, one) for one in ("Axonym", *who)]
+    return [bar, *others, f"{_figure(row.figures[row.reference].median)} {row.unit}"]
+
+
+def _cell(row: Row, who: str) -> str:
+    if who not in row.ratios:
+        return ""
+    return f"{_ratio(row.ratios[who])} {MISSED}" if who == "Axonym" and row.missed else _ratio(row.ratios[who])
 
 
 def _ratio(spread: Spread) -> str:
     median, low, high = (_figure(one) for one in (spread.median, spread.p10, spread.p90))
-    return median if low == high else f"{median} ({low}-{high})"
+    return median if spread.p10 == spread.p90 else f"{median} ({low}-{high})"
 
 
 def _figure(value: float) -> str:

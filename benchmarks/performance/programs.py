@@ -62,7 +62,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     for how in ("unrolled", "scanned"):
         scanned = how == "scanned"
         yield from _counted(forms(small, scanned=scanned) | gathering(small, scanned=scanned), how)
-        yield from _stepped(forms(big, scanned=scanned), how, effort)
+        yield from _stepped(forms(big, scanned=scanned) | gathering(big, scanned=scanned), how, effort)
 
 
 def _counted(found: dict[str, Form], how: str) -> Iterator[Row]:
@@ -75,6 +75,7 @@ def _counted(found: dict[str, Form], how: str) -> Iterator[Row]:
 
 
 def _stepped(found: dict[str, Form], how: str, effort: Effort) -> Iterator[Row]:
+    check_agreement(found)
     few = effort if effort.smoke else dataclasses.replace(effort, rounds=11)
     for which in ("forward", "gradient"):
         calls = {who: _compiled(*passes(form)[which]) for who, form in found.items()}

@@ -4,8 +4,9 @@ import datetime
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,21 @@ from .measure import Row
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of a group, the devices of the process that measured them, and how many seconds it took."""
+    """What was measured in a process.
+
+    Attributes:
+        rows: The lines of the results.
+        devices: The devices of the process.
+        seconds: How many seconds it took.
+        date: When that was.
+        commit: The commit of the checkout, with a "+" behind it if files were changed; empty if it has none.
+    """
 
     rows: list[Row]
     devices: list[str]
     seconds: float
+    date: str
+    commit: str
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Group":
@@ -27,12 +38,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured on one kind of device with one Python and one JAX."""
+    """What was measured on one kind of device with one Python and one JAX; `smoke` says that nothing was."""
 
     device: str
     python: str
-    date: str
-    command: str
+    smoke: bool
     machine: dict[str, Any]
     versions: dict[str, str]
     missing: list[str]
@@ -44,13 +54,15 @@ class Results:
         return f"{self.device}-py{python}-jax{self.versions['jax']}.json"
 
     def write(self, folder: Path, order: tuple[str, ...], keep: bool) -> Path:
-        """Writes the results and returns where; with `keep`, the groups of the file there that are not among them, too.
+        """Writes the results and returns where; with `keep`, the other groups of the file there, too.
 
-        The order is that of groups.
+        Those are kept if they were measured on the same machine with the same versions. The order is that of groups.
         """
         path = folder / self.filename
-        before = read(path).groups if keep and path.exists() else {}
-        groups = {**before, **self.groups}
+        before = read(path) if keep and path.exists() else self
+        groups = (
+            {**before.groups, **self.groups} if replace(before, groups={}) == replace(self, groups={}) else self.groups
+        )
         ordered = {name: asdict(groups[name]) for name in order if name in groups}
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**asdict(self), "groups": ordered}, indent=1) + "\n")
@@ -74,6 +86,19 @@ def _numbers(version: str) -> list[int]:
 
 def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def commit(root: Path) -> str:
+    """Returns the commit of a checkout, with a "+" behind it if files were changed; nothing if it has none."""
+    try:
+        found = _git(root, "rev-parse", "--short", "HEAD")
+        return f"{found}+" if _git(root, "status", "--porcelain", "--", "axonym", "benchmarks/*/*.py") else found
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _git(root: Path, *command: str) -> str:
+    return subprocess.check_output(["git", *command], cwd=root, text=True, stderr=subprocess.DEVNULL).strip()
 
 
 def machine() -> dict[str, Any]:

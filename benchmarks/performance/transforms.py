@@ -1,20 +1,20 @@
 """What `fold`, `scan`, `map` and `vmap` cost beside `jax.lax.scan` and `jax.vmap`, as they are traced and eagerly.
 
-A row "machinery alone" has a body that returns what it is given, so that tracing the body takes no time and nearly all
-that is left is what goes on around it: arrays are found, cut, and put together.
+A row "machinery alone" has a body that returns what it is given, so that tracing the body takes no time. What is left
+is what goes on around it, arrays are found, cut, and put together, and what JAX takes to trace so many arguments.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import axonym as nym
 
-from .contenders import haliax
+from .contenders import agree, haliax
 from .measure import Effort, Row, timed
 
 
@@ -60,7 +60,7 @@ def rows(effort: Effort) -> Iterator[Row]:
     for what in ("fold", "scan", "vmap"):
         yield _trace_row(f"trace of `{what}`, 100 leaves, machinery alone", what, kept, of, 1.3, effort)
     yield from eager_rows(effort)
-    yield stacked_row(effort)
+    yield from stacked_rows(effort)
 
 
 def added(carry: Any, layer: list[Any]) -> Any:
@@ -98,53 +98,51 @@ def _twice(body: Body) -> Body:
     return both
 
 
-hax: Any = haliax
 AXIS: Any = None if haliax is None else haliax.Axis(LAYERS, STEPS)
 
 TRANSFORMS: dict[str, dict[str, Callable[[Body, Leaves], Any]]] = {
     "fold": {
         "JAX": lambda body, x: jax.lax.scan(_alone(body), x.carry, x.stacked)[0],
         "Axonym": lambda body, x: nym.fold(body, LAYERS)(x.carry, x.stacked),
-        "Haliax": lambda body, x: hax.fold(body, AXIS)(x.carry, x.stacked),
+        "Haliax": lambda body, x: haliax.fold(body, AXIS)(x.carry, x.stacked),
     },
     "scan": {
         "JAX": lambda body, x: jax.lax.scan(_twice(body), x.carry, x.stacked),
         "Axonym": lambda body, x: nym.scan(_twice(body), LAYERS)(x.carry, x.stacked),
-        "Haliax": lambda body, x: hax.scan(_twice(body), AXIS)(x.carry, x.stacked),
+        "Haliax": lambda body, x: haliax.scan(_twice(body), AXIS)(x.carry, x.stacked),
     },
     "map": {
         "JAX": lambda body, x: jax.lax.map(lambda layer: body(x.carry, layer), x.stacked),
         "Axonym": lambda body, x: nym.map(lambda layer: body(x.carry, layer), LAYERS)(x.stacked),
-        "Haliax": lambda body, x: hax.map(lambda layer: body(x.carry, layer), AXIS)(x.stacked),
+        "Haliax": lambda body, x: haliax.map(lambda layer: body(x.carry, layer), AXIS)(x.stacked),
     },
     "vmap": {
         "JAX": lambda body, x: jax.vmap(body, in_axes=(None, 0))(x.carry, x.stacked),
         "Axonym": lambda body, x: nym.vmap(body, LAYERS)(x.carry, x.stacked),
-        "Haliax": lambda body, x: hax.vmap(body, AXIS)(x.carry, x.stacked),
+        "Haliax": lambda body, x: haliax.vmap(body, AXIS)(x.carry, x.stacked),
     },
 }
 
 
 def check(what: str, of: dict[str, Leaves]) -> None:
-    results = {who: jax.tree.leaves(TRANSFORMS[what][who](added, x)) for who, x in of.items()}
-    for one in results.values():
-        for found, expected in zip(one, results["JAX"], strict=True):
-            np.testing.assert_allclose(found, expected)
+    agree({who: TRANSFORMS[what][who](added, x) for who, x in of.items()})
 
 
 def eager_rows(effort: Effort) -> Iterator[Row]:
     """Measures calls outside of jit whose body is one function, which JAX finds again."""
     of = contenders(1)
-    calls = {who: _call(apply, of[who]) for who, apply in TRANSFORMS["vmap"].items() if who in of}
+    calls = {who: functools.partial(TRANSFORMS["vmap"][who], added, x) for who, x in of.items()}
     yield timed("eager `vmap`, warm", VMAP, None, calls, effort)
     with_none = _alone(added)
-    calls = {who: _call(apply, of[who]) for who, apply in TRANSFORMS["fold"].items() if who in of}
-    calls["JAX"] = lambda: jax.lax.scan(with_none, of["JAX"].carry, of["JAX"].stacked)
+    folds = {who: functools.partial(TRANSFORMS["fold"][who], added) for who in of}
+    folds["JAX"] = lambda x: jax.lax.scan(with_none, x.carry, x.stacked)
+    calls = {who: functools.partial(folds[who], x) for who, x in of.items()}
     yield timed("eager `fold`, warm", SCAN, 1.5, calls, effort)
-
-
-def _call(apply: Callable[[Body, Leaves], Any], x: Leaves) -> Callable[[], Any]:
-    return lambda: apply(added, x)
+    compilers = {"JAX": jax.jit, "Axonym": nym.named_jit}
+    if haliax is not None:
+        compilers["Haliax"] = haliax.named_jit
+    calls = {who: functools.partial(compilers[who](folds[who]), x) for who, x in of.items()}
+    yield timed("the same in `jit`", f"{SCAN} in `jax.jit`", None, calls, effort)
 
 
 class Scale(eqx.Module):
@@ -158,21 +156,27 @@ class Scale(eqx.Module):
         return carry * self.weight
 
 
-def stacked_row(effort: Effort) -> Row:
-    """Measures the trace of stacked layers that are applied one after another."""
+def scaled(carry: Any, weight: Any) -> tuple[Any, None]:
+    return carry * weight, None
+
+
+def stacked_rows(effort: Effort) -> Iterator[Row]:
+    """Measures traces of stacked layers that are applied in turn, by a function that JAX has seen and by a new one."""
     weight, carry = jnp.ones((STEPS, SIZE)), jnp.ones(SIZE)
     stack = nym.nn.Stacked.init(nym.Axis(LAYERS, STEPS), Scale)(nym.named(weight, (LAYERS, EMBED)))
-    calls = {
-        "JAX": _traced_pair(
-            lambda weight, carry: jax.lax.scan(lambda carry, w: (carry * w, None), carry, weight)[0], weight, carry
-        ),
-        "Axonym": _traced_pair(lambda stack, carry: stack.fold(carry), stack, nym.named(carry, EMBED)),
-    }
+    of = {"JAX": (weight, carry), "Axonym": (stack, nym.named(carry, EMBED))}
     if haliax is not None:
         layers, embed = haliax.Axis(LAYERS, STEPS), haliax.Axis(EMBED, SIZE)
         other: Any = haliax.nn.Stacked.init(layers, Scale)(haliax.named(weight, (layers, embed)))
-        calls["Haliax"] = _traced_pair(lambda stack, carry: stack.fold(carry), other, haliax.named(carry, embed))
-    return timed("trace of `Stacked.fold`, one-op layers", SCAN, None, calls, effort)
+        of["Haliax"] = (other, haliax.named(carry, embed))
+    by_method = {who: lambda stack, carry: stack.fold(carry) for who in of}
+    by_method["JAX"] = lambda weight, carry: jax.lax.scan(scaled, carry, weight)[0]
+    by_function = {who: lambda stack, carry: stack.fold_via(lambda layer, x: layer(x))(carry) for who in of}
+    by_function["JAX"] = lambda weight, carry: jax.lax.scan(lambda x, w: scaled(x, w), carry, weight)[0]
+    for what, ways in (("`Stacked.fold`", by_method), ("`Stacked.fold_via` of a new function", by_function)):
+        agree({who: way(*of[who]) for who, way in ways.items()})
+        calls = {who: _traced_pair(way, *of[who]) for who, way in ways.items()}
+        yield timed(f"trace of {what}, one-op layers", SCAN, None, calls, effort)
 
 
 def _traced_pair(fn: Callable[[Any, Any], Any], first: Any, second: Any) -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """The benchmarks of what names cost run, compare within rounds, and write what they find."""
 
 import dataclasses
+import gc
 import json
 import re
 import subprocess
@@ -26,12 +27,13 @@ def some_results(device: str = "cpu", python: str = "3.11.7", **groups: list[Row
     return results.Results(
         device=device,
         python=python,
-        date="2026-01-02",
-        command="python -m benchmarks.performance",
+        smoke=False,
         machine={"processor": "Some CPU", "cores": 2, "memory_gib": 7.5, "system": "Linux 6.1"},
         versions={"axonym": "0.1.0", "jax": "0.10.2"},
         missing=[],
-        groups={name: results.Group(rows, ["cpu", "cpu"], 1.5) for name, rows in groups.items()},
+        groups={
+            name: results.Group(rows, ["cpu", "cpu"], 1.5, "2026-01-02", "abc123") for name, rows in groups.items()
+        },
     )
 
 
@@ -61,7 +63,7 @@ def test_each_contender_is_called_once_in_each_turn_and_a_slow_row_ends_early():
     contend = {who: lambda who=who: call(who) for who in calls}
     taken = measure.seconds(contend, Effort(rounds=9, turn=0.0))
     assert [len(one) for one in taken.values()] == [9, 9]
-    assert calls == {"JAX": 3 + 9 * 2, "Axonym": 3 + 9 * 2}
+    assert calls == {"JAX": 7 + 9 * 2, "Axonym": 7 + 9 * 2}
     taken = measure.seconds(contend, Effort(rounds=9, turn=0.0, limit=0.0))
     assert [len(one) for one in taken.values()] == [measure.LEAST, measure.LEAST]
 
@@ -76,6 +78,9 @@ def test_results_are_read_as_they_were_written(tmp_path: Path):
     assert list(results.read(path).groups) == ["dispatch", "imports"]
     imports.write(tmp_path, driver.GROUPS, keep=False)
     assert list(results.read(path).groups) == ["imports"]
+    other = dataclasses.replace(found, versions={**found.versions, "numpy": "1"})
+    other.write(tmp_path, driver.GROUPS, keep=True)
+    assert list(results.read(path).groups) == ["dispatch"]
 
 
 def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
@@ -90,8 +95,8 @@ def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
     assert text.count("### Calls of compiled functions\n") == text.count("### Import\n") == 3
     section = text[text.index(titles[0]) :]
     assert "Some CPU, 2 cores, 7.5 GiB, Linux 6.1; Python 3.9.2, axonym 0.1.0, jax 0.10.2." in section
-    assert "3 of 4 rows are within their bar." in section
-    assert "Devices: 2 x cpu. Against `jnp`.\n" in section
+    assert "4 of 5 rows have a bar; 3 of these are within it." in section
+    assert "Devices: 2 x cpu. Measured 2026-01-02 at abc123. Against `jnp`.\n" in section
     head, rule = section.split("| `exp` |")[0].splitlines()[-2:]
     assert head == "| what | bar | Axonym | Haliax | Equinox | the reference takes |"
     assert rule == "|---|---:|---:|---:|---:|---:|"
@@ -102,31 +107,37 @@ def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
     assert "| two | two | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
 
 
-def test_the_page_begins_with_rows_of_the_newest_results_of_a_cpu():
-    rows = [a_row(page.SHORT["dispatch"], own=own, Haliax=7.0, Other=3.0) for own in (1.1, 1.2)]
-    found = [
-        some_results(python=python, dispatch=[row, a_row()])
-        for python, row in zip(("3.11.7", "3.13.1"), rows, strict=True)
-    ]
+def test_the_page_begins_with_the_rows_of_the_newest_cpu_that_are_closest_to_their_bars():
+    rows = [a_row("far", own=0.1, bar=1.0), a_row("close", own=1.2, bar=1.25, Haliax=7.0, Other=3.0), a_row(bar=None)]
+    over = [a_row("within"), a_row("above", own=2.0, bar=1.9)]
+    found = [some_results(dispatch=over), some_results(python="3.13.1", dispatch=rows, imports=over, memory=rows[2:])]
     text = page.page(found)
     short = text[text.index("## In short") : text.index("## How to read it")]
-    assert short.endswith(f"|---|---|---:|---:|\n| {page.SHORT['dispatch']} | `jnp` | 1.20 | 7.00 |\n\n")
+    assert short.splitlines()[5:] == [
+        "| what | against | bar | Axonym | Haliax |",
+        "|---|---|---:|---:|---:|",
+        "| close | `jnp` | 1.25 | 1.20 | 7.00 |",
+        "| above | `jnp` | 1.9 | 2.00 **over** |  |",
+        "",
+    ]
     assert "No GPU was measured so far" in text
     with_gpu = page.page([*found, some_results("gpu", dispatch=rows)])
     assert short in with_gpu
     assert "No GPU" not in with_gpu
+    assert "A smoke run" in page.page([dataclasses.replace(found[0], smoke=True)])
+    assert "A smoke run" not in text
 
 
-def test_the_short_rows_are_among_the_results():
-    for one in results.read_all(ROOT / "benchmarks" / "results"):
-        for group, what in page.SHORT.items():
-            assert what in [row.what for row in one.groups[group].rows]
+def test_figures_of_time_have_a_spread_even_if_it_rounds_away():
+    row = measure.row("what", "us", "jnp", None, {"JAX": [1.0, 1.0], "Axonym": [0.061, 0.062]})
+    assert "| what |  | 0.06 (0.06-0.06) |" in page.page([some_results(dispatch=[row])])
 
 
 def test_every_group_has_a_module_and_a_title():
     folder = ROOT / "benchmarks" / "performance"
     groups = [*driver.GROUPS, *driver.ACCELERATOR]
-    assert groups == [name for name in page.TITLES if (folder / f"{name}.py").exists()]
+    assert groups == list(page.TITLES)
+    assert all((folder / f"{name}.py").exists() for name in groups)
 
 
 def test_the_documentation_shows_the_results_in_this_checkout():
@@ -141,10 +152,12 @@ def test_a_contender_that_is_missing_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(contenders, "haliax", None)
-    monkeypatch.setattr(driver, "run", lambda *args: results.Group([a_row()], ["cpu"], 1.0))
+    monkeypatch.setattr(contenders, "_reason", "AttributeError: no such thing")
+    monkeypatch.setattr(driver, "run", lambda *args: results.Group([a_row()], ["cpu"], 1.0, "2026-01-02", ""))
     written = tmp_path / "page.md"
     assert driver.main(["--only", "dispatch", "--results", str(tmp_path), "--page", str(written)]) == 0
-    sentence = "Haliax is left out: `import haliax` fails; the extra `bench` brings it."
+    reason = "`import haliax` fails (AttributeError: no such thing)"
+    sentence = f"Haliax is left out: {reason}; the extra `bench` brings it."
     assert sentence in capsys.readouterr().out
     assert sentence in written.read_text()
     assert not {"haliax", "marin-haliax"} & contenders.versions().keys()
@@ -153,7 +166,11 @@ def test_a_contender_that_is_missing_is_said(
 def test_a_group_that_fails_is_said_and_the_others_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    real = subprocess.run
+
     def fake(command: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
+        if command[0] == "git":
+            return real(command, **kwargs)
         options = dict(zip(command[3::2], command[4::2], strict=False))
         if options["--group"] == "dispatch":
             return subprocess.CompletedProcess(command, 3)
@@ -162,18 +179,21 @@ def test_a_group_that_fails_is_said_and_the_others_run(
         Path(options["--into"]).write_text(json.dumps({"rows": rows, "devices": ["cpu"]}))
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(driver.subprocess, "run", fake)
+    monkeypatch.setattr(subprocess, "run", fake)
     only = ["--only", "dispatch", "elementwise", "imports", "--results", str(tmp_path)]
     assert driver.main(only) == 1
     printed = capsys.readouterr().out
     assert re.search(r"^dispatch: FAILED with exit status 3 after \d+ s$", printed, re.MULTILINE)
-    assert re.search(r"^elementwise: 1 rows in \d+ s$", printed, re.MULTILINE)
+    assert re.search(r"^elementwise \.\.\.\nelementwise: 1 rows in \d+ s$", printed, re.MULTILINE)
     assert "  elementwise: 1.1 x (bar 1.25), Haliax 7; JAX 3 us\n" in printed
     assert "1 of 2 rows with a bar miss it\n  imports: 1.5 x (bar 1.25, MISSED), Haliax 7; JAX 3 us\n" in printed
     assert printed.endswith("failed: dispatch\n")
     (path,) = tmp_path.iterdir()
     assert list(results.read(path).groups) == ["elementwise", "imports"]
     assert driver.main([*only[:1], "elementwise"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "wrote nothing; `--results FOLDER` and `--page FILE` say where to\nall 1 groups ran\n"
+    )
 
 
 def test_a_smoke_run_of_a_group_measures_it_in_a_process_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
@@ -184,4 +204,49 @@ def test_a_smoke_run_of_a_group_measures_it_in_a_process_of_its_own(tmp_path: Pa
     assert found.groups["dispatch"].devices == ["cpu"]
     assert all(row.ratios["Axonym"].median > 0 for row in found.groups["dispatch"].rows)
     assert found.machine["cores"] > 0 < found.machine["memory_gib"]
-    assert found.command == "python -m benchmarks.performance --device cpu --smoke --only dispatch"
+    assert found.smoke
+    assert re.fullmatch(r"[0-9a-f]{7,}\+?|", found.groups["dispatch"].commit)
+
+
+def test_nothing_is_written_if_nothing_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(driver, "run", lambda *args: None)
+    written = tmp_path / "page.md"
+    assert driver.main(["--device", "gpu", "--results", str(tmp_path), "--page", str(written)]) == 1
+    assert capsys.readouterr().out.endswith("accelerator ...\nwrote nothing\nfailed: accelerator\n")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("options", "group", "device"),
+    [(["accelerator"], "accelerator", "cpu"), (["dispatch", "--device", "gpu"], "dispatch", "gpu")],
+)
+def test_a_group_of_another_device_is_refused(
+    options: list[str], group: str, device: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit, match="2"):
+        driver.main(["--only", *options])
+    assert f"on a {device} there is no group {group}, only " in capsys.readouterr().err
+
+
+def test_in_a_turn_results_are_awaited_after_every_few_calls_and_the_garbage_collector_is_off(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    events: list[Any] = []
+    monkeypatch.setattr(measure.jax, "block_until_ready", lambda result: events.append("awaited"))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: float(len(events)))
+    taken = measure._turn(lambda: events.append(gc.isenabled()), 2 * measure.ROW)
+    in_a_row = [False] * measure.ROW + ["awaited"]
+    assert events == [True, "awaited", *in_a_row, *in_a_row]
+    assert taken == 1.0  # each call takes one tick of this clock, and waiting is not timed
+    assert gc.isenabled()
+
+
+def test_contenders_take_their_turns_in_changing_order():
+    order: list[str] = []
+    measure.seconds({who: lambda who=who: order.append(who) for who in "abc"}, Effort(rounds=12, turn=0.0, smoke=True))
+    rounds = [tuple(order[at : at + 6 : 2]) for at in range(0, len(order), 6)]
+    assert len(rounds) == 12
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert len(set(rounds)) > 3

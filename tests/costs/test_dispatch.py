@@ -1,6 +1,10 @@
 """What a call of a compiled function costs without a clock: one way to JAX, one walk, one trace, and nothing kept."""
 
 import gc
+import json
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +16,7 @@ import numpy as np
 import pytest
 
 import axonym as nym
-
-from ..counting import own_calls, python_calls
+from tests.counting import own, own_calls, python_calls
 
 
 LEAVES = (1, 20)
@@ -36,10 +39,6 @@ def doubled(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf * 2, tree)
 
 
-def own(fn: Callable[[], Any]) -> dict[str, int]:
-    return {key.removeprefix("axonym:"): n for key, n in python_calls(fn).items() if key.startswith("axonym:")}
-
-
 @pytest.mark.parametrize("leaves", LEAVES)
 def test_a_call_enters_one_function_of_axonym_and_looks_at_each_array_once(leaves):
     fn, given = nym.named_jit(loss), model(leaves)
@@ -50,6 +49,39 @@ def test_a_call_enters_one_function_of_axonym_and_looks_at_each_array_once(leave
 def test_a_model_as_the_result_is_put_together_once(leaves):
     fn, given = nym.named_jit(doubled), model(leaves)
     assert own(lambda: fn(given)) == {"__call__": 1, "<lambda>": leaves, "_unflatten": leaves}
+
+
+AUDITED = """
+import json
+import sys
+
+import equinox as eqx
+import axonym as nym
+
+class Model(eqx.Module):
+    weights: list[nym.NamedArray]
+
+given = Model([nym.ones({"embed": 2}) for _ in range(3)])
+fn = nym.named_jit(lambda model: Model([weight * 2 for weight in model.weights]))
+result = fn(fn(given))
+events = []
+sys.addaudithook(lambda event, args: events.append(event))
+events.clear()
+result = fn(given)
+found = {"call": list(events)}
+events.clear()
+object.__setattr__(result.weights[0], "__class__", nym.NamedArray)
+found["change of class"] = list(events)
+print(json.dumps(found))
+"""
+
+
+def test_a_model_as_the_result_raises_no_audit_event_for_its_arrays():
+    """A change of class raises one, and each is slow where something listens; a hook cannot be removed again."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    found = json.loads(subprocess.check_output([sys.executable, "-c", AUDITED], env=environment, text=True))
+    assert "object.__setattr__" in found["change of class"]
+    assert "object.__setattr__" not in found["call"]
 
 
 def test_a_call_enters_one_python_function_more_than_one_of_jax():

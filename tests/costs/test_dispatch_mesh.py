@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as nym
-
-from ..counting import python_calls
+from tests.counting import own
 
 
 MAPPING = {"embed": "data"}
@@ -24,10 +23,6 @@ def model(leaves):
 
 def loss(tree):
     return sum((leaf.sum() for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
-
-
-def own(fn):
-    return {key.removeprefix("axonym:"): n for key, n in python_calls(fn).items() if key.startswith("axonym:")}
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def others(modules: set[str]) -> set[str]:
 def test_the_import_loads_named_arrays_and_nothing_else(found: dict[str, Any]):
     new = set(found["after"]) - set(found["before"])
     assert parts(new) == {"axonym.axis", "axonym.named"}
-    assert others(new) == {"jax.ad_checkpoint"}
+    assert others(new) <= {"jax.ad_checkpoint"}
 
 
 def test_a_part_is_loaded_when_it_is_first_used(found: dict[str, Any]):

@@ -12,7 +12,7 @@ import axonym as nym
 from axonym.named._transforms import _cache
 from benchmarks.performance.programs import equations
 from benchmarks.performance.transforms import EMBED, LAYERS, TRANSFORMS, Leaves, added, kept
-from tests.counting import all_calls, python_calls
+from tests.counting import all_calls, own, own_calls, python_calls
 
 
 FEW, MANY = 2, 22
@@ -28,13 +28,6 @@ def leaves(make, count):
 
 def by_hand(count):
     return leaves(lambda array, _: array, count)
-
-
-def own(operation, warm=3):
-    """Returns how often an operation enters each function of Axonym, but for comprehensions and lambdas."""
-    found = python_calls(operation, warm)
-    names = [key for key in found if key.startswith("axonym:") and not key.endswith((">", "__hash__", "__eq__"))]
-    return {key.removeprefix("axonym:"): found[key] for key in names}
 
 
 def applied(what, seen):
@@ -95,14 +88,14 @@ def test_the_gradient_of_a_loop_has_the_same_equations_as_by_hand(divided):
         return total
 
     x, plain = leaves(lambda array, names: nym.named(divided(array, names), names), 1), leaves(divided, 1)
-    own = primitives(jax.grad(lambda x: loss("Axonym", nym.sin)(x).array), x)
-    assert own == primitives(jax.grad(loss("JAX", jnp.sin)), plain)
+    named = primitives(jax.grad(lambda x: loss("Axonym", nym.sin)(x).array), x)
+    assert named == primitives(jax.grad(loss("JAX", jnp.sin)), plain)
 
 
 # For one more array: the functions of Axonym that are entered.
 FOR_EACH = {
-    "fold": {"_dim": 1, "position": 1, "plain": 2, "_in_front": 1, "_without": 1, "like": 1},
-    "vmap": {"_dim": 1, "position": 1, "plain": 2, "_without": 1, "like": 1},
+    "fold": {"_dim": 1, "position": 1, "plain": 2, "_in_front": 1, "_without": 1, "like": 1, "<genexpr>": 1},
+    "vmap": {"_dim": 1, "position": 1, "plain": 2, "_without": 1, "like": 1, "<genexpr>": 1},
 }
 FOR_EACH["scan"] = FOR_EACH["map"] = FOR_EACH["fold"]
 
@@ -117,6 +110,7 @@ def traced(what, who, x):
 def test_few_functions_are_entered_for_each_array(what):
     few, many = (own(traced(what, "Axonym", leaves(nym.named, count))) for count in (FEW, MANY))
     assert few.keys() == many.keys()
+    few.pop("<lambda>")  # how often JAX takes an array apart is its own affair
     found = {key: (many[key] - n) / (MANY - FEW) for key, n in few.items() if many[key] != n}
     # Each array is taken apart and made as an argument of what is traced, and found among the leaves.
     assert found == {**FOR_EACH[what], "_unflatten": 1, "is_named_array": 1}
@@ -138,14 +132,13 @@ def test_a_warm_loop_traces_nothing_and_enters_fewer_functions_than_by_hand(what
     apply(x)
     found = python_calls(lambda: apply(x))
     assert len(seen) == 1
-    assert sum(found.values()) <= 0.5 * all_calls(lambda: TRANSFORMS[what]["JAX"](added, plain))
+    assert sum(found.values()) <= 0.02 * all_calls(lambda: TRANSFORMS[what]["JAX"](added, plain))
     assert not {"axonym:_scan", "axonym:rebuilt", "jax:scan"} & found.keys()
 
 
 def test_a_warm_loop_enters_few_functions():
     x = leaves(nym.named, 1)
-    found = own(lambda: TRANSFORMS["fold"]["Axonym"](added, x))
-    assert sum(found.values()) <= 40
+    assert own_calls(lambda: TRANSFORMS["fold"]["Axonym"](added, x)) <= 42
 
 
 @pytest.mark.parametrize("what", LOOPS)
