@@ -44,8 +44,9 @@ and the same each time.
 
 Ratios far below 1 have one reason: outside of `jit`, functions of `jax.numpy` such as `einsum`,
 `softmax` and indexing are many calls each, while Axonym keeps one compiled program for an operation
-and the names and sizes that it was called with. Compiled by hand, they cost about the same, as some rows
-show. Inside of `jit` names cost only while a program is traced.
+and the names and sizes that it was called with. Where the reference is in `jax.jit` as well, an operation
+costs some more than by hand, and a layer, which is several, a few times as much. Inside of `jit` names
+cost only while a program is traced.
 
 ## What the rows are
 
