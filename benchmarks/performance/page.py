@@ -57,8 +57,8 @@ cost only while a program is traced.
   features and a vocabulary of 1024. *Equations* are those of the traced program, *instructions* those of
   the one that XLA has optimized.
 - The loss of the decoder by hand picks the logits of the targets by comparison, as Axonym's does, because
-  that divides a vocabulary over devices. The column "JAX, gathering" is the same decoder with a gather,
-  and where it is below 1, so much less than both it takes.
+  that divides a vocabulary over devices. The column "JAX, gathering" is the same decoder with a gather;
+  where it is below 1, that one takes less than both.
 - *Functions of functions* run over 8 layers. *Machinery alone* has a body that returns what it is given.
 
 ## How it is measured
