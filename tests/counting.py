@@ -8,7 +8,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
+
 import axonym
+from benchmarks.performance.programs import equations
 
 
 OWN = str(Path(axonym.__file__).parent)
@@ -59,6 +62,11 @@ def own_calls(operation: Callable[[], Any], warm: int = 3) -> int:
 def all_calls(operation: Callable[[], Any]) -> int:
     """Returns how many Python functions a warm operation enters, itself not counted."""
     return sum(python_calls(operation).values()) - 1
+
+
+def primitives(fn: Callable[..., Any], *args: Any) -> list[str]:
+    """Returns the primitives of the equations that a function is traced to, those of inner functions included."""
+    return [one.primitive.name for one in equations(jax.make_jaxpr(fn)(*args))]
 
 
 def _package(filename: str) -> str:

@@ -58,7 +58,7 @@ def named() -> nym.NamedArray:
 
 
 def of_haliax() -> Any:
-    return haliax.named(raw(), haliax.Axis(AXIS, SIZE))
+    return haliax.named(raw(), AXIS)
 
 
 def trees(

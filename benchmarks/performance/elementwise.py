@@ -51,10 +51,6 @@ def operands(make: Callable[[jax.Array, tuple[str, ...]], Any]) -> Operands:
     return Operands(a, b, v, t, square, make(mask > 1, names))
 
 
-def of_haliax(array: jax.Array, names: tuple[str, ...]) -> Any:
-    return haliax.named(array, tuple(haliax.Axis(name, SIZES[name]) for name in names))
-
-
 BARRED = (
     Case("`a + b`, same axes", 1.25, lambda o: o.a + o.b, lambda o: o.a + o.b, lambda o: o.a + o.b),
     Case("`a + 1.0`", 1.25, lambda o: o.a + 1.0, lambda o: o.a + 1.0, lambda o: o.a + 1.0),
@@ -181,6 +177,6 @@ def calls(case: Case, given: dict[str, Operands]) -> dict[str, Callable[[], Any]
 def rows(effort: Effort) -> Iterator[Row]:
     given = {"JAX": operands(lambda array, _: array), "Axonym": operands(nym.named)}
     if haliax is not None:
-        given["Haliax"] = operands(of_haliax)
+        given["Haliax"] = operands(haliax.named)
     for case in BARRED if effort.smoke else BARRED + OTHERS:
         yield timed(case.what, "jnp", case.bar, calls(case, given), effort)

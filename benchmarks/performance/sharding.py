@@ -40,7 +40,7 @@ def named() -> Any:
 
 
 def of_haliax() -> Any:
-    return haliax.named(raw(), tuple(haliax.Axis(*pair) for pair in SIZES.items()))
+    return haliax.named(raw(), tuple(SIZES))
 
 
 def trees(leaves: int) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def constraint_row(kind: str, sharding: NamedSharding, effort: Effort) -> Row:
         "Axonym": repeated(nym.auto_sharded, nym.named(array, tuple(SIZES))),
     }
     if haliax is not None and kind == "Auto":
-        x = haliax.named(array, tuple(haliax.Axis(*pair) for pair in SIZES.items()))
+        x = haliax.named(array, tuple(SIZES))
         calls["Haliax"] = repeated(haliax.auto_sharded, x)
     if kind == "Explicit":  # where the sum has that sharding already: `reshard` says it again, and Axonym sees it
         calls["JAX, unstated"] = repeated(lambda x: x, array)

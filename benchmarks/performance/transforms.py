@@ -40,13 +40,9 @@ def leaves(make: Callable[[jax.Array, tuple[str, ...]], Any], count: int) -> Lea
     )
 
 
-def of_haliax(array: jax.Array, names: tuple[str, ...]) -> Any:
-    return haliax.named(array, tuple(map(haliax.Axis, names, array.shape)))
-
-
 def contenders(count: int) -> dict[str, Leaves]:
     found = {"JAX": leaves(lambda array, _: array, count), "Axonym": leaves(nym.named, count)}
-    return found if haliax is None else {**found, "Haliax": leaves(of_haliax, count)}
+    return found if haliax is None else {**found, "Haliax": leaves(haliax.named, count)}
 
 
 def rows(effort: Effort) -> Iterator[Row]:
@@ -166,9 +162,8 @@ def stacked_rows(effort: Effort) -> Iterator[Row]:
     stack = nym.nn.Stacked.init(nym.Axis(LAYERS, STEPS), Scale)(nym.named(weight, (LAYERS, EMBED)))
     of = {"JAX": (weight, carry), "Axonym": (stack, nym.named(carry, EMBED))}
     if haliax is not None:
-        layers, embed = haliax.Axis(LAYERS, STEPS), haliax.Axis(EMBED, SIZE)
-        other: Any = haliax.nn.Stacked.init(layers, Scale)(haliax.named(weight, (layers, embed)))
-        of["Haliax"] = (other, haliax.named(carry, embed))
+        other: Any = haliax.nn.Stacked.init(AXIS, Scale)(haliax.named(weight, (LAYERS, EMBED)))
+        of["Haliax"] = (other, haliax.named(carry, EMBED))
     by_method = {who: lambda stack, carry: stack.fold(carry) for who in of}
     by_method["JAX"] = lambda weight, carry: jax.lax.scan(scaled, carry, weight)[0]
     by_function = {who: lambda stack, carry: stack.fold_via(lambda layer, x: layer(x))(carry) for who in of}

@@ -9,7 +9,7 @@ import pytest
 import axonym as nym
 from benchmarks.performance.decoder import Sizes, check_agreement, forms
 from benchmarks.performance.programs import counts, equations, passes
-from tests.counting import all_calls
+from tests.counting import all_calls, primitives
 
 
 SMALL = Sizes(layers=2, embed=16, heads=2, pos=8, batch=3, vocab=24)
@@ -101,9 +101,6 @@ def test_tracing_a_decoder_enters_fewer_functions_than_by_hand(scanned):
 def test_a_norm_and_a_mask_are_each_one_compiled_function_that_leaves_nothing_in_a_trace():
     def by_hand(x, weight):
         return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * weight
-
-    def primitives(fn, *args):
-        return [one.primitive.name for one in jax.make_jaxpr(fn)(*args).eqns]
 
     embed, pos = nym.make_axes(embed=4, pos=3)
     x = nym.ones((pos, embed))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import axonym as nym
-from tests.counting import all_calls, own
+from tests.counting import all_calls, own, primitives
 
 
 A = jnp.arange(24.0).reshape(2, 3, 4)
@@ -98,20 +98,16 @@ def test_another_integer_is_no_other_program(index):
     assert _calls(index, [0, 2, 1, -3]) == _calls(index, [1, 1, 1, 1])
 
 
-def equations(operation: Callable[..., Any], *arrays: Any) -> list[str]:
-    return [str(one.primitive) for one in jax.make_jaxpr(operation)(*arrays).eqns]
-
-
 @pytest.mark.parametrize("out_axes", [None, ("batch", "pos", "mlp"), ("mlp", ...)], ids=["own", "same", "turned"])
 def test_a_product_is_one_dot_general_without_a_transpose(out_axes):
     def product(x: nym.NamedArray, weight: nym.NamedArray) -> nym.NamedArray:
         return nym.dot(x, weight, axis="embed", out_axes=out_axes)
 
-    assert equations(product, X, WEIGHT) == ["dot_general"]
+    assert primitives(product, X, WEIGHT) == ["dot_general"]
 
 
 def test_a_product_in_an_expression_is_one_dot_general():
-    assert equations(lambda x, w: nym.einsum("b p e, e m -> b p m", x, w), X, WEIGHT) == ["dot_general"]
+    assert primitives(lambda x, w: nym.einsum("b p e, e m -> b p m", x, w), X, WEIGHT) == ["dot_general"]
 
 
 @pytest.mark.parametrize(
@@ -142,13 +138,13 @@ def test_a_product_in_an_expression_is_one_dot_general():
     ],
 )
 def test_an_operation_emits_what_it_needs(operation, expected):
-    assert equations(operation, X) == expected
+    assert primitives(operation, X) == expected
 
 
 def test_a_named_array_index_is_one_gather():
-    emitted = equations(lambda x, tokens: x["pos", tokens], X, NAMED_TOKENS)
+    emitted = primitives(lambda x, tokens: x["pos", tokens], X, NAMED_TOKENS)
     assert [one for one in emitted if "gather" in one or "slice" in one or "transpose" in one] == ["gather"]
-    assert emitted == equations(lambda a, tokens: a[:, tokens], A, TOKENS)
+    assert emitted == primitives(lambda a, tokens: a[:, tokens], A, TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +158,7 @@ def test_a_named_array_index_is_one_gather():
 )
 def test_an_order_that_is_there_already_costs_nothing(same):
     assert same(X) is X
-    assert equations(same, X) == []
+    assert primitives(same, X) == []
 
 
 def test_plans_keep_no_array_and_no_function_alive():

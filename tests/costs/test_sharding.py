@@ -13,8 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 import axonym as nym
 from axonym.partitioning._spec import tracing
 from benchmarks.performance import memory
-from benchmarks.performance.programs import equations
-from tests.counting import all_calls, own, own_calls
+from tests.counting import all_calls, own, own_calls, primitives
 
 
 MAPPING = {"embed": "data", "mlp": "model"}
@@ -35,19 +34,6 @@ def mapping():
 @pytest.fixture
 def sharding(mesh):
     return NamedSharding(mesh, jax.P(*MAPPING.values()))
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """For each call of `jax.device_put`, how many arrays it was given."""
-    found, real = [], jax.device_put
-
-    def counted(x, *args, **options):
-        found.append(len(jax.tree.leaves(x)))
-        return real(x, *args, **options)
-
-    monkeypatch.setattr(jax, "device_put", counted)
-    return found
 
 
 def raw():
@@ -135,10 +121,6 @@ def test_what_is_in_place_costs_less_than_asking_jax_to_move_it(mesh, sharding):
     there = nym.shard(model(MANY))
     flat, shardings = jax.tree.leaves(there), [sharding] * MANY
     assert all_calls(lambda: nym.shard(there)) <= 0.15 * all_calls(lambda: jax.device_put(flat, shardings))
-
-
-def primitives(fn, *args):
-    return [one.primitive.name for one in equations(jax.make_jaxpr(fn)(*args))]
 
 
 def added(times, said):

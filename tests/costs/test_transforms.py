@@ -10,9 +10,8 @@ from jax.sharding import NamedSharding
 
 import axonym as nym
 from axonym.named._transforms import _cache
-from benchmarks.performance.programs import equations
 from benchmarks.performance.transforms import EMBED, LAYERS, TRANSFORMS, Leaves, added, kept
-from tests.counting import all_calls, own, own_calls, python_calls
+from tests.counting import all_calls, own, own_calls, primitives, python_calls
 
 
 FEW, MANY = 2, 22
@@ -45,10 +44,6 @@ def applied(what, seen):
     if what == "map":
         return lambda x: nym.map(of_layer, LAYERS)(x.stacked)
     return lambda x: getattr(nym, what)(body, LAYERS)(x.carry, x.stacked)
-
-
-def primitives(fn, *args):
-    return [one.primitive.name for one in equations(jax.make_jaxpr(fn)(*args))]
 
 
 @pytest.fixture(params=["one device", "auto", "explicit"])

@@ -4,7 +4,7 @@ from typing import Any
 
 from .._axis import AxisSelector
 from .._base import N
-from ._at import At, picked
+from ._at import picked
 from ._parts import Index, Items
 
 
@@ -45,7 +45,7 @@ def index(x: N, items: Items, *, fill: Any = None, mode: Any = None) -> N:
         >>> x["pos", mask].shape, nym.index(x, {"pos": mask}, fill=-1.0).shape
         ((batch: 2, pos: 2, embed: 4), (batch: 2, pos: 3, embed: 4))
     """
-    return picked(x, items) if fill is None and mode is None else At(x, items).get(fill=fill, mode=mode)
+    return picked(x, items, fill, mode)
 
 
 def take(x: N, axis: AxisSelector, index: Index, *, fill: Any = None, mode: Any = None) -> N:
@@ -73,5 +73,4 @@ def take(x: N, axis: AxisSelector, index: Index, *, fill: Any = None, mode: Any 
         >>> nym.take(table, "vocab", nym.named([[1, 2, 3]], ("batch", "pos"))).shape
         (batch: 1, pos: 3, embed: 4)
     """
-    items = (axis, index)
-    return picked(x, items) if fill is None and mode is None else At(x, items).get(fill=fill, mode=mode)
+    return picked(x, (axis, index), fill, mode)

@@ -17,12 +17,12 @@ from .._axis import (
     Names,
     axis_name,
     check_unique,
+    hashable,
     intern_names,
     listed,
     names_and_sizes,
     position,
     positions,
-    selected,
     spec_axes,
 )
 from .._base import N, check_named, described, like
@@ -52,10 +52,8 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
         (batch: 2, embed: 12)
     """
     check_named(x)
-    chosen = None if old_axes is None else selected(old_axes)
-    for one in (*(chosen or ()), new_axis):
-        axis_name(one)  # what is no axis may not be hashable
-    return _applied(x, _flat_plan(x.names, x.array.shape, chosen, new_axis))
+    axis_name(new_axis)  # what is no axis may not be hashable
+    return _applied(x, _flat_plan(x.names, x.array.shape, hashable(old_axes), new_axis))
 
 
 class _Plan(NamedTuple):
