@@ -1,9 +1,20 @@
 """Axonym: named-axis arrays for JAX, and a mapping from their names to the axes of a device mesh."""
 
-import importlib as _importlib
-import typing as _typing
-
-from . import axis as axis
+from . import (
+    axis as axis,
+    fft as fft,
+    linalg as linalg,
+    mesh as mesh,
+    multihost as multihost,
+    nn as nn,
+    partitioning as partitioning,
+    poly as poly,
+    random as random,
+    report as report,
+    tree as tree,
+    tree_util as tree_util,
+    typing as typing,
+)
 from .axis import (
     axis_name as axis_name,
     axis_size as axis_size,
@@ -16,6 +27,25 @@ from .axis import (
     selects_axis as selects_axis,
     to_jax_shape as to_jax_shape,
     union_axes as union_axes,
+)
+from .mesh import (
+    calculate_host_mesh_shape as calculate_host_mesh_shape,
+    cpu_context as cpu_context,
+    create_abstract_mesh as create_abstract_mesh,
+    create_cpu_mesh as create_cpu_mesh,
+    create_mesh as create_mesh,
+    describe_mesh as describe_mesh,
+    force_cpu as force_cpu,
+    parse_mesh_from_string as parse_mesh_from_string,
+    set_mesh as set_mesh,
+)
+from .multihost import (
+    assert_same_on_all_hosts as assert_same_on_all_hosts,
+    barrier_sync as barrier_sync,
+    broadcast_from_host_zero as broadcast_from_host_zero,
+    global_to_host_local as global_to_host_local,
+    host_local_to_global as host_local_to_global,
+    initialize as initialize,
 )
 from .named._array import (
     NamedArray as NamedArray,
@@ -41,10 +71,7 @@ from .named._compare import (
     array_equal as array_equal,
     array_equiv as array_equiv,
 )
-from .named._contract import (
-    dot as dot,
-)
-from .named._create import (
+from .named._creation import (
     arange as arange,
     eye as eye,
     full as full,
@@ -57,6 +84,9 @@ from .named._create import (
     ones_like as ones_like,
     zeros as zeros,
     zeros_like as zeros_like,
+)
+from .named._dot import (
+    dot as dot,
 )
 from .named._einsum import (
     einsum as einsum,
@@ -318,37 +348,47 @@ from .named._transforms import (
     tree_checkpoint_name as tree_checkpoint_name,
     vmap as vmap,
 )
+from .partitioning import (
+    AutoShardingRule as AutoShardingRule,
+    AxisMapping as AxisMapping,
+    CompositeShardingRule as CompositeShardingRule,
+    MemoryConstrainedShardingRule as MemoryConstrainedShardingRule,
+    MeshPartitionHelper as MeshPartitionHelper,
+    PathShardingRule as PathShardingRule,
+    PhysicalAxisSpec as PhysicalAxisSpec,
+    ResourceMapping as ResourceMapping,
+    ResourceMappings as ResourceMappings,
+    RoleShardingRule as RoleShardingRule,
+    ShapeBasedShardingRule as ShapeBasedShardingRule,
+    ShardedBy as ShardedBy,
+    ShardingRule as ShardingRule,
+    auto_sharded as auto_sharded,
+    axis_mapping as axis_mapping,
+    current_mapping as current_mapping,
+    current_thread_local_mapping as current_thread_local_mapping,
+    fsdp as fsdp,
+    infer_resource_partitions as infer_resource_partitions,
+    named_jit as named_jit,
+    physical_axis_name as physical_axis_name,
+    physical_axis_size as physical_axis_size,
+    pspec_for as pspec_for,
+    pspec_for_axis as pspec_for_axis,
+    round_axis_for_partitioning as round_axis_for_partitioning,
+    shard as shard,
+    shard_map as shard_map,
+    shard_with_axis_mapping as shard_with_axis_mapping,
+    sharded_optimizer as sharded_optimizer,
+    sharding_for_axis as sharding_for_axis,
+)
+from .report import (
+    Explanation as Explanation,
+    ShardingAnalyzer as ShardingAnalyzer,
+    ShardingReport as ShardingReport,
+    assert_sharding_lock as assert_sharding_lock,
+    create_monitored_function as create_monitored_function,
+    explain as explain,
+    visualize_shardings as visualize_shardings,
+)
 
 
 __version__ = "0.1.0"
-
-
-if _typing.TYPE_CHECKING:
-    from . import (
-        fft as fft,
-        linalg as linalg,
-        mesh as mesh,
-        nn as nn,
-        partitioning as partitioning,
-        poly as poly,
-        random as random,
-        tree as tree,
-        tree_util as tree_util,
-        typing as typing,
-    )
-    from ._later import *  # noqa: F403
-else:  # Loaded when first used, so that `import axonym` takes no longer than named arrays do.
-    _PARTS = {"fft", "linalg", "mesh", "nn", "partitioning", "poly", "random", "tree", "tree_util", "typing"}
-
-    def __getattr__(name):
-        if name == "__all__":  # What `from axonym import *` asks for.
-            return [name for name in __dir__() if not name.startswith("_")]
-        if name in _PARTS:
-            return _importlib.import_module(f".{name}", __name__)
-        if name.startswith("_") or not hasattr(later := _importlib.import_module("._later", __name__), name):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals().setdefault(name, getattr(later, name))
-
-    def __dir__():
-        later = _importlib.import_module("._later", __name__)
-        return sorted({*globals(), *_PARTS, *(name for name in vars(later) if not name.startswith("_"))})

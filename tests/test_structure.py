@@ -17,7 +17,7 @@ PACKAGE = ROOT / "axonym"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-PARTS = {"mesh", "named", "partitioning"}  # Users reach what is in these through `axonym`.
+PARTS = {"mesh", "multihost", "named", "partitioning", "report"}  # Users reach what is in these through `axonym`.
 EXPECTING = {"pytest.raises", "pytest.warns"}
 PRIVATE_JAX = ("jax._src", "jax.interpreters", "jax.core")
 

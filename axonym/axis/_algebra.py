@@ -14,9 +14,9 @@ from ..named._axis import (
     AxisSpec,
     PartialAxisSpec,
     SizesByName,
-    check_unique,
-    ordered,
-    spec_axes,
+    check_unique_names,
+    complete_order,
+    parse_axes,
 )
 from ._specs import PartialAxes, check_found, described, entries, in_form_of
 
@@ -212,7 +212,7 @@ def replace_axis(spec: Any, old: AxisSelector, new: Any) -> Any:
     found, wanted, put = entries(spec), entries((old,)), entries(new)
     check_found(found, wanted)
     pairs = [pair for name, size in found.items() for pair in (put.items() if name in wanted else [(name, size)])]
-    check_unique(tuple(name for name, _ in pairs))
+    check_unique_names(tuple(name for name, _ in pairs))
     return in_form_of(spec, dict(pairs))
 
 
@@ -244,8 +244,8 @@ def rearrange_for_partial_order(partial: Any, axes: Any) -> Any:
         >>> nym.axis.rearrange_for_partial_order(("embed", ...), {"batch": 8, "pos": 2, "embed": 4})
         {'embed': 4, 'batch': 8, 'pos': 2}
     """
-    found = {axis.name: axis.size for axis in spec_axes(axes)}
-    order = ordered(tuple(found), tuple(found.values()), _items(partial))
+    found = {axis.name: axis.size for axis in parse_axes(axes)}
+    order = complete_order(tuple(found), tuple(found.values()), _items(partial))
     return in_form_of(axes, {name: found[name] for name in order})
 
 

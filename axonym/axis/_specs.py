@@ -17,10 +17,10 @@ from ..named._axis import (
     AxisSpec,
     SizesByName,
     axis_name as _name,
-    check_once,
-    near_miss,
-    selected,
-    spec_axes,
+    check_selected_once,
+    parse_axes,
+    parse_selection,
+    suggest_name,
 )
 
 
@@ -41,8 +41,8 @@ def entries(selection: AxisSelection | AxisSpec) -> Entries:
         TypeError: If something is no axis.
         ValueError: If a name is given twice.
     """
-    chosen: Any = selected(selection)  # pyright: ignore[reportArgumentType]
-    check_once(tuple(map(_name, chosen)))
+    chosen: Any = parse_selection(selection)  # pyright: ignore[reportArgumentType]
+    check_selected_once(tuple(map(_name, chosen)))
     return {_name(one): one.size if isinstance(one, Axis) else None for one in chosen}
 
 
@@ -64,7 +64,7 @@ def check_found(found: Entries, wanted: Entries) -> None:
     """Raises a ValueError if an axis that is wanted is not there, or has another size."""
     for name, size in wanted.items():
         if name not in found:
-            raise ValueError(f"no axis {name!r} in {described(found)}{near_miss(name, list(found))}")
+            raise ValueError(f"no axis {name!r} in {described(found)}{suggest_name(name, list(found))}")
         if None not in (size, found[name]) and size != found[name]:
             raise ValueError(f"axis {name!r} has size {found[name]} here, {size} was asked for")
 
@@ -110,7 +110,7 @@ def axis_size(spec: AxisSpec) -> int:
         >>> nym.axis.axis_size(nym.Axis("batch", 8)), nym.axis.axis_size({"batch": 8, "embed": 4})
         (8, 32)
     """
-    return math.prod(axis.size for axis in spec_axes(spec))
+    return math.prod(axis.size for axis in parse_axes(spec))
 
 
 def axis_spec_to_shape_dict(spec: AxisSpec) -> dict[str, int]:
@@ -121,7 +121,7 @@ def axis_spec_to_shape_dict(spec: AxisSpec) -> dict[str, int]:
         >>> nym.axis.axis_spec_to_shape_dict(nym.make_axes(batch=8, embed=4))
         {'batch': 8, 'embed': 4}
     """
-    return {axis.name: axis.size for axis in spec_axes(spec)}
+    return {axis.name: axis.size for axis in parse_axes(spec)}
 
 
 def axis_spec_to_tuple(spec: AxisSpec) -> tuple[Axis, ...]:
@@ -132,7 +132,7 @@ def axis_spec_to_tuple(spec: AxisSpec) -> tuple[Axis, ...]:
         >>> nym.axis.axis_spec_to_tuple({"batch": 8})
         (Axis(name='batch', size=8),)
     """
-    return spec_axes(spec)
+    return parse_axes(spec)
 
 
 def to_jax_shape(shape: AxisSpec | int | Sequence[Axis | int]) -> tuple[int, ...]:
@@ -152,8 +152,8 @@ def to_jax_shape(shape: AxisSpec | int | Sequence[Axis | int]) -> tuple[int, ...
     """
     given: Any = (shape,) if hasattr(shape, "__index__") else shape
     if not isinstance(given, tuple | list) or hasattr(given, "items"):
-        given = spec_axes(given)
-    named = iter(spec_axes(tuple(one for one in given if not hasattr(one, "__index__"))))
+        given = parse_axes(given)
+    named = iter(parse_axes(tuple(one for one in given if not hasattr(one, "__index__"))))
     return tuple(operator.index(one) if hasattr(one, "__index__") else next(named).size for one in given)
 
 

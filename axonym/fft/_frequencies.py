@@ -5,12 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._align import operand
-from ..named._ambient import constrain, resharded, undivided
+from ..named._ambient import constrain_sharding, replicate_dims, reshard_by_name
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, positions, sized_axis
-from ..named._base import N, check_named, like
-from ..named._plan import planned
+from ..named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, find_axes, parse_one_axis
+from ..named._base import N, check_named, with_array
+from ..named._broadcasting import split_operand
+from ..named._cached_jit import cached_jit
 
 
 def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
@@ -33,7 +33,7 @@ def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
         Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
     """
     one = _with_points(axis)
-    return constrain(NamedArray(jnp.fft.fftfreq(one.size, _distance(d)), one))
+    return constrain_sharding(NamedArray(jnp.fft.fftfreq(one.size, _distance(d)), one))
 
 
 def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> NamedArray:
@@ -62,18 +62,18 @@ def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> 
         raise ValueError(
             f"the axis of the frequencies of ({one}) has size {half.size}, not {new_axis.size} as in ({new_axis})"
         )
-    return constrain(NamedArray(jnp.fft.rfftfreq(one.size, _distance(d)), half))
+    return constrain_sharding(NamedArray(jnp.fft.rfftfreq(one.size, _distance(d)), half))
 
 
 def _with_points(axis: Axis) -> Axis:
-    one = sized_axis(axis)
+    one = parse_one_axis(axis)
     if not one.size:
         raise ValueError(f"axis ({one}) needs one point or more to have frequencies")
     return one
 
 
 def _distance(d: Any) -> Any:
-    array, names = operand(d)
+    array, names = split_operand(d)
     if names:
         raise ValueError(f"the distance between points is a scalar, it has axes ({', '.join(names)})")
     return array
@@ -115,9 +115,9 @@ def ifftshift(x: N, axis: AxisSelection | None = None) -> N:
 
 def _shifted(fn: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
     check_named(x)
-    dims = positions(x.names, x.array.shape, axis)
-    return like(x, planned(_moved, fn, x.names, dims)(x.array))
+    dims = find_axes(x.names, x.array.shape, axis)
+    return with_array(x, cached_jit(_moved, fn, x.names, dims)(x.array))
 
 
 def _moved(fn: Callable[..., Any], names: Names, dims: tuple[int, ...], array: Any) -> Any:
-    return resharded(fn(undivided(array, dims), axes=dims), names)
+    return reshard_by_name(fn(replicate_dims(array, dims), axes=dims), names)

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._axis import Axis, AxisSelection, Names, axis_name, positions, selected
-from ..named._base import N, NamedBase, check_named, described
-from ..named._core import over_core
+from ..named._axis import Axis, AxisSelection, Names, axis_name, find_axes, parse_selection
+from ..named._base import N, NamedBase, check_named, format_shape
+from ..named._gufunc import apply_gufunc
 from ..named._shape import rearrange
 
 
@@ -141,7 +141,7 @@ def _real(name: str, x: N) -> N:
     check_named(x)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         whole = "fft" if name == "rfft" else "ifft"
-        raise TypeError(f"`{name}` takes real numbers, {described(x)} has {x.dtype}; use `{whole}`")
+        raise TypeError(f"`{name}` takes real numbers, {format_shape(x)} has {x.dtype}; use `{whole}`")
     return x
 
 
@@ -149,17 +149,17 @@ def _points(x: NamedBase, axis: AxisSelection | None, halved: bool = False) -> t
     """Returns the names of the axes transformed, and how many points the transform has along each."""
     check_named(x)
     names, sizes = x.names, x.array.shape
-    chosen = names if axis is None else selected(axis)
-    dims = positions(names, sizes, tuple(axis_name(one) for one in chosen))
+    chosen = names if axis is None else parse_selection(axis)
+    dims = find_axes(names, sizes, tuple(axis_name(one) for one in chosen))
     if not dims:
-        raise ValueError(f"there is no axis to transform in {described(x)}")
+        raise ValueError(f"there is no axis to transform in {format_shape(x)}")
     points = [one.size if isinstance(one, Axis) else sizes[dim] for one, dim in zip(chosen, dims, strict=True)]
     if halved and not isinstance(chosen[-1], Axis):
         points[-1] = 2 * (points[-1] - 1)
     for dim, number in zip(dims, points, strict=True):
         if number < 1:
             raise ValueError(
-                f"a transform along axis {names[dim]!r} of {described(x)} needs one point or more; "
+                f"a transform along axis {names[dim]!r} of {format_shape(x)} needs one point or more; "
                 f"say how many with `Axis({names[dim]!r}, size)`"
             )
     return tuple(names[dim] for dim in dims), tuple(points)
@@ -168,7 +168,7 @@ def _points(x: NamedBase, axis: AxisSelection | None, halved: bool = False) -> t
 def _transformed(fn: Callable[..., Any], x: N, axes: Names, points: tuple[int, ...], norm: str | None) -> N:
     if norm not in _INVERSE:
         raise ValueError(f"the `norm` of a transform is 'backward', 'ortho' or 'forward', not {norm!r}")
-    (result,) = over_core(_over_last, (x,), (axes,), (axes,), transform=fn, s=points, norm=norm)
+    (result,) = apply_gufunc(_over_last, (x,), (axes,), (axes,), transform=fn, s=points, norm=norm)
     return result if result.names == x.names else rearrange(result, x.names)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..named._axis import AxisSelector
 from ..named._base import N
-from ..named._core import over_core
+from ..named._gufunc import apply_gufunc
 from ._matrix import matrix_axes, new_name, short_side, square_axes
 
 
@@ -40,7 +40,7 @@ def cholesky(x: N, row: AxisSelector, col: AxisSelector, *, upper: bool = False,
     """
     names = square_axes("cholesky", x, row, col)
     options = {"upper": upper, "symmetrize_input": symmetrize_input}
-    (factor,) = over_core(jnp.linalg.cholesky, (x,), (names,), (names,), **options)
+    (factor,) = apply_gufunc(jnp.linalg.cholesky, (x,), (names,), (names,), **options)
     return factor
 
 
@@ -83,7 +83,7 @@ def qr(
     names = matrix_axes(x, row, col)
     size = x.axis_size(row) if mode == "complete" else short_side(x, *names)
     new = new_name(x, new_axis, size)
-    q, r = over_core(jnp.linalg.qr, (x,), (names,), ((names[0], new), (new, names[1])), mode=mode)
+    q, r = apply_gufunc(jnp.linalg.qr, (x,), (names,), ((names[0], new), (new, names[1])), mode=mode)
     return q, r
 
 
@@ -119,7 +119,7 @@ def svd(
     names = square_axes("svd", x, row, col) if hermitian else matrix_axes(x, row, col)
     new = new_name(x, new_axis, short_side(x, *names))
     outs = ((names[0], new), (new,), (new, names[1]))
-    u, s, vh = over_core(jnp.linalg.svd, (x,), (names,), outs, full_matrices=False, hermitian=hermitian)
+    u, s, vh = apply_gufunc(jnp.linalg.svd, (x,), (names,), outs, full_matrices=False, hermitian=hermitian)
     return u, s, vh
 
 
@@ -133,7 +133,7 @@ def svdvals(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector =
     """
     names = matrix_axes(x, row, col)
     new = new_name(x, new_axis, short_side(x, *names))
-    (values,) = over_core(jnp.linalg.svdvals, (x,), (names,), ((new,),))
+    (values,) = apply_gufunc(jnp.linalg.svdvals, (x,), (names,), ((new,),))
     return values
 
 
@@ -169,7 +169,7 @@ def eigh(
     names = square_axes("eigh", x, row, col)
     new = new_name(x, new_axis, x.axis_size(row))
     options = {"symmetrize_input": symmetrize_input}
-    values, vectors = over_core(jnp.linalg.eigh, (x,), (names,), ((new,), (names[0], new)), **options)
+    values, vectors = apply_gufunc(jnp.linalg.eigh, (x,), (names,), ((new,), (names[0], new)), **options)
     return values, vectors
 
 
@@ -186,7 +186,7 @@ def eigvalsh(
     names = square_axes("eigvalsh", x, row, col)
     new = new_name(x, new_axis, x.axis_size(row))
     options = {"symmetrize_input": symmetrize_input}
-    (values,) = over_core(jnp.linalg.eigvalsh, (x,), (names,), ((new,),), **options)
+    (values,) = apply_gufunc(jnp.linalg.eigvalsh, (x,), (names,), ((new,),), **options)
     return values
 
 
@@ -203,7 +203,7 @@ def eig(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector = "k"
     """
     names = square_axes("eig", x, row, col)
     new = new_name(x, new_axis, x.axis_size(row))
-    values, vectors = over_core(jnp.linalg.eig, (x,), (names,), ((new,), (names[0], new)))
+    values, vectors = apply_gufunc(jnp.linalg.eig, (x,), (names,), ((new,), (names[0], new)))
     return values, vectors
 
 
@@ -216,5 +216,5 @@ def eigvals(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector =
         Array([3., 3.], dtype=float32)
     """
     names = square_axes("eigvals", x, row, col)
-    (values,) = over_core(jnp.linalg.eigvals, (x,), (names,), ((new_name(x, new_axis, x.axis_size(row)),),))
+    (values,) = apply_gufunc(jnp.linalg.eigvals, (x,), (names,), ((new_name(x, new_axis, x.axis_size(row)),),))
     return values

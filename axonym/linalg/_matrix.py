@@ -1,7 +1,7 @@
 """What the functions of matrices share: the names of a matrix's two axes, and what is checked before JAX sees it."""
 
-from ..named._axis import Axis, AxisSelector, axis_name, position, positions
-from ..named._base import NamedBase, check_named, described
+from ..named._axis import Axis, AxisSelector, axis_name, find_axes, find_axis
+from ..named._base import NamedBase, check_named, format_shape
 
 
 def matrix_axes(x: NamedBase, row: AxisSelector, col: AxisSelector) -> tuple[str, str]:
@@ -12,7 +12,7 @@ def matrix_axes(x: NamedBase, row: AxisSelector, col: AxisSelector) -> tuple[str
         ValueError: If it lacks one of the axes, or both are one.
     """
     check_named(x)
-    i, j = positions(x.names, x.array.shape, (row, col))
+    i, j = find_axes(x.names, x.array.shape, (row, col))
     return x.names[i], x.names[j]
 
 
@@ -25,10 +25,10 @@ def square_axes(function: str, x: NamedBase, row: AxisSelector, col: AxisSelecto
     """
     check_named(x)
     sizes = x.array.shape
-    i, j = positions(x.names, sizes, (row, col))
+    i, j = find_axes(x.names, sizes, (row, col))
     if sizes[i] != sizes[j]:
         raise ValueError(
-            f"`{function}` is of square matrices; axes {x.names[i]!r} and {x.names[j]!r} of {described(x)} have sizes "
+            f"`{function}` is of square matrices; axes {x.names[i]!r} and {x.names[j]!r} of {format_shape(x)} have sizes "
             f"{sizes[i]} and {sizes[j]}"
         )
     return x.names[i], x.names[j]
@@ -42,8 +42,10 @@ def new_name(x: NamedBase, new_axis: AxisSelector, size: int) -> str:
     """
     name = axis_name(new_axis)
     if name in x.names:
-        raise ValueError(f"{described(x)} has an axis {name!r} already; give the new axis another name with `new_axis`")
-    position((name,), (size,), Axis(name, size) if isinstance(new_axis, str) else new_axis)
+        raise ValueError(
+            f"{format_shape(x)} has an axis {name!r} already; give the new axis another name with `new_axis`"
+        )
+    find_axis((name,), (size,), Axis(name, size) if isinstance(new_axis, str) else new_axis)
     return name
 
 
@@ -60,9 +62,9 @@ def other_axes(a: NamedBase, b: NamedBase, row: str, col: str) -> tuple[str, ...
         ValueError: If `b` lacks the rows, has the columns, or a shared axis in another size.
     """
     check_named(b)
-    position(b.names, b.array.shape, Axis(row, a.axis_size(row)))
+    find_axis(b.names, b.array.shape, Axis(row, a.axis_size(row)))
     if col in b.names:
         raise ValueError(
-            f"the right-hand side {described(b)} has the axis {col!r} that the solution will have; `rename` it"
+            f"the right-hand side {format_shape(b)} has the axis {col!r} that the solution will have; `rename` it"
         )
     return tuple(name for name in b.names if name not in a.names)

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._axis import AxisSelection, AxisSelector, listed, positions
+from ..named._axis import AxisSelection, AxisSelector, find_axes, format_axes
 from ..named._base import N, check_named
-from ..named._core import over_core
-from ..named._plan import reduced
+from ..named._cached_jit import apply_reduction
+from ..named._gufunc import apply_gufunc
 from ._matrix import matrix_axes, square_axes
 
 
@@ -35,13 +35,13 @@ def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | No
         (NamedArray(float32, batch: 2, [5., 2.]), 6.0)
     """
     check_named(x)
-    names = tuple(x.names[i] for i in positions(x.names, x.array.shape, axis))
+    names = tuple(x.names[i] for i in find_axes(x.names, x.array.shape, axis))
     if ord is not None and len(names) not in (1, 2):
-        raise ValueError(f"a norm with `ord` is over one axis or two, not over {listed(names)}")
+        raise ValueError(f"a norm with `ord` is over one axis or two, not over {format_axes(names)}")
     if len(names) == 2 and ord in (2, -2, "nuc"):  # these need singular values
-        (result,) = over_core(_norm, (x,), (names,), ((),), axis=(-2, -1), ord=ord)
+        (result,) = apply_gufunc(_norm, (x,), (names,), ((),), axis=(-2, -1), ord=ord)
         return result
-    return reduced(_norm, x, axis, None, ord=ord)
+    return apply_reduction(_norm, x, axis, None, ord=ord)
 
 
 def _norm(array: Any, *, axis: tuple[int, ...], ord: int | float | str | None) -> Any:
@@ -71,7 +71,7 @@ def det(x: N, row: AxisSelector, col: AxisSelector) -> N:
         >>> nym.linalg.det(nym.named([[2.0, 1.0], [0.0, 4.0]], ("i", "j")), "i", "j").item()
         8.0
     """
-    (result,) = over_core(jnp.linalg.det, (x,), (square_axes("det", x, row, col),), ((),))
+    (result,) = apply_gufunc(jnp.linalg.det, (x,), (square_axes("det", x, row, col),), ((),))
     return result
 
 
@@ -86,7 +86,7 @@ def slogdet(x: N, row: AxisSelector, col: AxisSelector) -> tuple[N, N]:
         >>> sign.item(), log.item()
         (-1.0, 0.0)
     """
-    sign, log = over_core(jnp.linalg.slogdet, (x,), (square_axes("slogdet", x, row, col),), ((), ()))
+    sign, log = apply_gufunc(jnp.linalg.slogdet, (x,), (square_axes("slogdet", x, row, col),), ((), ()))
     return sign, log
 
 
@@ -114,7 +114,7 @@ def matrix_rank(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | Non
         1
     """
     names = square_axes("matrix_rank", x, row, col) if hermitian else matrix_axes(x, row, col)
-    (result,) = over_core(_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)
+    (result,) = apply_gufunc(_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)
     return result
 
 
@@ -147,7 +147,7 @@ def cond(x: N, row: AxisSelector, col: AxisSelector, *, p: int | float | str | N
         4.0
     """
     names = matrix_axes(x, row, col) if p in (None, 2, -2) else square_axes("cond", x, row, col)
-    (result,) = over_core(jnp.linalg.cond, (x,), (names,), ((),), p=p)
+    (result,) = apply_gufunc(jnp.linalg.cond, (x,), (names,), ((),), p=p)
     return result
 
 
@@ -176,5 +176,5 @@ def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
         NamedArray(float32, i: 2, j: 2, [[1., 3.], [0., 1.]])
     """
     names = square_axes("matrix_power", x, row, col)
-    (result,) = over_core(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))
+    (result,) = apply_gufunc(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))
     return result

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._align import check_sizes
 from ..named._axis import AxisSelector
 from ..named._base import N
-from ..named._core import over_core
+from ..named._broadcasting import check_matching_sizes
+from ..named._gufunc import apply_gufunc
 from ._matrix import matrix_axes, new_name, other_axes, short_side, square_axes
 
 
@@ -37,8 +37,8 @@ def solve(a: N, b: N, row: AxisSelector, col: AxisSelector) -> N:
     """
     names = square_axes("solve", a, row, col)
     extra = other_axes(a, b, *names)
-    check_sizes((a.names, a.array.shape), (b.names, b.array.shape))
-    (x,) = over_core(_solved, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))
+    check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
+    (x,) = apply_gufunc(_solved, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))
     return x
 
 
@@ -89,10 +89,10 @@ def lstsq(
     """
     names = matrix_axes(a, row, col)
     extra = other_axes(a, b, *names)
-    check_sizes((a.names, a.array.shape), (b.names, b.array.shape))
+    check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
     name = new_name(a, new_axis, short_side(a, *names))
     outs = ((names[1], *extra), extra, (), (name,))
-    x, residuals, rank, values = over_core(_closest, (a, b), (names, (names[0], *extra)), outs, rcond=rcond)
+    x, residuals, rank, values = apply_gufunc(_closest, (a, b), (names, (names[0], *extra)), outs, rcond=rcond)
     return x, residuals, rank, values
 
 
@@ -134,7 +134,7 @@ def inv(x: N, row: AxisSelector, col: AxisSelector) -> N:
         NamedArray(float32, i: 2, other: 2, [[1., 0.], [0., 1.]])
     """
     names = square_axes("inv", x, row, col)
-    (inverse,) = over_core(jnp.linalg.inv, (x,), (names,), (names[::-1],))
+    (inverse,) = apply_gufunc(jnp.linalg.inv, (x,), (names,), (names[::-1],))
     return inverse
 
 
@@ -163,5 +163,5 @@ def pinv(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = Non
     """
     names = square_axes("pinv", x, row, col) if hermitian else matrix_axes(x, row, col)
     options = {"rtol": rtol, "hermitian": hermitian}
-    (inverse,) = over_core(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)
+    (inverse,) = apply_gufunc(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)
     return inverse

@@ -19,15 +19,9 @@ from ._describe import (
     MeshDescription as MeshDescription,
     describe_mesh as describe_mesh,
 )
-from ._initialize import initialize as initialize
-from ._layout import (
+from ._device_layout import (
     MeshAxis as MeshAxis,
     MeshDevice as MeshDevice,
 )
-from ._multihost import (
-    assert_same_on_all_hosts as assert_same_on_all_hosts,
-    barrier_sync as barrier_sync,
-    broadcast_from_host_zero as broadcast_from_host_zero,
-)
-from ._set import set_mesh as set_mesh
+from ._set_mesh import set_mesh as set_mesh
 from ._topology import calculate_host_mesh_shape as calculate_host_mesh_shape

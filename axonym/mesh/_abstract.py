@@ -9,8 +9,8 @@ from typing import Any
 
 from jax.sharding import AbstractMesh
 
+from ._axis_sizes import as_names, as_sizes, describe, read_sizes, resolve_axes, resolve_axis_types
 from ._create import AxisTypes
-from ._spec import as_names, as_sizes, describe, read_sizes, resolve_axes, resolve_axis_types
 
 
 def create_abstract_mesh(

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from jax.sharding import AxisType, Mesh
 
-from ._spec import as_names, read_sizes, resolve_axes, resolve_axis_types
+from ._axis_sizes import as_names, read_sizes, resolve_axes, resolve_axis_types
 from ._topology import Device, arrange_devices, arranged_by_jax, select_devices, spans_slices
 
 

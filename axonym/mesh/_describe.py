@@ -10,8 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from ._draw import drawing
-from ._layout import (
+from ._device_layout import (
     Block,
     MeshAxis,
     MeshDevice,
@@ -24,6 +23,7 @@ from ._layout import (
     printable,
     ranges,
 )
+from ._mesh_drawing import drawing
 
 
 _WHOLE, _WIDTH = 64, 100  # how many devices are shown one by one, and in how many characters

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from ._spec import as_sizes, describe, did_you_mean, fill, fills, nearest_fit
+from ._axis_sizes import as_sizes, describe, did_you_mean, fill, fills, nearest_fit
 
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ._axis import Names
-from ._base import N, is_traced, like
+from ._base import N, is_traced, with_array
 
 
 class Ambient(Protocol):
@@ -39,51 +39,51 @@ context: Any = jax.make_user_context(None)
 """Holds the `Ambient` in force, or None."""
 
 
-def constrain(x: N) -> N:
+def constrain_sharding(x: N) -> N:
     """Returns the array with the sharding its names have under the mapping in force; as it is if there is none."""
     ambient = context.value
-    return x if ambient is None or not x.names else like(x, ambient.constrain(x.array, x.names))
+    return x if ambient is None or not x.names else with_array(x, ambient.constrain(x.array, x.names))
 
 
-def gathered(x: N) -> N:
+def gather_parameter(x: N) -> N:
     """Returns a parameter as `constrain` does, taken from where it is stored; there its gradient goes back to."""
     ambient = context.value
-    return x if ambient is None or not x.names else like(x, ambient.gathered(x.array, x.names))
+    return x if ambient is None or not x.names else with_array(x, ambient.gathered(x.array, x.names))
 
 
-def placed(x: N) -> N:
+def place_array(x: N) -> N:
     """Puts what a compiled function made where its names belong; within a trace that function has said so already."""
-    return x if is_traced(x.array) else constrain(x)
+    return x if is_traced(x.array) else constrain_sharding(x)
 
 
-def out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+def get_out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
     """Returns what an operation must state as its `out_sharding` here: None unless a mesh axis is Explicit."""
     ambient = context.value
     return None if ambient is None else ambient.out_sharding(names, sizes)
 
 
-def resharded(array: Any, names: Names) -> Any:
+def reshard_by_name(array: Any, names: Names) -> Any:
     """Returns a plain array with the sharding of these names on an Explicit mesh, and as it is on any other.
 
     A name "" stands for an axis that must not be divided.
     """
-    sharding = out_sharding(names, array.shape)
+    sharding = get_out_sharding(names, array.shape)
     if sharding is None or jax.typeof(array).sharding == sharding:  # JAX keeps even a change that changes nothing
         return array
     return jax.reshard(array, sharding)
 
 
-def stated(x: N) -> N:
+def reshard_named(x: N) -> N:
     """Returns a named array with the sharding of its names on an Explicit mesh, and as it is on any other."""
-    return like(x, resharded(x.array, x.names))
+    return with_array(x, reshard_by_name(x.array, x.names))
 
 
-def entry_axes(entry: Any) -> tuple[str, ...]:
+def get_entry_axes(entry: Any) -> tuple[str, ...]:
     """Returns the mesh axes of one entry of a spec as a tuple."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def undivided(array: Any, dims: Collection[int]) -> Any:
+def replicate_dims(array: Any, dims: Collection[int]) -> Any:
     """Returns a plain array that no Explicit mesh axis divides along these dimensions; it stays as it is elsewhere."""
     sharding = jax.typeof(array).sharding
     if not any(entry for dim, entry in enumerate(sharding.spec) if dim in dims):
@@ -92,7 +92,7 @@ def undivided(array: Any, dims: Collection[int]) -> Any:
     return jax.reshard(array, NamedSharding(sharding.mesh, whole))  # on its own mesh, be it in force or not
 
 
-def mesh_axes(name: str, size: int) -> tuple[str, ...]:
+def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis of this size is sharded here, none if it is not."""
     ambient = context.value
     return () if ambient is None else ambient.mesh_axes(name, size)

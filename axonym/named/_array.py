@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import jax
 import numpy as np
 
-from . import _contract, _display, _elementwise, _matrix, _reduce, _shape
-from ._align import array_of
+from . import _dot, _elementwise, _matrix, _reduce, _repr, _shape
 from ._axis import (
     Axis,
     AxisSelection,
     AxisSelector,
     Names,
     axis_name,
-    check_unique,
+    check_unique_names,
+    find_axes,
+    format_axes,
     intern_names,
-    listed,
-    positions,
-    selected,
+    parse_selection,
 )
-from ._base import NamedBase, described, like, set_array, set_names
+from ._base import NamedBase, format_shape, set_array, set_names, with_array
+from ._broadcasting import get_array
 from ._index import Items, Updates, index, take
 from ._match import AxisDescription, AxisPattern
 
@@ -77,11 +77,11 @@ class NamedArray(NamedBase):
 
     def __repr__(self) -> str:
         """Shows element type, axes and mesh axes, and the elements if there are at most eight."""
-        return _display.line(self)
+        return _repr.format_array(self)
 
     def _repr_html_(self) -> str:
         """Shows the same as a table, in notebooks."""
-        return _display.table(self)
+        return _repr.format_array_html(self)
 
     def scalar(self) -> jax.Array:
         """Returns the plain array of a named array without axes.
@@ -90,7 +90,7 @@ class NamedArray(NamedBase):
             ValueError: If there are axes left.
         """
         if self.names:
-            raise ValueError(f"{described(self)} is not a scalar; reduce or index its axes first")
+            raise ValueError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
         return self.array
 
     def item(self) -> Any:
@@ -107,7 +107,7 @@ class NamedArray(NamedBase):
 
     def axis_indices(self, axis: AxisSelection) -> Any:
         """Returns the position of an axis, or those of several in a tuple."""
-        found = positions(self.names, self.array.shape, axis)
+        found = find_axes(self.names, self.array.shape, axis)
         return found[0] if isinstance(axis, str | Axis) else found
 
     def matches_axes(self, axes: AxisDescription) -> bool:
@@ -127,7 +127,7 @@ class NamedArray(NamedBase):
 
     def astype(self, dtype: Any) -> Self:
         """Returns the array with another element type."""
-        return like(self, array_of(self).astype(dtype))
+        return with_array(self, get_array(self).astype(dtype))
 
     def block_until_ready(self) -> Self:
         """Waits until the elements are computed, and returns the array."""
@@ -145,11 +145,11 @@ class NamedArray(NamedBase):
 
     def __iter__(self) -> Iterator[Any]:
         """Refuses: which axis to run along must be said."""
-        raise TypeError(f"Iterating over {described(self)} needs an axis; use `unbind(x, axis)`.")
+        raise TypeError(f"Iterating over {format_shape(self)} needs an axis; use `unbind(x, axis)`.")
 
     def __len__(self) -> int:
         """Refuses: which axis is meant must be said."""
-        raise TypeError(f"{described(self)} has no one length; use `x.axis_size(axis)` or `x.size`.")
+        raise TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)` or `x.size`.")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Returns the elements as a NumPy array."""
@@ -264,7 +264,7 @@ class NamedArray(NamedBase):
     copy = _elementwise.copy
     cumprod = _reduce.cumprod
     cumsum = _reduce.cumsum
-    dot = _contract.dot
+    dot = _dot.dot
     expand = _shape.expand
     flatten = _shape.flatten
     flatten_axes = _shape.flatten_axes
@@ -314,17 +314,17 @@ def is_named_array(x: Any) -> bool:
 def checked_names(array: Any, axes: Any) -> Names:
     """Returns the names of axes given by name, as `Axis` or as a mapping, checked against the array."""
     if isinstance(array, NamedBase):
-        raise TypeError(f"{described(array)} has names already; use `rename` to change them.")
+        raise TypeError(f"{format_shape(array)} has names already; use `rename` to change them.")
     if not hasattr(array, "shape"):
         raise TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
-    axes, sizes = selected(axes), tuple(array.shape)
+    axes, sizes = parse_selection(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):
         apart = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
         raise ValueError(
-            f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {listed(names)}{apart}"
+            f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{apart}"
         )
-    check_unique(names)
+    check_unique_names(names)
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:
             raise ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for")

@@ -9,7 +9,17 @@ from typing import Any, TypeVar
 
 import jax
 
-from ._axis import Axis, AxisSelection, AxisSelector, Names, check_rank, listed, position, selected, shown
+from ._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    Names,
+    check_rank,
+    find_axis,
+    format_axes,
+    format_value,
+    parse_selection,
+)
 
 
 class Shape(tuple[int, ...]):
@@ -35,7 +45,7 @@ class Shape(tuple[int, ...]):
     def __getitem__(self, key: Any) -> Any:
         """Returns the size at a position, of a name, or a slice of the sizes."""
         if isinstance(key, str | Axis):
-            return self[position(self.names, tuple(self), key)]
+            return self[find_axis(self.names, tuple(self), key)]
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
@@ -62,7 +72,7 @@ class Shape(tuple[int, ...]):
 
     def __repr__(self) -> str:
         """Shows names and sizes."""
-        return listed(self.names, tuple(self))
+        return format_axes(self.names, tuple(self))
 
     def keys(self) -> Names:
         """Returns the names in order."""
@@ -125,17 +135,19 @@ class NamedBase:
 
     def axis_size(self, axis: AxisSelector) -> int:
         """Returns the size of an axis."""
-        return self.array.shape[position(self.names, self.array.shape, axis)]
+        return self.array.shape[find_axis(self.names, self.array.shape, axis)]
 
     def resolve_axis(self, axis: AxisSelector) -> Axis:
         """Returns the `Axis` of a name; an `Axis` given must have the size found."""
-        index = position(self.names, self.array.shape, axis)
+        index = find_axis(self.names, self.array.shape, axis)
         return Axis(self.names[index], self.array.shape[index])
 
     def has_axis(self, axis: AxisSelection) -> bool:
         """Tells whether every axis selected is there, with the size given if one is."""
         sizes = dict(self.shape.items())
-        return all(sizes.get(one.name) == one.size if isinstance(one, Axis) else one in sizes for one in selected(axis))
+        return all(
+            sizes.get(one.name) == one.size if isinstance(one, Axis) else one in sizes for one in parse_selection(axis)
+        )
 
 
 N = TypeVar("N", bound=NamedBase)
@@ -146,7 +158,7 @@ set_names = NamedBase.__dict__["names"].__set__
 _new = object.__new__
 
 
-def like(x: N, array: Any, names: Names | None = None) -> N:
+def with_array(x: N, array: Any, names: Names | None = None) -> N:
     """Returns an array of the class of `x` with these contents, unchecked; the names are those of `x` if not given."""
     result = _new(type(x))
     set_array(result, array)
@@ -157,7 +169,7 @@ def like(x: N, array: Any, names: Names | None = None) -> N:
 def check_named(x: Any) -> None:
     """Raises a TypeError if something is no named array."""
     if not isinstance(x, NamedBase):
-        raise TypeError(f"A named array is needed, not {shown(x)}; make one with `axonym.named(array, axes)`.")
+        raise TypeError(f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`.")
 
 
 _traced: dict[type, bool] = {}
@@ -172,6 +184,6 @@ def is_traced(array: Any) -> bool:
     return _traced.get(kind, False)
 
 
-def described(x: NamedBase) -> str:
+def format_shape(x: NamedBase) -> str:
     """Shows the names and sizes of an array as error messages do."""
-    return listed(x.names, x.array.shape)
+    return format_axes(x.names, x.array.shape)

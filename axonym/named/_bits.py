@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from ._ambient import resharded, undivided
-from ._axis import AxisSelector, Names, position
-from ._base import N, check_named, described, like
-from ._plan import planned
+from ._ambient import replicate_dims, reshard_by_name
+from ._axis import AxisSelector, Names, find_axis
+from ._base import N, check_named, format_shape, with_array
+from ._cached_jit import cached_jit
 
 
 def packbits(x: N, axis: AxisSelector, *, bitorder: Literal["big", "little"] = "big") -> N:
@@ -34,7 +34,7 @@ def packbits(x: N, axis: AxisSelector, *, bitorder: Literal["big", "little"] = "
     """
     check_named(x)
     if not (jnp.issubdtype(x.dtype, jnp.integer) or jnp.issubdtype(x.dtype, jnp.bool_)):
-        raise TypeError(f"Truth values or integers are packed, the elements of {described(x)} are {x.dtype}.")
+        raise TypeError(f"Truth values or integers are packed, the elements of {format_shape(x)} are {x.dtype}.")
     return _resized(jnp.packbits, x, axis, bitorder=bitorder)
 
 
@@ -63,17 +63,17 @@ def unpackbits(x: N, axis: AxisSelector, *, count: int | None = None, bitorder: 
     """
     check_named(x)
     if x.dtype != jnp.uint8:
-        raise TypeError(f"Bits are taken out of `uint8`, the elements of {described(x)} are {x.dtype}.")
+        raise TypeError(f"Bits are taken out of `uint8`, the elements of {format_shape(x)} are {x.dtype}.")
     return _resized(jnp.unpackbits, x, axis, count=None if count is None else operator.index(count), bitorder=bitorder)
 
 
 def _resized(fn: Callable[..., Any], x: N, axis: AxisSelector, **options: Hashable) -> N:
-    index = position(x.names, x.array.shape, axis)
-    return like(x, planned(_along, fn, x.names, index, *options.items())(x.array))
+    index = find_axis(x.names, x.array.shape, axis)
+    return with_array(x, cached_jit(_along, fn, x.names, index, *options.items())(x.array))
 
 
 def _along(fn: Callable[..., Any], names: Names, index: int, *rest: Any) -> Any:
     """Runs along an axis that gets another size, which the mesh need not divide."""
     *options, array = rest
     left = (*names[:index], "", *names[index + 1 :])
-    return resharded(fn(undivided(array, (index,)), axis=index, **dict(options)), left)
+    return reshard_by_name(fn(replicate_dims(array, (index,)), axis=index, **dict(options)), left)

@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ._align import broadcast, operand
 from ._axis import check_rank
-from ._base import N, NamedBase, check_named, like
+from ._base import N, NamedBase, check_named, with_array
+from ._broadcasting import apply_broadcast, split_operand
 from ._reduce import all as all_of
 
 
@@ -41,7 +41,7 @@ def allclose(
         True
     """
     _check_one_named(a, b)
-    return all_of(broadcast(_close_or_nan if equal_nan else _close, a, b, rtol, atol))
+    return all_of(apply_broadcast(_close_or_nan if equal_nan else _close, a, b, rtol, atol))
 
 
 def _close(a: Any, b: Any, rtol: Any, atol: Any) -> Any:
@@ -76,8 +76,8 @@ def array_equal(a: N | ArrayLike, b: N | ArrayLike, equal_nan: bool = False) -> 
     """
     x, left, right = _both(a, b)
     if left != right:
-        return like(x, jnp.asarray(False), ())
-    return all_of(broadcast(_same_or_nan if equal_nan else jnp.equal, a, b))
+        return with_array(x, jnp.asarray(False), ())
+    return all_of(apply_broadcast(_same_or_nan if equal_nan else jnp.equal, a, b))
 
 
 def _same_or_nan(a: Any, b: Any) -> Any:
@@ -105,8 +105,8 @@ def array_equiv(a: N | ArrayLike, b: N | ArrayLike) -> N:
     """
     x, left, right = _both(a, b)
     if not (left.items() <= right.items() or right.items() <= left.items()):
-        return like(x, jnp.asarray(False), ())
-    return all_of(broadcast(jnp.equal, a, b))
+        return with_array(x, jnp.asarray(False), ())
+    return all_of(apply_broadcast(jnp.equal, a, b))
 
 
 def _check_one_named(a: Any, b: Any) -> None:
@@ -120,7 +120,7 @@ def _both(a: Any, b: Any) -> tuple[Any, dict[str, int], dict[str, int]]:
 
 
 def _sizes(x: Any) -> dict[str, int]:
-    array, names = operand(x)
+    array, names = split_operand(x)
     sizes = jnp.shape(array)
     check_rank(names, sizes)
     return dict(zip(names, sizes, strict=True))

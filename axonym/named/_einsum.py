@@ -3,11 +3,11 @@
 import functools
 from typing import Any
 
-from ._align import check_sizes
-from ._axis import AxisSelector, Names, check_rank, intern_names, listed, near_miss, shown
+from ._axis import AxisSelector, Names, check_rank, format_axes, format_value, intern_names, suggest_name
 from ._base import N, check_named
-from ._contract import contracted, natural_order
-from ._expression import REST, Alias, Binding, Expression, Fault, Side, checked_aliases, explained, parsed
+from ._broadcasting import check_matching_sizes
+from ._dot import contract_axes, get_natural_order
+from ._pattern_parser import REST, Alias, Binding, Expression, Fault, Side, check_aliases, explain_fault, parse_pattern
 
 
 def einsum(
@@ -62,14 +62,14 @@ def einsum(
         (mlp: 4, batch: 2)
     """
     if not isinstance(equation, str):
-        raise TypeError(f"`einsum` takes an equation such as 'b c, c e -> b e' first, not {shown(equation)}.")
+        raise TypeError(f"`einsum` takes an equation such as 'b c, c e -> b e' first, not {format_value(equation)}.")
     if not arrays:
         raise TypeError("`einsum` needs at least one array.")
     for x in arrays:
         check_named(x)
     operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
-    summed, names = _planned(equation, operands, shapes, checked_aliases(aliases))
-    return contracted(arrays, summed, names, precision, preferred_element_type)
+    summed, names = _planned(equation, operands, shapes, check_aliases(aliases))
+    return contract_axes(arrays, summed, names, precision, preferred_element_type)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -80,17 +80,17 @@ def _planned(
     aliases: tuple[tuple[str, Alias], ...],
 ) -> tuple[Names, Names]:
     """Returns the names summed over, and those of the result in order."""
-    expression = parsed(equation)
+    expression = parse_pattern(equation)
     for names, sizes in zip(operands, shapes, strict=True):
         check_rank(names, sizes)
-    known = " and ".join(listed(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
-    with explained(equation, f"cannot contract {known}"):
+    known = " and ".join(format_axes(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
+    with explain_fault(equation, f"cannot contract {known}"):
         _check_form(expression, len(operands))
         binding = Binding(expression, aliases)
         unmentioned = _unmentioned(expression, binding, operands, shapes)
         sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
         names = _result(expression, binding, sizes, unmentioned)
-    check_sizes(*zip(operands, shapes, strict=True))
+    check_matching_sizes(*zip(operands, shapes, strict=True))
     return tuple(name for name in sizes if name not in names), intern_names(names)
 
 
@@ -124,7 +124,7 @@ def _unmentioned(
     else:
         for side, names, sizes in zip(expression.operands, operands, shapes, strict=False):
             binding.places(side, names, sizes)
-    return tuple(name for name in natural_order(operands, ()) if name not in binding.axes.values())
+    return tuple(name for name in get_natural_order(operands, ()) if name not in binding.axes.values())
 
 
 def _bind_shared(
@@ -145,7 +145,7 @@ def _result(expression: Expression, binding: Binding, sizes: dict[str, int], unm
         if term.name == REST:
             stated.append(REST)
         elif name not in sizes:
-            raise Fault(term.at, f"no operand has an axis {name!r}{near_miss(name, [*binding.axes, *sizes])}")
+            raise Fault(term.at, f"no operand has an axis {name!r}{suggest_name(name, [*binding.axes, *sizes])}")
         else:
             binding.bind(term, name)
             binding.check_size(term, sizes[name])
@@ -154,6 +154,6 @@ def _result(expression: Expression, binding: Binding, sizes: dict[str, int], unm
     if _is_shared(expression) and not result.rest:
         return (*rest, *stated)
     if rest and not result.rest and expression.operands:
-        lost = f"nothing mentions {listed(rest)}"
+        lost = f"nothing mentions {format_axes(rest)}"
         raise Fault(result.at, f"{lost}; '...' in the result keeps it, naming it in an operand sums over it")
     return tuple(name for one in stated for name in (rest if one == REST else (one,)))

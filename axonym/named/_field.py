@@ -8,7 +8,7 @@ from typing import Any
 
 import equinox as eqx
 
-from ._axis import AxisSelector, Names, axis_name, check_unique
+from ._axis import AxisSelector, Names, axis_name, check_unique_names
 
 
 _KEY = "axonym.axis_names"
@@ -48,7 +48,7 @@ def field(
     if axis_names is not None:
         chosen = (axis_names,) if not isinstance(axis_names, tuple) else axis_names
         names = tuple(axis_name(axis) for axis in chosen)
-        check_unique(names)
+        check_unique_names(names)
         if static:
             raise ValueError(f"a static field holds no array, so the axes {names} cannot be declared for it")
         options["metadata"] = {**options.get("metadata", {}), _KEY: names}
@@ -58,18 +58,18 @@ def field(
 
 
 @functools.lru_cache(maxsize=4096)
-def declared_axes(cls: type) -> dict[str, Names]:
+def get_declared_axes(cls: type) -> dict[str, Names]:
     """Returns the names declared for the fields of a class, empty if none are."""
     if not dataclasses.is_dataclass(cls):
         return {}
     return {one.name: one.metadata[_KEY] for one in dataclasses.fields(cls) if _KEY in one.metadata}
 
 
-class HasAxesInFront(abc.ABC):
+class HasLeadingAxes(abc.ABC):
     """What a module derives from whose plain arrays have axes in front of those that their fields declare."""
 
     __slots__ = ()
 
     @abc.abstractmethod
-    def _axes_in_front(self) -> Names:
+    def _leading_axes(self) -> Names:
         """Returns the names of these axes."""

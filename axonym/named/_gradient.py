@@ -6,8 +6,8 @@ from typing import Any, ParamSpec, TypeVar
 import equinox as eqx
 import jax
 
-from ._axis import shown
-from ._base import NamedBase, described
+from ._axis import format_value
+from ._base import NamedBase, format_shape
 
 
 P = ParamSpec("P")
@@ -114,6 +114,6 @@ def _value(returned: Any) -> Any:
 def _scalar(value: Any) -> Any:
     array = value.array if isinstance(value, NamedBase) else value
     if getattr(array, "shape", ()):
-        what = described(value) if isinstance(value, NamedBase) else shown(value)
+        what = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
         raise ValueError(f"a gradient is that of a scalar, and the function returned {what}; use `.sum()` or `.mean()`")
     return array

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ._align import check_sizes, common_names
-from ._ambient import mesh_axes, resharded
+from ._ambient import get_mesh_axes, reshard_by_name
 from ._array import NamedArray, is_named_array
 from ._axis import (
     Axis,
@@ -17,16 +16,17 @@ from ._axis import (
     AxisSelector,
     Names,
     axis_name,
-    check_once,
-    check_unique,
+    check_selected_once,
+    check_unique_names,
+    find_axis,
+    format_axes,
+    format_value,
     intern_names,
-    listed,
-    position,
-    selected,
-    shown,
+    parse_selection,
 )
-from ._base import like
-from ._core import loop_spec
+from ._base import with_array
+from ._broadcasting import broadcast_names, check_matching_sizes
+from ._gufunc import get_loop_spec
 from ._transforms._cache import compiled
 from ._transforms._layout import Other, is_array, other_leaves, unpacked
 
@@ -78,9 +78,9 @@ def lift(
         >>> nym.lift(jnp.outer, "pos", "k", out_axes=("pos", "k"))(x, nym.ones({"k": 4})).shape
         (batch: 2, pos: 3, k: 4)
     """
-    axes = tuple(axis for selection in axes for axis in selected(selection))
+    axes = tuple(axis for selection in axes for axis in parse_selection(selection))
     core = intern_names(tuple(map(axis_name, axes)))
-    check_once(core)
+    check_selected_once(core)
     wanted = None if out_axes is None else _hashable(out_axes)
 
     def lifted(*args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ def lift(
 def _hashable(out_axes: Any) -> Any:
     """Returns a selection, or a sequence of them, with tuples in place of lists and mappings."""
     if isinstance(out_axes, Mapping):
-        return selected(out_axes)
+        return parse_selection(out_axes)
     if isinstance(out_axes, str | Axis) or not isinstance(out_axes, Sequence):
         return out_axes
     return tuple(map(_hashable, out_axes))
@@ -109,15 +109,15 @@ def _loop_axes(operands: tuple[tuple[Names, tuple[int, ...]], ...], axes: tuple[
     """Returns the axes of named arrays that are not among those of the function, after checking both."""
     if not operands:
         raise TypeError("A lifted function needs a named array among its arguments; make one with `axonym.named`.")
-    check_sizes(*operands)
+    check_matching_sizes(*operands)
     for axis in axes:
         having = [operand for operand in operands if axis_name(axis) in operand[0]]
         for names, sizes in having or operands:  # of arrays that all lack the axis, the first says so
-            position(names, sizes, axis)
+            find_axis(names, sizes, axis)
     core = tuple(map(axis_name, axes))
     left = [[pair for pair in zip(*operand, strict=True) if pair[0] not in core] for operand in operands]
     size_of = dict(pair for pairs in left for pair in pairs)
-    loop = common_names(*((tuple(name for name, _ in pairs), tuple(size for _, size in pairs)) for pairs in left))
+    loop = broadcast_names(*((tuple(name for name, _ in pairs), tuple(size for _, size in pairs)) for pairs in left))
     return tuple(Axis(name, size_of[name]) for name in loop)
 
 
@@ -129,7 +129,7 @@ def _run(fn: Callable[..., Any], plan: _Plan, leaves: Sequence[Any]) -> Any:
     if AxisType.Explicit in mesh.axis_types:
         # On an Explicit mesh many functions have no rule for shardings; the compiler has one for all.
         named = ((leaf.names, leaf.array) for leaf in leaves if is_named_array(leaf))
-        spec = loop_spec(named, tuple(axis.name for axis in plan.loop))
+        spec = get_loop_spec(named, tuple(axis.name for axis in plan.loop))
         call = jax.sharding.auto_axes(call, out_sharding=NamedSharding(mesh, PartitionSpec(*spec)))
     return _named(fn, call(arrays), plan, template)
 
@@ -146,7 +146,7 @@ def _vectorised(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> A
     run: Any = functools.partial(_called, fn, plan)
     for axis in reversed(plan.loop):
         dims = [0 if names and axis.name in names else None for names in plan.names]
-        spmd = mesh_axes(axis.name, axis.size) or None
+        spmd = get_mesh_axes(axis.name, axis.size) or None
         run = jax.vmap(run, in_axes=(dims,), axis_size=axis.size, spmd_axis_name=spmd)
     return run(arrays)
 
@@ -173,8 +173,8 @@ def _named(fn: Callable[..., Any], results: Any, plan: _Plan, template: NamedArr
     for array, out in zip(arrays, outs, strict=True):
         sizes = tuple(array.shape[len(loop) :])
         names = intern_names((*loop, *_out_names(fn, sizes, plan.core, out)))
-        check_unique(names)
-        found.append(like(template, resharded(array, names), names))
+        check_unique_names(names)
+        found.append(with_array(template, reshard_by_name(array, names), names))
     return jax.tree.unflatten(treedef, found)
 
 
@@ -187,7 +187,7 @@ def _selections(fn: Callable[..., Any], arrays: Sequence[Any], treedef: Any, pla
     if not isinstance(plan.out_axes, tuple) or len(plan.out_axes) != len(arrays):
         raise ValueError(
             f"`{_name(fn)}` returned {len(arrays)} arrays: `out_axes` must be a sequence of {len(arrays)} selections, "
-            f"not {shown(plan.out_axes)}"
+            f"not {format_value(plan.out_axes)}"
         )
     return plan.out_axes
 
@@ -198,13 +198,13 @@ def _out_names(fn: Callable[..., Any], sizes: tuple[int, ...], core: Names, out:
         return core if sizes else ()
     if out is None:
         raise ValueError(
-            f"`{_name(fn)}` over {listed(core)} returned an array of shape {sizes}; name its axes with `out_axes`"
+            f"`{_name(fn)}` over {format_axes(core)} returned an array of shape {sizes}; name its axes with `out_axes`"
         )
-    axes = selected(out)
+    axes = parse_selection(out)
     if len(axes) != len(sizes):
         raise ValueError(
             f"`{_name(fn)}` returned an array of shape {sizes}, `out_axes` has {len(axes)} names for it: "
-            f"{listed(tuple(map(axis_name, axes)))}"
+            f"{format_axes(tuple(map(axis_name, axes)))}"
         )
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, TypeAlias
 
-from ._axis import Axis, AxisSelector, Names, axis_name, check_once, shown
+from ._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, format_value
 
 
 AxisDescription: TypeAlias = str | Sequence[AxisSelector | EllipsisType] | AbstractSet[AxisSelector | EllipsisType]
@@ -29,7 +29,7 @@ class AxisPattern:
         """
         items = _items(description)
         named = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
-        check_once(named)
+        check_selected_once(named)
         if len(items) - len(named) > 1:
             raise ValueError("`...` may stand only once in a description of axes")
         ordered = not isinstance(description, AbstractSet)
@@ -66,7 +66,9 @@ def _items(description: Any) -> tuple[Any, ...]:
     if isinstance(description, Axis):
         return (description,)
     if not isinstance(description, Iterable):
-        raise TypeError(f"Axes are described by a string such as 'batch embed ...', not by {shown(description)}.")
+        raise TypeError(
+            f"Axes are described by a string such as 'batch embed ...', not by {format_value(description)}."
+        )
     return tuple(description)
 
 

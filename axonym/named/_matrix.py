@@ -5,12 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ._align import lined_up
-from ._ambient import resharded
-from ._axis import AxisSelection, AxisSelector, Names, axis_name, intern_names, position, positions
-from ._base import N, check_named, described, like
-from ._core import over_core
-from ._plan import planned
+from ._ambient import reshard_by_name
+from ._axis import AxisSelection, AxisSelector, Names, axis_name, find_axes, find_axis, intern_names
+from ._base import N, check_named, format_shape, with_array
+from ._broadcasting import align_axes
+from ._cached_jit import cached_jit
+from ._gufunc import apply_gufunc
 from ._shape import rearrange, rename
 
 
@@ -58,15 +58,15 @@ def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
 
 def _triangle(x: N, axes: tuple[AxisSelector, AxisSelector], k: int, lower: bool) -> N:
     check_named(x)
-    dims = positions(x.names, x.array.shape, axes)
-    return like(x, planned(_masked, x.names, dims, k, lower)(x.array))
+    dims = find_axes(x.names, x.array.shape, axes)
+    return with_array(x, cached_jit(_masked, x.names, dims, k, lower)(x.array))
 
 
 def _masked(names: Names, dims: tuple[int, int], k: int, lower: bool, array: Any) -> Any:
     """Fills with zeros where a mask of two axes says so; the axes stay where they are and keep their shardings."""
     rows, columns = (array.shape[dim] for dim in dims)
     below = jnp.tri(rows, columns, k if lower else k - 1, dtype=bool)
-    kept = lined_up(below if lower else ~below, tuple(names[dim] for dim in dims), names)
+    kept = align_axes(below if lower else ~below, tuple(names[dim] for dim in dims), names)
     return jnp.where(kept, array, jnp.zeros((), array.dtype))
 
 
@@ -91,7 +91,7 @@ def trace(x: N, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype
         >>> nym.trace(nym.ones({"row": 3, "batch": 2, "column": 3}), "row", "column").array
         Array([3., 3.], dtype=float32)
     """
-    (result,) = over_core(_trace, (x,), ((axis1, axis2),), ((),), offset=operator.index(offset), dtype=dtype)
+    (result,) = apply_gufunc(_trace, (x,), ((axis1, axis2),), ((),), offset=operator.index(offset), dtype=dtype)
     return result
 
 
@@ -125,7 +125,7 @@ def diagonal(
         NamedArray(int32, i: 2, [1, 5])
     """
     name = axis_name(axis1)
-    (result,) = over_core(_diagonal, (x,), ((axis1, axis2),), ((name,),), offset=operator.index(offset))
+    (result,) = apply_gufunc(_diagonal, (x,), ((axis1, axis2),), ((name,),), offset=operator.index(offset))
     return result if new_axis is None else rename(result, {name: new_axis})
 
 
@@ -158,8 +158,8 @@ def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
     """
     check_named(x)
     k, name = operator.index(k), axis_name(other)
-    position((name,), (x.axis_size(axis) + abs(k),), other)
-    (result,) = over_core(_spread, (x,), ((axis,),), ((axis_name(axis), name),), k=k)
+    find_axis((name,), (x.axis_size(axis) + abs(k),), other)
+    (result,) = apply_gufunc(_spread, (x,), ((axis,),), ((axis_name(axis), name),), k=k)
     return result
 
 
@@ -193,15 +193,15 @@ def outer(x: N, y: N) -> N:
     check_named(y)
     if shared := [name for name in x.names if name in y.names]:
         raise ValueError(
-            f"an outer product has the axes of both arrays, but {described(x)} and {described(y)} share axis "
+            f"an outer product has the axes of both arrays, but {format_shape(x)} and {format_shape(y)} share axis "
             f"{shared[0]!r}; `rename` it in one of them, or `multiply` them to line it up"
         )
-    return like(x, planned(_outer, x.names, y.names)(x.array, y.array), intern_names(x.names + y.names))
+    return with_array(x, cached_jit(_outer, x.names, y.names)(x.array, y.array), intern_names(x.names + y.names))
 
 
 def _outer(left: Names, right: Names, x: Any, y: Any) -> Any:
-    x, y = (lined_up(resharded(array, own), own, left + right) for array, own in ((x, left), (y, right)))
-    return resharded(jnp.multiply(x, y), left + right)
+    x, y = (align_axes(reshard_by_name(array, own), own, left + right) for array, own in ((x, left), (y, right)))
+    return reshard_by_name(jnp.multiply(x, y), left + right)
 
 
 def cross(x: N, y: N, axis: AxisSelector) -> N:
@@ -228,10 +228,10 @@ def cross(x: N, y: N, axis: AxisSelector) -> N:
         check_named(array)
         if array.axis_size(axis) != 3:
             raise ValueError(
-                f"a cross product is one of vectors of 3 elements, axis {name!r} of {described(array)} has "
+                f"a cross product is one of vectors of 3 elements, axis {name!r} of {format_shape(array)} has "
                 f"{array.axis_size(axis)}"
             )
-    (result,) = over_core(jnp.cross, (x, y), ((name,), (name,)), ((name,),))
+    (result,) = apply_gufunc(jnp.cross, (x, y), ((name,), (name,)), ((name,),))
     return rearrange(result, max(x.names, y.names, key=len))
 
 
@@ -261,8 +261,8 @@ def kron(x: N, y: N, axis: AxisSelection | None = None) -> N:
     check_named(y)
     if axis is None:
         axis = tuple(name for name in x.names if name in y.names)
-    names = tuple(x.names[i] for i in positions(x.names, x.array.shape, axis))
-    (result,) = over_core(_kron, (x, y), (names, names), (names,), count=len(names))
+    names = tuple(x.names[i] for i in find_axes(x.names, x.array.shape, axis))
+    (result,) = apply_gufunc(_kron, (x, y), (names, names), (names,), count=len(names))
     return rearrange(result, max(x.names, y.names, key=len))
 
 

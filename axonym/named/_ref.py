@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import ref as refs
 
-from ._align import lined_up, operand
 from ._array import NamedArray
-from ._axis import Axis, Names, shown
+from ._axis import Axis, Names, format_value
 from ._base import Shape, check_named
-from ._index import At, IndexPlan, check_axes, check_range, converted, parts_of, planned_index
+from ._broadcasting import align_axes, split_operand
+from ._index import At, IndexPlan, check_axes, check_index_range, convert_values, parse_index, plan_index
 
 
 class NamedRef:
@@ -212,7 +212,7 @@ def swap(ref: NamedRef, idx: Any, value: Any) -> NamedArray:
 
 def _check_ref(ref: Any) -> None:
     if not isinstance(ref, NamedRef):
-        raise TypeError(f"A `NamedRef` is needed, not {shown(ref)}; make one with `axonym.new_ref(array)`.")
+        raise TypeError(f"A `NamedRef` is needed, not {format_value(ref)}; make one with `axonym.new_ref(array)`.")
 
 
 def _whole(ref: NamedRef) -> NamedArray:
@@ -222,10 +222,10 @@ def _whole(ref: NamedRef) -> NamedArray:
 def _located(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
     """Returns the plan of an index, and the index for `jax.ref`, None if that has none for it."""
     outline = NamedArray(jax.ShapeDtypeStruct(ref.ref.shape, ref.dtype), ref.names)
-    parts, given = parts_of(outline, () if idx is None or idx is ... else idx)
-    plan, held, _ = planned_index(outline.names, tuple(ref.ref.shape), parts)
+    parts, given = parse_index(outline, () if idx is None or idx is ... else idx)
+    plan, held, _ = plan_index(outline.names, tuple(ref.ref.shape), parts)
     arrays = tuple(given[i] for i in held)
-    check_range(outline, plan, arrays)
+    check_index_range(outline, plan, arrays)
     if not parts:
         return plan, ...
     plain = all(kind == "scalar" or (kind == "slice" and (detail[2] or 1) > 0) for _, kind, detail, _ in parts)
@@ -245,7 +245,7 @@ def _is_sharded(ref: NamedRef) -> bool:
 
 def _fitting(ref: NamedRef, plan: IndexPlan, value: Any) -> Any:
     """Returns a value as an array of the shape, element type and sharding of the elements that it replaces."""
-    array, names = operand(value)
+    array, names = split_operand(value)
     check_axes("the value", array, names, plan.names, plan.sizes)
-    array = jnp.broadcast_to(lined_up(converted(array, ref.dtype), names, plan.names), plan.sizes)
+    array = jnp.broadcast_to(align_axes(convert_values(array, ref.dtype), names, plan.names), plan.sizes)
     return jax.reshard(array, jax.typeof(ref.ref).sharding) if _is_sharded(ref) else array

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ._align import operand, scalar
-from ._ambient import resharded, stated, undivided
-from ._axis import Axis, AxisSelector, Names, intern_names, position, sized_axis
-from ._base import N, NamedBase, check_named, described, like
-from ._core import over_core
-from ._plan import planned
+from ._ambient import replicate_dims, reshard_by_name, reshard_named
+from ._axis import Axis, AxisSelector, Names, find_axis, intern_names, parse_one_axis
+from ._base import N, NamedBase, check_named, format_shape, with_array
+from ._broadcasting import check_scalar, split_operand
+from ._cached_jit import cached_jit
+from ._gufunc import apply_gufunc
 from ._shape import broadcast_to, rearrange, rename
 
 
@@ -42,11 +42,11 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
         NamedArray(int32, choice: 2, [1, 2])
     """
     check_named(x)
-    index, k = position(x.names, x.array.shape, axis), operator.index(k)
+    index, k = find_axis(x.names, x.array.shape, axis), operator.index(k)
     name = x.names[index]
     if not 0 <= k <= x.array.shape[index]:
-        raise ValueError(f"there are no {k} largest elements along axis {name!r} of {described(x)}")
-    values, indices = (like(x, array) for array in planned(_top_k, x.names, index, k)(x.array))
+        raise ValueError(f"there are no {k} largest elements along axis {name!r} of {format_shape(x)}")
+    values, indices = (with_array(x, array) for array in cached_jit(_top_k, x.names, index, k)(x.array))
     return (
         (values, indices) if new_axis is None else (rename(values, {name: new_axis}), rename(indices, {name: new_axis}))
     )
@@ -55,8 +55,8 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
 def _top_k(names: Names, index: int, k: int, array: Any) -> tuple[Any, Any]:
     """Searches along an axis that gets another size, which the mesh need not divide."""
     left = (*names[:index], "", *names[index + 1 :])
-    values, indices = jax.lax.top_k(undivided(array, (index,)), k, axis=index)
-    return resharded(values, left), resharded(indices, left)
+    values, indices = jax.lax.top_k(replicate_dims(array, (index,)), k, axis=index)
+    return reshard_by_name(values, left), reshard_by_name(indices, left)
 
 
 def take_along_axis(x: N, indices: N, axis: AxisSelector, *, mode: str | None = None) -> N:
@@ -86,15 +86,15 @@ def take_along_axis(x: N, indices: N, axis: AxisSelector, *, mode: str | None = 
     """
     check_named(x)
     check_named(indices)
-    name = x.names[position(x.names, x.array.shape, axis)]
+    name = x.names[find_axis(x.names, x.array.shape, axis)]
     if name not in indices.names:
         raise ValueError(
-            f"the positions to take along axis {name!r} must have that axis, they have {described(indices)}; "
+            f"the positions to take along axis {name!r} must have that axis, they have {format_shape(indices)}; "
             "`take` picks one element for each of them"
         )
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"Elements are taken along axis {name!r} at integer positions, not at {indices.dtype}.")
-    (result,) = over_core(_taken, (x, indices), ((name,), (name,)), ((name,),), mode=mode)
+    (result,) = apply_gufunc(_taken, (x, indices), ((name,), (name,)), ((name,),), mode=mode)
     return rearrange(result, max(x.names, indices.names, key=len))
 
 
@@ -125,13 +125,13 @@ def searchsorted(a: N, v: N | ArrayLike, *, side: str = "left", sorter: N | None
         NamedArray(int32, batch: 3, [1, 2, 3])
     """
     _check_vector("`a`", a)
-    values = v if isinstance(v, NamedBase) else like(a, jnp.asarray(scalar(v)), ())
+    values = v if isinstance(v, NamedBase) else with_array(a, jnp.asarray(check_scalar(v)), ())
     arrays, options = [values, _apart(values, a.array)], {"side": side, "method": method}
     if sorter is not None:
         _check_same_axis("`sorter`", sorter, "`a`", a)
         arrays.append(_apart(values, sorter.array))
     cores = ((), *(one.names for one in arrays[1:]))
-    (result,) = over_core(_searched, arrays, cores, ((),), **options)
+    (result,) = apply_gufunc(_searched, arrays, cores, ((),), **options)
     return result
 
 
@@ -171,7 +171,9 @@ def interp(x: N, xp: N, fp: N, left: Any = None, right: Any = None, period: Any 
     fixed = {key: value for key, value in given.items() if value is None or isinstance(value, str)}
     numbers = {key: _number(f"`{key}`", x, value) for key, value in given.items() if key not in fixed}
     cores = ((), *(one.names for one in points), *(() for _ in numbers))
-    (result,) = over_core(_interpolated, (x, *points, *numbers.values()), cores, ((),), numbers=tuple(numbers), **fixed)
+    (result,) = apply_gufunc(
+        _interpolated, (x, *points, *numbers.values()), cores, ((),), numbers=tuple(numbers), **fixed
+    )
     return result
 
 
@@ -205,7 +207,7 @@ def isin(x: N, test_elements: Any, *, invert: bool = False) -> N:
     check_named(x)
     array = test_elements.array if isinstance(test_elements, NamedBase) else jnp.asarray(test_elements)
     elements = _apart(x, array)
-    (result,) = over_core(_found, (x, elements), ((), elements.names), ((),), invert=bool(invert))
+    (result,) = apply_gufunc(_found, (x, elements), ((), elements.names), ((),), invert=bool(invert))
     return result
 
 
@@ -240,7 +242,7 @@ def nonzero(x: N, *, size: Axis | int, fill_value: int | Sequence[int] = 0) -> t
         raise ValueError("an array without axes has no positions at which it is not zero; it is either zero or not")
     outs = ((hits.name,),) * len(x.names)
     fill = tuple(fill_value) if isinstance(fill_value, Sequence) else fill_value  # to be hashed
-    return over_core(_nonzero, (x,), (x.names,), outs, size=hits.size, fill_value=fill)
+    return apply_gufunc(_nonzero, (x,), (x.names,), outs, size=hits.size, fill_value=fill)
 
 
 def _nonzero(array: Any, *, size: int, fill_value: Any) -> tuple[Any, ...]:
@@ -269,13 +271,13 @@ def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0
         NamedArray(int32, vocab: 4, [1, 0, 2, 0])
     """
     check_named(x)
-    bins = sized_axis(Counts)
+    bins = parse_one_axis(Counts)
     if bins.size < minlength:
         raise ValueError(f"axis {bins.name!r} has size {bins.size} here, {minlength} was asked for with `minlength`")
     if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise TypeError(f"Integers are counted, the elements of {described(x)} are {x.dtype}.")
+        raise TypeError(f"Integers are counted, the elements of {format_shape(x)} are {x.dtype}.")
     arrays = (x, *_weights(x, weights))
-    (result,) = over_core(_counted, arrays, (x.names,) * len(arrays), ((bins.name,),), length=bins.size)
+    (result,) = apply_gufunc(_counted, arrays, (x.names,) * len(arrays), ((bins.name,),), length=bins.size)
     return result
 
 
@@ -314,14 +316,14 @@ def histogram(
         (Array([2., 1.], dtype=float32), NamedArray(float32, bin_edges: 3, [0., 2., 4.]))
     """
     check_named(x)
-    own = sized_axis(bins)
+    own = parse_one_axis(bins)
     if not own.size:
         raise ValueError(f"a histogram needs a bin at least, axis {own.name!r} has none")
     weighted, limits = _weights(x, weights), () if range is None else _ends(x, range)
     cores = (*(x.names for _ in (x, *weighted)), *(() for _ in limits))
     options: dict[str, Hashable] = {"weighted": bool(weighted), "bins": own.size, "density": bool(density)}
     outs = ((own.name,), (f"{own.name}_edges",))
-    counts, edges = over_core(_histogram, (x, *weighted, *limits), cores, outs, **options)
+    counts, edges = apply_gufunc(_histogram, (x, *weighted, *limits), cores, outs, **options)
     return counts, edges
 
 
@@ -335,7 +337,7 @@ def _weights(x: N, weights: N | None) -> tuple[N, ...]:
     if weights is None:
         return ()
     check_named(weights)
-    return (broadcast_to(stated(weights), x.axes),)
+    return (broadcast_to(reshard_named(weights), x.axes),)
 
 
 def _ends(x: N, ends: tuple[Any, Any]) -> tuple[N, ...]:
@@ -346,25 +348,25 @@ def _ends(x: N, ends: tuple[Any, Any]) -> tuple[N, ...]:
 
 def _number(what: str, x: N, value: Any) -> N:
     """Returns a number as an array without axes, of the class of `x`."""
-    array, names = operand(value)
+    array, names = split_operand(value)
     if names:
-        raise ValueError(f"{what} must be a number, it has {described(value)}")
-    return like(x, jnp.asarray(array), ())
+        raise ValueError(f"{what} must be a number, it has {format_shape(value)}")
+    return with_array(x, jnp.asarray(array), ())
 
 
 def _apart(x: N, array: Any) -> N:
     """Returns an array whose names are none of `x`, because its axes have nothing to do with those."""
     bar = "_" * (1 + max(map(len, x.names), default=0))
-    return like(x, array, intern_names(tuple(f"{bar}{at}" for at, _ in enumerate(array.shape))))
+    return with_array(x, array, intern_names(tuple(f"{bar}{at}" for at, _ in enumerate(array.shape))))
 
 
 def _check_vector(what: str, x: Any) -> None:
     check_named(x)
     if len(x.names) != 1:
-        raise ValueError(f"{what} must have one axis, it has {described(x)}")
+        raise ValueError(f"{what} must have one axis, it has {format_shape(x)}")
 
 
 def _check_same_axis(what: str, x: Any, other: str, y: NamedBase) -> None:
     check_named(x)
     if x.axes != y.axes:
-        raise ValueError(f"{what} must have the axis of {other}, {described(y)}, it has {described(x)}")
+        raise ValueError(f"{what} must have the axis of {other}, {format_shape(y)}, it has {format_shape(x)}")

@@ -5,10 +5,10 @@ from typing import Any, Generic, NamedTuple, overload
 
 import jax.numpy as jnp
 
-from ._align import scalar
-from ._axis import Axis, AxisSelector, Names, position, sized_axis
-from ._base import N, NamedBase, check_named, like
-from ._core import over_core
+from ._axis import Axis, AxisSelector, Names, find_axis, parse_one_axis
+from ._base import N, NamedBase, check_named, with_array
+from ._broadcasting import check_scalar
+from ._gufunc import apply_gufunc
 
 
 class UniqueAll(NamedTuple, Generic[N]):
@@ -93,8 +93,8 @@ def unique(
         NamedArray(int32, value: 3, [1, 1, 2])
     """
     check_named(x)
-    found = sized_axis(Unique)
-    at = None if axis is None else position(x.names, x.array.shape, axis)
+    found = parse_one_axis(Unique)
+    at = None if axis is None else find_axis(x.names, x.array.shape, axis)
     own = (found.name,)
     values = own if at is None else (*x.names[:at], found.name, *x.names[at + 1 :])
     asked = (bool(return_index), bool(return_inverse), bool(return_counts))
@@ -127,7 +127,7 @@ def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
         >>> nym.unique_values(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 4))
         NamedArray(int32, value: 4, [1, 2, 3, 1])
     """
-    own = (sized_axis(Unique).name,)
+    own = (parse_one_axis(Unique).name,)
     return _over_all(_values, x, fill_value, (own,), size=Unique.size)[0]
 
 
@@ -148,7 +148,7 @@ def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts
         >>> nym.unique_counts(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).counts
         NamedArray(int32, value: 3, [1, 1, 2])
     """
-    own = (sized_axis(Unique).name,)
+    own = (parse_one_axis(Unique).name,)
     return UniqueCounts(*_over_all(_counts, x, fill_value, (own, own), size=Unique.size))
 
 
@@ -169,7 +169,7 @@ def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInver
         >>> nym.unique_inverse(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).inverse_indices
         NamedArray(int32, i: 4, [2, 0, 2, 1])
     """
-    own = (sized_axis(Unique).name,)
+    own = (parse_one_axis(Unique).name,)
     check_named(x)
     return UniqueInverse(*_over_all(_inverse, x, fill_value, (own, x.names), size=Unique.size))
 
@@ -192,7 +192,7 @@ def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
         >>> nym.unique_all(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).indices
         NamedArray(int32, value: 3, [1, 3, 0])
     """
-    own = (sized_axis(Unique).name,)
+    own = (parse_one_axis(Unique).name,)
     check_named(x)
     return UniqueAll(*_over_all(_all, x, fill_value, (own, own, x.names, own), size=Unique.size))
 
@@ -206,5 +206,5 @@ def _over_all(
 ) -> tuple[N, ...]:
     """Applies a positional function to the array as a whole, with what fills the result up if that is given."""
     check_named(x)
-    fill = () if fill_value is None else (like(x, jnp.asarray(scalar(fill_value)), ()),)
-    return over_core(fn, (x, *fill), (x.names, *(() for _ in fill)), outs, **options)
+    fill = () if fill_value is None else (with_array(x, jnp.asarray(check_scalar(fill_value)), ()),)
+    return apply_gufunc(fn, (x, *fill), (x.names, *(() for _ in fill)), outs, **options)

@@ -2,10 +2,10 @@
 
 import jax
 
-from ..named._align import unary
-from ..named._axis import AxisSelector, listed
+from ..named._axis import AxisSelector, format_axes
 from ..named._base import A, N, check_named
-from ..named._plan import along
+from ..named._broadcasting import apply_unary
+from ..named._cached_jit import apply_along
 
 
 def relu(x: A) -> A:
@@ -16,7 +16,7 @@ def relu(x: A) -> A:
         >>> nym.nn.relu(nym.named([-1.0], "i")).item()
         0.0
     """
-    return unary(jax.nn.relu, x)
+    return apply_unary(jax.nn.relu, x)
 
 
 def relu6(x: A) -> A:
@@ -27,7 +27,7 @@ def relu6(x: A) -> A:
         >>> nym.nn.relu6(nym.named([8.0], "i")).item()
         6.0
     """
-    return unary(jax.nn.relu6, x)
+    return apply_unary(jax.nn.relu6, x)
 
 
 def sigmoid(x: A) -> A:
@@ -38,7 +38,7 @@ def sigmoid(x: A) -> A:
         >>> nym.nn.sigmoid(nym.named([0.0], "i")).item()
         0.5
     """
-    return unary(jax.nn.sigmoid, x)
+    return apply_unary(jax.nn.sigmoid, x)
 
 
 def silu(x: A) -> A:
@@ -49,7 +49,7 @@ def silu(x: A) -> A:
         >>> nym.nn.silu(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jax.nn.silu, x)
+    return apply_unary(jax.nn.silu, x)
 
 
 def swish(x: A) -> A:
@@ -60,7 +60,7 @@ def swish(x: A) -> A:
         >>> nym.nn.swish(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jax.nn.swish, x)
+    return apply_unary(jax.nn.swish, x)
 
 
 def softplus(x: A) -> A:
@@ -71,7 +71,7 @@ def softplus(x: A) -> A:
         >>> nym.nn.softplus(nym.named([0.0], "i")).item()
         0.693...
     """
-    return unary(jax.nn.softplus, x)
+    return apply_unary(jax.nn.softplus, x)
 
 
 def log_sigmoid(x: A) -> A:
@@ -82,7 +82,7 @@ def log_sigmoid(x: A) -> A:
         >>> nym.nn.log_sigmoid(nym.named([0.0], "i")).item()
         -0.693...
     """
-    return unary(jax.nn.log_sigmoid, x)
+    return apply_unary(jax.nn.log_sigmoid, x)
 
 
 def elu(x: A) -> A:
@@ -93,7 +93,7 @@ def elu(x: A) -> A:
         >>> nym.nn.elu(nym.named([2.0], "i")).item()
         2.0
     """
-    return unary(jax.nn.elu, x)
+    return apply_unary(jax.nn.elu, x)
 
 
 def leaky_relu(x: A) -> A:
@@ -104,7 +104,7 @@ def leaky_relu(x: A) -> A:
         >>> nym.nn.leaky_relu(nym.named([2.0], "i")).item()
         2.0
     """
-    return unary(jax.nn.leaky_relu, x)
+    return apply_unary(jax.nn.leaky_relu, x)
 
 
 def hard_tanh(x: A) -> A:
@@ -115,7 +115,7 @@ def hard_tanh(x: A) -> A:
         >>> nym.nn.hard_tanh(nym.named([3.0], "i")).item()
         1.0
     """
-    return unary(jax.nn.hard_tanh, x)
+    return apply_unary(jax.nn.hard_tanh, x)
 
 
 def gelu(x: A, approximate: bool = True) -> A:
@@ -133,7 +133,7 @@ def gelu(x: A, approximate: bool = True) -> A:
         >>> nym.nn.gelu(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(_gelu if approximate else _exact_gelu, x)
+    return apply_unary(_gelu if approximate else _exact_gelu, x)
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -165,5 +165,5 @@ def glu(x: N, axis: AxisSelector) -> N:
     check_named(x)
     if x.axis_size(axis) % 2:
         one = x.resolve_axis(axis)
-        raise ValueError(f"`glu` takes an axis of even size, not {listed([one.name], [one.size])}")
-    return along(jax.nn.glu, x, axis)
+        raise ValueError(f"`glu` takes an axis of even size, not {format_axes([one.name], [one.size])}")
+    return apply_along(jax.nn.glu, x, axis)

@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..named import _reduce
-from ..named._ambient import constrain
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, listed, selected, spec_axes
-from ..named._base import described
-from ..named._contract import dot
-from ..named._create import arange, from_places, plain_number
+from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, format_axes, parse_axes, parse_selection
+from ..named._base import format_shape
+from ..named._creation import arange, as_plain_number, make_from_indices
+from ..named._dot import dot
 from ..named._elementwise import cos, sin, where
 from ..named._shape import broadcast_axis, concatenate, split
 from ._parameters import cast, check_input
@@ -35,9 +35,9 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> N
         Array([[ True, False],
                [ True,  True]], dtype=bool)
     """
-    starts = {"q_start": plain_number(q_start), "k_start": plain_number(k_start)}
+    starts = {"q_start": as_plain_number(q_start), "k_start": as_plain_number(k_start)}
     given = {name: start for name, start in starts.items() if not (isinstance(start, int) and start == 0)}
-    return from_places(_seen, spec_axes((QPos, KPos)), **given)
+    return make_from_indices(_seen, parse_axes((QPos, KPos)), **given)
 
 
 def _seen(sizes: tuple[int, int], places: list[Any], q_start: Any = None, k_start: Any = None) -> Any:
@@ -84,15 +84,15 @@ def dot_product_attention(
         (heads: 2, pos: 3, head_dim: 4)
     """
     check_input("dot_product_attention (query)", query, Key)
-    check_input("dot_product_attention (key)", key, (KPos, *selected(Key)))
+    check_input("dot_product_attention (key)", key, (KPos, *parse_selection(Key)))
     check_input("dot_product_attention (value)", value, KPos)
     if axis_name(KPos) in query.names:
         raise ValueError(
-            f"dot_product_attention: the query {described(query)} has the axis of key positions {axis_name(KPos)!r}; "
+            f"dot_product_attention: the query {format_shape(query)} has the axis of key positions {axis_name(KPos)!r}; "
             "`rename` it in key and value"
         )
     dtype = query.dtype if attention_dtype is None else attention_dtype
-    scale = 1 / math.sqrt(math.prod(query.axis_size(axis) for axis in selected(Key)))
+    scale = 1 / math.sqrt(math.prod(query.axis_size(axis) for axis in parse_selection(Key)))
     scores = dot(cast(query, dtype) * scale, cast(key, dtype), axis=Key, precision=precision)
     if bias is not None:
         scores = scores + cast(bias, scores.dtype)
@@ -103,7 +103,7 @@ def dot_product_attention(
             )
         scores = where(mask, scores, jnp.finfo(scores.dtype).min)
     weights = cast(_reduce.softmax(scores, KPos), value.dtype)
-    return constrain(dot(weights, value, axis=KPos, precision=precision))
+    return constrain_sharding(dot(weights, value, axis=KPos, precision=precision))
 
 
 def rotary_embedding(
@@ -152,7 +152,7 @@ def _places(x: NamedArray, Pos: AxisSelector, Key: Axis, positions: NamedArray) 
     check_input("rotary_embedding (positions)", positions, Pos)
     if extra := [name for name in positions.names if name not in x.names or name == Key.name]:
         raise ValueError(
-            f"rotary_embedding: the positions {described(positions)} have axes {listed(extra)}; allowed are those of "
-            f"{described(x)} except {Key.name!r}"
+            f"rotary_embedding: the positions {format_shape(positions)} have axes {format_axes(extra)}; allowed are those of "
+            f"{format_shape(x)} except {Key.name!r}"
         )
     return positions

@@ -4,9 +4,9 @@ import equinox as eqx
 import jax
 
 from .. import random
-from ..named._ambient import constrain
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, axis_name, selected
+from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise import where
 from ._parameters import check_input
 
@@ -55,7 +55,7 @@ class Dropout(eqx.Module):
             ValueError: If a key is needed and not given, or `x` lacks one of the axes that share a decision.
             TypeError: If `x` is not a named array.
         """
-        shared = () if self.broadcast_axes is None else selected(self.broadcast_axes)
+        shared = () if self.broadcast_axes is None else parse_selection(self.broadcast_axes)
         check_input("Dropout", x, shared)
         if (self.inference if inference is None else inference) or self._always(0):
             return x
@@ -64,7 +64,7 @@ class Dropout(eqx.Module):
         names = {axis_name(axis) for axis in shared}
         kept = random.bernoulli(key, tuple(axis for axis in x.axes if axis.name not in names), 1.0 - self.pdrop)
         scaled = x if self._always(1) else x / (1 - self.pdrop)
-        return constrain(where(kept, scaled, 0))
+        return constrain_sharding(where(kept, scaled, 0))
 
     def _always(self, pdrop: int) -> bool:
         return isinstance(self.pdrop, float | int) and self.pdrop == pdrop

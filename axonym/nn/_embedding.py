@@ -4,10 +4,10 @@ import equinox as eqx
 import jax
 
 from .. import random
-from ..named._ambient import constrain
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, spec_axes
-from ..named._contract import dot
+from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._dot import dot
 from ..named._index import take
 from ._parameters import check_input, in_use, shown
 
@@ -46,7 +46,7 @@ class Embedding(eqx.Module):
             >>> layer(nym.named([1, 2, 3], "pos")).shape
             (pos: 3, embed: 4)
         """
-        axes = spec_axes(Embed)
+        axes = parse_axes(Embed)
         return Embedding(random.truncated_normal(key, (Vocab, *axes), -3, 3) * init_scale, Vocab, axes)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -65,7 +65,7 @@ class Embedding(eqx.Module):
             ValueError: If `ids` has an embedding axis.
         """
         check_input(f"Embedding ({shown(self.Vocab)} -> {shown(self.Embed)})", ids, (), self._embed_names())
-        return constrain(take(in_use(self.weight), self.Vocab, ids))
+        return constrain_sharding(take(in_use(self.weight), self.Vocab, ids))
 
     def unembed(self, x: NamedArray) -> NamedArray:
         """Multiplies vectors by the table: scores for each element of the vocabulary.
@@ -80,7 +80,7 @@ class Embedding(eqx.Module):
             ValueError: If `x` lacks an embedding axis or has the vocabulary axis.
         """
         check_input(f"Embedding.unembed ({shown(self.Embed)} -> {self.Vocab})", x, self.Embed, (self.Vocab.name,))
-        return constrain(dot(x, in_use(self.weight), axis=self.Embed))
+        return constrain_sharding(dot(x, in_use(self.weight), axis=self.Embed))
 
     def _embed_names(self) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.Embed)

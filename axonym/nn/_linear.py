@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 
 from .. import random
-from ..named._ambient import constrain
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, spec_axes
-from ..named._contract import dot
-from ..named._create import zeros
+from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._creation import zeros
+from ..named._dot import dot
 from ._parameters import check_input, in_use, shown
 
 
@@ -64,7 +64,7 @@ class Linear(eqx.Module):
             >>> layer(nym.ones({"batch": 2, "embed": 4})).shape
             (batch: 2, mlp: 8)
         """
-        inputs, outputs = spec_axes(In), spec_axes(Out)
+        inputs, outputs = parse_axes(In), parse_axes(Out)
         _check_apart(inputs, outputs)
         scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
@@ -86,7 +86,7 @@ class Linear(eqx.Module):
         """
         check_input(_shown(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
         result = dot(x, in_use(self.weight), axis=self.In)
-        return constrain(result if self.bias is None else result + in_use(self.bias))
+        return constrain_sharding(result if self.bias is None else result + in_use(self.bias))
 
 
 def _shown(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..named import _elementwise, _reduce
-from ..named._align import broadcast
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSelector, listed
-from ..named._base import described
-from ..named._create import arange
+from ..named._axis import AxisSelection, AxisSelector, format_axes
+from ..named._base import format_shape
+from ..named._broadcasting import apply_broadcast
+from ..named._creation import arange
 from ._parameters import check_input, widened
 
 
@@ -51,15 +51,15 @@ def cross_entropy_loss(
     check_input("cross_entropy_loss (targets)", targets, ())
     if extra := [name for name in targets.names if name not in logits.names]:
         raise ValueError(
-            f"cross_entropy_loss: the targets {described(targets)} have axes {listed(extra)}, which the logits "
-            f"{described(logits)} lack"
+            f"cross_entropy_loss: the targets {format_shape(targets)} have axes {format_axes(extra)}, which the logits "
+            f"{format_shape(logits)} lack"
         )
     wide = widened(logits)
     label = wide.resolve_axis(Label)
     if targets.has_axis(label.name):
         losses = -_reduce.sum(_reduce.log_softmax(wide, label) * targets, label)
     elif jnp.issubdtype(targets.dtype, jnp.integer):
-        chosen = broadcast(_where_equal, wide, targets, arange(label))
+        chosen = apply_broadcast(_where_equal, wide, targets, arange(label))
         losses = _reduce.logsumexp(wide, label) - _reduce.sum(chosen, label)
     else:
         raise ValueError(

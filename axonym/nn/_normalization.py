@@ -4,12 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import constrain
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, spec_axes
-from ..named._base import like
-from ..named._create import ones, zeros
-from ..named._plan import planned
+from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._base import with_array
+from ..named._cached_jit import cached_jit
+from ..named._creation import ones, zeros
 from ._parameters import cast, check_input, in_use, shown, widened
 
 
@@ -50,7 +50,7 @@ class RmsNorm(eqx.Module):
             >>> layer(nym.full({"batch": 1, "embed": 4}, 2.0)).array.round(3)
             Array([[1., 1., 1., 1.]], dtype=float32)
         """
-        axes = spec_axes(axis)
+        axes = parse_axes(axis)
         return RmsNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -107,7 +107,7 @@ class LayerNorm(eqx.Module):
             >>> layer(nym.named([[1.0, 3.0]], ("batch", "embed"))).array.round(3)
             Array([[-1.,  1.]], dtype=float32)
         """
-        axes = spec_axes(axis)
+        axes = parse_axes(axis)
         return LayerNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -129,7 +129,7 @@ class LayerNorm(eqx.Module):
 
 def _normalised(x: NamedArray, dims: tuple[int, ...], eps: float, *, centred: bool = False) -> NamedArray:
     wide = widened(x)
-    return like(wide, planned(_unit, dims, float(eps), centred)(wide.array))
+    return with_array(wide, cached_jit(_unit, dims, float(eps), centred)(wide.array))
 
 
 def _unit(dims: tuple[int, ...], eps: float, centred: bool, array: jax.Array) -> jax.Array:
@@ -144,4 +144,4 @@ def _finished(scaled: NamedArray, weight: NamedArray | None, bias: NamedArray | 
         scaled = scaled * in_use(weight)
     if bias is not None:
         scaled = scaled + in_use(bias)
-    return constrain(cast(scaled, x.dtype))
+    return constrain_sharding(cast(scaled, x.dtype))

@@ -4,15 +4,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import gathered
+from ..named._ambient import gather_parameter
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSpec, Names, listed, positions, spec_axes
-from ..named._base import described
+from ..named._axis import AxisSelection, AxisSpec, Names, find_axes, format_axes, parse_axes
+from ..named._base import format_shape
 
 
 def in_use(parameter: NamedArray) -> NamedArray:
     """Returns a parameter as the mapping in force shards it: under FSDP, gathered where it is used."""
-    return gathered(parameter)
+    return gather_parameter(parameter)
 
 
 def cast(x: NamedArray, dtype: Any) -> NamedArray:
@@ -28,8 +28,8 @@ def widened(x: NamedArray) -> NamedArray:
 
 def shown(axes: AxisSpec) -> str:
     """Shows axes as error messages do, without the brackets."""
-    one = spec_axes(axes)
-    return listed([axis.name for axis in one], [axis.size for axis in one])[1:-1]
+    one = parse_axes(axes)
+    return format_axes([axis.name for axis in one], [axis.size for axis in one])[1:-1]
 
 
 def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
@@ -42,9 +42,9 @@ def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tup
     if not isinstance(x, NamedArray):
         raise TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
     try:
-        dims = positions(x.names, x.array.shape, axis)
+        dims = find_axes(x.names, x.array.shape, axis)
     except ValueError as error:
         raise ValueError(f"{layer}: {error}") from None
     if clash := [name for name in new if name in x.names]:
-        raise ValueError(f"{layer}: the input {described(x)} has the output axis {clash[0]!r} already; `rename` it")
+        raise ValueError(f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it")
     return dims

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Axis, Names, shown
-from ..named._field import HasAxesInFront
+from ..named._axis import Axis, Names, format_value
+from ..named._field import HasLeadingAxes
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._parameters import check_input
 
@@ -19,7 +19,7 @@ from ._parameters import check_input
 M = TypeVar("M", bound=eqx.Module)
 
 
-class Stacked(eqx.Module, HasAxesInFront, Generic[M]):
+class Stacked(eqx.Module, HasLeadingAxes, Generic[M]):
     """Layers of the same kind, held as one module whose arrays have a layer axis, and applied by a scan.
 
     A scan compiles one layer instead of all of them, and keeps only what passes between layers if gradients are
@@ -116,7 +116,7 @@ class Stacked(eqx.Module, HasAxesInFront, Generic[M]):
         """Returns a function that scans `fn(layer, carry, *args)` over the layers, in place of calling each."""
         return self._scanned(_swapped(fn), unroll)
 
-    def _axes_in_front(self) -> Names:
+    def _leading_axes(self) -> Names:
         """Returns the name of the layer axis, which plain arrays have beside the axes that a layer declares."""
         return (self.Block.name,)
 
@@ -156,7 +156,7 @@ class Stacked(eqx.Module, HasAxesInFront, Generic[M]):
         for other in others:
             if not isinstance(other, Stacked):
                 raise TypeError(
-                    f"The layers along {self.Block} go with those of another `Stacked`, not {shown(other)}."
+                    f"The layers along {self.Block} go with those of another `Stacked`, not {format_value(other)}."
                 )
             if other.Block != self.Block:
                 raise ValueError(f"layers along {self.Block} do not go with layers along {other.Block}")

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
-from ..named._align import compiled as inlined
-from ..named._ambient import entry_axes
+from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Names, listed, near_miss
-from ..named._base import described
+from ..named._axis import Names, format_axes, suggest_name
+from ..named._base import format_shape
+from ..named._broadcasting import jit_inline as inlined
 from ..named._transforms._cache import compiled
 from ..named._transforms._layout import Other, is_array, other_leaves, plain, unpacked
-from ._context import in_force
-from ._mapping import AxisMapping, ResourceMapping, normalised
-from ._put import constrained, part_of_kind
-from ._spec import MeshLike, checked_spec, given_mesh, spec_entry, tracing
+from ._axis_mapping import activate_mapping
+from .mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from .sharding._placement import constrain_arrays, select_axis_type
+from .specs._resolve_spec import MeshLike, is_tracing, make_spec_entry, resolve_mesh, resolve_spec
 
 
 Args = ParamSpec("Args")
@@ -121,7 +121,7 @@ def shard_map(
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         found = _needed_mapping(mapping)
-        where = given_mesh(mesh, "`shard_map`")
+        where = resolve_mesh(mesh, "`shard_map`")
         leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         given = _spread(in_specs, args, kwargs)
         specs = tuple(_in_spec(leaf, spec, found, where) for leaf, spec in zip(leaves, given, strict=True))
@@ -146,22 +146,22 @@ def _manual(axis_names: Collection[str] | None, mesh: MeshLike) -> frozenset[str
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     unknown = next((name for name in names if name not in mesh.axis_names), None)
     if unknown is not None or not names:
-        shown = listed(mesh.axis_names, tuple(mesh.shape.values()))
+        shown = format_axes(mesh.axis_names, tuple(mesh.shape.values()))
         raise ValueError(
             f"the `axis_names` of `shard_map` are mesh axes of {shown}, at least one"
             if unknown is None
             else f"mesh axis {unknown!r} is in the `axis_names` of `shard_map`, but not in the mesh {shown}"
-            f"{near_miss(unknown, mesh.axis_names)}"
+            f"{suggest_name(unknown, mesh.axis_names)}"
         )
     return frozenset(names)
 
 
 def _check_given(specs: Sequence[P | None], manual: frozenset[str]) -> None:
     for spec in filter(None, specs):
-        for axis in (axis for entry in spec for axis in entry_axes(entry)):
+        for axis in (axis for entry in spec for axis in get_entry_axes(entry)):
             if axis not in manual:
                 raise ValueError(
-                    f"{spec} is given to `shard_map`, which divides over {listed(sorted(manual))} here and leaves mesh "
+                    f"{spec} is given to `shard_map`, which divides over {format_axes(sorted(manual))} here and leaves mesh "
                     f"axis {axis!r} as it is; leave {axis!r} out of the spec, or add it to `axis_names`"
                 )
 
@@ -173,7 +173,7 @@ def _flat_specs(out_specs: Any) -> tuple[tuple[P | None, ...], Any]:
 
 def _needed_mapping(mapping: ResourceMapping | None) -> AxisMapping:
     """Returns a mapping under which what is mapped is divided: a part must never be taken for the whole."""
-    found = normalised(mapping)
+    found = as_mapping(mapping)
     if found is None:
         raise ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
     return found.merged({}, uneven="error")
@@ -198,7 +198,7 @@ def _in_spec(leaf: Any, spec: P | None, mapping: AxisMapping, mesh: MeshLike) ->
     if spec is not None or not is_named_array(leaf):
         return P() if spec is None else spec
     try:
-        return checked_spec(leaf.names, tuple(leaf.array.shape), mapping, mesh)
+        return resolve_spec(leaf.names, tuple(leaf.array.shape), mapping, mesh)
     except ValueError as error:
         raise ValueError(f"`shard_map` divides whatever is mapped, so `uneven` is no way out here: {error}") from None
 
@@ -206,7 +206,7 @@ def _in_spec(leaf: Any, spec: P | None, mapping: AxisMapping, mesh: MeshLike) ->
 def _whole(leaves: Sequence[Any], specs: Sequence[P]) -> list[str]:
     """Returns the names of axes that arguments have and none of them divides, though the mapping may."""
     named = [(leaf.names, spec) for leaf, spec in zip(leaves, specs, strict=True) if is_named_array(leaf)]
-    divided = {name for names, spec in named for name, entry in zip(names, spec, strict=False) if entry_axes(entry)}
+    divided = {name for names, spec in named for name, entry in zip(names, spec, strict=False) if get_entry_axes(entry)}
     return sorted({name for names, _ in named for name in names} - divided)
 
 
@@ -214,7 +214,7 @@ def _placed(leaves: Sequence[Any], plan: _Plan) -> list[Any]:
     """Returns the plain arrays of the arguments, where the specs say, and None for what is no array."""
     others = {at for at, _, _ in plan.others}
     arrays = [None if at in others else plain(leaf) for at, leaf in enumerate(leaves)]
-    inside = tracing() or not isinstance(plan.mesh, Mesh)
+    inside = is_tracing() or not isinstance(plan.mesh, Mesh)
     shardings = [None if x is None else _sharding(x, at, plan, inside) for at, x in enumerate(arrays)]
     if not inside:
         return jax.device_put(arrays, shardings)
@@ -231,18 +231,18 @@ def _sharding(x: Any, at: int, plan: _Plan, inside: bool) -> NamedSharding:
         return NamedSharding(plan.mesh, spec)
     entries = zip([*spec, *[None] * x.ndim], [*own.spec, *[None] * x.ndim], range(x.ndim), strict=False)
     kept = [
-        (*entry_axes(one), *(axis for axis in entry_axes(other) if axis not in plan.manual))
+        (*get_entry_axes(one), *(axis for axis in get_entry_axes(other) if axis not in plan.manual))
         for one, other, _ in entries
     ]
-    return NamedSharding(plan.mesh, P(*map(spec_entry, kept)))
+    return NamedSharding(plan.mesh, P(*map(make_spec_entry, kept)))
 
 
 def _constrained(x: Any, to: NamedSharding | None, at: int, plan: _Plan) -> Any:
     if to is None:
         return x
     if plan.by_name[at] or len(plan.manual) == len(plan.mesh.axis_names):
-        return constrained([x], [to])[0]
-    stated = part_of_kind(to, AxisType.Explicit)  # what the function does not see is for the compiler to choose
+        return constrain_arrays([x], [to])[0]
+    stated = select_axis_type(to, AxisType.Explicit)  # what the function does not see is for the compiler to choose
     return x if stated is None else jax.reshard(x, stated)
 
 
@@ -269,7 +269,7 @@ def _run(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
 
 def _part(spec: P, plan: _Plan) -> P:
     """Returns what a spec says of the mesh axes over which the function sees parts."""
-    return P(*(spec_entry(tuple(axis for axis in entry_axes(entry) if axis in plan.manual)) for entry in spec))
+    return P(*(make_spec_entry(tuple(axis for axis in get_entry_axes(entry) if axis in plan.manual)) for entry in spec))
 
 
 def _called(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
@@ -279,7 +279,7 @@ def _called(fn: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Any:
     for at, _, other in plan.others:
         nodes[at] = other
     args, kwargs = jax.tree.unflatten(plan.treedef, nodes)
-    with in_force(plan.mapping):
+    with activate_mapping(plan.mapping):
         results = fn(*args, **kwargs)
     return jax.tree.map(
         lambda x: _checked(x, plan) if is_named_array(x) or is_array(x) else Other(x), results, is_leaf=is_named_array
@@ -290,15 +290,15 @@ def _checked(x: Any, plan: _Plan) -> Any:
     """Returns a result that goes by its names, if JAX knows it to be the same wherever its axes are not divided."""
     if is_named_array(x) and len(x.names) != len(x.array.shape):
         raise ValueError(
-            f"a result of `shard_map` with axes {listed(x.names)} is an array of shape {tuple(x.array.shape)}: a "
+            f"a result of `shard_map` with axes {format_axes(x.names)} is an array of shape {tuple(x.array.shape)}: a "
             "collective such as `jax.lax.all_gather` has changed its axes; use `tiled=True`, or name the array anew"
         )
     if plan.out_specs is not None or not plan.check_vma:
         return x
-    stated = {axis for entry in _out_spec(x, plan) for axis in entry_axes(entry)}
+    stated = {axis for entry in _out_spec(x, plan) for axis in get_entry_axes(entry)}
     differs = sorted(jax.typeof(plain(x)).manual_axis_type.varying & plan.manual - stated)
     if differs:
-        what = described(x) if is_named_array(x) else f"a plain array of shape {x.shape}"
+        what = format_shape(x) if is_named_array(x) else f"a plain array of shape {x.shape}"
         raise ValueError(
             f"the result {what} may differ from device to device along mesh axis {differs[0]!r}, to which none of its "
             f"axes is mapped; combine the parts with `jax.lax.psum(x, {differs[0]!r})` or the like, or pass "
@@ -328,4 +328,4 @@ def _is_whole(x: Any) -> bool:
 def _out_spec(x: Any, plan: _Plan) -> P:
     if not is_named_array(x):
         return P()
-    return _part(checked_spec(x.names, (None,) * len(x.names), plan.results, plan.mesh), plan)
+    return _part(resolve_spec(x.names, (None,) * len(x.names), plan.results, plan.mesh), plan)

@@ -4,10 +4,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import undivided
-from ..named._axis import AxisSelection, AxisSelector, positions
-from ..named._base import N, check_named, described, is_traced, like
-from ..named._core import over_core
+from ..named._ambient import replicate_dims
+from ..named._axis import AxisSelection, AxisSelector, find_axes
+from ..named._base import N, check_named, format_shape, is_traced, with_array
+from ..named._gufunc import apply_gufunc
 from ._coefficients import common_axis
 
 
@@ -33,7 +33,7 @@ def polyadd(p: N, q: N, axis: AxisSelector | None = None) -> N:
         Array([ 1, 12, 23], dtype=int32)
     """
     name = common_axis(p, q, axis)
-    return over_core(_added, (p, q), (name, name), ((name,),))[0]
+    return apply_gufunc(_added, (p, q), (name, name), ((name,),))[0]
 
 
 def polysub(p: N, q: N, axis: AxisSelector | None = None) -> N:
@@ -46,7 +46,7 @@ def polysub(p: N, q: N, axis: AxisSelector | None = None) -> N:
         Array([  1,  -8, -17], dtype=int32)
     """
     name = common_axis(p, q, axis)
-    return over_core(_subtracted, (p, q), (name, name), ((name,),))[0]
+    return apply_gufunc(_subtracted, (p, q), (name, name), ((name,),))[0]
 
 
 def polymul(p: N, q: N, axis: AxisSelector | None = None) -> N:
@@ -62,7 +62,7 @@ def polymul(p: N, q: N, axis: AxisSelector | None = None) -> N:
         Array([1., 5., 6.], dtype=float32)
     """
     name = common_axis(p, q, axis)
-    return over_core(_multiplied, (p, q), (name, name), ((name,),))[0]
+    return apply_gufunc(_multiplied, (p, q), (name, name), ((name,),))[0]
 
 
 def polydiv(p: N, q: N, axis: AxisSelector | None = None) -> tuple[N, N]:
@@ -79,7 +79,7 @@ def polydiv(p: N, q: N, axis: AxisSelector | None = None) -> tuple[N, N]:
         [Array([1., 2.], dtype=float32), Array([0., 0., 1.], dtype=float32)]
     """
     name = common_axis(p, q, axis)
-    quotient, remainder = over_core(_divided, (p, q), (name, name), ((name,), (name,)))
+    quotient, remainder = apply_gufunc(_divided, (p, q), (name, name), ((name,), (name,)))
     return quotient, remainder
 
 
@@ -124,10 +124,10 @@ def trim_zeros(x: N, trim: str = "fb", axis: AxisSelection | None = None) -> N:
     check_named(x)
     if is_traced(x.array):
         raise TypeError(
-            f"`trim_zeros` of {described(x)} has a size that depends on values, which are not known inside `jax.jit` "
+            f"`trim_zeros` of {format_shape(x)} has a size that depends on values, which are not known inside `jax.jit` "
             "and the like; call it outside"
         )
     if not trim or set(trim) - set("fb"):
         raise ValueError(f"`trim` is 'f', 'b' or 'fb', not {trim!r}")
-    dims = positions(x.names, x.array.shape, axis)
-    return like(x, jnp.trim_zeros(undivided(x.array, range(x.ndim)), trim, axis=dims) if dims else x.array)
+    dims = find_axes(x.names, x.array.shape, axis)
+    return with_array(x, jnp.trim_zeros(replicate_dims(x.array, range(x.ndim)), trim, axis=dims) if dims else x.array)

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._align import operand
 from ..named._axis import AxisSelector
-from ..named._base import N, described, like
-from ..named._core import over_core
+from ..named._base import N, format_shape, with_array
+from ..named._broadcasting import split_operand
+from ..named._gufunc import apply_gufunc
 from ._coefficients import coefficient_axis
 
 
@@ -34,16 +34,16 @@ def polyval(p: N, x: Any, axis: AxisSelector | None = None) -> N:
         Array([ 2.,  3., 11.], dtype=float32)
     """
     name = coefficient_axis(p, axis)
-    return over_core(_values, (p, _lined(p, x, name)), (name, ()), ((),))[0]
+    return apply_gufunc(_values, (p, _lined(p, x, name)), (name, ()), ((),))[0]
 
 
 def _lined(p: N, x: Any, name: str) -> N:
-    array, names = operand(x)
+    array, names = split_operand(x)
     if name in names:
         raise ValueError(
-            f"{described(x)} has axis {name!r} of the coefficients {described(p)} too; `rename` one of them"
+            f"{format_shape(x)} has axis {name!r} of the coefficients {format_shape(p)} too; `rename` one of them"
         )
-    return like(p, jnp.asarray(array), names)
+    return with_array(p, jnp.asarray(array), names)
 
 
 def _values(p: Any, x: Any) -> Any:
@@ -71,7 +71,7 @@ def polyder(p: N, m: int = 1, axis: AxisSelector | None = None) -> N:
         Array([2., 2.], dtype=float32)
     """
     name = coefficient_axis(p, axis)
-    return over_core(_derived, (p,), (name,), ((name,),), m=_times(m, "derived"))[0]
+    return apply_gufunc(_derived, (p,), (name,), ((name,),), m=_times(m, "derived"))[0]
 
 
 def _derived(p: Any, m: int) -> Any:
@@ -105,15 +105,15 @@ def polyint(p: N, m: int = 1, k: Any = None, axis: AxisSelector | None = None) -
         Array([1., 2., 3.], dtype=float32)
     """
     name, times = coefficient_axis(p, axis), _times(m, "integrated")
-    array, names = operand(0 if k is None else k)
-    constants, own = like(p, jnp.asarray(array), names), name in names
+    array, names = split_operand(0 if k is None else k)
+    constants, own = with_array(p, jnp.asarray(array), names), name in names
     if own and constants.axis_size(name) != times:
         raise ValueError(
             f"{times} integrations need as many constants along axis {name!r}, there are {constants.axis_size(name)} "
-            f"in {described(constants)}"
+            f"in {format_shape(constants)}"
         )
     cores = (name, name if own else ())
-    return over_core(_integrated, (p, constants), cores, ((name,),), m=times, own=own)[0]
+    return apply_gufunc(_integrated, (p, constants), cores, ((name,),), m=times, own=own)[0]
 
 
 def _integrated(p: Any, k: Any, m: int, own: bool) -> Any:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..named._axis import AxisSelector, position
-from ..named._base import NamedBase, check_named, described
+from ..named._axis import AxisSelector, find_axis
+from ..named._base import NamedBase, check_named, format_shape
 
 
 def coefficient_axis(x: Any, axis: AxisSelector | None, what: str = "coefficients") -> str:
@@ -15,9 +15,9 @@ def coefficient_axis(x: Any, axis: AxisSelector | None, what: str = "coefficient
     """
     check_named(x)
     if axis is not None:
-        return x.names[position(x.names, x.array.shape, axis)]
+        return x.names[find_axis(x.names, x.array.shape, axis)]
     if len(x.names) != 1:
-        raise ValueError(f"which axis of {described(x)} is that of the {what}? Give it as `axis`")
+        raise ValueError(f"which axis of {format_shape(x)} is that of the {what}? Give it as `axis`")
     return x.names[0]
 
 
@@ -31,7 +31,7 @@ def common_axis(p: NamedBase, q: NamedBase, axis: AxisSelector | None) -> str:
     names = coefficient_axis(p, axis), coefficient_axis(q, axis)
     if names[0] != names[1]:
         raise ValueError(
-            f"the coefficients lie along axis {names[0]!r} of {described(p)} and axis {names[1]!r} of {described(q)}; "
+            f"the coefficients lie along axis {names[0]!r} of {format_shape(p)} and axis {names[1]!r} of {format_shape(q)}; "
             "`rename` one of them"
         )
     return names[0]

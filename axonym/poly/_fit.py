@@ -5,9 +5,9 @@ from typing import Any, Literal, overload
 
 import jax.numpy as jnp
 
-from ..named._axis import Axis, AxisSelector, axis_name, check_once, position, sized_axis
-from ..named._base import N, check_named, described
-from ..named._core import over_core
+from ..named._axis import Axis, AxisSelector, axis_name, check_selected_once, find_axis, parse_one_axis
+from ..named._base import N, check_named, format_shape
+from ..named._gufunc import apply_gufunc
 from ._coefficients import coefficient_axis
 
 
@@ -32,8 +32,8 @@ def vander(x: N, new_axis: Axis, increasing: bool = False) -> N:
         Array([[4, 2, 1],
                [9, 3, 1]], dtype=int32)
     """
-    one = sized_axis(new_axis)
-    return over_core(_powers, (x,), ((),), ((one.name,),), size=one.size, increasing=bool(increasing))[0]
+    one = parse_one_axis(new_axis)
+    return apply_gufunc(_powers, (x,), ((),), ((one.name,),), size=one.size, increasing=bool(increasing))[0]
 
 
 def _powers(x: Any, size: int, increasing: bool) -> Any:
@@ -132,20 +132,20 @@ def polyfit(
     elif cov:
         if other is None:
             raise ValueError(f"the covariance has axis {name!r} of the coefficients twice: name the second as `other`")
-        check_once((name, axis_name(other)))
+        check_selected_once((name, axis_name(other)))
         outs = ((name,), (name, other))
-    results = over_core(_fitted, given, (points,) * len(given), outs, **options)
+    results = apply_gufunc(_fitted, given, (points,) * len(given), outs, **options)
     return results if full or cov else results[0]
 
 
 def _check_points(x: N, y: N, axis: str, degree: int, scaled: bool) -> None:
     number = x.axis_size(axis)
-    found = y.array.shape[position(y.names, y.array.shape, axis)]
+    found = y.array.shape[find_axis(y.names, y.array.shape, axis)]
     if number != found:
-        raise ValueError(f"axis {axis!r} has size {number} and size {found} in {described(x)} and {described(y)}")
+        raise ValueError(f"axis {axis!r} has size {number} and size {found} in {format_shape(x)} and {format_shape(y)}")
     if not number or (scaled and number <= degree + 1):
         raise ValueError(
-            f"there are {number} points along axis {axis!r} of {described(x)}, "
+            f"there are {number} points along axis {axis!r} of {format_shape(x)}, "
             + (f"more than {degree + 1} are needed to scale the covariance" if number else "one or more are needed")
         )
 

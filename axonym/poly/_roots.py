@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from ..named._axis import AxisSelector
 from ..named._base import N
-from ..named._core import over_core
+from ..named._gufunc import apply_gufunc
 from ._coefficients import coefficient_axis
 
 
@@ -32,7 +32,7 @@ def roots(p: N, axis: AxisSelector | None = None) -> N:
         Array([1., 2.], dtype=float32)
     """
     name = coefficient_axis(p, axis)
-    return over_core(_roots, (p,), (name,), ((name,),))[0]
+    return apply_gufunc(_roots, (p,), (name,), ((name,),))[0]
 
 
 def _roots(p: Any) -> Any:
@@ -63,7 +63,7 @@ def poly(zeros: N, axis: AxisSelector | None = None) -> N:
         Array([ 1., -3.,  2.], dtype=float32)
     """
     name = coefficient_axis(zeros, axis, "roots")
-    return over_core(_coefficients, (zeros,), (name,), ((name,),))[0]
+    return apply_gufunc(_coefficients, (zeros,), (name,), ((name,),))[0]
 
 
 def _coefficients(zeros: Any) -> Any:

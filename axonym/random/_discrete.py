@@ -5,8 +5,8 @@ from typing import Any
 import jax
 
 from ..named._array import NamedArray
-from ..named._axis import AxisSelector, AxisSpec, listed, position, spec_axes
-from ..named._base import NamedBase, described
+from ..named._axis import AxisSelector, AxisSpec, find_axis, format_axes, parse_axes
+from ..named._base import NamedBase, format_shape
 from ._drawing import drawn
 
 
@@ -158,12 +158,12 @@ def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector, shape: A
     """
     if not isinstance(logits, NamedBase):
         raise TypeError(f"`categorical` takes named logits, not {type(logits).__name__}; use `axonym.named`.")
-    at = position(logits.names, logits.array.shape, axis)
+    at = find_axis(logits.names, logits.array.shape, axis)
     rest = tuple(one for i, one in enumerate(logits.axes) if i != at)
-    axes = rest if shape is None else spec_axes(shape)
+    axes = rest if shape is None else parse_axes(shape)
     names = [one.name for one in axes]
     if extra := [one.name for one in rest if one.name not in names]:
         raise ValueError(
-            f"{described(logits)} has axes {listed(extra)}, which {listed(names, [one.size for one in axes])} lacks"
+            f"{format_shape(logits)} has axes {format_axes(extra)}, which {format_axes(names, [one.size for one in axes])} lacks"
         )
     return drawn(jax.random.categorical, key, axes, (logits,), cores=((axis,),))

@@ -8,24 +8,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..named._align import check_sizes, operand
-from ..named._ambient import constrain, out_sharding, placed
+from ..named._ambient import constrain_sharding, get_out_sharding, place_array
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
     AxisSelector,
     AxisSpec,
     Names,
-    check_unique,
+    check_unique_names,
+    find_axes,
+    format_axes,
+    format_value,
+    get_names_and_sizes,
     intern_names,
-    listed,
-    names_and_sizes,
-    positions,
-    shown,
-    spec_axes,
+    parse_axes,
 )
-from ..named._base import NamedBase, described
-from ..named._plan import planned
+from ..named._base import NamedBase, format_shape
+from ..named._broadcasting import check_matching_sizes, split_operand
+from ..named._cached_jit import cached_jit
 
 
 Core: TypeAlias = tuple[AxisSelector, ...]
@@ -68,25 +68,27 @@ def drawn(
         ValueError: If a name occurs twice, a parameter has an axis that the array has not or has in another size, or
             several keys are given.
     """
-    axes = spec_axes(shape)
-    names, sizes = names_and_sizes(axes)
+    axes = parse_axes(shape)
+    names, sizes = get_names_and_sizes(axes)
     known = cores or ((),) * len(parameters)
     laid = [_laid_out(value, core, names, sizes) for value, core in zip(parameters, known, strict=True)]
     out = intern_names((*names, *(axis.name for axis in event)))
-    check_unique(out)
+    check_unique_names(out)
     static = (out, sizes, tuple(axis.size for axis in event), tuple(layout for _, layout in laid), *options.items())
-    return placed(planned(_made, sample, *static)(plain_key(key), *(array for array, _ in laid)))
+    return place_array(cached_jit(_made, sample, *static)(plain_key(key), *(array for array, _ in laid)))
 
 
 def _laid_out(value: Any, core: Core, names: Names, sizes: tuple[int, ...]) -> tuple[Any, Layout | None]:
-    array, own = operand(value)
+    array, own = split_operand(value)
     if not own:
         return array, None
-    at = positions(own, array.shape, core)
+    at = find_axes(own, array.shape, core)
     rest = tuple(i for i in range(len(own)) if i not in at)
     if extra := [own[i] for i in rest if own[i] not in names]:
-        raise ValueError(f"a parameter has axes {listed(extra)} that the array drawn, {listed(names, sizes)}, has not")
-    check_sizes((tuple(own[i] for i in rest), tuple(array.shape[i] for i in rest)), (names, sizes))
+        raise ValueError(
+            f"a parameter has axes {format_axes(extra)} that the array drawn, {format_axes(names, sizes)}, has not"
+        )
+    check_matching_sizes((tuple(own[i] for i in rest), tuple(array.shape[i] for i in rest)), (names, sizes))
     order = (*sorted(rest, key=lambda i: names.index(own[i])), *at)
     return array, Layout(order, tuple(i for i, name in enumerate(names) if name not in {own[j] for j in rest}))
 
@@ -106,9 +108,9 @@ def _made(
     def run(key: Any, *given: Any) -> Any:
         return sample(key, *given, shape=sizes, **options)
 
-    sharding = out_sharding(names, (*sizes, *event)) or _undivided_if_explicit(given)
+    sharding = get_out_sharding(names, (*sizes, *event)) or _undivided_if_explicit(given)
     runner = run if sharding is None else jax.sharding.auto_axes(run, out_sharding=sharding)
-    return constrain(NamedArray(runner(key, *given), names))
+    return constrain_sharding(NamedArray(runner(key, *given), names))
 
 
 def _in_place(array: Any, layout: Layout) -> Any:
@@ -130,8 +132,8 @@ def plain_key(key: Any) -> Any:
     """
     if not isinstance(key, NamedBase):
         if not isinstance(key, jax.Array | np.ndarray):
-            raise TypeError(f"A random key comes first, such as `jax.random.key(0)`, not {shown(key)}.")
+            raise TypeError(f"A random key comes first, such as `jax.random.key(0)`, not {format_value(key)}.")
         return key
     if key.names:
-        raise ValueError(f"one key is needed, {described(key)} are given; use `axonym.vmap` over their axes")
+        raise ValueError(f"one key is needed, {format_shape(key)} are given; use `axonym.vmap` over their axes")
     return key.array

@@ -6,9 +6,9 @@ from typing import Any, SupportsIndex
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import constrain
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, sized_axis
+from ..named._axis import Axis, parse_one_axis
 from ._drawing import plain_key
 
 
@@ -34,7 +34,7 @@ def split(key: jax.Array, axis: Axis | int = 2) -> Any:
     """
     if isinstance(axis, SupportsIndex):
         return jax.random.split(plain_key(key), operator.index(axis))
-    one, plain = sized_axis(axis), plain_key(key)
+    one, plain = parse_one_axis(axis), plain_key(key)
     if not jnp.issubdtype(plain.dtype, jax.dtypes.prng_key):
         raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")
-    return constrain(NamedArray(jax.random.split(plain, one.size), one))
+    return constrain_sharding(NamedArray(jax.random.split(plain, one.size), one))

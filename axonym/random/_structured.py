@@ -12,14 +12,14 @@ from ..named._axis import (
     AxisSelector,
     AxisSpec,
     axis_name,
-    check_once,
-    listed,
-    names_and_sizes,
-    position,
-    sized_axis,
-    spec_axes,
+    check_selected_once,
+    find_axis,
+    format_axes,
+    get_names_and_sizes,
+    parse_axes,
+    parse_one_axis,
 )
-from ..named._base import N, NamedBase, check_named, described, like
+from ..named._base import N, NamedBase, check_named, format_shape, with_array
 from ._drawing import drawn
 
 
@@ -47,9 +47,9 @@ def ball(key: jax.Array, shape: AxisSpec, D: Axis, p: Any = 2.0, dtype: Any = fl
         >>> x.names, (nym.square(x).sum("xyz") <= 1).all().item()
         (('i', 'xyz'), True)
     """
-    one = sized_axis(D)
+    one = parse_one_axis(D)
     if isinstance(p, NamedBase) and p.names:
-        raise ValueError(f"the `p` of a ball is a scalar, it has axes {described(p)}")
+        raise ValueError(f"the `p` of a ball is a scalar, it has axes {format_shape(p)}")
     return drawn(_ball, key, shape, (p,), event=(one,), d=one.size, dtype=dtype)
 
 
@@ -164,11 +164,11 @@ def multivariate_normal(
     """
     check_named(mean)
     check_named(cov)
-    check_once((axis_name(axis), axis_name(other)))
+    check_selected_once((axis_name(axis), axis_name(other)))
     one, second = mean.resolve_axis(axis), cov.resolve_axis(other)
     if {cov.resolve_axis(axis).size, second.size} != {one.size}:
         raise ValueError(
-            f"the covariance needs axes {one.name!r} and {second.name!r} of size {one.size}, it has {described(cov)}"
+            f"the covariance needs axes {one.name!r} and {second.name!r} of size {one.size}, it has {format_shape(cov)}"
         )
     cores = ((one,), (one, second))
     return drawn(_normals, key, shape, (mean, cov), cores=cores, event=(one,), dtype=dtype, method=method)
@@ -202,7 +202,7 @@ def orthogonal(key: jax.Array, axis: Axis, other: Axis, shape: AxisSpec = (), dt
         >>> nym.round(nym.square(q).sum("row"), 3).array
         Array([1., 1.], dtype=float32)
     """
-    rows, columns = sized_axis(axis), sized_axis(other)
+    rows, columns = parse_one_axis(axis), parse_one_axis(other)
     return drawn(_orthogonal, key, shape, event=(rows, columns), n=rows.size, m=columns.size, dtype=dtype)
 
 
@@ -245,25 +245,25 @@ def choice(
                [4, 4, 4]], dtype=int32)
     """
     check_named(a)
-    at, axes = position(a.names, a.array.shape, axis), spec_axes(shape)
+    at, axes = find_axis(a.names, a.array.shape, axis), parse_axes(shape)
     _check_population(a, at, axes, replace)
     if p is not None:
         check_named(p)
         if (p.names, p.array.shape) != ((a.names[at],), (a.array.shape[at],)):
-            raise ValueError(f"`p` must have axis {str(a.axes[at])!r} only, it has {described(p)}")
+            raise ValueError(f"`p` must have axis {str(a.axes[at])!r} only, it has {format_shape(p)}")
     given = (a,) if p is None else (a, p)
     options = {"draws": tuple(one.size for one in axes), "axis": at, "replace": replace}
     event = (*a.axes[:at], *axes, *a.axes[at + 1 :])
     result = drawn(_chosen, key, (), given, cores=tuple(x.names for x in given), event=event, **options)
-    return like(a, result.array, result.names)
+    return with_array(a, result.array, result.names)
 
 
 def _check_population(a: NamedBase, at: int, axes: tuple[Axis, ...], replace: bool) -> None:
     draws, size = math.prod(one.size for one in axes), a.array.shape[at]
     if draws > size and (not replace or not size):
         raise ValueError(
-            f"{draws} draws, {listed(*names_and_sizes(axes))}, need as many elements "
-            f"along axis {a.names[at]!r} of {described(a)}" + ("" if not size else ", or `replace=True`")
+            f"{draws} draws, {format_axes(*get_names_and_sizes(axes))}, need as many elements "
+            f"along axis {a.names[at]!r} of {format_shape(a)}" + ("" if not size else ", or `replace=True`")
         )
 
 
@@ -295,9 +295,9 @@ def permutation(key: jax.Array, x: N, axis: AxisSelector, independent: bool = Fa
         Array([0, 1, 2, 3], dtype=int32)
     """
     check_named(x)
-    at = position(x.names, x.array.shape, axis)
+    at = find_axis(x.names, x.array.shape, axis)
     result = drawn(_shuffled, key, (), (x,), cores=(x.names,), event=x.axes, axis=at, independent=independent)
-    return like(x, result.array)
+    return with_array(x, result.array)
 
 
 def _shuffled(key: Any, x: Any, *, shape: Any, axis: int, independent: bool) -> Any:

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from .. import random
-from ..named._ambient import constrain
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, axis_name, near_miss
+from ..named._axis import Axis, AxisSelector, axis_name, suggest_name
 from ..named._base import NamedBase
-from ..named._create import zeros
+from ..named._creation import zeros
 from ..named._reduce import mean, std
 from ..named._shape import concatenate
 from ..tree import _tree
@@ -56,7 +56,7 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
     if not any(new.name in x.names for x in named):
         known = list(dict.fromkeys(name for x in named for name in x.names))
         raise ValueError(
-            f"no array of the tree has an axis {new.name!r}, they have ({', '.join(known)}){near_miss(new.name, known)}"
+            f"no array of the tree has an axis {new.name!r}, they have ({', '.join(known)}){suggest_name(new.name, known)}"
         )
     for i, x in enumerate(leaves):
         if isinstance(x, NamedArray) and new.name in x.names:
@@ -67,14 +67,14 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
 
 def _resized(x: NamedArray, old: Axis, new: Axis, key: jax.Array | None) -> NamedArray:
     if new.size <= old.size:
-        return x if new == old else constrain(x[new.name, : new.size])
+        return x if new == old else constrain_sharding(x[new.name, : new.size])
     axes = tuple(new.resize(new.size - old.size) if axis.name == new.name else axis for axis in x.axes)
     if key is None or not old.size or not jnp.issubdtype(x.dtype, jnp.floating):
         more = zeros(axes, x.dtype)
     else:
         drawn = random.normal(key, axes, x.dtype)
         more = drawn * std(x, new.name) + mean(x, new.name)
-    return constrain(concatenate(new, [x, more]))
+    return constrain_sharding(concatenate(new, [x, more]))
 
 
 def _renewed(tree: Any, old: AxisSelector, new: Axis) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import axonym
 import axonym as nym
-from axonym.partitioning import _jit
+from axonym.partitioning.jit import _named_jit
 
 
 PLUGIN = "axonym.typing.mypy_plugin"  # needs mypy
@@ -35,7 +35,7 @@ def test_every_cache_is_bounded(caches):
 
 
 def test_plans_for_many_structures_are_bounded(monkeypatch):
-    monkeypatch.setattr(_jit, "_MOST_PLANS", 4)
+    monkeypatch.setattr(_named_jit, "_MOST_PLANS", 4)
     fn, x, planned, mixed = nym.named_jit(lambda x, **_: x * 2), nym.ones({"i": 2}), [], []
     for number in range(11):
         assert fn(x, **{f"kind{number}": "train"}).tolist() == [2.0, 2.0]
@@ -47,7 +47,7 @@ def test_plans_for_many_structures_are_bounded(monkeypatch):
 
 
 def test_what_was_planned_before_the_bound_was_met_is_planned_again(monkeypatch):
-    monkeypatch.setattr(_jit, "_MOST_PLANS", 2)
+    monkeypatch.setattr(_named_jit, "_MOST_PLANS", 2)
     fn, x = nym.named_jit(lambda x, **_: x * 2), nym.ones({"i": 2})
     for _ in range(2):
         for number in range(3):

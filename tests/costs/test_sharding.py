@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 
 import axonym as nym
-from axonym.partitioning._spec import tracing
+from axonym.partitioning.specs._resolve_spec import is_tracing
 from benchmarks.performance import memory
 from tests.counting import all_calls, own, own_calls, primitives
 
@@ -192,7 +192,7 @@ def test_what_is_traced_is_not_asked_whether_it_is(mesh, monkeypatch):
     asked.clear()
     jax.make_jaxpr(added(3, nym.auto_sharded))(x)
     assert not asked
-    assert jax.eval_shape(lambda x: x if tracing() else None, x) is not None
+    assert jax.eval_shape(lambda x: x if is_tracing() else None, x) is not None
     assert len(asked) == 1  # which is what it must not do
 
 

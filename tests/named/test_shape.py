@@ -75,7 +75,7 @@ def test_rearrange_refuses():
             x.rearrange(order)
 
 
-def test_broadcast_axis_adds_axes_in_front(equations):
+def test_broadcast_axis_adds_leading_axes(equations):
     result = v.broadcast_axis({"d": 2, "b": 3, "a": 4})
     assert same(result, np.broadcast_to(v.array, (2, 4, 3)), ("d", "a", "b"))
     assert v.broadcast_axis(Axis("b", 3)) is v and v.broadcast_axis(()) is v

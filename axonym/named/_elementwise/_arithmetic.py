@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, unary
 from .._base import A, N
-from .._plan import planned
-from . import _compiled
-from ._pairs import pair
+from .._broadcasting import apply_binary, apply_unary
+from .._cached_jit import cached_jit
+from . import _jitted
+from ._split_pair import split_pair
 
 
 def abs(x: A) -> A:
@@ -21,7 +21,7 @@ def abs(x: A) -> A:
         >>> nym.abs(nym.named([-2.0], "i")).item()
         2.0
     """
-    return unary(jnp.abs, x)
+    return apply_unary(jnp.abs, x)
 
 
 def negative(x: A) -> A:
@@ -32,7 +32,7 @@ def negative(x: A) -> A:
         >>> nym.negative(nym.named([2.0], "i")).item()
         -2.0
     """
-    return unary(_compiled.negative, x)
+    return apply_unary(_jitted.negative, x)
 
 
 def positive(x: A) -> A:
@@ -43,7 +43,7 @@ def positive(x: A) -> A:
         >>> nym.positive(nym.named([2.0], "i")).item()
         2.0
     """
-    return unary(jnp.positive, x)
+    return apply_unary(jnp.positive, x)
 
 
 def sign(x: A) -> A:
@@ -54,7 +54,7 @@ def sign(x: A) -> A:
         >>> nym.sign(nym.named([-2.0], "i")).item()
         -1.0
     """
-    return unary(jnp.sign, x)
+    return apply_unary(jnp.sign, x)
 
 
 def square(x: A) -> A:
@@ -65,7 +65,7 @@ def square(x: A) -> A:
         >>> nym.square(nym.named([3.0], "i")).item()
         9.0
     """
-    return unary(jnp.square, x)
+    return apply_unary(jnp.square, x)
 
 
 def sqrt(x: A) -> A:
@@ -76,7 +76,7 @@ def sqrt(x: A) -> A:
         >>> nym.sqrt(nym.named([9.0], "i")).item()
         3.0
     """
-    return unary(jnp.sqrt, x)
+    return apply_unary(jnp.sqrt, x)
 
 
 def rsqrt(x: A) -> A:
@@ -87,7 +87,7 @@ def rsqrt(x: A) -> A:
         >>> nym.rsqrt(nym.named([4.0], "i")).item()
         0.5
     """
-    return unary(jax.lax.rsqrt, x)
+    return apply_unary(jax.lax.rsqrt, x)
 
 
 def reciprocal(x: A) -> A:
@@ -98,7 +98,7 @@ def reciprocal(x: A) -> A:
         >>> nym.reciprocal(nym.named([4.0], "i")).item()
         0.25
     """
-    return unary(jnp.reciprocal, x)
+    return apply_unary(jnp.reciprocal, x)
 
 
 @overload
@@ -115,7 +115,7 @@ def add(x: Any, y: Any) -> Any:
         >>> nym.add(nym.named([3.0], "i"), 2.0).item()
         5.0
     """
-    return binary(_compiled.add, x, y)
+    return apply_binary(_jitted.add, x, y)
 
 
 @overload
@@ -132,7 +132,7 @@ def subtract(x: Any, y: Any) -> Any:
         >>> nym.subtract(nym.named([3.0], "i"), 3.0).item()
         0.0
     """
-    return binary(_compiled.subtract, x, y)
+    return apply_binary(_jitted.subtract, x, y)
 
 
 @overload
@@ -149,7 +149,7 @@ def multiply(x: Any, y: Any) -> Any:
         >>> nym.multiply(nym.named([3.0], "i"), 2.0).item()
         6.0
     """
-    return binary(_compiled.multiply, x, y)
+    return apply_binary(_jitted.multiply, x, y)
 
 
 @overload
@@ -166,7 +166,7 @@ def divide(x: Any, y: Any) -> Any:
         >>> nym.divide(nym.named([3.0], "i"), 2.0).item()
         1.5
     """
-    return binary(jnp.true_divide, x, y)
+    return apply_binary(jnp.true_divide, x, y)
 
 
 @overload
@@ -183,7 +183,7 @@ def true_divide(x: Any, y: Any) -> Any:
         >>> nym.true_divide(nym.named([3.0], "i"), 2.0).item()
         1.5
     """
-    return binary(jnp.true_divide, x, y)
+    return apply_binary(jnp.true_divide, x, y)
 
 
 @overload
@@ -200,7 +200,7 @@ def floor_divide(x: Any, y: Any) -> Any:
         >>> nym.floor_divide(nym.named([3.0], "i"), 2.0).item()
         1.0
     """
-    return binary(jnp.floor_divide, x, y)
+    return apply_binary(jnp.floor_divide, x, y)
 
 
 @overload
@@ -217,7 +217,7 @@ def mod(x: Any, y: Any) -> Any:
         >>> nym.mod(nym.named([3.0], "i"), 2.0).item()
         1.0
     """
-    return binary(jnp.remainder, x, y)
+    return apply_binary(jnp.remainder, x, y)
 
 
 @overload
@@ -234,7 +234,7 @@ def remainder(x: Any, y: Any) -> Any:
         >>> nym.remainder(nym.named([3.0], "i"), 2.0).item()
         1.0
     """
-    return binary(jnp.remainder, x, y)
+    return apply_binary(jnp.remainder, x, y)
 
 
 @overload
@@ -252,8 +252,8 @@ def power(x: Any, y: Any) -> Any:
         9.0
     """
     if type(y) is int:  # which `jax.numpy` multiplies out, and therefore needs to know
-        return unary(planned(_raised, y), x)
-    return binary(jnp.power, x, y)
+        return apply_unary(cached_jit(_raised, y), x)
+    return apply_binary(jnp.power, x, y)
 
 
 def _raised(exponent: int, array: Any) -> Any:
@@ -268,7 +268,7 @@ def fabs(x: A) -> A:
         >>> nym.fabs(nym.named([-2], "i")).item()
         2.0
     """
-    return unary(jnp.fabs, x)
+    return apply_unary(jnp.fabs, x)
 
 
 def cbrt(x: A) -> A:
@@ -279,7 +279,7 @@ def cbrt(x: A) -> A:
         >>> nym.cbrt(nym.named([27.0], "i")).item()
         3.0
     """
-    return unary(jnp.cbrt, x)
+    return apply_unary(jnp.cbrt, x)
 
 
 @overload
@@ -296,7 +296,7 @@ def float_power(x: Any, y: Any) -> Any:
         >>> nym.float_power(nym.named([3], "i"), 2).item()
         9.0
     """
-    return binary(jnp.float_power, x, y)
+    return apply_binary(jnp.float_power, x, y)
 
 
 @overload
@@ -313,7 +313,7 @@ def fmod(x: Any, y: Any) -> Any:
         >>> nym.fmod(nym.named([-3.0], "i"), 2.0).item()
         -1.0
     """
-    return binary(jnp.fmod, x, y)
+    return apply_binary(jnp.fmod, x, y)
 
 
 @overload
@@ -331,7 +331,7 @@ def divmod(x: Any, y: Any) -> Any:
         >>> quotient.item(), rest.item()
         (3, 1)
     """
-    return pair(binary(jnp.divmod, x, y))
+    return split_pair(apply_binary(jnp.divmod, x, y))
 
 
 @overload
@@ -348,7 +348,7 @@ def gcd(x: Any, y: Any) -> Any:
         >>> nym.gcd(nym.named([12], "i"), 18).item()
         6
     """
-    return binary(jnp.gcd, x, y)
+    return apply_binary(jnp.gcd, x, y)
 
 
 @overload
@@ -365,7 +365,7 @@ def lcm(x: Any, y: Any) -> Any:
         >>> nym.lcm(nym.named([4], "i"), 6).item()
         12
     """
-    return binary(jnp.lcm, x, y)
+    return apply_binary(jnp.lcm, x, y)
 
 
 @overload
@@ -382,7 +382,7 @@ def heaviside(x: Any, y: Any) -> Any:
         >>> nym.heaviside(nym.named([0.0], "i"), 0.5).item()
         0.5
     """
-    return binary(jnp.heaviside, x, y)
+    return apply_binary(jnp.heaviside, x, y)
 
 
 absolute = abs

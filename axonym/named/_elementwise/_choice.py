@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, broadcast, unary
-from .._ambient import resharded, undivided
-from .._axis import Axis, sized_axis
-from .._base import A, N, check_named, like
-from .._plan import planned
-from . import _compiled
+from .._ambient import replicate_dims, reshard_by_name
+from .._axis import Axis, parse_one_axis
+from .._base import A, N, check_named, with_array
+from .._broadcasting import apply_binary, apply_broadcast, apply_unary
+from .._cached_jit import cached_jit
+from . import _jitted
 
 
 @overload
@@ -30,7 +30,7 @@ def maximum(x: Any, y: Any) -> Any:
         >>> nym.maximum(nym.named([3.0], "i"), 5.0).item()
         5.0
     """
-    return binary(_compiled.maximum, x, y)
+    return apply_binary(_jitted.maximum, x, y)
 
 
 @overload
@@ -47,7 +47,7 @@ def minimum(x: Any, y: Any) -> Any:
         >>> nym.minimum(nym.named([3.0], "i"), 5.0).item()
         3.0
     """
-    return binary(_compiled.minimum, x, y)
+    return apply_binary(_jitted.minimum, x, y)
 
 
 @overload
@@ -64,7 +64,7 @@ def fmax(x: Any, y: Any) -> Any:
         >>> nym.fmax(nym.named([3.0], "i"), 5.0).item()
         5.0
     """
-    return binary(jnp.fmax, x, y)
+    return apply_binary(jnp.fmax, x, y)
 
 
 @overload
@@ -81,7 +81,7 @@ def fmin(x: Any, y: Any) -> Any:
         >>> nym.fmin(nym.named([3.0], "i"), 5.0).item()
         3.0
     """
-    return binary(jnp.fmin, x, y)
+    return apply_binary(jnp.fmin, x, y)
 
 
 def clip(x: A, min: Any = None, max: Any = None) -> A:
@@ -104,7 +104,7 @@ def clip(x: A, min: Any = None, max: Any = None) -> A:
         Array([1, 1, 2, 2], dtype=int32)
     """
     if (min is None) == (max is None):
-        return unary(jnp.clip, x) if min is None else broadcast(jnp.clip, x, min, max)
+        return apply_unary(jnp.clip, x) if min is None else apply_broadcast(jnp.clip, x, min, max)
     bounded: Any = x if min is None else maximum(x, min)
     return bounded if max is None else minimum(bounded, max)
 
@@ -126,7 +126,7 @@ def nan_to_num(x: A, nan: ArrayLike = 0.0, posinf: ArrayLike | None = None, negi
         >>> nym.nan_to_num(nym.named([float("nan"), 2.0], "i"), nan=1.0).array
         Array([1., 2.], dtype=float32)
     """
-    return unary(functools.partial(jnp.nan_to_num, nan=nan, posinf=posinf, neginf=neginf), x)
+    return apply_unary(functools.partial(jnp.nan_to_num, nan=nan, posinf=posinf, neginf=neginf), x)
 
 
 @overload
@@ -170,25 +170,25 @@ def where(condition: Any, x: Any = None, y: Any = None, *, fill_value: Any = 0, 
         Array([ 0,  1, -1], dtype=int32)
     """
     if new_axis is not None and x is None and y is None:
-        return _true_positions(condition, fill_value, sized_axis(new_axis))
+        return _true_positions(condition, fill_value, parse_one_axis(new_axis))
     if x is None or y is None or new_axis is not None:
         raise ValueError(
             "`where` needs both `x` and `y`, or neither of them and a `new_axis` for the positions of true elements"
         )
-    return broadcast(jnp.where, condition, x, y)
+    return apply_broadcast(jnp.where, condition, x, y)
 
 
 def _true_positions(condition: N, fill_value: Any, new_axis: Axis) -> tuple[N, ...]:
     check_named(condition)
     if not condition.names:
         raise ValueError("a condition without axes has no positions")
-    positions = planned(_found, new_axis.size, new_axis.name)(condition.array, fill_value)
-    return tuple(like(condition, one, (new_axis.name,)) for one in positions)
+    positions = cached_jit(_found, new_axis.size, new_axis.name)(condition.array, fill_value)
+    return tuple(with_array(condition, one, (new_axis.name,)) for one in positions)
 
 
 def _found(size: int, name: str, array: Any, fill_value: Any) -> tuple[Any, ...]:
-    found = jnp.where(undivided(array, range(array.ndim)), size=size, fill_value=fill_value)
-    return tuple(resharded(one, (name,)) for one in found)
+    found = jnp.where(replicate_dims(array, range(array.ndim)), size=size, fill_value=fill_value)
+    return tuple(reshard_by_name(one, (name,)) for one in found)
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
@@ -218,7 +218,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
             f"`select` takes one choice for each condition, at least one: {len(conditions)} conditions and "
             f"{len(choices)} choices were given"
         )
-    return broadcast(_selected, *conditions, *choices, default)
+    return apply_broadcast(_selected, *conditions, *choices, default)
 
 
 def _selected(*operands: Any) -> Any:

@@ -4,8 +4,8 @@ import functools
 
 import jax.numpy as jnp
 
-from .._align import unary
 from .._base import A
+from .._broadcasting import apply_unary
 
 
 def real(x: A) -> A:
@@ -16,7 +16,7 @@ def real(x: A) -> A:
         >>> nym.real(nym.named([2.0], "i")).item()
         2.0
     """
-    return unary(jnp.real, x)
+    return apply_unary(jnp.real, x)
 
 
 def imag(x: A) -> A:
@@ -27,7 +27,7 @@ def imag(x: A) -> A:
         >>> nym.imag(nym.named([2.0], "i")).item()
         0.0
     """
-    return unary(jnp.imag, x)
+    return apply_unary(jnp.imag, x)
 
 
 def conj(x: A) -> A:
@@ -38,7 +38,7 @@ def conj(x: A) -> A:
         >>> nym.conj(nym.named([2.0], "i")).item()
         2.0
     """
-    return unary(jnp.conjugate, x)
+    return apply_unary(jnp.conjugate, x)
 
 
 def angle(x: A, deg: bool = False) -> A:
@@ -49,7 +49,7 @@ def angle(x: A, deg: bool = False) -> A:
         >>> nym.angle(nym.named([1j], "i"), deg=True).item()
         90.0
     """
-    return unary(functools.partial(jnp.angle, deg=deg), x)
+    return apply_unary(functools.partial(jnp.angle, deg=deg), x)
 
 
 def iscomplex(x: A) -> A:
@@ -60,7 +60,7 @@ def iscomplex(x: A) -> A:
         >>> nym.iscomplex(nym.named([2.0], "i")).item()
         False
     """
-    return unary(jnp.iscomplex, x)
+    return apply_unary(jnp.iscomplex, x)
 
 
 def isreal(x: A) -> A:
@@ -71,7 +71,7 @@ def isreal(x: A) -> A:
         >>> nym.isreal(nym.named([2.0], "i")).item()
         True
     """
-    return unary(jnp.isreal, x)
+    return apply_unary(jnp.isreal, x)
 
 
 conjugate = conj

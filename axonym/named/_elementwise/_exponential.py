@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, unary
 from .._base import A, N
-from . import _compiled
+from .._broadcasting import apply_binary, apply_unary
+from . import _jitted
 
 
 def exp(x: A) -> A:
@@ -19,7 +19,7 @@ def exp(x: A) -> A:
         >>> nym.exp(nym.named([0.0], "i")).item()
         1.0
     """
-    return unary(jnp.exp, x)
+    return apply_unary(jnp.exp, x)
 
 
 def expm1(x: A) -> A:
@@ -30,7 +30,7 @@ def expm1(x: A) -> A:
         >>> nym.expm1(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.expm1, x)
+    return apply_unary(jnp.expm1, x)
 
 
 def exp2(x: A) -> A:
@@ -41,7 +41,7 @@ def exp2(x: A) -> A:
         >>> nym.exp2(nym.named([3.0], "i")).item()
         8.0
     """
-    return unary(jnp.exp2, x)
+    return apply_unary(jnp.exp2, x)
 
 
 def log(x: A) -> A:
@@ -52,7 +52,7 @@ def log(x: A) -> A:
         >>> nym.log(nym.named([1.0], "i")).item()
         0.0
     """
-    return unary(jnp.log, x)
+    return apply_unary(jnp.log, x)
 
 
 def log1p(x: A) -> A:
@@ -63,7 +63,7 @@ def log1p(x: A) -> A:
         >>> nym.log1p(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.log1p, x)
+    return apply_unary(jnp.log1p, x)
 
 
 def log2(x: A) -> A:
@@ -74,7 +74,7 @@ def log2(x: A) -> A:
         >>> nym.log2(nym.named([8.0], "i")).item()
         3.0
     """
-    return unary(jnp.log2, x)
+    return apply_unary(jnp.log2, x)
 
 
 def log10(x: A) -> A:
@@ -85,7 +85,7 @@ def log10(x: A) -> A:
         >>> nym.log10(nym.named([1.0], "i")).item()
         0.0
     """
-    return unary(jnp.log10, x)
+    return apply_unary(jnp.log10, x)
 
 
 @overload
@@ -102,7 +102,7 @@ def logaddexp(x: Any, y: Any) -> Any:
         >>> nym.logaddexp(nym.named([3.0], "i"), 3.0).item()
         3.693...
     """
-    return binary(_compiled.logaddexp, x, y)
+    return apply_binary(_jitted.logaddexp, x, y)
 
 
 @overload
@@ -119,7 +119,7 @@ def logaddexp2(x: Any, y: Any) -> Any:
         >>> nym.logaddexp2(nym.named([3.0], "i"), 3.0).item()
         4.0
     """
-    return binary(_compiled.logaddexp2, x, y)
+    return apply_binary(_jitted.logaddexp2, x, y)
 
 
 def i0(x: A) -> A:
@@ -130,4 +130,4 @@ def i0(x: A) -> A:
         >>> nym.i0(nym.named([1.0], "i")).item()
         1.2660...
     """
-    return unary(jnp.i0, x)
+    return apply_unary(jnp.i0, x)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, unary
 from .._base import A, N
-from ._pairs import pair
+from .._broadcasting import apply_binary, apply_unary
+from ._split_pair import split_pair
 
 
 def signbit(x: A) -> A:
@@ -19,7 +19,7 @@ def signbit(x: A) -> A:
         >>> nym.signbit(nym.named([-0.0], "i")).item()
         True
     """
-    return unary(jnp.signbit, x)
+    return apply_unary(jnp.signbit, x)
 
 
 @overload
@@ -36,7 +36,7 @@ def copysign(x: Any, y: Any) -> Any:
         >>> nym.copysign(nym.named([3.0], "i"), -2.0).item()
         -3.0
     """
-    return binary(jnp.copysign, x, y)
+    return apply_binary(jnp.copysign, x, y)
 
 
 @overload
@@ -53,7 +53,7 @@ def nextafter(x: Any, y: Any) -> Any:
         >>> nym.nextafter(nym.named([1.0], "i"), 2.0).item()
         1.000000119...
     """
-    return binary(jnp.nextafter, x, y)
+    return apply_binary(jnp.nextafter, x, y)
 
 
 def spacing(x: A) -> A:
@@ -64,7 +64,7 @@ def spacing(x: A) -> A:
         >>> nym.spacing(nym.named([1.0], "i")).item()
         1.192...e-07
     """
-    return unary(jnp.spacing, x)
+    return apply_unary(jnp.spacing, x)
 
 
 def frexp(x: A) -> tuple[A, A]:
@@ -82,7 +82,7 @@ def frexp(x: A) -> tuple[A, A]:
         >>> fraction.item(), exponent.item()
         (0.75, 3)
     """
-    return pair(unary(jnp.frexp, x))
+    return split_pair(apply_unary(jnp.frexp, x))
 
 
 @overload
@@ -99,7 +99,7 @@ def ldexp(x: Any, y: Any) -> Any:
         >>> nym.ldexp(nym.named([0.75], "i"), 3).item()
         6.0
     """
-    return binary(jnp.ldexp, x, y)
+    return apply_binary(jnp.ldexp, x, y)
 
 
 def modf(x: A) -> tuple[A, A]:
@@ -117,4 +117,4 @@ def modf(x: A) -> tuple[A, A]:
         >>> fraction.item(), whole.item()
         (0.5, 2.0)
     """
-    return pair(unary(jnp.modf, x))
+    return split_pair(apply_unary(jnp.modf, x))

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, broadcast, unary
 from .._base import A, N
-from . import _compiled
+from .._broadcasting import apply_binary, apply_broadcast, apply_unary
+from . import _jitted
 
 
 @overload
@@ -25,7 +25,7 @@ def equal(x: Any, y: Any) -> Any:
         >>> nym.equal(nym.named([3.0], "i"), 3.0).item()
         True
     """
-    return binary(jnp.equal, x, y)
+    return apply_binary(jnp.equal, x, y)
 
 
 @overload
@@ -42,7 +42,7 @@ def not_equal(x: Any, y: Any) -> Any:
         >>> nym.not_equal(nym.named([3.0], "i"), 3.0).item()
         False
     """
-    return binary(jnp.not_equal, x, y)
+    return apply_binary(jnp.not_equal, x, y)
 
 
 @overload
@@ -59,7 +59,7 @@ def less(x: Any, y: Any) -> Any:
         >>> nym.less(nym.named([3.0], "i"), 4.0).item()
         True
     """
-    return binary(jnp.less, x, y)
+    return apply_binary(jnp.less, x, y)
 
 
 @overload
@@ -76,7 +76,7 @@ def less_equal(x: Any, y: Any) -> Any:
         >>> nym.less_equal(nym.named([3.0], "i"), 3.0).item()
         True
     """
-    return binary(jnp.less_equal, x, y)
+    return apply_binary(jnp.less_equal, x, y)
 
 
 @overload
@@ -93,7 +93,7 @@ def greater(x: Any, y: Any) -> Any:
         >>> nym.greater(nym.named([3.0], "i"), 4.0).item()
         False
     """
-    return binary(jnp.greater, x, y)
+    return apply_binary(jnp.greater, x, y)
 
 
 @overload
@@ -110,7 +110,7 @@ def greater_equal(x: Any, y: Any) -> Any:
         >>> nym.greater_equal(nym.named([3.0], "i"), 3.0).item()
         True
     """
-    return binary(jnp.greater_equal, x, y)
+    return apply_binary(jnp.greater_equal, x, y)
 
 
 def isfinite(x: A) -> A:
@@ -121,7 +121,7 @@ def isfinite(x: A) -> A:
         >>> nym.isfinite(nym.named([1.0], "i")).item()
         True
     """
-    return unary(jnp.isfinite, x)
+    return apply_unary(jnp.isfinite, x)
 
 
 def isinf(x: A) -> A:
@@ -132,7 +132,7 @@ def isinf(x: A) -> A:
         >>> nym.isinf(nym.named([1.0], "i")).item()
         False
     """
-    return unary(jnp.isinf, x)
+    return apply_unary(jnp.isinf, x)
 
 
 def isnan(x: A) -> A:
@@ -143,7 +143,7 @@ def isnan(x: A) -> A:
         >>> nym.isnan(nym.named([1.0], "i")).item()
         False
     """
-    return unary(jnp.isnan, x)
+    return apply_unary(jnp.isnan, x)
 
 
 def logical_not(x: A) -> A:
@@ -154,7 +154,7 @@ def logical_not(x: A) -> A:
         >>> nym.logical_not(nym.named([0.0], "i")).item()
         True
     """
-    return unary(jnp.logical_not, x)
+    return apply_unary(jnp.logical_not, x)
 
 
 @overload
@@ -171,7 +171,7 @@ def logical_and(x: Any, y: Any) -> Any:
         >>> nym.logical_and(nym.named([3.0], "i"), 0.0).item()
         False
     """
-    return binary(_compiled.logical_and, x, y)
+    return apply_binary(_jitted.logical_and, x, y)
 
 
 @overload
@@ -188,7 +188,7 @@ def logical_or(x: Any, y: Any) -> Any:
         >>> nym.logical_or(nym.named([3.0], "i"), 0.0).item()
         True
     """
-    return binary(_compiled.logical_or, x, y)
+    return apply_binary(_jitted.logical_or, x, y)
 
 
 @overload
@@ -205,7 +205,7 @@ def logical_xor(x: Any, y: Any) -> Any:
         >>> nym.logical_xor(nym.named([3.0], "i"), 0.0).item()
         True
     """
-    return binary(_compiled.logical_xor, x, y)
+    return apply_binary(_jitted.logical_xor, x, y)
 
 
 def bitwise_not(x: A) -> A:
@@ -216,7 +216,7 @@ def bitwise_not(x: A) -> A:
         >>> nym.bitwise_not(nym.named([0], "i")).item()
         -1
     """
-    return unary(jnp.bitwise_not, x)
+    return apply_unary(jnp.bitwise_not, x)
 
 
 @overload
@@ -233,7 +233,7 @@ def bitwise_and(x: Any, y: Any) -> Any:
         >>> nym.bitwise_and(nym.named([3], "i"), 5).item()
         1
     """
-    return binary(_compiled.bitwise_and, x, y)
+    return apply_binary(_jitted.bitwise_and, x, y)
 
 
 @overload
@@ -250,7 +250,7 @@ def bitwise_or(x: Any, y: Any) -> Any:
         >>> nym.bitwise_or(nym.named([3], "i"), 5).item()
         7
     """
-    return binary(_compiled.bitwise_or, x, y)
+    return apply_binary(_jitted.bitwise_or, x, y)
 
 
 @overload
@@ -267,7 +267,7 @@ def bitwise_xor(x: Any, y: Any) -> Any:
         >>> nym.bitwise_xor(nym.named([3], "i"), 5).item()
         6
     """
-    return binary(_compiled.bitwise_xor, x, y)
+    return apply_binary(_jitted.bitwise_xor, x, y)
 
 
 @overload
@@ -286,7 +286,7 @@ def left_shift(x: Any, y: Any) -> Any:
         >>> nym.left_shift(nym.named([3], "i"), 1).item()
         6
     """
-    return binary(jnp.left_shift, x, y)
+    return apply_binary(jnp.left_shift, x, y)
 
 
 @overload
@@ -305,7 +305,7 @@ def right_shift(x: Any, y: Any) -> Any:
         >>> nym.right_shift(nym.named([3], "i"), 1).item()
         1
     """
-    return binary(jnp.right_shift, x, y)
+    return apply_binary(jnp.right_shift, x, y)
 
 
 def isposinf(x: A) -> A:
@@ -316,7 +316,7 @@ def isposinf(x: A) -> A:
         >>> nym.isposinf(nym.named([1.0], "i")).item()
         False
     """
-    return unary(_compiled.isposinf, x)
+    return apply_unary(_jitted.isposinf, x)
 
 
 def isneginf(x: A) -> A:
@@ -327,7 +327,7 @@ def isneginf(x: A) -> A:
         >>> nym.isneginf(nym.named([1.0], "i")).item()
         False
     """
-    return unary(_compiled.isneginf, x)
+    return apply_unary(_jitted.isneginf, x)
 
 
 def isclose(
@@ -357,7 +357,7 @@ def isclose(
         >>> nym.isclose(nym.named([1.0, 1.1], "i"), 1.1, rtol=0.01).array
         Array([False,  True], dtype=bool)
     """
-    return broadcast(_close_or_nan if equal_nan else jnp.isclose, x, y, rtol, atol)
+    return apply_broadcast(_close_or_nan if equal_nan else jnp.isclose, x, y, rtol, atol)
 
 
 def _close_or_nan(x: Any, y: Any, rtol: Any, atol: Any) -> Any:
@@ -372,7 +372,7 @@ def bitwise_count(x: A) -> A:
         >>> nym.bitwise_count(nym.named([7], "i")).item()
         3
     """
-    return unary(jnp.bitwise_count, x)
+    return apply_unary(jnp.bitwise_count, x)
 
 
 bitwise_invert = invert = bitwise_not

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from .._align import unary
 from .._base import A
+from .._broadcasting import apply_unary
 
 
 def floor(x: A) -> A:
@@ -14,7 +14,7 @@ def floor(x: A) -> A:
         >>> nym.floor(nym.named([1.5], "i")).item()
         1.0
     """
-    return unary(jnp.floor, x)
+    return apply_unary(jnp.floor, x)
 
 
 def ceil(x: A) -> A:
@@ -25,7 +25,7 @@ def ceil(x: A) -> A:
         >>> nym.ceil(nym.named([1.5], "i")).item()
         2.0
     """
-    return unary(jnp.ceil, x)
+    return apply_unary(jnp.ceil, x)
 
 
 def rint(x: A) -> A:
@@ -36,7 +36,7 @@ def rint(x: A) -> A:
         >>> nym.rint(nym.named([2.5], "i")).item()
         2.0
     """
-    return unary(jnp.rint, x)
+    return apply_unary(jnp.rint, x)
 
 
 def round(x: A, decimals: int = 0) -> A:
@@ -47,7 +47,7 @@ def round(x: A, decimals: int = 0) -> A:
         >>> nym.round(nym.named([0.4375], "i"), 1).item() == nym.named(0.4, ()).item()
         True
     """
-    return unary(lambda array: jnp.round(array, decimals), x)
+    return apply_unary(lambda array: jnp.round(array, decimals), x)
 
 
 def trunc(x: A) -> A:
@@ -58,7 +58,7 @@ def trunc(x: A) -> A:
         >>> nym.trunc(nym.named([-2.5], "i")).item()
         -2.0
     """
-    return unary(jnp.trunc, x)
+    return apply_unary(jnp.trunc, x)
 
 
 around = round

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import binary, unary
 from .._base import A, N
+from .._broadcasting import apply_binary, apply_unary
 
 
 def sin(x: A) -> A:
@@ -18,7 +18,7 @@ def sin(x: A) -> A:
         >>> nym.sin(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.sin, x)
+    return apply_unary(jnp.sin, x)
 
 
 def cos(x: A) -> A:
@@ -29,7 +29,7 @@ def cos(x: A) -> A:
         >>> nym.cos(nym.named([0.0], "i")).item()
         1.0
     """
-    return unary(jnp.cos, x)
+    return apply_unary(jnp.cos, x)
 
 
 def tan(x: A) -> A:
@@ -40,7 +40,7 @@ def tan(x: A) -> A:
         >>> nym.tan(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.tan, x)
+    return apply_unary(jnp.tan, x)
 
 
 def arctan(x: A) -> A:
@@ -51,7 +51,7 @@ def arctan(x: A) -> A:
         >>> nym.arctan(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.arctan, x)
+    return apply_unary(jnp.arctan, x)
 
 
 def sinh(x: A) -> A:
@@ -62,7 +62,7 @@ def sinh(x: A) -> A:
         >>> nym.sinh(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.sinh, x)
+    return apply_unary(jnp.sinh, x)
 
 
 def cosh(x: A) -> A:
@@ -73,7 +73,7 @@ def cosh(x: A) -> A:
         >>> nym.cosh(nym.named([0.0], "i")).item()
         1.0
     """
-    return unary(jnp.cosh, x)
+    return apply_unary(jnp.cosh, x)
 
 
 def tanh(x: A) -> A:
@@ -84,7 +84,7 @@ def tanh(x: A) -> A:
         >>> nym.tanh(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.tanh, x)
+    return apply_unary(jnp.tanh, x)
 
 
 @overload
@@ -103,7 +103,7 @@ def arctan2(x: Any, y: Any) -> Any:
         >>> nym.arctan2(nym.named([3.0], "i"), 3.0).item()
         0.785...
     """
-    return binary(jnp.arctan2, x, y)
+    return apply_binary(jnp.arctan2, x, y)
 
 
 @overload
@@ -120,7 +120,7 @@ def hypot(x: Any, y: Any) -> Any:
         >>> nym.hypot(nym.named([3.0], "i"), 4.0).item()
         5.0
     """
-    return binary(jnp.hypot, x, y)
+    return apply_binary(jnp.hypot, x, y)
 
 
 def arcsin(x: A) -> A:
@@ -131,7 +131,7 @@ def arcsin(x: A) -> A:
         >>> nym.arcsin(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.arcsin, x)
+    return apply_unary(jnp.arcsin, x)
 
 
 def arccos(x: A) -> A:
@@ -142,7 +142,7 @@ def arccos(x: A) -> A:
         >>> nym.arccos(nym.named([1.0], "i")).item()
         0.0
     """
-    return unary(jnp.arccos, x)
+    return apply_unary(jnp.arccos, x)
 
 
 def arcsinh(x: A) -> A:
@@ -153,7 +153,7 @@ def arcsinh(x: A) -> A:
         >>> nym.arcsinh(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.arcsinh, x)
+    return apply_unary(jnp.arcsinh, x)
 
 
 def arccosh(x: A) -> A:
@@ -164,7 +164,7 @@ def arccosh(x: A) -> A:
         >>> nym.arccosh(nym.named([1.0], "i")).item()
         0.0
     """
-    return unary(jnp.arccosh, x)
+    return apply_unary(jnp.arccosh, x)
 
 
 def arctanh(x: A) -> A:
@@ -175,7 +175,7 @@ def arctanh(x: A) -> A:
         >>> nym.arctanh(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.arctanh, x)
+    return apply_unary(jnp.arctanh, x)
 
 
 def sinc(x: A) -> A:
@@ -186,7 +186,7 @@ def sinc(x: A) -> A:
         >>> nym.sinc(nym.named([0.0], "i")).item()
         1.0
     """
-    return unary(jnp.sinc, x)
+    return apply_unary(jnp.sinc, x)
 
 
 def deg2rad(x: A) -> A:
@@ -197,7 +197,7 @@ def deg2rad(x: A) -> A:
         >>> nym.deg2rad(nym.named([180.0], "i")).item()
         3.141592...
     """
-    return unary(jnp.deg2rad, x)
+    return apply_unary(jnp.deg2rad, x)
 
 
 def rad2deg(x: A) -> A:
@@ -208,7 +208,7 @@ def rad2deg(x: A) -> A:
         >>> nym.rad2deg(nym.named([0.0], "i")).item()
         0.0
     """
-    return unary(jnp.rad2deg, x)
+    return apply_unary(jnp.rad2deg, x)
 
 
 acos = arccos

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import unary
 from .._base import A, NamedBase
+from .._broadcasting import apply_unary
 
 
 def copy(x: A) -> A:
@@ -15,7 +15,7 @@ def copy(x: A) -> A:
         >>> nym.copy(nym.named([2.0], "i")).item()
         2.0
     """
-    return unary(jnp.copy, x)
+    return apply_unary(jnp.copy, x)
 
 
 def ndim(x: NamedBase | ArrayLike) -> int:

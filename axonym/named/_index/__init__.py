@@ -11,17 +11,17 @@ from ._at import (
     check_axes as check_axes,
 )
 from ._bodies import (
-    converted as converted,
+    convert_values as convert_values,
 )
-from ._entries import (
-    IndexPlan as IndexPlan,
-    planned_index as planned_index,
-)
-from ._parts import (
+from ._index_parser import (
     Index as Index,
     Items as Items,
-    check_range as check_range,
-    parts_of as parts_of,
+    check_index_range as check_index_range,
+    parse_index as parse_index,
+)
+from ._index_plan import (
+    IndexPlan as IndexPlan,
+    plan_index as plan_index,
 )
 from ._select import (
     index as index,

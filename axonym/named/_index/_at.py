@@ -7,13 +7,13 @@ from typing import Any, Generic
 import jax.numpy as jnp
 import numpy as np
 
-from .._align import check_sizes, operand
-from .._axis import Names, listed, shown
-from .._base import N, NamedBase, check_named, described, is_traced, like
-from .._plan import planned
+from .._axis import Names, format_axes, format_value
+from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
+from .._broadcasting import check_matching_sizes, split_operand
+from .._cached_jit import cached_jit
 from ._bodies import Options, get, get_filled, is_unique, put, put_masked
-from ._entries import IndexPlan, Part, planned_index
-from ._parts import Items, check_range, compressed, parts_of
+from ._index_parser import Items, check_index_range, convert_mask, parse_index
+from ._index_plan import IndexPlan, Part, plan_index
 
 
 class At(Generic[N]):
@@ -39,11 +39,11 @@ class At(Generic[N]):
     def __init__(self, x: N, items: Items) -> None:
         """Keeps the array and the index; nothing is computed yet."""
         check_named(x)
-        self._keep(x, *parts_of(x, items))
+        self._keep(x, *parse_index(x, items))
 
     def _keep(self, x: N, parts: tuple[Part, ...], given: tuple[Any, ...]) -> None:
         self._x, self._parts, self._given = x, parts, given
-        self._plan, arrays, self._masks = planned_index(x.names, x.array.shape, parts)
+        self._plan, arrays, self._masks = plan_index(x.names, x.array.shape, parts)
         self._arrays = tuple([given[i] for i in arrays])
 
     def get(
@@ -125,7 +125,7 @@ class At(Generic[N]):
         value = fn(elements.array)
         if np.shape(value) != elements.array.shape:
             raise ValueError(
-                f"a function applied to elements {described(elements)} must keep their shape, it returned "
+                f"a function applied to elements {format_shape(elements)} must keep their shape, it returned "
                 f"{np.shape(value)}"
             )
         return self._put("set", value, elements.names, options)
@@ -134,35 +134,35 @@ class At(Generic[N]):
         if self._masks:
             chosen: At[N] = object.__new__(At)
             pairs = zip(self._parts, self._given, strict=True)
-            chosen._keep(self._x, *zip(*(compressed(self._x, part, array) for part, array in pairs), strict=True))
+            chosen._keep(self._x, *zip(*(convert_mask(self._x, part, array) for part, array in pairs), strict=True))
             return chosen._picked(options)
-        return like(self._x, self._run(get, options, ()), self._plan.names) if self._plan.entries else self._x
+        return with_array(self._x, self._run(get, options, ()), self._plan.names) if self._plan.entries else self._x
 
     def _filled(self, fill: Any, options: Options) -> N:
-        array, names = operand(fill)
+        array, names = split_operand(fill)
         check_axes("`fill`", array, names, self._x.names, self._x.array.shape)
         masks, arrays = self._mask_names(), (self._given[i] for i in self._masks)
-        return like(self._x, self._run(get_filled, options, (masks, names), array, *arrays), self._plan.names)
+        return with_array(self._x, self._run(get_filled, options, (masks, names), array, *arrays), self._plan.names)
 
     def _mask_names(self) -> tuple[Names, ...]:
         return tuple(self._parts[i][2] for i in self._masks)
 
     def _update(self, method: str, value: Any, options: Options) -> N:
-        array, names = operand(value)
+        array, names = split_operand(value)
         check_axes("the value", array, names, self._plan.names, self._plan.sizes)
         return self._put(method, array, names, options)
 
     def _put(self, method: str, value: Any, names: Names, options: Options, compiled: bool = True) -> N:
         if not self._masks:
-            return like(self._x, self._run(put, options, (names, method), value, compiled=compiled))
+            return with_array(self._x, self._run(put, options, (names, method), value, compiled=compiled))
         static, arrays = (names, method, self._mask_names()), (self._given[i] for i in self._masks)
-        return like(self._x, self._run(put_masked, options, static, value, *arrays, compiled=compiled))
+        return with_array(self._x, self._run(put_masked, options, static, value, *arrays, compiled=compiled))
 
     def _run(
         self, body: Callable[..., Any], options: Options, static: tuple[Any, ...], *values: Any, compiled: bool = True
     ) -> Any:
         if not options or dict(options).get("mode") is None:
-            check_range(self._x, self._plan, self._arrays)
+            check_index_range(self._x, self._plan, self._arrays)
         return run(body, self._x, self._plan, options, static, values, self._arrays, compiled)
 
 
@@ -177,7 +177,7 @@ def run(
     compiled: bool = True,
 ) -> Any:
     """Runs a body: compiled if the array has elements, and as it is, integers staying known, if it is traced."""
-    make = planned if compiled and not is_traced(x.array) else functools.partial
+    make = cached_jit if compiled and not is_traced(x.array) else functools.partial
     return make(body, x.names, plan, options, *static)(x.array, *values, *arrays)
 
 
@@ -186,13 +186,13 @@ def picked(x: N, items: Items, fill: Any, mode: Any) -> N:
     if fill is not None or mode is not None:
         return At(x, items).get(fill=fill, mode=mode)
     check_named(x)
-    parts, given = parts_of(x, items)
-    plan, held, masks = planned_index(x.names, x.array.shape, parts)
+    parts, given = parse_index(x, items)
+    plan, held, masks = plan_index(x.names, x.array.shape, parts)
     if masks or not parts:
         return At(x, items).get()
     arrays = tuple([given[i] for i in held])
-    check_range(x, plan, arrays)
-    return like(x, run(get, x, plan, (), (), (), arrays), plan.names)
+    check_index_range(x, plan, arrays)
+    return with_array(x, run(get, x, plan, (), (), (), arrays), plan.names)
 
 
 class Updates(Generic[N]):
@@ -225,13 +225,15 @@ def _options(mode: Any, indices_are_sorted: bool, unique_indices: bool) -> Optio
 def check_axes(what: str, array: Any, names: Names, known: Names, sizes: tuple[int, ...]) -> None:
     """Raises a ValueError if a value does not fit elements of these axes."""
     if extra := [name for name in names if name not in known]:
-        raise ValueError(f"{what} has axes {listed(extra)} that the elements chosen, {listed(known, sizes)}, have not")
+        raise ValueError(
+            f"{what} has axes {format_axes(extra)} that the elements chosen, {format_axes(known, sizes)}, have not"
+        )
     if names:
-        check_sizes((known, sizes), (names, tuple(array.shape)))
+        check_matching_sizes((known, sizes), (names, tuple(array.shape)))
 
 
 def _number(fill: Any) -> Any:
     array = fill.array if isinstance(fill, NamedBase) else fill
     if is_traced(array) or np.ndim(array):
-        raise TypeError(f"With mode='fill', `fill` is a number that is known, not {shown(array)}.")
+        raise TypeError(f"With mode='fill', `fill` is a number that is known, not {format_value(array)}.")
     return np.asarray(array).item()

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from .._align import lined_up
-from .._ambient import out_sharding, resharded, undivided
+from .._ambient import get_out_sharding, replicate_dims, reshard_by_name
 from .._axis import Names
-from ._entries import Entries, IndexEntry, IndexPlan
+from .._broadcasting import align_axes
+from ._index_plan import Entries, IndexEntry, IndexPlan
 
 
 Options: TypeAlias = tuple[tuple[str, Hashable], ...]
@@ -23,18 +23,18 @@ Options: TypeAlias = tuple[tuple[str, Hashable], ...]
 
 def get(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
     """Returns the elements that an index picks."""
-    array = undivided(array, {entry.position for entry in plan.entries if entry.kind != "array"})
+    array = replicate_dims(array, {entry.position for entry in plan.entries if entry.kind != "array"})
     window, start, entries, arrays = _first_window(plan.entries, arrays)
     while window is not None:  # a slice moves less than a gather
         array = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
         window, start, entries, arrays = _first_window(entries, arrays)
     where, natural = _gather(names, array.shape, plan.names, entries, arrays)
     sizes = tuple(plan.sizes[plan.names.index(name)] for name in natural)
-    sharding = out_sharding(natural, sizes)
+    sharding = get_out_sharding(natural, sizes)
     picked = array.at[where].get(**_kept(options, names, entries), out_sharding=sharding)
     if natural != plan.names:
         picked = jnp.transpose(picked, tuple(map(natural.index, plan.names)))
-    return resharded(picked, plan.names)
+    return reshard_by_name(picked, plan.names)
 
 
 def get_filled(
@@ -50,7 +50,7 @@ def get_filled(
     """Returns the elements that an index picks of an array in which another value stands where a mask is False."""
     mask = _whole_mask(names, masks, array.shape, rest[: len(masks)])
     fill = _whole(fill, own, names, array.shape) if own else fill
-    return get(names, plan, options, jnp.where(mask, resharded(array, names), fill), *rest[len(masks) :])
+    return get(names, plan, options, jnp.where(mask, reshard_by_name(array, names), fill), *rest[len(masks) :])
 
 
 def put(
@@ -60,7 +60,7 @@ def put(
     cut = {entry.position for entry in plan.entries if entry.kind == "window"}
     left = tuple("" if at in cut else name for at, name in enumerate(names))
     if cut and own:
-        value = resharded(value, tuple(name if name in left else "" for name in own))
+        value = reshard_by_name(value, tuple(name if name in left else "" for name in own))
 
     def replaced(array: Any, entries: Entries, arrays: tuple[Any, ...]) -> Any:
         window, start, entries, arrays = _first_window(entries, arrays)
@@ -69,18 +69,18 @@ def put(
             part = replaced(part, entries, arrays)
             return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=window.position)
         where, natural = _gather(names, array.shape, plan.names, entries, arrays)
-        sharding = out_sharding(left, array.shape)
+        sharding = get_out_sharding(left, array.shape)
         kept = _kept(options, names, entries) | ({"unique_indices": True} if is_unique(names, entries) else {})
         if method == "apply":
             return _applied(value, kept, sharding, array, where)
-        values = lined_up(converted(value, array.dtype), own, natural)
+        values = align_axes(convert_values(value, array.dtype), own, natural)
         if not entries:
             return _WHOLE[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
         return getattr(array.at[where], method)(values, **kept, out_sharding=sharding)
 
     if not cut:
         return replaced(array, plan.entries, arrays)
-    return resharded(replaced(resharded(undivided(array, cut), left), plan.entries, arrays), names)
+    return reshard_by_name(replaced(reshard_by_name(replicate_dims(array, cut), left), plan.entries, arrays), names)
 
 
 def put_masked(
@@ -98,10 +98,10 @@ def put_masked(
     mask, arrays = _whole_mask(names, masks, array.shape, rest[: len(masks)]), rest[len(masks) :]
     if method in ("multiply", "divide", "power"):  # what is not replaced must not make gradients NaN
         picked = get(names, plan, options, mask, *arrays)
-        value = _whole(converted(value, array.dtype), own, plan.names, plan.sizes)
+        value = _whole(convert_values(value, array.dtype), own, plan.names, plan.sizes)
         value, own = jnp.where(picked, value, jnp.ones((), value.dtype)), plan.names
     updated = put(names, plan, options, own, method, array, value, *arrays)
-    return jnp.where(mask, resharded(updated, names), resharded(array, names))
+    return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
 
 
 def _whole_mask(names: Names, masks: tuple[Names, ...], sizes: tuple[int, ...], arrays: tuple[Any, ...]) -> Any:
@@ -112,8 +112,8 @@ def _whole_mask(names: Names, masks: tuple[Names, ...], sizes: tuple[int, ...], 
 
 def _whole(array: Any, own: Names, names: Names, sizes: tuple[int, ...]) -> Any:
     """Returns an array repeated along the axes that it lacks, sharded as its new names say on an Explicit mesh."""
-    lined = lined_up(resharded(array, own), own, names)
-    return jnp.broadcast_to(lined, sizes, out_sharding=out_sharding(names, sizes))
+    lined = align_axes(reshard_by_name(array, own), own, names)
+    return jnp.broadcast_to(lined, sizes, out_sharding=get_out_sharding(names, sizes))
 
 
 def _first_window(entries: Entries, arrays: tuple[Any, ...]) -> tuple[IndexEntry | None, Any, Entries, tuple[Any, ...]]:
@@ -143,7 +143,7 @@ def _gather(
     kept = [name for at, name in enumerate(names) if at not in held]
     picked = tuple(name for name in result if name not in kept)
     for at, (own, array) in held.items():
-        index[at] = lined_up(array, own, picked)
+        index[at] = align_axes(array, own, picked)
     first, last = min(held), max(held)
     front = first if last - first + 1 == len(held) else 0
     return tuple(index), (*kept[:front], *picked, *kept[front:])
@@ -184,7 +184,7 @@ def _applied(fn: Callable[[Any], Any], options: dict[str, Any], sharding: Any, a
     return jax.sharding.auto_axes(scattered, out_sharding=sharding)(array, *arrays)
 
 
-def converted(value: Any, dtype: Any) -> Any:
+def convert_values(value: Any, dtype: Any) -> Any:
     """Returns a value as an array of an element type, which must not lose its fractions or imaginary parts."""
     value = jnp.asarray(value)
     for kind in (jnp.inexact, jnp.complexfloating):

@@ -5,7 +5,7 @@ from typing import Any
 from .._axis import AxisSelector
 from .._base import N
 from ._at import picked
-from ._parts import Index, Items
+from ._index_parser import Index, Items
 
 
 def index(x: N, items: Items, *, fill: Any = None, mode: Any = None) -> N:

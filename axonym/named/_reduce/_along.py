@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._align import check_sizes, lined_up, operand
-from .._ambient import resharded, undivided
-from .._axis import AxisSelector, Names, listed, position
-from .._base import N, NamedBase, check_named, described, like
-from .._plan import along, planned
+from .._ambient import replicate_dims, reshard_by_name
+from .._axis import AxisSelector, Names, find_axis, format_axes
+from .._base import N, NamedBase, check_named, format_shape, with_array
+from .._broadcasting import align_axes, check_matching_sizes, split_operand
+from .._cached_jit import apply_along, cached_jit
 
 
 def cumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
@@ -32,7 +32,7 @@ def cumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
         >>> nym.cumsum(nym.arange(nym.Axis("i", 4)), "i").array
         Array([0, 1, 3, 6], dtype=int32)
     """
-    return along(jnp.cumsum, x, axis, dtype=dtype)
+    return apply_along(jnp.cumsum, x, axis, dtype=dtype)
 
 
 def cumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
@@ -45,7 +45,7 @@ def cumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
         >>> nym.cumprod(nym.arange(nym.Axis("i", 4), start=1), "i").array
         Array([ 1,  2,  6, 24], dtype=int32)
     """
-    return along(_products, x, axis, dtype=dtype)
+    return apply_along(_products, x, axis, dtype=dtype)
 
 
 def nancumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
@@ -56,7 +56,7 @@ def nancumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
         >>> nym.nancumsum(nym.named([1.0, float("nan"), 4.0], "i"), "i").array
         Array([1., 1., 5.], dtype=float32)
     """
-    return along(jnp.nancumsum, x, axis, dtype=dtype)
+    return apply_along(jnp.nancumsum, x, axis, dtype=dtype)
 
 
 def nancumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
@@ -67,7 +67,7 @@ def nancumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
         >>> nym.nancumprod(nym.named([2.0, float("nan"), 4.0], "i"), "i").array
         Array([2., 2., 8.], dtype=float32)
     """
-    return along(jnp.nancumprod, x, axis, dtype=dtype)
+    return apply_along(jnp.nancumprod, x, axis, dtype=dtype)
 
 
 def cumulative_sum(x: N, axis: AxisSelector, *, dtype: Any = None, include_initial: bool = False) -> N:
@@ -118,16 +118,16 @@ def _cumulative_products(array: Any, axis: int, dtype: Any) -> Any:
 
 def _cumulated(fn: Callable[..., Any], initial: int, x: N, axis: AxisSelector, dtype: Any, include_initial: bool) -> N:
     if not include_initial:
-        return along(fn, x, axis, dtype=dtype)
+        return apply_along(fn, x, axis, dtype=dtype)
     check_named(x)
-    index = position(x.names, x.array.shape, axis)
-    return like(x, planned(_begun, fn, initial, x.names, index, dtype)(x.array))
+    index = find_axis(x.names, x.array.shape, axis)
+    return with_array(x, cached_jit(_begun, fn, initial, x.names, index, dtype)(x.array))
 
 
 def _begun(fn: Callable[..., Any], initial: int, names: Names, index: int, dtype: Any, array: Any) -> Any:
-    result = fn(undivided(array, (index,)), axis=index, dtype=dtype)
+    result = fn(replicate_dims(array, (index,)), axis=index, dtype=dtype)
     begin = jnp.full_like(result, initial, shape=(*result.shape[:index], 1, *result.shape[index + 1 :]))
-    return resharded(jnp.concatenate([_placed_as(result, begin), result], axis=index), _resized(names, index))
+    return reshard_by_name(jnp.concatenate([_placed_as(result, begin), result], axis=index), _resized(names, index))
 
 
 def _placed_as(array: Any, end: Any) -> Any:
@@ -167,39 +167,39 @@ def diff(
         Array([1, 3, 5], dtype=int32)
     """
     check_named(x)
-    index = position(x.names, x.array.shape, axis)
+    index = find_axis(x.names, x.array.shape, axis)
     if n < 0:
         raise ValueError(f"differences are taken `n` times, zero times or more, not {n} times")
     own, arrays = [], []
     for one in (prepend, append):
-        array, names = (None, None) if one is None else operand(one)
+        array, names = (None, None) if one is None else split_operand(one)
         own.append(names)
         if names is not None:
             _check_joins(x, index, array, names)
             arrays.append(array)
-    return like(x, planned(_differences, x.names, index, n, *own)(x.array, *arrays))
+    return with_array(x, cached_jit(_differences, x.names, index, n, *own)(x.array, *arrays))
 
 
 def _check_joins(x: NamedBase, index: int, array: Any, names: Names) -> None:
     if not set(names) <= set(x.names):
         raise ValueError(
-            f"what is joined to {described(x)} must have axes of it only, it has {listed(names, array.shape)}"
+            f"what is joined to {format_shape(x)} must have axes of it only, it has {format_axes(names, array.shape)}"
         )
     own, name = dict(zip(names, array.shape if names else (), strict=True)), x.names[index]
     own.pop(name, None)
-    check_sizes((x.names, x.array.shape), (tuple(own), tuple(own.values())))
+    check_matching_sizes((x.names, x.array.shape), (tuple(own), tuple(own.values())))
 
 
 def _differences(names: Names, index: int, n: int, before: Names | None, behind: Names | None, *arrays: Any) -> Any:
-    array, rest = undivided(arrays[0], (index,)), iter(arrays[1:])
+    array, rest = replicate_dims(arrays[0], (index,)), iter(arrays[1:])
     ends = [None if own is None else _end(array, next(rest), names, index, own) for own in (before, behind)]
     result = jnp.diff(array, n=n, axis=index, prepend=ends[0], append=ends[1])
-    return resharded(result, names if result.shape == array.shape else _resized(names, index))
+    return reshard_by_name(result, names if result.shape == array.shape else _resized(names, index))
 
 
 def _end(array: Any, end: Any, names: Names, index: int, own: Names) -> Any:
     """Returns what is to be joined to an array with all of its axes."""
-    end = lined_up(end, own, names)
+    end = align_axes(end, own, names)
     length = end.shape[index] if own else 1
     return _placed_as(array, jnp.broadcast_to(end, (*array.shape[:index], length, *array.shape[index + 1 :])))
 
@@ -224,7 +224,7 @@ def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = Fa
         >>> nym.sort(nym.named([3, 9, 4], "i"), "i").array
         Array([3, 4, 9], dtype=int32)
     """
-    return along(jnp.sort, x, axis, stable=stable, descending=descending)
+    return apply_along(jnp.sort, x, axis, stable=stable, descending=descending)
 
 
 def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
@@ -235,4 +235,4 @@ def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool =
         >>> nym.argsort(nym.named([3, 9, 4], "i"), "i").array
         Array([0, 2, 1], dtype=int32)
     """
-    return along(jnp.argsort, x, axis, stable=stable, descending=descending)
+    return apply_along(jnp.argsort, x, axis, stable=stable, descending=descending)

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._align import binary
-from .._axis import Axis, AxisSelection, AxisSelector, axis_name, positions, selected
-from .._base import N, check_named, described
-from .._core import over_core
-from .._plan import reduced
+from .._axis import Axis, AxisSelection, AxisSelector, axis_name, find_axes, parse_selection
+from .._base import N, check_named, format_shape
+from .._broadcasting import apply_binary
+from .._cached_jit import apply_reduction
+from .._gufunc import apply_gufunc
 
 
 def average(x: N, axis: AxisSelection | None = None, weights: N | None = None) -> N:
@@ -35,17 +35,17 @@ def average(x: N, axis: AxisSelection | None = None, weights: N | None = None) -
         1.666...
     """
     if weights is None:
-        return reduced(jnp.mean, x, axis, None)
+        return apply_reduction(jnp.mean, x, axis, None)
     check_named(x)
     check_named(weights)
     if not set(weights.names) <= set(x.names):
-        raise ValueError(f"`weights` must have axes of {described(x)} only, they have {described(weights)}")
-    chosen = {x.names[i]: x.array.shape[i] for i in positions(x.names, x.array.shape, axis)}
-    weighed = reduced(jnp.sum, binary(_weighed, x, weights), tuple(chosen), None)
+        raise ValueError(f"`weights` must have axes of {format_shape(x)} only, they have {format_shape(weights)}")
+    chosen = {x.names[i]: x.array.shape[i] for i in find_axes(x.names, x.array.shape, axis)}
+    weighed = apply_reduction(jnp.sum, apply_binary(_weighed, x, weights), tuple(chosen), None)
     # Along axes that the weights lack they are all alike.
     alike = prod(size for name, size in chosen.items() if name not in weights.names)
-    total = reduced(_total, weights, tuple(name for name in chosen if name in weights.names), None, times=alike)
-    return binary(jnp.divide, weighed, total)
+    total = apply_reduction(_total, weights, tuple(name for name in chosen if name in weights.names), None, times=alike)
+    return apply_binary(jnp.divide, weighed, total)
 
 
 def _weighed(array: Any, weights: Any) -> Any:
@@ -118,14 +118,14 @@ def _matrix(
     fn: Callable[..., Any], x: N, axes: tuple[Any, Any, Any], weights: tuple[N | None, ...], **options: Any
 ) -> N:
     check_named(x)
-    variables, observations, other = axes[0], selected(axes[1]), axes[2]
+    variables, observations, other = axes[0], parse_selection(axes[1]), axes[2]
     given = [one for one in weights if one is not None]
     name = axis_name(variables)
     cores = [(variables, *observations), *(observations for _ in given)]
     if isinstance(other, Axis):
         x.resolve_axis(Axis(name, other.size))
     options["count"] = len(observations)
-    return over_core(fn, [x, *given], cores, [(name, axis_name(other))], **options)[0]
+    return apply_gufunc(fn, [x, *given], cores, [(name, axis_name(other))], **options)[0]
 
 
 def _cov(array: Any, *weights: Any, count: int, ddof: int, frequencies: bool) -> Any:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelection, AxisSelector
 from .._base import N, NamedBase
-from .._plan import reduced, reduced_along
+from .._cached_jit import apply_reduction, apply_reduction_along
 from . import _masked
 
 
@@ -24,7 +24,7 @@ def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.max(nym.arange(nym.Axis("i", 4)), "i").item()
         3
     """
-    return reduced(jnp.max if where is None else _masked.masked_max, x, axis, where, initial)
+    return apply_reduction(jnp.max if where is None else _masked.masked_max, x, axis, where, initial)
 
 
 def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
@@ -37,7 +37,7 @@ def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.min(nym.arange(nym.Axis("i", 4)), "i").item()
         0
     """
-    return reduced(jnp.min if where is None else _masked.masked_min, x, axis, where, initial)
+    return apply_reduction(jnp.min if where is None else _masked.masked_min, x, axis, where, initial)
 
 
 def ptp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
@@ -48,7 +48,7 @@ def ptp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.ptp(nym.named([3, 9, 4], "i"), "i").item()
         6
     """
-    return reduced(_masked.ptp, x, axis, where)
+    return apply_reduction(_masked.ptp, x, axis, where)
 
 
 def argmax(x: N, axis: AxisSelector | None = None) -> N:
@@ -69,7 +69,7 @@ def argmax(x: N, axis: AxisSelector | None = None) -> N:
         >>> nym.argmax(nym.named([3, 9, 4], "i"), "i").item()
         1
     """
-    return reduced_along(jnp.argmax, x, axis)
+    return apply_reduction_along(jnp.argmax, x, axis)
 
 
 def argmin(x: N, axis: AxisSelector | None = None) -> N:
@@ -80,7 +80,7 @@ def argmin(x: N, axis: AxisSelector | None = None) -> N:
         >>> nym.argmin(nym.named([3, 9, 4], "i"), "i").item()
         0
     """
-    return reduced_along(jnp.argmin, x, axis)
+    return apply_reduction_along(jnp.argmin, x, axis)
 
 
 amax = max

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelection, AxisSelector
 from .._base import N, NamedBase
-from .._plan import reduced, reduced_along
+from .._cached_jit import apply_reduction, apply_reduction_along
 from . import _masked
 
 
@@ -18,7 +18,7 @@ def nansum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
         >>> nym.nansum(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         5.0
     """
-    return reduced(jnp.nansum, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.nansum, x, axis, where, dtype=dtype)
 
 
 def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
@@ -29,7 +29,7 @@ def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
         >>> nym.nanprod(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         4.0
     """
-    return reduced(jnp.nanprod, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.nanprod, x, axis, where, dtype=dtype)
 
 
 def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
@@ -40,7 +40,7 @@ def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
         >>> nym.nanmean(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.5
     """
-    return reduced(jnp.nanmean, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.nanmean, x, axis, where, dtype=dtype)
 
 
 def nanvar(
@@ -58,7 +58,7 @@ def nanvar(
         >>> nym.nanvar(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.25
     """
-    return reduced(_masked.nanvar, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(_masked.nanvar, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def nanstd(
@@ -76,7 +76,7 @@ def nanstd(
         >>> nym.nanstd(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         1.5
     """
-    return reduced(_masked.nanstd, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(_masked.nanstd, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
@@ -87,7 +87,7 @@ def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
         >>> nym.nanmax(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         4.0
     """
-    return reduced(jnp.nanmax if where is None else _masked.masked_nanmax, x, axis, where, initial)
+    return apply_reduction(jnp.nanmax if where is None else _masked.masked_nanmax, x, axis, where, initial)
 
 
 def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
@@ -98,7 +98,7 @@ def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
         >>> nym.nanmin(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         1.0
     """
-    return reduced(jnp.nanmin if where is None else _masked.masked_nanmin, x, axis, where, initial)
+    return apply_reduction(jnp.nanmin if where is None else _masked.masked_nanmin, x, axis, where, initial)
 
 
 def nanargmax(x: N, axis: AxisSelector | None = None) -> N:
@@ -111,7 +111,7 @@ def nanargmax(x: N, axis: AxisSelector | None = None) -> N:
         >>> nym.nanargmax(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2
     """
-    return reduced_along(jnp.nanargmax, x, axis)
+    return apply_reduction_along(jnp.nanargmax, x, axis)
 
 
 def nanargmin(x: N, axis: AxisSelector | None = None) -> N:
@@ -124,4 +124,4 @@ def nanargmin(x: N, axis: AxisSelector | None = None) -> N:
         >>> nym.nanargmin(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         0
     """
-    return reduced_along(jnp.nanargmin, x, axis)
+    return apply_reduction_along(jnp.nanargmin, x, axis)

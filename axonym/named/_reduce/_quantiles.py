@@ -6,10 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._align import scalar
-from .._axis import AxisSelection, AxisSelector, intern_names, selected
-from .._base import N, NamedBase, check_named, like
-from .._core import over_core
+from .._axis import AxisSelection, AxisSelector, intern_names, parse_selection
+from .._base import N, NamedBase, check_named, with_array
+from .._broadcasting import check_scalar
+from .._gufunc import apply_gufunc
 
 
 def quantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
@@ -83,7 +83,7 @@ def median(x: N, axis: AxisSelection | None = None) -> N:
         >>> nym.median(nym.named([3.0, 9.0, 4.0], "i"), "i").item()
         4.0
     """
-    return over_core(_middle, [x], [_chosen(x, axis)], [()], function=jnp.median, count=len(_chosen(x, axis)))[0]
+    return apply_gufunc(_middle, [x], [_chosen(x, axis)], [()], function=jnp.median, count=len(_chosen(x, axis)))[0]
 
 
 def nanmedian(x: N, axis: AxisSelection | None = None) -> N:
@@ -94,24 +94,24 @@ def nanmedian(x: N, axis: AxisSelection | None = None) -> N:
         >>> nym.nanmedian(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.5
     """
-    return over_core(_middle, [x], [_chosen(x, axis)], [()], function=jnp.nanmedian, count=len(_chosen(x, axis)))[0]
+    return apply_gufunc(_middle, [x], [_chosen(x, axis)], [()], function=jnp.nanmedian, count=len(_chosen(x, axis)))[0]
 
 
 def _chosen(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector, ...]:
     check_named(x)
-    return x.names if axis is None else selected(axis)
+    return x.names if axis is None else parse_selection(axis)
 
 
 def _ranked(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | None, method: str) -> N:
     chosen = _chosen(x, axis)
-    ranks = like(x, q.array, q.names) if isinstance(q, NamedBase) else like(x, scalar(q), ())
+    ranks = with_array(x, q.array, q.names) if isinstance(q, NamedBase) else with_array(x, check_scalar(q), ())
     options = {"function": function, "method": method, "count": len(chosen), "ranks": len(ranks.names)}
-    (result,) = over_core(_at_ranks, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
+    (result,) = apply_gufunc(_at_ranks, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
     start = len(result.names) - len(ranks.names)
     if not start or not ranks.names:
         return result
     array = jnp.moveaxis(result.array, range(start, len(result.names)), range(len(ranks.names)))
-    return like(x, array, intern_names(ranks.names + result.names[:start]))
+    return with_array(x, array, intern_names(ranks.names + result.names[:start]))
 
 
 def _at_ranks(array: Any, q: Any, *, function: Callable[..., Any], method: str, count: int, ranks: int) -> Any:

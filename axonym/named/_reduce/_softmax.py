@@ -4,7 +4,7 @@ import jax
 
 from .._axis import AxisSelection
 from .._base import N, NamedBase
-from .._plan import kept, reduced
+from .._cached_jit import apply_keeping_axes, apply_reduction
 
 
 def logsumexp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
@@ -15,7 +15,7 @@ def logsumexp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | Non
         >>> nym.logsumexp(nym.full({"i": 4}, 1000.0), "i").item()  # 1000 + log 4
         1001.386...
     """
-    return reduced(jax.nn.logsumexp, x, axis, where)
+    return apply_reduction(jax.nn.logsumexp, x, axis, where)
 
 
 def softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
@@ -37,7 +37,7 @@ def softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
         >>> nym.softmax(nym.zeros({"i": 4}), "i").array
         Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
-    return kept(jax.nn.softmax, x, axis, where)
+    return apply_keeping_axes(jax.nn.softmax, x, axis, where)
 
 
 def log_softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
@@ -48,4 +48,4 @@ def log_softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | N
         >>> nym.log_softmax(nym.zeros({"i": 1}), "i").array
         Array([0.], dtype=float32)
     """
-    return kept(jax.nn.log_softmax, x, axis, where)
+    return apply_keeping_axes(jax.nn.log_softmax, x, axis, where)

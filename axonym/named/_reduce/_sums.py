@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelection
 from .._base import N, NamedBase
-from .._plan import reduced
+from .._cached_jit import apply_reduction
 from ._masked import masked_std, masked_var
 
 
@@ -31,7 +31,7 @@ def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.sum(x, "embed").array
         Array([3., 3.], dtype=float32)
     """
-    return reduced(jnp.sum, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.sum, x, axis, where, dtype=dtype)
 
 
 def prod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
@@ -44,7 +44,7 @@ def prod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = N
         >>> nym.prod(nym.arange(nym.Axis("i", 4), start=1)).item()
         24
     """
-    return reduced(jnp.prod, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.prod, x, axis, where, dtype=dtype)
 
 
 def mean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
@@ -55,7 +55,7 @@ def mean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = N
         >>> nym.mean(nym.arange(nym.Axis("i", 4)), "i").item()
         1.5
     """
-    return reduced(jnp.mean, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.mean, x, axis, where, dtype=dtype)
 
 
 def var(
@@ -80,7 +80,7 @@ def var(
         >>> nym.var(nym.arange(nym.Axis("i", 4)), "i").item()
         1.25
     """
-    return reduced(jnp.var if where is None else masked_var, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(jnp.var if where is None else masked_var, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def std(
@@ -98,7 +98,7 @@ def std(
         >>> nym.std(nym.full({"i": 3}, 7.0), "i").item()
         0.0
     """
-    return reduced(jnp.std if where is None else masked_std, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(jnp.std if where is None else masked_std, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 product = prod

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelection
 from .._base import N, NamedBase
-from .._plan import reduced
+from .._cached_jit import apply_reduction
 from . import _masked
 
 
@@ -16,7 +16,7 @@ def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.any(nym.arange(nym.Axis("i", 4)) > 2, "i").item()
         True
     """
-    return reduced(jnp.any, x, axis, where)
+    return apply_reduction(jnp.any, x, axis, where)
 
 
 def all(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
@@ -27,7 +27,7 @@ def all(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         >>> nym.all(nym.arange(nym.Axis("i", 4)) > 2, "i").item()
         False
     """
-    return reduced(jnp.all, x, axis, where)
+    return apply_reduction(jnp.all, x, axis, where)
 
 
 def count_nonzero(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
@@ -38,4 +38,4 @@ def count_nonzero(x: N, axis: AxisSelection | None = None, *, where: NamedBase |
         >>> nym.count_nonzero(nym.arange(nym.Axis("i", 4)) > 1, "i").item()
         2
     """
-    return reduced(_masked.count_nonzero, x, axis, where)
+    return apply_reduction(_masked.count_nonzero, x, axis, where)

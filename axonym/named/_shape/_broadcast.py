@@ -4,19 +4,19 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._align import check_sizes, common_names, lined_up, scalar
-from .._ambient import out_sharding, resharded
+from .._ambient import get_out_sharding, reshard_by_name
 from .._axis import (
     Axis,
     AxisSpec,
     Names,
+    format_axes,
+    get_names_and_sizes,
     intern_names,
-    listed,
-    names_and_sizes,
-    spec_axes,
+    parse_axes,
 )
-from .._base import N, NamedBase, check_named, described, like
-from .._plan import planned
+from .._base import N, NamedBase, check_named, format_shape, with_array
+from .._broadcasting import align_axes, broadcast_names, check_matching_sizes, check_scalar
+from .._cached_jit import cached_jit
 
 
 def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True) -> N:
@@ -42,22 +42,24 @@ def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_ext
         (embed: 3, batch: 2)
     """
     check_named(x)
-    wanted = spec_axes(axes)
-    names, sizes = names_and_sizes(wanted)
-    check_sizes((x.names, x.array.shape), (names, sizes))
+    wanted = parse_axes(axes)
+    names, sizes = get_names_and_sizes(wanted)
+    check_matching_sizes((x.names, x.array.shape), (names, sizes))
     extra = [axis for axis in x.axes if axis.name not in names]
     if extra and enforce_no_extra_axes:
-        lacking = listed([axis.name for axis in extra])
-        raise ValueError(f"{described(x)} cannot be broadcast to {listed(names, sizes)}, which lacks {lacking}")
+        lacking = format_axes([axis.name for axis in extra])
+        raise ValueError(f"{format_shape(x)} cannot be broadcast to {format_axes(names, sizes)}, which lacks {lacking}")
     result = (*wanted, *extra) if ensure_order else (*(one for one in wanted if one.name not in x.names), *x.axes)
-    names, sizes = names_and_sizes(result)
+    names, sizes = get_names_and_sizes(result)
     if names == x.names:
         return x
-    return like(x, planned(_repeated, x.names, names, sizes)(x.array), intern_names(names))
+    return with_array(x, cached_jit(_repeated, x.names, names, sizes)(x.array), intern_names(names))
 
 
 def _repeated(own: Names, names: Names, sizes: tuple[int, ...], array: Any) -> Any:
-    return jnp.broadcast_to(lined_up(resharded(array, own), own, names), sizes, out_sharding=out_sharding(names, sizes))
+    return jnp.broadcast_to(
+        align_axes(reshard_by_name(array, own), own, names), sizes, out_sharding=get_out_sharding(names, sizes)
+    )
 
 
 def broadcast_axis(x: N, axes: AxisSpec) -> N:
@@ -79,8 +81,8 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
         (batch: 2, embed: 3)
     """
     check_named(x)
-    wanted = spec_axes(axes)
-    check_sizes((x.names, x.array.shape), names_and_sizes(wanted))
+    wanted = parse_axes(axes)
+    check_matching_sizes((x.names, x.array.shape), get_names_and_sizes(wanted))
     return broadcast_to(x, (*(one for one in wanted if one.name not in x.names), *x.axes))
 
 
@@ -129,10 +131,10 @@ def broadcast_arrays_and_return_axes(
     operands = [(x.names, tuple(x.array.shape)) for x in arrays if isinstance(x, NamedBase)]
     for x in arrays:
         if not isinstance(x, NamedBase) and x is not None:
-            scalar(x)
-    check_sizes(*operands)
+            check_scalar(x)
+    check_matching_sizes(*operands)
     sizes = {name: size for own in operands for name, size in zip(*own, strict=True)}
-    names = common_names(*operands) if require_subset and operands else tuple(sizes)
+    names = broadcast_names(*operands) if require_subset and operands else tuple(sizes)
     axes = tuple(Axis(name, sizes[name]) for name in names)
     results = tuple(broadcast_to(x, axes, ensure_order) if isinstance(x, NamedBase) else x for x in arrays)
     return results, axes

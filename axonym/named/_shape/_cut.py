@@ -6,21 +6,21 @@ from typing import Any
 
 import jax
 
-from .._ambient import resharded, undivided
+from .._ambient import replicate_dims, reshard_by_name
 from .._axis import (
     Axis,
     AxisSelector,
     Names,
     axis_name,
-    check_unique,
+    check_unique_names,
+    find_axis,
+    format_axes,
+    format_value,
     intern_names,
-    listed,
-    position,
-    shown,
-    sized_axis,
+    parse_one_axis,
 )
-from .._base import N, check_named, like
-from .._plan import planned
+from .._base import N, check_named, with_array
+from .._cached_jit import cached_jit
 
 
 def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
@@ -43,13 +43,13 @@ def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
         (embed: 3)
     """
     check_named(x)
-    index = position(x.names, x.array.shape, axis)
+    index = find_axis(x.names, x.array.shape, axis)
     names = intern_names(x.names[:index] + x.names[index + 1 :])
-    return tuple([like(x, piece, names) for piece in planned(_pieces, index)(x.array)])
+    return tuple([with_array(x, piece, names) for piece in cached_jit(_pieces, index)(x.array)])
 
 
 def _pieces(index: int, array: Any) -> tuple[Any, ...]:
-    array = undivided(array, (index,))
+    array = replicate_dims(array, (index,))
     return tuple(
         jax.lax.squeeze(jax.lax.slice_in_dim(array, i, i + 1, axis=index), (index,)) for i in range(array.shape[index])
     )
@@ -80,13 +80,13 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
     check_named(x)
     if not isinstance(new_axes, Iterable):
         raise TypeError(
-            f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {shown(new_axes)}."
+            f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {format_value(new_axes)}."
         )
     axis_name(axis)  # what is no axis may not be hashable
-    pieces = tuple([one if isinstance(one, Axis) else sized_axis(one) for one in new_axes])
+    pieces = tuple([one if isinstance(one, Axis) else parse_one_axis(one) for one in new_axes])
     index, sizes, names = _pieces_of(x.names, x.array.shape, axis, pieces)
-    arrays = planned(_cut, index, sizes, names)(x.array)
-    return tuple([like(x, array, own) for array, own in zip(arrays, names, strict=True)])
+    arrays = cached_jit(_cut, index, sizes, names)(x.array)
+    return tuple([with_array(x, array, own) for array, own in zip(arrays, names, strict=True)])
 
 
 @functools.lru_cache(maxsize=8192)
@@ -94,17 +94,17 @@ def _pieces_of(
     names: Names, sizes: tuple[int, ...], axis: AxisSelector, pieces: tuple[Axis, ...]
 ) -> tuple[int, tuple[int, ...], tuple[Names, ...]]:
     """Returns which axis to cut, and the sizes of the pieces along it and their names."""
-    index, lengths = position(names, sizes, axis), tuple(one.size for one in pieces)
+    index, lengths = find_axis(names, sizes, axis), tuple(one.size for one in pieces)
     if sum(lengths) != sizes[index]:
         raise ValueError(
-            f"axis {names[index]!r} of {listed(names, sizes)} cannot be cut into pieces of {lengths} elements"
+            f"axis {names[index]!r} of {format_axes(names, sizes)} cannot be cut into pieces of {lengths} elements"
         )
     results = tuple(intern_names((*names[:index], one.name, *names[index + 1 :])) for one in pieces)
     for own in results:
-        check_unique(own)
+        check_unique_names(own)
     return index, lengths, results
 
 
 def _cut(index: int, sizes: tuple[int, ...], names: tuple[Names, ...], array: Any) -> tuple[Any, ...]:
-    pieces = jax.lax.split(undivided(array, (index,)), sizes, axis=index)
-    return tuple(resharded(piece, own) for piece, own in zip(pieces, names, strict=True))
+    pieces = jax.lax.split(replicate_dims(array, (index,)), sizes, axis=index)
+    return tuple(reshard_by_name(piece, own) for piece, own in zip(pieces, names, strict=True))

@@ -6,21 +6,21 @@ from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 
-from .._align import lined_up
-from .._ambient import resharded
+from .._ambient import reshard_by_name
 from .._axis import (
     Axis,
     AxisSelector,
     Names,
     axis_name,
     check_rank,
-    check_unique,
+    check_unique_names,
+    format_axes,
     intern_names,
-    listed,
-    missing,
+    make_missing_axis_error,
 )
-from .._base import N, check_named, like
-from .._plan import planned
+from .._base import N, check_named, with_array
+from .._broadcasting import align_axes
+from .._cached_jit import cached_jit
 
 
 Operand: TypeAlias = tuple[Names, tuple[int, ...]]
@@ -49,7 +49,7 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
     axis_name(axis)  # what is no axis may not be hashable
     rows = list(arrays)
     call, names = _stack_plan(axis, _operands(rows))
-    return like(rows[0], call(*[x.array for x in rows]), names)
+    return with_array(rows[0], call(*[x.array for x in rows]), names)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -58,14 +58,14 @@ def _stack_plan(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[Call
     first = _checked("stack", name, operands, None)
     if isinstance(axis, Axis) and axis.size != len(operands):
         raise ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
-    check_unique((name, *first))
+    check_unique_names((name, *first))
     names = intern_names((name, *first))
-    return planned(_stacked, names, tuple(own for own, _ in operands)), names
+    return cached_jit(_stacked, names, tuple(own for own, _ in operands)), names
 
 
 def _stacked(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
-    rows = (lined_up(array, own, names[1:]) for own, array in zip(operands, arrays, strict=True))
-    return resharded(jnp.stack([resharded(row, names[1:]) for row in rows]), names)
+    rows = (align_axes(array, own, names[1:]) for own, array in zip(operands, arrays, strict=True))
+    return reshard_by_name(jnp.stack([reshard_by_name(row, names[1:]) for row in rows]), names)
 
 
 def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -90,7 +90,7 @@ def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
     axis_name(axis)  # what is no axis may not be hashable
     rows = list(arrays)
     call, names = _concatenation(axis, _operands(rows))
-    return like(rows[0], call(*[x.array for x in rows]), names)
+    return with_array(rows[0], call(*[x.array for x in rows]), names)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -98,18 +98,18 @@ def _concatenation(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[C
     name = axis_name(axis)
     names = _checked("concatenate", name, operands, name)
     if name not in names:
-        raise missing(name, *operands[0])
+        raise make_missing_axis_error(name, *operands[0])
     index = names.index(name)
     size = sum(sizes[own.index(name)] for own, sizes in operands)
     if isinstance(axis, Axis) and axis.size != size:
         raise ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
-    return planned(_concatenated, names, index, tuple(own for own, _ in operands)), names
+    return cached_jit(_concatenated, names, index, tuple(own for own, _ in operands)), names
 
 
 def _concatenated(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
     rest = (*names[:index], "", *names[index + 1 :])  # pieces may not be divided along the axis that grows
-    rows = (lined_up(array, own, names) for own, array in zip(operands, arrays, strict=True))
-    return resharded(jnp.concatenate([resharded(row, rest) for row in rows], axis=index), names)
+    rows = (align_axes(array, own, names) for own, array in zip(operands, arrays, strict=True))
+    return reshard_by_name(jnp.concatenate([reshard_by_name(row, rest) for row in rows], axis=index), names)
 
 
 def _operands(rows: list[Any]) -> tuple[Operand, ...]:
@@ -128,12 +128,12 @@ def _checked(function: str, name: str, operands: tuple[Operand, ...], but: str |
         check_rank(*operand)
         own = dict(zip(*operand, strict=True))
         if own.keys() != first.keys():
-            shown = f"{listed(*operands[0])} and {listed(*operand)}"
+            shown = f"{format_axes(*operands[0])} and {format_axes(*operand)}"
             raise ValueError(f"`{function}` takes arrays of the same axes, not {shown}")
         for key, size in first.items():
             if key != but and own[key] != size:
-                moved = listed(tuple(first), [own[one] for one in first])
+                moved = format_axes(tuple(first), [own[one] for one in first])
                 raise ValueError(
-                    f"axis {key!r} has size {size} and size {own[key]} in {listed(*operands[0])} and {moved}"
+                    f"axis {key!r} has size {size} and size {own[key]} in {format_axes(*operands[0])} and {moved}"
                 )
     return operands[0][0]

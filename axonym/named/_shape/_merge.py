@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._ambient import entry_axes, out_sharding, undivided
+from .._ambient import get_entry_axes, get_out_sharding, replicate_dims
 from .._axis import (
     Axis,
     AxisSelection,
@@ -16,17 +16,17 @@ from .._axis import (
     AxisSpec,
     Names,
     axis_name,
-    check_unique,
-    hashable,
+    check_unique_names,
+    find_axes,
+    find_axis,
+    format_axes,
+    get_names_and_sizes,
     intern_names,
-    listed,
-    names_and_sizes,
-    position,
-    positions,
-    spec_axes,
+    make_hashable_selection,
+    parse_axes,
 )
-from .._base import N, check_named, described, like
-from .._plan import planned
+from .._base import N, check_named, format_shape, with_array
+from .._cached_jit import cached_jit
 from ._order import rearrange
 from ._unit import expand
 
@@ -53,7 +53,7 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
     """
     check_named(x)
     axis_name(new_axis)  # what is no axis may not be hashable
-    return _applied(x, _flat_plan(x.names, x.array.shape, hashable(old_axes), new_axis))
+    return _applied(x, _flat_plan(x.names, x.array.shape, make_hashable_selection(old_axes), new_axis))
 
 
 class _Plan(NamedTuple):
@@ -68,17 +68,17 @@ class _Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=8192)
 def _flat_plan(names: Names, sizes: tuple[int, ...], old_axes: AxisSelection | None, new_axis: AxisSelector) -> _Plan:
-    merged = positions(names, sizes, old_axes)
+    merged = find_axes(names, sizes, old_axes)
     if not merged:
-        raise ValueError(f"no axes of {listed(names, sizes)} to merge into {axis_name(new_axis)!r} were given")
+        raise ValueError(f"no axes of {format_axes(names, sizes)} to merge into {axis_name(new_axis)!r} were given")
     rest = [at for at in range(len(names)) if at not in merged]
     before = sum(at < min(merged) for at in rest)
     order = (*rest[:before], *merged, *rest[before:])
     size = math.prod(sizes[at] for at in merged)
     if isinstance(new_axis, Axis) and new_axis.size != size:
-        moved = listed([names[at] for at in order], [sizes[at] for at in order])
+        moved = format_axes([names[at] for at in order], [sizes[at] for at in order])
         raise ValueError(
-            f"axes {listed([names[at] for at in merged])} of {moved} have {size} elements, not {new_axis.size}"
+            f"axes {format_axes([names[at] for at in merged])} of {moved} have {size} elements, not {new_axis.size}"
         )
     return _Plan(
         order if order != tuple(range(len(names))) else None,
@@ -89,7 +89,7 @@ def _flat_plan(names: Names, sizes: tuple[int, ...], old_axes: AxisSelection | N
 
 
 def _checked(names: Names) -> Names:
-    check_unique(names)
+    check_unique_names(names)
     return intern_names(names)
 
 
@@ -115,15 +115,15 @@ def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
     """
     check_named(x)
     axis_name(axis)  # what is no axis may not be hashable
-    return _applied(x, _split_plan(x.names, x.array.shape, axis, spec_axes(new_axes)))
+    return _applied(x, _split_plan(x.names, x.array.shape, axis, parse_axes(new_axes)))
 
 
 @functools.lru_cache(maxsize=8192)
 def _split_plan(names: Names, sizes: tuple[int, ...], axis: AxisSelector, new_axes: tuple[Axis, ...]) -> _Plan:
-    index, (new, parts) = position(names, sizes, axis), names_and_sizes(new_axes)
+    index, (new, parts) = find_axis(names, sizes, axis), get_names_and_sizes(new_axes)
     if math.prod(parts) != sizes[index]:
         raise ValueError(
-            f"axis {names[index]!r} of {listed(names, sizes)} has {sizes[index]} elements, {listed(new, parts)} have "
+            f"axis {names[index]!r} of {format_axes(names, sizes)} has {sizes[index]} elements, {format_axes(new, parts)} have "
             f"{math.prod(parts)}"
         )
     return _Plan(
@@ -154,7 +154,7 @@ def ravel(x: N, new_axis_name: AxisSelector) -> N:
     """
     check_named(x)
     if isinstance(new_axis_name, Axis) and new_axis_name.size != x.size:
-        raise ValueError(f"{described(x)} has {x.size} elements, {new_axis_name} was asked for")
+        raise ValueError(f"{format_shape(x)} has {x.size} elements, {new_axis_name} was asked for")
     return _applied(x, _Plan(None, (x.size,), _checked((axis_name(new_axis_name),)), range(1, x.ndim)))
 
 
@@ -198,7 +198,7 @@ def flatten_all_axes_but(
         (batch: 2, pos: 3)
     """
     check_named(x)
-    kept = positions(x.names, x.array.shape, axis)
+    kept = find_axes(x.names, x.array.shape, axis)
     merged = tuple(one for dim, one in enumerate(x.axes) if dim not in kept)
     names = x.names
     flat = flatten_axes(x, merged, axis_name) if merged else expand(x, axis_name)
@@ -213,17 +213,17 @@ def flatten_all_axes_but(
 
 
 def _applied(x: N, plan: _Plan) -> N:
-    return like(x, planned(_reshaped, plan)(x.array), plan.names)
+    return with_array(x, cached_jit(_reshaped, plan)(x.array), plan.names)
 
 
 def _reshaped(plan: _Plan, array: Any) -> Any:
     order, sizes, names, later, split = plan
     array = array if order is None else jnp.transpose(array, order)
-    sharding = out_sharding(names, sizes)
+    sharding = get_out_sharding(names, sizes)
     if sharding is None:  # nothing says how the new axes are divided, so that only their first part may be
-        array = undivided(array, later)
+        array = replicate_dims(array, later)
         if split is not None and split[1] % _parts(array, split[0]):
-            array = undivided(array, split[:1])
+            array = replicate_dims(array, split[:1])
     return jax.lax.reshape(array, sizes, out_sharding=sharding)
 
 
@@ -231,4 +231,4 @@ def _parts(array: Any, dim: int) -> int:
     """Returns into how many parts Explicit mesh axes divide an array along a dimension."""
     sharding = jax.typeof(array).sharding
     entry = (*sharding.spec, *(None for _ in array.shape))[dim]
-    return math.prod(sharding.mesh.shape[axis] for axis in entry_axes(entry))
+    return math.prod(sharding.mesh.shape[axis] for axis in get_entry_axes(entry))

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._align import whole_number
-from .._axis import AxisSelection, listed, positions, shown
-from .._base import N, NamedBase, check_named, described, like
-from .._plan import planned
-from ._whole import over_whole
+from .._axis import AxisSelection, find_axes, format_axes, format_value
+from .._base import N, NamedBase, check_named, format_shape, with_array
+from .._broadcasting import as_integer
+from .._cached_jit import cached_jit
+from ._apply_unsharded import apply_unsharded
 
 
 def roll(x: N, shift: Any, axis: AxisSelection) -> N:
@@ -35,22 +35,22 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
         Array([3, 4, 0, 1, 2], dtype=int32)
     """
     check_named(x)
-    dims = positions(x.names, x.array.shape, axis)
+    dims = find_axes(x.names, x.array.shape, axis)
     given = tuple(shift) if isinstance(shift, Sequence) and not isinstance(shift, str) else (shift,) * len(dims)
     if len(given) != len(dims):
-        raise ValueError(f"{len(given)} shifts were given for the axes {listed([x.names[dim] for dim in dims])}")
+        raise ValueError(f"{len(given)} shifts were given for the axes {format_axes([x.names[dim] for dim in dims])}")
     shifts = tuple(_places(x, one) for one in given)
     if not dims:
         return x
     if all(isinstance(one, int) for one in shifts):
-        return over_whole(_rolled, x, dims, shifts)
-    return over_whole(_rolled_by, x, dims, args=shifts)
+        return apply_unsharded(_rolled, x, dims, shifts)
+    return apply_unsharded(_rolled_by, x, dims, args=shifts)
 
 
 def _places(x: NamedBase, shift: Any) -> Any:
-    number = whole_number(shift)
+    number = as_integer(shift)
     if number is None:
-        raise TypeError(f"{described(x)} is rolled by an integer along each axis, not by {shown(shift)}.")
+        raise TypeError(f"{format_shape(x)} is rolled by an integer along each axis, not by {format_value(shift)}.")
     return number
 
 
@@ -81,7 +81,7 @@ def flip(x: N, axis: AxisSelection | None = None) -> N:
         Array([2, 1, 0], dtype=int32)
     """
     check_named(x)
-    return like(x, planned(_reversed, positions(x.names, x.array.shape, axis))(x.array))
+    return with_array(x, cached_jit(_reversed, find_axes(x.names, x.array.shape, axis))(x.array))
 
 
 def _reversed(dims: tuple[int, ...], array: Any) -> Any:

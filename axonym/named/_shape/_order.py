@@ -12,16 +12,16 @@ from .._axis import (
     Names,
     PartialAxisSpec,
     axis_name,
-    check_unique,
+    check_unique_names,
+    complete_order,
+    find_axis,
+    format_axes,
+    format_value,
     intern_names,
-    listed,
-    ordered,
-    position,
-    shown,
 )
-from .._base import N, check_named, like
-from .._plan import planned
-from ._rearrange import rearranged
+from .._base import N, check_named, with_array
+from .._cached_jit import cached_jit
+from ._rearrange import apply_pattern
 
 
 def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
@@ -45,15 +45,15 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
     check_named(x)
     names = list(x.names)
     for old, new in renames.items():
-        index = position(x.names, x.array.shape, old)
+        index = find_axis(x.names, x.array.shape, old)
         if isinstance(new, Axis) and new.size != x.array.shape[index]:
             raise ValueError(
                 f"axis {x.names[index]!r} has size {x.array.shape[index]}, it cannot become "
-                f"{listed([new.name], [new.size])}"
+                f"{format_axes([new.name], [new.size])}"
             )
         names[index] = axis_name(new)
-    check_unique(tuple(names))
-    return like(x, x.array, intern_names(tuple(names)))
+    check_unique_names(tuple(names))
+    return with_array(x, x.array, intern_names(tuple(names)))
 
 
 def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | int) -> N:
@@ -99,25 +99,27 @@ def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | i
     """
     check_named(x)
     if isinstance(order, str):
-        return rearranged(x, order, aliases)
+        return apply_pattern(x, order, aliases)
     if aliases:
-        raise TypeError(f"Only an expression such as 'b h -> h b' has aliases, {listed(tuple(aliases))} were given.")
+        raise TypeError(
+            f"Only an expression such as 'b h -> h b' has aliases, {format_axes(tuple(aliases))} were given."
+        )
     if type(order) is not tuple and (isinstance(order, Axis) or not isinstance(order, Iterable)):
-        raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {shown(order)}.")
+        raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {format_value(order)}.")
     stated = tuple(order)
     for one in stated:
         if type(one) is not str and one is not ...:
             axis_name(one)  # what is no axis may not be hashable
     call, names = _new_order(x.names, x.array.shape, stated)
-    return x if call is None else like(x, call(x.array), names)
+    return x if call is None else with_array(x, call(x.array), names)
 
 
 @functools.lru_cache(maxsize=8192)
 def _new_order(names: Names, sizes: tuple[int, ...], order: tuple[Any, ...]) -> tuple[Callable[..., Any] | None, Names]:
     """Returns what transposes an array, compiled, None if the order is that of the array; and the names in order."""
-    result = ordered(names, sizes, order)
+    result = complete_order(names, sizes, order)
     dims = tuple(map(names.index, result))
-    return None if result == names else planned(_transpose, dims), intern_names(result)
+    return None if result == names else cached_jit(_transpose, dims), intern_names(result)
 
 
 def _transpose(order: tuple[int, ...], array: Any) -> Any:

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._align import scalar
-from .._axis import Axis, AxisSelector, position, positions, shown, sized_axis
-from .._base import N, NamedBase, check_named, described
+from .._axis import Axis, AxisSelector, find_axes, find_axis, format_value, parse_one_axis
+from .._base import N, NamedBase, check_named, format_shape
+from .._broadcasting import check_scalar
+from ._apply_unsharded import apply_unsharded
 from ._order import rename
-from ._whole import over_whole
 
 
 def pad(
@@ -51,30 +51,34 @@ def pad(
     check_named(x)
     if not isinstance(pad_width, Mapping):
         raise TypeError(
-            f"`pad` takes a mapping from axis to widths, such as {{'pos': (0, 2)}}, not {shown(pad_width)}."
+            f"`pad` takes a mapping from axis to widths, such as {{'pos': (0, 2)}}, not {format_value(pad_width)}."
         )
-    dims = positions(x.names, x.array.shape, tuple(pad_width))
+    dims = find_axes(x.names, x.array.shape, tuple(pad_width))
     widths = tuple(_width(x, dim, width) for dim, width in zip(dims, pad_width.values(), strict=True))
     for name, value in kwargs.items():
         if not isinstance(value, str | int | float | complex | np.generic | None):
             raise TypeError(
-                f"`{name}` of `pad` is one value for all axes, known before compilation, not {shown(value)}."
+                f"`{name}` of `pad` is one value for all axes, known before compilation, not {format_value(value)}."
             )
     if not dims:
         return x
     if mode == "constant":
-        return over_whole(_padded, x, dims, widths, tuple(kwargs.items()), args=_pair(constant_values))
-    return over_whole(_padded_otherwise, x, dims, widths, mode, tuple(kwargs.items()))
+        return apply_unsharded(_padded, x, dims, widths, tuple(kwargs.items()), args=_pair(constant_values))
+    return apply_unsharded(_padded_otherwise, x, dims, widths, mode, tuple(kwargs.items()))
 
 
 def _width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
     """Returns how many elements come before and after."""
     widths = tuple(width) if isinstance(width, tuple | list) else (width, width)
     if len(widths) != 2:
-        raise ValueError(f"axis {x.names[dim]!r} is padded by a number, or by a pair of them, not by {shown(width)}")
+        raise ValueError(
+            f"axis {x.names[dim]!r} is padded by a number, or by a pair of them, not by {format_value(width)}"
+        )
     before, after = map(operator.index, widths)
     if before < 0 or after < 0:
-        raise ValueError(f"axis {x.names[dim]!r} of {described(x)} cannot be padded by a negative number of elements")
+        raise ValueError(
+            f"axis {x.names[dim]!r} of {format_shape(x)} cannot be padded by a negative number of elements"
+        )
     return before, after
 
 
@@ -82,14 +86,16 @@ def _pair(value: Any) -> tuple[Any, ...]:
     """Returns the one value to pad with, or that before and that after."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     if not 0 < len(values) < 3:
-        raise ValueError(f"`constant_values` is a scalar, or a pair of them, not {shown(value)}")
+        raise ValueError(f"`constant_values` is a scalar, or a pair of them, not {format_value(value)}")
     return tuple(_number(one) for one in values)
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, NamedBase) and value.names:
-        raise ValueError(f"`constant_values` is a scalar, or a pair of them, not an array with axes {described(value)}")
-    return value.array if isinstance(value, NamedBase) else scalar(value)
+        raise ValueError(
+            f"`constant_values` is a scalar, or a pair of them, not an array with axes {format_shape(value)}"
+        )
+    return value.array if isinstance(value, NamedBase) else check_scalar(value)
 
 
 Widths: TypeAlias = tuple[tuple[int, int], ...]
@@ -138,8 +144,10 @@ def pad_left(x: N, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> N:
         NamedArray(int32, j: 5, [9, 9, 0, 1, 2])
     """
     check_named(x)
-    dim, new = position(x.names, x.array.shape, axis), sized_axis(new_axis)
+    dim, new = find_axis(x.names, x.array.shape, axis), parse_one_axis(new_axis)
     more = new.size - x.array.shape[dim]
     if more < 0:
-        raise ValueError(f"axis {x.names[dim]!r} of {described(x)} is longer than {new.size}, to which it was padded")
+        raise ValueError(
+            f"axis {x.names[dim]!r} of {format_shape(x)} is longer than {new.size}, to which it was padded"
+        )
     return pad(rename(x, {x.names[dim]: new.name}), {new.name: (more, 0)}, constant_values=value)

@@ -8,11 +8,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._ambient import out_sharding
-from .._axis import Names, check_rank, intern_names, listed, near_miss
-from .._base import N, like
-from .._expression import REST, Alias, Binding, Expression, Fault, Side, Term, checked_aliases, explained, parsed
-from .._plan import planned
+from .._ambient import get_out_sharding
+from .._axis import Names, check_rank, format_axes, intern_names, suggest_name
+from .._base import N, with_array
+from .._cached_jit import cached_jit
+from .._pattern_parser import (
+    REST,
+    Alias,
+    Binding,
+    Expression,
+    Fault,
+    Side,
+    Term,
+    check_aliases,
+    explain_fault,
+    parse_pattern,
+)
 
 
 Axes = tuple[tuple[str, int], ...]
@@ -27,12 +38,12 @@ class Plan(NamedTuple):
     names: Names
 
 
-def rearranged(x: N, text: str, aliases: Mapping[str, Any]) -> N:
+def apply_pattern(x: N, text: str, aliases: Mapping[str, Any]) -> N:
     """Rearranges an array as an expression says; see `rearrange`."""
-    plan = _planned(text, x.names, tuple(x.array.shape), checked_aliases(aliases))
+    plan = _planned(text, x.names, tuple(x.array.shape), check_aliases(aliases))
     if plan[:3] == (None, None, None):
-        return x if plan.names == x.names else like(x, x.array, plan.names)
-    return like(x, planned(_run, *plan[:3])(x.array), plan.names)
+        return x if plan.names == x.names else with_array(x, x.array, plan.names)
+    return with_array(x, cached_jit(_run, *plan[:3])(x.array), plan.names)
 
 
 def _run(split: Axes | None, order: tuple[int, ...] | None, merged: Axes | None, array: Any) -> Any:
@@ -43,14 +54,14 @@ def _run(split: Axes | None, order: tuple[int, ...] | None, merged: Axes | None,
 
 def _reshaped(array: Any, axes: Axes) -> Any:
     names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
-    return jax.lax.reshape(array, sizes, out_sharding=out_sharding(names, sizes))
+    return jax.lax.reshape(array, sizes, out_sharding=get_out_sharding(names, sizes))
 
 
 @functools.lru_cache(maxsize=8192)
 def _planned(text: str, names: Names, sizes: tuple[int, ...], aliases: tuple[tuple[str, Alias], ...]) -> Plan:
-    expression = parsed(text)
+    expression = parse_pattern(text)
     check_rank(names, sizes)
-    with explained(text, f"cannot rearrange {listed(names, sizes)}"):
+    with explain_fault(text, f"cannot rearrange {format_axes(names, sizes)}"):
         binding = Binding(expression, aliases)
         parts = _split(_one_operand(expression), binding, names, sizes)
         result = _result(expression, binding, parts)
@@ -151,7 +162,7 @@ def _place(term: Term, binding: Binding, parts: tuple[_Part, ...], places: Mappi
     name, names = binding.name(term.name), [part.name for part in parts]
     if name not in names:
         shown = repr(name) if name == term.name else f"{name!r} for {term.name!r}"
-        raise Fault(term.at, f"no axis {shown} on the left side{near_miss(name, [*places, *names])}")
+        raise Fault(term.at, f"no axis {shown} on the left side{suggest_name(name, [*places, *names])}")
     place = names.index(name)
     if parts[place].identifier:
         raise Fault(term.at, f"axis {name!r} is {parts[place].identifier!r} on the left side")
@@ -166,7 +177,7 @@ def _check_rest(expression: Expression, parts: tuple[_Part, ...], left: list[int
             raise Fault(parts[i].at, f"the right side leaves out {parts[i].identifier!r}")
     if left and not result.rest:
         names, sizes = [parts[i].name for i in left], [parts[i].size for i in left]
-        raise Fault(result.at, f"the right side leaves out {listed(names, sizes)}; write '...' for the others")
+        raise Fault(result.at, f"the right side leaves out {format_axes(names, sizes)}; write '...' for the others")
     if result.rest and operand.ordered and not operand.rest:
         raise Fault(result.rest[0].at, "this '...' stands for nothing, because there is none on the left side")
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._ambient import undivided
-from .._axis import AxisSelector, listed, position, positions, shown
-from .._base import N, NamedBase, check_named, described, is_traced
-from ._whole import over_whole
+from .._ambient import replicate_dims
+from .._axis import AxisSelector, find_axes, find_axis, format_axes, format_value
+from .._base import N, NamedBase, check_named, format_shape, is_traced
+from ._apply_unsharded import apply_unsharded
 
 
 def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | None = None) -> N:
@@ -41,19 +41,19 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
         Array([0, 2, 2], dtype=int32)
     """
     check_named(x)
-    dim = position(x.names, x.array.shape, axis)
+    dim = find_axis(x.names, x.array.shape, axis)
     counts = _counts(x, dim, repeats)
     total = None if total_repeat_length is None else operator.index(total_repeat_length)
     if isinstance(counts, int):
-        return over_whole(_repeated_alike, x, (dim,), counts, total)
+        return apply_unsharded(_repeated_alike, x, (dim,), counts, total)
     if total is None:
         if is_traced(counts):
             raise ValueError(
-                f"how often axis {x.names[dim]!r} of {described(x)} is repeated is traced, so its new size is not "
+                f"how often axis {x.names[dim]!r} of {format_shape(x)} is repeated is traced, so its new size is not "
                 "known: give `total_repeat_length`"
             )
         total = int(np.sum(np.broadcast_to(counts, x.array.shape[dim])))
-    return over_whole(_repeated, x, (dim,), total, args=(counts,))
+    return apply_unsharded(_repeated, x, (dim,), total, args=(counts,))
 
 
 def _counts(x: NamedBase, dim: int, repeats: Any) -> Any:
@@ -62,15 +62,15 @@ def _counts(x: NamedBase, dim: int, repeats: Any) -> Any:
     counts = repeats.array if isinstance(repeats, NamedBase) else repeats
     counts = counts if isinstance(counts, jax.Array) else np.asarray(counts)
     if not jnp.issubdtype(counts.dtype, jnp.integer) and counts.size:
-        raise TypeError(f"axis {name!r} of {described(x)} is repeated by integers, not by {shown(repeats)}")
+        raise TypeError(f"axis {name!r} of {format_shape(x)} is repeated by integers, not by {format_value(repeats)}")
     if isinstance(repeats, NamedBase) and repeats.names not in ((), (name,)):
-        raise ValueError(f"`repeats` along {name!r} must have just that axis, it has {described(repeats)}")
+        raise ValueError(f"`repeats` along {name!r} must have just that axis, it has {format_shape(repeats)}")
     if counts.shape not in ((), (size,)):
-        raise ValueError(f"axis {name!r} of {described(x)} has {size} elements, `repeats` has shape {counts.shape}")
+        raise ValueError(f"axis {name!r} of {format_shape(x)} has {size} elements, `repeats` has shape {counts.shape}")
     if is_traced(counts):
         return counts
     if counts.size and counts.min() < 0:
-        raise ValueError(f"axis {name!r} of {described(x)} cannot be repeated a negative number of times")
+        raise ValueError(f"axis {name!r} of {format_shape(x)} cannot be repeated a negative number of times")
     return counts.astype(int) if counts.ndim else int(counts)
 
 
@@ -79,7 +79,7 @@ def _repeated_alike(array: Any, dims: tuple[int, ...], count: int, total: int | 
 
 
 def _repeated(array: Any, dims: tuple[int, ...], total: int, counts: Any) -> Any:
-    counts = jnp.broadcast_to(undivided(counts, range(counts.ndim)), (array.shape[dims[0]],))
+    counts = jnp.broadcast_to(replicate_dims(counts, range(counts.ndim)), (array.shape[dims[0]],))
     return jnp.repeat(array, counts, dims[0], total_repeat_length=total)
 
 
@@ -104,12 +104,12 @@ def tile(x: N, reps: Mapping[Any, int]) -> N:
     """
     check_named(x)
     if not isinstance(reps, Mapping):
-        raise TypeError(f"`tile` takes a mapping from axis to number, such as {{'pos': 2}}, not {shown(reps)}.")
-    dims, counts = positions(x.names, x.array.shape, tuple(reps)), tuple(map(operator.index, reps.values()))
+        raise TypeError(f"`tile` takes a mapping from axis to number, such as {{'pos': 2}}, not {format_value(reps)}.")
+    dims, counts = find_axes(x.names, x.array.shape, tuple(reps)), tuple(map(operator.index, reps.values()))
     if any(count < 0 for count in counts):
         few = [x.names[dim] for dim, count in zip(dims, counts, strict=True) if count < 0]
-        raise ValueError(f"axes {listed(few)} of {described(x)} cannot be repeated a negative number of times")
-    return over_whole(_tiled, x, dims, counts) if dims else x
+        raise ValueError(f"axes {format_axes(few)} of {format_shape(x)} cannot be repeated a negative number of times")
+    return apply_unsharded(_tiled, x, dims, counts) if dims else x
 
 
 def _tiled(array: Any, dims: tuple[int, ...], counts: tuple[int, ...]) -> Any:

@@ -5,10 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._ambient import undivided
-from .._axis import Axis, AxisSelection, axis_name, check_unique, intern_names, positions, selected
-from .._base import N, check_named, described, like
-from .._plan import planned
+from .._ambient import replicate_dims
+from .._axis import Axis, AxisSelection, axis_name, check_unique_names, find_axes, intern_names, parse_selection
+from .._base import N, check_named, format_shape, with_array
+from .._cached_jit import cached_jit
 
 
 def squeeze(x: N, axis: AxisSelection | None = None) -> N:
@@ -32,20 +32,22 @@ def squeeze(x: N, axis: AxisSelection | None = None) -> N:
     """
     check_named(x)
     sizes = x.array.shape
-    dims = positions(x.names, sizes, axis)
+    dims = find_axes(x.names, sizes, axis)
     if axis is None:
         dims = tuple(dim for dim in dims if sizes[dim] == 1)
     for dim in dims:
         if sizes[dim] != 1:
-            raise ValueError(f"axis {x.names[dim]!r} of {described(x)} has size {sizes[dim]}, `squeeze` removes size 1")
+            raise ValueError(
+                f"axis {x.names[dim]!r} of {format_shape(x)} has size {sizes[dim]}, `squeeze` removes size 1"
+            )
     if not dims:
         return x
     names = tuple(name for dim, name in enumerate(x.names) if dim not in dims)
-    return like(x, planned(_squeezed, dims)(x.array), intern_names(names))
+    return with_array(x, cached_jit(_squeezed, dims)(x.array), intern_names(names))
 
 
 def _squeezed(dims: tuple[int, ...], array: Any) -> Any:
-    return jax.lax.squeeze(undivided(array, dims), dims)
+    return jax.lax.squeeze(replicate_dims(array, dims), dims)
 
 
 def expand(x: N, axes: AxisSelection) -> N:
@@ -67,7 +69,7 @@ def expand(x: N, axes: AxisSelection) -> N:
         (batch: 1, pos: 1, embed: 4)
     """
     check_named(x)
-    new = selected(axes)
+    new = parse_selection(axes)
     for axis in new:
         if isinstance(axis, Axis) and axis.size != 1:
             raise ValueError(
@@ -77,8 +79,8 @@ def expand(x: N, axes: AxisSelection) -> N:
     if not new:
         return x
     names = (*map(axis_name, new), *x.names)
-    check_unique(names)
-    return like(x, planned(_expanded, len(new))(x.array), intern_names(names))
+    check_unique_names(names)
+    return with_array(x, cached_jit(_expanded, len(new))(x.array), intern_names(names))
 
 
 def _expanded(count: int, array: Any) -> Any:

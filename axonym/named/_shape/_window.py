@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .._align import whole_number
-from .._ambient import resharded, undivided
-from .._axis import Axis, AxisSelector, axis_name, listed, position, positions, shown
-from .._base import N, NamedBase, check_named, described, like
+from .._ambient import replicate_dims, reshard_by_name
+from .._axis import Axis, AxisSelector, axis_name, find_axes, find_axis, format_axes, format_value
+from .._base import N, NamedBase, check_named, format_shape, with_array
+from .._broadcasting import as_integer
 from .._index import At, dslice, index
 from ._order import rename
 
@@ -52,7 +52,7 @@ def slice(
     starts, lengths = _two_mappings(axis, new_axis, start, length)
     first, size = _by_name(x, starts), _by_name(x, lengths)
     if without := [name for name in first if name not in size]:
-        raise ValueError(f"`slice` of axes {listed(without)} of {described(x)} needs their `length`")
+        raise ValueError(f"`slice` of axes {format_axes(without)} of {format_shape(x)} needs their `length`")
     windows = {name: one if isinstance(one, Axis) else Axis(name, one) for name, one in size.items()}
     items = {
         window.name: _window(x, name, first.get(name, 0), window.size, "slice") for name, window in windows.items()
@@ -90,17 +90,19 @@ def _new_axis(axis: AxisSelector, new_axis: Any, length: Any) -> Axis:
 
 
 def _by_name(x: NamedBase, given: Mapping[Any, Any]) -> dict[str, Any]:
-    dims = positions(x.names, x.array.shape, tuple(given))
+    dims = find_axes(x.names, x.array.shape, tuple(given))
     return {x.names[dim]: value for dim, value in zip(dims, given.values(), strict=True)}
 
 
 def _window(x: NamedBase, name: str, start: Any, size: int, function: str) -> dslice:
-    have = x.array.shape[position(x.names, x.array.shape, name)]
+    have = x.array.shape[find_axis(x.names, x.array.shape, name)]
     if size > have:
-        raise ValueError(f"{size} elements, given to `{function}`, do not fit into axis {name!r} of {described(x)}")
-    first = whole_number(start)
+        raise ValueError(f"{size} elements, given to `{function}`, do not fit into axis {name!r} of {format_shape(x)}")
+    first = as_integer(start)
     if first is None:
-        raise TypeError(f"`{function}` along {name!r} of {described(x)} starts at an integer, not at {shown(start)}.")
+        raise TypeError(
+            f"`{function}` along {name!r} of {format_shape(x)} starts at an integer, not at {format_value(start)}."
+        )
     return dslice(first, size)
 
 
@@ -132,18 +134,20 @@ def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
     check_named(update)
     if not isinstance(start, Mapping):
         raise TypeError(
-            f"`updated_slice` takes a mapping from axis to start, such as {{'pos': 2}}, not {shown(start)}."
+            f"`updated_slice` takes a mapping from axis to start, such as {{'pos': 2}}, not {format_value(start)}."
         )
     if extra := [name for name in update.names if name not in x.names]:
-        raise ValueError(f"the update, {described(update)}, has axes {listed(extra)} that {described(x)} has not")
+        raise ValueError(
+            f"the update, {format_shape(update)}, has axes {format_axes(extra)} that {format_shape(x)} has not"
+        )
     first, have = _by_name(x, start), dict(zip(update.names, update.array.shape, strict=True))
     for name, size in have.items():
         if name not in first and size != x.axis_size(name):
             raise ValueError(
-                f"axis {name!r} has size {size} in the update and size {x.axis_size(name)} in {described(x)}; give its "
+                f"axis {name!r} has size {size} in the update and size {x.axis_size(name)} in {format_shape(x)}; give its "
                 "`start`"
             )
     items = {name: _window(x, name, one, have.get(name, 1), "updated_slice") for name, one in first.items()}
-    array = undivided(update.array, tuple(dim for dim, name in enumerate(update.names) if name in items))
-    array = resharded(array, tuple("" if name in items else name for name in update.names))
-    return At(x, items).set(like(update, array))
+    array = replicate_dims(update.array, tuple(dim for dim, name in enumerate(update.names) if name in items))
+    array = reshard_by_name(array, tuple("" if name in items else name for name in update.names))
+    return At(x, items).set(with_array(update, array))

@@ -4,7 +4,7 @@ A named array takes part if it has the axis, a plain array if it has axes at all
 the axis is gone; outside, it comes first in what is returned.
 """
 
-from ._checkpoint import (
+from ._checkpoint_policy import (
     Remat as Remat,
     ScanCheckpointPolicy as ScanCheckpointPolicy,
     tree_checkpoint_name as tree_checkpoint_name,

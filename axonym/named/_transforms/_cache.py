@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .._align import compiled as inlined
+from .._broadcasting import jit_inline as inlined
 
 
 _compilers: weakref.WeakKeyDictionary[Any, Callable[..., "_Compiled"]] = weakref.WeakKeyDictionary()

@@ -8,8 +8,18 @@ import jax
 import numpy as np
 
 from .._array import NamedArray, is_named_array
-from .._axis import Axis, AxisSelection, AxisSelector, axis_name, check_once, intern_names, position, selected, shown
-from .._base import described, like
+from .._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    axis_name,
+    check_selected_once,
+    find_axis,
+    format_value,
+    intern_names,
+    parse_selection,
+)
+from .._base import format_shape, with_array
 
 
 Answer: TypeAlias = bool | int | None
@@ -36,8 +46,8 @@ _ARRAYS = (NamedArray, *_PLAIN)
 
 def axes_of(axis: AxisSelection) -> tuple[AxisSelector, ...]:
     """Returns the axes to run along, outermost first; each may be given once."""
-    axes = selected(axis)
-    check_once(tuple(map(axis_name, axes)))
+    axes = parse_selection(axis)
+    check_selected_once(tuple(map(axis_name, axes)))
     return axes
 
 
@@ -75,7 +85,7 @@ def plain(node: Any) -> Any:
 
 
 def _without(node: Any, dim: int, array: Any) -> Any:
-    return like(node, array, node.names[:dim] + node.names[dim + 1 :]) if isinstance(node, NamedArray) else array
+    return with_array(node, array, node.names[:dim] + node.names[dim + 1 :]) if isinstance(node, NamedArray) else array
 
 
 def laid_out(tree: Any, axis: AxisSelector, parts: Part | list[Part], function: str) -> tuple[list[Any], Layout]:
@@ -117,7 +127,7 @@ def _common_size(found: list[tuple[Any, int, int]], axis: AxisSelector, function
         size = next((size for leaf, _, size in found if is_named_array(leaf)), found[0][2])
     for leaf, _, here in found:
         if here != size:
-            what = described(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
+            what = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
             raise ValueError(f"`{function}` over axis {name!r} of size {size} got {what}, which has {here} there")
     return size
 
@@ -126,7 +136,7 @@ def _dim(node: Any, axis: AxisSelector, name: str, part: Part) -> int | None:
     if part is WHOLE:
         return None
     if isinstance(node, NamedArray):
-        return position(node.names, node.array.shape, axis) if name in node.names else None
+        return find_axis(node.names, node.array.shape, axis) if name in node.names else None
     if not is_array_with_axes(node):
         return None
     answer: Any = part(node) if callable(part) else part
@@ -138,7 +148,7 @@ def _dim(node: Any, axis: AxisSelector, name: str, part: Part) -> int | None:
 def _whole_position(answer: Any, node: Any) -> int:
     if not isinstance(answer, int | np.integer):
         raise TypeError(
-            f"Which axis of a plain array takes part is said by True, False, None or an integer, not {shown(answer)}."
+            f"Which axis of a plain array takes part is said by True, False, None or an integer, not {format_value(answer)}."
         )
     at = operator.index(answer)
     if not -node.ndim <= at < node.ndim:
@@ -164,8 +174,8 @@ def _with_axis(node: Any, axis: str) -> Any:
     if not is_named_array(node):
         return node if is_array(node) else Other(node)
     if axis in node.names:
-        raise ValueError(f"the result {described(node)} has axis {axis!r} already, which it gains here")
-    return like(node, node.array, intern_names((axis, *node.names)))
+        raise ValueError(f"the result {format_shape(node)} has axis {axis!r} already, which it gains here")
+    return with_array(node, node.array, intern_names((axis, *node.names)))
 
 
 def unpacked(results: Any) -> Any:

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 import jax
 import jax.numpy as jnp
 
-from .._ambient import stated, undivided
+from .._ambient import replicate_dims, reshard_named
 from .._array import is_named_array
-from .._axis import AxisSelection, AxisSelector, shown
-from .._base import described, is_traced
+from .._axis import AxisSelection, AxisSelector, format_value
+from .._base import format_shape, is_traced
 from ._cache import compiled
-from ._checkpoint import Policy, Remat, checkpointed, policy_of
+from ._checkpoint_policy import Policy, Remat, checkpointed, policy_of
 from ._layout import Layout, Part, axes_of, is_array_with_axes, laid_out, packed, plain, unpacked
 
 
@@ -214,15 +214,15 @@ def _axes(node: Any) -> Any:
 
 
 def _shown(node: Any) -> str:
-    return f"a named array {described(node)}" if is_named_array(node) else shown(node)
+    return f"a named array {format_shape(node)}" if is_named_array(node) else format_value(node)
 
 
 def _carried(carry: Any) -> Any:
     """Returns a carry sharded by its names on an Explicit mesh, where JAX wants the same sharding from every step."""
-    return jax.tree.map(lambda x: stated(x) if is_named_array(x) else x, carry, is_leaf=is_named_array)
+    return jax.tree.map(lambda x: reshard_named(x) if is_named_array(x) else x, carry, is_leaf=is_named_array)
 
 
 def _in_front(array: Any, dim: int) -> Any:
     """Returns an array with an axis first and on no mesh axis, as `jax.lax.scan` needs it."""
     array = jnp.moveaxis(array, dim, 0) if dim else array
-    return array if jax.typeof(array).sharding.spec[0] is None else undivided(array, (0,))
+    return array if jax.typeof(array).sharding.spec[0] is None else replicate_dims(array, (0,))

@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from .._ambient import mesh_axes
+from .._ambient import get_mesh_axes
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
 from ._layout import WHOLE, Part, axes_of, is_array_with_axes, laid_out, packed, unpacked
@@ -109,6 +109,6 @@ def _mapped(fn: Callable[..., Any], axis: AxisSelector, parts: _Parts, /, *args:
         body,
         in_axes=layout.cut_dims,
         axis_size=size,
-        spmd_axis_name=mesh_axes(name, size) or None,
+        spmd_axis_name=get_mesh_axes(name, size) or None,
     )(*layout.cut(leaves))
     return unpacked(results)

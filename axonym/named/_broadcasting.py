@@ -1,0 +1,206 @@
+"""Lining up operands by name: what broadcasting means here, planned once per pair of name tuples.
+
+One operand's names must be a subset of the other's, which gives the order of the result. Axes that are missing become
+size-1 axes in their place, so nothing is ever copied to full size or transposed needlessly.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name
+from ._axis import Names, check_rank, format_axes
+from ._base import N, NamedBase, with_array
+
+
+# Newer versions of JAX know several ways to inline; this one leaves nothing of a compiled function in what is traced.
+_INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+
+
+def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that is compiled once per signature outside of traces, and inlined inside of them."""
+    return jax.jit(fn, inline=_INLINE)
+
+
+def align_axes(array: Any, names: Names, target: Names) -> Any:
+    """Returns the array with its axes in the order of `target`, which has all of them; size 1 where it lacks one.
+
+    What has no axes stays as it is, because scalars need no lining up.
+    """
+    if not names or names == target:
+        return array
+    order = tuple(names.index(name) for name in target if name in names)
+    if order != tuple(range(len(order))):
+        array = jnp.transpose(array, order)
+    return jnp.expand_dims(array, tuple(i for i, name in enumerate(target) if name not in names))
+
+
+def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
+    """Raises a ValueError if one name has two sizes."""
+    found: dict[str, int] = {}
+    for names, sizes in operands:
+        check_rank(names, sizes)
+        for name, size in zip(names, sizes, strict=True):
+            if found.setdefault(name, size) != size:
+                shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
+                raise ValueError(f"axis {name!r} has size {found[name]} and size {size} in {shown}")
+
+
+def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
+    shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
+    extra = dict.fromkeys(name for names, _ in operands for name in names if name not in widest)
+    return ValueError(
+        f"cannot broadcast {shown}: {', '.join(map(repr, extra))} of one operand and "
+        f"{', '.join(repr(name) for name in widest if any(name not in names for names, _ in operands))} of the other "
+        "have no counterpart; add the missing axes to one operand with `broadcast_axis`"
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
+    """Returns the names that a broadcast of the operands has: the first longest ones.
+
+    Raises:
+        ValueError: If a name has two sizes, or no operand has the names of all the others.
+    """
+    check_matching_sizes(*operands)
+    widest = max((names for names, _ in operands), key=len)
+    if not all(set(names) <= set(widest) for names, _ in operands):
+        raise _make_broadcast_error(operands, widest)
+    return widest
+
+
+@functools.lru_cache(maxsize=8192)
+def plan_broadcast(
+    fn: Callable[..., Any], *operands: tuple[Names, tuple[int, ...]]
+) -> tuple[Callable[..., Any], Names]:
+    """Returns `fn` over arrays with these names and sizes, and the names of what it returns.
+
+    Raises:
+        ValueError: As `common_names` does.
+    """
+    names = broadcast_names(*operands)
+    return _jit_aligned(fn, *(own for own, _ in operands)), names
+
+
+@functools.lru_cache(maxsize=8192)
+def _jit_aligned(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]:
+    """Returns `fn` over arrays with these names, known to broadcast, compiled once per signature."""
+    names = max(operands, key=len)
+
+    def aligned(*arrays: Any) -> Any:
+        if get_out_sharding((), ()) is not None and _has_sharding_conflict(operands, arrays):
+            arrays = tuple(map(reshard_by_name, arrays, operands))
+        return fn(*(align_axes(array, own, names) for own, array in zip(operands, arrays, strict=True)))
+
+    return jit_inline(aligned)
+
+
+def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
+    """Tells whether the shardings of operands on an Explicit mesh contradict each other, so that JAX would refuse them.
+
+    They do if a mesh axis divides two axes, or one axis is divided in two ways, or in one operand only.
+    """
+    axes_of: dict[str, Any] = {}
+    name_of: dict[str, str] = {}
+    for own, array in zip(operands, arrays, strict=True):
+        for name, entry in zip(own, jax.typeof(array).sharding.spec, strict=False):
+            if axes_of.setdefault(name, entry) != entry:
+                return True
+            for axis in get_entry_axes(entry):
+                if name_of.setdefault(axis, name) != name:
+                    return True
+    return False
+
+
+def check_scalar(x: Any) -> Any:
+    """Returns an operand that has no names as it is.
+
+    Raises:
+        TypeError: If it is a plain array with axes, whose names nobody knows.
+    """
+    if type(x) not in _NUMBERS and np.ndim(x):
+        raise TypeError(
+            f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`."
+        )
+    return x
+
+
+def as_integer(x: Any) -> Any:
+    """Returns an integer, or an integer scalar array without its names, as one that may be traced; None for others."""
+    if type(x) is int:
+        return x
+    number = x.array if isinstance(x, NamedBase) else x
+    if np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
+        return None
+    return number if isinstance(number, jax.Array) else operator.index(number)
+
+
+def split_operand(x: Any) -> tuple[Any, Names]:
+    """Returns the array of an operand and its names: none for a scalar; see `scalar`."""
+    return (get_array(x), x.names) if isinstance(x, NamedBase) else (check_scalar(x), ())
+
+
+def get_array(x: NamedBase) -> Any:
+    """Returns the plain array of a named one, known to have an axis for each name."""
+    array = x.array
+    if len(array.shape) != len(x.names):
+        check_rank(x.names, array.shape)
+    return array
+
+
+_NUMBERS = frozenset({int, float, bool, complex})
+
+
+def apply_unary(fn: Callable[..., Any], x: Any) -> Any:
+    """Applies an elementwise function of one operand, which may be named."""
+    return with_array(x, fn(get_array(x))) if isinstance(x, NamedBase) else fn(x)
+
+
+def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
+    """Applies an elementwise function of two operands, of which any may be named."""
+    if isinstance(x, NamedBase):
+        if isinstance(y, NamedBase):
+            return _apply_binary_named(fn, x, y)
+        return with_array(x, fn(get_array(x), check_scalar(y)))
+    if isinstance(y, NamedBase):
+        return with_array(y, fn(check_scalar(x), get_array(y)))
+    return fn(x, y)
+
+
+def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
+    array, other, names = x.array, y.array, x.names
+    sizes, others = array.shape, other.shape
+    if names == y.names and sizes == others and len(sizes) == len(names):
+        return with_array(x, fn(array, other))
+    call, names = plan_broadcast(fn, (names, sizes), (y.names, others))
+    return with_array(x, call(array, other), names)
+
+
+def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
+    """Applies an elementwise function of any number of operands, named or scalar; with none named, as it is."""
+    arrays, shapes, template = [], [], None
+    for x in operands:
+        if isinstance(x, NamedBase):
+            template = x if template is None else template
+            arrays.append(x.array)
+            shapes.append((x.names, x.array.shape))
+        else:
+            arrays.append(x)
+            shapes.append(_NO_AXES)
+    if template is None:
+        return fn(*operands)
+    if _NO_AXES in shapes:
+        for x in operands:
+            if not isinstance(x, NamedBase):
+                check_scalar(x)
+    call, names = plan_broadcast(fn, *shapes)
+    return with_array(template, call(*arrays), names)
+
+
+_NO_AXES: tuple[Names, tuple[int, ...]] = ((), ())

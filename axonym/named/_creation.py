@@ -1,0 +1,334 @@
+"""Making named arrays: from plain ones, filled with a value, and with evenly spaced values."""
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._ambient import constrain_sharding, get_out_sharding, place_array
+from ._array import NamedArray
+from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
+from ._base import N, NamedBase, check_named, with_array
+from ._broadcasting import check_scalar
+from ._cached_jit import cached_jit
+
+
+def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
+    """Gives names to the axes of an array.
+
+    Args:
+        array: A JAX or NumPy array, a nested list of numbers, or a scalar.
+        axes: One name or `Axis` for each axis, in order; a mapping from name to size does as well.
+
+    Returns:
+        Array with those names; it lies where `array` lay.
+
+    Raises:
+        ValueError: If a name is empty or occurs twice, the rank does not fit, or an `Axis` has another size.
+        TypeError: If the array has names already, or something else is given for an axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.named([[1, 2, 3]], ("batch", "pos"))
+        NamedArray(int32, batch: 1, pos: 3, [[1, 2, 3]])
+    """
+    if not isinstance(array, jax.Array | jax.ShapeDtypeStruct | NamedBase):
+        array = jnp.asarray(array)
+    return NamedArray(array, axes)
+
+
+def _filled(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
+    axes = parse_axes(shape)
+    names, sizes = get_names_and_sizes(axes)
+    return place_array(cached_jit(_made, fn, names, sizes, dtype)(*values))
+
+
+def _made(fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], dtype: Any, *values: Any) -> NamedArray:
+    """Fills an array within one compiled function, so that no device ever holds more than its part."""
+    return constrain_sharding(
+        NamedArray(fn(sizes, *values, dtype=dtype, out_sharding=get_out_sharding(names, sizes)), names)
+    )
+
+
+def as_plain_number(value: Any) -> Any:
+    """Returns a number, or what a named array without axes holds."""
+    return value.scalar() if isinstance(value, NamedArray) else check_scalar(value)
+
+
+def zeros(shape: AxisSpec, dtype: Any = None) -> NamedArray:
+    """Makes an array of zeros; see `jax.numpy.zeros`.
+
+    Args:
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        dtype: Element type, JAX's default float if not given.
+
+    Returns:
+        Array with those axes, sharded as the mapping in force says.
+
+    Raises:
+        TypeError: If an axis has no size.
+        ValueError: If a name occurs twice, or the mesh does not divide a mapped axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.zeros({"batch": 8, "embed": 64})
+        NamedArray(float32, batch: 8, embed: 64)
+    """
+    return _filled(jnp.zeros, shape, dtype)
+
+
+def ones(shape: AxisSpec, dtype: Any = None) -> NamedArray:
+    """Makes an array of ones; see `jax.numpy.ones`. Arguments as for `zeros`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ones(nym.Axis("i", 3)).array
+        Array([1., 1., 1.], dtype=float32)
+    """
+    return _filled(jnp.ones, shape, dtype)
+
+
+def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
+    """Makes an array of one value; see `jax.numpy.full`. Other arguments as for `zeros`.
+
+    Args:
+        shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
+        fill_value: The value, a scalar.
+        dtype: Element type, that of the value if not given.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.full({"i": 2}, 7, int).array
+        Array([7, 7], dtype=int32)
+    """
+    return _filled(jnp.full, shape, dtype, as_plain_number(fill_value))
+
+
+def zeros_like(x: N, dtype: Any = None) -> N:
+    """Makes an array of zeros with the axes of another; see `jax.numpy.zeros_like`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.zeros_like(nym.ones({"i": 2})).array
+        Array([0., 0.], dtype=float32)
+    """
+    check_named(x)
+    return with_array(x, jnp.zeros_like(x.array, dtype))
+
+
+def ones_like(x: N, dtype: Any = None) -> N:
+    """Makes an array of ones with the axes of another; see `jax.numpy.ones_like`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ones_like(nym.zeros({"i": 2})).array
+        Array([1., 1.], dtype=float32)
+    """
+    check_named(x)
+    return with_array(x, jnp.ones_like(x.array, dtype))
+
+
+def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
+    """Makes an array of one value with the axes of another; see `jax.numpy.full_like`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.full_like(nym.zeros({"i": 2}), 7.0).array
+        Array([7., 7.], dtype=float32)
+    """
+    check_named(x)
+    return with_array(x, jnp.full_like(x.array, as_plain_number(fill_value), dtype))
+
+
+def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) -> NamedArray:
+    """Makes evenly spaced values: `start`, `start + step`, and so on; see `jax.numpy.arange`.
+
+    Args:
+        axis: The axis, which gives the number of values; with several axes the last varies fastest.
+        start: First value; it may be traced.
+        step: Distance between values; it may be traced.
+        dtype: Element type, that of `start` and `step` if not given.
+
+    Returns:
+        Array with those axes, sharded as the mapping in force says.
+
+    Raises:
+        TypeError: If an axis has no size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arange(nym.Axis("i", 3), start=5, step=10).array
+        Array([ 5, 15, 25], dtype=int32)
+        >>> nym.arange({"i": 2, "j": 3})
+        NamedArray(int32, i: 2, j: 3, [[0, 1, 2], [3, 4, 5]])
+    """
+    given = {"start": as_plain_number(start), "step": as_plain_number(step)}
+    dtype = jnp.result_type(*given.values()) if dtype is None else dtype
+    usual = {"start": 0, "step": 1}
+    numbers = {name: one for name, one in given.items() if not (isinstance(one, int) and one == usual[name])}
+    return make_from_indices(_counted, parse_axes(axis), dtype, **numbers)
+
+
+def make_from_indices(fn: Callable[..., Any], axes: tuple[Axis, ...], *static: Hashable, **numbers: Any) -> NamedArray:
+    """Makes an array whose values a function of its sizes and of the places of its elements gives."""
+    names, sizes = get_names_and_sizes(axes)
+    return place_array(cached_jit(_computed, fn, names, sizes, *static)(**numbers))
+
+
+def _computed(
+    fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], *static: Hashable, **numbers: Any
+) -> NamedArray:
+    """Computes an array from the places of its elements, so that each device computes its own part only."""
+    sharding = get_out_sharding(names, sizes)
+    dims = range(len(sizes))
+    places = [jax.lax.broadcasted_iota(jnp.result_type(int), sizes, dim, out_sharding=sharding) for dim in dims]
+    return constrain_sharding(NamedArray(fn(sizes, places, *static, **numbers), names))
+
+
+def _counted(sizes: tuple[int, ...], places: list[Any], dtype: Any, start: Any = None, step: Any = None) -> Any:
+    terms = [at * math.prod(sizes[dim + 1 :]) if dim + 1 < len(sizes) else at for dim, at in enumerate(places)]
+    values = functools.reduce(operator.add, terms, *(() if terms else (jnp.zeros((), int),))).astype(dtype)
+    if step is not None:
+        values = values * jnp.asarray(step, values.dtype)
+    return values if start is None else values + jnp.asarray(start, values.dtype)
+
+
+def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> NamedArray:
+    """Makes a matrix with ones on a diagonal and zeros elsewhere; see `jax.numpy.eye`.
+
+    Args:
+        axis: The axis of the rows.
+        other: The axis of the columns, an `Axis`, or a name if it has the size of `axis`.
+        k: Which diagonal: 0 the main one, above it if positive; it may be traced.
+        dtype: Element type, JAX's default float if not given.
+
+    Returns:
+        Array with those two axes, sharded as the mapping in force says.
+
+    Raises:
+        TypeError: If `axis` has no size.
+        ValueError: If the two have one name.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.eye(nym.Axis("i", 2), "j")
+        NamedArray(float32, i: 2, j: 2, [[1., 0.], [0., 1.]])
+    """
+    row, k = parse_one_axis(axis), as_plain_number(k)
+    column = Axis(other, row.size) if isinstance(other, str) else parse_one_axis(other)
+    numbers = {} if isinstance(k, int) and k == 0 else {"k": k}
+    return make_from_indices(_identity, parse_axes((row, column)), float if dtype is None else dtype, **numbers)
+
+
+def _identity(sizes: tuple[int, ...], places: list[Any], dtype: Any, k: Any = None) -> Any:
+    row, column = places
+    return (row == column if k is None else row + k == column).astype(dtype)
+
+
+def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> NamedArray:
+    """Makes evenly spaced values from `start` to `stop` along one axis; see `jax.numpy.linspace`.
+
+    Args:
+        axis: The axis, which gives the number of values; a name alone stands for 50.
+        start: First value; it may be traced.
+        stop: Last value; it may be traced.
+        endpoint: Whether `stop` is the last value or the first one beyond.
+        dtype: Element type, the float type that holds `start` and `stop` if not given.
+
+    Returns:
+        Array with that axis, sharded as the mapping in force says.
+
+    Raises:
+        TypeError: If `start` or `stop` is no scalar.
+        ValueError: If there is not just one axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.linspace(nym.Axis("i", 3), start=0.0, stop=1.0).array
+        Array([0. , 0.5, 1. ], dtype=float32)
+    """
+    return _spaced(_linspace, axis, endpoint, dtype, start=start, stop=stop)
+
+
+def logspace(
+    axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, base: Any = 10.0, dtype: Any = None
+) -> NamedArray:
+    """Makes values from `base**start` to `base**stop` whose logarithms are evenly spaced; see `jax.numpy.logspace`.
+
+    Other arguments as for `linspace`.
+
+    Args:
+        axis: The axis, which gives the number of values; a name alone stands for 50.
+        start: Exponent of the first value.
+        stop: Exponent of the last value.
+        endpoint: Whether the value of `stop` is the last one or the first one beyond.
+        base: What is raised to these powers, a scalar.
+        dtype: Element type, the float type that holds `start` and `stop` if not given.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.logspace(nym.Axis("i", 3), start=0, stop=2, base=2.0).array
+        Array([1., 2., 4.], dtype=float32)
+    """
+    return _spaced(_logspace, axis, endpoint, dtype, start=start, stop=stop, base=base)
+
+
+def geomspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> NamedArray:
+    """Makes values from `start` to `stop`, each the same multiple of the one before; see `jax.numpy.geomspace`.
+
+    Arguments as for `linspace`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.geomspace(nym.Axis("i", 3), start=1, stop=100).array
+        Array([  1.,  10., 100.], dtype=float32)
+    """
+    return _spaced(_geomspace, axis, endpoint, dtype, start=start, stop=stop)
+
+
+def _spaced(fn: Callable[..., Any], axis: AxisSelector, endpoint: bool, dtype: Any, **numbers: Any) -> NamedArray:
+    one = Axis(axis, 50) if isinstance(axis, str) else parse_one_axis(axis)
+    return make_from_indices(
+        fn, (one,), dtype, endpoint, **{name: as_plain_number(number) for name, number in numbers.items()}
+    )
+
+
+def _dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:
+    """Returns the element type of evenly spaced values, and the one they are computed in."""
+    given = jnp.result_type(*numbers if dtype is None else (dtype,))
+    computed = given if jnp.issubdtype(given, jnp.inexact) else jnp.result_type(float)
+    return computed if dtype is None else given, computed
+
+
+def _line(size: int, at: Any, endpoint: bool, start: Any, stop: Any) -> Any:
+    """Computes what `jax.numpy.linspace` does, but each value from its place alone."""
+    last = size - 1 if endpoint else size
+    step = (at.astype(jnp.finfo(start.dtype).dtype) / max(last, 1)).astype(start.dtype)
+    values = start * (1 - step) + stop * step
+    return jnp.where(at == last, stop, values) if endpoint and size > 1 else values
+
+
+def _linspace(sizes: tuple[int, ...], places: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any) -> Any:
+    result, computed = _dtypes(dtype, start, stop)
+    values = _line(sizes[0], places[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
+    return values if result == computed else jnp.floor(values).astype(result)
+
+
+def _logspace(
+    sizes: tuple[int, ...], places: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any, base: Any
+) -> Any:
+    result, computed = _dtypes(dtype, start, stop)
+    powers = _line(sizes[0], places[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
+    return jnp.power(base, powers).astype(result)
+
+
+def _geomspace(sizes: tuple[int, ...], places: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any) -> Any:
+    result, computed = _dtypes(dtype, start, stop)
+    start, stop = jnp.asarray(start, computed), jnp.asarray(stop, computed)
+    sign = jnp.sign(start)
+    powers = _line(sizes[0], places[0], endpoint, jnp.log10(start / sign), jnp.log10(stop / sign))
+    return (sign * jnp.power(10.0, powers)).astype(result)

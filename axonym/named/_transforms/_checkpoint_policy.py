@@ -1,0 +1,216 @@
+"""What loops keep for the backward pass: a policy says what is saved, what goes to the host, what is computed again."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from .._axis import format_value
+from ._layout import is_array
+
+
+T = TypeVar("T")
+
+_CARRY, _INPUTS = "axonym carry", "axonym inputs"
+_OFFLOAD = "offload"
+
+
+def _names(option: str, names: Any) -> tuple[str, ...]:
+    found = (names,) if isinstance(names, str) or not isinstance(names, Sequence) else tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
+        raise TypeError(f"`{option}` takes a sequence of names, not {format_value(names)}.")
+    return found
+
+
+@dataclass(frozen=True)
+class ScanCheckpointPolicy:
+    """What a loop keeps of each step for the backward pass; everything else is computed again. For `remat=`.
+
+    By default that is what passes from step to step. Slices of the arguments are cut again from these.
+
+    Args:
+        save_carries: Whether what passes between steps is kept; `"offload"` keeps it in the memory of the host. If
+            not, the backward pass runs the whole loop again, and keeps it then.
+        save_inputs: Whether slices of the arguments are kept, or offloaded, as copies of their own.
+        save_block_internals: Whether all that is computed within a step is kept, or the names of what is; see
+            `tree_checkpoint_name`.
+        offload_block_internals: The names of what is computed within a step and kept in the memory of the host.
+        prevent_cse: As for `jax.checkpoint`; a loop does not need it.
+        disable: Whether to leave it all to JAX, which keeps whatever it needs.
+        simple: Whether to checkpoint each step as `remat=True` does, whatever the other options say.
+        nested: Whether to run the loop as a loop of loops, of which only the outer one keeps what passes between its
+            steps: about 2 sqrt(n) of n states are in memory at once, and each step is computed once more. An integer
+            is the number of steps in an inner loop.
+
+    Raises:
+        TypeError: If an option is of the wrong kind.
+        ValueError: If all internals are to be kept on the device and some in the memory of the host.
+
+    Example:
+        >>> import axonym as nym
+        >>> policy = nym.ScanCheckpointPolicy(save_block_internals=["hidden"])
+        >>> def step(carry, row):
+        ...     hidden = nym.tree_checkpoint_name(nym.exp(row), "hidden")
+        ...     return carry + nym.sin(hidden)
+        >>> fold = nym.fold(step, "pos", remat=policy)
+        >>> nym.grad(lambda x: fold(nym.named(0.0, ()), x))(nym.zeros({"pos": 2}))
+        NamedArray(float32, pos: 2, [0.54030..., 0.54030...])
+    """
+
+    save_carries: bool | Literal["offload"] = True
+    save_inputs: bool | Literal["offload"] = False
+    save_block_internals: bool | Sequence[str] = False
+    offload_block_internals: Sequence[str] = ()
+    prevent_cse: bool = False
+    disable: bool = False
+    simple: bool = False
+    nested: bool | int = False
+
+    def __post_init__(self) -> None:
+        """Checks the options, and makes tuples of lists, which can be hashed."""
+        for option in ("save_carries", "save_inputs"):
+            if getattr(self, option) not in (True, False, _OFFLOAD):
+                raise TypeError(f"`{option}` is True, False or 'offload', not {getattr(self, option)!r}.")
+        for option in ("save_block_internals", "offload_block_internals"):
+            names = getattr(self, option)
+            if not isinstance(names, bool):
+                object.__setattr__(self, option, _names(option, names))
+        if not isinstance(self.nested, int) or self.nested < 0:
+            raise TypeError(f"`nested` is True, False or the number of steps in an inner loop, not {self.nested!r}.")
+        if self.nested is not True and self.nested == 1:  # no loop of loops, and what was compiled is not that of True
+            object.__setattr__(self, "nested", False)
+        if self.save_block_internals is True and self.offload_block_internals:
+            raise ValueError(
+                "`save_block_internals=True` keeps everything; name what to keep if some is to be offloaded"
+            )
+
+
+Remat: TypeAlias = bool | str | ScanCheckpointPolicy | Callable[..., Any]
+
+_BY_NAME = {
+    "full": ScanCheckpointPolicy(save_carries=False),
+    "nested": ScanCheckpointPolicy(nested=True),
+    "offload": ScanCheckpointPolicy(save_carries=_OFFLOAD),
+    "recompute": ScanCheckpointPolicy(save_carries=False),
+    "save_all": ScanCheckpointPolicy(save_block_internals=True),
+}
+
+Policy: TypeAlias = ScanCheckpointPolicy | Callable[..., Any] | None
+
+
+def policy_of(remat: Remat) -> Policy:
+    """Returns what `remat=` stands for: a policy of ours, one of JAX's, or None if nothing is computed again."""
+    if isinstance(remat, bool):
+        return ScanCheckpointPolicy() if remat else None
+    if isinstance(remat, str):
+        if remat not in _BY_NAME:
+            raise ValueError(
+                f"`remat` is one of {', '.join(map(repr, _BY_NAME))}, a boolean or a policy, not {remat!r}"
+            )
+        return _BY_NAME[remat]
+    if isinstance(remat, ScanCheckpointPolicy):
+        return None if remat.disable else remat
+    if not callable(remat):
+        raise TypeError(f"`remat` is a boolean, a string or a policy, not {format_value(remat)}.")
+    return remat
+
+
+def checkpointed(scan: Callable[..., Any], body: Callable[..., Any], policy: Policy, steps: int) -> Callable[..., Any]:
+    """Returns a loop, a function of the first carry and the arrays to cut, that keeps what the policy says.
+
+    Args:
+        scan: `jax.lax.scan` with its options.
+        body: The body for it.
+        policy: What to keep.
+        steps: How many steps there are.
+    """
+    body = _checkpointed_step(body, policy)
+    run = functools.partial(scan, body, length=steps)
+    if not isinstance(policy, ScanCheckpointPolicy) or policy.simple:
+        return run
+    if policy.nested and steps > 1:
+        inner = math.isqrt(steps - 1) + 1 if policy.nested is True else min(steps, policy.nested)
+        run = functools.partial(_nested, scan, body, steps, inner)
+    return run if policy.save_carries else jax.checkpoint(run, prevent_cse=policy.prevent_cse)
+
+
+def _checkpointed_step(body: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+    if policy is None:
+        return body
+    if not isinstance(policy, ScanCheckpointPolicy):
+        return jax.checkpoint(body, prevent_cse=False, policy=policy)
+    if policy.simple:
+        return jax.checkpoint(body, prevent_cse=policy.prevent_cse)
+
+    def named(carry: Any, slices: Any) -> Any:
+        carry = tree_checkpoint_name(carry, _CARRY) if policy.save_carries == _OFFLOAD else carry
+        return body(carry, tree_checkpoint_name(slices, _INPUTS) if policy.save_inputs else slices)
+
+    return jax.checkpoint(named, prevent_cse=policy.prevent_cse, policy=_jax_policy(policy))
+
+
+def _nested(
+    scan: Callable[..., Any], body: Callable[..., Any], steps: int, inner: int, carry: Any, arrays: Sequence[Any]
+) -> tuple[Any, Any]:
+    """Runs a loop of loops of `inner` steps, and one more loop over those that are left."""
+    blocks, left = divmod(steps, inner)
+    reverse = scan.keywords["reverse"]  # pyright: ignore[reportFunctionMemberAccess]
+    cut = left if reverse else steps - left
+    first, last = [array[:cut] for array in arrays], [array[cut:] for array in arrays]
+    whole, rest = (last, first) if reverse else (first, last)
+
+    def block(carry: Any, slices: Any) -> Any:
+        return jax.checkpoint(functools.partial(scan, body, length=inner), prevent_cse=False)(carry, slices)
+
+    whole = [jnp.reshape(array, (blocks, inner, *array.shape[1:])) for array in whole]
+    carry, results = jax.lax.scan(block, carry, whole, length=blocks, reverse=reverse)
+    results, treedef = jax.tree.flatten(results)
+    parts = [[jnp.reshape(array, (blocks * inner, *array.shape[2:])) for array in results]]
+    if left:
+        carry, more = jax.checkpoint(functools.partial(scan, body, length=left), prevent_cse=False)(carry, rest)
+        parts.insert(0 if reverse else 1, jax.tree.leaves(more))
+    joined = [jnp.concatenate(each) if left else each[0] for each in zip(*parts, strict=True)]
+    return carry, jax.tree.unflatten(treedef, joined)
+
+
+def _jax_policy(policy: ScanCheckpointPolicy) -> Callable[..., Any] | None:
+    if policy.save_block_internals is True:
+        return jax.checkpoint_policies.everything_saveable
+    saved, offloaded = list(policy.save_block_internals or ()), list(policy.offload_block_internals)
+    if policy.save_inputs:
+        (offloaded if policy.save_inputs == _OFFLOAD else saved).append(_INPUTS)
+    if policy.save_carries == _OFFLOAD:
+        offloaded.append(_CARRY)
+    if not offloaded:
+        return jax.checkpoint_policies.save_only_these_names(*saved) if saved else None
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=saved,
+        names_which_can_be_offloaded=offloaded,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
+def tree_checkpoint_name(tree: T, name: str) -> T:
+    """Gives the arrays of a tree a name by which a policy can keep them for the backward pass.
+
+    See `jax.ad_checkpoint.checkpoint_name`.
+
+    Args:
+        tree: Any tree of arrays.
+        name: The name, as in `ScanCheckpointPolicy` or a policy of `jax.checkpoint_policies`.
+
+    Returns:
+        The tree with the same values.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.tree_checkpoint_name({"hidden": nym.ones({"embed": 2}), "rate": 0.1}, "hidden")
+        {'hidden': NamedArray(float32, embed: 2, [1., 1.]), 'rate': 0.1}
+    """
+    return jax.tree.map(lambda x: checkpoint_name(x, name) if is_array(x) else x, tree)

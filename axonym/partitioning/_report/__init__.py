@@ -1,1 +1,0 @@
-"""What is known of a sharded tree: its problems, bytes, reports, pictures and locks, one file for each."""

@@ -1,0 +1,1 @@
+"""`named_jit`, `fsdp`, and what they are made of."""

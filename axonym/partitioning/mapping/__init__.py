@@ -1,0 +1,1 @@
+"""Mappings from axis names to mesh axes: values, and warnings of mistyped names."""

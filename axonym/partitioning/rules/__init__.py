@@ -1,0 +1,1 @@
+"""Sharding rules, which choose specs for plain arrays: one file for each kind."""

@@ -1,0 +1,124 @@
+"""The texts by which processes compare values: equal for equal values, and for no others."""
+
+import dataclasses
+import enum
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+from axonym.multihost._fingerprint import around_piece, canonical, excerpts, piece_digests, piece_that_differs
+
+
+class Size(enum.Enum):
+    small = 1
+    large = 2
+
+
+@dataclasses.dataclass
+class Settings:
+    rate: float
+    names: object = None
+
+    def scaled(self, value):
+        return self.rate * value
+
+
+class Model(eqx.Module):
+    weight: nym.NamedArray
+    act: object
+
+
+def model(value=1.0, act=nym.tanh):
+    return Model(nym.NamedArray(np.full(3, value), "embed"), act)
+
+
+EQUAL = {
+    "order of entries": ({"a": 1, "b": {2, 3}}, {"b": {3, 2}, "a": 1}),
+    "mappings": (nym.AxisMapping({"a": "x", "b": ["y"], "c": None}), nym.AxisMapping({"b": "y", "a": ("x",)})),
+    "arrays": (np.arange(3, dtype=np.float32), jnp.arange(3.0)),
+    "keys": (jax.random.key(3), jax.random.key(3)),
+    "modules": (model(), model()),
+    "objects": (Settings(0.1, {"b": 1, "a": 2}), Settings(0.1, {"a": 2, "b": 1})),
+    "nan": ([float("nan")], [float("nan")]),
+    "functions": (functools.partial(np.sum, axis=0), functools.partial(np.sum, axis=0)),
+    "methods": (Settings(0.1).scaled, Settings(0.1).scaled),
+    "methods of Python": ([1].append, [1].append),
+    "methods of classes": (dict.fromkeys, dict.fromkeys),
+    "masks": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[False, True])),
+    "no mask": (np.ma.array([1, 2]), np.ma.array([1, 2], mask=[0, 0])),
+    "objects in arrays": (np.array([("a", [1])], "U1, O"), np.array([("a", [1])], "U1, O")),
+}
+OTHERS = {
+    "values": (1, 2), "kinds": (1, 1.0), "texts": ("1", 1), "containers": ([1], (1,)),
+    "enums": (Size.small, Size.large),
+    "uneven": (nym.AxisMapping({"a": "x"}), nym.AxisMapping({"a": "x"}, uneven="replicate")),
+    "mesh axes": ({"a": ("x", "y")}, {"a": ("y", "x")}),
+    "elements": (np.zeros(3), np.asarray([0, 0, 1.0])),
+    "signs": (np.zeros(1), -np.zeros(1)),
+    "types": (np.zeros(3), np.zeros(3, np.float32)),
+    "shapes": (np.zeros((2, 3)), np.zeros((3, 2))),
+    "keys": (jax.random.key(3), jax.random.key(4)),
+    "modules": (model(1.0), model(2.0)), "module fields": (model(), model(act=nym.exp)),
+    "objects": (Settings(0.1), Settings(0.2)), "functions": (np.sum, np.prod),
+    "methods": (Settings(0.1).scaled, Settings(0.2).scaled), "methods of Python": ([1].append, [2].append),
+    "masks": (np.ma.array([1, 2], mask=[0, 1]), np.ma.array([1, 2], mask=[1, 0])),
+    "masked": (np.ma.array([1, 2]), np.array([1, 2])),
+    "objects in arrays": (np.array([("a", [1])], "U1, O"), np.array([("a", [2])], "U1, O")),
+    "specs": (jax.P("data"), jax.P(None, "data")),
+    "names": (nym.NamedArray(np.zeros(3), "a"), nym.NamedArray(np.zeros(3), "b")),
+    "shape structs": (jax.ShapeDtypeStruct((2,), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.float32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL.values(), ids=EQUAL)
+def test_equal_values_have_one_text(one, other):
+    assert canonical(one) == canonical(other)
+    assert "0x" not in canonical(one)
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS.values(), ids=OTHERS)
+def test_other_values_have_other_texts(one, other):
+    assert canonical(one) != canonical(other)
+
+
+def test_meshes_are_told_apart_by_all_that_they_are(auto_mesh, explicit_mesh):
+    turned = jax.sharding.Mesh(auto_mesh.devices[::-1], auto_mesh.axis_names)
+    meshes = [auto_mesh, explicit_mesh, turned, auto_mesh.abstract_mesh, nym.create_mesh((8, 1), ("data", "model"))]
+    assert len({*map(canonical, meshes)}) == len(meshes)
+    assert canonical(auto_mesh) == canonical(nym.create_mesh((4, 2), ("data", "model")))
+    specs = [jax.P("data"), jax.P("model")]
+    assert len({canonical(jax.NamedSharding(mesh, spec)) for mesh in (auto_mesh, turned) for spec in specs}) == 4
+
+
+def test_a_value_within_itself_ends():
+    loop = [1]
+    loop.append(loop)
+    assert canonical(loop) == "[1, <itself>]"
+
+
+def test_long_texts_are_shown_where_they_differ():
+    one, other = excerpts(["a" * 900 + "b" * 900, "a" * 900 + "c" * 900])
+    assert one.startswith("...a") and "ab" in one and one.endswith("b...")
+    assert "ac" in other and len(one) < 300
+    assert excerpts(["short", "shirt"]) == ["short", "shirt"]
+
+
+@pytest.mark.parametrize("at", [0, 65_535, 65_536, 300_000])
+def test_a_piece_of_a_long_text_is_enough_to_show_the_difference(at):
+    texts = ["a" * at + middle + "b" * 100_000 for middle in ("x", "x", "y")]
+    piece = piece_that_differs([piece_digests(text) for text in texts])
+    one, same, other = excerpts([around_piece(text, piece) for text in texts], piece)
+    assert one == same == other.replace("y", "x") and "y" in other
+    assert one.startswith("..." if at else "xb") and one.endswith("b...") and len(one) < 300
+
+
+def test_a_text_that_ends_where_the_other_goes_on_differs_there():
+    texts = ["a" * 65_536, "a" * 65_536 + "b"]
+    piece = piece_that_differs([piece_digests(text) for text in texts])
+    assert [one[-2:] for one in excerpts([around_piece(text, piece) for text in texts], piece)] == ["aa", "ab"]
+    assert piece_that_differs([piece_digests(""), piece_digests("")]) == 0

@@ -1,0 +1,234 @@
+"""What an explanation looks like: as text, as HTML, and as plain values."""
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+
+import axonym as nym
+from axonym.report._table import format_bytes
+
+
+MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+MAPPING = {"embed": "data", "mlp": "model", "pos": "data", "vocab": "dta"}
+
+
+def struct(**sizes: int) -> nym.NamedArray:
+    """A named array without data."""
+    return nym.named(jax.ShapeDtypeStruct(tuple(sizes.values()), jnp.float32), tuple(sizes))
+
+
+def everything() -> nym.Explanation:
+    tree = {
+        "a": struct(embed=8, mlp=4),
+        "b": jax.ShapeDtypeStruct((3,), jnp.int8),
+        "c": struct(embed=8, pos=8),
+        "d": struct(Mlp=2),
+    }
+    return nym.explain(tree, MAPPING, MESH)
+
+
+TABLE = """\
+mesh (data: 4, model: 2), 8 devices; mapping {'embed': 'data', 'mlp': 'model', 'pos': 'data', 'vocab': 'dta'}
+
+array                                 bytes  per device   copies
+  axis   size  mesh axes  why
+----------------------------------------------------------------
+['a']  float32                        128 B        16 B      0 B
+  embed     8  data (4)   'embed': 'data'
+  mlp       4  model (2)  'mlp': 'model'
+['b']  int8, plain                      3 B         3 B     21 B
+  -         3  -          no names and no rule
+['c']  float32                        256 B       256 B  1.8 KiB
+  embed     8  -          refused, see below
+  pos       8  -          refused, see below
+['d']  float32                          8 B         8 B     56 B
+  Mlp       2  -          not in the mapping; did you mean 'mlp'?
+----------------------------------------------------------------
+4 arrays, 71.6% on each device        395 B       283 B  1.8 KiB
+
+`shard` refuses 1 of 4 arrays:
+  ['c']: axes 'embed' and 'pos' of (embed: 8, pos: 8) are both mapped to mesh axis 'data'; map one of them to another
+  mesh axis or to None
+
+Entries that name a mesh axis which the mesh does not have:
+  'vocab': 'dta'
+
+Names that are nearly in the mapping:
+  'Mlp': did you mean 'mlp'?
+
+Entries of the mapping for axes that no array has: 'vocab': 'dta'"""
+
+
+def test_the_table_says_everything():
+    found = everything()
+    assert str(found) == TABLE
+    assert repr(found) == found.table() == TABLE
+
+
+def test_without_anything_the_table_says_so():
+    assert str(nym.explain({}, {"embed": "data"}, MESH)).splitlines()[-3:] == [
+        "Entries of the mapping for axes that no array has: 'embed': 'data'",
+        "",
+        "Mesh axes over which no array is divided: 'data', 'model'",
+    ]
+
+
+def test_lines_have_at_most_120_columns_whatever_the_names():
+    long = "a_very_long_name_of_an_axis_" * 5
+    tree: Any = struct(**{long: 6, "embed": 8})
+    for at in range(12):
+        tree = {f"a_long_key_{at}": tree}
+    mapping = nym.AxisMapping({long: "data", "other" * 40: "model"}, uneven="replicate")
+    text = nym.explain([tree, struct(embed=10**12)], mapping, MESH).table()
+    assert max(map(len, text.splitlines())) <= 120
+    assert "…" in text
+    assert "['a_long_key_0']  float32" in text  # the innermost keys are kept
+
+
+def test_long_trees_are_cut_short_but_not_their_totals():
+    found = nym.explain([struct(embed=8)] * 45 + [struct(embed=6)], MAPPING, MESH)
+    assert "[39]" in str(found)
+    assert "[40]" not in str(found)
+    assert "… 6 more; `.table(limit=None)` shows all\n" in str(found)
+    assert "46 arrays" in str(found)
+    assert "[45]: axis 'embed' has size 6" in str(found)
+    assert "[44]" in found.table(limit=None)
+    assert "more;" not in found.table(None)
+    assert "[1]" not in found.table(limit=1)
+    with pytest.raises(ValueError, match="`limit` is the number of arrays to show"):
+        found.table(-1)
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (2**20 - 1, "1 MiB"),
+        (3 * 2**29, "1.5 GiB"),
+        (2**70, "1048576 PiB"),
+    ],
+    ids=str,
+)
+def test_sizes_are_for_people(number, shown):
+    assert format_bytes(number) == shown
+
+
+class Reader(HTMLParser):
+    """Reads cells, and checks that every element that is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.columns: list[int] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag != "br":
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+            self.columns.append(0)
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.columns[-1] += int(dict(attrs).get("colspan", 1))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def read(found: nym.Explanation) -> Reader:
+    reader = Reader()
+    reader.feed(found._repr_html_())
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def test_html_has_the_same_rows_in_a_table_without_gaps():
+    reader = read(everything())
+    assert reader.rows[:3] == [
+        ["array / axis", "size", "mesh axes", "why", "bytes", "per device", "copies"],
+        ["['a']\u2002float32", "128 B", "16 B", "0 B"],
+        ["embed", "8", "data (4)", "'embed': 'data'"],
+    ]
+    assert set(reader.columns) == {7}
+    assert "both mapped to mesh axis 'data'" in reader.text
+    assert "'Mlp': did you mean 'mlp'?" in reader.text
+
+
+def test_html_shows_names_as_they_are_and_is_cut_short_too():
+    found = nym.explain([struct(**{"<b>": 8})] * 41, {"<i>": "data"}, MESH)
+    reader = read(found)
+    assert reader.rows[2][0] == "<b>"
+    assert "'<i>': 'data'" in reader.text
+    assert "… 1 more; .table(limit=None) shows all" in reader.text
+
+
+def test_html_brings_its_style_and_loads_nothing():
+    text = everything()._repr_html_()
+    assert "http" not in text
+    assert "<script" not in text
+    assert "color:inherit" in text  # dark themes have light text
+
+
+def test_plain_values_survive_json():
+    found = everything()
+    values = found.to_dict()
+    assert json.loads(found.to_json()) == values
+    assert found.to_json(indent=None) == json.dumps(values, sort_keys=True)
+    assert values["leaves"][0] == {
+        "path": "['a']",
+        "dtype": "float32",
+        "shape": [8, 4],
+        "kind": "named",
+        "axes": [
+            {
+                "name": name,
+                "size": size,
+                "mesh_axes": [over],
+                "parts": parts,
+                "decision": "mapping",
+                "why": f"{name!r}: {over!r}",
+                "near_miss": None,
+            }
+            for name, size, over, parts in (("embed", 8, "data", 4), ("mlp", 4, "model", 2))
+        ],
+        "spec": [["data"], ["model"]],
+        "bytes": 128,
+        "bytes_per_device": 16,
+        "replicated_bytes": 0,
+        "now": None,
+        "error": None,
+    }
+    assert values["leaves"][2]["spec"] is None
+    assert list(values["problems"]) == ["['c']"]
+    assert values["mapping"] == {"embed": ["data"], "mlp": ["model"], "pos": ["data"], "vocab": ["dta"]}
+    assert (values["mesh"], values["devices"]) == ({"data": 4, "model": 2}, 8)
+    assert (values["unused_entries"], values["unknown_entries"]) == ({"vocab": ["dta"]}, {"vocab": ["dta"]})
+    assert (values["near_misses"], values["unused_mesh_axes"]) == ({"Mlp": "mlp"}, [])
+
+
+def test_the_order_of_the_mapping_does_not_show_in_plain_values():
+    one = nym.explain(struct(embed=8), {"embed": "data", "mlp": "model"}, MESH)
+    other = nym.explain(struct(embed=8), {"mlp": "model", "embed": "data"}, MESH)
+    assert one.to_json() == other.to_json()
+
+
+def test_options_of_the_mapping_are_in_the_title():
+    mapping = nym.AxisMapping({"embed": "data"}, uneven="replicate")
+    title = str(nym.explain(struct(embed=8), mapping, MESH)).splitlines()[0]
+    assert title == "mesh (data: 4, model: 2), 8 devices; mapping {'embed': 'data'}, uneven='replicate'"
