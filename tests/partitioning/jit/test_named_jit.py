@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as nym
 
-from .arrays import COLUMNS, NAMES, ROWS, VALUES, array, lies
+from ..arrays import COLUMNS, NAMES, ROWS, VALUES, array, lies
 
 
 @pytest.fixture

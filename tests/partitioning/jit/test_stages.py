@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
 
-from .arrays import COLUMNS, NAMES, ROWS, VALUES, array, lies
+from ..arrays import COLUMNS, NAMES, ROWS, VALUES, array, lies
 
 
 SHAPE = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), np.float32), NAMES)

@@ -347,7 +347,7 @@ print(len("".join(text)), hashlib.sha256("".join(text).encode()).hexdigest())
 
 def with_hash_seed(seed: int) -> str:
     """What the program prints with a hash seed."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": root, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SEEDED], env=environment, capture_output=True, text=True, timeout=240
