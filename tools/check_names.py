@@ -16,8 +16,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "axonym"
 MOST_ONE_WORD, MOST_PARTICIPLES = 0.25, 0.08
 PARTICIPLES = set(
-    "begun bound broken brought built chosen drawn driven fallen found given gone got held hidden kept known laid led left "
-    "lost made meant met said seen sent shown spoken stood taken thought told torn understood worn written".split()
+    "begun bound broken brought built chosen drawn driven fallen found given gone got held hidden kept known laid led "
+    "left lost made meant met said seen sent shown spoken stood taken thought told torn understood worn written".split()
 )
 VERBS = {"embed", "need", "feed", "seed", "speed", "exceed", "proceed", "bring", "ping", "ring", "string"}
 
