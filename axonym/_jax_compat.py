@@ -25,8 +25,8 @@ _STORE_METHODS = (
 def get_inline_option() -> Any:
     """Returns the value of `jax.jit(inline=...)` that leaves no trace of a jitted function in an enclosing jaxpr.
 
-    Relies on `jax.Inline.JAX_EARLY`, seen in jax 0.12.0.1. Versions without it (0.10.2) take True; should the name change,
-    True still inlines, at a later stage, so that jaxprs have more equations.
+    Relies on `jax.Inline.JAX_EARLY`, seen in jax 0.12.0.1. Versions without it (0.10.2) take True. Should the name
+    change, True still inlines, at a later stage, so that jaxprs have more equations.
     """
     return getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 
@@ -89,8 +89,8 @@ def is_existing_key_error(error: jax.errors.JaxRuntimeError) -> bool:
 def is_late_initialize_error(error: BaseException) -> bool:
     """Returns whether `jax.distributed.initialize` raised because the devices are in use already.
 
-    Relies on the words "before" and "backend" in the message: seen in jax 0.10.2 and 0.12.0.1. Should they change, users
-    see JAX's own message.
+    Relies on the words "before" and "backend" in the message: seen in jax 0.10.2 and 0.12.0.1. Should they change,
+    users see JAX's own message.
     """
     return isinstance(error, RuntimeError) and "before" in str(error) and "backend" in str(error)
 
