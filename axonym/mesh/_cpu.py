@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 import jax
 from jax.sharding import Mesh
 
+from .._jax_compat import is_tracing
 from ._create import AxisTypes, create_mesh
 from ._topology import Device
 
@@ -71,18 +72,9 @@ def force_cpu() -> Iterator[Device]:
     device = jax.local_devices(backend="cpu")[0]
     with ExitStack() as former:
         former.enter_context(jax.default_device(device))
-        if not _tracing():
+        if not is_tracing():
             former.enter_context(jax.set_mesh(None))
         yield device
-
-
-def _tracing() -> bool:
-    """Tells whether a function is being traced here, where no mesh can be set."""
-    try:
-        jax.sharding.get_mesh()
-    except ValueError:
-        return True
-    return False
 
 
 @contextmanager

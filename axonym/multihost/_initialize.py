@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from .._jax_compat import is_late_initialize_error, is_unknown_cluster_error
 from ._barrier import checked_seconds
 from ._rendezvous import Task
 
@@ -220,14 +221,13 @@ def _check(address: str | None) -> str:
 
 def _explained(error: BaseException, given: dict[str, Any], method: str | None) -> BaseException:
     """Returns an error of JAX as one that says what to do, where we know."""
-    text = str(error)
-    if isinstance(error, RuntimeError) and "before" in text and "backend" in text:
+    if is_late_initialize_error(error):
         return RuntimeError(
             "JAX has used its devices already; call `initialize` first, before any array is made and before "
             "`jax.devices()` and the like are called, also by modules that the program imports"
         )
     missing = [argument for argument, value in given.items() if value is None]
-    if isinstance(error, ValueError) and missing and "defined" in text:
+    if missing and is_unknown_cluster_error(error):
         variables = ", ".join(_VARIABLES[argument] for argument in missing)
         known = "that it knows (TPU, SLURM, Open MPI, Kubernetes)"
         if method is not None:

@@ -16,19 +16,15 @@ from typing import Any
 from urllib.parse import quote
 
 import jax
-from jax.experimental import multihost_utils
 
-
-_METHODS = (
-    "blocking_key_value_get",
-    "blocking_key_value_get_bytes",
-    "key_value_delete",
-    "key_value_dir_get",
-    "key_value_increment",
-    "key_value_set",
-    "key_value_set_bytes",
-    "key_value_try_get",
+from .._jax_compat import (
+    find_coordination_client,
+    is_deadline_error,
+    is_existing_key_error,
+    is_missing_key_error,
 )
+
+
 _MET = "met"
 _SLICE = 1.0  # seconds; a wait is cut into pieces so that Ctrl-C is noticed
 _MOMENT = 0.05  # seconds between two looks at a meeting, while JAX looks for devices
@@ -255,7 +251,7 @@ class Meeting:
             try:
                 return get(key, max(1, round(min(left, longest) * 1000)))
             except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
+                if not is_deadline_error(error):
                     raise
         return None
 
@@ -264,7 +260,7 @@ class Meeting:
         try:
             return self._client.key_value_try_get(f"{self._folder}/outcome")
         except jax.errors.JaxRuntimeError as error:
-            if "NOT_FOUND" not in str(error):
+            if not is_missing_key_error(error):
                 raise
         return None
 
@@ -273,7 +269,7 @@ class Meeting:
         try:
             self._client.key_value_set(f"{self._folder}/outcome", outcome)
         except jax.errors.JaxRuntimeError as error:
-            if "ALREADY_EXISTS" not in str(error):
+            if not is_existing_key_error(error):
                 raise
             return self._client.key_value_try_get(f"{self._folder}/outcome")
         return outcome
@@ -328,14 +324,7 @@ def coordination() -> Coordination | None:
         raise RuntimeError(
             f"{jax.process_count()} processes share the devices, but nothing connects them; call `initialize` first"
         )
-    state = getattr(getattr(multihost_utils, "distributed", None), "global_state", None)
-    client, process, count = (getattr(state, name, None) for name in ("client", "process_id", "num_processes"))
-    lacking = [name for name in _METHODS if not hasattr(client, name)]
-    if process is None or count is None or lacking:
-        raise RuntimeError(
-            f"JAX {jax.__version__} keeps its coordination service where Axonym does not find it "
-            f"({', '.join(lacking) or 'the number of processes'} is missing); use another version of either"
-        )
+    client, process, count = find_coordination_client()
     if count == 1:
         return None
     if _reached is None or _reached.client is not client:

@@ -13,18 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._jax_compat import get_inline_option
 from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name
 from ._axis import Names, check_rank, format_axes
 from ._base import N, NamedBase, with_array
 
 
-# Newer versions of JAX know several ways to inline; this one leaves nothing of a compiled function in what is traced.
-_INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
-
-
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that is compiled once per signature outside of traces, and inlined inside of them."""
-    return jax.jit(fn, inline=_INLINE)
+    return jax.jit(fn, inline=get_inline_option())
 
 
 def align_axes(array: Any, names: Names, target: Names) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
+from ..._jax_compat import is_tracing
 from ...named._axis import (
     Axis,
     AxisSelection,
@@ -37,15 +38,6 @@ def get_abstract_mesh() -> AbstractMesh | None:
     """Returns the mesh in force, inside a traced function and outside, without its devices; None if there is none."""
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty else mesh
-
-
-def is_tracing() -> bool:
-    """Tells whether a function is being traced here, by `jax.jit` or by an eager transformation."""
-    try:
-        jax.sharding.get_mesh()
-    except ValueError:  # what JAX says inside a traced function, and only there
-        return True
-    return False
 
 
 def get_active_mesh() -> MeshLike | None:

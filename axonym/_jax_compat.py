@@ -1,0 +1,104 @@
+"""Everything that relies on what JAX does not promise.
+
+Each function says what it relies on, with which versions of JAX it was seen to work, and what happens when JAX changes
+it. `tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
+"""
+
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+
+
+_STORE_METHODS = (
+    "blocking_key_value_get",
+    "blocking_key_value_get_bytes",
+    "key_value_delete",
+    "key_value_dir_get",
+    "key_value_increment",
+    "key_value_set",
+    "key_value_set_bytes",
+    "key_value_try_get",
+)
+
+
+def get_inline_option() -> Any:
+    """Returns the value of `jax.jit(inline=...)` that leaves no trace of a jitted function in an enclosing jaxpr.
+
+    Relies on `jax.Inline.JAX_EARLY`, seen in jax 0.12.0.1. Versions without it (0.10.2) take True. Should the name
+    change, True still inlines, at a later stage, so that jaxprs have more equations.
+    """
+    return getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+
+
+def is_tracing() -> bool:
+    """Returns whether a function is being traced here, by `jax.jit` or by an eager transformation.
+
+    Relies on `jax.sharding.get_mesh` raising a ValueError inside traced functions, and only there: seen in jax 0.10.2
+    and 0.12.0.1. Should it return the mesh instead, arrays inside `jit` would be moved rather than constrained, and JAX
+    would raise at the first `shard`.
+    """
+    try:
+        jax.sharding.get_mesh()
+    except ValueError:
+        return True
+    return False
+
+
+def find_coordination_client() -> tuple[Any, int, int]:
+    """Returns the client of JAX's coordination service, the index of this process and the number of processes.
+
+    JAX has no public interface to the service that `jax.distributed.initialize` starts. Relies on the attribute
+    `distributed.global_state` of `jax.experimental.multihost_utils`, which is a private module of JAX, and on the
+    key-value methods of its client: seen in jax 0.10.2 and 0.12.0.1.
+
+    Raises:
+        RuntimeError: If this JAX keeps it elsewhere.
+    """
+    state = getattr(getattr(multihost_utils, "distributed", None), "global_state", None)
+    client, process, count = (getattr(state, name, None) for name in ("client", "process_id", "num_processes"))
+    lacking = [name for name in _STORE_METHODS if not hasattr(client, name)]
+    if process is None or count is None or lacking:
+        raise RuntimeError(
+            f"JAX {jax.__version__} does not have its coordination service where Axonym looks for it "
+            f"({', '.join(lacking) or 'the number of processes'} is missing); use another version of either"
+        )
+    return client, process, count
+
+
+def is_deadline_error(error: jax.errors.JaxRuntimeError) -> bool:
+    """Returns whether the coordination service raised because a key did not appear in time.
+
+    Relies on the status code at the start of the message, as do the two functions below: seen in jax 0.10.2 and
+    0.12.0.1. Should codes change, a wait that times out raises JAX's own error in place of a TimeoutError with the
+    missing processes.
+    """
+    return "DEADLINE_EXCEEDED" in str(error)
+
+
+def is_missing_key_error(error: jax.errors.JaxRuntimeError) -> bool:
+    """Returns whether the coordination service raised because a key does not exist."""
+    return "NOT_FOUND" in str(error)
+
+
+def is_existing_key_error(error: jax.errors.JaxRuntimeError) -> bool:
+    """Returns whether the coordination service raised because a key exists already."""
+    return "ALREADY_EXISTS" in str(error)
+
+
+def is_late_initialize_error(error: BaseException) -> bool:
+    """Returns whether `jax.distributed.initialize` raised because the devices are in use already.
+
+    Relies on the words "before" and "backend" in the message: seen in jax 0.10.2 and 0.12.0.1. Should they change,
+    users see JAX's own message.
+    """
+    return isinstance(error, RuntimeError) and "before" in str(error) and "backend" in str(error)
+
+
+def is_unknown_cluster_error(error: BaseException) -> bool:
+    """Returns whether `jax.distributed.initialize` raised because it found no cluster that defines missing arguments.
+
+    Relies on the word "defined" in the message: seen in jax 0.10.2 and 0.12.0.1. Should it change, users see JAX's own
+    message.
+    """
+    return isinstance(error, ValueError) and "defined" in str(error)
