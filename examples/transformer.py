@@ -1,6 +1,6 @@
-"""A decoder-only transformer over bytes: RMSNorm, rotary positions, SwiGLU, one block scanned over the layers.
+"""The decoder-only transformer that `train_lm.py` trains: RMSNorm, rotary embeddings, SwiGLU and a scan over layers.
 
-It is what `train_lm.py` trains. Nothing in it mentions a mesh.
+The model does not mention a mesh: its axes have names, and the training program maps the names to mesh axes.
 """
 
 import math
@@ -14,7 +14,7 @@ from axonym import Axis, NamedArray
 
 
 class Axes(NamedTuple):
-    """The axes of the model, each made once."""
+    """All axes of the model."""
 
     batch: Axis
     pos: Axis
@@ -37,7 +37,7 @@ def make_axes(batch: int, seq: int, embed: int, layers: int) -> Axes:
 
 
 class Block(eqx.Module):
-    """Attention and a gated feed-forward layer, each after a normalisation and added to its input."""
+    """Pre-norm attention and a pre-norm gated MLP, each with a residual connection."""
 
     axes: Axes = eqx.field(static=True)
     attention_norm: nym.nn.RmsNorm
@@ -86,7 +86,7 @@ class Block(eqx.Module):
 
 
 class Transformer(eqx.Module):
-    """Bytes in, scores for the next byte out."""
+    """Maps bytes to the logits of the next byte."""
 
     embedding: nym.nn.Embedding
     blocks: nym.nn.Stacked[Block]

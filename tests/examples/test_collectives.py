@@ -34,7 +34,7 @@ def drawn(tree: Any) -> Any:
 def compiled_pair(train_lm: Any, mesh: Mesh) -> tuple[Any, Any, Any, Any]:
     """Returns both compiled steps, each with its arguments."""
     axes = train_lm.make_axes(batch=8, seq=16, embed=64, layers=3)
-    optimizer = train_lm.make_optimizer(train_lm.parse(["--steps", "1"]))
+    optimizer = train_lm.make_optimizer(train_lm.parse_args(["--steps", "1"]))
     model = drawn(jax.eval_shape(lambda: train_lm.Transformer.init(axes, key=jax.random.key(0))))
     state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(optimizer.init, model))
     rows = np.random.default_rng(0).integers(0, axes.vocab.size, (2, 8, 16)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The README's smallest complete program."""
+"""The smallest example trains, and shards its weights."""
 
 import re
 import subprocess

@@ -1,7 +1,7 @@
-"""Compiles a train step of the example for eight TPU v5e that are described and not there, and saves its text.
+"""Compiles a train step of the example for eight TPU v5e devices from their description alone, and saves the text.
 
-A program of its own, because libtpu must not be seen by anything else: JAX would look for TPUs. Arguments: "fsdp" or
-"zero", the kind of mesh axes, and the file for the text.
+A separate program, because JAX looks for TPUs wherever it finds libtpu. Its arguments are "fsdp" or "zero", the type of
+the mesh axes, and the file for the text.
 """
 
 import os
@@ -29,11 +29,11 @@ import axonym as nym
 
 
 def make_zero_step(optimizer: Any) -> Any:
-    """Returns a step whose parameters are whole along `data`, and whose optimizer state is divided over it: ZeRO."""
+    """Returns a ZeRO step: parameters are replicated over `data`, the optimizer state is sharded over it."""
 
     @nym.named_jit(axis_resources=train_lm.COMPUTE, in_axis_resources=train_lm.COMPUTE, donate_args=(True, True))
     def train_step(model: Any, state: Any, inputs: nym.NamedArray, targets: nym.NamedArray) -> Any:
-        loss, gradients = jax.value_and_grad(train_lm.loss_of)(model, inputs, targets)
+        loss, gradients = jax.value_and_grad(train_lm.compute_loss)(model, inputs, targets)
         updates, state = optimizer.update(gradients, state, model)
         return eqx.apply_updates(model, updates), state, loss
 
@@ -43,7 +43,7 @@ def make_zero_step(optimizer: Any) -> Any:
 def main(what: str, axis_types: str, path: str) -> None:
     devices = topologies.get_topology_desc("v5e:2x4", "tpu").devices
     axes = train_lm.make_axes(batch=8, seq=16, embed=512, layers=3)
-    optimizer = train_lm.make_optimizer(train_lm.parse([]))
+    optimizer = train_lm.make_optimizer(train_lm.parse_args([]))
     make_step = train_lm.make_train_step
     if what == "zero":
         optimizer, make_step = nym.sharded_optimizer(optimizer, train_lm.PARAMETERS), make_zero_step
