@@ -120,7 +120,7 @@ def test_shapes_are_enough_to_lower_a_function():
     assert nym.named_jit(lambda x: x * 2).lower(shapes).out_info.names == ("x", "y")
 
 
-def test_results_are_sharded_by_their_own_names_whatever_the_shape_of_a_plain_array(auto_mesh):
+def test_results_are_sharded_by_their_own_names(auto_mesh):
     label = nym.named_jit(lambda x: nym.named(x, ("x", "y") if x.ndim == 2 else ("y", "x", "z")[: x.ndim]))
     with jax.set_mesh(auto_mesh), nym.axis_mapping(x="data", y="model"):
         specs = {(4, 2): ("data", "model"), (2, 4, 3): ("model", "data", None), (2,): ("model",), (): ()}

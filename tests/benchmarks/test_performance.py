@@ -54,7 +54,7 @@ def test_ratios_are_of_figures_of_the_same_round():
         measure.row("what", "us", "jnp", None, {"JAX": [1.0, 2.0], "Axonym": [2.0]})
 
 
-def test_each_contender_is_called_once_in_each_turn_and_a_slow_row_ends_early():
+def test_contenders_take_turns_and_a_slow_row_ends_early():
     calls = {"JAX": 0, "Axonym": 0}
 
     def call(who: str) -> Any:
@@ -107,7 +107,7 @@ def test_the_page_has_a_table_for_each_group_of_each_file(tmp_path: Path):
     assert "| two | two | 1.25 | 1.10 | 7.00 | 2.00 | 3.00 us |\n" in section
 
 
-def test_the_page_begins_with_the_rows_of_the_newest_cpu_that_are_closest_to_their_bars():
+def test_the_page_begins_with_the_rows_closest_to_their_bars():
     rows = [a_row("far", own=0.1, bar=1.0), a_row("close", own=1.2, bar=1.25, Haliax=7.0, Other=3.0), a_row(bar=None)]
     over = [a_row("within"), a_row("above", own=2.0, bar=1.9)]
     found = [some_results(dispatch=over), some_results(python="3.13.1", dispatch=rows, imports=over, memory=rows[2:])]
@@ -230,7 +230,7 @@ def test_a_group_of_another_device_is_refused(
     assert f"on a {device} there is no group {group}, only " in capsys.readouterr().err
 
 
-def test_in_a_turn_results_are_awaited_after_every_few_calls_and_the_garbage_collector_is_off(
+def test_a_turn_awaits_results_now_and_then_without_garbage_collection(
     monkeypatch: pytest.MonkeyPatch,
 ):
     events: list[Any] = []

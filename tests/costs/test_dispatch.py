@@ -40,7 +40,7 @@ def doubled(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize("leaves", LEAVES)
-def test_a_call_enters_one_function_of_axonym_and_looks_at_each_array_once(leaves):
+def test_a_call_enters_one_function_and_looks_at_each_array_once(leaves):
     fn, given = nym.named_jit(loss), model(leaves)
     assert own(lambda: fn(given)) == {"__call__": 1, "<lambda>": leaves}
 
@@ -91,7 +91,7 @@ def test_a_call_enters_one_python_function_more_than_one_of_jax():
     assert counts[1] == counts[0] + 1
 
 
-def test_a_call_with_something_static_does_the_same_whatever_the_number_of_leaves():
+def test_a_static_argument_costs_the_same_for_any_number_of_leaves():
     fn = nym.named_jit(loss)
     with_static = [own(lambda given=given: fn(given, "train")) for given in map(model, (2, 20))]
     for found, leaves in zip(with_static, (2, 20), strict=True):
@@ -100,7 +100,7 @@ def test_a_call_with_something_static_does_the_same_whatever_the_number_of_leave
     assert sum(with_static[0].values()) <= 10
 
 
-def test_a_call_with_arrays_only_costs_no_more_after_others_had_something_static():
+def test_a_call_with_arrays_only_costs_no_more_after_static_ones():
     fn, given = nym.named_jit(loss), model(5)
     for static in ("train", 1, 0.5, nym.tanh):
         fn(given, static)
@@ -123,7 +123,7 @@ def test_a_donating_call_does_the_same_whatever_the_number_of_leaves():
     assert found[0] <= 12
 
 
-def test_one_trace_for_each_signature_before_and_after_something_static_is_seen():
+def test_one_trace_per_signature_before_and_after_a_static_argument():
     fn, small, large = nym.named_jit(loss), model(1), model(2)
     weak, strong = jnp.asarray(1.0), jnp.float32(1.0)
     assert weak.weak_type
@@ -152,7 +152,7 @@ def test_a_number_is_static_also_where_an_array_of_its_type_came_first(numbers, 
     assert [(type(value), value) for value in static] == [(type(value), value) for value in numbers]
 
 
-def test_the_function_runs_once_where_something_static_is_found_and_its_error_has_no_other_before_it():
+def test_the_function_runs_once_for_a_static_argument_and_raises_as_is():
     calls = []
 
     def fails(x: Any, kind: Any = None) -> Any:
@@ -177,7 +177,7 @@ def test_stages_share_the_trace_of_a_call_with_arrays_only():
 
 @pytest.mark.parametrize("before", [(), (jnp.float32(1),)], ids=["first", "after an array"])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["scalar", "vector"])
-def test_an_object_with_a_dtype_is_static_and_the_function_gets_nothing_else_for_it(shape, before):
+def test_an_object_with_a_dtype_is_static_and_passed_as_it_is(shape, before):
     config = type("Config", (), {"dtype": np.dtype("float32"), "shape": shape})()
     seen = []
     fn = nym.named_jit(lambda x: seen.append(x) or jnp.zeros(()))

@@ -127,14 +127,14 @@ def added(times, said):
     return lambda x: functools.reduce(lambda x, _: said(x + 1), range(times), x)
 
 
-def test_an_addition_has_one_constraint_where_the_compiler_chooses_and_none_where_types_say_it(mesh):
+def test_an_addition_has_one_constraint_on_auto_axes_and_none_on_explicit(mesh):
     x = nym.shard(model(1)).weights[0]
     each = ["add", "sharding_constraint"] if AxisType.Auto in mesh.axis_types else ["add"]
     assert primitives(added(3, nym.auto_sharded), x) == 3 * each
     assert primitives(added(3, nym.shard), x) == 3 * each
 
 
-def test_what_has_another_sharding_in_its_type_gets_that_of_its_names_once(explicit_mesh):
+def test_a_type_with_another_sharding_is_resharded_once(explicit_mesh):
     with jax.set_mesh(explicit_mesh):
         x = nym.shard(model(1), {}).weights[0]
         assert primitives(added(3, nym.auto_sharded), x) == ["add", "reshard", "add", "add"]
@@ -161,7 +161,7 @@ def test_a_tree_from_before_the_mesh_is_moved_to_it_by_one_call(auto_mesh):
     assert found[1:] == ["sharding_constraint"] * 3
 
 
-def test_tracing_additions_that_are_sharded_enters_few_more_functions_than_constraints_by_hand(mesh, sharding):
+def test_tracing_sharded_additions_enters_few_more_functions_than_by_hand(mesh, sharding):
     x = nym.shard(model(1)).weights[0]
     stated = jax.lax.with_sharding_constraint if AxisType.Auto in mesh.axis_types else jax.reshard
 
@@ -175,7 +175,7 @@ def test_tracing_additions_that_are_sharded_enters_few_more_functions_than_const
     assert traced(nym.auto_sharded, x) <= 1.2 * by_hand
 
 
-def test_tracing_a_tree_that_is_sharded_enters_few_functions_for_each_array(mesh):
+def test_tracing_a_sharded_tree_enters_few_functions_for_each_array(mesh):
     def call(leaves):
         given = model(leaves)
         return lambda: jax.make_jaxpr(lambda tree: nym.shard(tree))(given)
@@ -196,7 +196,7 @@ def test_what_is_traced_is_not_asked_whether_it_is(mesh, monkeypatch):
     assert len(asked) == 1  # which is what it must not do
 
 
-def test_a_mapped_function_is_traced_once_for_all_calls_and_leaves_no_call_in_the_trace(mesh):
+def test_a_mapped_function_is_traced_once_and_inlined(mesh):
     traced = []
 
     @nym.shard_map

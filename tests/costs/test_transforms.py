@@ -60,7 +60,7 @@ def divided(request):
 
 
 @pytest.mark.parametrize("what", TRANSFORMS)
-def test_as_much_is_traced_as_by_hand_whether_or_not_the_function_was_met_before(what, divided):
+def test_new_and_known_functions_are_traced_as_often_as_by_hand(what, divided):
     x, plain = leaves(lambda array, names: nym.named(divided(array, names), names), 3), leaves(divided, 3)
     expected = primitives(lambda x: TRANSFORMS[what]["JAX"](added, x), plain)
     apply = applied(what, [])
@@ -121,7 +121,7 @@ def test_the_machinery_enters_few_more_functions_than_by_hand(what):
 
 
 @pytest.mark.parametrize("what", LOOPS)
-def test_a_warm_loop_traces_nothing_and_enters_fewer_functions_than_by_hand(what):
+def test_a_warm_loop_traces_nothing_and_enters_few_functions(what):
     seen, x, plain = [], leaves(nym.named, 2), by_hand(2)
     apply = applied(what, seen)
     apply(x)
@@ -137,7 +137,7 @@ def test_a_warm_loop_enters_few_functions():
 
 
 @pytest.mark.parametrize("what", LOOPS)
-def test_a_function_that_is_met_again_inside_a_trace_is_traced_once_more_and_then_no_more(what):
+def test_a_known_function_is_traced_once_more_inside_a_trace(what):
     seen, x, runs = [], leaves(nym.named, 2), []
     apply = applied(what, seen)
     for _ in range(4):
@@ -177,7 +177,7 @@ def test_nothing_is_left_of_functions_made_for_one_call():
     assert len(_cache._compilers) == before
 
 
-def test_what_is_static_is_kept_for_so_many_calls_of_a_function_and_no_more():
+def test_the_static_values_kept_for_a_function_are_limited():
     class Static:
         pass
 

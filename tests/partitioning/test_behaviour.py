@@ -82,7 +82,7 @@ def test_without_a_mesh_auto_sharded_and_creation_do_nothing(x, run):
     assert len(run(lambda: nym.zeros((Batch,))).sharding.device_set) == 1
 
 
-def test_without_a_mesh_a_compiled_function_with_a_mapping_of_its_own_is_an_error(x, run):
+def test_a_compiled_function_with_its_own_mapping_needs_a_mesh(x, run):
     with pytest.raises(ValueError, match="which has a mapping of its own, needs a mesh"):
         run(nym.named_jit(lambda x: x, {"batch": "data"}), x)
 

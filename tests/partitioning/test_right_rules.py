@@ -161,7 +161,7 @@ def monitored(fn, specs=SPEC):
     return nym.create_monitored_function(fn, specs, analyzer)
 
 
-def test_a_monitored_function_returns_its_result_and_the_bytes_on_each_device():
+def test_a_monitored_function_returns_its_result_and_bytes_per_device():
     result, metrics = monitored(lambda x: x + 1)(np.ones((8, 16), np.float32))
     np.testing.assert_array_equal(result, np.full((8, 16), 2.0))
     assert metrics["memory_usage"] == {"total_size": 512, "size_per_device": 64}
@@ -185,7 +185,7 @@ def test_a_monitored_function_waits_for_its_result():
     assert metrics["compile_time"] > 0
 
 
-def test_wrong_specs_are_a_warning_of_a_monitored_function_and_the_result_is_kept():
+def test_a_monitored_function_warns_of_wrong_specs_and_returns_its_result():
     for specs in (P("bad"), P("model", "model"), P("data", "model", "data"), 3):
         with pytest.warns(RuntimeWarning, match="first argument does not go with the specs"):
             result, metrics = monitored(lambda x: x.sum(), specs)(np.ones((8, 16)))
@@ -196,7 +196,7 @@ def test_wrong_specs_are_a_warning_of_a_monitored_function_and_the_result_is_kep
 # MeshPartitionHelper
 
 
-def test_the_example_of_the_helper_divides_a_weight_over_two_kinds_of_axes():
+def test_the_example_of_the_helper_shards_a_weight_over_two_axes():
     mesh = five(2, 4, 1, 2, 1)
     helper = nym.MeshPartitionHelper(mesh)
     methods = helper._suggest_methods((1024, 4096))  # as the example has it
