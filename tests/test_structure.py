@@ -23,7 +23,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 PARTS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and not path.name.startswith("_"))
-FLAT = {"mesh", "named", "partitioning"}  # Users reach the things in these through `axonym`.
+FLAT = {"mesh", "multihost", "named", "partitioning", "report"}  # Users reach the things in these through `axonym`.
 EXPECTING = {"pytest.raises", "pytest.warns"}
 PRIVATE_JAX = ("jax._src", "jax.interpreters", "jax.core")
 
