@@ -169,7 +169,7 @@ def test_nothing_is_left_of_functions_made_for_one_call():
     before = count_compiled()
     for number in range(5):
         nym.fold(lambda carry, layer, number=number: added(carry, layer) + number, LAYERS)(x.carry, x.stacked)
-    assert count_compiled() == before
+    assert count_compiled() == before > 0
 
 
 def test_the_static_values_kept_for_a_function_are_limited():
