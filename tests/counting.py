@@ -59,6 +59,16 @@ def own_calls(operation: Callable[[], Any], warm: int = 3) -> int:
     return sum(own(operation, warm).values())
 
 
+def own_calls_per_array(call: Callable[[int], Callable[[], Any]]) -> float:
+    """Returns how many functions of Axonym are entered for one more array, given a call for a number of arrays.
+
+    Lambdas are left out: one takes an array apart, and how often JAX asks for that is its own affair.
+    """
+    few, many = 2, 22
+    counts = [sum(n for name, n in own(call(count)).items() if name != "<lambda>") for count in (few, many)]
+    return (counts[1] - counts[0]) / (many - few)
+
+
 def all_calls(operation: Callable[[], Any]) -> int:
     """Returns how many Python functions a warm operation enters, itself not counted."""
     return sum(python_calls(operation).values()) - 1

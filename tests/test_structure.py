@@ -1,14 +1,19 @@
-"""What holds for the code as a whole: sizes, docstrings, examples that run, imports."""
+"""Rules for the code as a whole: sizes, docstrings, examples that run, imports, and the names of tests.
+
+A rule is one test, which reads all files and lists every place that breaks it.
+"""
 
 import ast
 import doctest
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import jax
 import pytest
 
 
@@ -17,152 +22,36 @@ PACKAGE = ROOT / "axonym"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-PARTS = {"mesh", "multihost", "named", "partitioning", "report"}  # Users reach what is in these through `axonym`.
+PARTS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and not path.name.startswith("_"))
+FLAT = {"mesh", "multihost", "named", "partitioning", "report"}  # Users reach the things in these through `axonym`.
 EXPECTING = {"pytest.raises", "pytest.warns"}
 PRIVATE_JAX = ("jax._src", "jax.interpreters", "jax.core")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def per_file(files: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("file", files, ids=lambda file: str(file.relative_to(ROOT)))
+def fail_for(offenders: list[str], rule: str) -> None:
+    if offenders:
+        pytest.fail("\n  ".join([rule, *offenders]), pytrace=False)
 
 
-def nodes(file: Path) -> Iterator[ast.AST]:
-    return ast.walk(ast.parse(file.read_text()))
-
-
-def at(file: Path, node: Any) -> str:
-    return f"{file.relative_to(ROOT)}:{node.lineno}"
-
-
-def lines_without_docstring(function: Function) -> int:
-    first = function.body[0]
-    docstring = 0
-    if ast.get_docstring(function) is not None:
-        docstring = first.end_lineno - first.lineno + 1
-    return function.end_lineno - function.lineno + 1 - docstring
-
-
-@per_file(MODULES)
-def test_file_is_short_and_says_what_it_is(file: Path):
-    text = file.read_text()
-    lines = text.count("\n")
-    assert lines <= 400
-    assert ast.get_docstring(ast.parse(text)), "The module has no docstring."
-
-
-@per_file(MODULES)
-def test_functions_are_short(file: Path):
-    functions = [node for node in nodes(file) if isinstance(node, Function)]
-    long = [at(file, node) for node in functions if lines_without_docstring(node) > 40]
-    assert not long, "These have more than 40 lines."
-
-
-def imported(node: ast.AST) -> list[str]:
-    """Returns the full names that an import statement or a chain of attributes refers to."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and not node.level:
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    if isinstance(node, ast.Attribute):
-        return [ast.unparse(node)]
-    return []
-
-
-@per_file(MODULES + EXAMPLES)
-def test_uses_only_what_jax_makes_public(file: Path):
-    private = [
-        f"{at(file, node)} {name}"
-        for node in nodes(file)
-        for name in imported(node)
-        if any(name == prefix or name.startswith(f"{prefix}.") for prefix in PRIVATE_JAX)
-    ]
-    assert not private
-
-
-def imports_axonym(node: ast.AST) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return node.level > 0 or (node.module or "").split(".")[0] == "axonym"
-    return any(name.split(".")[0] == "axonym" for name in imported(node))
-
-
-@per_file(MODULES)
-def test_imports_within_the_package_are_relative_and_at_the_top(file: Path):
-    tree = list(nodes(file))
-    functions = [node for node in tree if isinstance(node, Function)]
-    inside = [node for function in functions for node in ast.walk(function)]
-    bad = [
-        at(file, node)
-        for node in tree
-        if isinstance(node, ast.Import | ast.ImportFrom) and imports_axonym(node)
-        if isinstance(node, ast.Import) or not node.level or node in inside
-    ]
-    assert not bad
-
-
-def imported_from(file: Path, node: ast.ImportFrom) -> Path:
-    """Returns the folder, or the file without its suffix, that a relative import is from."""
-    return file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-
-
-@per_file(MODULES)
-def test_no_module_imports_from_a_package_that_it_is_in(file: Path):
-    cyclic = [
-        f"{at(file, node)} {alias.name}"
-        for node in nodes(file)
-        if isinstance(node, ast.ImportFrom) and imported_from(file, node) in file.parents
-        for alias in node.names
-        if not list(imported_from(file, node).glob(f"{alias.name}*"))
-    ]
-    assert not cyclic, "The package imports this module, so its own names are not there yet."
-
-
-@per_file(TESTS)
-def test_expected_errors_and_warnings_say_which(file: Path):
-    unmatched = [
-        at(file, node)
-        for node in nodes(file)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in EXPECTING
-        if "match" not in {keyword.arg for keyword in node.keywords}
-    ]
-    assert not unmatched, "These have no `match`."
-
-
-def declared(node: ast.stmt) -> list[str]:
-    """Returns what a statement makes public: `X as X` of an import, or the name that it defines."""
-    if isinstance(node, ast.ImportFrom):
-        return [alias.name for alias in node.names if alias.asname == alias.name]
-    if isinstance(node, Function | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return [target.id for target in targets if isinstance(target, ast.Name)]
-    return []
-
-
-def public_names(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    tree = ast.parse(inspect.getsource(module))
-    for name in [name for node in tree.body for name in declared(node)]:
-        thing = getattr(module, name)
-        own = (getattr(thing, "__module__", None) or "").split(".")[0] == "axonym"
-        if not name.startswith("_") and callable(thing) and own:
-            yield f"{module.__name__}.{name}", thing
-
-
-def public_things() -> list[Any]:
-    """Returns each public function and class, by the name under which users know it."""
-    found = [path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"]
-    namespaces = sorted(name for name in found if not name.startswith("_") and name not in PARTS)
-    modules = [importlib.import_module(f"axonym.{name}") for name in namespaces]
-    things = {}
-    for module in [importlib.import_module("axonym"), *modules]:
-        things.update(public_names(module))
-    return [pytest.param(name, thing, id=name) for name, thing in things.items()]
+def public_things() -> dict[str, dict[str, Any]]:
+    """Returns the public functions and classes of each part, by the names under which users know them."""
+    found: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    seen: set[int] = set()
+    for namespace in ("axonym", *(f"axonym.{part}" for part in PARTS if part not in FLAT)):
+        module = importlib.import_module(namespace)
+        for name in dir(module):
+            thing = getattr(module, name)
+            package, _, inner = (getattr(thing, "__module__", None) or "").partition(".")
+            if not name.startswith("_") and callable(thing) and package == "axonym" and id(thing) not in seen:
+                seen.add(id(thing))
+                found[inner.split(".")[0]][f"{namespace}.{name}"] = thing
+    return found
 
 
 def documented(name: str, thing: Any) -> Iterator[tuple[str, str]]:
-    """Returns the docstring of a thing, and those of the methods that it defines itself."""
+    """Yields the docstring of a thing, and those of the methods that it defines itself."""
     yield name, inspect.cleandoc(thing.__doc__ or "")
     if isinstance(thing, type):
         for key, member in vars(thing).items():
@@ -171,16 +60,139 @@ def documented(name: str, thing: Any) -> Iterator[tuple[str, str]]:
                 yield f"{name}.{key}", inspect.getdoc(function) or ""
 
 
-@pytest.mark.parametrize(("name", "thing"), public_things())
-def test_public_thing_has_an_example_that_runs(name: str, thing: Any):
+def run_examples(name: str, thing: Any) -> Iterator[str]:
+    """Runs the examples of a thing and yields what is wrong with them."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     runner = doctest.DocTestRunner(optionflags=flags, verbose=False)
     report: list[str] = []
-    for where, docstring in documented(name, thing):
-        globs = {"__name__": "__main__"}
-        examples = doctest.DocTestParser().get_doctest(docstring, globs, where, where, 0)
-        runner.run(examples, out=report.append)
-    assert thing.__doc__, "It has no docstring."
-    assert runner.tries, "Its docstring has no example."
-    if runner.failures:
-        pytest.fail("".join(report), pytrace=False)
+    with jax.set_mesh(None):
+        for where, docstring in documented(name, thing):
+            globs = {"__name__": "__main__"}
+            runner.run(doctest.DocTestParser().get_doctest(docstring, globs, where, where, 0), out=report.append)
+    if not thing.__doc__:
+        yield f"{name} has no docstring"
+    elif not runner.tries:
+        yield f"{name} has no example"
+    elif runner.failures:
+        yield "".join(report)
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "typing"])  # which has annotations only
+def test_public_things_have_examples_that_run(part: str):
+    things = public_things()[part]
+    assert things
+    wrong = [each for name, thing in things.items() for each in run_examples(name, thing)]
+    fail_for(wrong, "A public function or class has a docstring with an example that runs.")
+
+
+@cache
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_trees() -> Iterator[None]:
+    """Lets go of the parsed files, which would slow the garbage collector down in all later tests."""
+    yield
+    parse.cache_clear()
+
+
+def walk(files: list[Path], *kinds: type[ast.AST]) -> Iterator[tuple[Path, Any]]:
+    """Yields the nodes of these kinds in some files, each with its file."""
+    for file in files:
+        yield from ((file, node) for node in ast.walk(parse(file)) if isinstance(node, kinds))
+
+
+def at(file: Path, node: Any) -> str:
+    return f"{file.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_files_are_short():
+    lengths = {file: file.read_text().count("\n") for file in MODULES}
+    long = [f"{file.relative_to(ROOT)} has {length}" for file, length in lengths.items() if length > 400]
+    fail_for(long, "A file has at most 400 lines.")
+
+
+def test_modules_have_docstrings():
+    bare = [str(file.relative_to(ROOT)) for file in MODULES if not ast.get_docstring(parse(file))]
+    fail_for(bare, "A module has a docstring.")
+
+
+def count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Returns the number of lines of a function without its docstring."""
+    first = function.body[0]
+    docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
+    return function.end_lineno - function.lineno + 1 - docstring
+
+
+def test_functions_are_short():
+    lengths = {at(file, node): count_lines(node) for file, node in walk(MODULES, Function)}
+    long = [f"{where} has {length}" for where, length in lengths.items() if length > 40]
+    fail_for(long, "A function has at most 40 lines without its docstring.")
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """Returns the full names that an import statement or a chain of attributes refers to."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [] if node.level else [f"{node.module}.{alias.name}" for alias in node.names]
+    return [ast.unparse(node)]
+
+
+def test_only_public_jax_is_used():
+    private = [
+        f"{at(file, node)} {name}"
+        for file, node in walk(MODULES + EXAMPLES, ast.Import, ast.ImportFrom, ast.Attribute)
+        for name in imported_names(node)
+        if any(name == prefix or name.startswith(f"{prefix}.") for prefix in PRIVATE_JAX)
+    ]
+    fail_for(private, "Only what JAX makes public is used.")
+
+
+def test_imports_of_the_package_are_relative_and_at_the_top():
+    absolute = [
+        f"{at(file, node)} is not relative"
+        for file, node in walk(MODULES, ast.Import, ast.ImportFrom)
+        if any(name.split(".")[0] == "axonym" for name in imported_names(node))
+    ]
+    nested = {
+        f"{at(file, node)} is in a function"
+        for file, function in walk(MODULES, Function)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and node.level
+    }
+    fail_for([*absolute, *sorted(nested)], "Imports within the package are relative and at the top of the file.")
+
+
+def imported_from(file: Path, node: ast.ImportFrom) -> Path:
+    """Returns the folder, or the file without its suffix, that a relative import is from."""
+    return file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+
+
+def test_no_module_imports_from_a_package_that_it_is_in():
+    cyclic = [
+        f"{at(file, node)} {alias.name}"
+        for file, node in walk(MODULES, ast.ImportFrom)
+        if imported_from(file, node) in file.parents
+        for alias in node.names
+        if not list(imported_from(file, node).glob(f"{alias.name}*"))
+    ]
+    fail_for(cyclic, "The package imports this module, so its own names are not there yet.")
+
+
+def test_expected_errors_and_warnings_have_a_match():
+    unmatched = [
+        at(file, node)
+        for file, node in walk(TESTS, ast.Call)
+        if ast.unparse(node.func) in EXPECTING and "match" not in {keyword.arg for keyword in node.keywords}
+    ]
+    fail_for(unmatched, "`pytest.raises` and `pytest.warns` have a `match`.")
+
+
+def test_names_of_tests_are_short():
+    found = [
+        (file, name) for file in TESTS for name in re.findall(r"^ *def (test_\w+)", file.read_text(), re.MULTILINE)
+    ]
+    long = [f"{file.relative_to(ROOT)} {name}" for file, name in found if len(name) >= 70]
+    fail_for(long, "The name of a test has fewer than 70 characters.")

@@ -101,7 +101,7 @@ def run(group: str, device: str, smoke: bool) -> results.Group | None:
     print(f"{group}: {len(rows)} rows in {taken:.0f} s", flush=True)
     for row in () if smoke else rows:
         print(f"  {shown(row)}", flush=True)
-    return results.Group(rows, measured["devices"], round(taken, 1), results.today(), results.commit(ROOT))
+    return results.Group(rows, measured["devices"], results.today(), results.commit(ROOT))
 
 
 def _environment(device: str, smoke: bool) -> dict[str, str]:
@@ -130,8 +130,7 @@ def _measure(group: str, device: str, smoke: bool, into: Path) -> int:
 def shown(row: Row) -> str:
     verdict = "" if row.bar is None else f" (bar {row.bar:g}{', MISSED' if row.missed else ''})"
     others = "".join(f", {who} {ratio.median:.3g}" for who, ratio in row.ratios.items() if who != "Axonym")
-    base = f"{row.reference} {row.figures[row.reference].median:.4g} {row.unit}"
-    return f"{row.what}: {row.ratios['Axonym'].median:.3g} x{verdict}{others}; {base}"
+    return f"{row.what}: {row.ratios['Axonym'].median:.3g} x{verdict}{others}; reference {row.taken:.4g} {row.unit}"
 
 
 def _show_missed(found: dict[str, results.Group]) -> None:

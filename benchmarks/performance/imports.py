@@ -1,6 +1,6 @@
-"""What an import takes, in fresh processes: of JAX and Equinox alone, and of a library on top of them.
+"""How long imports take in fresh processes: JAX and Equinox alone, and a library on top of them.
 
-Seconds of the processor: files are cached, so that an import waits for nothing, and other processes do not count.
+Measured in seconds of CPU time, with cached files, so that neither the disk nor other processes count.
 """
 
 import os
@@ -18,7 +18,6 @@ DEVICES = 1
 ROUNDS = 11
 BASE = "JAX and Equinox"
 PEERS = {} if haliax is None else {"Haliax": "haliax"}
-PARTS = "axonym.fft, axonym.linalg, axonym.mesh, axonym.nn, axonym.partitioning, axonym.poly, axonym.random"
 
 TIMED = """
 import gc, time
@@ -30,10 +29,10 @@ print(time.process_time() - start)
 
 
 def rows(effort: Effort) -> Iterator[Row]:
-    def measured(what: str, bar: float | None, collector: str, own: str) -> Row:
+    def measured(what: str, bar: float | None, collector: str) -> Row:
         code = {
             who: TIMED.format(collector=collector, library=library and f", {library}")
-            for who, library in {BASE: "", "Axonym": own, **PEERS}.items()
+            for who, library in {BASE: "", "Axonym": "axonym", **PEERS}.items()
         }
         rounds = 1 if effort.smoke else ROUNDS
         return row(what, "s", "`import jax, equinox`", bar, _seconds(code, rounds, environment), reference=BASE)
@@ -42,11 +41,10 @@ def rows(effort: Effort) -> Iterator[Row]:
         # Bytecode is compiled once, and where nothing else is touched; the system has then cached the files.
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        yield measured("`import jax, equinox, axonym`", 1.05, "disable", "axonym")
+        yield measured("`import jax, equinox, axonym`", 1.12, "disable")
         if effort.smoke:
             return
-        yield measured("the same with all parts of Axonym", None, "disable", PARTS)
-        yield measured("`import jax, equinox, axonym`, with the garbage collector on", None, "enable", "axonym")
+        yield measured("`import jax, equinox, axonym`, with the garbage collector on", None, "enable")
 
 
 def _seconds(code: dict[str, str], rounds: int, environment: dict[str, str]) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
 """How the benchmarks measure: every contender once in each round, in a shuffled order, and ratios within the rounds.
 
-The machines are shared and noisy, so a figure is compared only with others of its own round. What is written down is
-the median over the rounds, and the tenth and ninetieth percentile beside it.
+The machines are shared and noisy, so a figure is compared only with others of its own round. What is recorded is what
+the reference takes, and of each ratio the median over the rounds with the tenth and the ninetieth percentile.
 """
 
 import gc
@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -38,8 +38,7 @@ FULL = Effort(rounds=41, turn=0.002)
 SMOKE = Effort(rounds=2, turn=0.0, smoke=True)
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """The median of some figures, and their tenth and ninetieth percentiles."""
 
     median: float
@@ -49,31 +48,34 @@ class Spread:
     @classmethod
     def of(cls, figures: Sequence[float]) -> "Spread":
         if len(figures) < 2:
-            return cls(*3 * (figures[0],))
+            return cls(*3 * (_shorten(figures[0]),))
         tenths = statistics.quantiles(figures, n=10, method="inclusive")
-        return cls(statistics.median(figures), tenths[0], tenths[-1])
+        return cls(_shorten(statistics.median(figures)), _shorten(tenths[0]), _shorten(tenths[-1]))
+
+
+def _shorten(figure: float) -> float:
+    """Returns a figure with seven digits, or as an integer if that has more."""
+    return round(figure) if abs(figure) >= 1e6 else float(f"{figure:.7g}")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the results: what each contender took, in a unit, and its ratios to the reference.
+    """One line of the results: what the reference takes, and the ratios of the contenders to it.
 
     Attributes:
         what: What is measured.
-        unit: What `figures` are in: "us", "ms", "s", "bytes", "equations", "instructions", ...
+        unit: The unit of `taken`: "us", "ms", "s", "bytes", "equations", "instructions", ...
         against: What the reference is, in words.
         bar: The greatest ratio that Axonym may have; None if there is no such aim.
-        reference: The key of the reference in `figures`.
-        figures: For each contender what it took.
-        ratios: For each contender but the reference, its figure over the reference's in the same round.
+        taken: The median of what the reference takes.
+        ratios: For each other contender, its figure divided by that of the reference in the same round.
     """
 
     what: str
     unit: str
     against: str
     bar: float | None
-    reference: str
-    figures: dict[str, Spread]
+    taken: float
     ratios: dict[str, Spread]
 
     @property
@@ -86,9 +88,7 @@ class Row:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Row":
-        figures = {who: Spread(**spread) for who, spread in found["figures"].items()}
-        ratios = {who: Spread(**spread) for who, spread in found["ratios"].items()}
-        return cls(**{**found, "figures": figures, "ratios": ratios})
+        return cls(**{**found, "ratios": {who: Spread(*spread) for who, spread in found["ratios"].items()}})
 
 
 def row(
@@ -106,7 +106,7 @@ def row(
         for who, taken in samples.items()
         if who != reference
     }
-    return Row(what, unit, against, bar, reference, {who: Spread.of(taken) for who, taken in samples.items()}, ratios)
+    return Row(what, unit, against, bar, Spread.of(base).median, ratios)
 
 
 def _ratio(own: float, other: float) -> float:

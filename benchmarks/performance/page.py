@@ -1,4 +1,4 @@
-"""The page of the documentation that shows all results: written from the files in benchmarks/results alone."""
+"""The page of the documentation that shows all results, written from the files in benchmarks/results."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ TITLES = {
     "tracing": "Tracing and lowering a decoder",
     "programs": "The compiled programs of the decoder",
     "sharding": "Sharding",
-    "transforms": "Functions of functions",
+    "transforms": "Transformations",
     "memory": "Memory",
-    "imports": "Import",
+    "imports": "Imports",
     "accelerator": "Training steps",
 }
 KINDS = {"cpu": "CPU", "gpu": "GPU"}
@@ -25,76 +25,73 @@ MISSED = "**over**"
 INTRODUCTION = """\
 # Benchmarks
 
-<!-- Written by `make bench` from benchmarks/results; a change belongs into benchmarks/performance/page.py. -->
+<!-- Written by `make bench` from benchmarks/results; change the text in benchmarks/performance/page.py. -->
 
-What names cost, measured. Each row compares Axonym with the same thing written by hand in JAX, with
-plain arrays and axis numbers, the way its own documentation does it; where it makes sense also with
-[Equinox](https://docs.kidger.site/equinox/) and with [Haliax](https://haliax.readthedocs.io).
+What named axes cost. Each row compares Axonym with the same program written by hand in JAX, with plain
+arrays and axis numbers, in the way of JAX's own documentation. Where it makes sense, it also compares with
+[Equinox](https://docs.kidger.site/equinox/) and [Haliax](https://haliax.readthedocs.io).
 
-{short}## How to read it
+{short}## How to read the tables
 
-A figure such as 1.20 says that Axonym takes 1.20 times what the reference takes: 1.00 is a name that
-costs nothing, and less than that is a gain. The *bar* is the most that this project allows itself; a row
-that is above it, to two digits behind the point, says {missed}. The last column has what the reference
-takes by itself, and with it what a ratio is worth: 1.5 of 4 us is nothing in a program whose steps take
-milliseconds.
+A ratio of 1.20 means that Axonym takes 1.20 times as long as the reference, 1.00 that names cost nothing,
+and less than 1 that Axonym is faster. The *bar* is the largest ratio that this project allows itself; rows
+above it, to two decimals, are marked {missed}. The last column shows what the reference takes. It tells
+how much a ratio matters: 1.5 of 4 us is nothing in a program whose steps take milliseconds.
 
-In parentheses are the tenth and the ninetieth percentile. Where there are none, the figure is a count
-and the same each time.
+The tenth and the ninetieth percentile are in parentheses. Figures without them are counts, which are the
+same in each run.
 
-Ratios far below 1 have one reason: outside of `jit`, functions of `jax.numpy` such as `einsum`,
-`softmax` and indexing are many calls each, while Axonym keeps one compiled program for an operation
-and the names and sizes that it was called with. Where the reference is in `jax.jit` as well, an operation
-costs some more than by hand, and a layer, which is several, a few times as much. Inside of `jit` names
-cost only while a program is traced.
+Ratios far below 1 have one reason: outside of `jit`, functions of `jax.numpy` such as `einsum`, `softmax`
+and indexing dispatch many operations, while Axonym compiles each operation once for the names and sizes
+of its arguments. Compared with a reference that is compiled too, an operation costs a little more than by
+hand, and a layer, which is several operations, a few times as much. Inside `jit`, names cost something
+only while the program is traced.
 
 ## What the rows are
 
-- *Leaves* are the arrays of a tree. Calls of compiled functions have a model of Equinox modules with five
-  small arrays each; the column "JAX, same tree" is `jax.jit` with that model of plain arrays, which shows
-  how much of the cost is the tree, and Equinox's is `filter_jit` with the same.
-- The *decoder* has 12 layers, 64 features and a vocabulary of 256; steps are measured with 4 layers, 256
-  features and a vocabulary of 1024. *Equations* are those of the traced program, *instructions* those of
-  the one that XLA has optimized.
-- The loss of the decoder by hand picks the logits of the targets by comparison, as Axonym's does, because
-  that divides a vocabulary over devices. The column "JAX, gathering" is the same decoder with a gather;
-  where it is below 1, that one takes less than both.
-- *Functions of functions* run over 8 layers. *Machinery alone* has a body that returns what it is given.
+- *Leaves* are the arrays of a tree. Compiled functions are called with a model of Equinox modules that have
+  five small arrays each. "JAX, same tree" is `jax.jit` with the same model of plain arrays, which shows how
+  much of the cost is due to the tree; "Equinox" is `filter_jit` with that model.
+- The *decoder* has 12 layers, 64 features and a vocabulary of 256; training steps are measured with 4 layers,
+  256 features and a vocabulary of 1024. *Equations* are those of the traced program, *instructions* those
+  of the program after XLA's optimization.
+- The loss of the decoder by hand selects the logits of the targets by comparison, as Axonym's does, because
+  this works with a sharded vocabulary. "JAX, gathering" is the same decoder with a gather; a figure below 1
+  means that the gather is faster than both.
+- *Transformations* run over 8 layers. The body of *machinery alone* returns its input.
 
 ## How it is measured
 
-The contenders of a row take turns: each round times every one of them once, in a shuffled order, after a
-call that is not timed and with the garbage collector off. A ratio is of two figures of the same round, so
-that what slows the machine down slows both; the table has the median over up to 41 rounds. What is timed
-is how long a call takes to return, as JAX's own dispatch is measured, a few calls in a row; results are
-awaited in between. Equinox awaits the result of each call by itself. Compiled programs are
-compared by what does not depend on the machine as well: instructions of the optimized program, bytes that
-it accesses, and bytes of temporary memory.
+The contenders of a row take turns: each round times every one of them once, in a random order, after an
+untimed call and with the garbage collector off. A ratio compares two figures of the same round, so anything
+that slows the machine down slows both. The tables show the median of up to 41 rounds. What is timed is a
+few calls in a row until they return, which is how JAX measures its own dispatch; results are awaited in
+between. Equinox awaits the result of each call itself. Compiled programs are also compared by what does not
+depend on the machine: the instructions of the optimized program, the bytes that it accesses, and the bytes
+of temporary memory.
 
-All contenders run in one process, which has the devices that the row needs and nothing else. Imports, the
-first trace in a process and the peak of memory are measured in fresh processes, in a shuffled order as
-well; imports and traces in seconds of the processor, with compiled bytecode and files that the system has
-cached. `import axonym` loads named arrays; meshes, partitioning, layers and the other namespaces are
-loaded when they are first used, so a second row has the import of all of them.
+All contenders run in one process, which has the devices that the row needs. Imports, the first trace of a
+process and the peak of memory are measured in fresh processes, also in a random order. Imports and traces
+are measured in seconds of CPU time, with compiled bytecode and cached files.
 
-Before they are timed, contenders are seen to compute the same, except for those of whom only traces,
-shardings or memory are measured.
+Before they are timed, the contenders must compute the same result, except where only traces, shardings or
+memory are measured.
 
 ## Limits
 
-- Ratios of eager operations are those of small arrays, for which the cost of the call is all there is. In
-  large arrays it is nothing, and what counts is how many programs an operation is.
-- By hand, products are `jnp.einsum`, as in most programs. Much of what tracing them takes is to find
-  out in which order to multiply; with `jax.lax.dot_general` tracing by hand is faster.
-- `jax.device_put` looks at each array, even if all are in place. Code that compares shardings by itself
-  takes less than that, and less than `shard`.
-- Several devices are several threads of one CPU. What a row of several devices says is how long Python
-  takes, not how fast data moves, and its figures scatter.
-- Machines and versions of JAX differ by 5 to 10 %, and by more where a row takes microseconds. Read
-  figures of one section only.
-- Python's garbage collector runs when enough objects are new, so which import pays for a full collection
-  is a matter of a few objects. The row with the collector on shows what it is here.
-- The tests of this project hold most of these rows without a clock: they count Python calls, traces,
+- The ratios of eager operations are those of small arrays, where the cost of the call dominates. With large
+  arrays it vanishes.
+- Products by hand use `jnp.einsum`, as most programs do. Much of their tracing time is spent on finding the
+  order of the products; tracing by hand is faster with `jax.lax.dot_general`.
+- `jax.device_put` looks at each array even if all are in place. Code that compares the shardings itself takes
+  less time than that, and less than `shard`.
+- Several devices are several threads of one CPU. Rows with several devices measure Python, not how fast data
+  moves, and their figures vary more.
+- Machines and versions of JAX differ by 5 to 10 %, and by more in rows of a few microseconds. Compare figures
+  within one section only.
+- Python's garbage collector runs after a certain number of allocations, so a few objects decide which import
+  pays for a full collection. The row with the collector on shows the effect here.
+- The tests of this project check most of these rows without a clock: they count Python calls, traces,
   equations, instructions and bytes.
 {unmeasured}
 ## Measure it yourself
@@ -103,18 +100,18 @@ shardings or memory are measured.
 $ make bench                                    # about ten minutes on two cores
 $ make bench-smoke                              # does everything run? no figures
 $ make bench ARGS="--only dispatch imports"     # some groups
-$ make bench ARGS="--device gpu"                # steps of training on a GPU
+$ make bench ARGS="--device gpu"                # training steps on a GPU
 ```
 
-These set up an environment with Haliax of their own. In another one, `python -m benchmarks.performance`
-measures what is there, and says what is left out.
+These commands use an environment of their own with Haliax. In any other environment,
+`python -m benchmarks.performance` measures what is installed and says what it leaves out.
 """
 
 IN_SHORT = """\
-For each group of the last section of CPUs below that has bars, the row that is closest to its bar, or
-furthest above it."""
+For each group with bars, in the last section of CPUs below, the row that is closest to its bar or furthest
+above it."""
 
-UNMEASURED = "- No GPU was measured so far; the program for it is run on CPUs, with tiny sizes, to see that it works.\n"
+UNMEASURED = "- No GPU was measured so far; the GPU program is run on CPUs with tiny sizes, to check that it works.\n"
 
 
 def page(found: Sequence[Results]) -> str:
@@ -135,7 +132,7 @@ def _short(found: Results) -> str:
 
 
 def _closest(group: Group) -> list[Row]:
-    """Returns the row of a group that is closest to its bar, or furthest over it; nothing if none has one."""
+    """Returns the row of a group that is closest to its bar, or furthest above it; nothing if none has a bar."""
     barred = [row for row in group.rows if row.bar]
     return [max(barred, key=lambda row: row.ratios["Axonym"].median / (row.bar or 1))] if barred else []
 
@@ -153,7 +150,7 @@ def _setting(found: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     rows = [row for group in found.groups.values() for row in group.rows if row.bar is not None]
     missed, every = sum(row.missed for row in rows), sum(len(group.rows) for group in found.groups.values())
-    smoke = " **A smoke run: these figures say nothing.**" if found.smoke else ""
+    smoke = " **A smoke run: these figures mean nothing.**" if found.smoke else ""
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, {machine['system']}; "
         f"Python {found.python}, {versions}. {len(rows)} of {every} rows have a bar; {len(rows) - missed} of these are "
@@ -179,7 +176,7 @@ def _devices(group: Group) -> str:
 
 
 def _contenders(rows: Sequence[Row]) -> list[str]:
-    """Returns who has a ratio beside Axonym, Haliax and Equinox first."""
+    """Returns who else has a ratio, Haliax and Equinox first."""
     found = dict.fromkeys(who for row in rows for who in row.ratios if who != "Axonym")
     return sorted(found, key=lambda who: (who != "Haliax", who != "Equinox", who))
 
@@ -187,7 +184,7 @@ def _contenders(rows: Sequence[Row]) -> list[str]:
 def _cells(row: Row, who: Sequence[str]) -> list[str]:
     bar = "" if row.bar is None else f"{row.bar:g}"
     others = [_cell(row, one) for one in ("Axonym", *who)]
-    return [bar, *others, f"{_figure(row.figures[row.reference].median)} {row.unit}"]
+    return [bar, *others, f"{_figure(row.taken)} {row.unit}"]
 
 
 def _cell(row: Row, who: str) -> str:

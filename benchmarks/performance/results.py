@@ -1,4 +1,4 @@
-"""What a run of the benchmarks leaves behind: the machine, the versions, and the rows of each group, as a JSON file."""
+"""The results of a run of the benchmarks as a JSON file: the machine, the versions, and the rows of each group."""
 
 import datetime
 import json
@@ -15,19 +15,17 @@ from .measure import Row
 
 @dataclass(frozen=True)
 class Group:
-    """What was measured in a process.
+    """The results of a group, which is measured in a process of its own.
 
     Attributes:
         rows: The lines of the results.
         devices: The devices of the process.
-        seconds: How many seconds it took.
-        date: When that was.
-        commit: The commit of the checkout, with a "+" behind it if files were changed; empty if it has none.
+        date: When it was measured.
+        commit: The commit of the checkout, followed by "+" if files were changed; empty if it has none.
     """
 
     rows: list[Row]
     devices: list[str]
-    seconds: float
     date: str
     commit: str
 
@@ -38,7 +36,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured on one kind of device with one Python and one JAX; `smoke` says that nothing was."""
+    """The results on one kind of device with one Python and one JAX; with `smoke` nothing was really measured."""
 
     device: str
     python: str
@@ -54,19 +52,32 @@ class Results:
         return f"{self.device}-py{python}-jax{self.versions['jax']}.json"
 
     def write(self, folder: Path, order: tuple[str, ...], keep: bool) -> Path:
-        """Writes the results and returns where; with `keep`, the other groups of the file there, too.
+        """Writes the results into a folder and returns the path.
 
-        Those are kept if they were measured on the same machine with the same versions. The order is that of groups.
+        With `keep`, the other groups of an existing file stay if their machine and versions are the same. Groups are
+        written in the order given.
         """
         path = folder / self.filename
         before = read(path) if keep and path.exists() else self
         groups = (
             {**before.groups, **self.groups} if replace(before, groups={}) == replace(self, groups={}) else self.groups
         )
-        ordered = {name: asdict(groups[name]) for name in order if name in groups}
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**asdict(self), "groups": ordered}, indent=1) + "\n")
+        path.write_text(_as_json(replace(self, groups={name: groups[name] for name in order if name in groups})))
         return path
+
+
+def _as_json(found: Results) -> str:
+    """Returns results as JSON with a row of a table in each line."""
+    head = {key: value for key, value in asdict(found).items() if key != "groups"}
+    groups = [f"{json.dumps(name)}: {_group_as_json(group)}" for name, group in found.groups.items()]
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    return "{\n" + ",\n".join([*lines, '"groups": {\n' + ",\n".join(groups) + "\n}"]) + "\n}\n"
+
+
+def _group_as_json(group: Group) -> str:
+    head = json.dumps({"date": group.date, "commit": group.commit, "devices": group.devices})
+    return head[:-1] + ', "rows": [\n' + ",\n".join(json.dumps(row.as_json()) for row in group.rows) + "\n]}"
 
 
 def read(path: Path) -> Results:
@@ -89,7 +100,7 @@ def today() -> str:
 
 
 def commit(root: Path) -> str:
-    """Returns the commit of a checkout, with a "+" behind it if files were changed; nothing if it has none."""
+    """Returns the commit of a checkout, followed by "+" if files were changed; nothing if it has none."""
     try:
         found = _git(root, "rev-parse", "--short", "HEAD")
         return f"{found}+" if _git(root, "status", "--porcelain", "--", "axonym", "benchmarks/*/*.py") else found
@@ -102,7 +113,7 @@ def _git(root: Path, *command: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Returns what figures depend on and others may know: processor, cores, memory and system."""
+    """Returns what the figures depend on: processor, cores, memory and system."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -42,7 +42,7 @@ def test_experts_are_stacked_and_few():
     assert layer["moe"]["router"].shape == (4096, 8)
 
 
-def test_attention_kernels_of_the_vision_transformer_have_an_axis_of_heads():
+def test_attention_kernels_of_the_vision_transformer_have_heads():
     attention = MODELS["vit-l16"]()["layers"]["0"]["attn"]
     assert attention["query"] == {
         "kernel": jax.ShapeDtypeStruct((1024, 16, 64), jnp.float32),

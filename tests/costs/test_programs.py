@@ -78,7 +78,7 @@ def residuals(form) -> int:
     return sum(aval.size * aval.dtype.itemsize for aval in stacked)
 
 
-def test_a_scanned_decoder_saves_no_more_for_the_backward_pass_than_by_hand():
+def test_a_scanned_decoder_saves_no_more_residuals_than_by_hand():
     found = forms(SMALL, scanned=True)
     assert 0 < residuals(found["Axonym"]) <= residuals(found["JAX"])
 
@@ -98,7 +98,7 @@ def test_tracing_a_decoder_enters_fewer_functions_than_by_hand(scanned):
     assert entered(found["Axonym"]) <= 0.8 * entered(found["JAX"])
 
 
-def test_a_norm_and_a_mask_are_each_one_compiled_function_that_leaves_nothing_in_a_trace():
+def test_a_norm_and_a_mask_are_one_program_each_and_inlined_in_a_trace():
     def by_hand(x, weight):
         return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * weight
 

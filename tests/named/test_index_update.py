@@ -46,7 +46,7 @@ def test_options_reach_jax():
     assert "indices_are_sorted=True" not in text  # sorted each, but not as pairs
 
 
-def test_an_index_that_only_a_program_knows_is_read_inside_and_not_written_outside():
+def test_a_traced_index_out_of_range_reads_the_last_and_writes_nothing():
     far = jax.jit(lambda x, i: (x["b", i], x.at["b", i].set(0.0)))
     read, written = far(x, jnp.array([1, 9]))
     assert np.array_equal(read.array, base[:, [1, 3]])

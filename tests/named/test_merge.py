@@ -159,7 +159,7 @@ def test_flattening_any_axes_can_be_undone(order, count):
     assert same(back.rearrange(x.names), x.array, x.names)
 
 
-def test_without_a_mapping_new_axes_are_divided_in_their_first_part_or_not_at_all(explicit_mesh, draw):
+def test_without_a_mapping_merged_axes_are_sharded_by_their_first_part(explicit_mesh, draw):
     x = draw(batch=8, pos=3, embed=4)
     with jax.set_mesh(explicit_mesh):
         with nym.axis_mapping({"batch": "data", "embed": "model"}):

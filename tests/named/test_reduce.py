@@ -288,25 +288,9 @@ def test_the_mean_of_numbers_that_are_not_nan_and_all_its_kin(draw):
             assert np.allclose(result.array, expected, rtol=1e-5, atol=1e-6, equal_nan=True), fn.name
 
 
-def test_product_multiplies(draw):
-    x = draw(a=2, b=3)
-    assert np.allclose(nym.product(x, "b").array, jnp.prod(x.array, axis=1))
-    assert np.array_equal(x.product("b").array, x.prod("b").array) and x.product().names == ()
-
-
 def test_sorting_in_descending_order(draw):
     x = draw.integers(0, 3, a=2, b=7)
     for options in ({"descending": True}, {"descending": True, "stable": False}, {"stable": True}):
         assert np.array_equal(x.sort("b", **options).array, jnp.sort(x.array, axis=1, **options))
     assert np.array_equal(x.argsort("b", descending=True).array, jnp.argsort(x.array, axis=1, descending=True))
     assert np.array_equal(x.argsort("b").array, jnp.argsort(x.array, axis=1, stable=True))
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int32"])
-def test_masked_extremes_of_whole_numbers_reach_to_the_ends_of_their_type(dtype):
-    x = nym.named(jnp.asarray([[3, 1], [2, 4]], dtype), ("i", "j"))
-    mask = nym.named([True, False], "i")
-    ends = jnp.iinfo(dtype)
-    assert nym.min(x, "i", where=mask).tolist() == [3, 1] == nym.max(x, "i", where=mask).tolist()
-    assert nym.min(x, "i", where=mask & False).tolist() == [ends.max] * 2
-    assert nym.max(x, "i", where=mask & False).tolist() == [ends.min] * 2

@@ -80,7 +80,7 @@ def test_axes_for_batches_divide_no_array():
         helper.create_partition_spec((8, 16), [("model",), ("data",)])
 
 
-def test_arrays_with_fewer_elements_than_the_least_stay_whole_and_others_are_divided_fully():
+def test_arrays_below_the_minimum_size_are_replicated():
     helper = nym.MeshPartitionHelper(MESH)
     assert helper.partition_specs([struct(32, 31), struct(32, 32)], min_shard_size=1024) == [P(), P("data", "model")]
     assert helper.partition_specs([struct(3), struct(4)], min_shard_size=4) == [P(), P("data")]

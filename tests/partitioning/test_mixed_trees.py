@@ -126,16 +126,6 @@ def test_the_state_of_an_optimizer_follows_the_rule(mesh):
         assert misplaced(nym.shard(jax.eval_shape(optimizer.init, arrays())), mesh) == []
 
 
-def test_an_error_names_the_leaf_and_the_rule(mesh):
-    tree = {"params": {"Dense_0": {"kernel": ones(8, 6)}}}
-    text = "['params']['Dense_0']['kernel']: the fallback rule `LargestAxis` gives P('dta', None) for shape (8, 6): "
-    with nym.axis_mapping({}, fallback=LargestAxis("dta")):
-        with pytest.raises(ValueError, match=re.escape(text)):
-            nym.shard(tree)
-        with pytest.raises(ValueError, match=re.escape(text)):
-            nym.named_jit(lambda tree: tree)(tree)
-
-
 class Deep(eqx.Module):
     layers: list
 

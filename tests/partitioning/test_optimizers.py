@@ -122,7 +122,7 @@ def test_states_and_updates_have_the_shardings_of_their_names(mesh, expected):
     assert local_bytes(states["adamw"]) == 2 * local_bytes(params) + 4 + 4
 
 
-def test_shapes_of_a_state_get_the_shardings_for_a_checkpoint_to_be_read_to(mesh):
+def test_shapes_of_a_state_get_the_shardings_to_restore_a_checkpoint(mesh):
     with nym.axis_mapping(STATE):
         shapes = nym.shard(jax.eval_shape(init, model()))
         states = nym.named_jit(init)(model())

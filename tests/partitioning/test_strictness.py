@@ -27,6 +27,11 @@ FAULTS = {
         "axis 'mlp' is mapped to mesh axis 'dta', which the mesh (data: 4, model: 2) does not have; the array is "
         "(mlp: 8, embed: 6); did you mean 'data'?",
     ),
+    "unknown mesh axis like no other": Fault(
+        {"mlp": "pipeline"},
+        "axis 'mlp' is mapped to mesh axis 'pipeline', which the mesh (data: 4, model: 2) does not have; the array is "
+        "(mlp: 8, embed: 6)",
+    ),
     "mesh axis used twice": Fault(
         {"mlp": "model", "embed": "model"},
         "axes 'mlp' and 'embed' of (mlp: 8, embed: 6) are both mapped to mesh axis 'model'; map one of them to another "
@@ -131,7 +136,7 @@ def test_the_same_on_an_abstract_mesh(mesh, fault):
 
 
 def test_uneven_axes_stay_whole_on_request_everywhere(mesh):
-    mapping = nym.AxisMapping({"embed": "data", "mlp": "model"}, uneven="replicate")
+    mapping = nym.AxisMapping({"embed": ("model", "data"), "mlp": "model"}, uneven="replicate")
     model = plain_layer()
     assert nym.shard(model, mapping).weight.sharding.spec == P("model", None)
     with nym.axis_mapping(mapping):
@@ -158,6 +163,7 @@ class Rule:
     [
         (P("dta"), "dimension 0: no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'?"),
         (P("model", "model"), "mesh axis 'model' divides both dimension 0 and dimension 1; leave it out of one of the"),
+        (P(("model", "model")), "mesh axis 'model' divides dimension 0 twice; leave it out of one of the entries"),
         (
             P(None, "data"),
             "dimension 1 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that",
@@ -166,7 +172,7 @@ class Rule:
     ],
     ids=str,
 )
-def test_the_spec_of_a_fallback_rule_is_checked_and_its_dimensions_counted(mesh, spec, text):
+def test_the_spec_of_a_fallback_rule_is_checked_by_dimension(mesh, spec, text):
     mapping, array = nym.AxisMapping({}, fallback=Rule(spec)), np.ones((8, 6))
     for shard in (nym.shard, lambda x, mapping: jax.eval_shape(lambda x: nym.shard(x, mapping), x)):
         with pytest.raises(ValueError, match=re.escape(text)) as caught:

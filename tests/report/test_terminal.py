@@ -106,7 +106,7 @@ def test_a_report_knows_its_devices_and_what_does_not_says_so(auto_mesh):
     assert "Devices are numbered by their places in the mesh." in shown(nym.explain(x))
 
 
-def test_long_paths_are_broken_after_slashes_and_an_element_type_of_all_is_in_the_head():
+def test_long_paths_break_after_slashes_and_a_common_dtype_is_in_the_head():
     shape = jax.ShapeDtypeStruct((64, 256), "float32")
     tree = {"opt_state": {"mu": {"blocks": {"attention": {"query": {"kernel": {"value": shape}}}}}}, "b": shape}
     lines = shown(tree, AbstractMesh((4, 2), ("data", "model")), width=80).splitlines()

@@ -233,7 +233,7 @@ def test_memory_that_is_not_used_again_is_named_once_for_each_trace(request, kin
         assert caught(fn, of_sizes(w=7), np.float32(1)) == []
 
 
-def test_the_warning_points_to_the_call_and_leaves_the_filters_as_they_were():
+def test_the_warning_points_to_the_call_and_keeps_the_filters():
     fn, filters = nym.named_jit(half_used, donate_args=(True,)), list(warnings.filters)
     with pytest.warns(RuntimeWarning, match="memory that it cannot use again") as said:
         fn(of_sizes(w=2, other=3), np.float32(1))

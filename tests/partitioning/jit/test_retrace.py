@@ -276,7 +276,7 @@ def test_no_values_and_no_addresses_are_said():
     assert not re.search(r"7\.25|0x", " ".join(said))
 
 
-def test_the_nearest_of_several_traces_is_the_one_that_differs_in_the_fewest_sizes_and_dtypes():
+def test_the_nearest_trace_differs_in_the_fewest_sizes_and_dtypes():
     double = nym.named_jit(lambda x: x * 2)
     for shape, dtype in [((16, 8), jnp.float32), ((16, 4), jnp.float32), ((16, 8), jnp.bfloat16)]:
         double(jnp.ones(shape, dtype))

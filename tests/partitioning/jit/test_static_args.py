@@ -165,7 +165,7 @@ def test_results_without_arrays(nothing):
     assert nym.named_jit(lambda: nothing)() == nothing
 
 
-def test_the_structure_of_the_result_may_follow_the_shape_of_a_plain_array():
+def test_the_result_structure_may_follow_the_shape_of_a_plain_array():
     """Names, rank and number of results all differ for one structure of arguments."""
 
     @nym.named_jit

@@ -79,7 +79,7 @@ def test_specs_of_the_helper_are_those_found_by_trying_all_ways():
         assert helper.partition_specs(struct(*shape), 0) == best_by_trial(shape, sizes, None), (shape, sizes)
 
 
-def test_specs_with_a_limit_to_the_parts_are_those_found_by_trying_all_ways():
+def test_specs_with_limited_parts_match_an_exhaustive_search():
     for shape, sizes in CASES:
         helper = nym.MeshPartitionHelper(mesh_of(*sizes))
         methods = [(name,) for name in helper.axis_sizes]

@@ -50,7 +50,7 @@ def test_the_largest_dimension_comes_first_or_last():
     assert reverse.apply(struct(4, 8)) == P("data", None)
 
 
-def test_stacked_layers_stay_whole_unless_the_array_is_divided_less_for_it():
+def test_stacked_layers_are_sharded_only_if_that_gives_more_parts():
     rule = nym.AutoShardingRule(MESH)
     assert rule.apply(struct(8, 64, 32)) == P(None, "data", "model")
     assert rule.apply(struct(8, 33, 65)) == P(("data", "model"), None, None)

@@ -43,7 +43,7 @@ def test_the_limit_is_for_the_whole_tree():
     assert 0 < held(params, specs) <= 2**26
 
 
-def test_arrays_that_save_most_are_divided_first_and_the_last_one_no_more_than_needed():
+def test_arrays_that_save_most_are_sharded_first_and_only_as_needed():
     params = {"small": struct(8, 8), "large": struct(64, 64), "odd": struct(127, 127), "medium": struct(32, 32)}
     sizes = {name: 4 * math.prod(x.shape) for name, x in params.items()}
     limit = sum(sizes.values()) - sizes["large"] * 7 // 8 - sizes["medium"] // 2

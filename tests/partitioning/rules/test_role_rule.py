@@ -50,7 +50,7 @@ def planned(tree: Any, rule: nym.RoleShardingRule = RULE) -> dict[str, tuple[str
     return {path: (role, specs[path]) for path, role in by_path(rule.roles(tree)).items()}
 
 
-def test_a_column_is_divided_along_its_output_by_the_tensor_axis_and_a_row_along_its_input():
+def test_columns_are_sharded_along_outputs_and_rows_along_inputs():
     block = {
         name: layer("kernel", D, F) for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "w1", "fc1")
     }
@@ -246,7 +246,7 @@ def test_the_width_of_a_table_has_more_parts_than_its_vocabulary(sizes: tuple[in
     ],
     ids=["1x1 filter", "3x3 filter", "layers", "no layers", "more dimensions"],
 )
-def test_matrices_with_more_dimensions_are_divided_unless_these_are_layers(path: str, shape: tuple[int, ...], spec: P):
+def test_leading_dimensions_are_sharded_unless_they_are_layers(path: str, shape: tuple[int, ...], spec: P):
     assert RULE.apply({path: like(*shape)}) == {path: spec}
 
 
@@ -298,7 +298,7 @@ def test_layers_stacked_along_the_second_dimension_stay_whole():
     assert found["layers/self_attention/out/kernel"] == ("stacked row", P("tp", None, None, "fsdp"))
 
 
-def test_queries_keys_and_values_in_one_matrix_are_divided_along_the_heads():
+def test_a_fused_qkv_matrix_is_sharded_along_the_heads():
     tree = {"attn": {"qkv": layer("kernel", D, 3, 8, 8), "out": layer("kernel", 8, 8, D)}}
     assert planned(tree)["attn/qkv/kernel"] == ("column", P("fsdp", None, "tp", None))
 
@@ -360,12 +360,12 @@ def test_explain_tells_the_role(auto_mesh: jax.sharding.Mesh):
     assert "the role 'row'" in shown
 
 
-def test_a_table_that_is_the_head_as_well_is_divided_along_the_vocabulary_by_the_tensor_axis():
+def test_a_tied_embedding_is_sharded_along_the_vocabulary():
     rule = nym.RoleShardingRule(of_axes(fsdp=2, tp=4))
     assert rule.apply({"wte": layer("weight", V, D)})["wte"]["weight"] == P("tp", "fsdp")
 
 
-def test_vectors_stay_whole_whatever_else_is_in_the_tree_unless_they_are_large():
+def test_vectors_are_replicated_unless_they_are_large():
     vectors = {"norm": layer("scale", D, bias=D), "stacked": {"norm": {"scale": like(128, D)}}}
     whole = {"norm": {"scale": P(), "bias": P()}, "stacked": {"norm": {"scale": P()}}}
     assert RULE.apply(vectors) == whole
@@ -390,7 +390,7 @@ def test_fewer_elements_than_the_least_stay_whole():
         nym.RoleShardingRule(min_shard_size=-1)
 
 
-def test_heads_that_the_tensor_axis_does_not_divide_leave_their_features_whole():
+def test_features_are_replicated_if_the_heads_are_not_divisible():
     attention = {"query": layer("kernel", D, 6, 8), "out": layer("kernel", 6, 8, D)}
     specs = nym.RoleShardingRule(of_axes(fsdp=2, tp=4)).apply(attention)
     assert specs == {
@@ -400,7 +400,7 @@ def test_heads_that_the_tensor_axis_does_not_divide_leave_their_features_whole()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("dp", "fsdp", "ep", "tp"))), ids=".".join)
-def test_no_order_of_mesh_axes_costs_memory_or_gives_a_spec_that_jax_refuses(order: tuple[str, ...]):
+def test_no_order_of_mesh_axes_costs_memory_or_gives_an_invalid_spec(order: tuple[str, ...]):
     mesh = AbstractMesh((2,) * 4, order)
     shapes = {"wq": like(48, 40), "wo": like(24, 36), "embed": like(50257, 96), "experts": {"w1": like(6, 8, 10)}}
     specs = nym.RoleShardingRule(mesh).apply(shapes)

@@ -103,7 +103,7 @@ def test_a_rule_sees_the_keys_of_the_whole_tree(mesh):
     assert keys == expected
 
 
-def test_a_rule_of_ones_own_is_asked_each_time_and_one_of_the_library_not_again(mesh):
+def test_a_custom_rule_is_asked_each_time_and_a_library_rule_once(mesh):
     rule, tree = Seen(P("data")), {"a": jnp.ones(8)}
     mapping = nym.AxisMapping({}, fallback=rule)
     first = nym.shard(tree, mapping)
@@ -158,7 +158,7 @@ def test_a_part_with_a_mapping_of_its_own_goes_by_the_rule_of_that(mesh):
     assert (seen["a"].spec, seen["b"].tree["x"].spec) == (P(None), P("model"))
 
 
-def test_what_a_rule_leaves_stays_where_it_is_and_an_empty_spec_is_everywhere(mesh):
+def test_no_spec_leaves_an_array_and_an_empty_spec_replicates_it(mesh):
     array = jnp.ones(8)
     assert nym.shard(array, nym.AxisMapping({}, fallback=Seen(None))) is array
     for rule in (Seen(P()), nym.PathShardingRule([]), nym.CompositeShardingRule(Seen(None))):
@@ -336,14 +336,14 @@ LARGE = AbstractMesh((16, 16), ("data", "model"), axis_types=(AxisType.Auto,) * 
 
 
 @pytest.mark.parametrize("own", [None, LARGE], ids=["of-the-call", "own"])
-def test_a_rule_is_applied_with_the_mesh_given_where_one_of_another_size_is_in_force(mesh, own):
+def test_a_rule_uses_the_mesh_given_rather_than_the_active_one(mesh, own):
     tree = {"w": jax.ShapeDtypeStruct((256, 256), "float32")}
     for rule in (nym.AutoShardingRule(own), nym.CompositeShardingRule(nym.RoleShardingRule(own))):
         found = nym.shard(tree, nym.AxisMapping({}, fallback=rule), LARGE)
         assert found["w"].sharding == NamedSharding(LARGE, P("data", "model"))
 
 
-def test_a_rule_by_path_is_checked_against_the_mesh_given_where_another_is_in_force(mesh):
+def test_a_path_rule_is_checked_against_the_mesh_given(mesh):
     rule = nym.PathShardingRule({"w": P("data", "model")}, uneven="replicate")
     tree = {"w": jax.ShapeDtypeStruct((256, 8), "float32")}
     assert nym.shard(tree, nym.AxisMapping({}, fallback=rule), LARGE)["w"].sharding.spec == P("data", None)
@@ -395,7 +395,7 @@ def test_a_rule_warns_each_time(mesh):
         assert [one.filename for one in caught] == [__file__]
 
 
-def test_what_is_left_to_the_compiler_stays_as_it_is_outside_compiled_functions(auto_mesh):
+def test_unconstrained_dimensions_stay_as_they_are_outside_jit(auto_mesh):
     spec = P(P.UNCONSTRAINED, "data")
     mapping = nym.AxisMapping({}, fallback=nym.PathShardingRule({"w": spec}))
     whole = {"w": jnp.ones((8, 8))}
@@ -418,7 +418,7 @@ class Unlike(nym.AutoShardingRule):
         return jax.tree.map(lambda x: P("data") if np.asarray(x)[0] else P(), pytree)
 
 
-def test_a_subclass_of_a_rule_of_this_library_is_asked_each_time_and_sees_the_arrays(mesh):
+def test_a_subclass_of_a_library_rule_is_asked_each_time(mesh):
     mapping = nym.AxisMapping({}, fallback=Unlike())
     found = nym.shard([np.ones(8), np.zeros(8)], mapping), nym.shard([np.zeros(8), np.ones(8)], mapping)
     assert [[x.sharding.spec for x in one] for one in found] == [[P("data"), P()], [P(), P("data")]]

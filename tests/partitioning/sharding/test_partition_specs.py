@@ -56,7 +56,7 @@ def test_the_mapping_in_force_is_taken_and_one_is_needed():
         nym.pspec_for(nym.ones({"embed": 8}))
 
 
-def test_leaves_that_are_no_arrays_have_no_spec_and_numbers_an_undivided_one():
+def test_leaves_that_are_not_arrays_have_no_spec_and_numbers_an_empty_one():
     assert nym.pspec_for({"a": "text", "b": None, "c": 1.5, "d": True}, {}) == {
         "a": None,
         "b": None,
@@ -169,7 +169,7 @@ def test_traced_arrays_have_specs_and_shardings(mesh):
     assert seen == [P("data"), NamedSharding(mesh.abstract_mesh, P("data"))]
 
 
-def test_a_traced_array_that_is_divided_on_an_explicit_mesh_keeps_its_sharding(explicit_mesh):
+def test_a_traced_array_on_an_explicit_mesh_keeps_its_sharding(explicit_mesh):
     with jax.set_mesh(explicit_mesh):
         seen = []
         jax.jit(lambda x: seen.append(nym.pspec_for(x, MAPPING)))(nym.shard(nym.ones({"embed": 8}), {"embed": "model"}))
