@@ -21,6 +21,12 @@ _STORE_METHODS = (
     "key_value_try_get",
 )
 
+LAYOUT_ERRORS = (AssertionError, NotImplementedError)
+"""What `jax.make_mesh` and `mesh_utils` raise if a mesh does not fit the network of its devices.
+
+Seen in jax 0.10.2 and 0.12.0.1. Should the types change, users see JAX's own error.
+"""
+
 
 def get_inline_option() -> Any:
     """Returns the value of `jax.jit(inline=...)` that leaves no trace of a jitted function in an enclosing jaxpr.

@@ -19,7 +19,7 @@ from ._describe import (
     MeshDescription as MeshDescription,
     describe_mesh as describe_mesh,
 )
-from ._device_layout import (
+from ._device_grid import (
     MeshAxis as MeshAxis,
     MeshDevice as MeshDevice,
 )

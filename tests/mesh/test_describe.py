@@ -218,7 +218,7 @@ def test_the_abstract_mesh_in_force_is_described():
 def test_no_mesh_and_what_is_no_mesh_are_an_error():
     with pytest.raises(ValueError, match=r"has no mesh to describe; pass one, or set one with `set_mesh\(mesh\)`"):
         describe_mesh()
-    with pytest.raises(TypeError, match="`describe_mesh` takes a mesh, not a dict; `create_mesh` makes one"):
+    with pytest.raises(TypeError, match="`describe_mesh` takes a mesh, not a dict; make one with `create_mesh`"):
         describe_mesh({"data": 8})
 
 

@@ -99,13 +99,16 @@ def test_another_thread_has_no_mesh_until_it_sets_one(auto_mesh):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: "data:4", "a string; `parse_mesh_from_string` makes one of it"),
-        (lambda: {"data": 8}, "a `dict`; `create_mesh(sizes, names)` makes one of its values and keys"),
-        (jax.devices, "a `list`; `create_mesh(sizes, names, devices=...)` makes one of devices"),
-        (lambda: jax.devices()[0], "a `Device`; `create_mesh(sizes, names, devices=...)` makes one of devices"),
-        (lambda: np.array(jax.devices()), "a `ndarray`; `create_mesh(sizes, names, devices=...)` makes one of devices"),
+        (lambda: "data:4", "a string; make one of it with `parse_mesh_from_string`"),
+        (lambda: {"data": 8}, "a `dict`; make one of its values and keys with `create_mesh(sizes, names)`"),
+        (jax.devices, "a `list`; make one of devices with `create_mesh(sizes, names, devices=...)`"),
+        (lambda: jax.devices()[0], "a `Device`; make one of devices with `create_mesh(sizes, names, devices=...)`"),
+        (
+            lambda: np.array(jax.devices()),
+            "a `ndarray`; make one of devices with `create_mesh(sizes, names, devices=...)`",
+        ),
         (lambda: create_mesh, "the function `create_mesh`; call it if it makes one"),
-        (lambda: 8, "a `int`; `create_mesh` makes one"),
+        (lambda: 8, "a `int`; make one with `create_mesh`"),
     ],
     ids=["string", "dict", "devices", "device", "array", "function", "integer"],
 )
@@ -119,7 +122,9 @@ def test_what_is_no_mesh_is_an_error_that_says_what_makes_one(auto_mesh, make, m
 @pytest.mark.parametrize("create", [create_mesh, create_abstract_mesh])
 def test_a_mesh_in_force_has_no_manual_axes(create):
     mesh = create((4, 2), ("data", "model"), axis_types=("auto", "manual"))
-    with pytest.raises(ValueError, match="mesh axis 'model' is Manual; make the mesh with other `axis_types`"):
+    with pytest.raises(
+        ValueError, match="mesh axis 'model' is Manual, and the axes of an active mesh are Auto or Explicit; make"
+    ):
         set_mesh(mesh)
     assert jax.sharding.get_abstract_mesh().empty
 
