@@ -105,11 +105,8 @@ class MeshDescription:
     def __str__(self) -> str:
         lines = [self._format_title(), "", *(f"  {note}" for note in self._format_axis_rows())]
         if self.devices:
-            whole = len(self.devices) <= _MOST_DEVICES
-            lines += [
-                "",
-                *(_format_grids(self.axes, self.devices) if whole else _format_processes(self.axes, self.devices)),
-            ]
+            format_devices = _format_grids if len(self.devices) <= _MOST_DEVICES else _format_processes
+            lines += ["", *format_devices(self.axes, self.devices)]
         return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__

@@ -121,12 +121,9 @@ def _check_process_numbers(count: int | None, number: int | None) -> None:
     if count is not None and count < 1:
         raise ValueError(f"`num_processes` is {count}; it is at least 1")
     if number is not None and (number < 0 or (count is not None and number >= count)):
-        numbered = (
-            "processes are numbered from 0"
-            if count is None
-            else f"the {count} processes are numbered from 0 to {count - 1}"
-        )
-        raise ValueError(f"`process_id` is {number}, but {numbered}")
+        which = "processes" if count is None else f"the {count} processes"
+        last = "" if count is None else f" to {count - 1}"
+        raise ValueError(f"`process_id` is {number}, but {which} are numbered from 0{last}")
 
 
 def _check_addresses(address: Any, bound: Any, number: int | None) -> None:
@@ -165,14 +162,21 @@ def _check_port_is_free(host: str, port: int) -> None:
 
 
 def _find_port_problem(host: str, port: int) -> str | None:
-    """Returns why this process cannot listen, or None."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Returns why this process cannot listen at any address that a name stands for, or None if it can."""
+    problem: str | None = None
+    try:
+        addresses = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        return error.strerror
+    for family, kind, protocol, _, place in addresses:
         try:
-            probe.bind((host, port))
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+            return None
         except OSError as error:
-            return error.strerror
-    return None
+            problem = error.strerror
+    return problem
 
 
 def _connect_processes(given: dict[str, Any], options: dict[str, Any], seconds: float) -> BaseException | None:

@@ -181,8 +181,7 @@ class Rendezvous:
         except jax.errors.JaxRuntimeError as error:
             if not is_existing_key_error(error):
                 raise
-            return self._client.key_value_try_get(f"{self._folder}/outcome")
-        return outcome
+        return self._client.key_value_try_get(f"{self._folder}/outcome")
 
     def _give_up(self) -> str:
         """Ends the rendezvous because the time is over, and returns how it ended."""

@@ -80,12 +80,12 @@ def test_a_string_is_read_as_for_a_mesh_of_devices():
         ((2, 4), ("a", "b"), 0, "`device_count` is 0; a mesh needs at least one device"),
     ],
 )
-def test_what_is_no_mesh_is_the_error_that_devices_would_give(sizes, names, count, message):
+def test_impossible_meshes_are_the_same_errors_as_with_devices(sizes, names, count, message):
     with refusal(message):
         create_abstract_mesh(sizes, names, device_count=count)
 
 
-def test_what_is_no_size_name_or_type_is_an_error():
+def test_wrong_sizes_names_and_types_are_an_error():
     with pytest.raises(TypeError, match=r"`axis_dims` holds 2\.0, which is not an integer"):
         create_abstract_mesh((2.0, 4), ("a", "b"))
     with pytest.raises(TypeError, match="`axis_names` is a sequence of strings"):

@@ -56,7 +56,7 @@ def test_force_cpu_is_within_another_default():
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_force_cpu_holds_while_a_mesh_is_in_force(planned):
+def test_force_cpu_holds_while_a_mesh_is_active(planned):
     outer = create_mesh((2, 4), ("a", "b"))
     chosen = outer.abstract_mesh if planned else outer
     with set_mesh(chosen):

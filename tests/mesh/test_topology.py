@@ -180,7 +180,7 @@ def test_factors_are_on_the_axes_that_were_asked_throughout_the_mesh(data, use_j
     use_jax=st.booleans(),
 )
 @settings(deadline=None, max_examples=100)
-def test_any_mesh_over_slices_and_processes_is_what_was_asked_or_an_error(sizes, factors, shape, use_jax):
+def test_any_mesh_over_slices_is_what_was_asked_or_an_error(sizes, factors, shape, use_jax):
     number, each, held = shape
     devices = slices(number, each * held, processes_each=each)
     try:
@@ -196,7 +196,7 @@ def test_any_mesh_over_slices_and_processes_is_what_was_asked_or_an_error(sizes,
 
 @pytest.mark.parametrize("sizes", [(4, 4), (16, 1), (1, 16), (2, 8), (2, 2, 4), (3, 5)])
 @pytest.mark.parametrize("axis_types", [None, "explicit"])
-def test_the_builder_changes_neither_arrangement_nor_types_of_a_network(sizes, axis_types):
+def test_the_builder_changes_neither_arrangement_nor_types(sizes, axis_types):
     names, devices = tuple("abc"[: len(sizes)]), tpus(1, 4, 4)[: prod(sizes)]
     try:
         jaxs = create_mesh(sizes, names, axis_types=axis_types, devices=devices, use_jax=True)
@@ -283,7 +283,7 @@ def test_factors_divide_the_sizes():
         create_mesh((3, 4), ("data", "model"), (2, 1), devices=slices(2, 6))
 
 
-def test_factors_that_are_no_factors_are_an_error():
+def test_impossible_factors_are_an_error():
     devices = processes(2, 4)
     with refusal("must multiply to the number of processes"):
         create_mesh((4, 2), ("a", "b"), (4, 1), devices=devices)

@@ -154,8 +154,8 @@ with jax.set_mesh(mesh), nym.axis_mapping(batch="data"):
     assert nym.host_local_to_global(third).shape == {"pos": 3, "batch": 5 * PROCESSES}
     with nym.axis_mapping({"batch": ("data", "model")}):
         has(raised(ValueError, nym.host_local_to_global, [third]), "[0]: axis 'batch' has size 5 in this process "
-            f"and {5 * PROCESSES} in total, which is not divisible by mesh axis 'data' of size {PROCESSES} x 'model' of "
-            f"size {8 // PROCESSES}; the next size in a process that fits is {6 if PROCESSES == 4 else 8}")
+            f"and {5 * PROCESSES} in total, which is not divisible by mesh axis 'data' of size {PROCESSES} x "
+            f"'model' of size {8 // PROCESSES}; the next size in a process that fits is {6 if PROCESSES == 4 else 8}")
     with nym.axis_mapping({"batch": ("data", "model")}, uneven="replicate"):
         has(raised(ValueError, nym.host_local_to_global, third), "axis 'batch' has size 5 in this process")
 
