@@ -21,6 +21,12 @@ _STORE_METHODS = (
     "key_value_try_get",
 )
 
+LAYOUT_ERRORS = (AssertionError, NotImplementedError)
+"""What `jax.make_mesh` and `mesh_utils` raise if a mesh does not fit the network of its devices.
+
+Seen in jax 0.10.2 and 0.12.0.1. Should the types change, users see JAX's own error.
+"""
+
 
 def get_inline_option() -> Any:
     """Returns the value of `jax.jit(inline=...)` that leaves no trace of a jitted function in an enclosing jaxpr.
@@ -66,7 +72,7 @@ def find_coordination_client() -> tuple[Any, int, int]:
     return client, process, count
 
 
-def is_deadline_error(error: jax.errors.JaxRuntimeError) -> bool:
+def is_deadline_error(error: Exception) -> bool:
     """Returns whether the coordination service raised because a key did not appear in time.
 
     Relies on the status code at the start of the message, as do the two functions below: seen in jax 0.10.2 and
@@ -76,12 +82,12 @@ def is_deadline_error(error: jax.errors.JaxRuntimeError) -> bool:
     return "DEADLINE_EXCEEDED" in str(error)
 
 
-def is_missing_key_error(error: jax.errors.JaxRuntimeError) -> bool:
+def is_missing_key_error(error: Exception) -> bool:
     """Returns whether the coordination service raised because a key does not exist."""
     return "NOT_FOUND" in str(error)
 
 
-def is_existing_key_error(error: jax.errors.JaxRuntimeError) -> bool:
+def is_existing_key_error(error: Exception) -> bool:
     """Returns whether the coordination service raised because a key exists already."""
     return "ALREADY_EXISTS" in str(error)
 

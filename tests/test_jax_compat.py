@@ -1,8 +1,12 @@
 """What the package relies on beyond what JAX promises: one test for each function of `axonym._jax_compat`."""
 
+import collections
+import types
+
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import mesh_utils, multihost_utils
 
 from axonym import _jax_compat
 
@@ -81,6 +85,27 @@ def test_late_initialize_error_is_recognised():
 def test_coordination_client_and_its_status_codes_are_recognised():
     [done] = launched(STORE, processes=1)
     assert done.code == 0, done.output
+
+
+def test_missing_coordination_client_is_named(monkeypatch):
+    state = types.SimpleNamespace(client=object(), process_id=0, num_processes=2)
+    monkeypatch.setattr(multihost_utils, "distributed", types.SimpleNamespace(global_state=state))
+    with pytest.raises(RuntimeError, match=f"JAX {jax.__version__} does not have its .*key_value_set"):
+        _jax_compat.find_coordination_client()
+    monkeypatch.delattr(multihost_utils, "distributed")
+    with pytest.raises(RuntimeError, match="does not have its coordination service where Axonym looks for it"):
+        _jax_compat.find_coordination_client()
+
+
+@pytest.mark.parametrize("use_jax", [False, True])
+def test_layout_error_is_recognised(use_jax):
+    device = collections.namedtuple("Device", "id coords process_index slice_index core_on_chip platform device_kind")
+    devices = [device(i, (i % 4, i // 4, 0), 0, 0, 0, "tpu", "TPU v4") for i in range(16)]
+    with pytest.raises(_jax_compat.LAYOUT_ERRORS, match="Failed to find assignment"):
+        if use_jax:
+            jax.make_mesh((2, 8), ("a", "b"), (jax.sharding.AxisType.Auto,) * 2, devices=devices)
+        else:
+            mesh_utils.create_device_mesh((2, 8), devices, allow_split_physical_axes=False)
 
 
 def test_unknown_cluster_error_is_recognised():

@@ -1,9 +1,4 @@
-"""From devices to a mesh: the public list of what makes a `jax.sharding.Mesh`.
-
-This part knows about devices, hosts and slices, and about nothing else: it imports JAX alone. Every
-mesh has exactly the axes and sizes that were asked for, or making it is an error that says which
-sizes would have fitted.
-"""
+"""Makes and describes meshes of devices, hosts and slices; built on JAX alone."""
 
 from ._abstract import create_abstract_mesh as create_abstract_mesh
 from ._cpu import (
@@ -19,7 +14,7 @@ from ._describe import (
     MeshDescription as MeshDescription,
     describe_mesh as describe_mesh,
 )
-from ._device_layout import (
+from ._device_grid import (
     MeshAxis as MeshAxis,
     MeshDevice as MeshDevice,
 )

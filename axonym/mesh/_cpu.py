@@ -1,7 +1,6 @@
-"""Working on the CPU of a machine that has accelerators too: a mesh, a default device, and both.
+"""The CPU of a machine with accelerators, for tests and debugging: a CPU mesh, the default device, and both.
 
-For tests, for debugging, and for trying a sharding on virtual devices before it meets real ones.
-The context managers change what JAX does by default, in one thread; they move no data.
+The context managers change JAX's defaults in one thread; they move no data.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,8 @@ def create_cpu_mesh(
 ) -> Mesh:
     """Makes a mesh over all CPU devices, whatever JAX's default backend is.
 
-    A process has one CPU device, unless `jax.config.update("jax_num_cpu_devices", 8)` at its start
-    says otherwise. In a cluster of CPU processes the mesh is over the devices of all of them.
+    A process has one CPU device unless you set `jax.config.update("jax_num_cpu_devices", 8)` at its start. In a cluster
+    of CPU processes the mesh uses the devices of all of them.
 
     Args:
         axis_dims: The size of each mesh axis, as in [`create_mesh`][axonym.create_mesh].
@@ -48,15 +47,13 @@ def create_cpu_mesh(
 
 @contextmanager
 def force_cpu() -> Iterator[Device]:
-    """Makes this process' first CPU device JAX's default, within a `with` block.
+    """Makes the first CPU device of this process JAX's default device within a `with` block.
 
-    New arrays are made there, and so is what is computed from them. A mesh in force would put them
-    on its own devices, so there is none within the block; set one inside if you need it. It is a
-    default and no more: an array that is committed to a device (by `jax.device_put`, or because it
-    is sharded) stays there, and so does what is computed from it. Within a function that `jax.jit`
-    traces the block changes nothing: the compiled function's devices are those of its arguments.
-    Another thread started within the block does not inherit the default. The former default and
-    mesh come back at the end of the block, exception or not.
+    New arrays are created there and computations run there. An active mesh would put arrays on its own devices, so it
+    is deactivated; activate one inside the block if you need it. Arrays that are committed to a device (by
+    `jax.device_put`, or because they are sharded) stay there, and so do results computed from them. Inside `jax.jit`
+    the block has no effect: a compiled function runs where its arguments are. A thread started within the block does
+    not inherit the default. The previous default and mesh are restored at the end, also after an exception.
 
     Yields:
         The CPU device.
@@ -70,10 +67,10 @@ def force_cpu() -> Iterator[Device]:
         True
     """
     device = jax.local_devices(backend="cpu")[0]
-    with ExitStack() as former:
-        former.enter_context(jax.default_device(device))
+    with ExitStack() as previous:
+        previous.enter_context(jax.default_device(device))
         if not is_tracing():
-            former.enter_context(jax.set_mesh(None))
+            previous.enter_context(jax.set_mesh(None))
         yield device
 
 
@@ -84,14 +81,12 @@ def cpu_context(
     *,
     axis_types: AxisTypes = None,
 ) -> Iterator[Mesh]:
-    """Makes the CPU JAX's default device and a CPU mesh JAX's mesh, within a `with` block.
+    """Makes the CPU the default device and activates a CPU mesh within a `with` block.
 
-    It is [`force_cpu`][axonym.force_cpu] with `jax.set_mesh` of
-    [`create_cpu_mesh`][axonym.create_cpu_mesh], so that a bare `PartitionSpec` works wherever JAX
-    takes a sharding. What [`force_cpu`][axonym.force_cpu] says of committed arrays and of other
-    threads holds here too: they stay where they are, and they do not inherit the mesh. The former
-    default device and mesh come back at the end of the block, exception or not. Like
-    `jax.set_mesh`, it cannot be entered within `jax.jit`.
+    It is [`force_cpu`][axonym.force_cpu] followed by `jax.set_mesh` of [`create_cpu_mesh`][axonym.create_cpu_mesh], so
+    a bare `PartitionSpec` works wherever JAX takes a sharding. As in [`force_cpu`][axonym.force_cpu], committed arrays
+    stay where they are, and other threads do not inherit anything. The previous default device and mesh are restored at
+    the end, also after an exception. It cannot be entered inside `jax.jit`.
 
     Args:
         axis_dims: The size of each mesh axis, as in [`create_mesh`][axonym.create_mesh].

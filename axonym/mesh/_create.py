@@ -1,7 +1,6 @@
-"""Making a mesh: `create_mesh` from sizes and names, `parse_mesh_from_string` from a flag's text.
+"""`create_mesh` makes a mesh from sizes and names, `parse_mesh_from_string` from the string of a flag.
 
-Both read and check what was asked (`_spec.py`), let JAX arrange the devices (`_topology.py`), and
-keep nothing: a mesh is made anew on every call, from the devices that are there then.
+Nothing is cached: each call makes a new mesh from the devices present at that time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +8,9 @@ from typing import TypeAlias
 
 from jax.sharding import AxisType, Mesh
 
-from ._axis_sizes import as_names, read_sizes, resolve_axes, resolve_axis_types
-from ._topology import Device, arrange_devices, arranged_by_jax, select_devices, spans_slices
+from ._axis_sizes import as_names, parse_sizes, resolve_axis_types
+from ._nearest_mesh import resolve_axes
+from ._topology import Device, arrange_devices, make_jax_mesh, select_devices, spans_slices
 
 
 AxisTypes: TypeAlias = AxisType | str | Sequence[AxisType | str] | None
@@ -30,39 +30,35 @@ def create_mesh(
 ) -> Mesh:
     """Makes a mesh with exactly these axes over all devices, or over those given.
 
-    Order the axes by how much they communicate, the busiest last: neighbours on the last axis are
-    neighbours in the network. Where the devices are in several slices (on GPUs, machines), the
-    earliest axes cross the slow network between them as far as they can, and the others stay
-    within a slice. In a cluster of CPU processes the devices are in the order of process, then id.
+    Order the axes by how much they communicate, the busiest last: neighbors on the last axis are neighbors in the
+    network. If the devices are in several slices (on GPUs, machines), the earliest axes cross the slow network between
+    them as far as they can, and the others stay within a slice. Devices of CPU processes are ordered by process and id.
 
     Args:
-        axis_dims: The size of each mesh axis. One of them may be -1, for the devices that are left.
+        axis_dims: The size of each mesh axis. One of them may be -1, to infer it from the number of devices.
         axis_names: The name of each mesh axis, all of them different.
-        dcn_mesh_dims: For each mesh axis, the factor of its size that crosses slices, or processes
-            where there is one slice only; or a mapping of the factors that are not 1, such as
-            `{"data": 2}`. They multiply to the number of slices; one may be -1. None chooses them.
-            The sizes of the mesh are `axis_dims` either way.
-        should_sort_granules_by_key: Whether slices or processes are in the order of their index,
-            and not in the order in which the devices name them.
-        allow_split_physical_axes: Whether an axis of the physical network may be divided among
-            mesh axes, where sizes need it.
-        backend: Whose devices to take: "cpu", "gpu" or "tpu". None is JAX's default backend.
-        use_jax: Whether `jax.make_mesh` builds the mesh. It decides by itself about
-            `allow_split_physical_axes`, and is not used where slices or `dcn_mesh_dims` are
-            concerned, which it cannot do. Axes, sizes and axis types are the same either way.
-        axis_types: An `AxisType` or its name ("auto", "explicit", "manual") for all axes, or a
-            sequence with one for each. None is Auto.
-        devices: The devices to use, instead of all those of a backend. On CPU they keep their
-            order; on GPU and TPU JAX orders them by their place in the network.
+        dcn_mesh_dims: For each mesh axis, the factor of its size that crosses slices, or processes if there is only one
+            slice; or a mapping of the factors that are not 1, such as `{"data": 2}`. They multiply to the number of
+            slices; one may be -1. None chooses them. The sizes of the mesh are `axis_dims` either way.
+        should_sort_granules_by_key: Whether slices or processes are ordered by index, instead of by their first
+            occurrence among the devices.
+        allow_split_physical_axes: Whether an axis of the physical network may be split among several mesh axes.
+        backend: The backend whose devices are used: "cpu", "gpu" or "tpu". None is JAX's default backend.
+        use_jax: Whether `jax.make_mesh` builds the mesh. It chooses `allow_split_physical_axes` itself, and is not used
+            with several slices or `dcn_mesh_dims`, which it does not support. Axes, sizes and axis types are the same
+            either way.
+        axis_types: An `AxisType` or its name ("auto", "explicit", "manual") for all axes, or a sequence with one for
+            each. None is Auto.
+        devices: The devices to use, instead of all devices of a backend. On CPU they keep their order; on GPU and TPU
+            JAX orders them by their place in the network.
 
     Returns:
-        The mesh. Use it with `jax.set_mesh(mesh)`, or hand it to a `NamedSharding`.
+        The mesh. Use it with `jax.set_mesh(mesh)`, or pass it to a `NamedSharding`.
 
     Raises:
-        TypeError: A size is not an integer, a name is not a string, or an argument is not a
-            sequence.
-        ValueError: Sizes, names, axis types or DCN factors do not fit each other or the devices.
-            The message shows sizes that do.
+        TypeError: A size is not an integer, a name is not a string, or an argument is not a sequence.
+        ValueError: Sizes, names, axis types or DCN factors do not fit each other or the devices. The message suggests
+            sizes that do.
 
     Example:
         >>> import axonym as nym
@@ -74,13 +70,13 @@ def create_mesh(
         >>> nym.create_mesh((3, 4), ("x", "y"))
         Traceback (most recent call last):
             ...
-        ValueError: mesh (x: 3, y: 4) needs 12 devices, 8 are there; the nearest fit is (x: 2, y: 4)
+        ValueError: mesh (x: 3, y: 4) needs 12 devices, but there are 8; the nearest fit is (x: 2, y: 4)
     """
     selected = select_devices(devices, backend)
     names, sizes = resolve_axes(axis_dims, axis_names, len(selected))
     types = resolve_axis_types(axis_types, names)
     if use_jax and dcn_mesh_dims is None and not spans_slices(selected):
-        return arranged_by_jax(names, sizes, types, selected)
+        return make_jax_mesh(names, sizes, types, selected)
     arranged = arrange_devices(
         names,
         sizes,
@@ -101,25 +97,23 @@ def parse_mesh_from_string(
     backend: str | None = None,
     dcn_mesh_dims: str | Sequence[int] | Mapping[str, int] | None = None,
 ) -> Mesh:
-    """Makes the mesh that a string describes, as it comes from a flag or a configuration file.
+    """Makes the mesh that a string specifies, as in a flag or a configuration file.
 
     Args:
-        axis_dims: Either names with sizes, "dp:2, tp:4", in any order, where a name that is left
-            out has size 1; or sizes alone, "2, 4", one for each name in their order. One size may
-            be -1, for the devices that are left. Spaces mean nothing.
+        axis_dims: Names with sizes in any order, "dp:2, tp:4", where omitted names get size 1; or sizes alone, "2, 4",
+            one for each name in order. One size may be -1, to infer it from the number of devices. Spaces are ignored.
         names: The names of the mesh axes. The mesh has all of them, in this order.
         axis_types: As in [`create_mesh`][axonym.create_mesh].
         devices: As in [`create_mesh`][axonym.create_mesh].
         backend: As in [`create_mesh`][axonym.create_mesh].
-        dcn_mesh_dims: As in [`create_mesh`][axonym.create_mesh], or a string in the form of
-            `axis_dims`, "dp:2".
+        dcn_mesh_dims: As in [`create_mesh`][axonym.create_mesh], or a string in the form of `axis_dims`, "dp:2".
 
     Returns:
-        The mesh, as [`create_mesh`][axonym.create_mesh] makes it.
+        The mesh, as from [`create_mesh`][axonym.create_mesh].
 
     Raises:
         TypeError: `axis_dims` is not a string, or `names` is not a sequence of strings.
-        ValueError: The string cannot be read, or the mesh it describes does not fit the devices.
+        ValueError: The string cannot be parsed, or its mesh does not fit the devices.
 
     Example:
         >>> import axonym as nym
@@ -129,7 +123,7 @@ def parse_mesh_from_string(
         >>> dict(nym.parse_mesh_from_string("2, -1", ["data", "model"]).shape)
         {'data': 2, 'model': 4}
     """
-    checked = as_names(names, "names")
-    sizes = read_sizes(axis_dims, checked)
-    dcn = read_sizes(dcn_mesh_dims, checked) if isinstance(dcn_mesh_dims, str) else dcn_mesh_dims
-    return create_mesh(sizes, checked, dcn, backend=backend, axis_types=axis_types, devices=devices)
+    axis_names = as_names(names, "names")
+    sizes = parse_sizes(axis_dims, axis_names)
+    dcn = parse_sizes(dcn_mesh_dims, axis_names) if isinstance(dcn_mesh_dims, str) else dcn_mesh_dims
+    return create_mesh(sizes, axis_names, dcn, backend=backend, axis_types=axis_types, devices=devices)

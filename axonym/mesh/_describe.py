@@ -1,4 +1,4 @@
-"""A mesh described: which device sits where, and what a step along each axis crosses, as text and as a drawing."""
+"""`describe_mesh`: where each device is, and what communication along each axis crosses, as text or drawing."""
 
 import dataclasses
 import itertools
@@ -10,29 +10,30 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from ._device_layout import (
-    Block,
+from .._jax_compat import is_tracing
+from ._device_grid import (
+    DeviceGrid,
     MeshAxis,
     MeshDevice,
-    blocks,
-    long_axes,
-    mesh_axes,
-    mesh_devices,
-    names_shown,
-    plural,
-    printable,
-    ranges,
+    escape_unprintable,
+    find_long_axes,
+    format_count,
+    format_ranges,
+    get_grid_names,
+    list_mesh_axes,
+    list_mesh_devices,
+    split_into_grids,
 )
-from ._mesh_drawing import drawing
+from ._mesh_svg import draw_mesh
 
 
-_WHOLE, _WIDTH = 64, 100  # how many devices are shown one by one, and in how many characters
-_FIRST, _LAST = 8, 2  # how many processes are shown where there are more
+_MOST_DEVICES, _WIDTH = 64, 100  # devices that are shown one by one, characters per line
+_FIRST, _LAST = 8, 2  # processes that are shown where there are more
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MeshDescription:
-    """What [`describe_mesh`][axonym.describe_mesh] returns: printed it is a text, in a notebook a drawing.
+    """The description that [`describe_mesh`][axonym.describe_mesh] returns: text if printed, a drawing in a notebook.
 
     Attributes:
         axes: The mesh axes, in order.
@@ -56,7 +57,7 @@ class MeshDescription:
 
     @property
     def size(self) -> int:
-        """The number of devices, those of an `AbstractMesh` included."""
+        """The number of devices, also for an `AbstractMesh`."""
         return prod(axis.size for axis in self.axes)
 
     @property
@@ -71,16 +72,16 @@ class MeshDescription:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """The platforms of the devices, such as `cpu`, in the order in which the mesh has them."""
+        """The platforms of the devices, such as `cpu`, in the order of the mesh."""
         return tuple(dict.fromkeys(device.platform for device in self.devices))
 
     @property
     def device_kinds(self) -> tuple[str, ...]:
-        """The kinds of the devices, as their platform calls them, in the order in which the mesh has them."""
+        """The kinds of the devices, as their platform calls them, in the order of the mesh."""
         return tuple(dict.fromkeys(device.kind for device in self.devices))
 
     def to_svg(self, path: str | Path | None = None) -> str:
-        """Draws the mesh: a cell for each device with its id, coloured by process, the slices outlined.
+        """Draws the mesh: a cell for each device with its id, colored by process, with slices outlined.
 
         An axis longer than 32 is drawn with a gap. The cells of an `AbstractMesh` are empty.
 
@@ -90,7 +91,7 @@ class MeshDescription:
         Returns:
             The drawing, as the text of an SVG file.
         """
-        text = drawing(self.axes, self.devices, self._title(), self._notes())
+        text = draw_mesh(self.axes, self.devices, self._format_title(), self._format_axis_rows())
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text
@@ -102,50 +103,50 @@ class MeshDescription:
         return f'<div style="overflow-x: auto">{self.to_svg()}</div>'
 
     def __str__(self) -> str:
-        lines = [self._title(), "", *(f"  {note}" for note in self._notes())]
+        lines = [self._format_title(), "", *(f"  {note}" for note in self._format_axis_rows())]
         if self.devices:
-            whole = len(self.devices) <= _WHOLE
-            lines += ["", *(_grids(self.axes, self.devices) if whole else _per_process(self.axes, self.devices))]
+            format_devices = _format_grids if len(self.devices) <= _MOST_DEVICES else _format_processes
+            lines += ["", *format_devices(self.axes, self.devices)]
         return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__
 
-    def _title(self) -> str:
-        """Returns the sizes, and what the devices are."""
-        sizes = ", ".join(f"{printable(axis.name)}: {axis.size}" for axis in self.axes)
+    def _format_title(self) -> str:
+        """Returns the sizes and the kind of devices."""
+        sizes = ", ".join(f"{escape_unprintable(axis.name)}: {axis.size}" for axis in self.axes)
         if not self.devices:
-            return f"abstract mesh ({sizes}) for {plural(self.size, 'device', 'devices')}"
-        kinds = [printable(kind) for kind in self.device_kinds if kind not in self.platforms]
-        many = [f"{printable(' and '.join(self.platforms))} {word}" for word in ("device", "devices")]
+            return f"abstract mesh ({sizes}) for {format_count(self.size, 'device', 'devices')}"
+        kinds = [escape_unprintable(kind) for kind in self.device_kinds if kind not in self.platforms]
+        many = [f"{escape_unprintable(' and '.join(self.platforms))} {word}" for word in ("device", "devices")]
         parts = [
-            plural(self.size, *many) + (f" ({', '.join(kinds)})" if kinds else ""),
-            plural(len(self.processes), "process", "processes"),
-            *([plural(len(self.slices), "slice", "slices")] if len(self.slices) > 1 else []),
+            format_count(self.size, *many) + (f" ({', '.join(kinds)})" if kinds else ""),
+            format_count(len(self.processes), "process", "processes"),
+            *([format_count(len(self.slices), "slice", "slices")] if len(self.slices) > 1 else []),
         ]
         return f"mesh ({sizes}): {', '.join(parts)}"
 
-    def _notes(self) -> list[str]:
-        """Returns a line for each axis, in columns."""
+    def _format_axis_rows(self) -> list[str]:
+        """Returns a line for each axis, aligned in columns."""
         if not self.axes:
             return []
-        rows = [(printable(axis.name), f"{axis.size:,}", axis.type.name, axis.reach) for axis in self.axes]
+        rows = [(escape_unprintable(axis.name), f"{axis.size:,}", axis.type.name, axis.reach) for axis in self.axes]
         names, sizes, types = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:3])
         return [f"{name:<{names}}  {size:>{sizes}}  {kind:<{types}}  {reach}" for name, size, kind, reach in rows]
 
 
 def describe_mesh(mesh: Mesh | AbstractMesh | None = None) -> MeshDescription:
-    r"""Describes a mesh: which device sits where, and whether a step along an axis leaves the process or the slice.
+    r"""Describes a mesh: where each device is, and whether communication along each axis stays within a process.
 
     Args:
-        mesh: The mesh, with devices or without; the one in force if None.
+        mesh: The mesh, with devices or without; the active mesh if None.
 
     Returns:
         A description. `print` shows it as text: up to 64 devices one by one, more of them by process. In a notebook it
         is a drawing, which `to_svg` writes to a file.
 
     Raises:
-        TypeError: `mesh` is something else.
-        ValueError: The mesh is empty, or `mesh` is None and no mesh is in force.
+        TypeError: `mesh` is not a mesh.
+        ValueError: The mesh is empty, or `mesh` is None and no mesh is active.
 
     Example:
         >>> import axonym as nym
@@ -160,27 +161,24 @@ def describe_mesh(mesh: Mesh | AbstractMesh | None = None) -> MeshDescription:
                    0 | 0  1  2  3
                    1 | 4  5  6  7
     """
-    chosen = _in_force() if mesh is None else mesh
+    chosen = _find_current_mesh() if mesh is None else mesh
     if not isinstance(chosen, (Mesh, AbstractMesh)):
-        raise TypeError(f"`describe_mesh` takes a mesh, not a {type(chosen).__name__}; `create_mesh` makes one")
+        raise TypeError(f"`describe_mesh` takes a mesh, not a {type(chosen).__name__}; make one with `create_mesh`")
     if chosen.empty:
         raise ValueError("`describe_mesh` has no mesh to describe; pass one, or set one with `set_mesh(mesh)`")
-    devices = mesh_devices(chosen) if isinstance(chosen, Mesh) else ()
-    return MeshDescription(mesh_axes(chosen, devices), devices)
+    devices = list_mesh_devices(chosen) if isinstance(chosen, Mesh) else ()
+    return MeshDescription(list_mesh_axes(chosen, devices), devices)
 
 
-def _in_force() -> Mesh | AbstractMesh:
-    """Returns the mesh in force, with its devices unless a function is being traced."""
+def _find_current_mesh() -> Mesh | AbstractMesh:
+    """Returns the active mesh, with its devices unless a function is being traced."""
     abstract = jax.sharding.get_abstract_mesh()
-    try:
-        mesh = jax.sharding.get_mesh()
-    except ValueError:  # what JAX says inside a traced function, and only there
-        return abstract
-    return mesh if mesh.abstract_mesh == abstract else abstract
+    mesh = None if is_tracing() else jax.sharding.get_mesh()
+    return mesh if mesh is not None and mesh.abstract_mesh == abstract else abstract
 
 
-def _grids(axes: tuple[MeshAxis, ...], devices: tuple[MeshDevice, ...]) -> Iterator[str]:
-    """Yields the lines of a text with a cell for each device, in blocks of two axes."""
+def _format_grids(axes: tuple[MeshAxis, ...], devices: tuple[MeshDevice, ...]) -> Iterator[str]:
+    """Yields the lines of a text with a cell for each device, in grids of two axes."""
     several = [len({value(device) for device in devices}) > 1 for value in (lambda d: d.process, lambda d: d.slice)]
     ids = max(len(str(device.id)) for device in devices)
 
@@ -188,20 +186,20 @@ def _grids(axes: tuple[MeshAxis, ...], devices: tuple[MeshDevice, ...]) -> Itera
         own = f"p{device.process}" * several[0], f"s{device.slice}" * several[1]
         return " ".join([f"{device.id:>{ids}}", *filter(None, own)])
 
-    for at, block in enumerate(blocks(axes, devices)):
+    for at, grid in enumerate(split_into_grids(axes, devices)):
         yield from [""] if at else []
-        yield from [f"{block.heading}:"] if block.heading else []
-        yield from _grid(block, names_shown(axes), cell)
+        yield from [f"{grid.heading}:"] if grid.heading else []
+        yield from _format_grid(grid, get_grid_names(axes), cell)
     if any(several):
         parts = ["device id", *["p: process"] * several[0], *["s: slice"] * several[1]]
         yield ""
         yield f"(in each cell: {', '.join(parts)})"
 
 
-def _grid(block: Block, names: tuple[str, str], cell: Any) -> Iterator[str]:
-    """Yields the lines of one block, in several parts if its rows are too long for a page."""
-    rows, columns = block.cells.shape
-    texts = [[cell(device) for device in row] for row in block.cells]
+def _format_grid(grid: DeviceGrid, names: tuple[str, str], cell: Any) -> Iterator[str]:
+    """Yields the lines of one grid, in several parts if its rows are too long."""
+    rows, columns = grid.cells.shape
+    texts = [[cell(device) for device in row] for row in grid.cells]
     labels = [str(i) if names[0] else "" for i in range(rows)]
     corner = " \\ ".join(filter(None, names))
     left = max(len(corner), *map(len, labels))
@@ -219,30 +217,30 @@ def _grid(block: Block, names: tuple[str, str], cell: Any) -> Iterator[str]:
             yield f"{label:>{left}} | " + "  ".join(f"{row[i]:>{width}}" for i in here)
 
 
-def _per_process(axes: tuple[MeshAxis, ...], devices: tuple[MeshDevice, ...]) -> Iterator[str]:
-    """Yields a line for each process: which part of the mesh it has, and which devices these are."""
+def _format_processes(axes: tuple[MeshAxis, ...], devices: tuple[MeshDevice, ...]) -> Iterator[str]:
+    """Yields a line for each process: its part of the mesh and its devices."""
     ordered = sorted(devices, key=lambda device: device.process)
     groups = {key: list(group) for key, group in itertools.groupby(ordered, lambda device: device.process)}
     shown = list(groups)
     if len(shown) > _FIRST + _LAST + 1:
         shown = [*shown[:_FIRST], *shown[-_LAST:]]
     several = len({device.slice for device in devices}) > 1
-    rows = [_row(axes, process, groups[process], several) for process in shown]
+    rows = [_format_process_row(axes, process, groups[process], several) for process in shown]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for at, row in enumerate(rows):
         if at == _FIRST and len(shown) < len(groups):
-            yield f"... {plural(len(groups) - len(shown), 'more process', 'more processes')} ..."
+            yield f"... {format_count(len(groups) - len(shown), 'more process', 'more processes')} ..."
         yield "  ".join(f"{part:<{width}}" for part, width in zip(row, widths, strict=True))
 
 
-def _row(axes: tuple[MeshAxis, ...], process: int, held: list[MeshDevice], several: bool) -> list[str]:
-    """Returns what one process has: the indices along each axis, if they make a box, and the ids."""
+def _format_process_row(axes: tuple[MeshAxis, ...], process: int, held: list[MeshDevice], several: bool) -> list[str]:
+    """Returns the indices of a process along each axis, if they are a block of the mesh, and its device ids."""
     indices = [{device.place[at] for device in held} for at in range(len(axes))]
-    box = prod(map(len, indices)) == len(held)
-    parts = [f"{printable(axes[at].name)} {ranges(sorted(indices[at]))}" for at in long_axes(axes)]
+    is_block = prod(map(len, indices)) == len(held)
+    parts = [f"{escape_unprintable(axes[at].name)} {format_ranges(sorted(indices[at]))}" for at in find_long_axes(axes)]
     return [
         f"process {process}",
-        *([f"slice {ranges([device.slice for device in held])}"] if several else []),
-        *(parts if box else [f"within {parts[0]}", *parts[1:]]),
-        f"ids {ranges([device.id for device in held])}",
+        *([f"slice {format_ranges([device.slice for device in held])}"] if several else []),
+        *(parts if is_block else [f"within {parts[0]}", *parts[1:]]),
+        f"ids {format_ranges([device.id for device in held])}",
     ]

@@ -1,13 +1,12 @@
-"""Where devices are: which ones there are, and how they are arranged over slices and hosts.
+"""Selects the devices of a mesh and arranges them over slices and hosts, with `jax.experimental.mesh_utils`.
 
-The arranging is JAX's own (`jax.experimental.mesh_utils`); this module decides what to ask it for.
-A group of devices with a fast network among them, behind a slower one, is a granule: a slice, or
-a process where there is one slice only. The factor of a mesh axis that crosses granules is its
-DCN (data-centre network) factor, and the rest lies within a granule.
+A granule is a group of devices with a fast network, behind a slower one: a slice, or a process if there is only one
+slice. The DCN (data-center network) factor of a mesh axis is the part of its size that crosses granules.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +15,9 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from ._axis_sizes import as_sizes, describe, did_you_mean, fill, fills, nearest_fit
+from .._jax_compat import LAYOUT_ERRORS
+from ._axis_sizes import as_sizes, can_fill, fill_wildcard, format_mesh_shape, suggest_mesh_name
+from ._nearest_mesh import find_nearest_sizes
 
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 else:
     Device = jax.Device
 
-_called = {"slice_index": ("slice", "slices"), "process_index": ("process", "processes")}
+_GRANULE_NAMES = {"slice_index": ("slice", "slices"), "process_index": ("process", "processes")}
 
 
 def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
-    """Returns the devices given, checked, or all those of the backend."""
+    """Returns the devices that are given, after checking them, or all devices of the backend."""
     if devices is None:
-        return _all_devices(backend)
+        return _list_devices(backend)
     if backend is not None:
         raise ValueError(f"`devices` and `backend='{backend}'` were both given; pass one of them")
     if not isinstance(devices, (Sequence, np.ndarray)) or isinstance(devices, str):
@@ -43,18 +44,18 @@ def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
     return selected
 
 
-def _all_devices(backend: str | None) -> tuple[Device, ...]:
+def _list_devices(backend: str | None) -> tuple[Device, ...]:
     devices = jax.devices(backend)
     if devices[0].platform == "cpu":
         return tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
-    # An accelerator's order says where its chips are, so it stays as it is.
+    # The order of accelerators reflects where their chips are, so keep it.
     return tuple(devices)
 
 
 def _check_devices(devices: Sequence[Any]) -> None:
     seen: set[Any] = set()
     for device in devices:
-        # Not `isinstance`: the devices of a topology that is only described are welcome too.
+        # Not `isinstance`: devices may be described only.
         if not hasattr(device, "device_kind"):
             raise TypeError(f"`devices` holds {device!r}, which is not a device")
         if device in seen:
@@ -62,21 +63,21 @@ def _check_devices(devices: Sequence[Any]) -> None:
         seen.add(device)
 
 
-def granules(devices: Sequence[Device], attribute: str) -> dict[int, int]:
+def count_granules(devices: Sequence[Device], attribute: str) -> dict[int, int]:
     """Counts the devices of each slice (`slice_index`) or process (`process_index`)."""
     return dict(Counter(getattr(device, attribute, 0) for device in devices))
 
 
 def spans_slices(devices: Sequence[Device]) -> bool:
-    """Whether the devices are in more than one slice."""
-    return len(granules(devices, "slice_index")) > 1
+    """Returns whether the devices are in more than one slice."""
+    return len(count_granules(devices, "slice_index")) > 1
 
 
-def spread(sizes: Sequence[int], parts: int) -> tuple[int, ...]:
-    """Splits `parts` into one divisor per size, as much of it as possible on the earliest ones.
+def split_over_axes(sizes: Sequence[int], parts: int) -> tuple[int, ...]:
+    """Splits `parts` into one divisor per size, as much as possible on the earliest ones.
 
-    Exact whenever `parts` divides the product of `sizes`: each prime of `parts` is taken from the
-    first sizes that have it, so none is ever left over.
+    Exact if `parts` divides the product of `sizes`: each prime factor of `parts` is taken from the first sizes that
+    have it.
     """
     factors: list[int] = []
     for size in sizes:
@@ -95,8 +96,8 @@ def arrange_devices(
     allow_split_physical_axes: bool,
 ) -> np.ndarray:
     """Returns an array of the devices whose shape is `sizes`."""
-    attribute, dcn = _dcn_factors(names, sizes, devices, dcn_mesh_dims)
-    try:
+    attribute, dcn = _resolve_dcn_factors(names, sizes, devices, dcn_mesh_dims)
+    with _explain_layout_errors(names, sizes, devices, "`allow_split_physical_axes=True`"):
         if prod(dcn) == 1:
             return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=allow_split_physical_axes)
         return mesh_utils.create_hybrid_device_mesh(
@@ -107,109 +108,104 @@ def arrange_devices(
             should_sort_granules_by_key=should_sort_granules_by_key,
             allow_split_physical_axes=allow_split_physical_axes,
         )
-    except (AssertionError, NotImplementedError) as error:
-        raise ValueError(_unlaid(names, sizes, "`allow_split_physical_axes=True`", error)) from error
-    except AttributeError as error:
-        _check_described(devices, error)
-        raise
 
 
-def arranged_by_jax(
+def make_jax_mesh(
     names: Sequence[str], sizes: Sequence[int], types: tuple[AxisType, ...], devices: Sequence[Device]
 ) -> Mesh:
     """Returns the mesh that `jax.make_mesh` makes of devices of one slice."""
-    try:
+    with _explain_layout_errors(names, sizes, devices, "`use_jax=False`"):
         return jax.make_mesh(sizes, names, types, devices=devices)
-    except (AssertionError, NotImplementedError) as error:
-        raise ValueError(_unlaid(names, sizes, "`use_jax=False`", error)) from error
+
+
+@contextmanager
+def _explain_layout_errors(
+    names: Sequence[str], sizes: Sequence[int], devices: Sequence[Device], option: str
+) -> Iterator[None]:
+    """Raises what went wrong when JAX arranges devices, and what to change."""
+    try:
+        yield
+    except LAYOUT_ERRORS as error:
+        raise ValueError(
+            f"JAX cannot lay out mesh {format_mesh_shape(names, sizes)} on the network of these devices; use complete "
+            f"blocks of the network, other sizes, or {option}. JAX says: {error}"
+        ) from error
     except AttributeError as error:
-        _check_described(devices, error)
-        raise
-
-
-def _unlaid(names: Sequence[str], sizes: Sequence[int], option: str, error: Exception) -> str:
-    return (
-        f"JAX cannot lay mesh {describe(names, sizes)} over the network of these devices; use "
-        f"whole blocks of the network, other sizes, or {option}. JAX says: {error}"
-    )
-
-
-def _check_described(devices: Sequence[Device], error: AttributeError) -> None:
-    """Raises if JAX has asked a device for what its description lacks."""
-    if any(error.obj is device for device in devices):
+        if not any(error.obj is device for device in devices):
+            raise
         raise TypeError(
-            f"`devices` holds a `{type(error.obj).__name__}` without `{error.name}`, which JAX asks of it to lay the "
-            "mesh over the network; a described device has `id`, `process_index`, `platform`, `device_kind` and, if "
-            "there are slices, `slice_index`, and a TPU also `coords` and `core_on_chip`"
+            f"`devices` holds a `{type(error.obj).__name__}` without `{error.name}`, which JAX needs to lay out the "
+            "mesh; a described device has `id`, `process_index`, `platform`, `device_kind` and, if there are slices, "
+            "`slice_index`, and a TPU also `coords` and `core_on_chip`"
         ) from error
 
 
-def _dcn_factors(
+def _resolve_dcn_factors(
     names: Sequence[str], sizes: Sequence[int], devices: Sequence[Device], dcn_mesh_dims: Any
 ) -> tuple[str, tuple[int, ...]]:
-    """Returns what the granules are, and how many of them each mesh axis crosses."""
+    """Returns the attribute that identifies a granule, and how many granules each mesh axis crosses."""
     if dcn_mesh_dims is None:
-        _check_equal("slice_index", devices)
-        return "slice_index", spread(sizes, len(granules(devices, "slice_index")))
-    factors = _given_factors(names, dcn_mesh_dims)
+        _check_equal_granules("slice_index", devices)
+        return "slice_index", split_over_axes(sizes, len(count_granules(devices, "slice_index")))
+    factors = _parse_dcn_factors(names, dcn_mesh_dims)
     if len(factors) != len(names):
         raise ValueError(
-            f"`dcn_mesh_dims` {factors} and mesh {describe(names, sizes)} have {len(factors)} and "
+            f"`dcn_mesh_dims` {factors} and mesh {format_mesh_shape(names, sizes)} have {len(factors)} and "
             f"{len(names)} entries; give one factor per axis"
         )
-    attribute, number = _granularity(factors, devices)
-    _check_equal(attribute, devices)
-    _check_factors(names, sizes, factors, attribute, number)
-    return attribute, fill(factors, number)
+    attribute, number = _choose_granule(factors, devices)
+    _check_equal_granules(attribute, devices)
+    _check_dcn_factors(names, sizes, factors, attribute, number)
+    return attribute, fill_wildcard(factors, number)
 
 
-def _given_factors(names: Sequence[str], given: Any) -> tuple[int, ...]:
-    """Returns the factors in the order of the axes, where they are given by name too."""
+def _parse_dcn_factors(names: Sequence[str], given: Any) -> tuple[int, ...]:
+    """Returns the factors in the order of the axes, also if they are given by name."""
     if not isinstance(given, Mapping):
         return as_sizes(given, "dcn_mesh_dims")
     for name in given:
         if name not in names:
-            raise ValueError(f"`dcn_mesh_dims` has no mesh axis {name!r} to divide; {did_you_mean(str(name), names)}")
+            raise ValueError(f"no mesh axis {name!r} for `dcn_mesh_dims`; {suggest_mesh_name(str(name), names)}")
     return as_sizes([given.get(name, 1) for name in names], "dcn_mesh_dims")
 
 
-def _granularity(factors: Sequence[int], devices: Sequence[Device]) -> tuple[str, int]:
-    """Returns what the factors divide the devices into: slices, or processes if they fit better."""
-    slices = len(granules(devices, "slice_index"))
-    processes = len(granules(devices, "process_index"))
+def _choose_granule(factors: Sequence[int], devices: Sequence[Device]) -> tuple[str, int]:
+    """Returns which granules the factors count, and their number: slices, or processes if these fit better."""
+    slices = len(count_granules(devices, "slice_index"))
+    processes = len(count_granules(devices, "process_index"))
     product = prod(factors)
     if processes > 1 and product != slices and (slices == 1 or product == processes):
         return "process_index", processes
     return "slice_index", slices
 
 
-def _check_equal(attribute: str, devices: Sequence[Device]) -> None:
-    held = granules(devices, attribute)
+def _check_equal_granules(attribute: str, devices: Sequence[Device]) -> None:
+    held = count_granules(devices, attribute)
     if len(set(held.values())) > 1:
-        one, many = _called[attribute]
+        one, many = _GRANULE_NAMES[attribute]
         numbers = ", ".join(f"{number} in {one} {index}" for index, number in sorted(held.items()))
         raise ValueError(
-            f"a mesh over several {many} needs equally many devices of each, and there are "
-            f"{numbers}; pass as many of each as `devices`"
+            f"a mesh over several {many} needs the same number of devices in each, and there are {numbers}; pass "
+            "`devices` with the same number from each"
         )
 
 
-def _check_factors(
+def _check_dcn_factors(
     names: Sequence[str], sizes: Sequence[int], factors: Sequence[int], attribute: str, number: int
 ) -> None:
-    one, many = _called[attribute]
+    one, many = _GRANULE_NAMES[attribute]
     counted = f"{number} {one if number == 1 else many}"
-    fit = f"{describe(names, spread(sizes, number))} would do"
-    if not fills(factors, number):
+    fit = f"{format_mesh_shape(names, split_over_axes(sizes, number))} would do"
+    if not can_fill(factors, number):
         raise ValueError(
-            f"`dcn_mesh_dims` {describe(names, factors)} must multiply to the number of {many}, "
-            f"with at most one `-1`, for mesh {describe(names, sizes)} over {counted}; {fit}"
+            f"`dcn_mesh_dims` {format_mesh_shape(names, factors)} must multiply to the number of {many}, "
+            f"with at most one `-1`, for mesh {format_mesh_shape(names, sizes)} over {counted}; {fit}"
         )
-    for name, size, factor in zip(names, sizes, fill(factors, number), strict=True):
+    for name, size, factor in zip(names, sizes, fill_wildcard(factors, number), strict=True):
         if size % factor:
             raise ValueError(
                 f"`dcn_mesh_dims` divides mesh axis '{name}' of size {size} by {factor}, for mesh "
-                f"{describe(names, sizes)} over {counted}; {fit}"
+                f"{format_mesh_shape(names, sizes)} over {counted}; {fit}"
             )
 
 
@@ -218,22 +214,22 @@ def calculate_host_mesh_shape(
     total_devices: int | None = None,
     num_processes: int | None = None,
 ) -> tuple[int, ...]:
-    """Returns the shape of one process' block when a mesh is divided evenly among the processes.
+    """Returns the shape of the block of one process when a mesh is split evenly among processes.
 
-    The earliest axes are divided, as far as they can be, so that the later and busier ones stay
-    within a host. The blocks tile the mesh exactly: every size is a multiple of the block's, and
-    the multiples are the `dcn_mesh_dims` with which `create_mesh` gives each process its block.
+    The earliest axes are split, as far as they can be, so that the later and busier ones stay within a host. The blocks
+    tile the mesh: every size is a multiple of the block's size, and the multiples are the `dcn_mesh_dims` with which
+    `create_mesh` gives each process its block.
 
     Args:
         global_mesh_shape: The sizes of the mesh over all processes, all of them positive.
-        total_devices: How many devices each process has; None is `jax.local_device_count()`.
-        num_processes: How many processes there are; None is `jax.process_count()`.
+        total_devices: The number of devices of each process; None is `jax.local_device_count()`.
+        num_processes: The number of processes; None is `jax.process_count()`.
 
     Returns:
         One size per mesh axis, with the product `total_devices`.
 
     Raises:
-        TypeError: Something is not an integer.
+        TypeError: A size or number is not an integer.
         ValueError: The mesh does not have as many devices as all processes together.
 
     Example:
@@ -248,17 +244,17 @@ def calculate_host_mesh_shape(
     (held,) = as_sizes((held,), "total_devices")
     (processes,) = as_sizes((processes,), "num_processes")
     shape = as_sizes(global_mesh_shape, "global_mesh_shape")
-    _check_shape(shape, held, processes)
-    factors = spread(shape, processes)
+    _check_host_shape(shape, held, processes)
+    factors = split_over_axes(shape, processes)
     return tuple(size // factor for size, factor in zip(shape, factors, strict=True))
 
 
-def _check_shape(shape: tuple[int, ...], held: int, processes: int) -> None:
+def _check_host_shape(shape: tuple[int, ...], held: int, processes: int) -> None:
     if min(held, processes) < 1:
         raise ValueError(f"`total_devices` is {held} and `num_processes` is {processes}; both must be positive")
     devices = held * processes
     if min(shape, default=1) < 1 or prod(shape) != devices:
         raise ValueError(
             f"mesh shape {shape} does not fit {devices} devices, {held} in each of {processes} "
-            f"processes; the nearest fit is {nearest_fit(shape or (-1,), devices)}"
+            f"processes; the nearest fit is {find_nearest_sizes(shape or (-1,), devices)}"
         )

@@ -1,6 +1,6 @@
-"""A text that says what a value is, the same in every process: what processes compare to find out whether they agree.
+"""The canonical text of a value, the same in every process, by which processes compare values.
 
-Python's own `hash` differs from process to process, and a `repr` depends on the order of entries and shows addresses.
+Python's own `hash` differs between processes, and a `repr` depends on the order of entries and shows addresses.
 """
 
 import enum
@@ -9,7 +9,7 @@ import hashlib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,128 +22,117 @@ _CONTEXT = 60  # characters shown before the first difference
 _LENGTH = 240  # characters shown of a text
 _PIECE = 1 << 16  # characters of a long text that are compared at once
 
+Writer: TypeAlias = Callable[[Any], str]
 
-def canonical(value: Any, inside: tuple[int, ...] = ()) -> str:
-    """Returns the text: equal values give equal texts, whatever the order of their entries.
 
-    Arrays are there by size, type and a digest of their elements; functions and classes by name; other objects by what
-    `pickle` would save of them.
+def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
+    """Returns the canonical text: equal values have equal texts, whatever the order of their entries.
+
+    Arrays are written as dtype, shape and a digest of their elements, functions and classes as names, other objects as
+    what `pickle` would save of them.
 
     Args:
-        value: Anything made of plain values, containers, arrays, meshes, shardings and objects that can be pickled.
-        inside: The objects this one is a part of.
+        value: Plain values, containers, arrays, meshes, shardings, and objects that can be pickled.
+        parents: The ids of the objects that contain this one.
 
     Raises:
         TypeError: If an object has no content that another process could compare.
     """
     if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
         return repr(value)
-    if id(value) in inside:
+    if id(value) in parents:
         return "<itself>"
-    part = functools.partial(canonical, inside=(*inside, id(value)))
-    for kinds, write in _WRITERS:
+    write = functools.partial(write_canonical_text, parents=(*parents, id(value)))
+    for kinds, write_kind in _WRITERS:
         if isinstance(value, kinds):
-            return write(value, part)
+            return write_kind(value, write)
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
         owner = getattr(value, "__self__", None)  # of a method
-        of = "" if owner is None or isinstance(owner, (type, types.ModuleType)) else f" of {part(owner)}"
+        of = "" if owner is None or isinstance(owner, (type, types.ModuleType)) else f" of {write(owner)}"
         return f"{value.__module__}.{value.__qualname__}{of}"
-    return _object(value, part)
+    return _write_object(value, write)
 
 
-def digest(text: str) -> str:
-    """Returns a short text that differs for other texts."""
+def hash_text(text: str) -> str:
+    """Returns the digest of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def piece_digests(text: str) -> list[str]:
-    """Returns a short digest of each piece of a text, by which processes find the piece in which theirs differ."""
-    return [digest(text[start : start + _PIECE])[:16] for start in range(0, len(text), _PIECE)]
+def hash_pieces(text: str) -> list[str]:
+    """Returns a short digest of each piece of a text, with which processes find the piece that differs."""
+    return [hash_text(text[start : start + _PIECE])[:16] for start in range(0, len(text), _PIECE)]
 
 
-def piece_that_differs(digests: Sequence[Sequence[str]]) -> int:
-    """Returns which piece is the first that is not the same in all texts."""
-    pieces = enumerate(zip_longest(*digests))
-    return next((at for at, its in pieces if len(set(its)) > 1), 0)
+def find_different_piece(digests: Sequence[Sequence[str]]) -> int:
+    """Returns the first piece that is not the same in all texts."""
+    return next((i for i, piece in enumerate(zip_longest(*digests)) if len(set(piece)) > 1), 0)
 
 
-def around_piece(text: str, piece: int) -> str:
+def cut_piece(text: str, piece: int) -> str:
     """Returns a piece of a text with enough on both sides for an excerpt."""
     return text[max(0, piece * _PIECE - _CONTEXT) : (piece + 1) * _PIECE + _LENGTH]
 
 
-def excerpts(texts: Sequence[str], piece: int = 0) -> list[str]:
-    """Shortens texts, or what is around a piece of each, to the place where the first of them differs from another."""
-    firsts = [_first_difference(texts[0], other) for other in texts[1:]]
-    start = max(0, min(firsts, default=0) - _CONTEXT)
+def cut_excerpts(texts: Sequence[str], piece: int = 0) -> list[str]:
+    """Returns what is around the first difference between texts, or between what `cut_piece` returns of each."""
+    longest = max(map(len, texts))
+    same = next((i for i, chars in enumerate(zip_longest(*texts)) if len(set(chars)) > 1), longest)
+    start = max(0, same - _CONTEXT)
     end = start + _LENGTH
     return [("..." if start or piece else "") + text[start:end] + ("..." if len(text) > end else "") for text in texts]
 
 
-def _first_difference(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (mine, its) in pairs if mine != its), min(len(one), len(other)))
+def _write_mapping(value: Mapping[Any, Any], write: Writer) -> str:
+    entries = sorted(f"{write(key)}: {write(value[key])}" for key in value)
+    # The options of an `AxisMapping`.
+    options = [f"{name}={write(getattr(value, name))}" for name in ("fallback", "uneven") if hasattr(value, name)]
+    return f"{_format_class(value)}{{{', '.join(entries + options)}}}"
 
 
-def _kind(value: Any) -> str:
-    """Returns the name of an object's class as a prefix, nothing for Python's own."""
+def _write_sequence(value: Sequence[Any], write: Writer) -> str:
+    opening, closing = "[]" if isinstance(value, list) else "()"
+    return f"{_format_class(value)}{opening}{', '.join(map(write, value))}{closing}"
+
+
+def _write_set(value: frozenset[Any], write: Writer) -> str:
+    return f"{_format_class(value)}{{{', '.join(sorted(map(write, value)))}}}"
+
+
+def _format_class(value: Any) -> str:
+    """Returns the name of an object's class as a prefix, "" for a built-in one."""
     return "" if type(value).__module__ == "builtins" else type(value).__qualname__
 
 
-def _mapping(value: Mapping[Any, Any], part: Callable[[Any], str]) -> str:
-    entries = sorted(f"{part(key)}: {part(value[key])}" for key in value)
-    # What a mapping from names to mesh axes says besides its entries.
-    options = [f"{name}={part(getattr(value, name))}" for name in ("fallback", "uneven") if hasattr(value, name)]
-    return f"{_kind(value)}{{{', '.join(entries + options)}}}"
-
-
-def _sequence(value: Sequence[Any], part: Callable[[Any], str]) -> str:
-    opening, closing = "[]" if isinstance(value, list) else "()"
-    return f"{_kind(value)}{opening}{', '.join(map(part, value))}{closing}"
-
-
-def _set(value: frozenset[Any], part: Callable[[Any], str]) -> str:
-    return f"{_kind(value)}{{{', '.join(sorted(map(part, value)))}}}"
-
-
-def _array(value: Any, part: Callable[[Any], str]) -> str:
+def _write_array(value: Any, write: Writer) -> str:
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         with jax.set_mesh(None):  # no other process takes part
             data = jax.random.key_data(value)
-        return f"key({jax.random.key_impl(value)}, {_array(data, part)})"
-    about = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+        return f"key({jax.random.key_impl(value)}, {write(data)})"
+    shape = _format_dtype_and_shape(value)
     if isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated:
-        return f"array({about}, {part(value.sharding)})"  # no process has all of it
+        return f"array({shape}, {write(value.sharding)})"  # no process has all of it
     if isinstance(value, np.ma.MaskedArray):
-        return f"masked({_array(value.data, part)}, {_array(np.ma.getmaskarray(value), part)})"
+        return f"masked({write(value.data)}, {write(np.ma.getmaskarray(value))})"
     data = np.asarray(value)
     if data.dtype.hasobject:
-        return f"array({about}, {part(data.tolist())})"
-    return f"array({about}, {hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]})"
+        return f"array({shape}, {write(data.tolist())})"
+    return f"array({shape}, {hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]})"
 
 
-def _shape(value: jax.ShapeDtypeStruct, part: Callable[[Any], str]) -> str:
-    return f"shape({value.dtype}[{','.join(map(str, value.shape))}], {part(value.sharding)})"
+def _format_dtype_and_shape(value: Any) -> str:
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
 
 
-def _mesh(value: Mesh | AbstractMesh, part: Callable[[Any], str]) -> str:
+def _write_mesh(value: Mesh | AbstractMesh, write: Writer) -> str:
     axes = ", ".join(
         f"{name}: {size} {kind.name}" for (name, size), kind in zip(value.shape.items(), value.axis_types, strict=True)
     )
-    devices = ", ".join(map(_device, value.devices.flat)) if isinstance(value, Mesh) else "abstract"
+    devices = ", ".join(map(write, value.devices.flat)) if isinstance(value, Mesh) else "abstract"
     return f"mesh({axes}; {devices})"
 
 
-def _device(value: Any, part: Any = None) -> str:
-    return f"{value.platform}:{value.id}"
-
-
-def _sharding(value: NamedSharding, part: Callable[[Any], str]) -> str:
-    return f"sharding({value.spec!r}, {value.memory_kind}, {part(value.mesh)})"
-
-
-def _object(value: Any, part: Callable[[Any], str]) -> str:
-    """Returns the text of any other object: its class, and what is saved of it."""
+def _write_object(value: Any, write: Writer) -> str:
+    """Writes any other object: its class, and what `pickle` would save of it."""
     try:
         saved = value.__reduce_ex__(2)
     except Exception:
@@ -152,23 +141,21 @@ def _object(value: Any, part: Callable[[Any], str]) -> str:
         raise TypeError(
             f"an object of type `{type(value).__qualname__}` has no content that another process could compare"
         )
-    return str(saved) if isinstance(saved, str) else f"{type(value).__qualname__}({part(list(map(_listed, saved)))})"
+    if isinstance(saved, str):
+        return saved
+    return f"{type(value).__qualname__}({write([list(part) if hasattr(part, '__next__') else part for part in saved])})"
 
 
-def _listed(saved: Any) -> Any:
-    return list(saved) if hasattr(saved, "__next__") else saved
-
-
-_WRITERS: tuple[tuple[Any, Callable[[Any, Callable[[Any], str]], str]], ...] = (
-    (enum.Enum, lambda value, part: str(value)),
-    (Mapping, _mapping),
-    ((list, tuple), _sequence),
-    ((set, frozenset), _set),
-    ((jax.Array, np.ndarray, np.generic), _array),
-    (jax.ShapeDtypeStruct, _shape),
-    ((Mesh, AbstractMesh), _mesh),
-    (jax.Device, _device),
-    (NamedSharding, _sharding),
-    (jax.tree_util.PyTreeDef, lambda value, part: str(value)),
-    (functools.partial, lambda value, part: f"partial({part([value.func, value.args, value.keywords])})"),
+_WRITERS: tuple[tuple[Any, Callable[[Any, Writer], str]], ...] = (
+    (enum.Enum, lambda value, write: str(value)),
+    (Mapping, _write_mapping),
+    ((list, tuple), _write_sequence),
+    ((set, frozenset), _write_set),
+    ((jax.Array, np.ndarray, np.generic), _write_array),
+    (jax.ShapeDtypeStruct, lambda value, write: f"shape({_format_dtype_and_shape(value)}, {write(value.sharding)})"),
+    ((Mesh, AbstractMesh), _write_mesh),
+    (jax.Device, lambda value, write: f"{value.platform}:{value.id}"),
+    (NamedSharding, lambda value, write: f"sharding({value.spec!r}, {value.memory_kind}, {write(value.mesh)})"),
+    (jax.tree_util.PyTreeDef, lambda value, write: str(value)),
+    (functools.partial, lambda value, write: f"partial({write([value.func, value.args, value.keywords])})"),
 )

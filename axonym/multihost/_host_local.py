@@ -1,7 +1,7 @@
-"""Between the arrays of one process and those of all: `host_local_to_global` and `global_to_host_local`.
+"""`host_local_to_global` and `global_to_host_local`: between arrays of one process and arrays of all processes.
 
-Each process reads its own part of a batch. Which axes are parts, and of how many, follows from the mapping and the
-mesh: those whose mesh axes cross processes.
+Each process reads its own part of a batch. Which axes are split between processes, and into how many parts, follows
+from the mapping and the mesh: axes whose mesh axes cross processes.
 """
 
 import functools
@@ -17,25 +17,28 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
+from .._jax_compat import is_tracing
 from ..named._ambient import get_entry_axes
 from ..named._axis import Names, format_axes
+from ..named._cache import cached_plan
 from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import MeshLike, format_mesh_axes, is_tracing, resolve_mesh, resolve_spec
-from ._barrier import checked_seconds
-from ._rendezvous import coordination, listed_processes
+from ..partitioning.specs._resolve_spec import MeshLike, format_mesh_axes, resolve_mesh, resolve_spec
+from ._barrier import as_seconds
+from ._coordination_store import get_coordination_store
+from ._rendezvous import Rendezvous
 
 
 T = TypeVar("T")
 _REMEDIES = {
-    "names": "all hand in arrays with the same names",
-    "dtype": "all hand in arrays of the same dtype",
-    "sizes": "all hand in arrays of the same sizes, and a short last part has to be filled up",
+    "names": "pass arrays with the same names in all processes",
+    "dtype": "pass arrays of the same dtype in all processes",
+    "sizes": "pass arrays of the same sizes in all processes, and pad a short last part",
 }
 
 
-class _Whole(NamedTuple):
-    """What the array of all processes is: its sizes, its sharding, and which part of each axis this process has."""
+class _GlobalArray(NamedTuple):
+    """The sizes and the sharding of an array of all processes, and the parts of each axis that this process has."""
 
     sizes: tuple[int, ...]
     sharding: NamedSharding
@@ -50,22 +53,21 @@ def host_local_to_global(
     check: bool = False,
     timeout: float = 200,
 ) -> T:
-    """Puts the parts that the processes have together to arrays of all processes, sharded by name.
+    """Assembles the parts of all processes into arrays of all processes, sharded by name.
 
-    An axis whose mesh axes cross processes is a part in each of them, and is as many times as long in the result as
-    there are processes with different parts. Every other axis is whole, and so is each process' data along it:
-    processes that share a part must hand in the same. All processes call this, with arrays of the same sizes. With one
-    process, every part is the whole. A mesh on which the devices of a process are no block of an array is refused, so
-    `global_to_host_local` always gives the parts back.
+    An axis whose mesh axes cross processes is split between them: its size in the result is multiplied by the number of
+    different parts. Any other axis has its full size in each process. Processes that share a part must pass the same
+    data. All processes call this, with arrays of the same sizes. With one process, each part is the entire array. On
+    the mesh, the devices of each process must hold a block of each array, so that `global_to_host_local` can return it.
 
     Args:
         tree: Any tree of named arrays, with NumPy or JAX arrays of this process in them, and of module fields declared
-            with `field(axis_names=...)`. Scalars, random keys without axes among them, are the same in all processes.
-            What is no array stays as it is; a `jax.ShapeDtypeStruct` becomes that of the whole.
-        mapping: From names to mesh axes; the mapping in force if None.
-        mesh: The mesh, with devices; the one in force if None.
-        check: Whether the processes compare names, sizes and dtypes, and data where they share a part. It costs a
-            digest of the data. All of them come to the check and all raise, also if only one cannot hand in its part.
+            with `field(axis_names=...)`. Scalars, including random keys without axes, are the same in all processes.
+            Leaves that are not arrays stay as they are; a `jax.ShapeDtypeStruct` gets the global shape.
+        mapping: From names to mesh axes; the active mapping if None.
+        mesh: The mesh, with devices; the active mesh if None.
+        check: Whether the processes compare names, sizes and dtypes, and data if they share a part. It costs a digest
+            of the data. All processes take part and all raise, even if only one cannot provide its part.
         timeout: How long the check waits for the other processes, in seconds.
 
     Returns:
@@ -73,48 +75,50 @@ def host_local_to_global(
 
     Raises:
         ValueError: If there is no mapping or no mesh, this process has no device of the mesh, or an array has no names,
-            is one of all processes already, or does not fit the mesh. With `check`, also if arrays differ between
+            is an array of all processes already, or does not fit the mesh. With `check`, also if arrays differ between
             processes, or another process has an error. The message names the leaf.
-        TimeoutError: If a process does not come to the check in time.
+        TimeoutError: If a process does not arrive at the check in time.
 
     Example:
         >>> import axonym as nym
         >>> import jax
         >>> import numpy as np
-        >>> rows = nym.NamedArray(np.arange(16).reshape(8, 2), ("batch", "pos"))  # what this process has read
+        >>> rows = nym.NamedArray(np.arange(16).reshape(8, 2), ("batch", "pos"))  # read by this process
         >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
         ...     batch = nym.host_local_to_global(rows, {"batch": "data"})
         >>> batch.shape, batch.sharding.spec
         ((batch: 8, pos: 2), P('data', None))
     """
-    seconds = checked_seconds(timeout)
+    seconds = as_seconds(timeout)
     try:
         leaves, treedef = jax.tree.flatten(tree)
-        found, target = _needed(mapping, mesh)
+        active_mapping, devices_mesh = _resolve_mapping_and_mesh(mapping, mesh)
         described = describe_leaves(tree)
-        wholes = [_whole(leaf, about, found, target) for leaf, about in zip(leaves, described, strict=True)]
-        mine = [*filter(None, map(_summary, leaves, described, wholes))] if check else []
-    except Exception as problem:
+        planned = [
+            _plan_leaf(leaf, about, active_mapping, devices_mesh) for leaf, about in zip(leaves, described, strict=True)
+        ]
+        mine = [*filter(None, map(_summarize_leaf, leaves, described, planned))] if check else []
+    except Exception as error:
         if check:
-            _tell_others(problem, seconds)
+            _report_error(error, seconds)
         raise
     if check:
-        _check_same(mine, seconds)
-    return jax.tree.unflatten(treedef, [*map(_joined, leaves, wholes)])
+        _check_same_parts(mine, seconds)
+    return jax.tree.unflatten(treedef, [*map(_assemble_leaf, leaves, planned)])
 
 
 def global_to_host_local(tree: T) -> T:
-    """Returns this process' own part of each array, in NumPy: the inverse of `host_local_to_global`.
+    """Returns the part of each array that this process has, in NumPy: the inverse of `host_local_to_global`.
 
     Args:
         tree: Any tree of arrays, sharded over all processes or not.
 
     Returns:
-        The tree with NumPy arrays, under the same names; random keys stay JAX arrays. Along each axis they have what
-            this process' devices hold, in order and once.
+        The tree with NumPy arrays, under the same names; random keys stay JAX arrays. Along each axis they contain what
+            the devices of this process hold, in order and without repetition.
 
     Raises:
-        ValueError: If the devices of this process hold parts that do not make up an array, or if this is called within
+        ValueError: If the parts that the devices of this process hold do not form an array, or if this is called inside
             a traced function.
 
     Example:
@@ -126,22 +130,21 @@ def global_to_host_local(tree: T) -> T:
         array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)
     """
     if is_tracing():
-        raise ValueError("`global_to_host_local` has no parts to return within a traced function; call it outside")
+        raise ValueError("`global_to_host_local` has no parts to return inside a traced function; call it outside")
     leaves, treedef = jax.tree.flatten(tree)
-    described = describe_leaves(tree)
-    return jax.tree.unflatten(treedef, [*map(_part, leaves, described)])
+    return jax.tree.unflatten(treedef, [*map(_extract_part, leaves, describe_leaves(tree))])
 
 
-def _needed(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
-    """Returns the mapping and the mesh to go by, given or in force."""
+def _resolve_mapping_and_mesh(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
+    """Returns the mapping and the mesh that are given or active."""
     found = as_mapping(mapping)
     if found is None:
         raise ValueError("`host_local_to_global` needs a mapping; pass one or use `with axis_mapping(...)`")
     target = resolve_mesh(mesh, "`host_local_to_global`")
     if not isinstance(target, Mesh):
-        where = " within a traced function; call it outside" if is_tracing() else ", not an abstract one"
+        where = "; call it outside of traced functions" if is_tracing() else ", not an abstract one"
         raise ValueError(f"`host_local_to_global` needs a mesh with devices{where}")
-    if jax.process_index() not in _processes(target):
+    if jax.process_index() not in _locate_parts((), target):
         raise ValueError(
             f"process {jax.process_index()} has no device of the mesh "
             f"{format_axes(target.axis_names, tuple(target.shape.values()))}, so it has no part of any array on it"
@@ -149,236 +152,219 @@ def _needed(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[Axi
     return found, target
 
 
-@functools.lru_cache(maxsize=64)
-def _processes(mesh: Mesh) -> frozenset[int]:
-    return frozenset(device.process_index for device in mesh.devices.flat)
-
-
-def _whole(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Whole | None:
-    """Returns what a leaf is a part of, None if it is no array."""
+def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _GlobalArray | None:
+    """Returns the array of all processes that a leaf is a part of, or None if it is not an array."""
     sizes = getattr(leaf, "shape", None)
-    of_all = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
-    if sizes is None or (of_all and not sizes):
+    is_global = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+    if sizes is None or (is_global and not sizes):
         return None
     try:
         names = () if not sizes else about.names_of(sizes)
         if names is None:
             raise ValueError(
-                f"an array of shape {tuple(sizes)} has no names, so nothing says which of its axes are parts; name "
+                f"an array of shape {tuple(sizes)} has no names, so it is unknown which of its axes are split; name "
                 "them: `NamedArray(array, names)`"
             )
-        if of_all:
+        if is_global:
             raise ValueError(
-                f"{format_axes(names, tuple(sizes))} is an array of all processes already, as is whatever JAX makes while a "
-                "mesh of several processes is set; hand in NumPy arrays"
+                f"{format_axes(names, tuple(sizes))} is an array of all processes already, like every array that JAX "
+                "makes while a mesh of several processes is active; pass NumPy arrays"
             )
-        return _planned(names, tuple(sizes), mapping if about.mapping is None else about.mapping, mesh)
+        return _plan_global_array(names, tuple(sizes), mapping if about.mapping is None else about.mapping, mesh)
     except ValueError as error:
-        raise ValueError(f"{_led(keystr(about.path))}{error}") from None
+        raise ValueError(f"{_format_prefix(keystr(about.path))}{error}") from None
 
 
-def _led(where: str) -> str:
-    """Returns how a message begins that is about one leaf."""
-    return f"{where}: " if where else ""
+def _format_prefix(path: str) -> str:
+    """Returns the start of a message about one leaf."""
+    return f"{path}: " if path else ""
 
 
-@functools.lru_cache(maxsize=4096)
-def _planned(names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh) -> _Whole:
-    """Returns what an array with these names and sizes in this process is a part of."""
+@cached_plan
+def _plan_global_array(names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh) -> _GlobalArray:
+    """Returns the array of all processes of which an array with these names and sizes is a part."""
     entries = [get_entry_axes(entry) for entry in resolve_spec(names, (None,) * len(names), mapping, mesh)]
-    counts = [_parts(axes, mesh, name) for name, axes in zip(names, entries, strict=True)]
+    counts = [_count_axis_parts(axes, mesh, name) for name, axes in zip(names, entries, strict=True)]
     for name, size, axes, (own, groups) in zip(names, sizes, entries, counts, strict=True):
         if groups > 1 and size % len(own):
-            product = format_mesh_axes(axes, mesh)
             raise ValueError(
-                f"axis {name!r} has size {size} in this process and {size * groups} in all, which mesh axis {product} "
-                f"does not divide; the next size in a process that fits is {math.ceil(size / len(own)) * len(own)}"
+                f"axis {name!r} has size {size} in this process and {size * groups} in total, which is not divisible "
+                f"by mesh axis {format_mesh_axes(axes, mesh)}; the next size in a process that fits is "
+                f"{math.ceil(size / len(own)) * len(own)}"
             )
     total = tuple(size * groups for size, (_, groups) in zip(sizes, counts, strict=True))
     spec = resolve_spec(names, total, mapping, mesh)
     _check_blocks(names, tuple(map(get_entry_axes, spec)), mesh)
-    return _Whole(total, NamedSharding(mesh, spec), tuple(own if groups > 1 else () for own, groups in counts))
+    return _GlobalArray(total, NamedSharding(mesh, spec), tuple(own if groups > 1 else () for own, groups in counts))
 
 
-@functools.lru_cache(maxsize=4096)
-def _parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> tuple[tuple[int, ...], int]:
-    """Returns which parts of an axis divided over mesh axes this process has, and in how many groups processes fall."""
-    held = {process: {part for (part,) in blocks} for process, blocks in _held((axes,), mesh).items()}
+def _count_axis_parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> tuple[tuple[int, ...], int]:
+    """Returns the parts of an axis that this process has, and how many groups of processes have different parts."""
+    held = {process: {part for (part,) in parts} for process, parts in _locate_parts((axes,), mesh).items()}
     groups = {frozenset(parts) for parts in held.values()}
     if sum(map(len, groups)) != len(frozenset().union(*groups)) or len({*map(len, groups)}) > 1:
         shown = "; ".join(f"process {process}: {sorted(parts)}" for process, parts in sorted(held.items())[:4])
         raise ValueError(
-            f"axis {name!r} is divided over {format_axes(axes)} so that processes share some of their parts and not others "
-            f"({shown}); make a mesh on which each process has whole rows, or make the array with "
+            f"axis {name!r} is sharded over {format_axes(axes)} so that processes share some of their parts but not "
+            f"others ({shown}); make a mesh on which each process has complete rows, or make the array with "
             "`jax.make_array_from_callback`"
         )
     return tuple(sorted(held[jax.process_index()])), len(groups)
 
 
-@functools.lru_cache(maxsize=4096)
 def _check_blocks(names: Names, entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> None:
-    """Raises unless what the devices of each process hold makes up an array, which only it could give back."""
-    for process, blocks in sorted(_held(entries, mesh).items()):
-        if len(blocks) != math.prod(len(set(parts)) for parts in zip(*blocks, strict=True)):
-            shown = ", ".join(map(str, sorted(blocks)[:4])) + ", ..." * (len(blocks) > 4)
+    """Raises unless the parts in each process form an array, because no other parts can be returned."""
+    for process, parts in sorted(_locate_parts(entries, mesh).items()):
+        if not _is_block(parts):
+            shown = ", ".join(map(str, sorted(parts)[:4])) + ", ..." * (len(parts) > 4)
             raise ValueError(
-                f"({', '.join(names)}) is divided so that the parts in process {process} make up no array: {shown}; "
-                "make a mesh on which the devices of each process are a block, as `create_mesh` does, or make the "
-                "array with `jax.make_array_from_callback`"
+                f"({', '.join(names)}) is sharded so that the parts in process {process} do not form an array: "
+                f"{shown}; make a mesh on which the devices of each process are a block, as `create_mesh` does, or "
+                "make the array with `jax.make_array_from_callback`"
             )
 
 
-def _held(entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> dict[int, set[tuple[int, ...]]]:
-    """Returns which parts of an array each process' devices hold, each as an index along every axis of the array."""
-    where = [[mesh.axis_names.index(axis) for axis in axes] for axes in entries]
+def _is_block(places: Any) -> bool:
+    """Returns whether places with several coordinates each are all combinations of their coordinates."""
+    return len(places) == math.prod(len(set(coordinates)) for coordinates in zip(*places, strict=True))
+
+
+@cached_plan
+def _locate_parts(entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> dict[int, set[tuple[int, ...]]]:
+    """Returns the parts of an array that each process holds, each as an index along every axis of the array."""
+    dims = [[mesh.axis_names.index(axis) for axis in axes] for axes in entries]
     held: dict[int, set[tuple[int, ...]]] = {}
     for place, device in np.ndenumerate(mesh.devices):
-        parts = (functools.reduce(lambda part, at: part * mesh.devices.shape[at] + place[at], one, 0) for one in where)
-        held.setdefault(device.process_index, set()).add(tuple(parts))
+        part = [functools.reduce(lambda i, dim: i * mesh.devices.shape[dim] + place[dim], axes, 0) for axes in dims]
+        held.setdefault(device.process_index, set()).add(tuple(part))
     return held
 
 
-def _joined(leaf: Any, whole: _Whole | None) -> Any:
+def _assemble_leaf(leaf: Any, planned: _GlobalArray | None) -> Any:
     """Returns the array of all processes that a leaf is a part of."""
-    if whole is None:
+    if planned is None:
         return leaf
-    sizes, sharding, _ = whole
+    sizes, sharding, _ = planned
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(sizes, leaf.dtype, sharding=sharding)
-    if not _is_key(leaf):
+    if not _is_random_key(leaf):
         return jax.make_array_from_process_local_data(sharding, np.asarray(leaf), sizes)
-    data = _key_data(leaf)
-    behind = data.shape[len(sizes) :]
-    placed = NamedSharding(sharding.mesh, P(*sharding.spec, *(None,) * len(behind)))
-    joined = jax.make_array_from_process_local_data(placed, data, (*sizes, *behind))
-    return jax.random.wrap_key_data(joined, impl=jax.random.key_impl(leaf))
+    data = _read_key_data(leaf)
+    trailing = data.shape[len(sizes) :]
+    data_sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *(None,) * len(trailing)))
+    assembled = jax.make_array_from_process_local_data(data_sharding, data, (*sizes, *trailing))
+    return jax.random.wrap_key_data(assembled, impl=jax.random.key_impl(leaf))
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_random_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _key_data(keys: jax.Array) -> np.ndarray:
-    """Returns random keys of this process as numbers, with no other process taking part."""
+def _read_key_data(keys: jax.Array) -> np.ndarray:
+    """Returns random keys of this process as numbers, without other processes taking part."""
     with jax.set_mesh(None):
         return np.asarray(jax.random.key_data(keys))
 
 
-def _part(leaf: Any, about: Leaf) -> Any:
-    """Returns this process' own part of a leaf."""
+def _extract_part(leaf: Any, about: Leaf) -> Any:
+    """Returns the part of a leaf that this process has."""
     if not isinstance(leaf, jax.Array):
         return leaf
-    if _is_key(leaf):
-        data = _part(jax.random.key_data(leaf), about)
+    if _is_random_key(leaf):
+        data = _extract_part(jax.random.key_data(leaf), about)
         with jax.set_mesh(None):  # an array of this process alone
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     if leaf.is_fully_addressable:
         return np.asarray(leaf)
+    where = f"{_format_prefix(keystr(about.path))}process {jax.process_index()}"
     if not leaf.addressable_shards:
         raise ValueError(
-            f"{_led(keystr(about.path))}process {jax.process_index()} has no part of an array of shape {leaf.shape}: "
-            "it has none of the devices that the array is on"
+            f"{where} has no part of an array of shape {leaf.shape}: it has none of the devices that hold the array"
         )
-    shards = {_intervals(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
-    starts = [_offsets({place[dim] for place in shards}) for dim in range(leaf.ndim)]
-    sizes = tuple(sum(stop - start for start, stop in offsets) for offsets in starts)
-    if len(shards) != math.prod(map(len, starts)):
+    shards = {tuple(part.start or 0 for part in shard.index): shard.data for shard in leaf.addressable_shards}
+    if not _is_block(shards):
         raise ValueError(
-            f"{_led(keystr(about.path))}process {jax.process_index()} holds parts of an array of shape "
-            f"{leaf.shape} that do not make up an array: its devices are no block of the mesh"
+            f"{where} holds parts of an array of shape {leaf.shape} that do not form an array: its devices are not a "
+            "block of the mesh"
         )
-    result = np.empty(sizes, leaf.dtype)
+    starts = [sorted(set(column)) for column in zip(*shards, strict=True)]
+    sizes = leaf.sharding.shard_shape(leaf.shape)
+    result = np.empty([len(column) * size for column, size in zip(starts, sizes, strict=True)], leaf.dtype)
     for place, data in shards.items():
-        here = tuple(
-            slice(offsets[one], offsets[one] + one[1] - one[0]) for one, offsets in zip(place, starts, strict=True)
-        )
-        result[here] = np.asarray(data)
+        corner = [column.index(at) * size for column, at, size in zip(starts, place, sizes, strict=True)]
+        result[tuple(slice(at, at + size) for at, size in zip(corner, sizes, strict=True))] = data
     return result
 
 
-def _intervals(index: tuple[slice, ...], sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple(part.indices(size)[:2] for part, size in zip(index, sizes, strict=True))
+def _exchange_summaries(mine: Any, seconds: float) -> list[Any]:
+    """Returns what each process passes to the check, in order; nothing if this process is the only one."""
+    store = get_coordination_store()
+    if store is None:
+        return []
+    rendezvous = Rendezvous(store, "parts", "check", seconds, "the check of `host_local_to_global`")
+    return [json.loads(value) for value in rendezvous.exchange_values(json.dumps(mine))]
 
 
-def _offsets(intervals: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Returns where each part of an axis begins in this process' array."""
-    offsets, end = {}, 0
-    for start, stop in sorted(intervals):
-        offsets[start, stop], end = end, end + stop - start
-    return offsets
-
-
-def _exchanged(mine: Any, seconds: float) -> list[Any] | None:
-    """Returns what each process brings to the check, in order; None if this process is the only one."""
-    service = coordination()
-    if service is None:
-        return None
-    meeting = service.meet("parts", "check", seconds, "the check of `host_local_to_global`", value=json.dumps(mine))
+def _report_error(error: Exception, seconds: float) -> None:
+    """Tells the others at the check what this process raises, so that they do not wait in vain."""
     try:
-        return [json.loads(value) for value in meeting.values()]
-    finally:
-        meeting.leave()
+        _exchange_summaries(f"{type(error).__name__}: {error}", seconds)
+    except (RuntimeError, TimeoutError) as other:
+        error.add_note(str(other))
 
 
-def _tell_others(problem: Exception, seconds: float) -> None:
-    """Comes to the check with what this process is about to raise, so that no other waits for it in vain."""
-    try:
-        _exchanged(f"{type(problem).__name__}: {problem}", seconds)
-    except (RuntimeError, TimeoutError) as error:
-        problem.add_note(str(error))
-
-
-def _check_same(mine: list[dict[str, Any]], seconds: float) -> None:
-    """Raises in every process unless all have a part, arrays agree, and data where processes share a part."""
-    theirs = _exchanged(mine, seconds) or []
-    for process, other in enumerate(theirs):
+def _check_same_parts(mine: list[dict[str, Any]], seconds: float) -> None:
+    """Raises in every process unless all have parts of the same arrays, and the same data in shared parts."""
+    summaries = _exchange_summaries(mine, seconds)
+    for process, other in enumerate(summaries):
         if isinstance(other, str):
-            raise ValueError(f"process {process} cannot hand in its part, so no array is made; it raises {other}")
-    for process, other in enumerate(theirs):
-        _compare(mine, process, other)
-    for at, one in enumerate(mine if theirs else []):
+            raise ValueError(f"process {process} cannot provide its part, so no array is made; it raises {other}")
+    for process, other in enumerate(summaries):
+        _compare_summaries(mine, process, other)
+    for at, own in enumerate(mine if summaries else []):
         first: dict[str, int] = {}
-        for process, other in enumerate(theirs):
-            shared = first.setdefault(json.dumps(other[at]["part"]), process)
-            if theirs[shared][at]["data"] != other[at]["data"]:
+        for process, other in enumerate(summaries):
+            sharer = first.setdefault(json.dumps(other[at]["part"]), process)
+            if summaries[sharer][at]["data"] != other[at]["data"]:
                 raise ValueError(
-                    f"{_led(one['where'])}processes {shared} and {process} have the same part of {_shown(one)}, and "
-                    "not the same data in it"
+                    f"{_format_prefix(own['path'])}processes {sharer} and {process} have different data in the same "
+                    f"part of {_format_summary(own)}"
                 )
 
 
-def _compare(mine: list[dict[str, Any]], process: int, its: list[dict[str, Any]]) -> None:
-    """Raises unless another process has arrays of the same names, sizes and dtypes as this one, at the same places."""
-    here, there = f"this process, {jax.process_index()},", listed_processes([process])
-    for at, (own, other) in enumerate(itertools.zip_longest(mine, its), 1):
-        places = ["missing" if one is None else one["where"] or "alone" for one in (own, other)]
-        if places[0] != places[1]:
+def _compare_summaries(mine: list[dict[str, Any]], process: int, theirs: list[dict[str, Any]]) -> None:
+    """Raises unless another process has arrays of the same names, sizes and dtypes at the same paths."""
+    here, there = f"this process, {jax.process_index()},", f"process {process}"
+    for number, (own, other) in enumerate(itertools.zip_longest(mine, theirs), 1):
+        paths = ["missing" if one is None else one["path"] or "alone" for one in (own, other)]
+        if paths[0] != paths[1]:
             raise ValueError(
-                f"array {at} of the tree is {places[0]} in {here} and {places[1]} in {there}; all hand in trees of the "
-                "same structure"
+                f"array {number} of the tree is {paths[0]} in {here} and {paths[1]} in {there}; pass trees of the same "
+                "structure in all processes"
             )
         for kind in _REMEDIES:
             if own[kind] != other[kind]:
                 raise ValueError(
-                    f"{_led(own['where'])}{here} hands in {_shown(own)} and {there} {_shown(other)}; {_REMEDIES[kind]}"
+                    f"{_format_prefix(own['path'])}{here} has {_format_summary(own)} and {there} "
+                    f"{_format_summary(other)}; {_REMEDIES[kind]}"
                 )
 
 
-def _shown(one: dict[str, Any]) -> str:
-    return f"{one['dtype']} {format_axes(one['names'], one['sizes'])}"
+def _format_summary(summary: dict[str, Any]) -> str:
+    return f"{summary['dtype']} {format_axes(summary['names'], summary['sizes'])}"
 
 
-def _summary(leaf: Any, about: Leaf, whole: _Whole | None) -> dict[str, Any] | None:
-    """Returns what the others see of a leaf, in the types that JSON has; None if it is no array."""
-    if whole is None:
+def _summarize_leaf(leaf: Any, about: Leaf, planned: _GlobalArray | None) -> dict[str, Any] | None:
+    """Returns what the others need to know of a leaf, as JSON; None if it is not an array."""
+    if planned is None:
         return None
-    data = _key_data(leaf) if _is_key(leaf) else leaf
+    data = _read_key_data(leaf) if _is_random_key(leaf) else leaf
     content = b"" if isinstance(leaf, jax.ShapeDtypeStruct) else np.ascontiguousarray(np.asarray(data)).tobytes()
     return {
-        "where": keystr(about.path),
+        "path": keystr(about.path),
         "names": list(about.names_of(leaf.shape) or ()),
         "dtype": str(leaf.dtype),
         "sizes": list(leaf.shape),
-        "part": whole.parts,
+        "part": planned.parts,
         "data": hashlib.sha256(content).hexdigest(),
     }

@@ -43,7 +43,7 @@ def test_a_wildcard_takes_what_is_left_of_the_number_stated():
 
 
 def test_a_wildcard_needs_a_number_of_devices():
-    with refusal("mesh (data: -1, model: 8) takes what is left of a number of devices, and none is given; say how"):
+    with refusal("mesh (data: -1, model: 8) has a size to infer from the number of devices; pass"):
         create_abstract_mesh((-1, 8), ("data", "model"))
 
 
@@ -61,26 +61,31 @@ def test_a_string_is_read_as_for_a_mesh_of_devices():
             (100, 8),
             ("data", "model"),
             1024,
-            "mesh (data: 100, model: 8) needs 800 devices, 1024 are there; the nearest fit is (data: 128, model: 8), "
-            "or say `device_count=800`",
+            "mesh (data: 100, model: 8) needs 800 devices, but there are 1024; the nearest fit is "
+            "(data: 128, model: 8), or pass `device_count=800`",
         ),
-        ((3, -1), ("a", "b"), 8, "mesh (a: 3, b: -1) needs a multiple of 3 devices, 8 are there; the nearest fit is"),
+        (
+            (3, -1),
+            ("a", "b"),
+            8,
+            "mesh (a: 3, b: -1) needs a multiple of 3 devices, but there are 8; the nearest fit is",
+        ),
         ((-1, -1), ("a", "b"), 8, "mesh (a: -1, b: -1) over 8 devices has more than one `-1`; the nearest fit is"),
-        ((-2, 4), ("a", "b"), None, "mesh axis 'a' has size -2 in mesh (a: -2, b: 4) over 4 devices, where sizes are"),
+        ((-2, 4), ("a", "b"), None, "mesh axis 'a' has size -2 in mesh (a: -2, b: 4) over 4 devices; sizes are"),
         ((0, 4), ("a", "b"), None, "mesh axis 'a' has size 0"),
         ((2, 4), ("a", "a"), None, "more than one axis called 'a'; the nearest fit is (a: 2, a_2: 4)"),
         ((2, 4), ("a",), None, "`axis_dims` (2, 4) and `axis_names` ('a',) for a mesh over 8 devices have 2 and 1"),
         ((-1, 4), ("a",), None, "have 2 and 1 entries"),
         ((), (), None, "needs at least one axis"),
-        ((2, 4), ("a", "b"), 0, "`device_count` is 0; a mesh is planned for at least one device"),
+        ((2, 4), ("a", "b"), 0, "`device_count` is 0; a mesh needs at least one device"),
     ],
 )
-def test_what_is_no_mesh_is_the_error_that_devices_would_give(sizes, names, count, message):
+def test_impossible_meshes_are_the_same_errors_as_with_devices(sizes, names, count, message):
     with refusal(message):
         create_abstract_mesh(sizes, names, device_count=count)
 
 
-def test_what_is_no_size_name_or_type_is_an_error():
+def test_wrong_sizes_names_and_types_are_an_error():
     with pytest.raises(TypeError, match=r"`axis_dims` holds 2\.0, which is not an integer"):
         create_abstract_mesh((2.0, 4), ("a", "b"))
     with pytest.raises(TypeError, match="`axis_names` is a sequence of strings"):

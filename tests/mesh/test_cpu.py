@@ -56,7 +56,7 @@ def test_force_cpu_is_within_another_default():
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_force_cpu_holds_while_a_mesh_is_in_force(planned):
+def test_force_cpu_holds_while_a_mesh_is_active(planned):
     outer = create_mesh((2, 4), ("a", "b"))
     chosen = outer.abstract_mesh if planned else outer
     with set_mesh(chosen):
@@ -142,7 +142,7 @@ def test_the_cpu_context_restores_after_an_exception():
 
 
 def test_the_cpu_context_restores_when_it_cannot_be_entered():
-    with pytest.raises(ValueError, match="needs 3 devices, 8 are there"), cpu_context((3,), ("a",)):
+    with pytest.raises(ValueError, match="needs 3 devices, but there are 8"), cpu_context((3,), ("a",)):
         pass
     with pytest.raises(ValueError, match="manual"), cpu_context((8,), ("a",), axis_types="manual"):
         pass

@@ -159,7 +159,7 @@ def test_more_devices_are_shown_by_process():
     assert len(lines) == 11
 
 
-def test_a_process_whose_devices_make_no_box_is_shown_within_one():
+def test_a_process_whose_devices_are_no_block_is_shown_within_one():
     held = np.array(devices(1, 8, 10), dtype=object)
     lines = text(Mesh(held.reshape(20, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)).splitlines()
     assert lines[2:4] == ["  a  20  Auto  across 8 processes", "  b   4  Auto  across up to 2 processes"]
@@ -200,7 +200,7 @@ def test_a_description_is_frozen_and_equals_another_of_the_same_mesh():
         described.devices = ()
 
 
-def test_the_mesh_in_force_is_described_unless_one_is_given(mesh):
+def test_the_active_mesh_is_described_unless_one_is_given(mesh):
     assert describe_mesh() == describe_mesh(mesh)
     other = create_mesh()
     assert describe_mesh(other).axes[1].name == "fsdp"
@@ -209,16 +209,16 @@ def test_the_mesh_in_force_is_described_unless_one_is_given(mesh):
     assert inside == [describe_mesh(mesh.abstract_mesh)]
 
 
-def test_the_abstract_mesh_in_force_is_described():
+def test_the_active_abstract_mesh_is_described():
     planned = create_abstract_mesh((128, 8), ("data", "model"))
     with jax.sharding.use_abstract_mesh(planned):
         assert describe_mesh() == describe_mesh(planned)
 
 
-def test_no_mesh_and_what_is_no_mesh_are_an_error():
+def test_a_missing_mesh_and_other_values_are_an_error():
     with pytest.raises(ValueError, match=r"has no mesh to describe; pass one, or set one with `set_mesh\(mesh\)`"):
         describe_mesh()
-    with pytest.raises(TypeError, match="`describe_mesh` takes a mesh, not a dict; `create_mesh` makes one"):
+    with pytest.raises(TypeError, match="`describe_mesh` takes a mesh, not a dict; make one with `create_mesh`"):
         describe_mesh({"data": 8})
 
 

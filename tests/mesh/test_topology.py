@@ -144,7 +144,7 @@ def test_factors_are_given_by_name_too():
         assert crossed(mesh, "slice_index") == (1, 2)
     for text in ("model:2", "1, 2", "model:-1"):
         assert parse_mesh_from_string("4,4", ["data", "model"], devices=slices(2, 8), dcn_mesh_dims=text) == mesh
-    with refusal("`dcn_mesh_dims` has no mesh axis 'modle' to divide; did you mean 'model'?"):
+    with refusal("no mesh axis 'modle' for `dcn_mesh_dims`; did you mean 'model'?"):
         create_mesh((4, 4), ("data", "model"), {"modle": 2}, devices=slices(2, 8))
     with pytest.raises(TypeError, match=r"`dcn_mesh_dims` holds 2\.0, which is not an integer"):
         create_mesh((4, 4), ("data", "model"), {"model": 2.0}, devices=slices(2, 8))
@@ -180,7 +180,7 @@ def test_factors_are_on_the_axes_that_were_asked_throughout_the_mesh(data, use_j
     use_jax=st.booleans(),
 )
 @settings(deadline=None, max_examples=100)
-def test_any_mesh_over_slices_and_processes_is_what_was_asked_or_an_error(sizes, factors, shape, use_jax):
+def test_any_mesh_over_slices_is_what_was_asked_or_an_error(sizes, factors, shape, use_jax):
     number, each, held = shape
     devices = slices(number, each * held, processes_each=each)
     try:
@@ -196,13 +196,13 @@ def test_any_mesh_over_slices_and_processes_is_what_was_asked_or_an_error(sizes,
 
 @pytest.mark.parametrize("sizes", [(4, 4), (16, 1), (1, 16), (2, 8), (2, 2, 4), (3, 5)])
 @pytest.mark.parametrize("axis_types", [None, "explicit"])
-def test_the_builder_changes_neither_arrangement_nor_types_of_a_network(sizes, axis_types):
+def test_the_builder_changes_neither_arrangement_nor_types(sizes, axis_types):
     names, devices = tuple("abc"[: len(sizes)]), tpus(1, 4, 4)[: prod(sizes)]
     try:
         jaxs = create_mesh(sizes, names, axis_types=axis_types, devices=devices, use_jax=True)
     except ValueError as error:
-        assert f"cannot lay mesh (a: {sizes[0]}, b: {sizes[1]}" in str(error)
-        assert "whole blocks of the network, other sizes, or `use_jax=False`. JAX says" in str(error)
+        assert f"cannot lay out mesh (a: {sizes[0]}, b: {sizes[1]}" in str(error)
+        assert "complete blocks of the network, other sizes, or `use_jax=False`. JAX says" in str(error)
         assert sizes in [(2, 8), (2, 2, 4), (3, 5)]
     else:
         ours = create_mesh(sizes, names, axis_types=axis_types, devices=devices)
@@ -283,7 +283,7 @@ def test_factors_divide_the_sizes():
         create_mesh((3, 4), ("data", "model"), (2, 1), devices=slices(2, 6))
 
 
-def test_factors_that_are_no_factors_are_an_error():
+def test_impossible_factors_are_an_error():
     devices = processes(2, 4)
     with refusal("must multiply to the number of processes"):
         create_mesh((4, 2), ("a", "b"), (4, 1), devices=devices)
@@ -299,8 +299,8 @@ def test_factors_that_are_no_factors_are_an_error():
 
 def test_slices_have_equally_many_devices():
     message = (
-        "a mesh over several slices needs equally many devices of each, and there are 4 in "
-        "slice 0, 2 in slice 1; pass as many of each as `devices`"
+        "a mesh over several slices needs the same number of devices in each, and there are 4 in slice 0, 2 in "
+        "slice 1; pass `devices` with the same number from each"
     )
     with refusal(message):
         create_mesh((2, 3), ("a", "b"), devices=slices(2, 4)[:6])
@@ -315,7 +315,7 @@ def test_a_part_of_each_slice_makes_a_mesh():
 
 
 def test_sizes_that_do_not_fit_are_an_error_before_slices_are():
-    with refusal("mesh (a: 3, b: 2) needs 6 devices, 8 are there; the nearest fit is"):
+    with refusal("mesh (a: 3, b: 2) needs 6 devices, but there are 8; the nearest fit is"):
         create_mesh((3, 2), ("a", "b"), devices=slices(2, 4))
 
 
@@ -334,7 +334,7 @@ def test_a_mesh_follows_the_networks_of_several_slices():
 
 
 def test_a_network_that_cannot_be_laid_out_is_an_error():
-    with refusal("JAX cannot lay mesh (a: 3, b: 5) over the network of these devices"):
+    with refusal("JAX cannot lay out mesh (a: 3, b: 5) on the network of these devices"):
         create_mesh((3, 5), ("a", "b"), devices=tpus(1, 4, 4)[:15])
     with refusal("other sizes, or `allow_split_physical_axes=True`"):
         create_mesh((2, 8), ("a", "b"), None, True, False, devices=tpus(1, 4, 4))
@@ -354,7 +354,9 @@ def test_a_described_device_has_what_jax_asks_of_it(use_jax, number):
 
     assert create_mesh((number, 8), ("a", "b"), devices=described(None), use_jax=use_jax).size == 8 * number
     for name in ("coords", "core_on_chip"):
-        with pytest.raises(TypeError, match=f"`devices` holds a `Described` without `{name}`, which JAX asks of it"):
+        with pytest.raises(
+            TypeError, match=f"`devices` holds a `Described` without `{name}`, which JAX needs to lay out the mesh"
+        ):
             create_mesh((number, 8), ("a", "b"), devices=described(name), use_jax=use_jax)
 
 

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 import axonym as nym
-from axonym.multihost._fingerprint import around_piece, canonical, excerpts, piece_digests, piece_that_differs
+from axonym.multihost._fingerprint import (
+    cut_excerpts,
+    cut_piece,
+    find_different_piece,
+    hash_pieces,
+    write_canonical_text,
+)
 
 
 class Size(enum.Enum):
@@ -77,48 +83,49 @@ OTHERS = {
 
 @pytest.mark.parametrize(("one", "other"), EQUAL.values(), ids=EQUAL)
 def test_equal_values_have_one_text(one, other):
-    assert canonical(one) == canonical(other)
-    assert "0x" not in canonical(one)
+    assert write_canonical_text(one) == write_canonical_text(other)
+    assert "0x" not in write_canonical_text(one)
 
 
 @pytest.mark.parametrize(("one", "other"), OTHERS.values(), ids=OTHERS)
-def test_other_values_have_other_texts(one, other):
-    assert canonical(one) != canonical(other)
+def test_different_values_have_different_texts(one, other):
+    assert write_canonical_text(one) != write_canonical_text(other)
 
 
-def test_meshes_are_told_apart_by_all_that_they_are(auto_mesh, explicit_mesh):
+def test_different_meshes_have_different_texts(auto_mesh, explicit_mesh):
     turned = jax.sharding.Mesh(auto_mesh.devices[::-1], auto_mesh.axis_names)
     meshes = [auto_mesh, explicit_mesh, turned, auto_mesh.abstract_mesh, nym.create_mesh((8, 1), ("data", "model"))]
-    assert len({*map(canonical, meshes)}) == len(meshes)
-    assert canonical(auto_mesh) == canonical(nym.create_mesh((4, 2), ("data", "model")))
+    assert len({*map(write_canonical_text, meshes)}) == len(meshes)
+    assert write_canonical_text(auto_mesh) == write_canonical_text(nym.create_mesh((4, 2), ("data", "model")))
     specs = [jax.P("data"), jax.P("model")]
-    assert len({canonical(jax.NamedSharding(mesh, spec)) for mesh in (auto_mesh, turned) for spec in specs}) == 4
+    shardings = [jax.NamedSharding(mesh, spec) for mesh in (auto_mesh, turned) for spec in specs]
+    assert len({*map(write_canonical_text, shardings)}) == 4
 
 
-def test_a_value_within_itself_ends():
+def test_a_value_may_contain_itself():
     loop = [1]
     loop.append(loop)
-    assert canonical(loop) == "[1, <itself>]"
+    assert write_canonical_text(loop) == "[1, <itself>]"
 
 
 def test_long_texts_are_shown_where_they_differ():
-    one, other = excerpts(["a" * 900 + "b" * 900, "a" * 900 + "c" * 900])
+    one, other = cut_excerpts(["a" * 900 + "b" * 900, "a" * 900 + "c" * 900])
     assert one.startswith("...a") and "ab" in one and one.endswith("b...")
     assert "ac" in other and len(one) < 300
-    assert excerpts(["short", "shirt"]) == ["short", "shirt"]
+    assert cut_excerpts(["short", "shirt"]) == ["short", "shirt"]
 
 
 @pytest.mark.parametrize("at", [0, 65_535, 65_536, 300_000])
 def test_a_piece_of_a_long_text_is_enough_to_show_the_difference(at):
     texts = ["a" * at + middle + "b" * 100_000 for middle in ("x", "x", "y")]
-    piece = piece_that_differs([piece_digests(text) for text in texts])
-    one, same, other = excerpts([around_piece(text, piece) for text in texts], piece)
+    piece = find_different_piece([hash_pieces(text) for text in texts])
+    one, same, other = cut_excerpts([cut_piece(text, piece) for text in texts], piece)
     assert one == same == other.replace("y", "x") and "y" in other
     assert one.startswith("..." if at else "xb") and one.endswith("b...") and len(one) < 300
 
 
 def test_a_text_that_ends_where_the_other_goes_on_differs_there():
     texts = ["a" * 65_536, "a" * 65_536 + "b"]
-    piece = piece_that_differs([piece_digests(text) for text in texts])
-    assert [one[-2:] for one in excerpts([around_piece(text, piece) for text in texts], piece)] == ["aa", "ab"]
-    assert piece_that_differs([piece_digests(""), piece_digests("")]) == 0
+    piece = find_different_piece([hash_pieces(text) for text in texts])
+    assert [one[-2:] for one in cut_excerpts([cut_piece(text, piece) for text in texts], piece)] == ["aa", "ab"]
+    assert find_different_piece([hash_pieces(""), hash_pieces("")]) == 0

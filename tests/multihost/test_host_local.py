@@ -14,7 +14,7 @@ def rows(**sizes):
     return nym.NamedArray(np.arange(np.prod(list(sizes.values()))).reshape(*sizes.values()), tuple(sizes))
 
 
-def test_the_part_of_one_process_is_the_whole(mesh):
+def test_the_part_of_one_process_is_the_entire_array(mesh):
     given = {"rows": rows(batch=8, pos=3), "step": np.int32(4), "name": "green-fox"}
     got = nym.host_local_to_global(given, {"batch": ("data", "model")})
     assert got["rows"].names == ("batch", "pos") and got["rows"].sharding.spec == jax.P(("data", "model"), None)
@@ -26,19 +26,19 @@ def test_the_part_of_one_process_is_the_whole(mesh):
     assert back["step"] == 4 and back["name"] == "green-fox"
 
 
-def test_the_mapping_in_force_and_the_mesh_given_hold(auto_mesh):
+def test_the_active_mapping_and_the_given_mesh_are_used(auto_mesh):
     with nym.axis_mapping(batch="data"):
         got = nym.host_local_to_global(rows(batch=4), mesh=auto_mesh)
     assert got.sharding == jax.NamedSharding(auto_mesh, jax.P("data"))
 
 
-def test_a_part_with_a_mapping_of_its_own_goes_by_it(mesh):
+def test_a_part_of_the_tree_may_have_its_own_mapping(mesh):
     given = (rows(batch=4), nym.ShardedBy(rows(batch=4), {"batch": "model"}))
     one, other = nym.host_local_to_global(given, {"batch": "data"})
     assert (one.sharding.spec, other.tree.sharding.spec) == (jax.P("data"), jax.P("model"))
 
 
-def test_shapes_become_those_of_the_whole(mesh):
+def test_shapes_become_global_shapes(mesh):
     given = nym.NamedArray(jax.ShapeDtypeStruct((4, 2), jnp.int32), ("batch", "pos"))
     got = nym.host_local_to_global(given, {"batch": "data"})
     assert got.array == jax.ShapeDtypeStruct((4, 2), jnp.int32, sharding=jax.NamedSharding(mesh, jax.P("data", None)))
@@ -68,7 +68,7 @@ def test_a_size_that_does_not_fit_is_as_in_shard(mesh, uneven):
         nym.host_local_to_global(rows(batch=6), mapping)
 
 
-def test_without_mapping_or_mesh_there_is_nothing_to_go_by(auto_mesh):
+def test_a_mapping_and_a_mesh_with_devices_are_needed(auto_mesh):
     with pytest.raises(ValueError, match="`host_local_to_global` needs a mapping; pass one"):
         nym.host_local_to_global(rows(batch=4), mesh=auto_mesh)
     with pytest.raises(ValueError, match="`host_local_to_global` needs a mesh; set one with"):
@@ -79,9 +79,9 @@ def test_without_mapping_or_mesh_there_is_nothing_to_go_by(auto_mesh):
 
 def test_within_a_traced_function_there_are_no_parts(auto_mesh):
     with jax.set_mesh(auto_mesh):
-        with pytest.raises(ValueError, match="needs a mesh with devices within a traced function; call it outside"):
+        with pytest.raises(ValueError, match="needs a mesh with devices; call it outside of traced functions"):
             jax.eval_shape(lambda x: nym.host_local_to_global(x, {"batch": "data"}), nym.ones({"batch": 4}))
-        with pytest.raises(ValueError, match="has no parts to return within a traced function"):
+        with pytest.raises(ValueError, match="has no parts to return inside a traced function"):
             jax.eval_shape(nym.global_to_host_local, nym.ones({"batch": 4}))
 
 
@@ -137,10 +137,10 @@ with jax.set_mesh(mesh), nym.axis_mapping(batch="data"):
         keys = nym.NamedArray(jax.random.split(jax.random.key(PROCESS), 2), "batch")
     assert nym.host_local_to_global(own).shape == whole.shape
     has(raised(ValueError, nym.host_local_to_global, nym.NamedArray(jnp.full((2, 3), PROCESS), ("batch", "pos"))),
-        "(batch: 2, pos: 3) is an array of all processes already, as is whatever JAX makes while a mesh", "NumPy")
+        "(batch: 2, pos: 3) is an array of all processes already, like every array that JAX makes", "NumPy")
     assert nym.host_local_to_global(jax.ShapeDtypeStruct((), int)).sharding.spec == jax.P()
 
-    # Random keys, a step, and what is no array.
+    # Random keys, a step, and leaves that are not arrays.
     key = jax.random.key(3)
     both = nym.host_local_to_global((keys, key, 4, "name"))
     assert both[0].shape == {"batch": 2 * PROCESSES} and both[2:] == (4, "name")
@@ -154,49 +154,49 @@ with jax.set_mesh(mesh), nym.axis_mapping(batch="data"):
     assert nym.host_local_to_global(third).shape == {"pos": 3, "batch": 5 * PROCESSES}
     with nym.axis_mapping({"batch": ("data", "model")}):
         has(raised(ValueError, nym.host_local_to_global, [third]), "[0]: axis 'batch' has size 5 in this process "
-            f"and {5 * PROCESSES} in all, which mesh axis 'data' of size {PROCESSES} x 'model' of size "
-            f"{8 // PROCESSES} does not divide; the next size in a process that fits is {6 if PROCESSES == 4 else 8}")
+            f"and {5 * PROCESSES} in total, which is not divisible by mesh axis 'data' of size {PROCESSES} x "
+            f"'model' of size {8 // PROCESSES}; the next size in a process that fits is {6 if PROCESSES == 4 else 8}")
     with nym.axis_mapping({"batch": ("data", "model")}, uneven="replicate"):
         has(raised(ValueError, nym.host_local_to_global, third), "axis 'batch' has size 5 in this process")
 
-    # The check finds what would go wrong without a word, and names the leaf once.
+    # The check finds differences that would go unnoticed, and names the leaf once.
     other, odd = (0, True) if PROCESS % 2 else (1, False)
 
     def differing(tree):
         return raised(ValueError, nym.host_local_to_global, tree, check=True, timeout=30)
 
     text = differing({"x": nym.NamedArray(np.zeros(2 + odd), "batch")})
-    assert text == (f"['x']: this process, {PROCESS}, hands in float64 (batch: {2 + odd}) and process {other} float64 "
-        f"(batch: {3 - odd}); all hand in arrays of the same sizes, and a short last part has to be filled up")
+    assert text == (f"['x']: this process, {PROCESS}, has float64 (batch: {2 + odd}) and process {other} float64 "
+        f"(batch: {3 - odd}); pass arrays of the same sizes in all processes, and pad a short last part")
     text = differing(nym.NamedArray(np.zeros(4, "i4" if odd else "f4"), "batch"))
     kinds = ["int32", "float32"] if odd else ["float32", "int32"]
-    assert text == (f"this process, {PROCESS}, hands in {kinds[0]} (batch: 4) and process {other} {kinds[1]} "
-        "(batch: 4); all hand in arrays of the same dtype")
-    has(differing([nym.NamedArray(np.zeros(4), "pos" if odd else "batch")]), f"[0]: this process, {PROCESS}, hands in ",
-        f" and process {other} ", "(pos: 4)", "(batch: 4)", "; all hand in arrays with the same names")
+    assert text == (f"this process, {PROCESS}, has {kinds[0]} (batch: 4) and process {other} {kinds[1]} "
+        "(batch: 4); pass arrays of the same dtype in all processes")
+    has(differing([nym.NamedArray(np.zeros(4), "pos" if odd else "batch")]), f"[0]: this process, {PROCESS}, has ",
+        f" and process {other} ", "(pos: 4)", "(batch: 4)", "; pass arrays with the same names in all processes")
     places = ["['y']", "missing"] if odd else ["missing", "['y']"]
     text = differing({"x": part, "y": part} if odd else {"x": part})
     assert text == (f"array 2 of the tree is {places[0]} in this process, {PROCESS}, and {places[1]} in process "
-        f"{other}; all hand in trees of the same structure")
+        f"{other}; pass trees of the same structure in all processes")
 
-    # A process that cannot hand in its part comes to the check with its problem, and the next check is in step.
+    # A process that cannot provide its part reports that at the check, and the next check is in step.
     with nym.axis_mapping({"batch": ("data", "model")}):
         text = differing({"x": nym.NamedArray(np.zeros(4 if PROCESS else 3), "batch")})
-    told = "process 0 cannot hand in its part, so no array is made; it raises ValueError: "
+    told = "process 0 cannot provide its part, so no array is made; it raises ValueError: "
     assert text.startswith(told * (PROCESS > 0) + "['x']: axis 'batch' has size 3 in this process and")
     with nym.axis_mapping({"batch": "data"} if PROCESS else {"batch": "nowhere"}):
         text = differing(part)
     assert text.startswith("process 0 cannot") == (PROCESS > 0) and "nowhere" in text
     text = raised(ValueError, nym.host_local_to_global, nym.NamedArray(np.full(3, PROCESS), "pos"), check=True)
-    assert text == "processes 0 and 1 have the same part of int64 (pos: 3), and not the same data in it"
+    assert text == "processes 0 and 1 have different data in the same part of int64 (pos: 3)"
     nym.host_local_to_global(nym.NamedArray(np.full(3, PROCESS), "batch"), check=True)
 
-# A mesh on which the processes share some parts and not others, and one without devices of a process.
+# A mesh on which the processes share some parts but not others, and a mesh without devices of a process.
 shuffled = np.array(jax.devices())
 shuffled = np.concatenate([shuffled[:1], shuffled[2:], shuffled[1:2]]).reshape(-1, 2)
 odd = jax.sharding.Mesh(shuffled, ("data", "model"))
 text = raised(ValueError, nym.host_local_to_global, part, {"batch": "data"}, odd)
-has(text, "axis 'batch' is divided over", "processes share some of their parts and not others (process 0: [")
+has(text, "axis 'batch' is sharded over", "processes share some of their parts but not others (process 0: [")
 first = nym.create_mesh((2,), ("data",), devices=jax.devices()[:2])
 sharding = jax.NamedSharding(first, jax.P())
 if PROCESS:
@@ -211,21 +211,21 @@ if PROCESS:
 text = raised(ValueError, nym.host_local_to_global, part, {}, first, check=True, timeout=30)
 has(text, "has no device of the mesh (data: 2)")
 
-# A mesh with the devices of each process along its diagonals: no part is an array, unless one axis is whole.
+# A mesh with the devices of each process along its diagonals: no part is an array unless one axis is replicated.
 turns = [[jax.local_devices(process_index=(row + column) % PROCESSES)[row] for column in range(2)] for row in range(2)]
 diagonal = jax.sharding.Mesh(np.array(turns), ("data", "model"))
 square = nym.NamedArray(np.arange(16).reshape(4, 4), ("batch", "embed"))
 if PROCESSES == 2:
     text = raised(ValueError, nym.host_local_to_global, square, {"batch": "data", "embed": "model"}, diagonal)
-    has(text, "(batch, embed) is divided so that the parts in process 0 make up no array: (0, 0), (1, 1); make a mesh")
+    has(text, "(batch, embed) is sharded so that the parts in process 0 do not form an array: (0, 0), (1, 1); make a")
     for mapping in ({"batch": "data"}, {"embed": "model"}, {"batch": ("data", "model")}, {}):
         joined = nym.host_local_to_global(square, mapping, diagonal, check=True, timeout=30)
         np.testing.assert_array_equal(nym.global_to_host_local(joined).array, square.array)
     sharding = jax.NamedSharding(diagonal, jax.P("data", "model"))
     made = jax.make_array_from_callback((4, 4), sharding, lambda at: square.array[at])
-    has(raised(ValueError, nym.global_to_host_local, made), "process", "that do not make up an array")
+    has(raised(ValueError, nym.global_to_host_local, made), "process", "that do not form an array")
 
-# A problem of its own is what a process raises, also if the others do not come to the check; it says that too.
+# A process raises its own error even if the others do not arrive at the check, with a note about that.
 if PROCESS != 1:
     text = raised(TimeoutError, nym.host_local_to_global, part, {"batch": "data"}, mesh, check=True, timeout=0.3)
     has(text, "the check of `host_local_to_global` waited 0.3 s for process 1")
@@ -241,6 +241,6 @@ print("done", PROCESS)
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2)])
-def test_processes_put_their_parts_together_and_get_them_back(processes, devices):
+def test_processes_assemble_their_parts_and_get_them_back(processes, devices):
     outputs = run(PARTS, processes, devices)
     assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * processes

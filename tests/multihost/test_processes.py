@@ -1,6 +1,10 @@
-"""Two real processes on one machine: meshes over both, and calls in which one of them fails."""
+"""Real processes on one machine: meshes, barriers, broadcasts, comparisons, and calls in which one of them fails."""
 
-from tests.processes import run
+import time
+
+import pytest
+
+from tests.processes import launched, run
 
 
 PROGRAM = """
@@ -57,24 +61,24 @@ def test_two_processes_have_the_mesh_that_was_asked():
 MISHAPS = """
 import time, types
 import numpy as np
-from axonym.mesh._coordination import coordination
+from axonym.multihost._coordination_store import get_coordination_store
 
 start(shutdown_timeout_seconds=10)
 
 # A process that comes late to the first call, before JAX has found any device, is named, and is told at once. The next
 # call of each meets the next call of the other.
-store = coordination().client
+store = get_coordination_store().client
 if PROCESS == 1:
     store.blocking_key_value_get("given up", 60_000)
 started = time.monotonic()
 text = raised(TimeoutError, nym.barrier_sync, 1.5, "first")
 took = time.monotonic() - started
 if PROCESS == 0:
-    has(text, "barrier 'first' waited 1.5 s for process 1 of 2, which did not come")
+    has(text, "barrier 'first' waited 1.5 s for process 1 of 2, which did not arrive")
     assert 1.4 < took < 4
     store.key_value_set("given up", "")
 else:
-    has(text, "barrier 'first' is over: process 0 gave up after 1.5 s, before this process, 1, came")
+    has(text, "barrier 'first' is over: process 0 gave up after 1.5 s, before this process, 1, arrived")
     assert took < 1
 nym.barrier_sync(20, "first")
 
@@ -150,3 +154,120 @@ print("done", PROCESS)
 def test_a_call_that_fails_leaves_the_next_one_in_order():
     outputs = run(MISHAPS, 2, 1)
     assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True, True]
+
+
+AGREEMENT = """
+import time
+import numpy as np
+from axonym.multihost._coordination_store import get_coordination_store
+
+start(shutdown_timeout_seconds=10)
+for _ in range(20):
+    nym.barrier_sync(20)
+    nym.barrier_sync(20, "again / and\\nagain")
+for name in range(20):
+    nym.barrier_sync(20, f"{name}")
+
+# A process that comes late is named, it is told, and the next barrier works: one of the same name too.
+store = get_coordination_store().client
+for name in ("late", None):
+    if PROCESS == 1:
+        store.blocking_key_value_get(f"given up on {name}", 60_000)
+    started = time.monotonic()
+    text = raised(TimeoutError, nym.barrier_sync, 1.5, name)
+    took = time.monotonic() - started
+    if PROCESS == 1:
+        has(text, "is over: process ", "gave up after 1.5 s, before this process, 1, arrived")
+    else:
+        has(text, f"waited 1.5 s for process 1 of {PROCESSES}, which did not arrive: slow, stuck or dead")
+        assert 1.4 < took < 5
+    if PROCESS == 0:
+        store.key_value_set(f"given up on {name}", "")
+    has(text, "barrier 'late'" if name else "an unnamed barrier (call 21 of this process)")
+    assert ("match in the order of calls" in text) == (name is None)
+    nym.barrier_sync(20, name)
+
+# Barriers with different names do not meet.
+has(raised(TimeoutError, nym.barrier_sync, 0.3, f"of {PROCESS}"), f"barrier 'of {PROCESS}' waited 0.3 s for process")
+
+x = nym.NamedArray(jax.numpy.asarray([-0.0, np.nan, 1.5], "bfloat16"), "batch")
+given = {"x": x, "key": jax.random.key(7), "rows": np.arange(3), "name": "green-fox", "none": None}
+got = nym.broadcast_from_host_zero(given if PROCESS == 0 else "not this", timeout=20)
+assert isinstance(got["rows"], np.ndarray) and got["rows"].tolist() == [0, 1, 2]
+assert got["x"].names == ("batch",) and isinstance(got["x"].array, jax.Array)
+assert np.asarray(got["x"].array).tobytes() == np.asarray(x.array).tobytes()
+assert jax.random.key_data(got["key"]).tolist() == jax.random.key_data(given["key"]).tolist()
+assert (got["name"], got["none"], sorted(got)) == ("green-fox", None, sorted(given))
+large = np.random.default_rng(PROCESS).normal(size=300_000)
+got = nym.broadcast_from_host_zero([large], timeout=20)
+assert got[0].tobytes() == np.random.default_rng(0).normal(size=300_000).tobytes()
+has(raised(TypeError, nym.broadcast_from_host_zero, {"f": lambda: 0}), "the tree of process 0 cannot be sent")
+
+mesh = nym.create_mesh((PROCESSES, -1), ("data", "model"))
+spread = jax.make_array_from_callback(
+    (8,), jax.NamedSharding(mesh, jax.P(("data", "model"))), lambda at: np.arange(8.0)[at]
+)
+has(raised(ValueError, nym.broadcast_from_host_zero, spread), "array of shape (8,) is sharded over several processes")
+names = {"batch", "embed", "mlp", "heads", "vocab"}
+mapping = nym.AxisMapping({name: "data" for name in names}, uneven="replicate")
+entries = {name: "model" for name in names}
+for value in (names, mapping, entries, mesh, spread, x, 17, {"specs": [jax.P("data", None)]}, nym.shard, np.float32):
+    nym.assert_same_on_all_hosts(value, timeout=20)
+orders = set(nym.broadcast_from_host_zero(str(names)) for _ in range(2)) | {str(names)}
+if PROCESS:
+    assert len(orders) == 2, "the hash seeds give one order of a set; choose others"
+
+odd = {"batch": "data" if PROCESS < PROCESSES - 1 else ("data", "model")}
+text = raised(ValueError, nym.assert_same_on_all_hosts, nym.AxisMapping(odd), "compute mapping")
+first = "process 0 has" if PROCESSES == 2 else "processes 0, 1 and 2 have"
+has(text, f"'compute mapping' differs between processes: {first} AxisMapping{{'batch': 'data'")
+has(text, f"; process {PROCESSES - 1} has AxisMapping{{'batch': ('data', 'model')")
+text = raised(ValueError, nym.assert_same_on_all_hosts, {"text": "a" * 5000 + f"{PROCESS}" + "b" * 5000})
+has(text, "a value differs", "...aaa", "a0b", "a1b", "bbb...")
+assert len(text) < 1500
+has(raised(ValueError, nym.assert_same_on_all_hosts, np.full(3, PROCESS)), "array(int64[3], ")
+text = raised(TypeError, nym.assert_same_on_all_hosts, iter(()) if PROCESS else (row for row in ()), "rows")
+has(text, "`assert_same_on_all_hosts` of 'rows' on process 0: an object of type `generator`")
+if PROCESS != 1:
+    text = raised(TimeoutError, nym.assert_same_on_all_hosts, 1, "seed", timeout=0.3)
+    has(text, "`assert_same_on_all_hosts` of 'seed' waited 0.3 s for process 1")
+
+# What is over leaves nothing behind, but for what some process did not come to.
+deadline = time.monotonic() + 20
+while True:
+    left = {key.split("/")[2] for key, _ in store.key_value_dir_get("axonym")}
+    if left <= {"seed", *(f"of%20{process}" for process in range(PROCESSES))}:
+        break
+    assert time.monotonic() < deadline, left
+    time.sleep(0.05)
+print("done", PROCESS)
+"""
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_wait_for_each_other_and_agree(processes):
+    seeds = [{"PYTHONHASHSEED": str(process + 1)} for process in range(processes)]
+    outputs = run(AGREEMENT, processes, 1, environment=seeds)
+    assert [f"done {process}" in output for process, output in enumerate(outputs)] == [True] * processes
+
+
+def test_a_process_that_was_killed_is_named_and_the_others_end():
+    started = time.monotonic()
+    done = launched(
+        """
+        import os, signal, time
+        start(shutdown_timeout_seconds=2, heartbeat_timeout_seconds=10)
+        nym.barrier_sync(20)
+        if PROCESS == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        started = time.monotonic()
+        text = raised(TimeoutError, nym.barrier_sync, 1, "checkpoint")
+        has(text, "barrier 'checkpoint' waited 1 s for process 2 of 3, which did not arrive")
+        assert time.monotonic() - started < 2
+        has(raised(TimeoutError, nym.assert_same_on_all_hosts, 1, timeout=0.3), "process 2 of 3")
+        print("told", flush=True)
+        """,
+        processes=3,
+    )
+    assert ["told" in one.output for one in done] == [True, True, False], "\n".join(one.output for one in done)
+    assert time.monotonic() - started < 60
