@@ -1,4 +1,4 @@
-"""Gradients of functions whose result is a named scalar and whose arguments hold whatever a model holds."""
+"""Gradients of functions of models and other trees whose result is a named scalar."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -17,21 +17,21 @@ R = TypeVar("R")
 def value_and_grad(
     fn: Callable[P, R], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[P, tuple[R, Any]]:
-    """Makes a function that returns what `fn` does and the gradient of it; see `jax.value_and_grad`.
+    """Makes a function that returns the value of `fn` and its gradient; see `jax.value_and_grad`.
 
     Args:
-        fn: Function whose result is one number: a named or a plain array without axes.
-        argnums: Which positional argument the gradient is for, or which of several.
-        has_aux: Whether `fn` returns a pair, of which the second part is handed on as it is.
+        fn: Function whose result is a scalar: a named or a plain array without axes.
+        argnums: The positional argument to differentiate with respect to, or a sequence of them.
+        has_aux: Whether `fn` returns a pair, whose second element is returned as it is.
 
     Returns:
-        Function of the same arguments, which returns what `fn` returned, and the gradient. The gradient is a tree like
-        the argument (a tuple of them if `argnums` is a sequence), with None for what is no array of real or complex
-        numbers, as that of `equinox.filter_grad`. An argument that is itself a Python float has one too.
+        Function of the same arguments, which returns the result of `fn` and the gradient. The gradient is a tree like
+        the argument (a tuple of them if `argnums` is a sequence), with None for leaves that are not arrays of real or
+        complex numbers, as in `equinox.filter_grad`. An argument that is itself a Python float has a gradient too.
 
     Raises:
         ValueError: When called, if the result has axes, or there is no such argument.
-        TypeError: When called, if an argument has nothing to differentiate, or `fn` returns no pair as `has_aux` says.
+        TypeError: When called, if an argument has nothing to differentiate, or `fn` with `has_aux` returns no pair.
 
     Example:
         >>> import axonym as nym
@@ -40,22 +40,23 @@ def value_and_grad(
         (NamedArray(float32, 14.), NamedArray(float32, embed: 3, [2., 4., 6.]))
     """
 
-    def differentiated(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
-        call: Callable[..., Any] = fn
-        chosen = _chosen(argnums, args)
-        parts = [_divided(at, args[at]) for at in chosen]
+    def compute_value_and_grad(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
+        call_fn: Callable[..., Any] = fn
+        selected = _resolve_argnums(argnums, args)
+        parts = [_partition_argument(at, args[at]) for at in selected]
 
-        def loss(variables: Sequence[Any]) -> tuple[Any, Any]:
+        def compute_loss(variables: Sequence[Any]) -> tuple[Any, Any]:
             given: list[Any] = list(args)
-            for at, variable, (_, rest) in zip(chosen, variables, parts, strict=True):
+            for at, variable, (_, rest) in zip(selected, variables, parts, strict=True):
                 given[at] = eqx.combine(variable, rest)
-            returned = call(*given, **kwargs)
-            return _scalar(_value(returned) if has_aux else returned), returned
+            returned = call_fn(*given, **kwargs)
+            return _as_plain_scalar(_drop_aux(returned) if has_aux else returned), returned
 
-        (_, returned), gradients = jax.value_and_grad(loss, has_aux=True)(tuple(variable for variable, _ in parts))
+        variables = tuple(variable for variable, _ in parts)
+        (_, returned), gradients = jax.value_and_grad(compute_loss, has_aux=True)(variables)
         return returned, gradients[0] if isinstance(argnums, int) else gradients
 
-    return differentiated
+    return compute_value_and_grad
 
 
 def grad(fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[P, Any]:
@@ -68,7 +69,7 @@ def grad(fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool =
 
     Returns:
         Function of the same arguments, which returns the gradient; see `value_and_grad`. With `has_aux` it returns a
-        pair of it and what `fn` returned beside its result.
+        pair of it and the second element that `fn` returned.
 
     Example:
         >>> import axonym as nym
@@ -76,44 +77,46 @@ def grad(fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool =
         >>> nym.grad(lambda x: (x * x).sum())(x)
         NamedArray(float32, embed: 3, [2., 4., 6.])
     """
-    both = value_and_grad(fn, argnums, has_aux)
+    compute_value_and_grad = value_and_grad(fn, argnums, has_aux)
 
-    def differentiated(*args: P.args, **kwargs: P.kwargs) -> Any:
-        returned, gradients = both(*args, **kwargs)
+    def compute_grad(*args: P.args, **kwargs: P.kwargs) -> Any:
+        returned, gradients = compute_value_and_grad(*args, **kwargs)
         return (gradients, returned[1]) if has_aux else gradients
 
-    return differentiated
+    return compute_grad
 
 
-def _chosen(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the arguments that the gradient is for."""
-    asked = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    for at in asked:
+def _resolve_argnums(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the positions of the arguments to differentiate with respect to."""
+    given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for at in given:
         if not -len(args) <= at < len(args):
             raise ValueError(f"the gradient is for positional argument {at}, but {len(args)} are given by position")
-    return tuple(at % len(args) for at in asked)
+    return tuple(at % len(args) for at in given)
 
 
-def _divided(at: int, argument: Any) -> tuple[Any, Any]:
-    """Returns an argument in two trees: the arrays to differentiate by, and the rest."""
+def _partition_argument(at: int, argument: Any) -> tuple[Any, Any]:
+    """Returns an argument as two trees: the arrays to differentiate with respect to, and the rest."""
     if isinstance(argument, float | complex):
         return argument, None
     variable, rest = eqx.partition(argument, eqx.is_inexact_array)
     if not jax.tree.leaves(variable):
         kind = " ".join([type(argument).__name__, *map(str, [argument.dtype] if hasattr(argument, "dtype") else [])])
-        raise TypeError(f"Argument {at} has no array of real numbers to differentiate by; it is of type {kind}.")
+        raise TypeError(f"Argument {at} has no array of real numbers to differentiate; it is of type {kind}.")
     return variable, rest
 
 
-def _value(returned: Any) -> Any:
+def _drop_aux(returned: Any) -> Any:
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise TypeError("A function with `has_aux=True` must return a pair: its value and what else it computed.")
+        raise TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
     return returned[0]
 
 
-def _scalar(value: Any) -> Any:
+def _as_plain_scalar(value: Any) -> Any:
     array = value.array if isinstance(value, NamedBase) else value
     if getattr(array, "shape", ()):
         what = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
-        raise ValueError(f"a gradient is that of a scalar, and the function returned {what}; use `.sum()` or `.mean()`")
+        raise ValueError(
+            f"a gradient needs a scalar result, and the function returned {what}; use `.sum()` or `.mean()`"
+        )
     return array
