@@ -1,8 +1,8 @@
-"""Picking elements by named axis: what `x["pos", 3]`, `take` and `x.at["pos", 3].set(v)` share.
+"""Indexing by named axis: `x["pos", 3]`, `take` and `x.at["pos", 3].set(v)`.
 
-An index is normalised once into what is static about it (which axes, which kind) and the arrays it holds, and one
-compiled gather or scatter per static part serves every call. Sizes never choose an axis: an unnamed integer array
-indexes the axis it was given for, and nothing else.
+An index is parsed once into its static part (which axes, which kinds) and the arrays it holds; one compiled gather or
+scatter per static part serves every call. Sizes never choose an axis: an unnamed integer array indexes only the axis it
+was given for.
 """
 
 from ._at import (
@@ -10,7 +10,12 @@ from ._at import (
     Updates as Updates,
     check_axes as check_axes,
 )
-from ._bodies import (
+from ._dslice import (
+    dblock as dblock,
+    ds as ds,
+    dslice as dslice,
+)
+from ._gather_scatter import (
     convert_values as convert_values,
 )
 from ._index_parser import (
@@ -23,12 +28,7 @@ from ._index_plan import (
     IndexPlan as IndexPlan,
     plan_index as plan_index,
 )
-from ._select import (
+from ._take import (
     index as index,
     take as take,
-)
-from ._windows import (
-    dblock as dblock,
-    ds as ds,
-    dslice as dslice,
 )
