@@ -62,7 +62,7 @@ from .named._axis import (
 from .named._base import (
     Shape as Shape,
 )
-from .named._bits import (
+from .named._packbits import (
     packbits as packbits,
     unpackbits as unpackbits,
 )

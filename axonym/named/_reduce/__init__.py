@@ -1,26 +1,30 @@
-"""Reductions over named axes, and the functions that run along one axis.
+"""Reductions over named axes, and functions along one axis.
 
-Every reduction takes `axis`: one axis, several, or None for all of them. The result lacks those axes; with none left it
-is a named array without axes, of which `.scalar()` is the plain array.
+Every reduction takes `axis`: one axis, several, or None for all of them, which the result lacks. A result without axes
+is still a named array, of which `.scalar()` returns the plain array.
 """
 
-from ._along import (
-    argsort as argsort,
+from ._any_all import (
+    all as all,
+    any as any,
+    count_nonzero as count_nonzero,
+)
+from ._covariance import (
+    corrcoef as corrcoef,
+    cov as cov,
+)
+from ._cumulative import (
     cumprod as cumprod,
     cumsum as cumsum,
     cumulative_prod as cumulative_prod,
     cumulative_sum as cumulative_sum,
-    diff as diff,
     nancumprod as nancumprod,
     nancumsum as nancumsum,
-    sort as sort,
 )
-from ._covariance import (
-    average as average,
-    corrcoef as corrcoef,
-    cov as cov,
+from ._diff import (
+    diff as diff,
 )
-from ._extremes import (
+from ._max_min import (
     amax as amax,
     amin as amin,
     argmax as argmax,
@@ -40,7 +44,7 @@ from ._nan import (
     nansum as nansum,
     nanvar as nanvar,
 )
-from ._quantiles import (
+from ._quantile import (
     median as median,
     nanmedian as nanmedian,
     nanpercentile as nanpercentile,
@@ -53,16 +57,16 @@ from ._softmax import (
     logsumexp as logsumexp,
     softmax as softmax,
 )
-from ._sums import (
+from ._sort import (
+    argsort as argsort,
+    sort as sort,
+)
+from ._sum import (
+    average as average,
     mean as mean,
     prod as prod,
     product as product,
     std as std,
     sum as sum,
     var as var,
-)
-from ._truth import (
-    all as all,
-    any as any,
-    count_nonzero as count_nonzero,
 )

@@ -1,11 +1,13 @@
-"""Sums, products and means."""
+"""Sums, products, means and variances."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
 
-from .._axis import AxisSelection
-from .._base import N, NamedBase
+from .._axis import AxisSelection, find_axes
+from .._base import N, NamedBase, check_named, format_shape
+from .._broadcasting import apply_binary
 from .._cached_jit import apply_reduction
 from ._masked import masked_std, masked_var
 
@@ -16,7 +18,7 @@ def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
     Args:
         x: Array of any axes.
         axis: One axis, several, or None for all.
-        where: Boolean array with some of the axes of `x`; elements where it is False are left out.
+        where: Boolean array with some of the axes of `x`; elements where it is False are ignored.
         dtype: Element type of the result, that of `x` by default (small integers widen).
 
     Returns:
@@ -35,7 +37,7 @@ def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
 
 
 def prod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
-    """Multiplies the elements along axes; see `jax.numpy.prod`. It is `product` as well.
+    """Multiplies the elements along axes; see `jax.numpy.prod`. Alias: `product`.
 
     Arguments as for `sum`.
 
@@ -58,6 +60,53 @@ def mean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = N
     return apply_reduction(jnp.mean, x, axis, where, dtype=dtype)
 
 
+def average(x: N, axis: AxisSelection | None = None, weights: N | None = None) -> N:
+    """Computes the weighted average along axes; see `jax.numpy.average`.
+
+    Args:
+        x: Array of any axes.
+        axis: One axis, several, or None for all.
+        weights: Array with some of the axes of `x`; None for equal weights.
+
+    Returns:
+        Array with the axes of `x` that were not reduced: `sum(x * weights) / sum(weights)`.
+
+    Raises:
+        TypeError: If the weights are not named.
+        ValueError: If `x` lacks an axis, an `Axis` given has another size, or the weights have an axis that `x` lacks.
+
+    Example:
+        >>> import axonym as nym
+        >>> i = nym.arange(nym.Axis("i", 3))
+        >>> nym.average(i, "i", weights=i).item()
+        1.666...
+    """
+    if weights is None:
+        return apply_reduction(jnp.mean, x, axis, None)
+    check_named(x)
+    check_named(weights)
+    if not set(weights.names) <= set(x.names):
+        raise ValueError(f"`weights` must have axes of {format_shape(x)} only, they have {format_shape(weights)}")
+    chosen = {x.names[i]: x.array.shape[i] for i in find_axes(x.names, x.array.shape, axis)}
+    weighted = apply_reduction(jnp.sum, apply_binary(_multiply_weights, x, weights), tuple(chosen), None)
+    # The weights are constant along axes that they lack.
+    times = math.prod(size for name, size in chosen.items() if name not in weights.names)
+    total = apply_reduction(
+        _sum_weights, weights, tuple(name for name in chosen if name in weights.names), None, times=times
+    )
+    return apply_binary(jnp.divide, weighted, total)
+
+
+def _multiply_weights(array: Any, weights: Any) -> Any:
+    if not jnp.issubdtype(jnp.result_type(array, weights), jnp.inexact):
+        weights = jnp.astype(weights, float)
+    return array * weights
+
+
+def _sum_weights(weights: Any, axis: tuple[int, ...], times: int) -> Any:
+    return jnp.sum(weights, axis=axis) * times
+
+
 def var(
     x: N,
     axis: AxisSelection | None = None,
@@ -71,8 +120,8 @@ def var(
     Args:
         x: Array of any axes.
         axis: One axis, several, or None for all.
-        where: Boolean array with some of the axes of `x`; elements where it is False are left out.
-        ddof: What is taken from the number of elements in the divisor.
+        where: Boolean array with some of the axes of `x`; elements where it is False are ignored.
+        ddof: Delta degrees of freedom: the divisor is the number of elements minus `ddof`.
         dtype: Element type of the result.
 
     Example:
