@@ -107,7 +107,7 @@ def _check_form(expression: Expression, count: int) -> None:
             f"operands in the equation: {stated}, arrays given: {count}",
         )
     if expression.result.rest and stated and all(side.ordered and not side.rest for side in expression.operands):
-        raise Fault(expression.result.rest[0].at, "this '...' stands for nothing, because no operand has one")
+        raise Fault(expression.result.rest[0].at, "this '...' needs one in an operand")
 
 
 def _is_shared(expression: Expression) -> bool:

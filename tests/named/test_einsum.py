@@ -170,7 +170,7 @@ def test_a_caret_shows_what_does_not_fit():
     refused("b p e, e m -> (n: b p) m", 14, "`einsum` neither splits nor merges axes; use `rearrange`", x, w)
     refused("b p (n d) -> b p n", 4, "`einsum` neither splits nor merges axes; use `rearrange`", x)
     refused("{pos} -> ... batch ...", 19, "'...' may stand only once in the result", x)
-    refused("b p e -> b ...", 11, "this '...' stands for nothing, because no operand has one", x)
+    refused("b p e -> b ...", 11, "this '...' needs one in an operand", x)
     refused("b p, e m -> b m", 0, f"{x.shape!r} has 3 axes, 2 are given here; write '...' for the others", x, w)
     refused("b p e, e m n -> b m", 7, f"{w.shape!r} has 2 axes, 3 are given here", x, w)
     refused("{embd}, {embed} -> ...", 1, f"no axis 'embd' in {x.shape!r}; did you mean 'embed'?", x, w)
