@@ -170,8 +170,8 @@ def test_a_caret_shows_what_does_not_fit():
     refused(
         "b width height e -> b width height e",
         2,
-        f"'width' stands where axis 'height' of {x.shape!r} is; give the axes in their order, or in braces to go by "
-        "name",
+        f"'width' is at the position of axis 'height' of {x.shape!r}; give the axes in their order, or by name in "
+        "braces",
     )
     refused("b h w e -> b h e", 4, "the right side leaves out 'w'")
     refused(
@@ -201,16 +201,14 @@ def test_a_caret_shows_sizes_that_do_not_fit():
 
 
 def test_a_caret_shows_aliases_that_do_not_fit():
-    refused("b h w e -> e ...", 0, "there is no 'embed' for the alias of that name", embed=6)
-    refused(
-        "b h w embd -> embd w h b", 6, "there is no 'embed' for the alias of that name; did you mean 'embd'?", embed=6
-    )
-    refused("b h w e -> w h b e", 0, "'b' is axis 'embed' by its alias, and axis 'batch' by its place", b="embed")
+    refused("b h w e -> e ...", 0, "the alias 'embed' is not used", embed=6)
+    refused("b h w embd -> embd w h b", 6, "the alias 'embed' is not used; did you mean 'embd'?", embed=6)
+    refused("b h w e -> w h b e", 0, "'b' is axis 'embed' by its alias, and axis 'batch' by its position", b="embed")
 
 
 def test_what_is_no_alias_says_so():
     for value in (True, None, 2.0, ("n", 2)):
-        with pytest.raises(TypeError, match="The alias 'n' is an `Axis`, the name of one, or a size, not "):
+        with pytest.raises(TypeError, match="The alias 'n' must be an `Axis`, its name, or a size, not "):
             x.rearrange("{(embed: n d)} -> n ... d", n=value)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="size of axis 'n' must not be negative"):
         x.rearrange("{(embed: n d)} -> n ... d", n=-2)

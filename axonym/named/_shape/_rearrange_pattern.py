@@ -94,7 +94,7 @@ def _get_operand(expression: Expression) -> Side:
 
 def _split_operand_axes(side: Side, binding: Binding, names: Names, sizes: Sequence[int]) -> tuple[_Part, ...]:
     """Returns the axes after the splits of the left side."""
-    terms, found = binding.places(side, names, sizes), []
+    terms, found = binding.match_axes(side, names, sizes), []
     for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
         term = terms.get(place)
         if term is None or term.parts is None:
@@ -102,20 +102,20 @@ def _split_operand_axes(side: Side, binding: Binding, names: Names, sizes: Seque
         else:
             lengths = _infer_part_sizes(term, binding, name, size)
             found += [
-                _Part(binding.name(part.name), length, part.name, part.at)
+                _Part(binding.get_name(part.name), length, part.name, part.at)
                 for part, length in zip(term.parts, lengths, strict=True)
             ]
     for term in (part for group in side.groups for part in group.parts or ()):
-        if [part.name for part in found].count(binding.name(term.name)) > 1:
+        if [part.name for part in found].count(binding.get_name(term.name)) > 1:
             raise Fault(
-                term.at, f"there is an axis {binding.name(term.name)!r} already; give another name with an alias"
+                term.at, f"there is an axis {binding.get_name(term.name)!r} already; give another name with an alias"
             )
     return tuple(found)
 
 
 def _infer_part_sizes(term: Term, binding: Binding, name: str, size: int) -> list[int]:
     parts = term.parts or ()
-    sizes = [binding.size(part.name) for part in parts]
+    sizes = [binding.get_size(part.name) for part in parts]
     unknown = [i for i, one in enumerate(sizes) if one is None]
     if len(unknown) > 1:
         raise Fault(
@@ -146,11 +146,11 @@ def _order_result_axes(
         else:
             merged = tuple(i for part in term.parts for i in (left if part.name == REST else [stated[part]]))
             binding.check_size(term, math.prod(parts[i].size for i in merged))
-            sections[-1].append((binding.name(term.name), merged))
+            sections[-1].append((binding.get_name(term.name), merged))
     result = _insert_rest(sections, [(parts[i].name, (i,)) for i in left])
     for group in side.groups:
-        if [name for name, _ in result].count(binding.name(group.name)) > 1:
-            raise Fault(group.at, f"the result would have two axes {binding.name(group.name)!r}")
+        if [name for name, _ in result].count(binding.get_name(group.name)) > 1:
+            raise Fault(group.at, f"the result would have two axes {binding.get_name(group.name)!r}")
     return result
 
 
@@ -158,7 +158,7 @@ def _find_part(term: Term, binding: Binding, parts: tuple[_Part, ...], places: M
     """Returns the index of the part that a term of the right side names."""
     if term.name in places:
         return places[term.name]
-    name, names = binding.name(term.name), [part.name for part in parts]
+    name, names = binding.get_name(term.name), [part.name for part in parts]
     if name not in names:
         shown = repr(name) if name == term.name else f"{name!r} for {term.name!r}"
         raise Fault(term.at, f"no axis {shown} on the left side{suggest_name(name, [*places, *names])}")
