@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from ._axis import AxisSelector
+from ._axis import AxisSelector, find_axis
 from ._base import N, check_named, format_shape
 from ._resize import apply_resizing
 
@@ -33,7 +33,7 @@ def packbits(x: N, axis: AxisSelector, *, bitorder: Literal["big", "little"] = "
     check_named(x)
     if not (jnp.issubdtype(x.dtype, jnp.integer) or jnp.issubdtype(x.dtype, jnp.bool_)):
         raise TypeError(f"`packbits` takes booleans or integers, the elements of {format_shape(x)} are {x.dtype}.")
-    return apply_resizing(jnp.packbits, x, axis, bitorder=bitorder)
+    return apply_resizing(jnp.packbits, x, find_axis(x.names, x.array.shape, axis), bitorder=bitorder)
 
 
 def unpackbits(x: N, axis: AxisSelector, *, count: int | None = None, bitorder: Literal["big", "little"] = "big") -> N:

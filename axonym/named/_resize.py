@@ -6,15 +6,13 @@ from typing import Any
 import jax
 
 from ._ambient import replicate_dims, reshard_by_name
-from ._axis import AxisSelector, Names, find_axis
-from ._base import N, check_named, with_array
+from ._axis import Names
+from ._base import N, with_array
 from ._cached_jit import cached_jit
 
 
-def apply_resizing(fn: Callable[..., Any], x: N, axis: AxisSelector, **options: Hashable) -> N:
-    """Applies a positional function along an axis whose size it changes."""
-    check_named(x)
-    index = find_axis(x.names, x.array.shape, axis)
+def apply_resizing(fn: Callable[..., Any], x: N, index: int, **options: Hashable) -> N:
+    """Applies a positional function along the axis at a position, whose size it changes."""
     return with_array(x, cached_jit(_compute_resized, fn, x.names, index, *options.items())(x.array))
 
 

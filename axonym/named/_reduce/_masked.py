@@ -1,5 +1,7 @@
 """Positional reductions with masks that JAX lacks: variances whose gradients ignore masked elements, and ranges."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -50,26 +52,6 @@ def compute_ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
     return jnp.max(array, axis=axis, where=where, initial=low) - jnp.min(array, axis=axis, where=where, initial=high)
 
 
-def masked_max(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the largest element where a mask is True, or the lowest value of the element type."""
-    return jnp.max(array, axis=axis, where=where, initial=get_lowest(array.dtype) if initial is None else initial)
-
-
-def masked_min(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the smallest element where a mask is True, or the highest value of the element type."""
-    return jnp.min(array, axis=axis, where=where, initial=get_highest(array.dtype) if initial is None else initial)
-
-
-def masked_nanmax(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the largest element that is not NaN where a mask is True; see `masked_max`."""
-    return jnp.nanmax(array, axis=axis, where=where, initial=get_lowest(array.dtype) if initial is None else initial)
-
-
-def masked_nanmin(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the smallest element that is not NaN where a mask is True; see `masked_min`."""
-    return jnp.nanmin(array, axis=axis, where=where, initial=get_highest(array.dtype) if initial is None else initial)
-
-
 def get_lowest(dtype: Any) -> Any:
     """Returns the lowest value of an element type."""
     if jnp.issubdtype(dtype, jnp.floating):
@@ -82,3 +64,21 @@ def get_highest(dtype: Any) -> Any:
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.inf
     return True if jnp.issubdtype(dtype, jnp.bool_) else np.asarray(jnp.iinfo(dtype).max, dtype)
+
+
+def _reduce_masked(
+    fn: Callable[..., Any],
+    get_default: Callable[[Any], Any],
+    array: Any,
+    axis: tuple[int, ...],
+    where: Any,
+    initial: Any = None,
+) -> Any:
+    """Reduces elements where a mask is True, to a default by element type if there are none."""
+    return fn(array, axis=axis, where=where, initial=get_default(array.dtype) if initial is None else initial)
+
+
+masked_max = functools.partial(_reduce_masked, jnp.max, get_lowest)
+masked_min = functools.partial(_reduce_masked, jnp.min, get_highest)
+masked_nanmax = functools.partial(_reduce_masked, jnp.nanmax, get_lowest)
+masked_nanmin = functools.partial(_reduce_masked, jnp.nanmin, get_highest)
