@@ -12,13 +12,7 @@ from ._elementwise import isclose
 from ._reduce import all as all_of
 
 
-def allclose(
-    a: N | ArrayLike,
-    b: N | ArrayLike,
-    rtol: Any = 1e-5,
-    atol: Any = 1e-8,
-    equal_nan: bool = False,
-) -> N:
+def allclose(a: N | ArrayLike, b: N | ArrayLike, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> N:
     """Returns whether all elements are nearly equal, broadcast by name; see `jax.numpy.allclose`.
 
     Args:

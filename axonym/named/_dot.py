@@ -222,12 +222,7 @@ def _compute_dot_general(
 
 
 def _compute_einsum(
-    operands: tuple[Names, ...],
-    summed: Names,
-    names: Names,
-    precision: Any,
-    dtype: Any,
-    *arrays: Any,
+    operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, *arrays: Any
 ) -> Any:
     sizes = {n: s for own, array in zip(operands, arrays, strict=True) for n, s in zip(own, array.shape, strict=True)}
     number = {name: index for index, name in enumerate(sizes)}

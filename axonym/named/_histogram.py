@@ -51,11 +51,7 @@ def _compute_bincount(array: Any, *weights: Any, length: int) -> Any:
 
 
 def histogram(
-    x: N,
-    bins: Axis,
-    range: tuple[Any, Any] | None = None,
-    weights: N | None = None,
-    density: bool = False,
+    x: N, bins: Axis, range: tuple[Any, Any] | None = None, weights: N | None = None, density: bool = False
 ) -> tuple[N, N]:
     """Counts the elements in bins of equal width; see `jax.numpy.histogram`.
 

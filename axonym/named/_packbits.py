@@ -62,6 +62,5 @@ def unpackbits(x: N, axis: AxisSelector, *, count: int | None = None, bitorder: 
     check_named(x)
     if x.dtype != jnp.uint8:
         raise TypeError(f"`unpackbits` takes `uint8`, the elements of {format_shape(x)} are {x.dtype}.")
-    return apply_resizing(
-        jnp.unpackbits, x, axis, count=None if count is None else operator.index(count), bitorder=bitorder
-    )
+    index, size = find_axis(x.names, x.array.shape, axis), None if count is None else operator.index(count)
+    return apply_resizing(jnp.unpackbits, x, index, count=size, bitorder=bitorder)

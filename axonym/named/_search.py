@@ -46,7 +46,7 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
     name = x.names[index]
     if not 0 <= k <= x.array.shape[index]:
         raise ValueError(f"`top_k` takes at most all elements along axis {name!r} of {format_shape(x)}, not {k}")
-    values, indices = split_pair(apply_resizing(jax.lax.top_k, x, name, k=k))
+    values, indices = split_pair(apply_resizing(jax.lax.top_k, x, index, k=k))
     if new_axis is None:
         return values, indices
     return rename(values, {name: new_axis}), rename(indices, {name: new_axis})

@@ -189,7 +189,7 @@ def test_sharded_arrays(mapped, draw):
         (
             ("pos", nym.named(np.ones((3, 5), bool), ("pos", "q"))),
             ValueError,
-            "a mask for axis 'pos' of (batch: 2, pos: 3, embed: 4) must have axes of that array only, it has (pos: 3, q: 5)",
+            "a mask for axis 'pos' of (batch: 2, pos: 3, embed: 4) must have axes of that array only, it has (pos: 3,",
         ),
         (("pos", table), ValueError, "an index of shape (2, 3) for axis 'pos'"),
     ],

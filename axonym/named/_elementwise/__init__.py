@@ -55,10 +55,7 @@ from ._complex import (
     isreal as isreal,
     real as real,
 )
-from ._copy import (
-    copy as copy,
-    ndim as ndim,
-)
+from ._copy import copy as copy, ndim as ndim
 from ._exponential import (
     exp as exp,
     exp2 as exp2,
@@ -99,13 +96,7 @@ from ._logic import (
     logical_xor as logical_xor,
     not_equal as not_equal,
 )
-from ._maximum import (
-    clip as clip,
-    fmax as fmax,
-    fmin as fmin,
-    maximum as maximum,
-    minimum as minimum,
-)
+from ._maximum import clip as clip, fmax as fmax, fmin as fmin, maximum as maximum, minimum as minimum
 from ._rounding import (
     around as around,
     ceil as ceil,
@@ -143,7 +134,4 @@ from ._trigonometric import (
     tan as tan,
     tanh as tanh,
 )
-from ._where import (
-    select as select,
-    where as where,
-)
+from ._where import select as select, where as where

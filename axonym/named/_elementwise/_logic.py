@@ -231,11 +231,7 @@ def isneginf(x: A) -> A:
 
 
 def isclose(
-    x: N | ArrayLike,
-    y: N | ArrayLike,
-    rtol: N | ArrayLike = 1e-5,
-    atol: N | ArrayLike = 1e-8,
-    equal_nan: bool = False,
+    x: N | ArrayLike, y: N | ArrayLike, rtol: N | ArrayLike = 1e-5, atol: N | ArrayLike = 1e-8, equal_nan: bool = False
 ) -> N:
     """Returns whether `x` and `y` differ by at most `atol + rtol * abs(y)`, broadcast by name; see `jax.numpy.isclose`.
 

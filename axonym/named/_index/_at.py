@@ -59,32 +59,32 @@ class At(Generic[N]):
         """Returns the elements; for `fill` see `axonym.index`."""
         options = _collect_options(mode, indices_are_sorted, unique_indices)
         if fill is None:
-            return self._gather(options)
+            return self._gather_elements(options)
         if not self._masks and mode != "fill":
             raise ValueError("`fill` needs a mask, or mode='fill' for indices out of range")
         if mode == "fill":
             options = (*options, ("fill_value", _get_fill_number(fill)))
-        return self._gather_filled(fill, options) if self._masks else self._gather(options)
+        return self._gather_filled(fill, options) if self._masks else self._gather_elements(options)
 
     def set(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:
         """Returns the array with the elements replaced by a value."""
-        return self._update("set", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("set", value, mode, indices_are_sorted, unique_indices)
 
     def add(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:
         """Returns the array with a value added to the elements; repeated indices add up."""
-        return self._update("add", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("add", value, mode, indices_are_sorted, unique_indices)
 
     def subtract(
         self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
     ) -> N:
         """Returns the array with a value subtracted from the elements; repeated indices add up."""
-        return self._update("subtract", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("subtract", value, mode, indices_are_sorted, unique_indices)
 
     def multiply(
         self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
     ) -> N:
         """Returns the array with the elements multiplied by a value; `mul` is the same."""
-        return self._update("multiply", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("multiply", value, mode, indices_are_sorted, unique_indices)
 
     mul = multiply
 
@@ -94,21 +94,21 @@ class At(Generic[N]):
         """Returns the array, whose elements must not be integers, with the elements divided by a value."""
         if not jnp.issubdtype(self._x.dtype, jnp.inexact):
             raise TypeError(f"An array of {self._x.dtype} cannot hold quotients; convert it with `astype`.")
-        return self._update("divide", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("divide", value, mode, indices_are_sorted, unique_indices)
 
     def power(
         self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
     ) -> N:
         """Returns the array with the elements raised to a power."""
-        return self._update("power", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("power", value, mode, indices_are_sorted, unique_indices)
 
     def min(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:
         """Returns the array with the elements limited from above by a value."""
-        return self._update("min", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("min", value, mode, indices_are_sorted, unique_indices)
 
     def max(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:
         """Returns the array with the elements limited from below by a value."""
-        return self._update("max", value, _collect_options(mode, indices_are_sorted, unique_indices))
+        return self._update_elements("max", value, mode, indices_are_sorted, unique_indices)
 
     def apply(
         self,
@@ -125,49 +125,53 @@ class At(Generic[N]):
         """
         options = _collect_options(mode, indices_are_sorted, unique_indices)
         if not unique_indices and not has_unique_indices(self._x.names, self._plan.entries):
-            return self._scatter("apply", fn, (), options, compiled=False)
-        elements = self._gather_filled(jnp.ones((), self._x.dtype), options) if self._masks else self._gather(options)
+            return self._scatter_values("apply", fn, (), options, compiled=False)
+        elements = (
+            self._gather_filled(jnp.ones((), self._x.dtype), options) if self._masks else self._gather_elements(options)
+        )
         value = fn(elements.array)
         if np.shape(value) != elements.array.shape:
             raise ValueError(
                 f"a function applied to elements {format_shape(elements)} must keep their shape, it returned "
                 f"{np.shape(value)}"
             )
-        return self._scatter("set", value, elements.names, options)
+        return self._scatter_values("set", value, elements.names, options)
 
-    def _gather(self, options: Options) -> N:
+    def _gather_elements(self, options: Options) -> N:
         if self._masks:
             chosen: At[N] = object.__new__(At)
             pairs = zip(self._parts, self._given, strict=True)
             chosen._set_index(self._x, *zip(*(convert_mask(self._x, *pair) for pair in pairs), strict=True))
-            return chosen._gather(options)
+            return chosen._gather_elements(options)
         if not self._plan.entries:
             return self._x
-        return with_array(self._x, self._call(gather_elements, options), self._plan.names)
+        return with_array(self._x, self._call_with_plan(gather_elements, options), self._plan.names)
 
     def _gather_filled(self, fill: Any, options: Options) -> N:
         array, names = split_operand(fill)
         check_axes("`fill`", array, names, self._x.names, self._x.array.shape)
         masks, mask_names = self._get_masks()
-        elements = self._call(gather_with_fill, options, (mask_names, names), (array, *masks))
+        elements = self._call_with_plan(gather_with_fill, options, (mask_names, names), (array, *masks))
         return with_array(self._x, elements, self._plan.names)
 
     def _get_masks(self) -> tuple[tuple[Any, ...], tuple[Names, ...]]:
         return tuple(self._given[i] for i in self._masks), tuple(self._parts[i][2] for i in self._masks)
 
-    def _update(self, method: str, value: Any, options: Options) -> N:
+    def _update_elements(self, method: str, value: Any, *options: Any) -> N:
         array, names = split_operand(value)
         check_axes("the value", array, names, self._plan.names, self._plan.sizes)
-        return self._scatter(method, array, names, options)
+        return self._scatter_values(method, array, names, _collect_options(*options))
 
-    def _scatter(self, method: str, value: Any, names: Names, options: Options, compiled: bool = True) -> N:
+    def _scatter_values(self, method: str, value: Any, names: Names, options: Options, compiled: bool = True) -> N:
         if not self._masks:
-            return with_array(self._x, self._call(scatter_values, options, (names, method), (value,), compiled))
+            return with_array(
+                self._x, self._call_with_plan(scatter_values, options, (names, method), (value,), compiled)
+            )
         masks, mask_names = self._get_masks()
         static = (names, method, mask_names)
-        return with_array(self._x, self._call(scatter_where, options, static, (value, *masks), compiled))
+        return with_array(self._x, self._call_with_plan(scatter_where, options, static, (value, *masks), compiled))
 
-    def _call(
+    def _call_with_plan(
         self,
         fn: Callable[..., Any],
         options: Options,

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._axis import AxisSelector
-from .._base import N
+from .._axis import AxisSelector, find_axis
+from .._base import N, check_named
 from .._cached_jit import apply_along
 from .._resize import apply_resizing, reshard_like
 
@@ -89,7 +89,7 @@ def cumulative_sum(x: N, axis: AxisSelector, *, dtype: Any = None, include_initi
         >>> nym.cumulative_sum(nym.named([1, 2], "i"), "i", include_initial=True).array
         Array([0, 1, 3], dtype=int32)
     """
-    return _accumulate(jnp.cumulative_sum, 0, x, axis, dtype, include_initial)
+    return _apply_cumulative(jnp.cumulative_sum, 0, x, axis, dtype, include_initial)
 
 
 def cumulative_prod(x: N, axis: AxisSelector, *, dtype: Any = None, include_initial: bool = False) -> N:
@@ -102,7 +102,7 @@ def cumulative_prod(x: N, axis: AxisSelector, *, dtype: Any = None, include_init
         >>> nym.cumulative_prod(nym.named([2, 3], "i"), "i", include_initial=True).array
         Array([1, 2, 6], dtype=int32)
     """
-    return _accumulate(_compute_cumulative_prod, 1, x, axis, dtype, include_initial)
+    return _apply_cumulative(_compute_cumulative_prod, 1, x, axis, dtype, include_initial)
 
 
 def _compute_cumprod(array: Any, axis: int, dtype: Any) -> Any:
@@ -115,10 +115,14 @@ def _compute_cumulative_prod(array: Any, axis: int, dtype: Any) -> Any:
     return jnp.cumulative_prod(jax.lax.optimization_barrier(array), axis=axis, dtype=dtype)
 
 
-def _accumulate(fn: Callable[..., Any], initial: int, x: N, axis: AxisSelector, dtype: Any, include_initial: bool) -> N:
+def _apply_cumulative(
+    fn: Callable[..., Any], initial: int, x: N, axis: AxisSelector, dtype: Any, include_initial: bool
+) -> N:
     if not include_initial:
         return apply_along(fn, x, axis, dtype=dtype)
-    return apply_resizing(_prepend_initial, x, axis, accumulate=fn, initial=initial, dtype=dtype)
+    check_named(x)
+    index = find_axis(x.names, x.array.shape, axis)
+    return apply_resizing(_prepend_initial, x, index, accumulate=fn, initial=initial, dtype=dtype)
 
 
 def _prepend_initial(array: Any, axis: int, accumulate: Callable[..., Any], initial: int, dtype: Any) -> Any:

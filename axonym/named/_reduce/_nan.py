@@ -44,12 +44,7 @@ def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
 
 
 def nanvar(
-    x: N,
-    axis: AxisSelection | None = None,
-    *,
-    where: NamedBase | None = None,
-    ddof: int = 0,
-    dtype: Any = None,
+    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
 ) -> N:
     """Computes the variance along axes, ignoring NaN; see `jax.numpy.nanvar`. Arguments as for `var`.
 
@@ -62,12 +57,7 @@ def nanvar(
 
 
 def nanstd(
-    x: N,
-    axis: AxisSelection | None = None,
-    *,
-    where: NamedBase | None = None,
-    ddof: int = 0,
-    dtype: Any = None,
+    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
 ) -> N:
     """Computes the standard deviation along axes, ignoring NaN; see `jax.numpy.nanstd`. Arguments as for `var`.
 

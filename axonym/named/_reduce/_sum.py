@@ -108,12 +108,7 @@ def _sum_weights(weights: Any, axis: tuple[int, ...], times: int) -> Any:
 
 
 def var(
-    x: N,
-    axis: AxisSelection | None = None,
-    *,
-    where: NamedBase | None = None,
-    ddof: int = 0,
-    dtype: Any = None,
+    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
 ) -> N:
     """Computes the variance along axes; see `jax.numpy.var`. Arguments as for `sum`.
 
@@ -133,12 +128,7 @@ def var(
 
 
 def std(
-    x: N,
-    axis: AxisSelection | None = None,
-    *,
-    where: NamedBase | None = None,
-    ddof: int = 0,
-    dtype: Any = None,
+    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
 ) -> N:
     """Computes the standard deviation along axes; see `jax.numpy.std`. Arguments as for `var`.
 

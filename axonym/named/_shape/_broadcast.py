@@ -5,15 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._ambient import get_out_sharding, reshard_by_name
-from .._axis import (
-    Axis,
-    AxisSpec,
-    Names,
-    format_axes,
-    get_names_and_sizes,
-    intern_names,
-    parse_axes,
-)
+from .._axis import Axis, AxisSpec, Names, format_axes, get_names_and_sizes, intern_names, parse_axes
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, broadcast_names, check_matching_sizes, check_scalar
 from .._cached_jit import cached_jit

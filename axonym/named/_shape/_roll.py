@@ -81,8 +81,8 @@ def flip(x: N, axis: AxisSelection | None = None) -> N:
         Array([2, 1, 0], dtype=int32)
     """
     check_named(x)
-    return with_array(x, cached_jit(_reverse, find_axes(x.names, x.array.shape, axis))(x.array))
+    return with_array(x, cached_jit(_reverse_dims, find_axes(x.names, x.array.shape, axis))(x.array))
 
 
-def _reverse(dims: tuple[int, ...], array: Any) -> Any:
+def _reverse_dims(dims: tuple[int, ...], array: Any) -> Any:
     return jax.lax.rev(array, dims)
