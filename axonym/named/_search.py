@@ -45,7 +45,9 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
     index, k = find_axis(x.names, x.array.shape, axis), operator.index(k)
     name = x.names[index]
     if not 0 <= k <= x.array.shape[index]:
-        raise ValueError(f"`top_k` takes at most all elements along axis {name!r} of {format_shape(x)}, not {k}")
+        raise ValueError(
+            f"`k` of `top_k` must be from 0 to the size of axis {name!r} of {format_shape(x)}, {k} was given"
+        )
     values, indices = split_pair(apply_resizing(jax.lax.top_k, x, index, k=k))
     if new_axis is None:
         return values, indices

@@ -39,9 +39,11 @@ def test_the_axis_of_top_k_can_be_renamed(draw):
 
 def test_top_k_needs_that_many_elements(draw):
     assert nym.top_k(draw(i=3), "i", 0)[0].shape == {"i": 0}
-    with pytest.raises(ValueError, match=r"`top_k` takes at most all elements along axis 'i' of \(i: 3\), not 4"):
+    with pytest.raises(
+        ValueError, match=r"`k` of `top_k` must be from 0 to the size of axis 'i' of \(i: 3\), 4 was given"
+    ):
         nym.top_k(draw(i=3), "i", 4)
-    with pytest.raises(ValueError, match="`top_k` takes at most all elements along axis .* not -1"):
+    with pytest.raises(ValueError, match="-1 was given"):
         nym.top_k(draw(i=3), "i", -1)
     with pytest.raises(ValueError, match=r"no axis 'j' in \(i: 3\)"):
         nym.top_k(draw(i=3), "j", 1)
