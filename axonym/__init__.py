@@ -51,6 +51,11 @@ from .named._array import (
     NamedArray as NamedArray,
     is_named_array as is_named_array,
 )
+from .named._array_equal import (
+    allclose as allclose,
+    array_equal as array_equal,
+    array_equiv as array_equiv,
+)
 from .named._axis import (
     Axis as Axis,
     AxisSelection as AxisSelection,
@@ -61,15 +66,6 @@ from .named._axis import (
 )
 from .named._base import (
     Shape as Shape,
-)
-from .named._bits import (
-    packbits as packbits,
-    unpackbits as unpackbits,
-)
-from .named._compare import (
-    allclose as allclose,
-    array_equal as array_equal,
-    array_equiv as array_equiv,
 )
 from .named._creation import (
     arange as arange,
@@ -221,12 +217,19 @@ from .named._grad import (
     grad as grad,
     value_and_grad as value_and_grad,
 )
+from .named._histogram import (
+    bincount as bincount,
+    histogram as histogram,
+)
 from .named._index import (
     dblock as dblock,
     ds as ds,
     dslice as dslice,
     index as index,
     take as take,
+)
+from .named._interp import (
+    interp as interp,
 )
 from .named._lift import (
     lift as lift,
@@ -240,6 +243,10 @@ from .named._matrix import (
     trace as trace,
     tril as tril,
     triu as triu,
+)
+from .named._packbits import (
+    packbits as packbits,
+    unpackbits as unpackbits,
 )
 from .named._reduce import (
     all as all,
@@ -297,21 +304,11 @@ from .named._named_ref import (
     swap as swap,
 )
 from .named._search import (
-    bincount as bincount,
-    histogram as histogram,
-    interp as interp,
     isin as isin,
     nonzero as nonzero,
     searchsorted as searchsorted,
     take_along_axis as take_along_axis,
     top_k as top_k,
-)
-from .named._sets import (
-    unique as unique,
-    unique_all as unique_all,
-    unique_counts as unique_counts,
-    unique_inverse as unique_inverse,
-    unique_values as unique_values,
 )
 from .named._shape import (
     broadcast_arrays as broadcast_arrays,
@@ -347,6 +344,13 @@ from .named._transforms import (
     scan as scan,
     tree_checkpoint_name as tree_checkpoint_name,
     vmap as vmap,
+)
+from .named._unique import (
+    unique as unique,
+    unique_all as unique_all,
+    unique_counts as unique_counts,
+    unique_inverse as unique_inverse,
+    unique_values as unique_values,
 )
 from .partitioning import (
     AutoShardingRule as AutoShardingRule,

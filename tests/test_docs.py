@@ -47,6 +47,8 @@ NAMESPACES = [
     "axonym.typing",
     "axonym.partitioning",
     "axonym.mesh",
+    "axonym.multihost",
+    "axonym.report",
 ]
 
 

@@ -19,10 +19,10 @@ from ._axis import (
     intern_names,
     parse_selection,
 )
+from ._axis_pattern import AxisDescription, AxisPattern
 from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
 from ._index import Items, Updates, index, take
-from ._match import AxisDescription, AxisPattern
 
 
 class NamedArray(NamedBase):
@@ -112,8 +112,8 @@ class NamedArray(NamedBase):
 
     def matches_axes(self, axes: AxisDescription) -> bool:
         """Returns whether the axes match a description: `"batch embed ..."`, or a set of names in any order."""
-        pattern = getattr(axes, "pattern", None) or AxisPattern.of(axes)
-        return pattern.fits(self.names, tuple(self.array.shape))
+        pattern = getattr(axes, "pattern", None) or AxisPattern.parse(axes)
+        return pattern.matches(self.names, tuple(self.array.shape))
 
     @property
     def real(self) -> Self:

@@ -1,4 +1,4 @@
-"""Contractions: products of arrays summed over named axes, as `dot_general` does them, without any transpose."""
+"""`dot`: products of arrays summed over named axes, computed by `dot_general` without transposes."""
 
 import functools
 from collections.abc import Callable, Collection, Sequence
@@ -23,44 +23,44 @@ from ._axis import (
     make_hashable_selection,
 )
 from ._base import N, NamedBase, check_named, format_shape, with_array
-from ._broadcasting import check_matching_sizes
-from ._cached_jit import cached_jit
+from ._broadcasting import check_matching_sizes, jit_inline
+from ._cache import cached_plan
 from ._shape import rearrange
 
 
-_UNSAID: Any = object()
+_MISSING: Any = object()
 
 
 def dot(
     first: N,
     /,
     *others: N,
-    axis: AxisSelection | None = _UNSAID,
+    axis: AxisSelection | None = _MISSING,
     precision: Any = None,
     preferred_element_type: Any = None,
     out_axes: PartialAxisSpec | None = None,
     dot_general: Callable[..., Any] | None = None,
 ) -> N:
-    """Multiplies arrays and sums over axes that all of them have; every other shared name is batched.
+    """Multiplies arrays and sums over axes that all of them have; other shared axes are batch axes.
 
     Args:
         first: Array of any axes.
         *others: More arrays of any axes.
-        axis: The axes to sum over: one, several, `()` for an outer product, or None for all that any of them has. It
-            must be given.
+        axis: The axes to sum over, a required argument: one, several, `()` for an outer product, or None for all axes
+            of all arrays.
         precision: As for `jax.lax.dot_general`.
         preferred_element_type: Element type in which the sum is kept and returned.
-        out_axes: The order of the result, with `...` for the axes not named.
-        dot_general: What multiplies two arrays in place of `jax.lax.dot_general`, with the same arguments.
+        out_axes: The order of the result, with `...` for the other axes.
+        dot_general: Replacement for `jax.lax.dot_general` with the same arguments.
 
     Returns:
-        Array with the axes that are not summed over. Without `out_axes` the order is `dot_general`'s own: the batched
-        axes, then those of the left operand, then those of the right one. So no transpose is ever added; and with
-        `out_axes` there is none if multiplying two arrays the other way round gives that order.
+        Array with the axes that are not summed over. Without `out_axes` they have the order of `dot_general`: batch
+        axes, then axes of the left operand, then axes of the right operand. So no transpose is ever added; with
+        `out_axes` there is none if exchanging two operands gives that order.
 
     Raises:
-        ValueError: If an operand lacks a contracted axis, a name has two sizes, or a `dot_general` is given for other
-            than two arrays.
+        ValueError: If an operand lacks a contracted axis, a name has two sizes, or a `dot_general` is given for
+            more or less than two arrays.
         TypeError: If an operand is not a named array, or `axis` is not given.
 
     Example:
@@ -76,8 +76,8 @@ def dot(
     order = None if out_axes is None else tuple(out_axes)
     for one in order or ():
         if one is not ...:
-            axis_name(one)  # what is no axis may not be hashable
-    summed, names = _contraction(operands, shapes, chosen, order)
+            axis_name(one)  # others may not be hashable
+    summed, names = _plan_contraction(operands, shapes, chosen, order)
     if len(arrays) == 1 and dot_general is None:
         result = _reduce.sum(first, summed, dtype=preferred_element_type)
         return result if out_axes is None else rearrange(result, names)
@@ -91,16 +91,12 @@ def _check_arguments(arrays: tuple[Any, ...], axis: Any) -> None:
         if type(x) is str or isinstance(x, Axis):
             raise TypeError(f"`dot` takes the axes to sum over by keyword: `dot(x, y, axis={format_value(x)})`.")
         check_named(x)
-    if axis is _UNSAID:
+    if axis is _MISSING:
         shared = [name for name in arrays[0].names if all(name in x.names for x in arrays)]
+        here = f", here {format_axes(shared)}" if shared else ""
         raise TypeError(
-            "`dot` must be told what to sum over: `axis=` takes "
-            + (
-                f"names that all operands have, here {format_axes(shared)}; "
-                if shared
-                else "names that all operands have; "
-            )
-            + "`axis=()` sums over nothing, and `axis=None` over all axes."
+            f"`dot` needs `axis=`, the axes to sum over, which all operands must have{here}; `axis=()` sums over "
+            "nothing, and `axis=None` over all axes."
         )
 
 
@@ -112,47 +108,50 @@ def contract_axes(
     dtype: Any = None,
     dot_general: Callable[..., Any] | None = None,
 ) -> N:
-    """Multiplies arrays whose sizes are known to fit, sums over the names given, and puts the others in order.
+    """Multiplies arrays whose sizes are known to match, sums over names, and orders the others.
 
     Raises:
-        ValueError: If a `dot_general` is given for what one product of two arrays cannot do.
+        ValueError: If a `dot_general` is given but a single one cannot compute the result.
     """
     operands, plain = tuple([x.names for x in arrays]), [x.array for x in arrays]
     precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
     if dot_general is not None:
-        if len(arrays) != 2 or not _is_product(operands, summed):
+        if len(arrays) != 2 or not _is_dot_general(operands, summed):
             known = " and ".join(map(format_shape, arrays))
-            raise ValueError(f"a `dot_general` multiplies two arrays and sums over what both of them have, not {known}")
-        # It may hold arrays of its own, so that no compiled function can be kept for it.
+            raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {known}")
+        # It may close over arrays, so the compiled function cannot be cached.
         left, right = plain
-        product = _dot_general((operands[0], operands[1]), summed, names, precision, dtype, left, right, dot_general)
+        product = _compute_dot_general(
+            (operands[0], operands[1]), summed, names, precision, dtype, left, right, dot_general
+        )
         return with_array(arrays[0], product, names)
-    return with_array(arrays[0], _compiled(operands, summed, names, precision, dtype)(*plain), names)
+    return with_array(arrays[0], _jit_contraction(operands, summed, names, precision, dtype)(*plain), names)
 
 
-@functools.lru_cache(maxsize=8192)
-def _compiled(
+@cached_plan
+def _jit_contraction(
     operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any
 ) -> Callable[..., Any]:
-    """Returns what multiplies and sums plain arrays, compiled once per signature."""
-    product = _dot_general if len(operands) == 2 and _is_product(operands, summed) else _einsum
-    return cached_jit(_sum if len(operands) == 1 else product, operands, summed, names, precision, dtype)
+    """Returns the compiled contraction of plain arrays."""
+    product = _compute_dot_general if len(operands) == 2 and _is_dot_general(operands, summed) else _compute_einsum
+    fn = _compute_sum if len(operands) == 1 else product
+    return jit_inline(functools.partial(fn, operands, summed, names, precision, dtype))
 
 
-def _is_product(operands: tuple[Names, ...], summed: Names) -> bool:
-    """Tells whether all operands have all names that are summed over."""
+def _is_dot_general(operands: tuple[Names, ...], summed: Names) -> bool:
+    """Returns whether all operands have all names that are summed over."""
     return all(set(summed) <= set(own) for own in operands)
 
 
-@functools.lru_cache(maxsize=8192)
-def _contraction(
+@cached_plan
+def _plan_contraction(
     operands: tuple[Names, ...],
     shapes: tuple[tuple[int, ...], ...],
     axis: AxisSelection | None,
     out_axes: tuple[Any, ...] | None,
 ) -> tuple[Names, Names]:
-    """Returns the names summed over, and those of the result in order."""
-    summed = _summed(operands, shapes, axis)
+    """Returns the names summed over, and the names of the result in order."""
+    summed = _find_summed(operands, shapes, axis)
     check_matching_sizes(*zip(operands, shapes, strict=True))
     names = get_natural_order(operands, summed)
     if out_axes is not None:
@@ -162,13 +161,13 @@ def _contraction(
 
 
 def get_natural_order(operands: tuple[Names, ...], summed: Collection[str]) -> Names:
-    """Returns the names left in the order of `dot_general`: first the batched ones, then those of each operand."""
+    """Returns the other names in the order of `dot_general`: batch axes, then the axes of each operand."""
     left = [name for names in operands for name in names if name not in summed]
     batched = [name for name in dict.fromkeys(left) if left.count(name) > 1]
     return (*batched, *(name for name in left if name not in batched))
 
 
-def _summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], axis: AxisSelection | None) -> Names:
+def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], axis: AxisSelection | None) -> Names:
     if axis is None:
         return tuple(dict.fromkeys(name for names in operands for name in names))
     try:
@@ -179,7 +178,7 @@ def _summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], ax
     return tuple(operands[0][i] for i in found[0])
 
 
-def _sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:
+def _compute_sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:
     own = operands[0]
     dtype = x.dtype if dtype is None else dtype
     total = jnp.sum(x, tuple(map(own.index, summed)), dtype) if summed else x.astype(dtype)
@@ -187,7 +186,7 @@ def _sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dt
     return reshard_by_name(total if left == list(names) else jnp.transpose(total, tuple(map(left.index, names))), names)
 
 
-def _dot_general(
+def _compute_dot_general(
     operands: tuple[Names, Names],
     summed: Names,
     names: Names,
@@ -197,15 +196,15 @@ def _dot_general(
     y: Any,
     product: Callable[..., Any] | None = None,
 ) -> Any:
-    """Multiplies two arrays in the order that needs no transpose, if there is one."""
+    """Multiplies two arrays in the order without a transpose, if there is one."""
     left, right = operands
     batched = tuple(name for name in names if name in left and name in right)
-    order, turned = (
+    order, swapped = (
         (*batched, *(name for own in both for name in own if name not in batched and name not in summed))
         for both in ((left, right), (right, left))
     )
-    if product is None and turned == names != order and not isinstance(precision, tuple):
-        left, right, x, y, order = right, left, y, x, turned
+    if product is None and swapped == names != order and not isinstance(precision, tuple):
+        left, right, x, y, order = right, left, y, x, swapped
     sizes = {**dict(zip(left, x.shape, strict=True)), **dict(zip(right, y.shape, strict=True))}
     contracting = tuple(map(left.index, summed)), tuple(map(right.index, summed))
     batch = tuple(map(left.index, batched)), tuple(map(right.index, batched))
@@ -222,13 +221,8 @@ def _dot_general(
     return result if order == names else jnp.transpose(result, tuple(map(order.index, names)))
 
 
-def _einsum(
-    operands: tuple[Names, ...],
-    summed: Names,
-    names: Names,
-    precision: Any,
-    dtype: Any,
-    *arrays: Any,
+def _compute_einsum(
+    operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, *arrays: Any
 ) -> Any:
     sizes = {n: s for own, array in zip(operands, arrays, strict=True) for n, s in zip(own, array.shape, strict=True)}
     number = {name: index for index, name in enumerate(sizes)}

@@ -1,11 +1,11 @@
-"""`einsum`: products of arrays summed over axes, written as an expression."""
+"""`einsum`: products of arrays summed over axes, written as an equation."""
 
-import functools
 from typing import Any
 
 from ._axis import AxisSelector, Names, check_rank, format_axes, format_value, intern_names, suggest_name
 from ._base import N, check_named
 from ._broadcasting import check_matching_sizes
+from ._cache import cached_plan
 from ._dot import contract_axes, get_natural_order
 from ._pattern_parser import REST, Alias, Binding, Expression, Fault, Side, check_aliases, explain_fault, parse_pattern
 
@@ -18,38 +18,37 @@ def einsum(
     preferred_element_type: Any = None,
     **aliases: AxisSelector | int,
 ) -> N:
-    """Multiplies arrays and sums over the axes that the result does not have, see `jax.numpy.einsum`.
+    """Multiplies arrays and sums over the axes that the result lacks, see `jax.numpy.einsum`.
 
-    Axes of one name are one axis. An equation has the operands left of its `->`, with commas between them, and the
-    axes of the result right of it. Each operand is written in one of two ways:
+    Axes of the same name are aligned. An equation has the operands left of its `->`, separated by commas, and the axes
+    of the result right of it. Each operand is written in one of two ways:
 
-    - Without braces its identifiers stand for its axes by position, whatever they are called, and `...` for any number
-      of others: `"b h c, c e -> b h e"`. The axes keep their names; an identifier stands for one axis in all operands.
-    - In braces they are names of its axes, in any order; those not mentioned need no `...`: `"{c}, {c} -> ..."`.
+    - Without braces its identifiers stand for its axes by position, whatever their names, and `...` for any number of
+      other axes: `"b h c, c e -> b h e"`. The axes keep their names; an identifier is the same axis in all operands.
+    - In braces they are names of its axes, in any order; other axes need no `...`: `"{c}, {c} -> ..."`.
 
-    One pair of braces alone is for all operands together, each of which has some of the axes: `"{c e} -> e"` sums over
-    `c` and keeps all others, in front if there is no `...` in the result.
+    A single pair of braces is for all operands together, each of which has some of the axes: `"{c e} -> e"` sums over
+    `c` and keeps all others, as leading axes if there is no `...` in the result.
 
-    If there is nothing left of the `->`, all axes are named by the result, and the others summed over: `"-> b e"`.
-    `...` in the result stands for the axes that no operand mentions, first those that several operands have, as `dot`
-    orders them. Without it there must be none such.
+    With nothing left of the `->`, the result names all axes to keep, and the others are summed over: `"-> b e"`.
+    `...` in the result stands for the axes that no operand mentions, first those of several operands, in the order of
+    `dot`. Without it there must be no such axes.
 
     Args:
         equation: The equation.
         *arrays: Arrays of any axes, one for each operand.
         precision: As for `jax.numpy.einsum`.
         preferred_element_type: Element type in which the sum is kept and returned.
-        **aliases: What identifiers stand for: an axis or its name, which by position must be the one found; or only
-            a size to check.
+        **aliases: The axis, its name, or only the size that an identifier stands for.
 
     Returns:
-        Array with the axes of the result, in that order. Two arrays take one `dot_general`, with no transpose if they
-        can be multiplied in either order to have none; more are multiplied in the order that `jax.numpy.einsum` finds.
+        Array with the axes of the result, in that order. Two arrays take one `dot_general`, without a transpose if one
+        of their two orders needs none; more arrays are multiplied in the order that `jax.numpy.einsum` finds.
 
     Raises:
-        TypeError: If there is no array, one is not named, or an alias is no axis.
-        ValueError: If an axis is not there, would be summed over although nobody mentions it, has two sizes, or the
-            equation cannot be read: a caret shows where.
+        TypeError: If there is no array, one is not named, or an alias has a wrong type.
+        ValueError: If an axis is missing, would be summed over without being mentioned, has two sizes, or the equation
+            cannot be parsed: a caret shows where.
 
     Example:
         >>> import axonym as nym
@@ -68,38 +67,38 @@ def einsum(
     for x in arrays:
         check_named(x)
     operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
-    summed, names = _planned(equation, operands, shapes, check_aliases(aliases))
+    summed, names = _plan_einsum(equation, operands, shapes, check_aliases(aliases))
     return contract_axes(arrays, summed, names, precision, preferred_element_type)
 
 
-@functools.lru_cache(maxsize=8192)
-def _planned(
+@cached_plan
+def _plan_einsum(
     equation: str,
     operands: tuple[Names, ...],
     shapes: tuple[tuple[int, ...], ...],
     aliases: tuple[tuple[str, Alias], ...],
 ) -> tuple[Names, Names]:
-    """Returns the names summed over, and those of the result in order."""
+    """Returns the names summed over, and the names of the result in order."""
     expression = parse_pattern(equation)
     for names, sizes in zip(operands, shapes, strict=True):
         check_rank(names, sizes)
     known = " and ".join(format_axes(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
     with explain_fault(equation, f"cannot contract {known}"):
-        _check_form(expression, len(operands))
+        _check_equation(expression, len(operands))
         binding = Binding(expression, aliases)
-        unmentioned = _unmentioned(expression, binding, operands, shapes)
+        unmentioned = _find_unmentioned(expression, binding, operands, shapes)
         sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
-        names = _result(expression, binding, sizes, unmentioned)
+        names = _order_result_names(expression, binding, sizes, unmentioned)
     check_matching_sizes(*zip(operands, shapes, strict=True))
     return tuple(name for name in sizes if name not in names), intern_names(names)
 
 
-def _check_form(expression: Expression, count: int) -> None:
+def _check_equation(expression: Expression, count: int) -> None:
     for side in (*expression.operands, expression.result):
         for group in side.groups:
-            raise Fault(group.at, "`einsum` neither splits nor merges axes; use `rearrange`")
+            raise Fault(group.at, "`einsum` cannot split or merge axes; use `rearrange`")
     if len(expression.result.rest) > 1:
-        raise Fault(expression.result.rest[1].at, "'...' may stand only once in the result")
+        raise Fault(expression.result.rest[1].at, "'...' may occur only once in the result")
     stated = len(expression.operands)
     if stated not in (0, count) and not _is_shared(expression):
         raise Fault(
@@ -107,41 +106,41 @@ def _check_form(expression: Expression, count: int) -> None:
             f"operands in the equation: {stated}, arrays given: {count}",
         )
     if expression.result.rest and stated and all(side.ordered and not side.rest for side in expression.operands):
-        raise Fault(expression.result.rest[0].at, "this '...' stands for nothing, because no operand has one")
+        raise Fault(expression.result.rest[0].at, "this '...' needs one in an operand")
 
 
 def _is_shared(expression: Expression) -> bool:
-    """Tells whether one pair of braces is for all operands."""
+    """Returns whether one pair of braces is for all operands."""
     return len(expression.operands) == 1 and not expression.operands[0].ordered
 
 
-def _unmentioned(
+def _find_unmentioned(
     expression: Expression, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
 ) -> Names:
-    """Returns the axes that no operand mentions, in the order in which they are multiplied."""
+    """Returns the axes that no operand mentions, in the order of `dot`."""
     if _is_shared(expression):
-        _bind_shared(expression.operands[0], binding, operands, shapes)
+        _bind_shared_side(expression.operands[0], binding, operands, shapes)
     else:
         for side, names, sizes in zip(expression.operands, operands, shapes, strict=False):
-            binding.places(side, names, sizes)
+            binding.match_axes(side, names, sizes)
     return tuple(name for name in get_natural_order(operands, ()) if name not in binding.axes.values())
 
 
-def _bind_shared(
+def _bind_shared_side(
     side: Side, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    """Notes the axes that one pair of braces names, each of which some operand must have."""
+    """Binds the axes in one pair of braces, each of which some operand must have."""
     sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
     for term in side.terms:
         if term.name != REST:
-            binding.bind(term, tuple(sizes)[binding.place(term, tuple(sizes), tuple(sizes.values()))])
-            binding.check_size(term, sizes[binding.name(term.name)])
+            binding.bind(term, tuple(sizes)[binding.find_axis(term, tuple(sizes), tuple(sizes.values()))])
+            binding.check_size(term, sizes[binding.get_name(term.name)])
 
 
-def _result(expression: Expression, binding: Binding, sizes: dict[str, int], unmentioned: Names) -> Names:
+def _order_result_names(expression: Expression, binding: Binding, sizes: dict[str, int], unmentioned: Names) -> Names:
     result, stated = expression.result, []
     for term in result.terms:
-        name = binding.name(term.name)
+        name = binding.get_name(term.name)
         if term.name == REST:
             stated.append(REST)
         elif name not in sizes:
@@ -154,6 +153,8 @@ def _result(expression: Expression, binding: Binding, sizes: dict[str, int], unm
     if _is_shared(expression) and not result.rest:
         return (*rest, *stated)
     if rest and not result.rest and expression.operands:
-        lost = f"nothing mentions {format_axes(rest)}"
-        raise Fault(result.at, f"{lost}; '...' in the result keeps it, naming it in an operand sums over it")
+        missing = f"{format_axes(rest)} is not mentioned"
+        raise Fault(
+            result.at, f"{missing}; write '...' in the result to keep it, or name it in an operand to sum over it"
+        )
     return tuple(name for one in stated for name in (rest if one == REST else (one,)))

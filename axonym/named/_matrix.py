@@ -1,4 +1,4 @@
-"""Arrays as matrices over two named axes: triangles, diagonals, and the outer, cross and Kronecker products."""
+"""Matrices over two named axes: triangles, diagonals, traces, and outer, cross and Kronecker products."""
 
 import operator
 from typing import Any
@@ -35,7 +35,7 @@ def tril(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
         Array([[1., 0., 0.],
                [1., 1., 0.]], dtype=float32)
     """
-    return _triangle(x, (axis1, axis2), operator.index(k), True)
+    return _apply_triangle(x, (axis1, axis2), operator.index(k), True)
 
 
 def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
@@ -53,17 +53,17 @@ def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
         Array([[0., 1., 1.],
                [0., 0., 1.]], dtype=float32)
     """
-    return _triangle(x, (axis1, axis2), operator.index(k), False)
+    return _apply_triangle(x, (axis1, axis2), operator.index(k), False)
 
 
-def _triangle(x: N, axes: tuple[AxisSelector, AxisSelector], k: int, lower: bool) -> N:
+def _apply_triangle(x: N, axes: tuple[AxisSelector, AxisSelector], k: int, lower: bool) -> N:
     check_named(x)
     dims = find_axes(x.names, x.array.shape, axes)
-    return with_array(x, cached_jit(_masked, x.names, dims, k, lower)(x.array))
+    return with_array(x, cached_jit(_mask_triangle, x.names, dims, k, lower)(x.array))
 
 
-def _masked(names: Names, dims: tuple[int, int], k: int, lower: bool, array: Any) -> Any:
-    """Fills with zeros where a mask of two axes says so; the axes stay where they are and keep their shardings."""
+def _mask_triangle(names: Names, dims: tuple[int, int], k: int, lower: bool, array: Any) -> Any:
+    """Sets elements outside a triangle to zero; the axes keep their order and shardings."""
     rows, columns = (array.shape[dim] for dim in dims)
     below = jnp.tri(rows, columns, k if lower else k - 1, dtype=bool)
     kept = align_axes(below if lower else ~below, tuple(names[dim] for dim in dims), names)
@@ -91,32 +91,32 @@ def trace(x: N, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype
         >>> nym.trace(nym.ones({"row": 3, "batch": 2, "column": 3}), "row", "column").array
         Array([3., 3.], dtype=float32)
     """
-    (result,) = apply_gufunc(_trace, (x,), ((axis1, axis2),), ((),), offset=operator.index(offset), dtype=dtype)
+    (result,) = apply_gufunc(_compute_trace, (x,), ((axis1, axis2),), ((),), offset=operator.index(offset), dtype=dtype)
     return result
 
 
-def _trace(array: Any, *, offset: int, dtype: Any) -> Any:
+def _compute_trace(array: Any, *, offset: int, dtype: Any) -> Any:
     return jnp.trace(array, offset, -2, -1, dtype)
 
 
 def diagonal(
     x: N, axis1: AxisSelector, axis2: AxisSelector, *, offset: int = 0, new_axis: AxisSelector | None = None
 ) -> N:
-    """Takes the diagonal of the matrices over two axes; see `jax.numpy.diagonal`.
+    """Returns the diagonal of the matrices over two axes; see `jax.numpy.diagonal`.
 
     Args:
         x: Array with these two axes and any others.
         axis1: The axis of the rows.
         axis2: The axis of the columns.
         offset: Which diagonal, above the main one if positive and below it if negative.
-        new_axis: The axis along the diagonal; it has the name of `axis1` if not given.
+        new_axis: The axis of the diagonal; by default it has the name of `axis1`.
 
     Returns:
-        Array with the other axes of `x`, then the one along the diagonal.
+        Array with the other axes of `x`, then the axis of the diagonal.
 
     Raises:
         ValueError: If `x` lacks one of the axes, an `Axis` given has another size, both are the same, or the new axis
-            has the name of an axis left.
+            has the name of another axis.
 
     Example:
         >>> import axonym as nym
@@ -125,11 +125,11 @@ def diagonal(
         NamedArray(int32, i: 2, [1, 5])
     """
     name = axis_name(axis1)
-    (result,) = apply_gufunc(_diagonal, (x,), ((axis1, axis2),), ((name,),), offset=operator.index(offset))
+    (result,) = apply_gufunc(_compute_diagonal, (x,), ((axis1, axis2),), ((name,),), offset=operator.index(offset))
     return result if new_axis is None else rename(result, {name: new_axis})
 
 
-def _diagonal(array: Any, *, offset: int) -> Any:
+def _compute_diagonal(array: Any, *, offset: int) -> Any:
     return jnp.diagonal(array, offset, -2, -1)
 
 
@@ -140,13 +140,12 @@ def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
 
     Args:
         x: Array with this axis and any others.
-        axis: The axis to spread out, which becomes that of the rows.
-        other: The new axis, that of the columns.
+        axis: The axis of the elements, which becomes the axis of the rows.
+        other: The new axis of the columns.
         k: Which diagonal, above the main one if positive and below it if negative.
 
     Returns:
-        Array with the other axes of `x`, then the rows and the columns. Both are as long as `axis`, and longer by the
-        distance of the diagonal from the main one.
+        Array with the other axes of `x`, then rows and columns, both of the size of `axis` plus `abs(k)`.
 
     Raises:
         ValueError: If `x` lacks the axis, an `Axis` given has another size, or `x` has the new one.
@@ -159,11 +158,11 @@ def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
     check_named(x)
     k, name = operator.index(k), axis_name(other)
     find_axis((name,), (x.axis_size(axis) + abs(k),), other)
-    (result,) = apply_gufunc(_spread, (x,), ((axis,),), ((axis_name(axis), name),), k=k)
+    (result,) = apply_gufunc(_compute_diag, (x,), ((axis,),), ((axis_name(axis), name),), k=k)
     return result
 
 
-def _spread(array: Any, *, k: int) -> Any:
+def _compute_diag(array: Any, *, k: int) -> Any:
     padding = [(0, 0)] * (array.ndim - 1) + [(max(-k, 0), max(k, 0))]
     rows = jnp.pad(array, padding)[..., None]
     size = rows.shape[-2]
@@ -172,11 +171,11 @@ def _spread(array: Any, *, k: int) -> Any:
 
 
 def outer(x: N, y: N) -> N:
-    """Multiplies every element of one array with every element of another; see `jax.numpy.outer`.
+    """Computes the outer product of arrays; see `jax.numpy.outer`.
 
     Args:
         x: Array of any axes.
-        y: Array of any others.
+        y: Array of any other axes.
 
     Returns:
         Array with the axes of `x`, then those of `y`.
@@ -194,29 +193,31 @@ def outer(x: N, y: N) -> N:
     if shared := [name for name in x.names if name in y.names]:
         raise ValueError(
             f"an outer product has the axes of both arrays, but {format_shape(x)} and {format_shape(y)} share axis "
-            f"{shared[0]!r}; `rename` it in one of them, or `multiply` them to line it up"
+            f"{shared[0]!r}; `rename` it in one of them, or use `multiply` to align it"
         )
-    return with_array(x, cached_jit(_outer, x.names, y.names)(x.array, y.array), intern_names(x.names + y.names))
+    return with_array(
+        x, cached_jit(_compute_outer, x.names, y.names)(x.array, y.array), intern_names(x.names + y.names)
+    )
 
 
-def _outer(left: Names, right: Names, x: Any, y: Any) -> Any:
+def _compute_outer(left: Names, right: Names, x: Any, y: Any) -> Any:
     x, y = (align_axes(reshard_by_name(array, own), own, left + right) for array, own in ((x, left), (y, right)))
     return reshard_by_name(jnp.multiply(x, y), left + right)
 
 
 def cross(x: N, y: N, axis: AxisSelector) -> N:
-    """Takes the cross product of vectors in three dimensions; see `jax.numpy.cross`.
+    """Computes the cross product of vectors with three elements; see `jax.numpy.cross`.
 
     Args:
         x: Array with this axis, of size 3, and any others.
-        y: The same; the other axes broadcast by name.
-        axis: The axis along the vectors.
+        y: Array with this axis, of size 3, and any others, which broadcast by name.
+        axis: The axis of the vectors.
 
     Returns:
         Array with the axes of `x`, or of `y` if it has more.
 
     Raises:
-        ValueError: If one of the arrays lacks the axis, it has not three elements, or the others do not broadcast.
+        ValueError: If one of the arrays lacks the axis, it has another size, or the others do not broadcast.
 
     Example:
         >>> import axonym as nym
@@ -228,7 +229,7 @@ def cross(x: N, y: N, axis: AxisSelector) -> N:
         check_named(array)
         if array.axis_size(axis) != 3:
             raise ValueError(
-                f"a cross product is one of vectors of 3 elements, axis {name!r} of {format_shape(array)} has "
+                f"`cross` takes vectors of 3 elements, axis {name!r} of {format_shape(array)} has size "
                 f"{array.axis_size(axis)}"
             )
     (result,) = apply_gufunc(jnp.cross, (x, y), ((name,), (name,)), ((name,),))
@@ -236,15 +237,15 @@ def cross(x: N, y: N, axis: AxisSelector) -> N:
 
 
 def kron(x: N, y: N, axis: AxisSelection | None = None) -> N:
-    """Takes the Kronecker product of arrays along axes that both have; see `jax.numpy.kron`.
+    """Computes the Kronecker product of arrays along axes that both have; see `jax.numpy.kron`.
 
     Element `i * m + j` of an axis that has `m` elements in `y` is element `i` of `x` times element `j` of `y`.
 
     Args:
         x: Array of any axes.
         y: Array of any axes.
-        axis: The axes whose sizes multiply, which both arrays have: one, several, or None for all that they share. The
-            other axes broadcast by name.
+        axis: The axes whose sizes multiply: one, several, or None for all shared axes. The other axes broadcast by
+            name.
 
     Returns:
         Array with the axes of `x`, or of `y` if it has more.
@@ -262,12 +263,12 @@ def kron(x: N, y: N, axis: AxisSelection | None = None) -> N:
     if axis is None:
         axis = tuple(name for name in x.names if name in y.names)
     names = tuple(x.names[i] for i in find_axes(x.names, x.array.shape, axis))
-    (result,) = apply_gufunc(_kron, (x, y), (names, names), (names,), count=len(names))
+    (result,) = apply_gufunc(_compute_kron, (x, y), (names, names), (names,), count=len(names))
     return rearrange(result, max(x.names, y.names, key=len))
 
 
-def _kron(x: Any, y: Any, *, count: int) -> Any:
-    """Multiplies with the core axes of both side by side, then merges each pair."""
+def _compute_kron(x: Any, y: Any, *, count: int) -> Any:
+    """Multiplies with the core axes of both arrays in pairs, then merges each pair."""
     if not count:
         return jnp.multiply(x, y)
     loops = x.ndim - count

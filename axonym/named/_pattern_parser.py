@@ -1,10 +1,9 @@
-"""Expressions such as `b (e: h d), e m -> b m`: how they are read, and which axes their identifiers stand for.
+"""Parsing of expressions such as `b (e: h d), e m -> b m`, and binding of their identifiers to axes.
 
-The operands stand left of the `->` and the result right of it. What is wrong is raised as a `Fault`, which knows where
-in the text it is; `explained` makes the error of it that users see, with a caret under the place.
+The operands are left of the `->`, the result is right of it. Errors are raised as a `Fault` with a position in the
+text, which `explain_fault` turns into an error with a caret at that position.
 """
 
-import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,16 +16,16 @@ REST = "..."
 
 
 class Fault(Exception):
-    """What is wrong with an expression, and at which character of it."""
+    """An error in an expression, and its position."""
 
     def __init__(self, at: int, message: str) -> None:
-        """Keeps both."""
+        """Stores position and message."""
         super().__init__(message)
         self.at = at
 
 
 class Term(NamedTuple):
-    """One item of a side: an identifier, `...`, or a group `(name: a b)`, whose name is "" if it has none."""
+    """An item of a side: an identifier, `...`, or a group `(name: a b)`, whose name may be ""."""
 
     name: str
     parts: "tuple[Term, ...] | None"
@@ -34,7 +33,7 @@ class Term(NamedTuple):
 
 
 class Side(NamedTuple):
-    """The axes of one operand or of the result: in their order, or in braces and so by name."""
+    """The axes of an operand or of the result: in order, or by name in braces."""
 
     terms: tuple[Term, ...]
     ordered: bool
@@ -42,29 +41,29 @@ class Side(NamedTuple):
 
     @property
     def flat(self) -> tuple[Term, ...]:
-        """The identifiers and `...`, with the parts of a group in its place."""
+        """The identifiers and `...`, with groups replaced by their parts."""
         return tuple(part for term in self.terms for part in ((term,) if term.parts is None else term.parts))
 
     @property
     def groups(self) -> tuple[Term, ...]:
-        """The groups alone."""
+        """The groups."""
         return tuple(term for term in self.terms if term.parts is not None)
 
     @property
     def rest(self) -> tuple[Term, ...]:
-        """Every `...`, those within groups as well."""
+        """Every `...`, also within groups."""
         return tuple(term for term in self.flat if term.name == REST)
 
 
 class Expression(NamedTuple):
-    """What was read: the operands, none if only the result is stated, and the result."""
+    """A parsed expression: the operands, which may be left out, and the result."""
 
     operands: tuple[Side, ...]
     result: Side
 
     @property
     def identifiers(self) -> dict[str, int]:
-        """Each identifier and where it stands first."""
+        """Each identifier and its first position."""
         terms = [term for side in (*self.operands, self.result) for term in (*side.flat, *side.groups)]
         found: dict[str, int] = {}
         for term in terms:
@@ -75,27 +74,26 @@ class Expression(NamedTuple):
 
 @contextmanager
 def explain_fault(text: str, what: str) -> Iterator[None]:
-    """Raises a ValueError for a `Fault`: what went wrong, the expression, and a caret under the place."""
+    """Raises a ValueError for a `Fault`: the message, the expression, and a caret at the position."""
     try:
         yield
     except Fault as fault:
-        raise ValueError(f"{what}: {fault}\n{_printable(text)}\n{' ' * fault.at}^") from None
+        raise ValueError(f"{what}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^") from None
 
 
-def _printable(text: str) -> str:
-    """Returns a text of the same length that takes one line."""
+def _make_printable(text: str) -> str:
+    """Returns a text of the same length on one line."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-@functools.lru_cache(maxsize=8192)
 def parse_pattern(text: str) -> Expression:
-    """Reads an expression.
+    """Parses an expression.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not valid.
     """
-    with explain_fault(text, f"cannot read '{_printable(text)}'"):
-        return _Reader(text).expression()
+    with explain_fault(text, f"cannot parse '{_make_printable(text)}'"):
+        return _Parser(text).parse_expression()
 
 
 class _Token(NamedTuple):
@@ -111,8 +109,8 @@ _TOKENS = re.compile(r"\.\.\.|->|[^\W\d]\w*|\S")
 _ENDS = ("", "->", ",", "{", "}")
 
 
-class _Reader:
-    """Reads the tokens of an expression from left to right."""
+class _Parser:
+    """Parses the tokens of an expression from left to right."""
 
     def __init__(self, text: str) -> None:
         self.tokens = [_Token(match.group(), match.start()) for match in _TOKENS.finditer(text)]
@@ -127,84 +125,86 @@ class _Reader:
         self.index += 1
         return self.tokens[self.index - 1]
 
-    def expression(self) -> Expression:
-        operands = () if self.next.text == "->" else self.operands()
+    def parse_expression(self) -> Expression:
+        operands = () if self.next.text == "->" else self.parse_operands()
         if self.next.text != "->":
-            raise self.misplaced() if self.next.text else Fault(self.next.at, "there is no '->' before the result")
+            raise self.make_fault() if self.next.text else Fault(self.next.at, "there is no '->' before the result")
         self.take()
         if self.next.text == "{":
-            raise Fault(self.next.at, "the result has an order, so it has no braces")
-        result = self.side()
+            raise Fault(self.next.at, "the result has an order, so it takes no braces")
+        result = self.parse_side()
         if self.next.text:
-            raise self.misplaced()
+            raise self.make_fault()
         _check_result(result)
         return Expression(operands, result)
 
-    def operands(self) -> tuple[Side, ...]:
-        sides = [self.side()]
+    def parse_operands(self) -> tuple[Side, ...]:
+        sides = [self.parse_side()]
         while self.next.text == ",":
             self.take()
-            sides.append(self.side())
+            sides.append(self.parse_side())
         for side in sides:
             _check_operand(side)
         return tuple(sides)
 
-    def side(self) -> Side:
+    def parse_side(self) -> Side:
         first = self.next
         if first.text != "{":
-            return Side(self.terms(), True, first.at)
+            return Side(self.parse_terms(), True, first.at)
         self.take()
-        terms = self.terms()
+        terms = self.parse_terms()
         if self.next.text != "}":
-            raise Fault(first.at, "a '{' is never closed") if self.next.text in _ENDS else self.misplaced()
+            raise Fault(first.at, "a '{' is not closed") if self.next.text in _ENDS else self.make_fault()
         self.take()
         if self.next.text not in ("", "->", ","):
-            raise Fault(self.next.at, "behind a '}' there must be ',' or '->'")
+            raise Fault(self.next.at, "a '}' must be followed by ',' or '->'")
         return Side(terms, False, first.at)
 
-    def terms(self) -> tuple[Term, ...]:
+    def parse_terms(self) -> tuple[Term, ...]:
         found = []
         while self.next.is_name or self.next.text in (REST, "("):
-            found.append(self.group() if self.next.text == "(" else self.name())
+            found.append(self.parse_group() if self.next.text == "(" else self.parse_name())
         return tuple(found)
 
-    def name(self) -> Term:
+    def parse_name(self) -> Term:
         token = self.take()
         return Term(token.text, None, token.at)
 
-    def group(self) -> Term:
+    def parse_group(self) -> Term:
         start, name = self.take(), ""
         if self.next.is_name and self.tokens[self.index + 1].text == ":":
             name = self.take().text
             self.take()
         parts = []
         while self.next.is_name or self.next.text == REST:
-            parts.append(self.name())
+            parts.append(self.parse_name())
         if self.next.text != ")":
             if self.next.text == "(":
                 raise Fault(self.next.at, "groups do not nest")
-            raise Fault(start.at, "a '(' is never closed") if self.next.text in _ENDS else self.misplaced()
+            raise Fault(start.at, "a '(' is not closed") if self.next.text in _ENDS else self.make_fault()
         self.take()
         if not parts:
-            raise Fault(start.at, "a group has at least one axis, this one has none")
+            raise Fault(start.at, "a group needs at least one axis")
         return Term(name, tuple(parts), start.at)
 
-    def misplaced(self) -> Fault:
-        """Returns the fault for a token that nothing begins or goes on with."""
+    def make_fault(self) -> Fault:
+        """Returns the fault for an unexpected token."""
         text, at = self.next
         if text in _MISPLACED:
             return Fault(at, _MISPLACED[text])
-        return Fault(at, f"{text!r} has no meaning here; names have letters, digits and '_', and begin with no digit")
+        return Fault(
+            at, f"{text!r} has no meaning here; names have letters, digits and '_', and do not begin with a digit"
+        )
 
 
 _MISPLACED = {
     "->": "there is more than one '->'",
-    ",": "there is one result, and ',' stands between operands",
+    ",": "there is only one result; ',' separates operands",
     ")": "this ')' closes nothing",
     "}": "this '}' closes nothing",
-    "{": "a '{' stands in front of all axes of an operand",
-    ":": "a ':' stands behind the name of a group, as in '(name: a b)'",
-    ".": "the axes that are not named are written '...'",
+    "{": "a '{' comes before all axes of an operand",
+    ":": "a ':' comes after the name of a group, as in '(name: a b)'",
+    ".": "write '...' for the other axes",
 }
 
 
@@ -212,12 +212,12 @@ def _check_operand(side: Side) -> None:
     _check_distinct(side.flat, "an operand")
     _check_distinct([term for term in side.terms if term.name], "an operand")
     if len(side.rest) > 1:
-        raise Fault(side.rest[1].at, "'...' may stand only once in an operand")
+        raise Fault(side.rest[1].at, "'...' may occur only once in an operand")
     for group in side.groups:
         if any(part.name == REST for part in group.parts or ()):
-            raise Fault(group.at, "an axis is split into axes with names, not into '...'")
+            raise Fault(group.at, "an axis is split into named axes, not into '...'")
         if not group.name and not side.ordered:
-            raise Fault(group.at, "within braces a split says which axis it splits: '(name: a b)'")
+            raise Fault(group.at, "within braces a split needs the name of its axis: '(name: a b)'")
 
 
 def _check_result(side: Side) -> None:
@@ -225,9 +225,9 @@ def _check_result(side: Side) -> None:
     _check_distinct([term for term in side.terms if term.parts is None or term.name], "the result")
     for group in side.groups:
         if not group.name:
-            raise Fault(group.at, "a merge says what the new axis is called: '(name: a b)'")
+            raise Fault(group.at, "a merge needs the name of the new axis: '(name: a b)'")
         if len(side.rest) > 1 and any(part.name == REST for part in group.parts or ()):
-            raise Fault(group.at, "beside a '...' in a group there is no other")
+            raise Fault(group.at, "a '...' in a group must be the only one")
     for one, other in zip(side.terms, side.terms[1:], strict=False):
         if one.name == other.name == REST:
             raise Fault(other.at, "between two '...' there must be an axis")
@@ -237,46 +237,44 @@ def _check_distinct(terms: Iterable[Term], where: str) -> None:
     found: set[str] = set()
     for term in terms:
         if term.name in found and term.name != REST:
-            raise Fault(term.at, f"{term.name!r} stands more than once in {where}")
+            raise Fault(term.at, f"{term.name!r} occurs more than once in {where}")
         found.add(term.name)
 
 
 class Alias(NamedTuple):
-    """What the caller says about an identifier: which axis it stands for, and of which size; None if not said."""
+    """The axis that an identifier stands for, and its size, each None if not given."""
 
     name: str | None
     size: int | None
 
 
 def check_aliases(aliases: Mapping[str, Any]) -> tuple[tuple[str, Alias], ...]:
-    """Returns what aliases say, to be hashed.
+    """Returns aliases in a hashable form.
 
     Raises:
         TypeError: If an alias is neither an axis nor a size.
     """
-    return tuple([(identifier, _alias(identifier, value)) for identifier, value in aliases.items()])
+    return tuple([(identifier, _parse_alias(identifier, value)) for identifier, value in aliases.items()])
 
 
-def _alias(identifier: str, value: Any) -> Alias:
+def _parse_alias(identifier: str, value: Any) -> Alias:
     if isinstance(value, Axis):
         return Alias(value.name, value.size)
     if isinstance(value, str):
         return Alias(intern_names((value,))[0], None)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(
-            f"The alias {identifier!r} is an `Axis`, the name of one, or a size, not {format_value(value)}."
-        )
+        raise TypeError(f"The alias {identifier!r} must be an `Axis`, its name, or a size, not {format_value(value)}.")
     return Alias(None, Axis(identifier, value).size)
 
 
 class Binding:
-    """Which axes the identifiers of one expression stand for: each for one, and no two for the same."""
+    """The axes that the identifiers of an expression stand for, each for a different one."""
 
     def __init__(self, expression: Expression, aliases: tuple[tuple[str, Alias], ...]) -> None:
-        """Starts with the aliases alone.
+        """Starts with the aliases.
 
         Raises:
-            Fault: If an alias is used nowhere.
+            Fault: If an alias is not used.
         """
         self.aliases = dict(aliases)
         self.axes: dict[str, str] = {}
@@ -285,87 +283,85 @@ class Binding:
             if identifier not in found:
                 near = suggest_name(identifier, list(found))
                 at = next((at for name, at in found.items() if near.endswith(f"{name!r}?")), 0)
-                raise Fault(at, f"there is no {identifier!r} for the alias of that name{near}")
+                raise Fault(at, f"the alias {identifier!r} is not used{near}")
 
-    def name(self, identifier: str) -> str:
-        """Returns the axis that an identifier stands for, by position, by its alias, or because it has its name."""
+    def get_name(self, identifier: str) -> str:
+        """Returns the axis that an identifier stands for, by position, by its alias, or by its own name."""
         if identifier in self.axes:
             return self.axes[identifier]
-        return self.aliases.get(identifier, _UNSAID).name or identifier
+        return self.aliases.get(identifier, _NO_ALIAS).name or identifier
 
-    def size(self, identifier: str) -> int | None:
+    def get_size(self, identifier: str) -> int | None:
         """Returns the size that an alias gives, or None."""
-        return self.aliases.get(identifier, _UNSAID).size
+        return self.aliases.get(identifier, _NO_ALIAS).size
 
     def bind(self, term: Term, name: str) -> None:
-        """Notes which axis an identifier stands for.
+        """Binds an identifier to an axis.
 
         Raises:
-            Fault: If it stands for another one, or another one for this axis.
+            Fault: If it stands for another axis, or another identifier for this axis.
         """
-        said = self.aliases.get(term.name, _UNSAID).name
-        if said not in (None, name):
-            raise Fault(term.at, f"{term.name!r} is axis {said!r} by its alias, and axis {name!r} by its place")
+        expected = self.aliases.get(term.name, _NO_ALIAS).name
+        if expected not in (None, name):
+            raise Fault(term.at, f"{term.name!r} is axis {expected!r} by its alias, and axis {name!r} by its position")
         if self.axes.setdefault(term.name, name) != name:
             raise Fault(
-                term.at, f"{term.name!r} stands for axis {self.axes[term.name]!r} already, here for axis {name!r}"
+                term.at, f"{term.name!r} stands for axis {self.axes[term.name]!r} already, and here for axis {name!r}"
             )
         for other, axis in self.axes.items():
             if axis == name and other != term.name:
-                raise Fault(
-                    term.at, f"{other!r} and {term.name!r} both stand for axis {name!r}, which is one in all operands"
-                )
+                raise Fault(term.at, f"{other!r} and {term.name!r} both stand for axis {name!r}")
 
     def check_size(self, term: Term, size: int) -> None:
-        """Raises a Fault if an alias says that an axis has another size."""
-        said = self.size(term.name)
-        if said not in (None, size):
-            raise Fault(term.at, f"axis {self.name(term.name)!r} has size {size} here, {said} was asked for")
+        """Raises a Fault if an alias gives another size for an axis."""
+        expected = self.get_size(term.name)
+        if expected not in (None, size):
+            raise Fault(term.at, f"axis {self.get_name(term.name)!r} has size {size} here, {expected} was asked for")
 
-    def places(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
-        """Returns which term of an operand stands for the axis at which place.
+    def match_axes(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
+        """Returns the term of an operand for each axis that has one, by position.
 
         Raises:
-            Fault: If there is no such axis, or they are too many or too few.
+            Fault: If there is no such axis, or there are too many or too few.
         """
-        found = _by_place(side, names, sizes) if side.ordered else self._by_name(side, names, sizes)
+        found = _match_by_position(side, names, sizes) if side.ordered else self._match_by_name(side, names, sizes)
         for place, term in found.items():
             if not term.name:
                 continue
-            said = self.aliases.get(term.name, _UNSAID).name
-            if side.ordered and said is None and term.name in set(names) - {names[place]}:
+            expected = self.aliases.get(term.name, _NO_ALIAS).name
+            if side.ordered and expected is None and term.name in set(names) - {names[place]}:
                 raise Fault(
                     term.at,
-                    f"{term.name!r} stands where axis {names[place]!r} of {format_axes(names, sizes)} is; give the axes in "
-                    "their order, or in braces to go by name",
+                    f"{term.name!r} is at the position of axis {names[place]!r} of {format_axes(names, sizes)}; give "
+                    "the axes in their order, or by name in braces",
                 )
             self.bind(term, names[place])
             self.check_size(term, sizes[place])
         return found
 
-    def _by_name(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
+    def _match_by_name(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
         found: dict[int, Term] = {}
         for term in side.terms:
             if term.name != REST:
-                found[self.place(term, names, sizes)] = term
+                found[self.find_axis(term, names, sizes)] = term
         return found
 
-    def place(self, term: Term, names: Names, sizes: Sequence[int] | None) -> int:
-        """Returns where the axis is that an identifier stands for.
+    def find_axis(self, term: Term, names: Names, sizes: Sequence[int] | None) -> int:
+        """Returns the position of the axis that an identifier stands for.
 
         Raises:
             Fault: If there is none.
         """
-        name = self.name(term.name)
+        name = self.get_name(term.name)
         if name not in names:
             raise Fault(term.at, str(make_missing_axis_error(name, names, sizes)))
         return names.index(name)
 
 
-_UNSAID = Alias(None, None)
+_NO_ALIAS = Alias(None, None)
 
 
-def _by_place(side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
+def _match_by_position(side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
     rest = next((i for i, term in enumerate(side.terms) if term.name == REST), None)
     stated = len(side.terms) - (rest is not None)
     if stated > len(names) or (rest is None and stated < len(names)):

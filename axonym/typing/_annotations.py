@@ -12,8 +12,8 @@ import jaxtyping
 
 from ..named._array import NamedArray
 from ..named._axis import Names
+from ..named._axis_pattern import AxisPattern
 from ..named._base import NamedBase
-from ..named._match import AxisPattern
 
 
 class _Annotation(type):
@@ -23,7 +23,7 @@ class _Annotation(type):
     elements: Any
 
     def __instancecheck__(cls, x: Any) -> bool:
-        if not isinstance(x, NamedBase) or not cls.pattern.fits(x.names, tuple(x.array.shape)):
+        if not isinstance(x, NamedBase) or not cls.pattern.matches(x.names, tuple(x.array.shape)):
             return False
         return isinstance(x, _sized(cls.elements, cls.pattern, x.names))
 
@@ -56,7 +56,7 @@ class Elements:
             raise TypeError(f"`{self._name}` takes an array class and axes: {self._name}[NamedArray, 'batch embed'].")
         array, axes = item
         if isinstance(array, type) and issubclass(array, NamedBase):
-            return _annotation(f"{self._name}[{array.__name__}, {axes!r}]", self._elements, AxisPattern.of(axes))
+            return _annotation(f"{self._name}[{array.__name__}, {axes!r}]", self._elements, AxisPattern.parse(axes))
         return self._elements[array, axes]
 
     def __repr__(self) -> str:

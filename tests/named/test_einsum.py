@@ -167,16 +167,16 @@ def refused(equation, at, message, *operands, **aliases):
 def test_a_caret_shows_what_does_not_fit():
     refused("b p e -> b", 0, "operands in the equation: 1, arrays given: 2", x, w)
     refused("b p e, e m, p -> b", 12, "operands in the equation: 3, arrays given: 2", x, w)
-    refused("b p e, e m -> (n: b p) m", 14, "`einsum` neither splits nor merges axes; use `rearrange`", x, w)
-    refused("b p (n d) -> b p n", 4, "`einsum` neither splits nor merges axes; use `rearrange`", x)
-    refused("{pos} -> ... batch ...", 19, "'...' may stand only once in the result", x)
-    refused("b p e -> b ...", 11, "this '...' stands for nothing, because no operand has one", x)
+    refused("b p e, e m -> (n: b p) m", 14, "`einsum` cannot split or merge axes; use `rearrange`", x, w)
+    refused("b p (n d) -> b p n", 4, "`einsum` cannot split or merge axes; use `rearrange`", x)
+    refused("{pos} -> ... batch ...", 19, "'...' may occur only once in the result", x)
+    refused("b p e -> b ...", 11, "this '...' needs one in an operand", x)
     refused("b p, e m -> b m", 0, f"{x.shape!r} has 3 axes, 2 are given here; write '...' for the others", x, w)
     refused("b p e, e m n -> b m", 7, f"{w.shape!r} has 2 axes, 3 are given here", x, w)
     refused("{embd}, {embed} -> ...", 1, f"no axis 'embd' in {x.shape!r}; did you mean 'embed'?", x, w)
     refused("b p e, e m -> b h", 16, "no operand has an axis 'h'", x, w)
     refused("-> batch ml", 9, "no operand has an axis 'ml'; did you mean 'mlp'?", x, w)
-    lost = "nothing mentions (embed); '...' in the result keeps it, naming it in an operand sums over it"
+    lost = "(embed) is not mentioned; write '...' in the result to keep it, or name it in an operand to sum over it"
     refused("b p ... -> b", 11, lost, x)
 
 
@@ -194,21 +194,20 @@ def test_one_pair_of_braces_is_for_all_operands():
 
 
 def test_each_identifier_stands_for_one_axis_and_each_axis_has_one():
-    one = "which is one in all operands"
-    refused("b p e, c m -> b m", 7, f"'e' and 'c' both stand for axis 'embed', {one}", x, w)
-    refused("i d, j d -> i j", 5, f"'i' and 'j' both stand for axis 'embed', {one}", w, w)
-    refused("b p e, e m -> b pos", 16, f"'p' and 'pos' both stand for axis 'pos', {one}", x, w)
-    refused("b p e, b m -> e m", 7, "'b' stands for axis 'batch' already, here for axis 'embed'", x, w)
+    refused("b p e, c m -> b m", 7, "'e' and 'c' both stand for axis 'embed'", x, w)
+    refused("i d, j d -> i j", 5, "'i' and 'j' both stand for axis 'embed'", w, w)
+    refused("b p e, e m -> b pos", 16, "'p' and 'pos' both stand for axis 'pos'", x, w)
+    refused("b p e, b m -> e m", 7, "'b' stands for axis 'batch' already, and here for axis 'embed'", x, w)
     refused(
         "pos batch embed -> batch",
         0,
-        f"'pos' stands where axis 'batch' of {x.shape!r} is; give the axes in their order, or in braces to go by name",
+        f"'pos' is at the position of axis 'batch' of {x.shape!r}; give the axes in their order, or by name in braces",
         x,
     )
-    refused("b p e, e m -> b m", 2, "'p' is axis 'mlp' by its alias, and axis 'pos' by its place", x, w, p="mlp")
+    refused("b p e, e m -> b m", 2, "'p' is axis 'mlp' by its alias, and axis 'pos' by its position", x, w, p="mlp")
     refused("b p e, e m -> b m", 4, "axis 'embed' has size 4 here, 5 was asked for", x, w, e=Axis("embed", 5))
     refused("-> b", 3, "axis 'batch' has size 2 here, 3 was asked for", x, b=Axis("batch", 3))
-    refused("b p e, e m -> b m", 0, "there is no 'embed' for the alias of that name", x, w, embed=4)
+    refused("b p e, e m -> b m", 0, "the alias 'embed' is not used", x, w, embed=4)
 
 
 def test_sizes_must_agree():
@@ -226,7 +225,7 @@ def test_only_named_arrays_and_equations():
         nym.einsum(x, w)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="`einsum` needs at least one array"):
         nym.einsum("-> batch")
-    with pytest.raises(TypeError, match="The alias 'b' is an `Axis`, the name of one, or a size, not None"):
+    with pytest.raises(TypeError, match="The alias 'b' must be an `Axis`, its name, or a size, not None"):
         nym.einsum("-> b", x, b=None)  # pyright: ignore[reportArgumentType]
 
 

@@ -37,7 +37,7 @@ def test_repeat_by_a_traced_number():
     assert same(run(counts), jnp.repeat(x.array, counts, 1))
     run = jax.jit(lambda count: nym.repeat(x, count, "b", total_repeat_length=6))
     assert same(run(2), jnp.repeat(x.array, 2, 1))
-    with pytest.raises(ValueError, match=escape("axis 'b' of (a: 2, b: 3, c: 4) is repeated is traced")):
+    with pytest.raises(ValueError, match=escape("axis 'b' of (a: 2, b: 3, c: 4) is traced")):
         jax.jit(lambda counts: nym.repeat(x, counts, "b"))(counts)
 
 

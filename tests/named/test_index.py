@@ -301,12 +301,12 @@ def test_modes():
         (
             ("a", True),
             TypeError,
-            "axis 'a' of (a: 3, b: 4, c: 5) is indexed by integers or by a mask that has this axis, not by one truth "
-            "value; use `axonym.where` to choose by a condition",
+            "axis 'a' of (a: 3, b: 4, c: 5) is indexed by integers or by a mask with this axis, not by a single "
+            "boolean; use `axonym.where` to choose by a condition",
         ),
-        (("a", np.bool_(False)), TypeError, "not by one truth value"),
-        (("a", jnp.array(True)), TypeError, "not by one truth value"),
-        (("a", nym.named(True, ())), TypeError, "not by one truth value"),
+        (("a", np.bool_(False)), TypeError, "not by a single boolean"),
+        (("a", jnp.array(True)), TypeError, "not by a single boolean"),
+        (("a", nym.named(True, ())), TypeError, "not by a single boolean"),
         (("aa", 0), ValueError, "no axis 'aa' in (a: 3, b: 4, c: 5); did you mean 'a'?"),
         (("a", 1.0), TypeError, "is indexed by integers, not by float"),
         (("a", None), TypeError, "is indexed by integers, not by None"),

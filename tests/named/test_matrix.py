@@ -117,7 +117,7 @@ def test_cross_takes_vectors_along_the_axis_and_broadcasts_the_others(draw):
 
 
 def test_cross_needs_three_elements(draw):
-    with pytest.raises(ValueError, match=r"vectors of 3 elements, axis 'i' of \(i: 2\) has 2"):
+    with pytest.raises(ValueError, match=r"vectors of 3 elements, axis 'i' of \(i: 2\) has size 2"):
         nym.cross(draw(i=2), draw(i=2), "i")
     with pytest.raises(ValueError, match=r"no axis 'i' in \(j: 3\)"):
         nym.cross(draw(i=3), draw(j=3), "i")

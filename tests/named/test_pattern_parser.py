@@ -14,51 +14,51 @@ x = nym.zeros({"a": 2, "b": 3, "c": 4})
 UNREADABLE = [
     ("", 0, "there is no '->' before the result"),
     ("a b c", 5, "there is no '->' before the result"),
-    ("a b c - b", 6, "'-' has no meaning here; names have letters, digits and '_', and begin with no digit"),
-    ("a b c => b", 6, "'=' has no meaning here; names have letters, digits and '_', and begin with no digit"),
-    ("a 2 c -> a", 2, "'2' has no meaning here; names have letters, digits and '_', and begin with no digit"),
-    ("a .. c -> a", 2, "the axes that are not named are written '...'"),
+    ("a b c - b", 6, "'-' has no meaning here; names have letters, digits and '_', and do not begin with a digit"),
+    ("a b c => b", 6, "'=' has no meaning here; names have letters, digits and '_', and do not begin with a digit"),
+    ("a 2 c -> a", 2, "'2' has no meaning here; names have letters, digits and '_', and do not begin with a digit"),
+    ("a .. c -> a", 2, "write '...' for the other axes"),
     ("a b c -> a -> b", 11, "there is more than one '->'"),
-    ("a b -> a, b", 8, "there is one result, and ',' stands between operands"),
-    ("a b -> (m: a b", 7, "a '(' is never closed"),
-    ("(b c -> b c", 0, "a '(' is never closed"),
-    ("{(m: b} -> b", 1, "a '(' is never closed"),
+    ("a b -> a, b", 8, "there is only one result; ',' separates operands"),
+    ("a b -> (m: a b", 7, "a '(' is not closed"),
+    ("(b c -> b c", 0, "a '(' is not closed"),
+    ("{(m: b} -> b", 1, "a '(' is not closed"),
     ("a b) -> a b", 3, "this ')' closes nothing"),
-    ("{a b -> a", 0, "a '{' is never closed"),
+    ("{a b -> a", 0, "a '{' is not closed"),
     ("{a b) -> a", 4, "this ')' closes nothing"),
     ("a b} -> a", 3, "this '}' closes nothing"),
-    ("a {b} -> a", 2, "a '{' stands in front of all axes of an operand"),
-    ("{a} b -> a", 4, "behind a '}' there must be ',' or '->'"),
-    ("a b c -> {a b c}", 9, "the result has an order, so it has no braces"),
-    ("a: b -> b", 1, "a ':' stands behind the name of a group, as in '(name: a b)'"),
-    ("a b -> (m: a: b)", 12, "a ':' stands behind the name of a group, as in '(name: a b)'"),
+    ("a {b} -> a", 2, "a '{' comes before all axes of an operand"),
+    ("{a} b -> a", 4, "a '}' must be followed by ',' or '->'"),
+    ("a b c -> {a b c}", 9, "the result has an order, so it takes no braces"),
+    ("a: b -> b", 1, "a ':' comes after the name of a group, as in '(name: a b)'"),
+    ("a b -> (m: a: b)", 12, "a ':' comes after the name of a group, as in '(name: a b)'"),
     ("a b c -> (m: a (n: b c))", 15, "groups do not nest"),
-    ("a b c -> a () b", 11, "a group has at least one axis, this one has none"),
-    ("a b (c:) -> a b", 4, "a group has at least one axis, this one has none"),
-    ("a b c -> a (b c)", 11, "a merge says what the new axis is called: '(name: a b)'"),
-    ("{a (b c)} -> a", 3, "within braces a split says which axis it splits: '(name: a b)'"),
-    ("a b (m: ...) -> a", 4, "an axis is split into axes with names, not into '...'"),
-    ("a b a -> b", 4, "'a' stands more than once in an operand"),
-    ("{a (a: b c)} -> b", 3, "'a' stands more than once in an operand"),
-    ("a b c -> a b a", 13, "'a' stands more than once in the result"),
-    ("a b c -> (m: a b) a", 18, "'a' stands more than once in the result"),
-    ("a b c -> (m: a b) (m: c)", 18, "'m' stands more than once in the result"),
-    ("... a ... -> a", 6, "'...' may stand only once in an operand"),
+    ("a b c -> a () b", 11, "a group needs at least one axis"),
+    ("a b (c:) -> a b", 4, "a group needs at least one axis"),
+    ("a b c -> a (b c)", 11, "a merge needs the name of the new axis: '(name: a b)'"),
+    ("{a (b c)} -> a", 3, "within braces a split needs the name of its axis: '(name: a b)'"),
+    ("a b (m: ...) -> a", 4, "an axis is split into named axes, not into '...'"),
+    ("a b a -> b", 4, "'a' occurs more than once in an operand"),
+    ("{a (a: b c)} -> b", 3, "'a' occurs more than once in an operand"),
+    ("a b c -> a b a", 13, "'a' occurs more than once in the result"),
+    ("a b c -> (m: a b) a", 18, "'a' occurs more than once in the result"),
+    ("a b c -> (m: a b) (m: c)", 18, "'m' occurs more than once in the result"),
+    ("... a ... -> a", 6, "'...' may occur only once in an operand"),
     ("{...} -> ... ... a", 13, "between two '...' there must be an axis"),
-    ("{...} -> a ... (m: b ...)", 15, "beside a '...' in a group there is no other"),
+    ("{...} -> a ... (m: b ...)", 15, "a '...' in a group must be the only one"),
 ]
 
 
 @pytest.mark.parametrize(("text", "at", "message"), UNREADABLE, ids=range(len(UNREADABLE)))
 def test_a_caret_shows_what_cannot_be_read(text, at, message):
-    expected = f"cannot read '{text}': {message}\n{text}\n{' ' * at}^"
+    expected = f"cannot parse '{text}': {message}\n{text}\n{' ' * at}^"
     for call in (lambda: x.rearrange(text), lambda: nym.einsum(text, x)):
         with pytest.raises(ValueError, match=f"^{escape(expected)}$"):
             call()
 
 
 def test_an_expression_takes_one_line_of_the_error():
-    with pytest.raises(ValueError, match=r"^cannot read 'a b c  ->  \(a': [^\n]*\na b c  ->  \(a\n {11}\^$"):
+    with pytest.raises(ValueError, match=r"^cannot parse 'a b c  ->  \(a': [^\n]*\na b c  ->  \(a\n {11}\^$"):
         x.rearrange("a b c\n ->\t (a")
 
 

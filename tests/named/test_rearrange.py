@@ -160,8 +160,8 @@ def refused(text, at, message, **aliases):
 
 
 def test_a_caret_shows_what_does_not_fit():
-    refused("-> b", 0, "the left side names the axes, or is '{...}' if none has to be named")
-    refused("b h w e, b -> b", 9, "one array is rearranged, so there is one operand")
+    refused("-> b", 0, "the left side must name the axes; write '{...}' to name none")
+    refused("b h w e, b -> b", 9, "`rearrange` takes one operand")
     refused("b h w -> b", 0, f"{x.shape!r} has 4 axes, 3 are given here; write '...' for the others")
     refused("b h w e f -> b", 0, f"{x.shape!r} has 4 axes, 5 are given here")
     refused("b h w e ... f -> b", 0, f"{x.shape!r} has 4 axes, 5 are given here")
@@ -170,20 +170,22 @@ def test_a_caret_shows_what_does_not_fit():
     refused(
         "b width height e -> b width height e",
         2,
-        f"'width' stands where axis 'height' of {x.shape!r} is; give the axes in their order, or in braces to go by "
-        "name",
+        f"'width' is at the position of axis 'height' of {x.shape!r}; give the axes in their order, or by name in "
+        "braces",
     )
     refused("b h w e -> b h e", 4, "the right side leaves out 'w'")
     refused(
         "{batch} -> batch", 11, "the right side leaves out (height: 3, width: 4, embed: 6); write '...' for the others"
     )
-    refused("b h w e -> b h w ... e", 17, "this '...' stands for nothing, because there is none on the left side")
+    refused("b h w e -> b h w ... e", 17, "this '...' needs one on the left side")
     refused("b h w e -> b h w e c", 19, "no axis 'c' on the left side")
     refused("b h w emb -> b h w embed", 19, "axis 'embed' is 'emb' on the left side")
     refused("{batch} -> batch ... hight", 21, "no axis 'hight' on the left side; did you mean 'height'?")
     refused("b h w e -> b h w c", 17, "no axis 'channel' for 'c' on the left side", c="channel")
     refused("b h w e -> b (batch: h w) e", 13, "the result would have two axes 'batch'")
-    refused("b h w (width d) -> b h w width d", 7, "there is an axis 'width' already; an alias gives another name", d=2)
+    refused(
+        "b h w (width d) -> b h w width d", 7, "there is an axis 'width' already; give another name with an alias", d=2
+    )
 
 
 def test_a_caret_shows_sizes_that_do_not_fit():
@@ -199,20 +201,20 @@ def test_a_caret_shows_sizes_that_do_not_fit():
 
 
 def test_a_caret_shows_aliases_that_do_not_fit():
-    refused("b h w e -> e ...", 0, "there is no 'embed' for the alias of that name", embed=6)
-    refused(
-        "b h w embd -> embd w h b", 6, "there is no 'embed' for the alias of that name; did you mean 'embd'?", embed=6
-    )
-    refused("b h w e -> w h b e", 0, "'b' is axis 'embed' by its alias, and axis 'batch' by its place", b="embed")
+    refused("b h w e -> e ...", 0, "the alias 'embed' is not used", embed=6)
+    refused("b h w embd -> embd w h b", 6, "the alias 'embed' is not used; did you mean 'embd'?", embed=6)
+    refused("b h w e -> w h b e", 0, "'b' is axis 'embed' by its alias, and axis 'batch' by its position", b="embed")
 
 
 def test_what_is_no_alias_says_so():
     for value in (True, None, 2.0, ("n", 2)):
-        with pytest.raises(TypeError, match="The alias 'n' is an `Axis`, the name of one, or a size, not "):
+        with pytest.raises(TypeError, match="The alias 'n' must be an `Axis`, its name, or a size, not "):
             x.rearrange("{(embed: n d)} -> n ... d", n=value)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="size of axis 'n' must not be negative"):
         x.rearrange("{(embed: n d)} -> n ... d", n=-2)
-    with pytest.raises(TypeError, match=escape("Only an expression such as 'b h -> h b' has aliases, (b) were given.")):
+    with pytest.raises(
+        TypeError, match=escape("Only an expression such as 'b h -> h b' takes aliases, (b) were given.")
+    ):
         x.rearrange(("embed", ...), b="batch")
 
 

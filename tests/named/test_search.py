@@ -39,9 +39,11 @@ def test_the_axis_of_top_k_can_be_renamed(draw):
 
 def test_top_k_needs_that_many_elements(draw):
     assert nym.top_k(draw(i=3), "i", 0)[0].shape == {"i": 0}
-    with pytest.raises(ValueError, match=r"there are no 4 largest elements along axis 'i' of \(i: 3\)"):
+    with pytest.raises(
+        ValueError, match=r"`k` of `top_k` must be from 0 to the size of axis 'i' of \(i: 3\), 4 was given"
+    ):
         nym.top_k(draw(i=3), "i", 4)
-    with pytest.raises(ValueError, match="there are no -1 largest elements"):
+    with pytest.raises(ValueError, match="-1 was given"):
         nym.top_k(draw(i=3), "i", -1)
     with pytest.raises(ValueError, match=r"no axis 'j' in \(i: 3\)"):
         nym.top_k(draw(i=3), "j", 1)
@@ -76,7 +78,7 @@ def test_taking_along_an_axis_undoes_a_sort(draw):
 
 
 def test_positions_to_take_need_the_axis_and_integers(draw):
-    with pytest.raises(ValueError, match=r"must have that axis, they have \(batch: 2\); `take` picks one"):
+    with pytest.raises(ValueError, match=r"must have that axis, they have \(batch: 2\); use `take`"):
         nym.take_along_axis(draw(batch=2, i=4), draw.integers(0, 4, batch=2), "i")
     with pytest.raises(TypeError, match="along axis 'i' at integer positions, not at float32"):
         nym.take_along_axis(draw(i=4), draw(i=2), "i")
@@ -146,7 +148,7 @@ def test_points_to_interpolate_between_have_one_axis(draw):
         nym.interp(draw(i=2), draw(i=3), draw(j=3))
     with pytest.raises(TypeError, match=r"plain array of shape \(2,\) has no axis names"):
         nym.interp(draw(i=2), draw(i=3), draw(i=3), left=jnp.ones(2))
-    with pytest.raises(ValueError, match=r"`left` must be a number, it has \(i: 2\)"):
+    with pytest.raises(ValueError, match=r"`left` must be a scalar, it has axes \(i: 2\)"):
         nym.interp(draw(i=2), draw(i=3), draw(i=3), left=draw(i=2))
     with pytest.raises(TypeError, match="A named array is needed"):
         nym.interp(0.5, draw(i=3), draw(i=3))
@@ -184,7 +186,7 @@ def test_the_number_of_elements_that_are_not_zero_may_be_an_integer():
     (found,) = nym.nonzero(nym.named([0, 3, 0, 4], "i"), size=3, fill_value=-1)
     assert found.names == ("nonzero",)
     np.testing.assert_array_equal(found.array, [1, 3, -1])
-    with pytest.raises(ValueError, match="an array without axes has no positions"):
+    with pytest.raises(ValueError, match="`nonzero` needs an array with axes"):
         nym.nonzero(nym.named(1, ()), size=1)
     with pytest.raises(TypeError, match="A named array is needed"):
         nym.nonzero(jnp.ones(3), size=1)
@@ -211,7 +213,7 @@ def test_weights_of_counts_need_not_have_all_axes():
 def test_counts_need_an_axis_and_integers(draw):
     with pytest.raises(ValueError, match="axis 'bin' has size 5 here, 6 was asked for with `minlength`"):
         nym.bincount(draw.integers(0, 3, i=4), Bin, minlength=6)
-    with pytest.raises(TypeError, match=r"Integers are counted, the elements of \(i: 4\) are float32"):
+    with pytest.raises(TypeError, match=r"`bincount` takes integers, the elements of \(i: 4\) are float32"):
         nym.bincount(draw(i=4), Bin)
     with pytest.raises(TypeError, match=r"A new axis needs a size: give `Axis\('bin', size\)`"):
         nym.bincount(draw.integers(0, 3, i=4), "bin")
@@ -236,13 +238,13 @@ def test_histograms_are_those_of_jnp(draw, density, limits):
 
 
 def test_histograms_need_bins(draw):
-    with pytest.raises(ValueError, match="a histogram needs a bin at least, axis 'bin' has none"):
+    with pytest.raises(ValueError, match="a histogram needs at least one bin, axis 'bin' has size 0"):
         nym.histogram(draw(i=4), nym.Axis("bin", 0))
     with pytest.raises(TypeError, match="A new axis needs a size"):
         nym.histogram(draw(i=4), "bin")
     with pytest.raises(ValueError, match=r"which lacks \(j\)"):
         nym.histogram(draw(i=4), Bin, weights=draw(j=4))
-    with pytest.raises(ValueError, match="`range` must be two numbers, a lower end and an upper one, not 1"):
+    with pytest.raises(ValueError, match="`range` must be two numbers, a lower and an upper limit, not 1"):
         nym.histogram(draw(i=4), Bin, (1.0,))
     with pytest.raises(TypeError, match="A named array is needed"):
         nym.histogram(jnp.ones(4), Bin)

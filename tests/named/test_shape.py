@@ -214,7 +214,7 @@ def test_split_cuts_pieces():
 
 def test_split_refuses():
     with pytest.raises(
-        ValueError, match=r"axis 'c' of \(a: 2, b: 3, c: 4\) cannot be cut into pieces of \(1, 2\) elements"
+        ValueError, match=r"axis 'c' of \(a: 2, b: 3, c: 4\) cannot be split into pieces of \(1, 2\) elements"
     ):
         x.split("c", nym.make_axes(d=1, e=2))
     with pytest.raises(ValueError, match=escape("axis 'a' occurs more than once in (a, b, a)")):

@@ -1,7 +1,7 @@
-"""Elementwise functions, each a thin front of the `jax.numpy` function of its name, grouped by what they are for.
+"""Elementwise functions, each a thin wrapper of the `jax.numpy` function of its name.
 
 Functions of one operand keep its axes; plain arrays and scalars pass through to `jax.numpy`. Functions of several
-broadcast by name: one operand must have the names of all the others, and the result has its axes in its order.
+operands broadcast by name: one operand must have the names of all the others, and the result has its axes.
 """
 
 from ._arithmetic import (
@@ -33,15 +33,18 @@ from ._arithmetic import (
     subtract as subtract,
     true_divide as true_divide,
 )
-from ._choice import (
-    clip as clip,
-    fmax as fmax,
-    fmin as fmin,
-    maximum as maximum,
-    minimum as minimum,
-    nan_to_num as nan_to_num,
-    select as select,
-    where as where,
+from ._bitwise import (
+    bitwise_and as bitwise_and,
+    bitwise_count as bitwise_count,
+    bitwise_invert as bitwise_invert,
+    bitwise_left_shift as bitwise_left_shift,
+    bitwise_not as bitwise_not,
+    bitwise_or as bitwise_or,
+    bitwise_right_shift as bitwise_right_shift,
+    bitwise_xor as bitwise_xor,
+    invert as invert,
+    left_shift as left_shift,
+    right_shift as right_shift,
 )
 from ._complex import (
     angle as angle,
@@ -52,6 +55,7 @@ from ._complex import (
     isreal as isreal,
     real as real,
 )
+from ._copy import copy as copy, ndim as ndim
 from ._exponential import (
     exp as exp,
     exp2 as exp2,
@@ -69,30 +73,21 @@ from ._floating import (
     frexp as frexp,
     ldexp as ldexp,
     modf as modf,
+    nan_to_num as nan_to_num,
     nextafter as nextafter,
     signbit as signbit,
     spacing as spacing,
 )
 from ._logic import (
-    bitwise_and as bitwise_and,
-    bitwise_count as bitwise_count,
-    bitwise_invert as bitwise_invert,
-    bitwise_left_shift as bitwise_left_shift,
-    bitwise_not as bitwise_not,
-    bitwise_or as bitwise_or,
-    bitwise_right_shift as bitwise_right_shift,
-    bitwise_xor as bitwise_xor,
     equal as equal,
     greater as greater,
     greater_equal as greater_equal,
-    invert as invert,
     isclose as isclose,
     isfinite as isfinite,
     isinf as isinf,
     isnan as isnan,
     isneginf as isneginf,
     isposinf as isposinf,
-    left_shift as left_shift,
     less as less,
     less_equal as less_equal,
     logical_and as logical_and,
@@ -100,8 +95,8 @@ from ._logic import (
     logical_or as logical_or,
     logical_xor as logical_xor,
     not_equal as not_equal,
-    right_shift as right_shift,
 )
+from ._maximum import clip as clip, fmax as fmax, fmin as fmin, maximum as maximum, minimum as minimum
 from ._rounding import (
     around as around,
     ceil as ceil,
@@ -139,7 +134,4 @@ from ._trigonometric import (
     tan as tan,
     tanh as tanh,
 )
-from ._whole import (
-    copy as copy,
-    ndim as ndim,
-)
+from ._where import select as select, where as where

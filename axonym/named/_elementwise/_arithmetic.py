@@ -1,4 +1,4 @@
-"""Arithmetic: signs, roots and powers, the operators of numbers, quotients and remainders."""
+"""Arithmetic: sums, products, quotients, remainders, signs, roots and powers."""
 
 from typing import Any, overload
 
@@ -14,7 +14,7 @@ from ._split_pair import split_pair
 
 
 def abs(x: A) -> A:
-    """Returns the absolute value; see `jax.numpy.abs`. It is `absolute` as well.
+    """Returns the absolute value; see `jax.numpy.abs`. Alias: `absolute`.
 
     Example:
         >>> import axonym as nym
@@ -159,28 +159,11 @@ def divide(x: ArrayLike, y: N) -> N: ...
 @overload
 def divide(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
 def divide(x: Any, y: Any) -> Any:
-    """Returns `x / y`, broadcast by name; see `jax.numpy.divide`.
+    """Returns `x / y`, broadcast by name; see `jax.numpy.divide`. Alias: `true_divide`.
 
     Example:
         >>> import axonym as nym
         >>> nym.divide(nym.named([3.0], "i"), 2.0).item()
-        1.5
-    """
-    return apply_binary(jnp.true_divide, x, y)
-
-
-@overload
-def true_divide(x: N, y: N | ArrayLike) -> N: ...
-@overload
-def true_divide(x: ArrayLike, y: N) -> N: ...
-@overload
-def true_divide(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def true_divide(x: Any, y: Any) -> Any:
-    """Returns `x / y`, broadcast by name; see `jax.numpy.true_divide`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.true_divide(nym.named([3.0], "i"), 2.0).item()
         1.5
     """
     return apply_binary(jnp.true_divide, x, y)
@@ -210,28 +193,11 @@ def mod(x: ArrayLike, y: N) -> N: ...
 @overload
 def mod(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
 def mod(x: Any, y: Any) -> Any:
-    """Returns the remainder of `x / y`, of the sign of `y`, broadcast by name; see `jax.numpy.mod`.
+    """Returns the remainder of `x / y`, of the sign of `y`, broadcast by name; see `jax.numpy.mod`. Alias: `remainder`.
 
     Example:
         >>> import axonym as nym
         >>> nym.mod(nym.named([3.0], "i"), 2.0).item()
-        1.0
-    """
-    return apply_binary(jnp.remainder, x, y)
-
-
-@overload
-def remainder(x: N, y: N | ArrayLike) -> N: ...
-@overload
-def remainder(x: ArrayLike, y: N) -> N: ...
-@overload
-def remainder(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def remainder(x: Any, y: Any) -> Any:
-    """Returns the remainder of `x / y`, of the sign of `y`, broadcast by name; see `jax.numpy.remainder`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.remainder(nym.named([3.0], "i"), 2.0).item()
         1.0
     """
     return apply_binary(jnp.remainder, x, y)
@@ -244,19 +210,19 @@ def power(x: ArrayLike, y: N) -> N: ...
 @overload
 def power(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
 def power(x: Any, y: Any) -> Any:
-    """Returns `x ** y`, broadcast by name; see `jax.numpy.power`. It is `pow` as well.
+    """Returns `x ** y`, broadcast by name; see `jax.numpy.power`. Alias: `pow`.
 
     Example:
         >>> import axonym as nym
         >>> nym.power(nym.named([3.0], "i"), 2.0).item()
         9.0
     """
-    if type(y) is int:  # which `jax.numpy` multiplies out, and therefore needs to know
-        return apply_unary(cached_jit(_raised, y), x)
+    if type(y) is int:  # a static exponent lets `jax.numpy` multiply
+        return apply_unary(cached_jit(_raise_to_integer, y), x)
     return apply_binary(jnp.power, x, y)
 
 
-def _raised(exponent: int, array: Any) -> Any:
+def _raise_to_integer(exponent: int, array: Any) -> Any:
     return jnp.power(array, exponent)
 
 
@@ -387,3 +353,5 @@ def heaviside(x: Any, y: Any) -> Any:
 
 absolute = abs
 pow = power
+remainder = mod
+true_divide = divide

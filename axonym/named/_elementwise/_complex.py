@@ -1,4 +1,4 @@
-"""Complex numbers: their parts, angles and conjugates."""
+"""Parts, angles and conjugates of complex numbers."""
 
 import functools
 
@@ -31,7 +31,7 @@ def imag(x: A) -> A:
 
 
 def conj(x: A) -> A:
-    """Returns the complex conjugate; see `jax.numpy.conj`. It is `conjugate` as well.
+    """Returns the complex conjugate; see `jax.numpy.conj`. Alias: `conjugate`.
 
     Example:
         >>> import axonym as nym

@@ -1,4 +1,4 @@
-"""Exponentials and logarithms, to every usual base."""
+"""Exponentials and logarithms."""
 
 from typing import Any, overload
 

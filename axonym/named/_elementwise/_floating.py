@@ -1,5 +1,6 @@
-"""How floating-point numbers are made up: signs, fractions, exponents and neighbours."""
+"""Floating-point numbers: signs, fractions, exponents, neighbours and NaN."""
 
+import functools
 from typing import Any, overload
 
 import jax
@@ -12,7 +13,7 @@ from ._split_pair import split_pair
 
 
 def signbit(x: A) -> A:
-    """Returns whether the sign is negative, that of -0 as well; see `jax.numpy.signbit`.
+    """Returns whether the sign bit is set, for -0 as well; see `jax.numpy.signbit`.
 
     Example:
         >>> import axonym as nym
@@ -46,7 +47,7 @@ def nextafter(x: ArrayLike, y: N) -> N: ...
 @overload
 def nextafter(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
 def nextafter(x: Any, y: Any) -> Any:
-    """Returns the number next to `x` on the way to `y`, broadcast by name; see `jax.numpy.nextafter`.
+    """Returns the next number after `x` towards `y`, broadcast by name; see `jax.numpy.nextafter`.
 
     Example:
         >>> import axonym as nym
@@ -68,7 +69,7 @@ def spacing(x: A) -> A:
 
 
 def frexp(x: A) -> tuple[A, A]:
-    """Takes numbers apart into fractions and powers of 2: `x = fraction * 2 ** exponent`; see `jax.numpy.frexp`.
+    """Splits numbers into fractions and powers of 2: `x = fraction * 2 ** exponent`; see `jax.numpy.frexp`.
 
     Args:
         x: Array of any axes.
@@ -103,13 +104,13 @@ def ldexp(x: Any, y: Any) -> Any:
 
 
 def modf(x: A) -> tuple[A, A]:
-    """Takes numbers apart into what is behind the point and what is before it; see `jax.numpy.modf`.
+    """Splits numbers into fractional and integral parts; see `jax.numpy.modf`.
 
     Args:
         x: Array of any axes.
 
     Returns:
-        The fractional and the whole parts, both of the sign of `x` and with its axes.
+        The fractional and the integral parts, both with the sign and the axes of `x`.
 
     Example:
         >>> import axonym as nym
@@ -118,3 +119,23 @@ def modf(x: A) -> tuple[A, A]:
         (0.5, 2.0)
     """
     return split_pair(apply_unary(jnp.modf, x))
+
+
+def nan_to_num(x: A, nan: ArrayLike = 0.0, posinf: ArrayLike | None = None, neginf: ArrayLike | None = None) -> A:
+    """Replaces NaN and infinite elements by numbers; see `jax.numpy.nan_to_num`.
+
+    Args:
+        x: Array of any axes.
+        nan: The number for NaN.
+        posinf: The number for infinity, the largest of the element type by default.
+        neginf: The number for minus infinity, the lowest of the element type by default.
+
+    Returns:
+        Array with the axes of `x`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nan_to_num(nym.named([float("nan"), 2.0], "i"), nan=1.0).array
+        Array([1., 2.], dtype=float32)
+    """
+    return apply_unary(functools.partial(jnp.nan_to_num, nan=nan, posinf=posinf, neginf=neginf), x)

@@ -1,6 +1,6 @@
-"""Functions that `jax.numpy` calls through Python, compiled here as the others are there: a call of them is one in C++.
+"""Compiled versions of `jax.numpy` functions that it does not compile itself, so that a call is dispatched in C++.
 
-They do the same, and leave nothing of themselves in what is traced.
+They are inlined in traces.
 """
 
 import jax.numpy as jnp

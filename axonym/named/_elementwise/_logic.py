@@ -1,4 +1,4 @@
-"""Comparisons, tests of what a number is, and logic on truth values and on bits."""
+"""Comparisons, tests for NaN and infinity, and logical operations."""
 
 from typing import Any, overload
 
@@ -208,106 +208,6 @@ def logical_xor(x: Any, y: Any) -> Any:
     return apply_binary(_jitted.logical_xor, x, y)
 
 
-def bitwise_not(x: A) -> A:
-    """Returns `x` with every bit flipped; see `jax.numpy.bitwise_not`. It is `invert` and `bitwise_invert` as well.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.bitwise_not(nym.named([0], "i")).item()
-        -1
-    """
-    return apply_unary(jnp.bitwise_not, x)
-
-
-@overload
-def bitwise_and(x: N, y: N | ArrayLike) -> N: ...
-@overload
-def bitwise_and(x: ArrayLike, y: N) -> N: ...
-@overload
-def bitwise_and(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def bitwise_and(x: Any, y: Any) -> Any:
-    """Returns the bits set in both `x` and `y`, broadcast by name; see `jax.numpy.bitwise_and`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.bitwise_and(nym.named([3], "i"), 5).item()
-        1
-    """
-    return apply_binary(_jitted.bitwise_and, x, y)
-
-
-@overload
-def bitwise_or(x: N, y: N | ArrayLike) -> N: ...
-@overload
-def bitwise_or(x: ArrayLike, y: N) -> N: ...
-@overload
-def bitwise_or(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def bitwise_or(x: Any, y: Any) -> Any:
-    """Returns the bits set in `x` or `y`, broadcast by name; see `jax.numpy.bitwise_or`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.bitwise_or(nym.named([3], "i"), 5).item()
-        7
-    """
-    return apply_binary(_jitted.bitwise_or, x, y)
-
-
-@overload
-def bitwise_xor(x: N, y: N | ArrayLike) -> N: ...
-@overload
-def bitwise_xor(x: ArrayLike, y: N) -> N: ...
-@overload
-def bitwise_xor(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def bitwise_xor(x: Any, y: Any) -> Any:
-    """Returns the bits set in just one of `x` and `y`, broadcast by name; see `jax.numpy.bitwise_xor`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.bitwise_xor(nym.named([3], "i"), 5).item()
-        6
-    """
-    return apply_binary(_jitted.bitwise_xor, x, y)
-
-
-@overload
-def left_shift(x: N, y: N | ArrayLike) -> N: ...
-@overload
-def left_shift(x: ArrayLike, y: N) -> N: ...
-@overload
-def left_shift(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def left_shift(x: Any, y: Any) -> Any:
-    """Returns `x` shifted left by `y` bits, broadcast by name; see `jax.numpy.left_shift`.
-
-    It is `bitwise_left_shift` as well.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.left_shift(nym.named([3], "i"), 1).item()
-        6
-    """
-    return apply_binary(jnp.left_shift, x, y)
-
-
-@overload
-def right_shift(x: N, y: N | ArrayLike) -> N: ...
-@overload
-def right_shift(x: ArrayLike, y: N) -> N: ...
-@overload
-def right_shift(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
-def right_shift(x: Any, y: Any) -> Any:
-    """Returns `x` shifted right by `y` bits, broadcast by name; see `jax.numpy.right_shift`.
-
-    It is `bitwise_right_shift` as well.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.right_shift(nym.named([3], "i"), 1).item()
-        1
-    """
-    return apply_binary(jnp.right_shift, x, y)
-
-
 def isposinf(x: A) -> A:
     """Returns whether `x` is infinity; see `jax.numpy.isposinf`.
 
@@ -331,11 +231,7 @@ def isneginf(x: A) -> A:
 
 
 def isclose(
-    x: N | ArrayLike,
-    y: N | ArrayLike,
-    rtol: N | ArrayLike = 1e-5,
-    atol: N | ArrayLike = 1e-8,
-    equal_nan: bool = False,
+    x: N | ArrayLike, y: N | ArrayLike, rtol: N | ArrayLike = 1e-5, atol: N | ArrayLike = 1e-8, equal_nan: bool = False
 ) -> N:
     """Returns whether `x` and `y` differ by at most `atol + rtol * abs(y)`, broadcast by name; see `jax.numpy.isclose`.
 
@@ -357,24 +253,8 @@ def isclose(
         >>> nym.isclose(nym.named([1.0, 1.1], "i"), 1.1, rtol=0.01).array
         Array([False,  True], dtype=bool)
     """
-    return apply_broadcast(_close_or_nan if equal_nan else jnp.isclose, x, y, rtol, atol)
+    return apply_broadcast(_is_close_or_nan if equal_nan else jnp.isclose, x, y, rtol, atol)
 
 
-def _close_or_nan(x: Any, y: Any, rtol: Any, atol: Any) -> Any:
+def _is_close_or_nan(x: Any, y: Any, rtol: Any, atol: Any) -> Any:
     return jnp.isclose(x, y, rtol, atol, equal_nan=True)
-
-
-def bitwise_count(x: A) -> A:
-    """Returns how many bits of the absolute value are set; see `jax.numpy.bitwise_count`.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.bitwise_count(nym.named([7], "i")).item()
-        3
-    """
-    return apply_unary(jnp.bitwise_count, x)
-
-
-bitwise_invert = invert = bitwise_not
-bitwise_left_shift = left_shift
-bitwise_right_shift = right_shift

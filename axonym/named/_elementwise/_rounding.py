@@ -40,7 +40,7 @@ def rint(x: A) -> A:
 
 
 def round(x: A, decimals: int = 0) -> A:
-    """Returns `x` rounded to a number of decimals, halves to even; see `jax.numpy.round`. It is `around` as well.
+    """Returns `x` rounded to a number of decimals, halves to even; see `jax.numpy.round`. Alias: `around`.
 
     Example:
         >>> import axonym as nym
@@ -51,7 +51,7 @@ def round(x: A, decimals: int = 0) -> A:
 
 
 def trunc(x: A) -> A:
-    """Returns `x` rounded towards 0; see `jax.numpy.trunc`. It is `fix` as well.
+    """Returns `x` rounded towards 0; see `jax.numpy.trunc`. Alias: `fix`.
 
     Example:
         >>> import axonym as nym

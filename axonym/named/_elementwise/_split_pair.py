@@ -1,4 +1,4 @@
-"""What functions that return two arrays share."""
+"""Results of functions that return two arrays."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from .._base import NamedBase, with_array
 
 
 def split_pair(result: Any) -> tuple[Any, Any]:
-    """Makes two named arrays of one that holds a pair; what is not named is a pair already."""
+    """Splits a named array that holds a pair into two named arrays; a plain pair stays as it is."""
     if not isinstance(result, NamedBase):
         return tuple(result)
     first, second = result.array

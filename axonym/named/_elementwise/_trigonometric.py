@@ -44,7 +44,7 @@ def tan(x: A) -> A:
 
 
 def arctan(x: A) -> A:
-    """Returns the inverse tangent, in radians; see `jax.numpy.arctan`. It is `atan` as well.
+    """Returns the inverse tangent, in radians; see `jax.numpy.arctan`. Alias: `atan`.
 
     Example:
         >>> import axonym as nym
@@ -96,7 +96,7 @@ def arctan2(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
 def arctan2(x: Any, y: Any) -> Any:
     """Returns `arctan(x / y)` in the quadrant of the point `(y, x)`, in radians; see `jax.numpy.arctan2`.
 
-    It is `atan2` as well.
+    Alias: `atan2`.
 
     Example:
         >>> import axonym as nym
@@ -124,7 +124,7 @@ def hypot(x: Any, y: Any) -> Any:
 
 
 def arcsin(x: A) -> A:
-    """Returns the inverse sine, in radians; see `jax.numpy.arcsin`. It is `asin` as well.
+    """Returns the inverse sine, in radians; see `jax.numpy.arcsin`. Alias: `asin`.
 
     Example:
         >>> import axonym as nym
@@ -135,7 +135,7 @@ def arcsin(x: A) -> A:
 
 
 def arccos(x: A) -> A:
-    """Returns the inverse cosine, in radians; see `jax.numpy.arccos`. It is `acos` as well.
+    """Returns the inverse cosine, in radians; see `jax.numpy.arccos`. Alias: `acos`.
 
     Example:
         >>> import axonym as nym
@@ -146,7 +146,7 @@ def arccos(x: A) -> A:
 
 
 def arcsinh(x: A) -> A:
-    """Returns the inverse hyperbolic sine; see `jax.numpy.arcsinh`. It is `asinh` as well.
+    """Returns the inverse hyperbolic sine; see `jax.numpy.arcsinh`. Alias: `asinh`.
 
     Example:
         >>> import axonym as nym
@@ -157,7 +157,7 @@ def arcsinh(x: A) -> A:
 
 
 def arccosh(x: A) -> A:
-    """Returns the inverse hyperbolic cosine; see `jax.numpy.arccosh`. It is `acosh` as well.
+    """Returns the inverse hyperbolic cosine; see `jax.numpy.arccosh`. Alias: `acosh`.
 
     Example:
         >>> import axonym as nym
@@ -168,7 +168,7 @@ def arccosh(x: A) -> A:
 
 
 def arctanh(x: A) -> A:
-    """Returns the inverse hyperbolic tangent; see `jax.numpy.arctanh`. It is `atanh` as well.
+    """Returns the inverse hyperbolic tangent; see `jax.numpy.arctanh`. Alias: `atanh`.
 
     Example:
         >>> import axonym as nym
@@ -190,7 +190,7 @@ def sinc(x: A) -> A:
 
 
 def deg2rad(x: A) -> A:
-    """Returns degrees as radians; see `jax.numpy.deg2rad`. It is `radians` as well.
+    """Returns degrees as radians; see `jax.numpy.deg2rad`. Alias: `radians`.
 
     Example:
         >>> import axonym as nym
@@ -201,7 +201,7 @@ def deg2rad(x: A) -> A:
 
 
 def rad2deg(x: A) -> A:
-    """Returns radians as degrees; see `jax.numpy.rad2deg`. It is `degrees` as well.
+    """Returns radians as degrees; see `jax.numpy.rad2deg`. Alias: `degrees`.
 
     Example:
         >>> import axonym as nym

@@ -1,5 +1,7 @@
-"""Positional reductions that JAX lacks: variances that masked-out elements cannot spoil, counts and ranges."""
+"""Positional reductions with masks that JAX lacks: variances whose gradients ignore masked elements, and ranges."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,76 +11,74 @@ import numpy as np
 def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the variance of the elements where the mask is True.
 
-    `jax.numpy.var` subtracts the mean from masked-out elements as well, so an infinite one makes every gradient NaN.
+    `jax.numpy.var` subtracts the mean from masked-out elements as well, so an infinite one makes all gradients NaN.
     """
-    some, result = _some_and_var(array, axis, where, ddof, dtype)
+    some, result = _compute_masked_var(array, axis, where, ddof, dtype)
     return jnp.where(some, result, jnp.nan)
 
 
 def masked_std(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the standard deviation of the elements where the mask is True; see `masked_var`."""
-    some, result = _some_and_var(array, axis, where, ddof, dtype)
+    some, result = _compute_masked_var(array, axis, where, ddof, dtype)
     return jnp.where(some, jnp.sqrt(jnp.where(some, result, 1)), jnp.nan)
 
 
-def _some_and_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int, dtype: Any) -> tuple[Any, Any]:
-    """Returns which slices have elements left, and the variances; those of empty slices are 0, without NaN inside."""
+def _compute_masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int, dtype: Any) -> tuple[Any, Any]:
+    """Returns which slices have unmasked elements, and the variances, 0 for the others."""
     mask = where if jnp.ndim(where) else jnp.reshape(where, (1,) * array.ndim)
     some = jnp.any(mask, axis=axis, keepdims=True)
     result = jnp.var(jnp.where(mask, array, 0), axis=axis, where=mask | ~some, ddof=ddof, dtype=dtype)
     return jnp.squeeze(some, axis), result
 
 
-def nanvar(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
+def masked_nanvar(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the variance of the elements that are not NaN."""
     return masked_var(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
 
 
-def nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
+def masked_nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the standard deviation of the elements that are not NaN."""
     return masked_std(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
 
 
-def count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
-    """Returns how many elements are not 0."""
+def compute_count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
+    """Returns the number of elements that are not 0."""
     return jnp.sum(array != 0, axis=axis, where=where, dtype=int)
 
 
-def ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
-    """Returns the largest element less the smallest."""
-    low, high = (None, None) if where is None else (lowest(array.dtype), highest(array.dtype))
+def compute_ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
+    """Returns the difference of the largest and smallest elements."""
+    low, high = (None, None) if where is None else (get_lowest(array.dtype), get_highest(array.dtype))
     return jnp.max(array, axis=axis, where=where, initial=low) - jnp.min(array, axis=axis, where=where, initial=high)
 
 
-def masked_max(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the largest element where a mask holds; where there is none, the lowest value of the element type."""
-    return jnp.max(array, axis=axis, where=where, initial=lowest(array.dtype) if initial is None else initial)
-
-
-def masked_min(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the smallest element where a mask holds; where there is none, the highest value of the element type."""
-    return jnp.min(array, axis=axis, where=where, initial=highest(array.dtype) if initial is None else initial)
-
-
-def masked_nanmax(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the largest element that is not NaN where a mask holds; see `masked_max`."""
-    return jnp.nanmax(array, axis=axis, where=where, initial=lowest(array.dtype) if initial is None else initial)
-
-
-def masked_nanmin(array: Any, axis: tuple[int, ...], where: Any, initial: Any = None) -> Any:
-    """Returns the smallest element that is not NaN where a mask holds; see `masked_min`."""
-    return jnp.nanmin(array, axis=axis, where=where, initial=highest(array.dtype) if initial is None else initial)
-
-
-def lowest(dtype: Any) -> Any:
+def get_lowest(dtype: Any) -> Any:
     """Returns the lowest value of an element type."""
     if jnp.issubdtype(dtype, jnp.floating):
         return -jnp.inf
     return False if jnp.issubdtype(dtype, jnp.bool_) else np.asarray(jnp.iinfo(dtype).min, dtype)
 
 
-def highest(dtype: Any) -> Any:
+def get_highest(dtype: Any) -> Any:
     """Returns the highest value of an element type."""
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.inf
     return True if jnp.issubdtype(dtype, jnp.bool_) else np.asarray(jnp.iinfo(dtype).max, dtype)
+
+
+def _reduce_masked(
+    fn: Callable[..., Any],
+    get_default: Callable[[Any], Any],
+    array: Any,
+    axis: tuple[int, ...],
+    where: Any,
+    initial: Any = None,
+) -> Any:
+    """Reduces elements where a mask is True, to a default by element type if there are none."""
+    return fn(array, axis=axis, where=where, initial=get_default(array.dtype) if initial is None else initial)
+
+
+masked_max = functools.partial(_reduce_masked, jnp.max, get_lowest)
+masked_min = functools.partial(_reduce_masked, jnp.min, get_highest)
+masked_nanmax = functools.partial(_reduce_masked, jnp.nanmax, get_lowest)
+masked_nanmin = functools.partial(_reduce_masked, jnp.nanmin, get_highest)

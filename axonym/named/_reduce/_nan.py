@@ -1,4 +1,4 @@
-"""Reductions that leave out elements that are NaN."""
+"""Reductions that ignore NaN."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from . import _masked
 
 
 def nansum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
-    """Adds the elements along axes that are not NaN; see `jax.numpy.nansum`. Arguments as for `sum`.
+    """Adds the elements along axes, ignoring NaN; see `jax.numpy.nansum`. Arguments as for `sum`.
 
     Example:
         >>> import axonym as nym
@@ -22,7 +22,7 @@ def nansum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
 
 
 def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
-    """Multiplies the elements along axes that are not NaN; see `jax.numpy.nanprod`. Arguments as for `sum`.
+    """Multiplies the elements along axes, ignoring NaN; see `jax.numpy.nanprod`. Arguments as for `sum`.
 
     Example:
         >>> import axonym as nym
@@ -33,7 +33,7 @@ def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
 
 
 def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
-    """Averages the elements along axes that are not NaN; see `jax.numpy.nanmean`. Arguments as for `sum`.
+    """Averages the elements along axes, ignoring NaN; see `jax.numpy.nanmean`. Arguments as for `sum`.
 
     Example:
         >>> import axonym as nym
@@ -44,43 +44,33 @@ def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
 
 
 def nanvar(
-    x: N,
-    axis: AxisSelection | None = None,
-    *,
-    where: NamedBase | None = None,
-    ddof: int = 0,
-    dtype: Any = None,
+    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
 ) -> N:
-    """Computes the variance along axes of what is not NaN; see `jax.numpy.nanvar`. Arguments as for `var`.
+    """Computes the variance along axes, ignoring NaN; see `jax.numpy.nanvar`. Arguments as for `var`.
 
     Example:
         >>> import axonym as nym
         >>> nym.nanvar(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.25
     """
-    return apply_reduction(_masked.nanvar, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(_masked.masked_nanvar, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def nanstd(
-    x: N,
-    axis: AxisSelection | None = None,
-    *,
-    where: NamedBase | None = None,
-    ddof: int = 0,
-    dtype: Any = None,
+    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
 ) -> N:
-    """Computes the standard deviation along axes of what is not NaN; see `jax.numpy.nanstd`. Arguments as for `var`.
+    """Computes the standard deviation along axes, ignoring NaN; see `jax.numpy.nanstd`. Arguments as for `var`.
 
     Example:
         >>> import axonym as nym
         >>> nym.nanstd(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         1.5
     """
-    return apply_reduction(_masked.nanstd, x, axis, where, ddof=ddof, dtype=dtype)
+    return apply_reduction(_masked.masked_nanstd, x, axis, where, ddof=ddof, dtype=dtype)
 
 
 def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
-    """Takes the largest element along axes that is not NaN; see `jax.numpy.nanmax`. Arguments as for `max`.
+    """Returns the largest element along axes, ignoring NaN; see `jax.numpy.nanmax`. Arguments as for `max`.
 
     Example:
         >>> import axonym as nym
@@ -91,7 +81,7 @@ def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
 
 
 def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
-    """Takes the smallest element along axes that is not NaN; see `jax.numpy.nanmin`. Arguments as for `max`.
+    """Returns the smallest element along axes, ignoring NaN; see `jax.numpy.nanmin`. Arguments as for `max`.
 
     Example:
         >>> import axonym as nym
@@ -102,7 +92,7 @@ def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
 
 
 def nanargmax(x: N, axis: AxisSelector | None = None) -> N:
-    """Returns where the largest element that is not NaN lies along an axis; see `jax.numpy.nanargmax`.
+    """Returns the position of the largest element along an axis, ignoring NaN; see `jax.numpy.nanargmax`.
 
     Arguments as for `argmax`; where all elements are NaN the result is -1.
 
@@ -115,7 +105,7 @@ def nanargmax(x: N, axis: AxisSelector | None = None) -> N:
 
 
 def nanargmin(x: N, axis: AxisSelector | None = None) -> N:
-    """Returns where the smallest element that is not NaN lies along an axis; see `jax.numpy.nanargmin`.
+    """Returns the position of the smallest element along an axis, ignoring NaN; see `jax.numpy.nanargmin`.
 
     Arguments as for `argmax`; where all elements are NaN the result is -1.
 

@@ -1,4 +1,4 @@
-"""Sums of exponentials, and shares of them."""
+"""`softmax`, `log_softmax` and `logsumexp`."""
 
 import jax
 
@@ -41,7 +41,7 @@ def softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
 
 
 def log_softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
-    """Computes `log(softmax(x))` along axes exactly; see `jax.nn.log_softmax`. Arguments as for `softmax`.
+    """Computes `log(softmax(x))` along axes without overflow; see `jax.nn.log_softmax`. Arguments as for `softmax`.
 
     Example:
         >>> import axonym as nym

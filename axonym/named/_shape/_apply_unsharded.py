@@ -1,4 +1,4 @@
-"""Operations along axes that must not be divided over devices while they run; the axes stay, their sizes may change."""
+"""Operations along axes that must not be sharded meanwhile; the axes stay, their sizes may change."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -12,17 +12,17 @@ from .._cached_jit import cached_jit
 def apply_unsharded(
     fn: Callable[..., Any], x: N, dims: tuple[int, ...], *static: Hashable, args: tuple[Any, ...] = ()
 ) -> N:
-    """Applies a positional function along some axes, which no Explicit mesh axis divides as it runs.
+    """Applies a positional function along axes that are not sharded meanwhile on an Explicit mesh.
 
     Args:
-        fn: Function of a plain array, the positions of the axes, what is static and `args`, which keeps all axes.
+        fn: Function of a plain array, the positions of the axes, `static` and `args`, which keeps all axes.
         x: Array of any axes.
         dims: Positions of the axes along which it runs.
-        *static: What else it takes that is known before it is compiled.
-        args: What else it takes that may be traced.
+        *static: Further static arguments.
+        args: Further arguments, which may be traced.
 
     Returns:
-        Array with the axes of `x`, sharded as their names say.
+        Array with the axes of `x`, sharded by their names.
     """
     return with_array(x, cached_jit(_apply_to_replicated_dims, fn, x.names, dims, static)(x.array, *args))
 

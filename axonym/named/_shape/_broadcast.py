@@ -1,19 +1,11 @@
-"""Repeating values along axes that an array lacks."""
+"""Broadcasting arrays to axes that they lack."""
 
 from typing import Any
 
 import jax.numpy as jnp
 
 from .._ambient import get_out_sharding, reshard_by_name
-from .._axis import (
-    Axis,
-    AxisSpec,
-    Names,
-    format_axes,
-    get_names_and_sizes,
-    intern_names,
-    parse_axes,
-)
+from .._axis import Axis, AxisSpec, Names, format_axes, get_names_and_sizes, intern_names, parse_axes
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, broadcast_names, check_matching_sizes, check_scalar
 from .._cached_jit import cached_jit
@@ -25,9 +17,9 @@ def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_ext
     Args:
         x: Array of any axes.
         axes: All axes of the result, in order; those of `x` must be among them.
-        ensure_order: Whether the axes come in that order. If not, those that `x` lacks come first, and its own follow
-            in their order, which moves no data.
-        enforce_no_extra_axes: Whether axes of `x` that are not given are an error. If not, they come last.
+        ensure_order: Whether the axes come in that order. If not, the axes that `x` lacks come first, followed by its
+            own in their order, which moves no data.
+        enforce_no_extra_axes: Whether other axes of `x` are an error. If not, they come last.
 
     Returns:
         Array with the axes given.
@@ -53,21 +45,21 @@ def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_ext
     names, sizes = get_names_and_sizes(result)
     if names == x.names:
         return x
-    return with_array(x, cached_jit(_repeated, x.names, names, sizes)(x.array), intern_names(names))
+    return with_array(x, cached_jit(_compute_broadcast, x.names, names, sizes)(x.array), intern_names(names))
 
 
-def _repeated(own: Names, names: Names, sizes: tuple[int, ...], array: Any) -> Any:
+def _compute_broadcast(own: Names, names: Names, sizes: tuple[int, ...], array: Any) -> Any:
     return jnp.broadcast_to(
         align_axes(reshard_by_name(array, own), own, names), sizes, out_sharding=get_out_sharding(names, sizes)
     )
 
 
 def broadcast_axis(x: N, axes: AxisSpec) -> N:
-    """Adds the axes that `x` lacks, in front, by repeating its values along them.
+    """Adds the axes that `x` lacks as leading axes, by repeating its values along them.
 
     Args:
         x: Array of any axes.
-        axes: The axes that the result must have; those of `x` must have the size found there.
+        axes: Axes of the result; those that `x` has must have the same size.
 
     Returns:
         Array with the missing axes in the order given, followed by those of `x`.
@@ -87,21 +79,21 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
 
 
 def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bool = True) -> tuple[Any, ...]:
-    """Repeats the values of arrays so that all have the same axes; see `jax.numpy.broadcast_arrays`.
+    """Broadcasts arrays to the same axes; see `jax.numpy.broadcast_arrays`.
 
     Args:
         *arrays: Named arrays; scalars and None may be among them and stay as they are.
         require_subset: Whether one array must have the axes of all the others. If not, the result has the axes of the
-            first array, followed by those that each further one adds.
-        ensure_order: Whether all results have their axes in one order, that of the array with most axes. If not, each
-            keeps its own order, behind the axes that it lacked.
+            first array, followed by the axes that each further array adds.
+        ensure_order: Whether all results have their axes in the order of the array with most axes. If not, each keeps
+            its own order, after the axes that it lacked.
 
     Returns:
         As many arrays as were given.
 
     Raises:
         ValueError: If a name has two sizes, or no array has the axes of all the others.
-        TypeError: If there is a plain array with axes, whose names nobody knows.
+        TypeError: If there is a plain array with axes, which has no names.
 
     Example:
         >>> import axonym as nym
@@ -115,7 +107,7 @@ def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bo
 def broadcast_arrays_and_return_axes(
     *arrays: Any, require_subset: bool = True, ensure_order: bool = True
 ) -> tuple[tuple[Any, ...], tuple[Axis, ...]]:
-    """Repeats the values of arrays so that all have the same axes, and returns those too.
+    """Broadcasts arrays to the same axes, and returns these axes too.
 
     Arguments as for `broadcast_arrays`.
 

@@ -1,4 +1,4 @@
-"""Axes made longer with values around those that are there."""
+"""Padding along axes."""
 
 import operator
 from collections.abc import Mapping
@@ -12,7 +12,10 @@ from .._axis import Axis, AxisSelector, find_axes, find_axis, format_value, pars
 from .._base import N, NamedBase, check_named, format_shape
 from .._broadcasting import check_scalar
 from ._apply_unsharded import apply_unsharded
-from ._order import rename
+from ._rename import rename
+
+
+_Widths: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def pad(
@@ -23,22 +26,22 @@ def pad(
     constant_values: Any = 0,
     **kwargs: Any,
 ) -> N:
-    """Puts values before and after those along axes; see `jax.numpy.pad`.
+    """Pads axes with values at both ends; see `jax.numpy.pad`.
 
     Args:
         x: Array of any axes.
-        pad_width: For each axis, given by an `Axis` or by name, how many elements to add at each end, or a pair of
-            how many before and how many after; the other axes stay as they are.
-        mode: What to add, as for `jax.numpy.pad`: "constant", "edge", "reflect", "wrap" and so on.
-        constant_values: The value that "constant" adds, a scalar, or a pair of what stands before and what after.
-        **kwargs: What other modes take: `end_values`, `stat_length`, `reflect_type`, one value each for all axes.
+        pad_width: For each axis, an `Axis` or its name, the number of elements to add at each end, or a pair of numbers
+            before and after; the other axes stay as they are.
+        mode: The values to add, as for `jax.numpy.pad`: "constant", "edge", "reflect", "wrap" and so on.
+        constant_values: The value that "constant" adds, a scalar, or a pair of scalars before and after.
+        **kwargs: Options of other modes: `end_values`, `stat_length`, `reflect_type`, one value each for all axes.
 
     Returns:
         Array with the axes of `x`, some of them longer.
 
     Raises:
-        TypeError: If `pad_width` is no mapping, a width no integer, or what another mode takes not one value.
-        ValueError: If an axis is not there, is given twice, or a width is negative or no pair.
+        TypeError: If `pad_width` is not a mapping, a width not an integer, or an option not a single value.
+        ValueError: If an axis is missing or given twice, or a width is negative or not a pair.
 
     Example:
         >>> import axonym as nym
@@ -54,7 +57,7 @@ def pad(
             f"`pad` takes a mapping from axis to widths, such as {{'pos': (0, 2)}}, not {format_value(pad_width)}."
         )
     dims = find_axes(x.names, x.array.shape, tuple(pad_width))
-    widths = tuple(_width(x, dim, width) for dim, width in zip(dims, pad_width.values(), strict=True))
+    widths = tuple(_parse_width(x, dim, width) for dim, width in zip(dims, pad_width.values(), strict=True))
     for name, value in kwargs.items():
         if not isinstance(value, str | int | float | complex | np.generic | None):
             raise TypeError(
@@ -63,12 +66,14 @@ def pad(
     if not dims:
         return x
     if mode == "constant":
-        return apply_unsharded(_padded, x, dims, widths, tuple(kwargs.items()), args=_pair(constant_values))
-    return apply_unsharded(_padded_otherwise, x, dims, widths, mode, tuple(kwargs.items()))
+        return apply_unsharded(
+            _pad_constant, x, dims, widths, tuple(kwargs.items()), args=_parse_constants(constant_values)
+        )
+    return apply_unsharded(_pad_by_mode, x, dims, widths, mode, tuple(kwargs.items()))
 
 
-def _width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
-    """Returns how many elements come before and after."""
+def _parse_width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
+    """Returns the numbers of elements to add before and after."""
     widths = tuple(width) if isinstance(width, tuple | list) else (width, width)
     if len(widths) != 2:
         raise ValueError(
@@ -82,15 +87,15 @@ def _width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
     return before, after
 
 
-def _pair(value: Any) -> tuple[Any, ...]:
-    """Returns the one value to pad with, or that before and that after."""
+def _parse_constants(value: Any) -> tuple[Any, ...]:
+    """Returns the value to pad with, or the values before and after."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     if not 0 < len(values) < 3:
         raise ValueError(f"`constant_values` is a scalar, or a pair of them, not {format_value(value)}")
-    return tuple(_number(one) for one in values)
+    return tuple(_get_scalar(one) for one in values)
 
 
-def _number(value: Any) -> Any:
+def _get_scalar(value: Any) -> Any:
     if isinstance(value, NamedBase) and value.names:
         raise ValueError(
             f"`constant_values` is a scalar, or a pair of them, not an array with axes {format_shape(value)}"
@@ -98,22 +103,19 @@ def _number(value: Any) -> Any:
     return value.array if isinstance(value, NamedBase) else check_scalar(value)
 
 
-Widths: TypeAlias = tuple[tuple[int, int], ...]
-
-
-def _all_widths(array: Any, dims: tuple[int, ...], widths: Widths) -> Widths:
+def _expand_widths(array: Any, dims: tuple[int, ...], widths: _Widths) -> _Widths:
     wide = dict(zip(dims, widths, strict=True))
     return tuple(wide.get(dim, (0, 0)) for dim in range(array.ndim))
 
 
-def _padded(array: Any, dims: tuple[int, ...], widths: Widths, options: tuple[Any, ...], *values: Any) -> Any:
+def _pad_constant(array: Any, dims: tuple[int, ...], widths: _Widths, options: tuple[Any, ...], *values: Any) -> Any:
     constant = values[0] if len(values) == 1 else jnp.stack([jnp.asarray(value) for value in values])
-    return jnp.pad(array, _all_widths(array, dims, widths), constant_values=constant, **dict(options))
+    return jnp.pad(array, _expand_widths(array, dims, widths), constant_values=constant, **dict(options))
 
 
-def _padded_otherwise(array: Any, dims: tuple[int, ...], widths: Widths, mode: str, options: tuple[Any, ...]) -> Any:
+def _pad_by_mode(array: Any, dims: tuple[int, ...], widths: _Widths, mode: str, options: tuple[Any, ...]) -> Any:
     def run(array: Any) -> Any:
-        return jnp.pad(array, _all_widths(array, dims, widths), mode=mode, **dict(options))
+        return jnp.pad(array, _expand_widths(array, dims, widths), mode=mode, **dict(options))
 
     sharding = jax.typeof(array).sharding
     if any(sharding.spec):
@@ -123,20 +125,20 @@ def _padded_otherwise(array: Any, dims: tuple[int, ...], widths: Widths, mode: s
 
 
 def pad_left(x: N, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> N:
-    """Makes an axis longer by putting a value before what is there.
+    """Pads an axis with a value at the start.
 
     Args:
         x: Array of any axes.
         axis: The axis.
-        new_axis: The axis that it becomes, at least as long; it may have another name.
+        new_axis: The padded axis, at least as long; it may have another name.
         value: The value to add, a scalar.
 
     Returns:
-        Array in which the new axis stands where the old one stood.
+        Array with the new axis in place of the old one.
 
     Raises:
         TypeError: If the new axis has no size.
-        ValueError: If the axis is not there, the new one is shorter, or a name would occur twice.
+        ValueError: If the axis is missing, the new one is shorter, or a name would occur twice.
 
     Example:
         >>> import axonym as nym

@@ -1,4 +1,4 @@
-"""Elements repeated along axes that an array has."""
+"""Repeating elements along existing axes."""
 
 import operator
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
 
     Args:
         x: Array of any axes.
-        repeats: How often: one integer, or one for each element, as a named array with just that axis, a plain 1-D
-            array or a list.
+        repeats: The number of repeats: one integer, or one for each element, as a named array with only that axis, a
+            plain 1-D array or a list.
         axis: The axis, which keeps its name.
-        total_repeat_length: The size that the axis gets. It must be given where `repeats` is traced; what lies beyond
-            is cut off, and what is missing is filled with the last element.
+        total_repeat_length: The new size of the axis, needed if `repeats` is traced. Further elements are dropped, and
+            missing ones filled with the last element.
 
     Returns:
         Array with the axes of `x`, one of them longer.
 
     Raises:
-        ValueError: If the axis is not there, `repeats` has other axes or a negative number, or its sum is not known.
+        ValueError: If the axis is missing, `repeats` has other axes or a negative number, or its sum is not known.
         TypeError: If `repeats` does not hold integers.
 
     Example:
@@ -42,22 +42,22 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
     """
     check_named(x)
     dim = find_axis(x.names, x.array.shape, axis)
-    counts = _counts(x, dim, repeats)
+    counts = _parse_repeats(x, dim, repeats)
     total = None if total_repeat_length is None else operator.index(total_repeat_length)
     if isinstance(counts, int):
-        return apply_unsharded(_repeated_alike, x, (dim,), counts, total)
+        return apply_unsharded(_repeat_equally, x, (dim,), counts, total)
     if total is None:
         if is_traced(counts):
             raise ValueError(
-                f"how often axis {x.names[dim]!r} of {format_shape(x)} is repeated is traced, so its new size is not "
-                "known: give `total_repeat_length`"
+                f"`repeats` for axis {x.names[dim]!r} of {format_shape(x)} is traced, so its new size is not known; "
+                "give `total_repeat_length`"
             )
         total = int(np.sum(np.broadcast_to(counts, x.array.shape[dim])))
-    return apply_unsharded(_repeated, x, (dim,), total, args=(counts,))
+    return apply_unsharded(_repeat_each, x, (dim,), total, args=(counts,))
 
 
-def _counts(x: NamedBase, dim: int, repeats: Any) -> Any:
-    """Returns how often to repeat: an integer, or an array with a number for each element, checked as far as known."""
+def _parse_repeats(x: NamedBase, dim: int, repeats: Any) -> Any:
+    """Returns the numbers of repeats, one integer or an array with one for each element, checked as far as known."""
     name, size = x.names[dim], x.array.shape[dim]
     counts = repeats.array if isinstance(repeats, NamedBase) else repeats
     counts = counts if isinstance(counts, jax.Array) else np.asarray(counts)
@@ -74,28 +74,28 @@ def _counts(x: NamedBase, dim: int, repeats: Any) -> Any:
     return counts.astype(int) if counts.ndim else int(counts)
 
 
-def _repeated_alike(array: Any, dims: tuple[int, ...], count: int, total: int | None) -> Any:
+def _repeat_equally(array: Any, dims: tuple[int, ...], count: int, total: int | None) -> Any:
     return jnp.repeat(array, count, dims[0], total_repeat_length=total)
 
 
-def _repeated(array: Any, dims: tuple[int, ...], total: int, counts: Any) -> Any:
+def _repeat_each(array: Any, dims: tuple[int, ...], total: int, counts: Any) -> Any:
     counts = jnp.broadcast_to(replicate_dims(counts, range(counts.ndim)), (array.shape[dims[0]],))
     return jnp.repeat(array, counts, dims[0], total_repeat_length=total)
 
 
 def tile(x: N, reps: Mapping[Any, int]) -> N:
-    """Repeats the whole array along axes; see `jax.numpy.tile`.
+    """Repeats the entire array along axes; see `jax.numpy.tile`.
 
     Args:
         x: Array of any axes.
-        reps: How often for each axis, given by an `Axis` or by name; the others stay as they are.
+        reps: The number of repeats for each axis, an `Axis` or its name; the other axes stay as they are.
 
     Returns:
         Array with the axes of `x`, some of them longer.
 
     Raises:
-        TypeError: If `reps` is no mapping, or a number no integer.
-        ValueError: If an axis is not there, is given twice, or a number is negative.
+        TypeError: If `reps` is not a mapping, or a number not an integer.
+        ValueError: If an axis is missing or given twice, or a number is negative.
 
     Example:
         >>> import axonym as nym
@@ -107,11 +107,13 @@ def tile(x: N, reps: Mapping[Any, int]) -> N:
         raise TypeError(f"`tile` takes a mapping from axis to number, such as {{'pos': 2}}, not {format_value(reps)}.")
     dims, counts = find_axes(x.names, x.array.shape, tuple(reps)), tuple(map(operator.index, reps.values()))
     if any(count < 0 for count in counts):
-        few = [x.names[dim] for dim, count in zip(dims, counts, strict=True) if count < 0]
-        raise ValueError(f"axes {format_axes(few)} of {format_shape(x)} cannot be repeated a negative number of times")
-    return apply_unsharded(_tiled, x, dims, counts) if dims else x
+        negative = [x.names[dim] for dim, count in zip(dims, counts, strict=True) if count < 0]
+        raise ValueError(
+            f"axes {format_axes(negative)} of {format_shape(x)} cannot be repeated a negative number of times"
+        )
+    return apply_unsharded(_compute_tile, x, dims, counts) if dims else x
 
 
-def _tiled(array: Any, dims: tuple[int, ...], counts: tuple[int, ...]) -> Any:
-    often = dict(zip(dims, counts, strict=True))
-    return jnp.tile(array, tuple(often.get(dim, 1) for dim in range(array.ndim)))
+def _compute_tile(array: Any, dims: tuple[int, ...], counts: tuple[int, ...]) -> Any:
+    reps = dict(zip(dims, counts, strict=True))
+    return jnp.tile(array, tuple(reps.get(dim, 1) for dim in range(array.ndim)))

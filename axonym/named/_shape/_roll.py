@@ -1,4 +1,4 @@
-"""Elements moved along axes: rolled and reversed."""
+"""`roll` and `flip`, which move elements along axes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from ._apply_unsharded import apply_unsharded
 
 
 def roll(x: N, shift: Any, axis: AxisSelection) -> N:
-    """Moves elements along axes; what leaves at one end comes in at the other; see `jax.numpy.roll`.
+    """Rolls elements along axes, from the end back to the start; see `jax.numpy.roll`.
 
     Args:
         x: Array of any axes.
-        shift: By how many places, towards the end if positive: an integer or an integer scalar array, named or not,
+        shift: The number of places, towards the end if positive: an integer or an integer scalar array, named or not,
             which may be traced; or a sequence of them, one for each axis.
         axis: The axis, or several.
 
@@ -26,8 +26,8 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
         Array with the axes of `x`.
 
     Raises:
-        ValueError: If an axis is not there, or the number of shifts is not that of the axes.
-        TypeError: If a shift is no integer.
+        ValueError: If an axis is missing, or there is not one shift for each axis.
+        TypeError: If a shift is not an integer.
 
     Example:
         >>> import axonym as nym
@@ -39,31 +39,31 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
     given = tuple(shift) if isinstance(shift, Sequence) and not isinstance(shift, str) else (shift,) * len(dims)
     if len(given) != len(dims):
         raise ValueError(f"{len(given)} shifts were given for the axes {format_axes([x.names[dim] for dim in dims])}")
-    shifts = tuple(_places(x, one) for one in given)
+    shifts = tuple(_parse_shift(x, one) for one in given)
     if not dims:
         return x
     if all(isinstance(one, int) for one in shifts):
-        return apply_unsharded(_rolled, x, dims, shifts)
-    return apply_unsharded(_rolled_by, x, dims, args=shifts)
+        return apply_unsharded(_roll_static, x, dims, shifts)
+    return apply_unsharded(_roll_traced, x, dims, args=shifts)
 
 
-def _places(x: NamedBase, shift: Any) -> Any:
+def _parse_shift(x: NamedBase, shift: Any) -> Any:
     number = as_integer(shift)
     if number is None:
         raise TypeError(f"{format_shape(x)} is rolled by an integer along each axis, not by {format_value(shift)}.")
     return number
 
 
-def _rolled(array: Any, dims: tuple[int, ...], shifts: tuple[int, ...]) -> Any:
+def _roll_static(array: Any, dims: tuple[int, ...], shifts: tuple[int, ...]) -> Any:
     return jnp.roll(array, shifts, dims)
 
 
-def _rolled_by(array: Any, dims: tuple[int, ...], *shifts: Any) -> Any:
+def _roll_traced(array: Any, dims: tuple[int, ...], *shifts: Any) -> Any:
     return jnp.roll(array, jnp.stack([jnp.asarray(shift) for shift in shifts]), dims)
 
 
 def flip(x: N, axis: AxisSelection | None = None) -> N:
-    """Reverses the order of elements along axes; see `jax.numpy.flip`.
+    """Reverses elements along axes; see `jax.numpy.flip`.
 
     Args:
         x: Array of any axes.
@@ -73,7 +73,7 @@ def flip(x: N, axis: AxisSelection | None = None) -> N:
         Array with the axes of `x`.
 
     Raises:
-        ValueError: If an axis is not there or has another size.
+        ValueError: If an axis is missing or has another size.
 
     Example:
         >>> import axonym as nym
@@ -81,8 +81,8 @@ def flip(x: N, axis: AxisSelection | None = None) -> N:
         Array([2, 1, 0], dtype=int32)
     """
     check_named(x)
-    return with_array(x, cached_jit(_reversed, find_axes(x.names, x.array.shape, axis))(x.array))
+    return with_array(x, cached_jit(_reverse_dims, find_axes(x.names, x.array.shape, axis))(x.array))
 
 
-def _reversed(dims: tuple[int, ...], array: Any) -> Any:
+def _reverse_dims(dims: tuple[int, ...], array: Any) -> Any:
     return jax.lax.rev(array, dims)

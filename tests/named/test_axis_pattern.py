@@ -83,5 +83,5 @@ def test_what_describes_no_axes_is_refused(axes, kind, text):
 
 @pytest.mark.parametrize("axes", ["batch, embed", "*batch", "batch=3"])
 def test_words_that_can_be_no_names_are_refused(axes):
-    with pytest.raises(ValueError, match="is no name: names are separated by spaces"):
+    with pytest.raises(ValueError, match="is not a name; names are separated by spaces"):
         x.matches_axes(axes)

@@ -1,4 +1,4 @@
-"""The array as a whole: a copy of it, and the number of its axes."""
+"""Copies of arrays, and the number of axes."""
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -8,7 +8,7 @@ from .._broadcasting import apply_unary
 
 
 def copy(x: A) -> A:
-    """Returns an array with the same elements in memory of its own; see `jax.numpy.copy`.
+    """Returns a copy in memory of its own; see `jax.numpy.copy`.
 
     Example:
         >>> import axonym as nym

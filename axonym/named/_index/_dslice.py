@@ -1,4 +1,4 @@
-"""Slices of fixed length whose start may be traced: `dslice`, which is `ds` too, and `dblock`."""
+"""Slices of fixed length whose start may be traced: `dslice`, its alias `ds`, and `dblock`."""
 
 import operator
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from .._axis import Axis
 class dslice:
     """A slice whose start may be traced and whose length is fixed; `ds` is the same.
 
-    Where it would reach past an end it is moved back inside, as `jax.lax.dynamic_slice` does, whether elements are
-    read or replaced. A negative start counts from the end.
+    A slice that would reach past an end is moved back inside, as by `jax.lax.dynamic_slice`, for reads and updates. A
+    negative start counts from the end.
 
     Args:
         start: First element, an integer or an integer scalar array, named or not.
@@ -28,7 +28,7 @@ class dslice:
     size: int | Axis
 
     def __init__(self, start: Any, length: int | Axis) -> None:
-        """Keeps both; the index it is used in checks them."""
+        """Stores both; they are checked when the slice is used as an index."""
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "size", length)
 
@@ -39,23 +39,23 @@ class dslice:
 
     @staticmethod
     def block(i: Any, size: int | Axis) -> "dslice":
-        """Returns the block of a number, see `dblock`."""
+        """Returns block number `i`, see `dblock`."""
         return dblock(i, size)
 
 
 def dblock(i: Any, size: int | Axis) -> dslice:
-    """Returns the slice that is one of the blocks into which an axis falls: `dslice(i * size, size)`.
+    """Returns one of the equal blocks of an axis: `dslice(i * size, size)`.
 
     Args:
-        i: Number of the block, an integer or an integer scalar array, named or not; a negative one counts from the
-            end of an axis that the blocks divide.
+        i: Number of the block, an integer or an integer scalar array, named or not; a negative number counts from the
+            end of an axis whose size is a multiple of `size`.
         size: Number of elements of a block, an integer or an `Axis` of that size.
 
     Returns:
         Slice whose start may be traced.
 
     Raises:
-        TypeError: If the size is no integer.
+        TypeError: If the size is not an integer.
 
     Example:
         >>> import axonym as nym

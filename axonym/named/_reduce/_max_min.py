@@ -1,4 +1,4 @@
-"""The largest and the smallest elements, and where they lie."""
+"""Maxima and minima, and their positions."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from . import _masked
 
 
 def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
-    """Takes the largest element along axes; see `jax.numpy.max`. It is `amax` as well.
+    """Returns the largest element along axes; see `jax.numpy.max`. Alias: `amax`.
 
     Args:
         x: Array of any axes.
         axis: One axis, several, or None for all.
-        where: Boolean array with some of the axes of `x`; elements where it is False are left out.
-        initial: The smallest value that the result can have; the lowest of the element type with `where`.
+        where: Boolean array with some of the axes of `x`; elements where it is False are ignored.
+        initial: Lower bound of the result; with `where` the lowest value of the element type by default.
 
     Example:
         >>> import axonym as nym
@@ -28,7 +28,7 @@ def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
 
 
 def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
-    """Takes the smallest element along axes; see `jax.numpy.min`. It is `amin` as well.
+    """Returns the smallest element along axes; see `jax.numpy.min`. Alias: `amin`.
 
     Arguments as for `max`.
 
@@ -41,18 +41,18 @@ def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
 
 
 def ptp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
-    """Returns the largest element less the smallest along axes; see `jax.numpy.ptp`. Arguments as for `sum`.
+    """Returns the range, largest minus smallest element, along axes; see `jax.numpy.ptp`. Arguments as for `sum`.
 
     Example:
         >>> import axonym as nym
         >>> nym.ptp(nym.named([3, 9, 4], "i"), "i").item()
         6
     """
-    return apply_reduction(_masked.ptp, x, axis, where)
+    return apply_reduction(_masked.compute_ptp, x, axis, where)
 
 
 def argmax(x: N, axis: AxisSelector | None = None) -> N:
-    """Returns where the largest element lies along an axis; see `jax.numpy.argmax`.
+    """Returns the position of the largest element along an axis; see `jax.numpy.argmax`.
 
     Args:
         x: Array of any axes.
@@ -73,7 +73,9 @@ def argmax(x: N, axis: AxisSelector | None = None) -> N:
 
 
 def argmin(x: N, axis: AxisSelector | None = None) -> N:
-    """Returns where the smallest element lies along an axis; see `jax.numpy.argmin`. Arguments as for `argmax`.
+    """Returns the position of the smallest element along an axis; see `jax.numpy.argmin`.
+
+    Arguments as for `argmax`.
 
     Example:
         >>> import axonym as nym

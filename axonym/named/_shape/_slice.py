@@ -1,4 +1,4 @@
-"""Contiguous windows of an array, read and replaced, whose starts may be traced."""
+"""Contiguous slices of an array, read and updated, whose starts may be traced."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from .._axis import Axis, AxisSelector, axis_name, find_axes, find_axis, format_
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import as_integer
 from .._index import At, dslice, index
-from ._order import rename
+from ._rename import rename
 
 
 def slice(
@@ -18,27 +18,26 @@ def slice(
     start: Any = 0,
     length: Any = None,
 ) -> N:
-    """Cuts a contiguous window out of an array; see `jax.lax.dynamic_slice`.
+    """Returns a contiguous slice of an array; see `jax.lax.dynamic_slice`.
 
-    There are two forms: `slice(x, axis, new_axis, start, length)` cuts along one axis, and
+    There are two forms: `slice(x, axis, new_axis, start, length)` slices along one axis, and
     `slice(x, start={axis: first}, length={axis: number})` along several.
 
     Args:
         x: Array of any axes.
-        axis: The axis to cut; or the mapping `start`.
-        new_axis: The axis that it becomes, an `Axis` or, with `length`, a name; None keeps the name. Or the mapping
-            `length`.
-        start: First element, an integer or an integer scalar array, named or not, which may be traced; a negative one
-            counts from the end. A window that would reach past an end is moved back inside. As a mapping, one for each
-            axis, 0 where there is none.
-        length: Number of elements. As a mapping, one for each axis, an integer or the `Axis` that it becomes.
+        axis: The axis to slice; or the mapping `start`.
+        new_axis: The sliced axis, an `Axis` or, with `length`, a name; None keeps the name. Or the mapping `length`.
+        start: First element, an integer or an integer scalar array, named or not, which may be traced; a negative start
+            counts from the end. A slice that would reach past an end is moved back inside. As a mapping, one for each
+            axis, 0 by default.
+        length: Number of elements. As a mapping, one for each axis, an integer or the sliced `Axis`.
 
     Returns:
-        Array in which the windows stand where the axes stood.
+        Array with the sliced axes in place of the old ones.
 
     Raises:
-        ValueError: If an axis is not there, a length is missing or does not fit, or a name would occur twice.
-        TypeError: If a start is no integer.
+        ValueError: If an axis or a length is missing or does not fit, or a name would occur twice.
+        TypeError: If a start is not an integer.
 
     Example:
         >>> import axonym as nym
@@ -49,23 +48,25 @@ def slice(
         Array([4, 5], dtype=int32)
     """
     check_named(x)
-    starts, lengths = _two_mappings(axis, new_axis, start, length)
-    first, size = _by_name(x, starts), _by_name(x, lengths)
+    starts, lengths = _parse_starts_and_lengths(axis, new_axis, start, length)
+    first, size = _key_by_name(x, starts), _key_by_name(x, lengths)
     if without := [name for name in first if name not in size]:
         raise ValueError(f"`slice` of axes {format_axes(without)} of {format_shape(x)} needs their `length`")
     windows = {name: one if isinstance(one, Axis) else Axis(name, one) for name, one in size.items()}
     items = {
-        window.name: _window(x, name, first.get(name, 0), window.size, "slice") for name, window in windows.items()
+        window.name: _make_dslice(x, name, first.get(name, 0), window.size, "slice") for name, window in windows.items()
     }
     return index(rename(x, {name: window.name for name, window in windows.items()}), items) if items else x
 
 
-def _two_mappings(axis: Any, new_axis: Any, start: Any, length: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
-    """Returns where the windows start and how long they are, for each axis, whichever way they are given."""
+def _parse_starts_and_lengths(
+    axis: Any, new_axis: Any, start: Any, length: Any
+) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
+    """Returns mappings from axis to start and to length, for either form of the arguments."""
     if isinstance(axis, Mapping):
         start, length = axis, length if new_axis is None else new_axis
     elif axis is not None:
-        return {axis: start}, {axis: _new_axis(axis, new_axis, length)}
+        return {axis: start}, {axis: _parse_new_axis(axis, new_axis, length)}
     elif isinstance(start, int) and start == 0:
         start = {}
     if not isinstance(start, Mapping) or not isinstance(length, Mapping):
@@ -75,7 +76,7 @@ def _two_mappings(axis: Any, new_axis: Any, start: Any, length: Any) -> tuple[Ma
     return start, length
 
 
-def _new_axis(axis: AxisSelector, new_axis: Any, length: Any) -> Axis:
+def _parse_new_axis(axis: AxisSelector, new_axis: Any, length: Any) -> Axis:
     if isinstance(new_axis, Axis) and length is None:
         return new_axis
     if length is None:
@@ -89,12 +90,12 @@ def _new_axis(axis: AxisSelector, new_axis: Any, length: Any) -> Axis:
     return Axis(axis_name(axis if new_axis is None else new_axis), length)
 
 
-def _by_name(x: NamedBase, given: Mapping[Any, Any]) -> dict[str, Any]:
+def _key_by_name(x: NamedBase, given: Mapping[Any, Any]) -> dict[str, Any]:
     dims = find_axes(x.names, x.array.shape, tuple(given))
     return {x.names[dim]: value for dim, value in zip(dims, given.values(), strict=True)}
 
 
-def _window(x: NamedBase, name: str, start: Any, size: int, function: str) -> dslice:
+def _make_dslice(x: NamedBase, name: str, start: Any, size: int, function: str) -> dslice:
     have = x.array.shape[find_axis(x.names, x.array.shape, name)]
     if size > have:
         raise ValueError(f"{size} elements, given to `{function}`, do not fit into axis {name!r} of {format_shape(x)}")
@@ -107,22 +108,22 @@ def _window(x: NamedBase, name: str, start: Any, size: int, function: str) -> ds
 
 
 def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
-    """Replaces a contiguous window of an array; see `jax.lax.dynamic_update_slice`.
+    """Updates a contiguous slice of an array; see `jax.lax.dynamic_update_slice`.
 
     Args:
         x: Array of any axes.
-        start: First element to replace for each axis that the window does not fill, an integer or an integer scalar
-            array, named or not, which may be traced; a negative one counts from the end. A window that would reach
+        start: First element to update for each axis that the slice does not fill, an integer or an integer scalar
+            array, named or not, which may be traced; a negative start counts from the end. A slice that would reach
             past an end is moved back inside.
-        update: The values, which give the size of the window. They are repeated along the axes of `x` that they lack;
-            along one that `start` has, they replace one element.
+        update: The values, which give the size of the slice. They are repeated along the axes of `x` that they lack;
+            along an axis in `start`, they update one element.
 
     Returns:
         Array with the axes and the element type of `x`.
 
     Raises:
-        ValueError: If an axis is not there, the update does not fit, or it has axes that `x` lacks.
-        TypeError: If a start is no integer, or the element type of `x` cannot hold the update.
+        ValueError: If an axis is missing, the update does not fit, or it has axes that `x` lacks.
+        TypeError: If a start is not an integer, or the element type of `x` cannot hold the update.
 
     Example:
         >>> import axonym as nym
@@ -138,16 +139,16 @@ def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
         )
     if extra := [name for name in update.names if name not in x.names]:
         raise ValueError(
-            f"the update, {format_shape(update)}, has axes {format_axes(extra)} that {format_shape(x)} has not"
+            f"the update, {format_shape(update)}, has axes {format_axes(extra)} that {format_shape(x)} lacks"
         )
-    first, have = _by_name(x, start), dict(zip(update.names, update.array.shape, strict=True))
+    first, have = _key_by_name(x, start), dict(zip(update.names, update.array.shape, strict=True))
     for name, size in have.items():
         if name not in first and size != x.axis_size(name):
             raise ValueError(
-                f"axis {name!r} has size {size} in the update and size {x.axis_size(name)} in {format_shape(x)}; give its "
-                "`start`"
+                f"axis {name!r} has size {size} in the update and size {x.axis_size(name)} in {format_shape(x)}; "
+                "give its `start`"
             )
-    items = {name: _window(x, name, one, have.get(name, 1), "updated_slice") for name, one in first.items()}
+    items = {name: _make_dslice(x, name, one, have.get(name, 1), "updated_slice") for name, one in first.items()}
     array = replicate_dims(update.array, tuple(dim for dim, name in enumerate(update.names) if name in items))
     array = reshard_by_name(array, tuple("" if name in items else name for name in update.names))
     return At(x, items).set(with_array(update, array))

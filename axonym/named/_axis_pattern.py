@@ -1,4 +1,4 @@
-"""Descriptions of axes: names in their order, with `...` for any others, or a set of names; and what fits them."""
+"""`AxisPattern`: names in order, with `...` for any others, or a set of names."""
 
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from dataclasses import dataclass
@@ -9,39 +9,39 @@ from ._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, fo
 
 
 AxisDescription: TypeAlias = str | Sequence[AxisSelector | EllipsisType] | AbstractSet[AxisSelector | EllipsisType]
-"""The axes an array should have: `"batch embed ..."`, a sequence in this order, or a set of them in any order."""
+"""The expected axes of an array: `"batch embed ..."`, a sequence in this order, or a set of them in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class AxisPattern:
-    """A description of axes, read once: what must be there, whether in this order, and whether more may be."""
+    """A parsed description of axes: the expected axes, whether in this order, and whether others may follow."""
 
     items: tuple[AxisSelector | EllipsisType, ...]
     ordered: bool
 
     @classmethod
-    def of(cls, description: AxisDescription | Axis) -> "AxisPattern":
-        """Reads a description.
+    def parse(cls, description: AxisDescription | Axis) -> "AxisPattern":
+        """Parses a description.
 
         Raises:
-            TypeError: If it is something else than names and axes.
+            TypeError: If it has something other than names and axes.
             ValueError: If a name or `...` occurs twice.
         """
-        items = _items(description)
+        items = _split_description(description)
         named = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
         check_selected_once(named)
         if len(items) - len(named) > 1:
             raise ValueError("`...` may stand only once in a description of axes")
         ordered = not isinstance(description, AbstractSet)
-        return cls(items if ordered else tuple(sorted(items, key=_sort_key)), ordered)
+        return cls(items if ordered else tuple(sorted(items, key=_make_sort_key)), ordered)
 
     @property
     def names(self) -> Names:
-        """The names that must be there."""
+        """The expected names."""
         return tuple(axis_name(item) for item in self.items if not isinstance(item, EllipsisType))
 
-    def fits(self, names: Names, sizes: tuple[int, ...]) -> bool:
-        """Tells whether axes of these names and sizes are described."""
+    def matches(self, names: Names, sizes: tuple[int, ...]) -> bool:
+        """Returns whether axes with these names and sizes match the description."""
         open_ended = ... in self.items
         if len(names) < len(self.names) or (len(names) > len(self.names) and not open_ended):
             return False
@@ -55,14 +55,14 @@ class AxisPattern:
         return names[:hole] == self.names[:hole] and (after == 0 or names[-after:] == self.names[hole:])
 
     def __str__(self) -> str:
-        """Shows the description as it is written."""
-        shown = " ".join("..." if isinstance(item, EllipsisType) else axis_name(item) for item in self.items)
-        return shown if self.ordered else f"{{{shown}}}"
+        """Returns the description as a string."""
+        text = " ".join("..." if isinstance(item, EllipsisType) else axis_name(item) for item in self.items)
+        return text if self.ordered else f"{{{text}}}"
 
 
-def _items(description: Any) -> tuple[Any, ...]:
+def _split_description(description: Any) -> tuple[Any, ...]:
     if isinstance(description, str):
-        return tuple(map(_word, description.split()))
+        return tuple(map(_parse_word, description.split()))
     if isinstance(description, Axis):
         return (description,)
     if not isinstance(description, Iterable):
@@ -72,11 +72,11 @@ def _items(description: Any) -> tuple[Any, ...]:
     return tuple(description)
 
 
-def _word(word: str) -> Any:
+def _parse_word(word: str) -> Any:
     if set(word) & set(",=*#?()"):
-        raise ValueError(f"{word!r} is no name: names are separated by spaces, and '...' stands for any others")
+        raise ValueError(f"{word!r} is not a name; names are separated by spaces, and '...' stands for any others")
     return ... if word == "..." else word
 
 
-def _sort_key(item: Any) -> tuple[bool, str]:
+def _make_sort_key(item: Any) -> tuple[bool, str]:
     return item is ..., "" if item is ... else axis_name(item)

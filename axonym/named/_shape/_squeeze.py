@@ -1,4 +1,4 @@
-"""Axes of size 1, removed and added."""
+"""Removing and adding axes of size 1."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ def squeeze(x: N, axis: AxisSelection | None = None) -> N:
 
     Args:
         x: Array of any axes.
-        axis: The axes to remove; all that have size 1 if None.
+        axis: The axes to remove; all of size 1 if None.
 
     Returns:
         Array with the other axes.
 
     Raises:
-        ValueError: If an axis given is not there or has another size.
+        ValueError: If an axis is missing or has another size.
 
     Example:
         >>> import axonym as nym
@@ -43,15 +43,15 @@ def squeeze(x: N, axis: AxisSelection | None = None) -> N:
     if not dims:
         return x
     names = tuple(name for dim, name in enumerate(x.names) if dim not in dims)
-    return with_array(x, cached_jit(_squeezed, dims)(x.array), intern_names(names))
+    return with_array(x, cached_jit(_compute_squeeze, dims)(x.array), intern_names(names))
 
 
-def _squeezed(dims: tuple[int, ...], array: Any) -> Any:
+def _compute_squeeze(dims: tuple[int, ...], array: Any) -> Any:
     return jax.lax.squeeze(replicate_dims(array, dims), dims)
 
 
 def expand(x: N, axes: AxisSelection) -> N:
-    """Adds axes of size 1 in front; see `jax.numpy.expand_dims`.
+    """Adds leading axes of size 1; see `jax.numpy.expand_dims`.
 
     Args:
         x: Array of any axes.
@@ -80,8 +80,8 @@ def expand(x: N, axes: AxisSelection) -> N:
         return x
     names = (*map(axis_name, new), *x.names)
     check_unique_names(names)
-    return with_array(x, cached_jit(_expanded, len(new))(x.array), intern_names(names))
+    return with_array(x, cached_jit(_compute_expand, len(new))(x.array), intern_names(names))
 
 
-def _expanded(count: int, array: Any) -> Any:
+def _compute_expand(count: int, array: Any) -> Any:
     return jnp.expand_dims(array, tuple(range(count)))

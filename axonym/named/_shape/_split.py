@@ -1,7 +1,7 @@
-"""Cutting arrays apart along an axis."""
+"""Splitting arrays along an axis."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -20,21 +20,23 @@ from .._axis import (
     parse_one_axis,
 )
 from .._base import N, check_named, with_array
+from .._broadcasting import jit_inline
+from .._cache import cached_plan
 from .._cached_jit import cached_jit
 
 
 def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
-    """Takes an array apart along an axis.
+    """Splits an array into its slices along an axis.
 
     Args:
         x: Array of any axes.
-        axis: The axis to take apart.
+        axis: The axis to remove.
 
     Returns:
-        As many arrays as the axis has elements, each with the other axes of `x`.
+        One array for each element of the axis, with the other axes of `x`.
 
     Raises:
-        ValueError: If the axis is not there or has another size.
+        ValueError: If the axis is missing or has another size.
 
     Example:
         >>> import axonym as nym
@@ -45,10 +47,10 @@ def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
     check_named(x)
     index = find_axis(x.names, x.array.shape, axis)
     names = intern_names(x.names[:index] + x.names[index + 1 :])
-    return tuple([with_array(x, piece, names) for piece in cached_jit(_pieces, index)(x.array)])
+    return tuple([with_array(x, piece, names) for piece in cached_jit(_compute_unbind, index)(x.array)])
 
 
-def _pieces(index: int, array: Any) -> tuple[Any, ...]:
+def _compute_unbind(index: int, array: Any) -> tuple[Any, ...]:
     array = replicate_dims(array, (index,))
     return tuple(
         jax.lax.squeeze(jax.lax.slice_in_dim(array, i, i + 1, axis=index), (index,)) for i in range(array.shape[index])
@@ -56,19 +58,19 @@ def _pieces(index: int, array: Any) -> tuple[Any, ...]:
 
 
 def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
-    """Cuts an array into consecutive pieces along an axis.
+    """Splits an array into consecutive pieces along an axis.
 
     Args:
         x: Array of any axes.
-        axis: The axis to cut.
+        axis: The axis to split.
         new_axes: The axis of each piece, whose sizes add up to that of `axis`.
 
     Returns:
-        One array for each new axis, which stands where the old one stood.
+        One array for each new axis, with that axis in place of the old one.
 
     Raises:
         TypeError: If a new axis has no size.
-        ValueError: If the axis is not there, the sizes do not add up, or a name would occur twice.
+        ValueError: If the axis is missing, the sizes do not add up, or a name would occur twice.
 
     Example:
         >>> import axonym as nym
@@ -82,29 +84,28 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
         raise TypeError(
             f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {format_value(new_axes)}."
         )
-    axis_name(axis)  # what is no axis may not be hashable
+    axis_name(axis)  # others may not be hashable
     pieces = tuple([one if isinstance(one, Axis) else parse_one_axis(one) for one in new_axes])
-    index, sizes, names = _pieces_of(x.names, x.array.shape, axis, pieces)
-    arrays = cached_jit(_cut, index, sizes, names)(x.array)
-    return tuple([with_array(x, array, own) for array, own in zip(arrays, names, strict=True)])
+    call, names = _plan_split(x.names, x.array.shape, axis, pieces)
+    return tuple([with_array(x, array, own) for array, own in zip(call(x.array), names, strict=True)])
 
 
-@functools.lru_cache(maxsize=8192)
-def _pieces_of(
+@cached_plan
+def _plan_split(
     names: Names, sizes: tuple[int, ...], axis: AxisSelector, pieces: tuple[Axis, ...]
-) -> tuple[int, tuple[int, ...], tuple[Names, ...]]:
-    """Returns which axis to cut, and the sizes of the pieces along it and their names."""
+) -> tuple[Callable[..., Any], tuple[Names, ...]]:
+    """Returns the compiled split, and the names of each piece."""
     index, lengths = find_axis(names, sizes, axis), tuple(one.size for one in pieces)
     if sum(lengths) != sizes[index]:
         raise ValueError(
-            f"axis {names[index]!r} of {format_axes(names, sizes)} cannot be cut into pieces of {lengths} elements"
+            f"axis {names[index]!r} of {format_axes(names, sizes)} cannot be split into pieces of {lengths} elements"
         )
     results = tuple(intern_names((*names[:index], one.name, *names[index + 1 :])) for one in pieces)
     for own in results:
         check_unique_names(own)
-    return index, lengths, results
+    return jit_inline(functools.partial(_compute_split, index, lengths, results)), results
 
 
-def _cut(index: int, sizes: tuple[int, ...], names: tuple[Names, ...], array: Any) -> tuple[Any, ...]:
+def _compute_split(index: int, sizes: tuple[int, ...], names: tuple[Names, ...], array: Any) -> tuple[Any, ...]:
     pieces = jax.lax.split(replicate_dims(array, (index,)), sizes, axis=index)
     return tuple(reshard_by_name(piece, own) for piece, own in zip(pieces, names, strict=True))

@@ -121,7 +121,7 @@ def test_updated_slice_refuses():
     two = nym.ones({"c": 2})
     for start, update, text in (
         ({"z": 0}, two, "no axis 'z' in (a: 2, b: 3, c: 4)"),
-        ({"c": 0}, nym.ones({"d": 2}), "the update, (d: 2), has axes (d) that (a: 2, b: 3, c: 4) has not"),
+        ({"c": 0}, nym.ones({"d": 2}), "the update, (d: 2), has axes (d) that (a: 2, b: 3, c: 4) lacks"),
         ({"a": 0}, two, "axis 'c' has size 2 in the update and size 4 in (a: 2, b: 3, c: 4); give its `start`"),
         ({"c": 0}, nym.ones({"c": 5}), "5 elements, given to `updated_slice`, do not fit into axis 'c' of (a: 2"),
     ):

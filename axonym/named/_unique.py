@@ -1,4 +1,4 @@
-"""The different values of an array, a fixed number of them, because shapes do not depend on values."""
+"""Unique values of an array, in a result of fixed size, because shapes must not depend on values."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, NamedTuple, overload
@@ -12,7 +12,7 @@ from ._gufunc import apply_gufunc
 
 
 class UniqueAll(NamedTuple, Generic[N]):
-    """What `unique_all` returns."""
+    """Result of `unique_all`."""
 
     values: N
     indices: N
@@ -21,14 +21,14 @@ class UniqueAll(NamedTuple, Generic[N]):
 
 
 class UniqueCounts(NamedTuple, Generic[N]):
-    """What `unique_counts` returns."""
+    """Result of `unique_counts`."""
 
     values: N
     counts: N
 
 
 class UniqueInverse(NamedTuple, Generic[N]):
-    """What `unique_inverse` returns."""
+    """Result of `unique_inverse`."""
 
     values: N
     inverse_indices: N
@@ -61,26 +61,24 @@ def unique(
     fill_value: Any = None,
     equal_nan: bool = True,
 ) -> Any:
-    """Finds the different values, in order, a fixed number of them; see `jax.numpy.unique`.
+    """Finds the unique values in ascending order; see `jax.numpy.unique`.
 
     Args:
         x: Array of any axes.
-        Unique: Axis of the result. Where there are fewer values it is filled up, where there are more the rest is left
-            out.
-        return_index: Whether to return where each value occurs first: its position along `axis`, or in the elements of
-            `x` in order.
-        return_inverse: Whether to return which value each element is.
-        return_counts: Whether to return how often each value occurs.
-        axis: The axis along which whole slices are compared; None for single elements.
-        fill_value: What fills the result up; the first value if not given.
+        Unique: Axis of the result, which is padded if there are fewer values, and truncated if there are more.
+        return_index: Whether to return the first position of each value, along `axis` or in the flattened `x`.
+        return_inverse: Whether to return the index of the value of each element.
+        return_counts: Whether to return the number of occurrences of each value.
+        axis: The axis along which slices are compared; None for single elements.
+        fill_value: Padding of the result; the first value by default.
         equal_nan: Whether all NaN are one value.
 
     Returns:
-        Array with the axis `Unique`, which takes the place of `axis` if that is given; and in a tuple with it what else
-        was asked for: positions and counts with the axis `Unique`, the inverse with the axes of `x`, or `axis` alone.
+        Array with the axis `Unique`, which replaces `axis` if that is given; or a tuple with the other results that are
+        requested: positions and counts with the axis `Unique`, the inverse with the axes of `x`, or `axis` alone.
 
     Raises:
-        ValueError: If `x` lacks the axis, an `Axis` given has another size, or `x` has an axis like `Unique` beside it.
+        ValueError: If `x` lacks the axis, an `Axis` has another size, or `x` has another axis named like `Unique`.
         TypeError: If `Unique` has no size.
 
     Example:
@@ -97,24 +95,25 @@ def unique(
     at = None if axis is None else find_axis(x.names, x.array.shape, axis)
     own = (found.name,)
     values = own if at is None else (*x.names[:at], found.name, *x.names[at + 1 :])
-    asked = (bool(return_index), bool(return_inverse), bool(return_counts))
+    flags = (bool(return_index), bool(return_inverse), bool(return_counts))
     outs = (own, x.names if at is None else (x.names[at],), own)
-    chosen = (values, *(names for names, wanted in zip(outs, asked, strict=True) if wanted))
-    results = _over_all(_unique, x, fill_value, chosen, asked=asked, axis=at, size=found.size, equal_nan=equal_nan)
-    return results if any(asked) else results[0]
+    chosen = (values, *(names for names, wanted in zip(outs, flags, strict=True) if wanted))
+    options = {"flags": flags, "axis": at, "size": found.size, "equal_nan": equal_nan}
+    results = _apply_to_all(_compute_unique, x, fill_value, chosen, **options)
+    return results if any(flags) else results[0]
 
 
-def _unique(array: Any, *fill: Any, asked: tuple[bool, bool, bool], **options: Any) -> Any:
-    return jnp.unique(array, *asked, fill_value=fill[0] if fill else None, **options)
+def _compute_unique(array: Any, *fill: Any, flags: tuple[bool, bool, bool], **options: Any) -> Any:
+    return jnp.unique(array, *flags, fill_value=fill[0] if fill else None, **options)
 
 
 def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
-    """Finds the different values; see `jax.numpy.unique_values`, for which every NaN is a value of its own.
+    """Finds the unique values; see `jax.numpy.unique_values`, which treats every NaN as a different value.
 
     Args:
         x: Array of any axes.
         Unique: Axis of the result, as for `unique`.
-        fill_value: What fills the result up; the first value if not given.
+        fill_value: Padding of the result; the first value by default.
 
     Returns:
         Array with the axis `Unique`.
@@ -128,15 +127,11 @@ def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
         NamedArray(int32, value: 4, [1, 2, 3, 1])
     """
     own = (parse_one_axis(Unique).name,)
-    return _over_all(_values, x, fill_value, (own,), size=Unique.size)[0]
-
-
-def _values(array: Any, *fill: Any, size: int) -> Any:
-    return jnp.unique_values(array, size=size, fill_value=fill[0] if fill else None)
+    return _apply_unique(jnp.unique_values, x, fill_value, (own,), Unique)[0]
 
 
 def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts[N]:
-    """Finds the different values and how often each occurs; see `jax.numpy.unique_counts`.
+    """Finds the unique values and their counts; see `jax.numpy.unique_counts`.
 
     Arguments as for `unique_values`.
 
@@ -149,15 +144,11 @@ def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts
         NamedArray(int32, value: 3, [1, 1, 2])
     """
     own = (parse_one_axis(Unique).name,)
-    return UniqueCounts(*_over_all(_counts, x, fill_value, (own, own), size=Unique.size))
-
-
-def _counts(array: Any, *fill: Any, size: int) -> Any:
-    return jnp.unique_counts(array, size=size, fill_value=fill[0] if fill else None)
+    return UniqueCounts(*_apply_unique(jnp.unique_counts, x, fill_value, (own, own), Unique))
 
 
 def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInverse[N]:
-    """Finds the different values and which of them each element is; see `jax.numpy.unique_inverse`.
+    """Finds the unique values and the index of the value of each element; see `jax.numpy.unique_inverse`.
 
     Arguments as for `unique_values`.
 
@@ -171,21 +162,17 @@ def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInver
     """
     own = (parse_one_axis(Unique).name,)
     check_named(x)
-    return UniqueInverse(*_over_all(_inverse, x, fill_value, (own, x.names), size=Unique.size))
-
-
-def _inverse(array: Any, *fill: Any, size: int) -> Any:
-    return jnp.unique_inverse(array, size=size, fill_value=fill[0] if fill else None)
+    return UniqueInverse(*_apply_unique(jnp.unique_inverse, x, fill_value, (own, x.names), Unique))
 
 
 def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
-    """Finds the different values and all that is to know of them; see `jax.numpy.unique_all`.
+    """Finds the unique values, their first positions, the inverse and the counts; see `jax.numpy.unique_all`.
 
     Arguments as for `unique_values`.
 
     Returns:
-        A named tuple of `values`; `indices`, where each occurs first in the elements of `x` in order; and `counts`,
-        each with the axis `Unique`; and of `inverse_indices`, with the axes of `x`, third.
+        A named tuple of `values`, `indices`, the first position of each in the flattened `x`, `inverse_indices`, with
+        the axes of `x`, and `counts`; the others have the axis `Unique`.
 
     Example:
         >>> import axonym as nym
@@ -194,17 +181,21 @@ def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
     """
     own = (parse_one_axis(Unique).name,)
     check_named(x)
-    return UniqueAll(*_over_all(_all, x, fill_value, (own, own, x.names, own), size=Unique.size))
+    return UniqueAll(*_apply_unique(jnp.unique_all, x, fill_value, (own, own, x.names, own), Unique))
 
 
-def _all(array: Any, *fill: Any, size: int) -> Any:
-    return jnp.unique_all(array, size=size, fill_value=fill[0] if fill else None)
+def _apply_unique(fn: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], axis: Axis) -> tuple[N, ...]:
+    return _apply_to_all(_compute_unique_by, x, fill_value, outs, function=fn, size=axis.size)
 
 
-def _over_all(
+def _compute_unique_by(array: Any, *fill: Any, function: Callable[..., Any], size: int) -> Any:
+    return function(array, size=size, fill_value=fill[0] if fill else None)
+
+
+def _apply_to_all(
     fn: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], **options: Hashable
 ) -> tuple[N, ...]:
-    """Applies a positional function to the array as a whole, with what fills the result up if that is given."""
+    """Applies a positional function over all axes of an array, with the fill value as an argument if given."""
     check_named(x)
     fill = () if fill_value is None else (with_array(x, jnp.asarray(check_scalar(fill_value)), ()),)
     return apply_gufunc(fn, (x, *fill), (x.names, *(() for _ in fill)), outs, **options)

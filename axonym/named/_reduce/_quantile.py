@@ -1,4 +1,4 @@
-"""Quantiles: the values below which given parts of the elements lie."""
+"""Quantiles, percentiles and medians."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,19 +13,19 @@ from .._gufunc import apply_gufunc
 
 
 def quantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
-    """Returns the values below which given parts of the elements along axes lie; see `jax.numpy.quantile`.
+    """Computes quantiles of the elements along axes; see `jax.numpy.quantile`.
 
     Args:
         x: Array of any axes.
-        q: The parts, from 0 to 1: a scalar, or a named array whose axes come first in the result.
+        q: The quantiles, from 0 to 1: a scalar, or a named array whose axes come first in the result.
         axis: One axis, several, or None for all.
-        method: What to do between two elements: "linear", "lower", "higher", "midpoint" or "nearest".
+        method: Interpolation between two elements: "linear", "lower", "higher", "midpoint" or "nearest".
 
     Returns:
-        Array with the axes of `q`, followed by those of `x` that were not reduced.
+        Array with the axes of `q`, followed by the axes of `x` that were not reduced.
 
     Raises:
-        ValueError: If `x` lacks an axis, an `Axis` given has another size, or `q` has the name of an axis left.
+        ValueError: If `x` lacks an axis, an `Axis` given has another size, or `q` shares a remaining axis of `x`.
         TypeError: If `q` is a plain array with axes.
 
     Example:
@@ -33,11 +33,11 @@ def quantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, metho
         >>> nym.quantile(nym.arange(nym.Axis("i", 5)), 0.25, "i").item()
         1.0
     """
-    return _ranked(jnp.quantile, x, q, axis, method)
+    return _apply_quantile(jnp.quantile, x, q, axis, method)
 
 
 def percentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
-    """Returns the values below which given percentages of the elements along axes lie; see `jax.numpy.percentile`.
+    """Computes percentiles of the elements along axes; see `jax.numpy.percentile`.
 
     Arguments as for `quantile`, with `q` from 0 to 100.
 
@@ -46,11 +46,11 @@ def percentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, met
         >>> nym.percentile(nym.arange(nym.Axis("i", 5)), 25, "i").item()
         1.0
     """
-    return _ranked(jnp.percentile, x, q, axis, method)
+    return _apply_quantile(jnp.percentile, x, q, axis, method)
 
 
 def nanquantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
-    """Returns the quantiles along axes of the elements that are not NaN; see `jax.numpy.nanquantile`.
+    """Computes quantiles along axes, ignoring NaN; see `jax.numpy.nanquantile`.
 
     Arguments as for `quantile`.
 
@@ -59,11 +59,11 @@ def nanquantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, me
         >>> nym.nanquantile(nym.named([1.0, float("nan"), 4.0], "i"), 0.5, "i").item()
         2.5
     """
-    return _ranked(jnp.nanquantile, x, q, axis, method)
+    return _apply_quantile(jnp.nanquantile, x, q, axis, method)
 
 
 def nanpercentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
-    """Returns the percentiles along axes of the elements that are not NaN; see `jax.numpy.nanpercentile`.
+    """Computes percentiles along axes, ignoring NaN; see `jax.numpy.nanpercentile`.
 
     Arguments as for `percentile`.
 
@@ -72,41 +72,46 @@ def nanpercentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, 
         >>> nym.nanpercentile(nym.named([1.0, float("nan"), 4.0], "i"), 50, "i").item()
         2.5
     """
-    return _ranked(jnp.nanpercentile, x, q, axis, method)
+    return _apply_quantile(jnp.nanpercentile, x, q, axis, method)
 
 
 def median(x: N, axis: AxisSelection | None = None) -> N:
-    """Returns the element in the middle along axes; see `jax.numpy.median`.
+    """Computes the median along axes; see `jax.numpy.median`.
 
     Example:
         >>> import axonym as nym
         >>> nym.median(nym.named([3.0, 9.0, 4.0], "i"), "i").item()
         4.0
     """
-    return apply_gufunc(_middle, [x], [_chosen(x, axis)], [()], function=jnp.median, count=len(_chosen(x, axis)))[0]
+    return _apply_median(jnp.median, x, axis)
 
 
 def nanmedian(x: N, axis: AxisSelection | None = None) -> N:
-    """Returns the element in the middle along axes of those that are not NaN; see `jax.numpy.nanmedian`.
+    """Computes the median along axes, ignoring NaN; see `jax.numpy.nanmedian`.
 
     Example:
         >>> import axonym as nym
         >>> nym.nanmedian(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         2.5
     """
-    return apply_gufunc(_middle, [x], [_chosen(x, axis)], [()], function=jnp.nanmedian, count=len(_chosen(x, axis)))[0]
+    return _apply_median(jnp.nanmedian, x, axis)
 
 
-def _chosen(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector, ...]:
+def _apply_median(function: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
+    chosen = _select_axes(x, axis)
+    return apply_gufunc(_compute_median, (x,), (chosen,), ((),), function=function, count=len(chosen))[0]
+
+
+def _select_axes(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector, ...]:
     check_named(x)
     return x.names if axis is None else parse_selection(axis)
 
 
-def _ranked(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | None, method: str) -> N:
-    chosen = _chosen(x, axis)
+def _apply_quantile(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | None, method: str) -> N:
+    chosen = _select_axes(x, axis)
     ranks = with_array(x, q.array, q.names) if isinstance(q, NamedBase) else with_array(x, check_scalar(q), ())
     options = {"function": function, "method": method, "count": len(chosen), "ranks": len(ranks.names)}
-    (result,) = apply_gufunc(_at_ranks, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
+    (result,) = apply_gufunc(_compute_quantile, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
     start = len(result.names) - len(ranks.names)
     if not start or not ranks.names:
         return result
@@ -114,16 +119,16 @@ def _ranked(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | No
     return with_array(x, array, intern_names(ranks.names + result.names[:start]))
 
 
-def _at_ranks(array: Any, q: Any, *, function: Callable[..., Any], method: str, count: int, ranks: int) -> Any:
-    """Applies a function of a scalar, or of several in a row, and puts the axes of `q` at the end."""
+def _compute_quantile(array: Any, q: Any, *, function: Callable[..., Any], method: str, count: int, ranks: int) -> Any:
+    """Computes quantiles for a scalar or a flat array of them, and puts the axes of `q` at the end."""
     shape = q.shape[q.ndim - ranks :]
-    result = function(array, q.reshape(-1 if ranks else ()), axis=_last(array, count), method=method)
+    result = function(array, q.reshape(-1 if ranks else ()), axis=_get_last_dims(array, count), method=method)
     return jnp.moveaxis(result, 0, -1).reshape(*result.shape[1:], *shape) if ranks else result
 
 
-def _middle(array: Any, *, function: Callable[..., Any], count: int) -> Any:
-    return function(array, axis=_last(array, count))
+def _compute_median(array: Any, *, function: Callable[..., Any], count: int) -> Any:
+    return function(array, axis=_get_last_dims(array, count))
 
 
-def _last(array: Any, count: int) -> tuple[int, ...]:
+def _get_last_dims(array: Any, count: int) -> tuple[int, ...]:
     return tuple(range(array.ndim - count, array.ndim))

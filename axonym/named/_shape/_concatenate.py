@@ -1,4 +1,4 @@
-"""Joining arrays, along a new axis or one that they have."""
+"""Joining arrays along a new axis or an existing one."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -19,11 +19,12 @@ from .._axis import (
     make_missing_axis_error,
 )
 from .._base import N, check_named, with_array
-from .._broadcasting import align_axes
-from .._cached_jit import cached_jit
+from .._broadcasting import align_axes, jit_inline
+from .._cache import cached_plan
+from .._resize import unname_axis
 
 
-Operand: TypeAlias = tuple[Names, tuple[int, ...]]
+_Operand: TypeAlias = tuple[Names, tuple[int, ...]]
 
 
 def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -38,7 +39,7 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
 
     Raises:
         TypeError: If one of them is not a named array.
-        ValueError: If there is no array, the number does not fit, or the axes differ.
+        ValueError: If there is no array, an `Axis` has another size, or the axes differ.
 
     Example:
         >>> import axonym as nym
@@ -46,24 +47,21 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
         >>> nym.stack("copy", [x, -x]).shape
         (copy: 2, i: 3)
     """
-    axis_name(axis)  # what is no axis may not be hashable
-    rows = list(arrays)
-    call, names = _stack_plan(axis, _operands(rows))
-    return with_array(rows[0], call(*[x.array for x in rows]), names)
+    return _join_arrays(_plan_stack, axis, arrays)
 
 
-@functools.lru_cache(maxsize=8192)
-def _stack_plan(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[Callable[..., Any], Names]:
+@cached_plan
+def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Callable[..., Any], Names]:
     name = axis_name(axis)
-    first = _checked("stack", name, operands, None)
+    first = _check_same_axes("stack", name, operands, None)
     if isinstance(axis, Axis) and axis.size != len(operands):
         raise ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
     check_unique_names((name, *first))
     names = intern_names((name, *first))
-    return cached_jit(_stacked, names, tuple(own for own, _ in operands)), names
+    return jit_inline(functools.partial(_compute_stack, names, tuple(own for own, _ in operands))), names
 
 
-def _stacked(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
+def _compute_stack(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
     rows = (align_axes(array, own, names[1:]) for own, array in zip(operands, arrays, strict=True))
     return reshard_by_name(jnp.stack([reshard_by_name(row, names[1:]) for row in rows]), names)
 
@@ -73,10 +71,10 @@ def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
 
     Args:
         axis: The axis, a name or an `Axis` of the size of the result.
-        arrays: At least one array; all have the same axes, in any order, and the same sizes but along `axis`.
+        arrays: At least one array; all have the same axes, in any order, and the same sizes except along `axis`.
 
     Returns:
-        Array with the axes of the first array in its order.
+        Array with the axes of the first array, in its order.
 
     Raises:
         TypeError: If one of them is not a named array.
@@ -87,39 +85,40 @@ def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
         >>> nym.concatenate("i", [nym.zeros({"i": 2}), nym.ones({"i": 3})]).shape
         (i: 5)
     """
-    axis_name(axis)  # what is no axis may not be hashable
-    rows = list(arrays)
-    call, names = _concatenation(axis, _operands(rows))
-    return with_array(rows[0], call(*[x.array for x in rows]), names)
+    return _join_arrays(_plan_concatenate, axis, arrays)
 
 
-@functools.lru_cache(maxsize=8192)
-def _concatenation(axis: AxisSelector, operands: tuple[Operand, ...]) -> tuple[Callable[..., Any], Names]:
+@cached_plan
+def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Callable[..., Any], Names]:
     name = axis_name(axis)
-    names = _checked("concatenate", name, operands, name)
+    names = _check_same_axes("concatenate", name, operands, name)
     if name not in names:
         raise make_missing_axis_error(name, *operands[0])
     index = names.index(name)
     size = sum(sizes[own.index(name)] for own, sizes in operands)
     if isinstance(axis, Axis) and axis.size != size:
         raise ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
-    return cached_jit(_concatenated, names, index, tuple(own for own, _ in operands)), names
+    own_names = tuple(own for own, _ in operands)
+    return jit_inline(functools.partial(_compute_concatenate, names, index, own_names)), names
 
 
-def _concatenated(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
-    rest = (*names[:index], "", *names[index + 1 :])  # pieces may not be divided along the axis that grows
+def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
+    rest = unname_axis(names, index)
     rows = (align_axes(array, own, names) for own, array in zip(operands, arrays, strict=True))
     return reshard_by_name(jnp.concatenate([reshard_by_name(row, rest) for row in rows], axis=index), names)
 
 
-def _operands(rows: list[Any]) -> tuple[Operand, ...]:
+def _join_arrays(plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
+    axis_name(axis)  # others may not be hashable
+    rows = list(arrays)
     for x in rows:
         check_named(x)
-    return tuple([(x.names, x.array.shape) for x in rows])
+    call, names = plan(axis, tuple([(x.names, x.array.shape) for x in rows]))
+    return with_array(rows[0], call(*[x.array for x in rows]), names)
 
 
-def _checked(function: str, name: str, operands: tuple[Operand, ...], but: str | None) -> Names:
-    """Returns the names of the first array, checked to be those of all, of the same sizes, but for one."""
+def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], but: str | None) -> Names:
+    """Returns the names of the first array, which all must have, with the same sizes except along `but`."""
     if not operands:
         raise ValueError(f"`{function}` along {name!r} needs at least one array")
     check_rank(*operands[0])

@@ -1,4 +1,4 @@
-"""Whether all elements, or any, are true, and how many are."""
+"""Tests of whether any or all elements are true, and the number of nonzero elements."""
 
 import jax.numpy as jnp
 
@@ -9,7 +9,7 @@ from . import _masked
 
 
 def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
-    """Tells whether any element along axes is true; see `jax.numpy.any`. Arguments as for `sum`.
+    """Returns whether any element along axes is true; see `jax.numpy.any`. Arguments as for `sum`.
 
     Example:
         >>> import axonym as nym
@@ -20,7 +20,7 @@ def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
 
 
 def all(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
-    """Tells whether all elements along axes are true; see `jax.numpy.all`. Arguments as for `sum`.
+    """Returns whether all elements along axes are true; see `jax.numpy.all`. Arguments as for `sum`.
 
     Example:
         >>> import axonym as nym
@@ -38,4 +38,4 @@ def count_nonzero(x: N, axis: AxisSelection | None = None, *, where: NamedBase |
         >>> nym.count_nonzero(nym.arange(nym.Axis("i", 4)) > 1, "i").item()
         2
     """
-    return apply_reduction(_masked.count_nonzero, x, axis, where)
+    return apply_reduction(_masked.compute_count_nonzero, x, axis, where)

@@ -26,9 +26,9 @@ def test_truth_values_are_packed():
 
 
 def test_bits_are_those_of_integers():
-    with pytest.raises(TypeError, match=r"Truth values or integers are packed, the elements of \(i: 2\) are float32"):
+    with pytest.raises(TypeError, match=r"`packbits` takes booleans or integers, the elements of \(i: 2\) are float32"):
         nym.packbits(nym.ones({"i": 2}), "i")
-    with pytest.raises(TypeError, match=r"Bits are taken out of `uint8`, the elements of \(i: 2\) are int32"):
+    with pytest.raises(TypeError, match=r"`unpackbits` takes `uint8`, the elements of \(i: 2\) are int32"):
         nym.unpackbits(nym.ones({"i": 2}, int), "i")
 
 

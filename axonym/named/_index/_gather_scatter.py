@@ -1,0 +1,211 @@
+"""Gather and scatter on plain arrays, for traced functions whose first arguments are static.
+
+Slices and windows are cut, which moves less data than a gather; the rest is one gather or scatter. A mask only decides
+which of the elements read or replaced are kept.
+"""
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from .._ambient import get_out_sharding, replicate_dims, reshard_by_name
+from .._axis import Names
+from .._broadcasting import align_axes
+from ._index_plan import Entries, IndexEntry, IndexPlan
+
+
+Options: TypeAlias = tuple[tuple[str, Hashable], ...]
+"""Keyword arguments of the methods of `jax.numpy.ndarray.at`."""
+
+
+def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
+    """Returns the indexed elements."""
+    array = replicate_dims(array, {entry.position for entry in plan.entries if entry.kind != "array"})
+    window, start, entries, arrays = _pop_window(plan.entries, arrays)
+    while window is not None:  # a slice moves less than a gather
+        array = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
+        window, start, entries, arrays = _pop_window(entries, arrays)
+    index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
+    sizes = tuple(plan.sizes[plan.names.index(name)] for name in natural)
+    sharding = get_out_sharding(natural, sizes)
+    picked = array.at[index].get(**_select_options(options, names, entries), out_sharding=sharding)
+    if natural != plan.names:
+        picked = jnp.transpose(picked, tuple(map(natural.index, plan.names)))
+    return reshard_by_name(picked, plan.names)
+
+
+def gather_with_fill(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    masks: tuple[Names, ...],
+    own: Names,
+    array: Any,
+    fill: Any,
+    *rest: Any,
+) -> Any:
+    """Returns the indexed elements of an array in which `fill` replaces elements where a mask is False."""
+    mask = _combine_masks(names, masks, array.shape, rest[: len(masks)])
+    fill = _broadcast_by_name(fill, own, names, array.shape) if own else fill
+    array = jnp.where(mask, reshard_by_name(array, names), fill)
+    return gather_elements(names, plan, options, array, *rest[len(masks) :])
+
+
+def scatter_values(
+    names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
+) -> Any:
+    """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
+    cut = {entry.position for entry in plan.entries if entry.kind == "window"}
+    left = tuple("" if at in cut else name for at, name in enumerate(names))
+    if cut and own:
+        value = reshard_by_name(value, tuple(name if name in left else "" for name in own))
+
+    def update(array: Any, entries: Entries, arrays: tuple[Any, ...]) -> Any:
+        window, start, entries, arrays = _pop_window(entries, arrays)
+        if window is not None:  # a slice moves less than a scatter
+            part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
+            part = update(part, entries, arrays)
+            return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=window.position)
+        index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
+        sharding = get_out_sharding(left, array.shape)
+        unique = {"unique_indices": True} if has_unique_indices(names, entries) else {}
+        kwargs = _select_options(options, names, entries) | unique
+        if method == "apply":
+            return _scatter_apply(value, kwargs, sharding, array, index)
+        values = align_axes(convert_values(value, array.dtype), own, natural)
+        if not entries:
+            return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
+        return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
+
+    if not cut:
+        return update(array, plan.entries, arrays)
+    return reshard_by_name(update(reshard_by_name(replicate_dims(array, cut), left), plan.entries, arrays), names)
+
+
+def scatter_where(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    own: Names,
+    method: str,
+    masks: tuple[Names, ...],
+    array: Any,
+    value: Any,
+    *rest: Any,
+) -> Any:
+    """Returns the result of `scatter_values` where all masks are True, and the original elements elsewhere."""
+    mask, arrays = _combine_masks(names, masks, array.shape, rest[: len(masks)]), rest[len(masks) :]
+    if method in ("multiply", "divide", "power"):  # elements that stay must not make gradients NaN
+        picked = gather_elements(names, plan, options, mask, *arrays)
+        value = _broadcast_by_name(convert_values(value, array.dtype), own, plan.names, plan.sizes)
+        value, own = jnp.where(picked, value, jnp.ones((), value.dtype)), plan.names
+    updated = scatter_values(names, plan, options, own, method, array, value, *arrays)
+    return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
+
+
+def _combine_masks(names: Names, masks: tuple[Names, ...], sizes: tuple[int, ...], arrays: tuple[Any, ...]) -> Any:
+    """Returns where all masks are True, as an array with all axes."""
+    full = [_broadcast_by_name(array, own, names, sizes) for own, array in zip(masks, arrays, strict=True)]
+    return functools.reduce(jnp.logical_and, full)
+
+
+def _broadcast_by_name(array: Any, own: Names, names: Names, sizes: tuple[int, ...]) -> Any:
+    """Returns an array repeated along the axes that it lacks, sharded by its new names on an Explicit mesh."""
+    aligned = align_axes(reshard_by_name(array, own), own, names)
+    return jnp.broadcast_to(aligned, sizes, out_sharding=get_out_sharding(names, sizes))
+
+
+def _pop_window(entries: Entries, arrays: tuple[Any, ...]) -> tuple[IndexEntry | None, Any, Entries, tuple[Any, ...]]:
+    """Returns the first window and its start, then the other entries and their arrays."""
+    held = [entry for entry in entries if entry.kind != "slice"]
+    for at, entry in enumerate(held):
+        if entry.kind == "window":
+            return entry, arrays[at], tuple(one for one in entries if one is not entry), arrays[:at] + arrays[at + 1 :]
+    return None, None, entries, arrays
+
+
+def _make_positional_index(
+    names: Names, sizes: tuple[int, ...], result: Names, entries: Entries, arrays: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], Names]:
+    """Returns a positional index, and the names of its result in the order of NumPy's rules."""
+    index: list[Any] = [slice(None)] * len(names)
+    held: dict[int, tuple[Names, Any]] = {}  # positions indexed by arrays, with the names of those arrays
+    supply = iter(arrays)
+    for entry in entries:
+        if entry.kind == "slice":
+            index[entry.position] = slice(*entry.detail)
+        else:
+            held[entry.position] = entry.detail, next(supply)
+    held |= {at: ((names[at],), jnp.arange(sizes[at])) for at in _find_shared_axes(names, entries)}
+    if not held:
+        return tuple(index), names
+    kept = [name for at, name in enumerate(names) if at not in held]
+    picked = tuple(name for name in result if name not in kept)
+    for at, (own, array) in held.items():
+        index[at] = align_axes(array, own, picked)
+    first, last = min(held), max(held)
+    front = first if last - first + 1 == len(held) else 0
+    return tuple(index), (*kept[:front], *picked, *kept[front:])
+
+
+def _find_shared_axes(names: Names, entries: Entries) -> list[int]:
+    """Returns the axes that are not indexed by an array but shared with one."""
+    arrays = [entry for entry in entries if entry.kind == "array"]
+    shared = {name for entry in arrays for name in entry.detail}
+    return [at for at, name in enumerate(names) if name in shared and all(at != entry.position for entry in arrays)]
+
+
+def _select_options(options: Options, names: Names, entries: Entries) -> dict[str, Any]:
+    """Returns the options without `indices_are_sorted` where indices of several axes are combined."""
+    single = sum(entry.kind != "slice" for entry in entries) + len(_find_shared_axes(names, entries)) <= 1
+    return {key: value for key, value in options if single or key != "indices_are_sorted"}
+
+
+def has_unique_indices(names: Names, entries: Entries) -> bool:
+    """Returns whether no element is indexed twice because index arrays have axes of the indexed array only."""
+    index_names = {name for entry in entries if entry.kind == "array" for name in entry.detail}
+    return index_names == {names[at] for at in _find_shared_axes(names, entries)}
+
+
+def _scatter_apply(fn: Callable[[Any], Any], options: dict[str, Any], sharding: Any, array: Any, index: Any) -> Any:
+    def apply(array: Any, *index: Any) -> Any:
+        return array.at[index].apply(fn, **options)
+
+    if sharding is None:
+        return apply(array, *index)
+    slices = [at for at, one in enumerate(index) if isinstance(one, slice)]
+    arrays = [one for one in index if not isinstance(one, slice)]
+
+    def apply_arrays(array: Any, *arrays: Any) -> Any:
+        supply = iter(arrays)
+        return apply(array, *(one if at in slices else next(supply) for at, one in enumerate(index)))
+
+    return jax.sharding.auto_axes(apply_arrays, out_sharding=sharding)(array, *arrays)
+
+
+def convert_values(value: Any, dtype: Any) -> Any:
+    """Returns a value as an array of an element type.
+
+    Raises:
+        TypeError: If it would lose its fractions or imaginary parts.
+    """
+    value = jnp.asarray(value)
+    for kind in (jnp.inexact, jnp.complexfloating):
+        if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):
+            raise TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
+    return value.astype(dtype)
+
+
+_UPDATES: dict[str, Callable[[Any, Any], Any]] = {
+    "set": lambda _, value: value,
+    "add": jnp.add,
+    "subtract": jnp.subtract,
+    "multiply": jnp.multiply,
+    "divide": jnp.divide,
+    "power": jnp.power,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+}

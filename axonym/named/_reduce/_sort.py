@@ -1,0 +1,41 @@
+"""Sorting along an axis."""
+
+import jax.numpy as jnp
+
+from .._axis import AxisSelector
+from .._base import N
+from .._cached_jit import apply_along
+
+
+def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
+    """Sorts the elements along an axis, smallest first; see `jax.numpy.sort`.
+
+    Args:
+        x: Array of any axes.
+        axis: The axis to run along.
+        stable: Whether equal elements keep their order.
+        descending: Whether the largest comes first.
+
+    Returns:
+        Array with the axes of `x`.
+
+    Raises:
+        ValueError: If `x` lacks the axis, or an `Axis` given has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.sort(nym.named([3, 9, 4], "i"), "i").array
+        Array([3, 4, 9], dtype=int32)
+    """
+    return apply_along(jnp.sort, x, axis, stable=stable, descending=descending)
+
+
+def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
+    """Returns the positions that sort the elements along an axis; see `jax.numpy.argsort`. Arguments as for `sort`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.argsort(nym.named([3, 9, 4], "i"), "i").array
+        Array([0, 2, 1], dtype=int32)
+    """
+    return apply_along(jnp.argsort, x, axis, stable=stable, descending=descending)
