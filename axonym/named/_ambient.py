@@ -45,12 +45,6 @@ def constrain_sharding(x: N) -> N:
     return x if ambient is None or not x.names else with_array(x, ambient.constrain(x.array, x.names))
 
 
-def gather_parameter(x: N) -> N:
-    """Returns a parameter as `constrain` does, taken from where it is stored; there its gradient goes back to."""
-    ambient = context.value
-    return x if ambient is None or not x.names else with_array(x, ambient.gathered(x.array, x.names))
-
-
 def place_array(x: N) -> N:
     """Puts what a compiled function made where its names belong; within a trace that function has said so already."""
     return x if is_traced(x.array) else constrain_sharding(x)
