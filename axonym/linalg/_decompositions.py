@@ -40,8 +40,7 @@ def cholesky(x: N, row: AxisSelector, col: AxisSelector, *, upper: bool = False,
     """
     names = find_matrix_axes(x, row, col, "cholesky")
     options = {"upper": upper, "symmetrize_input": symmetrize_input}
-    (factor,) = apply_gufunc(jnp.linalg.cholesky, (x,), (names,), (names,), **options)
-    return factor
+    return apply_gufunc(jnp.linalg.cholesky, (x,), (names,), (names,), **options)[0]
 
 
 def qr(
@@ -132,8 +131,7 @@ def svdvals(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector =
     """
     names = find_matrix_axes(x, row, col)
     new = parse_new_axis(x, new_axis, get_short_side(x, *names))
-    (values,) = apply_gufunc(jnp.linalg.svdvals, (x,), (names,), ((new,),))
-    return values
+    return apply_gufunc(jnp.linalg.svdvals, (x,), (names,), ((new,),))[0]
 
 
 def eigh(
@@ -185,8 +183,7 @@ def eigvalsh(
     names = find_matrix_axes(x, row, col, "eigvalsh")
     new = parse_new_axis(x, new_axis, x.axis_size(row))
     options = {"symmetrize_input": symmetrize_input}
-    (values,) = apply_gufunc(jnp.linalg.eigvalsh, (x,), (names,), ((new,),), **options)
-    return values
+    return apply_gufunc(jnp.linalg.eigvalsh, (x,), (names,), ((new,),), **options)[0]
 
 
 def eig(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector = "k") -> tuple[N, N]:
@@ -215,5 +212,4 @@ def eigvals(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector =
         Array([3., 3.], dtype=float32)
     """
     names = find_matrix_axes(x, row, col, "eigvals")
-    (values,) = apply_gufunc(jnp.linalg.eigvals, (x,), (names,), ((parse_new_axis(x, new_axis, x.axis_size(row)),),))
-    return values
+    return apply_gufunc(jnp.linalg.eigvals, (x,), (names,), ((parse_new_axis(x, new_axis, x.axis_size(row)),),))[0]

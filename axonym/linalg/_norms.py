@@ -39,8 +39,7 @@ def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | No
     if ord is not None and len(names) not in (1, 2):
         raise ValueError(f"a norm with `ord` needs one or two axes, not {format_axes(names)}")
     if len(names) == 2 and ord in (2, -2, "nuc"):  # these need singular values
-        (result,) = apply_gufunc(_compute_norm, (x,), (names,), ((),), axis=(-2, -1), ord=ord)
-        return result
+        return apply_gufunc(_compute_norm, (x,), (names,), ((),), axis=(-2, -1), ord=ord)[0]
     return apply_reduction(_compute_norm, x, axis, None, ord=ord)
 
 
@@ -71,8 +70,7 @@ def det(x: N, row: AxisSelector, col: AxisSelector) -> N:
         >>> nym.linalg.det(nym.named([[2.0, 1.0], [0.0, 4.0]], ("i", "j")), "i", "j").item()
         8.0
     """
-    (result,) = apply_gufunc(jnp.linalg.det, (x,), (find_matrix_axes(x, row, col, "det"),), ((),))
-    return result
+    return apply_gufunc(jnp.linalg.det, (x,), (find_matrix_axes(x, row, col, "det"),), ((),))[0]
 
 
 def slogdet(x: N, row: AxisSelector, col: AxisSelector) -> tuple[N, N]:
@@ -113,8 +111,7 @@ def matrix_rank(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | Non
         1
     """
     names = find_matrix_axes(x, row, col, "matrix_rank" if hermitian else None)
-    (result,) = apply_gufunc(_compute_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)
-    return result
+    return apply_gufunc(_compute_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)[0]
 
 
 def _compute_rank(x: Any, *, rtol: float | None, hermitian: bool) -> Any:
@@ -146,8 +143,7 @@ def cond(x: N, row: AxisSelector, col: AxisSelector, *, p: int | float | str | N
         4.0
     """
     names = find_matrix_axes(x, row, col, None if p in (None, 2, -2) else "cond")
-    (result,) = apply_gufunc(jnp.linalg.cond, (x,), (names,), ((),), p=p)
-    return result
+    return apply_gufunc(jnp.linalg.cond, (x,), (names,), ((),), p=p)[0]
 
 
 def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
@@ -175,5 +171,4 @@ def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
         NamedArray(float32, i: 2, j: 2, [[1., 3.], [0., 1.]])
     """
     names = find_matrix_axes(x, row, col, "matrix_power")
-    (result,) = apply_gufunc(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))
-    return result
+    return apply_gufunc(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))[0]

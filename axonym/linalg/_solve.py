@@ -39,8 +39,7 @@ def solve(a: N, b: N, row: AxisSelector, col: AxisSelector) -> N:
     names = find_matrix_axes(a, row, col, "solve")
     extra = find_rhs_axes(a, b, *names)
     check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
-    (x,) = apply_gufunc(_solve_columns, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))
-    return x
+    return apply_gufunc(_solve_columns, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))[0]
 
 
 def _solve_columns(a: Any, b: Any) -> Any:
@@ -133,8 +132,7 @@ def inv(x: N, row: AxisSelector, col: AxisSelector) -> N:
         NamedArray(float32, i: 2, other: 2, [[1., 0.], [0., 1.]])
     """
     names = find_matrix_axes(x, row, col, "inv")
-    (inverse,) = apply_gufunc(jnp.linalg.inv, (x,), (names,), (names[::-1],))
-    return inverse
+    return apply_gufunc(jnp.linalg.inv, (x,), (names,), (names[::-1],))[0]
 
 
 def pinv(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = None, hermitian: bool = False) -> N:
@@ -161,5 +159,4 @@ def pinv(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = Non
     """
     names = find_matrix_axes(x, row, col, "pinv" if hermitian else None)
     options = {"rtol": rtol, "hermitian": hermitian}
-    (inverse,) = apply_gufunc(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)
-    return inverse
+    return apply_gufunc(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)[0]

@@ -66,7 +66,11 @@ class Linear(eqx.Module):
             (batch: 2, mlp: 8)
         """
         inputs, outputs = parse_axes(In), parse_axes(Out)
-        _check_distinct_axes(inputs, outputs)
+        if both := {axis.name for axis in inputs} & {axis.name for axis in outputs}:
+            raise ValueError(
+                f"{_format_linear(inputs, outputs)}: axis {min(both)!r} is both input and output; give one of them "
+                "another name with `alias`"
+            )
         scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         weight = random.truncated_normal(key, axes, -3, 3) * scale
@@ -92,12 +96,3 @@ class Linear(eqx.Module):
 
 def _format_linear(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> str:
     return f"Linear ({format_layer_axes(inputs)} -> {format_layer_axes(outputs)})"
-
-
-def _check_distinct_axes(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> None:
-    names = {axis.name for axis in inputs}
-    if both := [axis.name for axis in outputs if axis.name in names]:
-        raise ValueError(
-            f"{_format_linear(inputs, outputs)}: axis {both[0]!r} is both input and output; give one of them "
-            "another name with `alias`"
-        )

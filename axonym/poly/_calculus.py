@@ -33,7 +33,7 @@ def polyval(p: N, x: Any, axis: AxisSelector | None = None) -> N:
         Array([ 2.,  3., 11.], dtype=float32)
     """
     name = find_coefficient_axis(p, axis)
-    return apply_gufunc(_evaluate, (p, _as_points(p, x, name)), (name, ()), ((),))[0]
+    return apply_gufunc(_evaluate_polynomials, (p, _as_points(p, x, name)), (name, ()), ((),))[0]
 
 
 def _as_points(p: N, x: Any, name: str) -> N:
@@ -46,7 +46,7 @@ def _as_points(p: N, x: Any, name: str) -> N:
     return with_array(p, jnp.asarray(array), names)
 
 
-def _evaluate(p: Any, x: Any) -> Any:
+def _evaluate_polynomials(p: Any, x: Any) -> Any:
     return jnp.polyval(jnp.moveaxis(p, -1, 0), x)
 
 
@@ -107,8 +107,8 @@ def polyint(p: N, m: int = 1, k: Any = None, axis: AxisSelector | None = None) -
         )
     cores = (name, name if own else ())
     signature = "(n),(m)->(k)" if own else "(n),()->(k)"
-    return apply_to_polynomials(_integrate, signature, (p, constants), cores, ((name,),), m=times)[0]
+    return apply_to_polynomials(_integrate_polynomial, signature, (p, constants), cores, ((name,),), m=times)[0]
 
 
-def _integrate(p: Any, k: Any, *, m: int) -> Any:
+def _integrate_polynomial(p: Any, k: Any, *, m: int) -> Any:
     return jnp.polyint(p, m, k)

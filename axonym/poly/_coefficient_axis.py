@@ -63,8 +63,12 @@ def apply_to_polynomials(
     **options: Hashable,
 ) -> tuple[N, ...]:
     """Applies a module-level function of single polynomials, vectorised by its signature; see `apply_gufunc`."""
-    return apply_gufunc(_vectorize, arrays, cores, outs, one=fn, signature=signature, options=tuple(options.items()))
+    return apply_gufunc(
+        _vectorize_function, arrays, cores, outs, one=fn, signature=signature, options=tuple(options.items())
+    )
 
 
-def _vectorize(*arrays: Any, one: Callable[..., Any], signature: str, options: tuple[tuple[str, Any], ...]) -> Any:
+def _vectorize_function(
+    *arrays: Any, one: Callable[..., Any], signature: str, options: tuple[tuple[str, Any], ...]
+) -> Any:
     return jnp.vectorize(functools.partial(one, **dict(options)), signature=signature)(*arrays)
