@@ -217,7 +217,7 @@ from .named._elementwise import (
 from .named._field import (
     field as field,
 )
-from .named._gradient import (
+from .named._grad import (
     grad as grad,
     value_and_grad as value_and_grad,
 )
@@ -289,7 +289,7 @@ from .named._reduce import (
     sum as sum,
     var as var,
 )
-from .named._ref import (
+from .named._named_ref import (
     NamedRef as NamedRef,
     freeze as freeze,
     get as get,

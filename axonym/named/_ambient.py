@@ -1,8 +1,8 @@
-"""The seam between names and sharding: the one place where arrays ask what the mapping in force says.
+"""The seam between names and sharding: the only place where named arrays read the active mapping.
 
-The value in force lives in a JAX user context, which is thread-local and part of every jit cache key: under another
-mapping a compiled function is traced anew, under the same one it is reused. This part only asks; the answers come from
-an object that the partitioning part puts there.
+The active mapping is held by a JAX user context, which is thread-local and part of every jit cache key: a compiled
+function is traced anew under another mapping, and reused under the same one. `axonym.partitioning` provides the object
+with the methods of `Ambient`.
 """
 
 from collections.abc import Collection
@@ -16,59 +16,59 @@ from ._base import N, is_traced, with_array
 
 
 class Ambient(Protocol):
-    """What the value in force answers; it is immutable, hashable and compares by what it says."""
+    """The active mapping as named arrays see it: immutable, hashable and compared by value."""
 
     def constrain(self, array: Any, names: Names) -> Any:
-        """Returns the array with the sharding that its names have."""
+        """Returns the array with the sharding of its names."""
         ...
 
-    def gathered(self, array: Any, names: Names) -> Any:
-        """Returns a parameter with the sharding that its names have; its gradient gets that of a stored parameter."""
+    def gather(self, array: Any, names: Names) -> Any:
+        """Returns a parameter with the sharding of its names; its gradient is sharded as the stored parameter."""
         ...
 
-    def out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
-        """Returns the sharding that an operation must state on an Explicit mesh; None on any other."""
+    def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+        """Returns the sharding that an operation must pass to JAX on an Explicit mesh; None on any other."""
         ...
 
-    def mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
-        """Returns the mesh axes over which an axis is sharded, none if it is not."""
+    def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
+        """Returns the mesh axes over which an axis is sharded, an empty tuple if it is not."""
         ...
 
 
 context: Any = jax.make_user_context(None)
-"""Holds the `Ambient` in force, or None."""
+"""Holds the active `Ambient`, or None."""
 
 
 def constrain_sharding(x: N) -> N:
-    """Returns the array with the sharding its names have under the mapping in force; as it is if there is none."""
+    """Returns the array with the sharding of its names under the active mapping, unchanged if there is none."""
     ambient = context.value
     return x if ambient is None or not x.names else with_array(x, ambient.constrain(x.array, x.names))
 
 
 def place_array(x: N) -> N:
-    """Puts what a compiled function made where its names belong; within a trace that function has said so already."""
+    """Shards the result of a compiled function by name; within a trace that function has done so already."""
     return x if is_traced(x.array) else constrain_sharding(x)
 
 
 def get_out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
-    """Returns what an operation must state as its `out_sharding` here: None unless a mesh axis is Explicit."""
+    """Returns the `out_sharding` that an operation must pass to JAX: None unless a mesh axis is Explicit."""
     ambient = context.value
-    return None if ambient is None else ambient.out_sharding(names, sizes)
+    return None if ambient is None else ambient.get_out_sharding(names, sizes)
 
 
 def reshard_by_name(array: Any, names: Names) -> Any:
-    """Returns a plain array with the sharding of these names on an Explicit mesh, and as it is on any other.
+    """Returns a plain array with the sharding of these names on an Explicit mesh, unchanged on any other.
 
-    A name "" stands for an axis that must not be divided.
+    The name "" stands for an axis that must not be sharded.
     """
     sharding = get_out_sharding(names, array.shape)
-    if sharding is None or jax.typeof(array).sharding == sharding:  # JAX keeps even a change that changes nothing
+    if sharding is None or jax.typeof(array).sharding == sharding:  # JAX traces even a reshard without effect
         return array
     return jax.reshard(array, sharding)
 
 
 def reshard_named(x: N) -> N:
-    """Returns a named array with the sharding of its names on an Explicit mesh, and as it is on any other."""
+    """Returns a named array with the sharding of its names on an Explicit mesh, unchanged on any other."""
     return with_array(x, reshard_by_name(x.array, x.names))
 
 
@@ -78,15 +78,15 @@ def get_entry_axes(entry: Any) -> tuple[str, ...]:
 
 
 def replicate_dims(array: Any, dims: Collection[int]) -> Any:
-    """Returns a plain array that no Explicit mesh axis divides along these dimensions; it stays as it is elsewhere."""
+    """Returns a plain array that is not sharded over Explicit mesh axes along these dimensions."""
     sharding = jax.typeof(array).sharding
     if not any(entry for dim, entry in enumerate(sharding.spec) if dim in dims):
         return array
-    whole = PartitionSpec(*(None if dim in dims else entry for dim, entry in enumerate(sharding.spec)))
-    return jax.reshard(array, NamedSharding(sharding.mesh, whole))  # on its own mesh, be it in force or not
+    spec = PartitionSpec(*(None if dim in dims else entry for dim, entry in enumerate(sharding.spec)))
+    return jax.reshard(array, NamedSharding(sharding.mesh, spec))  # on its own mesh, which may not be the active one
 
 
 def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:
-    """Returns the mesh axes over which an axis of this size is sharded here, none if it is not."""
+    """Returns the mesh axes over which an axis of this size is sharded, an empty tuple if it is not."""
     ambient = context.value
-    return () if ambient is None else ambient.mesh_axes(name, size)
+    return () if ambient is None else ambient.get_mesh_axes(name, size)

@@ -1,4 +1,4 @@
-"""`NamedArray`: the class that users hold. Its methods are the functions of this part under their own names."""
+"""`NamedArray`, the public class of named arrays; its methods are functions of this package of the same names."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -26,17 +26,17 @@ from ._match import AxisDescription, AxisPattern
 
 
 class NamedArray(NamedBase):
-    """An array whose axes have names: the array and the names, nothing else. Sizes are read from the array.
+    """An array whose axes have names. It holds the array and the names; sizes are read from the array.
 
-    It is a pytree with one child, the array; the names are part of the tree's structure. It never changes.
+    It is an immutable pytree with one child, the array; the names are part of the tree structure.
 
     Args:
         array: Anything with a shape and an element type: a JAX or NumPy array, a `jax.ShapeDtypeStruct`.
-        axes: One name or `Axis` for each axis of the array, in order; a mapping from name to size does as well.
+        axes: One name or `Axis` for each axis of the array, in order; or a mapping from name to size.
 
     Raises:
-        ValueError: If a name is empty or occurs twice, the rank does not fit, or an `Axis` has another size.
-        TypeError: If something else is given for the array or for an axis.
+        ValueError: If a name is empty or occurs twice, the number of names is wrong, or an `Axis` has another size.
+        TypeError: If the array or an axis has another type.
 
     Example:
         >>> import axonym as nym
@@ -53,48 +53,48 @@ class NamedArray(NamedBase):
     if TYPE_CHECKING:
 
         def __class_getitem__(cls, axes: Any) -> type["NamedArray"]:
-            """Makes `Named["batch embed"]` a `NamedArray` to type checkers; at run time `Named` is no array class."""
+            """Makes `Named["batch embed"]` a `NamedArray` for type checkers; at run time `Named` is another class."""
             ...
 
-    __array_ufunc__: ClassVar[None] = None  # NumPy leaves operators to us
+    __array_ufunc__: ClassVar[None] = None  # NumPy then leaves operators to this class
 
     def __init__(self, array: Any, axes: AxisSelector | Sequence[AxisSelector]) -> None:
-        """Checks the names and sizes; see the class."""
+        """Checks names and sizes; see the class."""
         set_array(self, array)
-        set_names(self, checked_names(array, axes))
+        set_names(self, parse_array_names(array, axes))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses: a named array never changes."""
+        """Raises an AttributeError, since named arrays are immutable."""
         raise AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one.")
 
     def __delattr__(self, name: str) -> None:
-        """Refuses: a named array never changes."""
+        """Raises an AttributeError, since named arrays are immutable."""
         raise AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles and copies the array together with the names."""
-        return _rebuilt, (self.array, self.names)
+        """Pickles and copies the array and the names."""
+        return _rebuild_array, (self.array, self.names)
 
     def __repr__(self) -> str:
-        """Shows element type, axes and mesh axes, and the elements if there are at most eight."""
+        """Formats element type, axes and mesh axes, and the elements if there are at most eight."""
         return _repr.format_array(self)
 
     def _repr_html_(self) -> str:
-        """Shows the same as a table, in notebooks."""
+        """Formats the same as a table, for notebooks."""
         return _repr.format_array_html(self)
 
     def scalar(self) -> jax.Array:
         """Returns the plain array of a named array without axes.
 
         Raises:
-            ValueError: If there are axes left.
+            ValueError: If the array has axes.
         """
         if self.names:
             raise ValueError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
         return self.array
 
     def item(self) -> Any:
-        """Returns the one element as a Python number."""
+        """Returns the only element as a Python number."""
         return self.array.item()
 
     def tolist(self) -> Any:
@@ -106,12 +106,12 @@ class NamedArray(NamedBase):
         return np.asarray(self.array).tobytes()
 
     def axis_indices(self, axis: AxisSelection) -> Any:
-        """Returns the position of an axis, or those of several in a tuple."""
-        found = find_axes(self.names, self.array.shape, axis)
-        return found[0] if isinstance(axis, str | Axis) else found
+        """Returns the position of an axis, or a tuple of the positions of several axes."""
+        dims = find_axes(self.names, self.array.shape, axis)
+        return dims[0] if isinstance(axis, str | Axis) else dims
 
     def matches_axes(self, axes: AxisDescription) -> bool:
-        """Tells whether the axes are those described: `"batch embed ..."`, or a set of names in any order."""
+        """Returns whether the axes match a description: `"batch embed ..."`, or a set of names in any order."""
         pattern = getattr(axes, "pattern", None) or AxisPattern.of(axes)
         return pattern.fits(self.names, tuple(self.array.shape))
 
@@ -136,19 +136,19 @@ class NamedArray(NamedBase):
 
     @property
     def at(self) -> "Updates[Self]":
-        """Chooses elements to replace: `x.at["pos", 3].set(0.0)`; see `Updates`."""
+        """Selects elements to replace: `x.at["pos", 3].set(0.0)`; see `Updates`."""
         return Updates(self)
 
     def __getitem__(self, items: Items) -> Self:
-        """Picks elements by named axis; see `axonym.index`."""
+        """Selects elements by named axis; see `axonym.index`."""
         return index(self, items)
 
     def __iter__(self) -> Iterator[Any]:
-        """Refuses: which axis to run along must be said."""
+        """Raises a TypeError, since an axis is needed to iterate over."""
         raise TypeError(f"Iterating over {format_shape(self)} needs an axis; use `unbind(x, axis)`.")
 
     def __len__(self) -> int:
-        """Refuses: which axis is meant must be said."""
+        """Raises a TypeError, since an array has a length along each axis."""
         raise TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)` or `x.size`.")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -156,23 +156,23 @@ class NamedArray(NamedBase):
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __format__(self, spec: str) -> str:
-        """Formats the number in an array without axes: `f"{loss:.3f}"`."""
+        """Formats the number of an array without axes: `f"{loss:.3f}"`."""
         return super().__format__(spec) if self.names or not spec else format(self.array, spec)
 
     def __bool__(self) -> bool:
-        """Returns the truth of the one element."""
+        """Returns the truth value of the only element."""
         return bool(self.array)
 
     def __int__(self) -> int:
-        """Returns the one element as an integer."""
+        """Returns the only element as an integer."""
         return int(self.array)
 
     def __float__(self) -> float:
-        """Returns the one element as a float."""
+        """Returns the only element as a float."""
         return float(self.array)
 
     def __complex__(self) -> complex:
-        """Returns the one element as a complex number."""
+        """Returns the only element as a complex number."""
         return complex(self.array)
 
     def __round__(self, decimals: int = 0) -> Self:
@@ -180,11 +180,11 @@ class NamedArray(NamedBase):
         return _elementwise.round(self, decimals)
 
     def __index__(self) -> int:
-        """Returns the one integer element."""
+        """Returns the only element, which must be an integer."""
         return self.array.__index__()
 
     def __matmul__(self, other: Any) -> Any:
-        """Refuses: which axes to contract must be said."""
+        """Raises a TypeError, since the axes to contract are needed."""
         raise TypeError("`@` does not say which axes to contract; use `dot(x, y, axis=...)`.")
 
     __rmatmul__ = __matmul__
@@ -213,12 +213,12 @@ class NamedArray(NamedBase):
     __invert__ = _elementwise.bitwise_not
 
     def __eq__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Compares the elements with those of an array or a number; nothing else is equal to a named array."""
-        return _compared(_elementwise.equal, self, other)
+        """Compares elementwise with an array or a number; a named array equals nothing else."""
+        return _compare_elements(_elementwise.equal, self, other)
 
     def __ne__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Compares the elements with those of an array or a number; anything else is unequal to a named array."""
-        return _compared(_elementwise.not_equal, self, other)
+        """Compares elementwise with an array or a number; a named array differs from anything else."""
+        return _compare_elements(_elementwise.not_equal, self, other)
 
     def __rsub__(self, other: Any) -> Self:
         """Returns `other - self`."""
@@ -294,12 +294,12 @@ class NamedArray(NamedBase):
 _OPERANDS = (NamedBase, int, float, complex, np.ndarray, np.generic, jax.Array)
 
 
-def _compared(fn: Callable[[Any, Any], Any], x: NamedArray, other: Any) -> Any:
+def _compare_elements(fn: Callable[[Any, Any], Any], x: NamedArray, other: Any) -> Any:
     return fn(x, other) if isinstance(other, _OPERANDS) else NotImplemented
 
 
 def is_named_array(x: Any) -> bool:
-    """Tells whether something is a named array, as a test of leaves or a filter.
+    """Returns whether something is a named array, for `is_leaf` or as a filter.
 
     Example:
         >>> import axonym as nym
@@ -311,7 +311,7 @@ def is_named_array(x: Any) -> bool:
     return isinstance(x, NamedArray)
 
 
-def checked_names(array: Any, axes: Any) -> Names:
+def parse_array_names(array: Any, axes: Any) -> Names:
     """Returns the names of axes given by name, as `Axis` or as a mapping, checked against the array."""
     if isinstance(array, NamedBase):
         raise TypeError(f"{format_shape(array)} has names already; use `rename` to change them.")
@@ -320,9 +320,9 @@ def checked_names(array: Any, axes: Any) -> Names:
     axes, sizes = parse_selection(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):
-        apart = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
+        hint = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
         raise ValueError(
-            f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{apart}"
+            f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{hint}"
         )
     check_unique_names(names)
     for axis, size in zip(axes, sizes, strict=True):
@@ -331,14 +331,14 @@ def checked_names(array: Any, axes: Any) -> Names:
     return names
 
 
-def _rebuilt(array: Any, names: Names) -> NamedArray:
+def _rebuild_array(array: Any, names: Names) -> NamedArray:
     result = object.__new__(NamedArray)
     set_array(result, array)
     set_names(result, intern_names(names))
     return result
 
 
-def _unflatten(names: Names, children: Any) -> NamedArray:
+def _unflatten_array(names: Names, children: Any) -> NamedArray:
     result = _new(NamedArray)
     set_array(result, children[0])
     set_names(result, names)
@@ -351,6 +351,6 @@ _ARRAY_KEY = jax.tree_util.GetAttrKey("array")
 jax.tree_util.register_pytree_with_keys(
     NamedArray,
     lambda x: (((_ARRAY_KEY, x.array),), x.names),
-    _unflatten,
+    _unflatten_array,
     lambda x: ((x.array,), x.names),
 )

@@ -1,7 +1,7 @@
-"""Axes and how they are chosen: `Axis`, the selectors and specs that functions accept, and the algebra of names.
+"""`Axis`, the selectors and specs that functions accept for axes, and operations on tuples of names.
 
-Nothing here knows arrays. Names are interned, so that two arrays with the same axes share one tuple of names and
-comparing them costs one pointer comparison.
+This module does not depend on arrays. Names are interned: arrays with the same axes share one tuple of names, so that
+comparing them is comparing two pointers.
 """
 
 import difflib
@@ -20,16 +20,16 @@ Names: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named axis: what it is called and how many elements lie along it.
+    """A named axis: its name and its size.
 
-    Two axes are equal when name and size are equal. An `Axis` given as a selector must match the size it finds.
+    Two axes are equal if their names and sizes are. An `Axis` given as a selector must have the size of the axis found.
 
     Args:
         name: The name, a non-empty string.
         size: The number of elements, zero or more.
 
     Raises:
-        TypeError: If the name is no string or the size no integer.
+        TypeError: If the name is not a string or the size not an integer.
         ValueError: If the name is empty or the size negative.
 
     Example:
@@ -47,7 +47,7 @@ class Axis:
     def __post_init__(self) -> None:
         """Checks name and size, and interns the name."""
         if not isinstance(self.name, str):
-            raise TypeError(f"The name of an `Axis` is a string, {self.name!r} is none.")
+            raise TypeError(f"The name of an `Axis` must be a string, not {self.name!r}.")
         (name,), size = intern_names((self.name,)), _as_size(self.name, self.size)
         if size < 0:
             raise ValueError(f"The size of axis {name!r} must not be negative, {size} was given.")
@@ -69,23 +69,23 @@ class Axis:
 
 def _as_size(name: str, size: Any) -> int:
     try:
-        whole = None if isinstance(size, bool) else operator.index(size)
+        integer = None if isinstance(size, bool) else operator.index(size)
     except TypeError:
-        whole = None
-    if whole is None:
-        raise TypeError(f"The size of axis {name!r} must be an integer, {format_value(size)} is none.")
-    return whole
+        integer = None
+    if integer is None:
+        raise TypeError(f"The size of axis {name!r} must be an integer, not {format_value(size)}.")
+    return integer
 
 
 AxisSelector: TypeAlias = Axis | str
 """One axis: the `Axis` itself, or its name."""
 
 AxisSelection: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[str, int | None]
-"""One axis or several, by name or as `Axis`; a mapping gives sizes to check, or None."""
+"""One axis or several, by name or as `Axis`; a mapping gives for each name the size to check, or None."""
 
 
 class SizesByName(Protocol):
-    """What gives sizes by name: a mapping, or the shape of a named array."""
+    """Sizes by name: a mapping, or the shape of a named array."""
 
     def keys(self) -> Iterable[str]:
         """Returns the names."""
@@ -100,12 +100,12 @@ AxisSpec: TypeAlias = Axis | Sequence[Axis] | SizesByName
 """The axes of a new array: an `Axis`, a sequence of them, or a mapping from name to size."""
 
 PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
-"""An order of axes in which `...` stands for those that are not named."""
+"""An order of axes in which `...` stands for all axes that are not named."""
 
 
 @cached_plan
 def intern_names(names: Names) -> Names:
-    """Returns the one tuple that stands for these names.
+    """Returns the unique tuple of these names, which are interned.
 
     Raises:
         ValueError: If a name is empty.
@@ -150,7 +150,7 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     """Returns the axes of a spec as a tuple.
 
     Raises:
-        TypeError: If the spec holds something that has no size.
+        TypeError: If an entry of the spec has no size.
         ValueError: If a name is given twice.
     """
     if isinstance(spec, Axis):
@@ -174,7 +174,7 @@ def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
 
 
 def parse_one_axis(spec: AxisSpec) -> Axis:
-    """Returns the axis of a spec that has just one.
+    """Returns the axis of a spec of exactly one axis.
 
     Raises:
         TypeError: If it has no size.
@@ -187,12 +187,12 @@ def parse_one_axis(spec: AxisSpec) -> Axis:
 
 
 def _get_items(spec: Any) -> Iterable[tuple[str, Any]] | None:
-    """Returns names with sizes if the spec gives them so, as mappings do and the shapes of named arrays."""
+    """Returns pairs of name and size if the spec is a mapping or the shape of a named array, None otherwise."""
     return spec.items() if hasattr(spec, "items") else None
 
 
 def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
-    """Returns the selectors of a selection as a tuple, which can be hashed."""
+    """Returns the selectors of a selection as a tuple, which is hashable."""
     if type(selection) is tuple:
         return selection
     if isinstance(selection, str | Axis):
@@ -205,26 +205,26 @@ def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
 
 
 def make_hashable_selection(selection: AxisSelection | None) -> Any:
-    """Returns a selection as something that caches take.
+    """Returns a selection as a cache key.
 
     Raises:
-        TypeError: If it holds something that is no axis, which need not be hashable.
+        TypeError: If one of its entries is not an axis, and so may not be hashable.
     """
     if selection is None or type(selection) is str:
         return selection
-    chosen = parse_selection(selection)
-    for one in chosen:
-        if type(one) is not str:
-            axis_name(one)
-    return chosen
+    selected = parse_selection(selection)
+    for axis in selected:
+        if type(axis) is not str:
+            axis_name(axis)
+    return selected
 
 
 def check_unique_names(names: Names) -> None:
-    """Raises a ValueError if an array would have two axes of one name."""
+    """Raises a ValueError if an array would have two axes with the same name."""
     if len(set(names)) != len(names):
         raise ValueError(
-            f"axis {_find_repeated_name(names)!r} occurs more than once in {format_axes(names)}; names are unique within an array: "
-            "`rename` one of them"
+            f"axis {_find_repeated_name(names)!r} occurs more than once in {format_axes(names)}; names are unique "
+            "within an array: `rename` one of them"
         )
 
 
@@ -239,7 +239,7 @@ def _find_repeated_name(names: Names) -> str:
 
 
 def format_value(x: Any) -> str:
-    """Shows what was given instead of something else; of an array, or a list, only how large it is."""
+    """Formats an unexpected value for an error message; arrays and lists are described by their size."""
     if isinstance(x, tuple):
         return f"({', '.join(map(format_value, x))})"
     if isinstance(x, list):
@@ -249,14 +249,14 @@ def format_value(x: Any) -> str:
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
-    """Shows names, and sizes if given, as error messages do: `(batch: 8, seq: 128)`."""
+    """Formats names, and sizes if given, as in error messages: `(batch: 8, seq: 128)`."""
     if sizes is None or len(sizes) != len(names):
         return f"({', '.join(names)})"
     return f"({', '.join(f'{name}: {size}' for name, size in zip(names, sizes, strict=True))})"
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Returns the end of an error message that names the closest known name, or nothing."""
+    """Returns the end of an error message that suggests the closest known name, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -267,10 +267,10 @@ def make_missing_axis_error(name: str, names: Names, sizes: Sequence[int] | None
 
 
 def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
-    """Returns where the selected axis is.
+    """Returns the position of the selected axis.
 
     Raises:
-        ValueError: If it is not there, or an `Axis` has another size.
+        ValueError: If it is missing, or an `Axis` has another size.
     """
     if len(names) != len(sizes):
         check_rank(names, sizes)
@@ -286,44 +286,40 @@ def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int
 
 
 def find_axes(names: Names, sizes: Sequence[int], selection: AxisSelection | None) -> tuple[int, ...]:
-    """Returns where the selected axes are; all of them if the selection is None."""
+    """Returns the positions of the selected axes; of all axes if the selection is None."""
     if type(selection) is str:
         return (find_axis(names, sizes, selection),)
     check_rank(names, sizes)
     if selection is None:
         return tuple(range(len(names)))
-    chosen = tuple([find_axis(names, sizes, selector) for selector in parse_selection(selection)])
-    if len(set(chosen)) != len(chosen):
-        check_selected_once(tuple(names[index] for index in chosen))
-    return chosen
+    dims = tuple([find_axis(names, sizes, selector) for selector in parse_selection(selection)])
+    if len(set(dims)) != len(dims):
+        check_selected_once(tuple(names[dim] for dim in dims))
+    return dims
 
 
 def check_rank(names: Names, sizes: Sequence[int]) -> None:
-    """Raises a ValueError if an array has lost or gained an axis behind our back, as under `jax.vmap`."""
+    """Raises a ValueError if an array lost or gained an axis without its names, as under `jax.vmap`."""
     if len(names) != len(sizes):
         raise ValueError(
-            f"an array of shape {tuple(sizes)} bears the names {format_axes(names)}: `jax.vmap`, or the like, which knows "
-            "no names, has changed its axes; use `axonym.vmap` or `axonym.scan`"
+            f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: `jax.vmap` or a similar function, "
+            "which ignores names, has changed its axes; use `axonym.vmap` or `axonym.scan`"
         )
 
 
 def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -> Names:
-    """Returns all names in a partial order, in which `...` stands for those not named, in their own order.
+    """Returns all names in a partial order, in which `...` stands for all other names in their own order.
 
     Raises:
         ValueError: If a name is unknown or repeated, `...` occurs twice, or names are left out without it.
     """
-    stated = tuple(names[find_axis(names, sizes, item)] for item in order if item is not ...)
-    check_selected_once(stated)
-    rest = tuple(name for name in names if name not in stated)
-    holes = sum(item is ... for item in order)
-    if holes > 1:
+    listed = tuple(names[find_axis(names, sizes, item)] for item in order if item is not ...)
+    check_selected_once(listed)
+    rest = tuple(name for name in names if name not in listed)
+    ellipses = [index for index, item in enumerate(order) if item is ...]
+    if len(ellipses) > 1:
         raise ValueError("`...` may stand only once in an order of axes")
-    if not holes:
-        if rest:
-            raise ValueError(
-                f"the order {format_axes(stated)} leaves out {format_axes(rest)}; add `...` for the others"
-            )
-        return stated
-    hole = next(index for index, item in enumerate(order) if item is ...)
-    return stated[:hole] + rest + stated[hole:]
+    if not ellipses and rest:
+        raise ValueError(f"the order {format_axes(listed)} leaves out {format_axes(rest)}; add `...` for the others")
+    start = ellipses[0] if ellipses else 0
+    return listed[:start] + rest + listed[start:]

@@ -1,7 +1,7 @@
-"""The bare named array: an array beside the names of its axes, the tuple that answers by name, and nothing to compute.
+"""`NamedBase`, an array with names for its axes, and `Shape`, its sizes by name.
 
-Functions in this part take and return `N`, whatever class of named array they were given. They build results with
-`like`, which checks nothing: what they pass is right by construction.
+Operations take and return `N`, the class of named array they were given. They build results with `with_array`, which
+checks nothing, since their names are correct by construction.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from ._axis import (
 
 
 class Shape(tuple[int, ...]):
-    """The sizes of a named array: a tuple that also answers by name.
+    """The sizes of a named array: a tuple that can also be indexed by name.
 
-    It equals the tuple of its sizes and the mapping from its names to them.
+    It equals the tuple of its sizes, and the mapping from its names to them.
 
     Example:
         >>> import axonym as nym
@@ -37,19 +37,19 @@ class Shape(tuple[int, ...]):
     names: Names
 
     def __new__(cls, sizes: tuple[int, ...], names: Names) -> "Shape":
-        """Makes the tuple of sizes and keeps the names beside it."""
+        """Makes the tuple of sizes and stores the names."""
         shape = super().__new__(cls, sizes)
         shape.names = names
         return shape
 
     def __getitem__(self, key: Any) -> Any:
-        """Returns the size at a position, of a name, or a slice of the sizes."""
+        """Returns the size at a position or of a name, or a slice of the sizes."""
         if isinstance(key, str | Axis):
             return self[find_axis(self.names, tuple(self), key)]
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
-        """Tells whether there is an axis of a name, an axis of name and size, or any axis of a size."""
+        """Returns whether there is an axis with this name, this name and size (an `Axis`), or this size."""
         if isinstance(key, Axis):
             return (key.name, key.size) in self.items()
         return key in self.names if isinstance(key, str) else super().__contains__(key)
@@ -61,17 +61,17 @@ class Shape(tuple[int, ...]):
         return super().__eq__(other)
 
     def __ne__(self, other: object) -> bool:
-        """Is true where `==` is false."""
+        """Returns the opposite of `==`."""
         return not self == other
 
     __hash__ = tuple.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the sizes together with the names."""
+        """Pickles the sizes and names."""
         return (Shape, (tuple(self), self.names))
 
     def __repr__(self) -> str:
-        """Shows names and sizes."""
+        """Formats names and sizes."""
         return format_axes(self.names, tuple(self))
 
     def keys(self) -> Names:
@@ -88,7 +88,7 @@ class Shape(tuple[int, ...]):
 
 
 class NamedBase:
-    """An array and the names of its axes: what every operation in this part works on."""
+    """An array and the names of its axes: the operand of every operation."""
 
     __slots__ = ("array", "names")
 
@@ -97,14 +97,14 @@ class NamedBase:
 
     @property
     def shape(self) -> Shape:
-        """The sizes, which also answer by name."""
+        """The sizes, which can also be indexed by name."""
         sizes = self.array.shape
         check_rank(self.names, sizes)
         return Shape(sizes, self.names)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes in order, sizes read from the array."""
+        """The axes in order, with the sizes of the array."""
         return tuple(Axis(name, size) for name, size in self.shape.items())
 
     @property
@@ -124,12 +124,12 @@ class NamedBase:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the elements of the whole array take."""
+        """The number of bytes of all elements."""
         return self.size * self.array.dtype.itemsize
 
     @property
     def sharding(self) -> jax.sharding.Sharding:
-        """Where the array lies on the devices; inside a traced function, what is known of it there."""
+        """The sharding of the array; inside a traced function, that of its type."""
         sharding = None if is_traced(self.array) else getattr(self.array, "sharding", None)
         return jax.typeof(self.array).sharding if sharding is None else sharding
 
@@ -138,12 +138,12 @@ class NamedBase:
         return self.array.shape[find_axis(self.names, self.array.shape, axis)]
 
     def resolve_axis(self, axis: AxisSelector) -> Axis:
-        """Returns the `Axis` of a name; an `Axis` given must have the size found."""
+        """Returns the `Axis` of a name; raises a ValueError if an `Axis` given has another size."""
         index = find_axis(self.names, self.array.shape, axis)
         return Axis(self.names[index], self.array.shape[index])
 
     def has_axis(self, axis: AxisSelection) -> bool:
-        """Tells whether every axis selected is there, with the size given if one is."""
+        """Returns whether the array has every selected axis, in the given size if there is one."""
         sizes = dict(self.shape.items())
         return all(
             sizes.get(one.name) == one.size if isinstance(one, Axis) else one in sizes for one in parse_selection(axis)
@@ -159,7 +159,7 @@ _new = object.__new__
 
 
 def with_array(x: N, array: Any, names: Names | None = None) -> N:
-    """Returns an array of the class of `x` with these contents, unchecked; the names are those of `x` if not given."""
+    """Returns an array of the class of `x` with another array, and with other names if given; checks nothing."""
     result = _new(type(x))
     set_array(result, array)
     set_names(result, x.names if names is None else names)
@@ -167,7 +167,7 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 
 
 def check_named(x: Any) -> None:
-    """Raises a TypeError if something is no named array."""
+    """Raises a TypeError if something is not a named array."""
     if not isinstance(x, NamedBase):
         raise TypeError(f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`.")
 
@@ -176,14 +176,14 @@ _traced: dict[type, bool] = {}
 
 
 def is_traced(array: Any) -> bool:
-    """Tells whether an array is a tracer: the only JAX arrays that cannot tell where they lie."""
+    """Returns whether an array is a tracer: the only JAX arrays without a sharding."""
     kind = type(array)
     if kind not in _traced and isinstance(array, jax.Array):
-        # Asked once of each of JAX's classes: a tracer searches the whole trace for what its answer says.
+        # Looked up once per class: a tracer searches the entire trace for the text of its error.
         _traced[kind] = getattr(array, "sharding", None) is None
     return _traced.get(kind, False)
 
 
 def format_shape(x: NamedBase) -> str:
-    """Shows the names and sizes of an array as error messages do."""
+    """Formats the names and sizes of an array as in error messages."""
     return format_axes(x.names, x.array.shape)

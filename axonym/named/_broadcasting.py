@@ -1,7 +1,7 @@
-"""Lining up operands by name: what broadcasting means here, planned once per pair of name tuples.
+"""Broadcasting by name, planned once per combination of names and sizes.
 
-One operand's names must be a subset of the other's, which gives the order of the result. Axes that are missing become
-size-1 axes in their place, so nothing is ever copied to full size or transposed needlessly.
+The names of one operand must include the names of all others; it gives the order of the result. Missing axes become
+axes of size 1, so nothing is copied to full size or transposed needlessly.
 """
 
 import operator
@@ -27,7 +27,7 @@ def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
 def align_axes(array: Any, names: Names, target: Names) -> Any:
     """Returns the array with its axes in the order of `target`, which has all of them; size 1 where it lacks one.
 
-    What has no axes stays as it is, because scalars need no lining up.
+    Scalars are returned as they are.
     """
     if not names or names == target:
         return array
@@ -58,9 +58,8 @@ def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], w
     )
 
 
-@cached_plan
 def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
-    """Returns the names that a broadcast of the operands has: the first longest ones.
+    """Returns the names of the operands broadcast together: those of the first operand that has the most.
 
     Raises:
         ValueError: If a name has two sizes, or no operand has the names of all the others.
@@ -76,32 +75,25 @@ def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
 def plan_broadcast(
     fn: Callable[..., Any], *operands: tuple[Names, tuple[int, ...]]
 ) -> tuple[Callable[..., Any], Names]:
-    """Returns `fn` over arrays with these names and sizes, and the names of what it returns.
+    """Returns `fn` compiled for arrays with these names and sizes, and the names of its result.
 
     Raises:
-        ValueError: As `common_names` does.
+        ValueError: As `broadcast_names` does.
     """
-    names = broadcast_names(*operands)
-    return _jit_aligned(fn, *(own for own, _ in operands)), names
+    names, owns = broadcast_names(*operands), tuple(own for own, _ in operands)
 
+    def call_aligned(*arrays: Any) -> Any:
+        if get_out_sharding((), ()) is not None and _has_sharding_conflict(owns, arrays):
+            arrays = tuple(map(reshard_by_name, arrays, owns))
+        return fn(*(align_axes(array, own, names) for own, array in zip(owns, arrays, strict=True)))
 
-@cached_plan
-def _jit_aligned(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]:
-    """Returns `fn` over arrays with these names, known to broadcast, compiled once per signature."""
-    names = max(operands, key=len)
-
-    def aligned(*arrays: Any) -> Any:
-        if get_out_sharding((), ()) is not None and _has_sharding_conflict(operands, arrays):
-            arrays = tuple(map(reshard_by_name, arrays, operands))
-        return fn(*(align_axes(array, own, names) for own, array in zip(operands, arrays, strict=True)))
-
-    return jit_inline(aligned)
+    return jit_inline(call_aligned), names
 
 
 def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
-    """Tells whether the shardings of operands on an Explicit mesh contradict each other, so that JAX would refuse them.
+    """Returns whether the shardings of operands on an Explicit mesh conflict, so that JAX would raise an error.
 
-    They do if a mesh axis divides two axes, or one axis is divided in two ways, or in one operand only.
+    They do if two axes are sharded over the same mesh axis, or operands shard one axis differently.
     """
     axes_of: dict[str, Any] = {}
     name_of: dict[str, str] = {}
@@ -116,10 +108,10 @@ def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...])
 
 
 def check_scalar(x: Any) -> Any:
-    """Returns an operand that has no names as it is.
+    """Returns an operand without names as it is.
 
     Raises:
-        TypeError: If it is a plain array with axes, whose names nobody knows.
+        TypeError: If it is a plain array with axes, which would need names.
     """
     if type(x) not in _NUMBERS and np.ndim(x):
         raise TypeError(
@@ -129,7 +121,7 @@ def check_scalar(x: Any) -> Any:
 
 
 def as_integer(x: Any) -> Any:
-    """Returns an integer, or an integer scalar array without its names, as one that may be traced; None for others."""
+    """Returns an integer, or the plain array of an integer scalar, which may be traced; None for anything else."""
     if type(x) is int:
         return x
     number = x.array if isinstance(x, NamedBase) else x
@@ -139,12 +131,12 @@ def as_integer(x: Any) -> Any:
 
 
 def split_operand(x: Any) -> tuple[Any, Names]:
-    """Returns the array of an operand and its names: none for a scalar; see `scalar`."""
+    """Returns the array of an operand and its names, which are empty for a scalar; see `check_scalar`."""
     return (get_array(x), x.names) if isinstance(x, NamedBase) else (check_scalar(x), ())
 
 
 def get_array(x: NamedBase) -> Any:
-    """Returns the plain array of a named one, known to have an axis for each name."""
+    """Returns the plain array of a named array, after checking that it has an axis for each name."""
     array = x.array
     if len(array.shape) != len(x.names):
         check_rank(x.names, array.shape)
@@ -160,7 +152,7 @@ def apply_unary(fn: Callable[..., Any], x: Any) -> Any:
 
 
 def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
-    """Applies an elementwise function of two operands, of which any may be named."""
+    """Applies an elementwise function of two operands, each of which may be named."""
     if isinstance(x, NamedBase):
         if isinstance(y, NamedBase):
             return _apply_binary_named(fn, x, y)
@@ -180,7 +172,7 @@ def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
 
 
 def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
-    """Applies an elementwise function of any number of operands, named or scalar; with none named, as it is."""
+    """Applies an elementwise function of any number of operands, named or scalar."""
     arrays, shapes, template = [], [], None
     for x in operands:
         if isinstance(x, NamedBase):

@@ -1,7 +1,7 @@
-"""Planned signatures: an operation and everything static about one call of it, compiled once and found again.
+"""Compiled operations, cached by their static arguments: the function, names and options.
 
-What an eager call costs is dispatch. A planned operation is one compiled function per operation, names and options, so
-a call with known names does no planning at all; inside a trace it is inlined and leaves nothing behind.
+Eager calls cost dispatch. With this cache a call whose names were met before plans nothing; inside a trace the
+compiled function is inlined and leaves nothing behind.
 """
 
 import functools
@@ -27,7 +27,8 @@ from ._cache import cached_plan
 def cached_jit(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
     """Returns `fn` with its first arguments fixed, compiled once per signature of the arrays that follow them.
 
-    The mapping and the mesh in force are part of JAX's own cache key, so `fn` may ask for them as it is traced.
+    The active mapping and mesh are part of JAX's own cache key, so `fn` may read them while it is traced. `fn` is a
+    function of this package: for a function of the user's, a cache would ignore later changes of what it reads.
     """
     return jit_inline(functools.partial(fn, *static))
 
@@ -40,52 +41,71 @@ def apply_reduction(
     initial: Any = None,
     **options: Hashable,
 ) -> N:
-    """Applies a positional reduction over named axes; `where` is lined up with `x` by name."""
+    """Applies a positional reduction over named axes; `where` is aligned with `x` by name."""
     check_named(x)
-    array, chosen = x.array, make_hashable_selection(axis)
+    array, selected = x.array, make_hashable_selection(axis)
     if where is None and initial is None:
-        call, rest = _reduction(fn, x.names, array.shape, chosen, *options.items())
+        call, rest = _plan_reduction(fn, x.names, array.shape, selected, *options.items())
         return with_array(x, call(array), rest)
-    given = {} if initial is None else {"initial": initial}
-    dims, rest = _left(x.names, array.shape, chosen)
-    own = None if where is None else _mask_names(x, where)
-    mask = None if where is None else where.array
-    return with_array(x, cached_jit(_applied_where, fn, dims, x.names, own, *options.items())(array, mask, given), rest)
+    mask_names, mask = (None, None) if where is None else (_get_mask_names(x, where), where.array)
+    call, rest = _plan_masked_reduction(fn, x.names, array.shape, selected, mask_names, *options.items())
+    return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), rest)
 
 
 def apply_keeping_axes(fn: Callable[..., Any], x: N, axis: AxisSelection | None, where: NamedBase | None) -> N:
-    """Applies a positional function over named axes that keeps them; `where` is lined up with `x` by name."""
+    """Applies a positional function over named axes that keeps them; `where` is aligned with `x` by name."""
     check_named(x)
-    array, chosen = x.array, make_hashable_selection(axis)
+    array, selected = x.array, make_hashable_selection(axis)
     if where is None:
-        return with_array(x, _reduction(fn, x.names, array.shape, chosen)[0](array))
-    dims, _ = _left(x.names, array.shape, chosen)
-    return with_array(x, cached_jit(_applied_where, fn, dims, x.names, _mask_names(x, where))(array, where.array, {}))
+        return with_array(x, _plan_reduction(fn, x.names, array.shape, selected)[0](array))
+    call, _ = _plan_masked_reduction(fn, x.names, array.shape, selected, _get_mask_names(x, where))
+    return with_array(x, call(array, where.array, {}))
 
 
 @cached_plan
-def _reduction(
+def _plan_reduction(
     fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], axis: Any, *options: tuple[str, Hashable]
 ) -> tuple[Callable[..., Any], Names]:
-    """Returns what reduces an array with these names and sizes, compiled, and the names that are left."""
-    dims, rest = _left(names, sizes, axis)
-    return cached_jit(_applied, fn, dims, *options), rest
+    """Returns the compiled reduction of an array with these names and sizes, and the remaining names."""
+    dims, rest = _split_dims(names, sizes, axis)
+    return jit_inline(functools.partial(_reduce_dims, fn, dims, *options)), rest
 
 
 @cached_plan
-def _left(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
-    """Returns the positions of the axes chosen, and the names of the others."""
+def _plan_masked_reduction(
+    fn: Callable[..., Any],
+    names: Names,
+    sizes: tuple[int, ...],
+    axis: Any,
+    mask_names: Names | None,
+    *options: tuple[str, Hashable],
+) -> tuple[Callable[..., Any], Names]:
+    """Returns the same for a reduction with a mask or an initial value."""
+    dims, rest = _split_dims(names, sizes, axis)
+    return jit_inline(functools.partial(_reduce_masked_dims, fn, dims, names, mask_names, *options)), rest
+
+
+def _split_dims(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
+    """Returns the positions of the selected axes, and the names of the other axes."""
     dims = find_axes(names, sizes, axis)
-    return dims, tuple(name for i, name in enumerate(names) if i not in dims)
+    return dims, tuple(name for dim, name in enumerate(names) if dim not in dims)
 
 
-def _applied(fn: Callable[..., Any], dims: tuple[int, ...], *rest: Any) -> Any:
+def _reduce_dims(fn: Callable[..., Any], dims: int | tuple[int, ...], *rest: Any) -> Any:
     *options, array = rest
     return fn(array, axis=dims, **dict(options))
 
 
-def _mask_names(x: NamedBase, where: NamedBase) -> Names:
-    """Returns the names of a mask, known to have axes of the array only."""
+def _reduce_masked_dims(
+    fn: Callable[..., Any], dims: tuple[int, ...], names: Names, mask_names: Names | None, *rest: Any
+) -> Any:
+    *options, array, mask, initial = rest
+    where = None if mask_names is None else align_axes(mask, mask_names, names)
+    return fn(array, axis=dims, where=where, **initial, **dict(options))
+
+
+def _get_mask_names(x: NamedBase, where: NamedBase) -> Names:
+    """Returns the names of a mask, after checking that `x` has them in the same sizes."""
     if not isinstance(where, NamedBase):
         raise TypeError(f"`where` must be a named array with axes of {format_shape(x)}, not {format_value(where)}.")
     if not set(where.names) <= set(x.names):
@@ -94,32 +114,26 @@ def _mask_names(x: NamedBase, where: NamedBase) -> Names:
     return where.names
 
 
-def _applied_where(fn: Callable[..., Any], dims: tuple[int, ...], names: Names, own: Names | None, *rest: Any) -> Any:
-    *options, array, where, given = rest
-    mask = None if own is None else align_axes(where, own, names)
-    return fn(array, axis=dims, where=mask, **given, **dict(options))
-
-
 def apply_reduction_along(fn: Callable[..., Any], x: N, axis: AxisSelector | None) -> N:
     """Applies a positional function that removes one axis, or all of them for None."""
     check_named(x)
     if axis is None:
-        return with_array(x, cached_jit(_flat, fn)(get_array(x)), ())
-    index = find_axis(x.names, x.array.shape, axis)
-    return with_array(x, cached_jit(_applied, fn, index)(x.array), x.names[:index] + x.names[index + 1 :])
+        return with_array(x, cached_jit(_reduce_flattened, fn)(get_array(x)), ())
+    dim = find_axis(x.names, x.array.shape, axis)
+    return with_array(x, cached_jit(_reduce_dims, fn, dim)(x.array), x.names[:dim] + x.names[dim + 1 :])
 
 
-def _flat(fn: Callable[..., Any], array: Any) -> Any:
+def _reduce_flattened(fn: Callable[..., Any], array: Any) -> Any:
     return fn(replicate_dims(array, range(array.ndim)))
 
 
 def apply_along(fn: Callable[..., Any], x: N, axis: AxisSelector, **options: Hashable) -> N:
     """Applies a positional function that runs along one axis and keeps it."""
     check_named(x)
-    index = find_axis(x.names, x.array.shape, axis)
-    return with_array(x, cached_jit(_along, fn, x.names, index, *options.items())(x.array))
+    dim = find_axis(x.names, x.array.shape, axis)
+    return with_array(x, cached_jit(_run_along_dim, fn, x.names, dim, *options.items())(x.array))
 
 
-def _along(fn: Callable[..., Any], names: Names, index: int, *rest: Any) -> Any:
+def _run_along_dim(fn: Callable[..., Any], names: Names, dim: int, *rest: Any) -> Any:
     *options, array = rest
-    return reshard_by_name(fn(replicate_dims(array, (index,)), axis=index, **dict(options)), names)
+    return reshard_by_name(fn(replicate_dims(array, (dim,)), axis=dim, **dict(options)), names)

@@ -1,4 +1,4 @@
-"""Making named arrays: from plain ones, filled with a value, and with evenly spaced values."""
+"""Creates named arrays: from plain arrays, filled with a value, and with evenly spaced values."""
 
 import functools
 import math
@@ -22,14 +22,14 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
     Args:
         array: A JAX or NumPy array, a nested list of numbers, or a scalar.
-        axes: One name or `Axis` for each axis, in order; a mapping from name to size does as well.
+        axes: One name or `Axis` for each axis, in order; or a mapping from name to size.
 
     Returns:
-        Array with those names; it lies where `array` lay.
+        Array with those names and the sharding of `array`.
 
     Raises:
-        ValueError: If a name is empty or occurs twice, the rank does not fit, or an `Axis` has another size.
-        TypeError: If the array has names already, or something else is given for an axis.
+        ValueError: If a name is empty or occurs twice, the number of names is wrong, or an `Axis` has another size.
+        TypeError: If the array already has names, or an axis has another type.
 
     Example:
         >>> import axonym as nym
@@ -41,21 +41,23 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
     return NamedArray(array, axes)
 
 
-def _filled(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
+def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
     axes = parse_axes(shape)
     names, sizes = get_names_and_sizes(axes)
-    return place_array(cached_jit(_made, fn, names, sizes, dtype)(*values))
+    return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
 
 
-def _made(fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], dtype: Any, *values: Any) -> NamedArray:
-    """Fills an array within one compiled function, so that no device ever holds more than its part."""
+def _compute_filled(
+    fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], dtype: Any, *values: Any
+) -> NamedArray:
+    """Fills an array within one compiled function, so that no device ever holds more than its shard."""
     return constrain_sharding(
         NamedArray(fn(sizes, *values, dtype=dtype, out_sharding=get_out_sharding(names, sizes)), names)
     )
 
 
 def as_plain_number(value: Any) -> Any:
-    """Returns a number, or what a named array without axes holds."""
+    """Returns a number as it is, and the plain array of a named array without axes."""
     return value.scalar() if isinstance(value, NamedArray) else check_scalar(value)
 
 
@@ -64,21 +66,21 @@ def zeros(shape: AxisSpec, dtype: Any = None) -> NamedArray:
 
     Args:
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
-        dtype: Element type, JAX's default float if not given.
+        dtype: Element type; JAX's default float if None.
 
     Returns:
-        Array with those axes, sharded as the mapping in force says.
+        Array with those axes, sharded by the active mapping.
 
     Raises:
         TypeError: If an axis has no size.
-        ValueError: If a name occurs twice, or the mesh does not divide a mapped axis.
+        ValueError: If a name occurs twice, or the size of a mapped axis is not divisible by its mesh axes.
 
     Example:
         >>> import axonym as nym
         >>> nym.zeros({"batch": 8, "embed": 64})
         NamedArray(float32, batch: 8, embed: 64)
     """
-    return _filled(jnp.zeros, shape, dtype)
+    return _fill_array(jnp.zeros, shape, dtype)
 
 
 def ones(shape: AxisSpec, dtype: Any = None) -> NamedArray:
@@ -89,7 +91,7 @@ def ones(shape: AxisSpec, dtype: Any = None) -> NamedArray:
         >>> nym.ones(nym.Axis("i", 3)).array
         Array([1., 1., 1.], dtype=float32)
     """
-    return _filled(jnp.ones, shape, dtype)
+    return _fill_array(jnp.ones, shape, dtype)
 
 
 def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
@@ -98,14 +100,14 @@ def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
     Args:
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         fill_value: The value, a scalar.
-        dtype: Element type, that of the value if not given.
+        dtype: Element type; that of the value if None.
 
     Example:
         >>> import axonym as nym
         >>> nym.full({"i": 2}, 7, int).array
         Array([7, 7], dtype=int32)
     """
-    return _filled(jnp.full, shape, dtype, as_plain_number(fill_value))
+    return _fill_array(jnp.full, shape, dtype, as_plain_number(fill_value))
 
 
 def zeros_like(x: N, dtype: Any = None) -> N:
@@ -148,13 +150,13 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
     """Makes evenly spaced values: `start`, `start + step`, and so on; see `jax.numpy.arange`.
 
     Args:
-        axis: The axis, which gives the number of values; with several axes the last varies fastest.
+        axis: The axis, whose size is the number of values; with several axes the last varies fastest.
         start: First value; it may be traced.
         step: Distance between values; it may be traced.
-        dtype: Element type, that of `start` and `step` if not given.
+        dtype: Element type; that of `start` and `step` if None.
 
     Returns:
-        Array with those axes, sharded as the mapping in force says.
+        Array with those axes, sharded by the active mapping.
 
     Raises:
         TypeError: If an axis has no size.
@@ -168,29 +170,29 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
     """
     given = {"start": as_plain_number(start), "step": as_plain_number(step)}
     dtype = jnp.result_type(*given.values()) if dtype is None else dtype
-    usual = {"start": 0, "step": 1}
-    numbers = {name: one for name, one in given.items() if not (isinstance(one, int) and one == usual[name])}
-    return make_from_indices(_counted, parse_axes(axis), dtype, **numbers)
+    defaults = {"start": 0, "step": 1}
+    numbers = {name: one for name, one in given.items() if not (isinstance(one, int) and one == defaults[name])}
+    return make_from_indices(_compute_arange, parse_axes(axis), dtype, **numbers)
 
 
 def make_from_indices(fn: Callable[..., Any], axes: tuple[Axis, ...], *static: Hashable, **numbers: Any) -> NamedArray:
-    """Makes an array whose values a function of its sizes and of the places of its elements gives."""
+    """Makes an array with a function of its sizes and of the indices of its elements along each axis."""
     names, sizes = get_names_and_sizes(axes)
-    return place_array(cached_jit(_computed, fn, names, sizes, *static)(**numbers))
+    return place_array(cached_jit(_compute_from_indices, fn, names, sizes, *static)(**numbers))
 
 
-def _computed(
+def _compute_from_indices(
     fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], *static: Hashable, **numbers: Any
 ) -> NamedArray:
-    """Computes an array from the places of its elements, so that each device computes its own part only."""
+    """Computes an array from the indices of its elements, so that each device computes its own shard only."""
     sharding = get_out_sharding(names, sizes)
     dims = range(len(sizes))
-    places = [jax.lax.broadcasted_iota(jnp.result_type(int), sizes, dim, out_sharding=sharding) for dim in dims]
-    return constrain_sharding(NamedArray(fn(sizes, places, *static, **numbers), names))
+    indices = [jax.lax.broadcasted_iota(jnp.result_type(int), sizes, dim, out_sharding=sharding) for dim in dims]
+    return constrain_sharding(NamedArray(fn(sizes, indices, *static, **numbers), names))
 
 
-def _counted(sizes: tuple[int, ...], places: list[Any], dtype: Any, start: Any = None, step: Any = None) -> Any:
-    terms = [at * math.prod(sizes[dim + 1 :]) if dim + 1 < len(sizes) else at for dim, at in enumerate(places)]
+def _compute_arange(sizes: tuple[int, ...], indices: list[Any], dtype: Any, start: Any = None, step: Any = None) -> Any:
+    terms = [at * math.prod(sizes[dim + 1 :]) if dim + 1 < len(sizes) else at for dim, at in enumerate(indices)]
     values = functools.reduce(operator.add, terms, *(() if terms else (jnp.zeros((), int),))).astype(dtype)
     if step is not None:
         values = values * jnp.asarray(step, values.dtype)
@@ -204,14 +206,14 @@ def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> Na
         axis: The axis of the rows.
         other: The axis of the columns, an `Axis`, or a name if it has the size of `axis`.
         k: Which diagonal: 0 the main one, above it if positive; it may be traced.
-        dtype: Element type, JAX's default float if not given.
+        dtype: Element type; JAX's default float if None.
 
     Returns:
-        Array with those two axes, sharded as the mapping in force says.
+        Array with those two axes, sharded by the active mapping.
 
     Raises:
         TypeError: If `axis` has no size.
-        ValueError: If the two have one name.
+        ValueError: If the two axes have the same name.
 
     Example:
         >>> import axonym as nym
@@ -221,11 +223,11 @@ def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> Na
     row, k = parse_one_axis(axis), as_plain_number(k)
     column = Axis(other, row.size) if isinstance(other, str) else parse_one_axis(other)
     numbers = {} if isinstance(k, int) and k == 0 else {"k": k}
-    return make_from_indices(_identity, parse_axes((row, column)), float if dtype is None else dtype, **numbers)
+    return make_from_indices(_compute_eye, parse_axes((row, column)), float if dtype is None else dtype, **numbers)
 
 
-def _identity(sizes: tuple[int, ...], places: list[Any], dtype: Any, k: Any = None) -> Any:
-    row, column = places
+def _compute_eye(sizes: tuple[int, ...], indices: list[Any], dtype: Any, k: Any = None) -> Any:
+    row, column = indices
     return (row == column if k is None else row + k == column).astype(dtype)
 
 
@@ -233,25 +235,25 @@ def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True
     """Makes evenly spaced values from `start` to `stop` along one axis; see `jax.numpy.linspace`.
 
     Args:
-        axis: The axis, which gives the number of values; a name alone stands for 50.
+        axis: The axis, whose size is the number of values; a name alone stands for 50 values.
         start: First value; it may be traced.
         stop: Last value; it may be traced.
         endpoint: Whether `stop` is the last value or the first one beyond.
-        dtype: Element type, the float type that holds `start` and `stop` if not given.
+        dtype: Element type; a float type that holds `start` and `stop` if None.
 
     Returns:
-        Array with that axis, sharded as the mapping in force says.
+        Array with that axis, sharded by the active mapping.
 
     Raises:
-        TypeError: If `start` or `stop` is no scalar.
-        ValueError: If there is not just one axis.
+        TypeError: If `start` or `stop` is not a scalar.
+        ValueError: If there is more than one axis.
 
     Example:
         >>> import axonym as nym
         >>> nym.linspace(nym.Axis("i", 3), start=0.0, stop=1.0).array
         Array([0. , 0.5, 1. ], dtype=float32)
     """
-    return _spaced(_linspace, axis, endpoint, dtype, start=start, stop=stop)
+    return _make_spaced(_compute_linspace, axis, endpoint, dtype, start=start, stop=stop)
 
 
 def logspace(
@@ -262,19 +264,19 @@ def logspace(
     Other arguments as for `linspace`.
 
     Args:
-        axis: The axis, which gives the number of values; a name alone stands for 50.
+        axis: The axis, whose size is the number of values; a name alone stands for 50 values.
         start: Exponent of the first value.
         stop: Exponent of the last value.
-        endpoint: Whether the value of `stop` is the last one or the first one beyond.
-        base: What is raised to these powers, a scalar.
-        dtype: Element type, the float type that holds `start` and `stop` if not given.
+        endpoint: Whether `stop` is the last exponent or the first one beyond.
+        base: Base of the powers, a scalar.
+        dtype: Element type; a float type that holds `start` and `stop` if None.
 
     Example:
         >>> import axonym as nym
         >>> nym.logspace(nym.Axis("i", 3), start=0, stop=2, base=2.0).array
         Array([1., 2., 4.], dtype=float32)
     """
-    return _spaced(_logspace, axis, endpoint, dtype, start=start, stop=stop, base=base)
+    return _make_spaced(_compute_logspace, axis, endpoint, dtype, start=start, stop=stop, base=base)
 
 
 def geomspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> NamedArray:
@@ -287,48 +289,51 @@ def geomspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = Tru
         >>> nym.geomspace(nym.Axis("i", 3), start=1, stop=100).array
         Array([  1.,  10., 100.], dtype=float32)
     """
-    return _spaced(_geomspace, axis, endpoint, dtype, start=start, stop=stop)
+    return _make_spaced(_compute_geomspace, axis, endpoint, dtype, start=start, stop=stop)
 
 
-def _spaced(fn: Callable[..., Any], axis: AxisSelector, endpoint: bool, dtype: Any, **numbers: Any) -> NamedArray:
-    one = Axis(axis, 50) if isinstance(axis, str) else parse_one_axis(axis)
-    return make_from_indices(
-        fn, (one,), dtype, endpoint, **{name: as_plain_number(number) for name, number in numbers.items()}
-    )
+def _make_spaced(fn: Callable[..., Any], axis: AxisSelector, endpoint: bool, dtype: Any, **numbers: Any) -> NamedArray:
+    axes = (Axis(axis, 50) if isinstance(axis, str) else parse_one_axis(axis),)
+    plain = {name: as_plain_number(number) for name, number in numbers.items()}
+    return make_from_indices(fn, axes, dtype, endpoint, **plain)
 
 
-def _dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:
-    """Returns the element type of evenly spaced values, and the one they are computed in."""
+def _infer_spaced_dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:
+    """Returns the element type of evenly spaced values, and the element type of the computation."""
     given = jnp.result_type(*numbers if dtype is None else (dtype,))
     computed = given if jnp.issubdtype(given, jnp.inexact) else jnp.result_type(float)
     return computed if dtype is None else given, computed
 
 
-def _line(size: int, at: Any, endpoint: bool, start: Any, stop: Any) -> Any:
-    """Computes what `jax.numpy.linspace` does, but each value from its place alone."""
+def _interpolate(size: int, at: Any, endpoint: bool, start: Any, stop: Any) -> Any:
+    """Computes the values of `jax.numpy.linspace`, each from its index alone."""
     last = size - 1 if endpoint else size
     step = (at.astype(jnp.finfo(start.dtype).dtype) / max(last, 1)).astype(start.dtype)
     values = start * (1 - step) + stop * step
     return jnp.where(at == last, stop, values) if endpoint and size > 1 else values
 
 
-def _linspace(sizes: tuple[int, ...], places: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any) -> Any:
-    result, computed = _dtypes(dtype, start, stop)
-    values = _line(sizes[0], places[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
+def _compute_linspace(
+    sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any
+) -> Any:
+    result, computed = _infer_spaced_dtypes(dtype, start, stop)
+    values = _interpolate(sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
     return values if result == computed else jnp.floor(values).astype(result)
 
 
-def _logspace(
-    sizes: tuple[int, ...], places: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any, base: Any
+def _compute_logspace(
+    sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any, base: Any
 ) -> Any:
-    result, computed = _dtypes(dtype, start, stop)
-    powers = _line(sizes[0], places[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
+    result, computed = _infer_spaced_dtypes(dtype, start, stop)
+    powers = _interpolate(sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
     return jnp.power(base, powers).astype(result)
 
 
-def _geomspace(sizes: tuple[int, ...], places: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any) -> Any:
-    result, computed = _dtypes(dtype, start, stop)
+def _compute_geomspace(
+    sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any
+) -> Any:
+    result, computed = _infer_spaced_dtypes(dtype, start, stop)
     start, stop = jnp.asarray(start, computed), jnp.asarray(stop, computed)
     sign = jnp.sign(start)
-    powers = _line(sizes[0], places[0], endpoint, jnp.log10(start / sign), jnp.log10(stop / sign))
+    powers = _interpolate(sizes[0], indices[0], endpoint, jnp.log10(start / sign), jnp.log10(stop / sign))
     return (sign * jnp.power(10.0, powers)).astype(result)

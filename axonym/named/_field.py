@@ -1,4 +1,4 @@
-"""Declaring the axes of a plain array that a module holds, so that it is sharded by name like a named one."""
+"""Declares the axes of plain arrays in the fields of a module, so that they are sharded by name."""
 
 import abc
 import dataclasses
@@ -21,16 +21,16 @@ def field(
     static: bool = False,
     **options: Any,
 ) -> Any:
-    """Declares a field of an Equinox module or dataclass, with names for the axes of the plain array it will hold.
+    """Declares a field of an Equinox module or dataclass, with names for the axes of the plain array it holds.
 
     Args:
-        axis_names: One name for each axis of the array, in order; None declares nothing.
+        axis_names: One name for each axis of the array, in order; None declares no names.
         converter: Applied to the value given, as for `equinox.field`.
-        static: Whether the field is part of the tree's structure, as for `equinox.field`.
-        **options: Anything else that `dataclasses.field` takes.
+        static: Whether the field is part of the tree structure, as for `equinox.field`.
+        **options: Further options of `dataclasses.field`.
 
     Returns:
-        The field, to stand on the right of an annotation. `axonym.shard` and `axonym.named_jit` shard the array by
+        The field, to be assigned to an annotated attribute. `axonym.shard` and `axonym.named_jit` shard the array by
         these names.
 
     Raises:
@@ -46,11 +46,11 @@ def field(
         (4,)
     """
     if axis_names is not None:
-        chosen = (axis_names,) if not isinstance(axis_names, tuple) else axis_names
-        names = tuple(axis_name(axis) for axis in chosen)
+        selected = axis_names if isinstance(axis_names, tuple) else (axis_names,)
+        names = tuple(axis_name(axis) for axis in selected)
         check_unique_names(names)
         if static:
-            raise ValueError(f"a static field holds no array, so the axes {names} cannot be declared for it")
+            raise ValueError(f"a static field holds no array, so axes {names} cannot be declared for it")
         options["metadata"] = {**options.get("metadata", {}), _KEY: names}
     if converter is not None:
         options["converter"] = converter
@@ -59,17 +59,17 @@ def field(
 
 @cached_plan
 def get_declared_axes(cls: type) -> dict[str, Names]:
-    """Returns the names declared for the fields of a class, empty if none are."""
+    """Returns the names declared for the fields of a class, an empty dict if there are none."""
     if not dataclasses.is_dataclass(cls):
         return {}
     return {one.name: one.metadata[_KEY] for one in dataclasses.fields(cls) if _KEY in one.metadata}
 
 
 class HasLeadingAxes(abc.ABC):
-    """What a module derives from whose plain arrays have axes in front of those that their fields declare."""
+    """Base class for modules whose arrays have leading axes beyond those declared by their fields."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def _leading_axes(self) -> Names:
-        """Returns the names of these axes."""
+        """Returns the names of the leading axes."""

@@ -1,9 +1,10 @@
-"""Functions over core axes, in the sense of NumPy's generalised ufuncs: positional functions of an array's last axes.
+"""Generalised ufuncs, as in NumPy: positional functions over core axes, broadcast over loop axes.
 
-The core axes are given by name and brought to the end, in the order given. All others are loop axes: they broadcast by
-name, stand in front, and the function is expected to run over them.
+Core axes are given by name and moved to the end, in the order given. All other axes are loop axes: they broadcast by
+name and come first, and the function has to accept them.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -23,9 +24,8 @@ from ._axis import (
     parse_selection,
 )
 from ._base import N, check_named, with_array
-from ._broadcasting import align_axes, broadcast_names
+from ._broadcasting import align_axes, broadcast_names, jit_inline
 from ._cache import cached_plan
-from ._cached_jit import cached_jit
 
 
 Operand: TypeAlias = tuple[Names, tuple[int, ...]]
@@ -41,36 +41,36 @@ def apply_gufunc(
     """Applies a positional function over core axes of named arrays, compiled once per signature.
 
     Args:
-        fn: Function of plain arrays that have their loop axes in front, of size 1 where an array lacks one, and their
-            core axes behind. It returns an array for each entry of `outs`, in a tuple if there are several.
-        arrays: Arrays of any axes, at least one; those without may hold a number.
-        cores: For each array its core axes, in the order in which `fn` finds them.
-        outs: For each result the names of the axes behind the loop axes.
-        **options: What else `fn` takes.
+        fn: Function of plain arrays that have their loop axes first, of size 1 where an array lacks one, and their
+            core axes last. It returns an array for each entry of `outs`, in a tuple if there are several.
+        arrays: Arrays of any axes, at least one; arrays without axes may hold a number.
+        cores: For each array its core axes, in the order in which `fn` expects them.
+        outs: For each result the names of the axes after the loop axes.
+        **options: Further arguments of `fn`.
 
     Returns:
         Tuple of arrays, one for each entry of `outs`.
 
     Raises:
         TypeError: If one of the arrays is not named.
-        ValueError: If a core axis is not there, the loop axes do not broadcast, or a result has a name twice.
+        ValueError: If a core axis is missing, the loop axes do not broadcast, or a result has a name twice.
     """
     operands: list[Operand] = []
     for x in arrays:
         check_named(x)
         operands.append((x.names, getattr(x.array, "shape", ())))  # numbers, which have none, do as well
-    chosen = tuple([core if type(core) is tuple else parse_selection(core) for core in cores])
-    for core in chosen:
+    selected = tuple([core if type(core) is tuple else parse_selection(core) for core in cores])
+    for core in selected:
         for one in core:
             if type(one) is not str:
-                axis_name(one)  # what is no axis may not be hashable
-    compiled, results = _compiled(fn, tuple(operands), chosen, tuple(outs), tuple(options.items()))
-    found = compiled(*[x.array for x in arrays])
-    return tuple([with_array(arrays[0], array, names) for array, names in zip(found, results, strict=True)])
+                axis_name(one)  # raises for other objects, which may not be hashable
+    call, names = _plan_gufunc(fn, tuple(operands), selected, tuple(outs), tuple(options.items()))
+    results = call(*[x.array for x in arrays])
+    return tuple([with_array(arrays[0], array, own) for array, own in zip(results, names, strict=True)])
 
 
 @cached_plan
-def _compiled(
+def _plan_gufunc(
     fn: Callable[..., Any],
     operands: tuple[Operand, ...],
     cores: tuple[tuple[AxisSelector, ...], ...],
@@ -78,35 +78,37 @@ def _compiled(
     options: tuple[tuple[str, Hashable], ...],
 ) -> tuple[Callable[..., Any], tuple[Names, ...]]:
     """Returns the compiled function of plain arrays, and the names of its results."""
-    taken, loop, results = _laid_out(operands, cores, outs)
-    return cached_jit(_run, fn, tuple(names for names, _ in operands), taken, loop, results, *options), results
+    core_names, loop, results = _split_core_and_loop(operands, cores, outs)
+    names = tuple(names for names, _ in operands)
+    return jit_inline(functools.partial(_call_gufunc, fn, names, core_names, loop, results, *options)), results
 
 
-def _laid_out(
+def _split_core_and_loop(
     operands: tuple[Operand, ...], cores: tuple[tuple[AxisSelector, ...], ...], outs: tuple[Names, ...]
 ) -> tuple[tuple[Names, ...], Names, tuple[Names, ...]]:
     """Returns the core names of each operand, the loop names, and all names of each result."""
     dims = [find_axes(names, sizes, core) for (names, sizes), core in zip(operands, cores, strict=True)]
-    loop = broadcast_names(*(_left(operand, at) for operand, at in zip(operands, dims, strict=True)))
-    taken = tuple(tuple(names[i] for i in at) for (names, _), at in zip(operands, dims, strict=True))
-    for (names, sizes), core in zip(operands, taken, strict=True):
+    loop = broadcast_names(*(_drop_dims(operand, own) for operand, own in zip(operands, dims, strict=True)))
+    core_names = tuple(tuple(names[dim] for dim in own) for (names, _), own in zip(operands, dims, strict=True))
+    for (names, sizes), core in zip(operands, core_names, strict=True):
         if both := set(core) & set(loop):
             raise ValueError(
-                f"axis {min(both)!r} of {format_axes(names, sizes)} takes part, and another array has it beside; `rename` it"
+                f"axis {min(both)!r} of {format_axes(names, sizes)} is a core axis here and a loop axis of another "
+                "array; `rename` it"
             )
     results = tuple(intern_names((*loop, *out)) for out in outs)
     for names in results:
         check_unique_names(names)
-    return taken, loop, results
+    return core_names, loop, results
 
 
-def _left(operand: Operand, dims: tuple[int, ...]) -> Operand:
+def _drop_dims(operand: Operand, dims: tuple[int, ...]) -> Operand:
     names, sizes = operand
-    left = [i for i in range(len(names)) if i not in dims]
-    return tuple(names[i] for i in left), tuple(sizes[i] for i in left)
+    rest = [dim for dim in range(len(names)) if dim not in dims]
+    return tuple(names[dim] for dim in rest), tuple(sizes[dim] for dim in rest)
 
 
-def _run(
+def _call_gufunc(
     fn: Callable[..., Any],
     operands: tuple[Names, ...],
     cores: tuple[Names, ...],
@@ -114,31 +116,31 @@ def _run(
     results: tuple[Names, ...],
     *rest: Any,
 ) -> tuple[Any, ...]:
-    options, given = dict(rest[: -len(operands)]), rest[-len(operands) :]
-    arrays = [align_axes(x, own, (*loop, *core)) for x, own, core in zip(given, operands, cores, strict=True)]
+    options, inputs = dict(rest[: -len(operands)]), rest[-len(operands) :]
+    arrays = [align_axes(x, own, (*loop, *core)) for x, own, core in zip(inputs, operands, cores, strict=True)]
 
-    def run(*arrays: Any) -> tuple[Any, ...]:
+    def call_fn(*arrays: Any) -> tuple[Any, ...]:
         returned = fn(*arrays, **options)
         return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
-    runner: Any = run
+    call: Any = call_fn
     mesh = jax.typeof(arrays[0]).sharding.mesh
     if AxisType.Explicit in mesh.axis_types:
-        # Most functions of core axes have no rule for the shardings of an Explicit mesh; the compiler has one for all.
-        spec = get_loop_spec(zip(operands, given, strict=True), loop)
+        # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them.
+        spec = get_loop_spec(zip(operands, inputs, strict=True), loop)
         specs = (PartitionSpec(*spec, *(None for _ in names[len(loop) :])) for names in results)
-        runner = jax.sharding.auto_axes(run, out_sharding=tuple(NamedSharding(mesh, one) for one in specs))
-    return tuple(reshard_by_name(array, names) for array, names in zip(runner(*arrays), results, strict=True))
+        call = jax.sharding.auto_axes(call_fn, out_sharding=tuple(NamedSharding(mesh, one) for one in specs))
+    return tuple(reshard_by_name(array, names) for array, names in zip(call(*arrays), results, strict=True))
 
 
 def get_loop_spec(operands: Iterable[tuple[Names, Any]], loop: Names) -> tuple[Any, ...]:
-    """Returns the spec of loop axes that are sharded as those of the operands are, each given by names and array."""
-    found: dict[str, Any] = {}
-    taken: set[str] = set()
+    """Returns a spec that shards loop axes as the operands do, each of which is given by names and array."""
+    entries: dict[str, Any] = {}
+    used: set[str] = set()
     for names, array in operands:
         for name, entry in zip(names, jax.typeof(array).sharding.spec, strict=False):
             axes = set(get_entry_axes(entry))
-            if axes and name in loop and name not in found and not axes & taken:
-                found[name] = entry
-                taken |= axes
-    return tuple(found.get(name) for name in loop)
+            if axes and name in loop and name not in entries and not axes & used:
+                entries[name] = entry
+                used |= axes
+    return tuple(entries.get(name) for name in loop)

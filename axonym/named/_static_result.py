@@ -41,10 +41,10 @@ class ResultWithStatic:
 def pack_result(result: Any) -> Any:
     """Returns a result that a traced function may return: itself if all leaves are arrays, else `ResultWithStatic`."""
     leaves, treedef = jax.tree.flatten(result)
-    arrays = tuple(leaf for leaf in leaves if _is_array(leaf))
+    arrays = tuple(leaf for leaf in leaves if is_array(leaf))
     if len(arrays) == len(leaves):
         return result
-    placeholders = [ResultWithStatic if _is_array(leaf) else leaf for leaf in leaves]
+    placeholders = [ResultWithStatic if is_array(leaf) else leaf for leaf in leaves]
     return ResultWithStatic(arrays, _StaticLeaves(treedef, placeholders))
 
 
@@ -57,5 +57,6 @@ def unpack_result(result: Any) -> Any:
     return jax.tree.unflatten(result.static.treedef, leaves)
 
 
-def _is_array(leaf: Any) -> bool:
+def is_array(leaf: Any) -> bool:
+    """Returns whether a leaf is a plain array or a NumPy scalar."""
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)

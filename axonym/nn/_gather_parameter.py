@@ -13,4 +13,4 @@ def gather_parameter(parameter: NamedArray) -> NamedArray:
     ambient = context.value
     if ambient is None or not parameter.names:
         return parameter
-    return with_array(parameter, ambient.gathered(parameter.array, parameter.names))
+    return with_array(parameter, ambient.gather(parameter.array, parameter.names))

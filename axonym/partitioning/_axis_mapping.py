@@ -34,7 +34,7 @@ class ActiveMapping:
     def constrain(self, array: Any, names: Names) -> Any:
         return shard_array(array, names, self.mapping)
 
-    def gathered(self, array: Any, names: Names) -> Any:
+    def gather(self, array: Any, names: Names) -> Any:
         mesh = None if self.stored is None or self.stored == self.mapping else get_abstract_mesh()
         if mesh is not None and AxisType.Auto in mesh.axis_types:
             # Said twice, because an Auto mesh knows no other way: the gathering starts here, from the slice of one
@@ -44,13 +44,13 @@ class ActiveMapping:
                 array = shard_array(array, names, cast(AxisMapping, self.stored))
         return self.constrain(array, names)
 
-    def out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+    def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
         mesh = get_abstract_mesh()
         if mesh is None or AxisType.Explicit not in mesh.axis_types:
             return None
         return select_axis_type(resolve_sharding(names, sizes, self.mapping, mesh), AxisType.Explicit)
 
-    def mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
+    def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         mesh = get_abstract_mesh()
         return () if mesh is None else _auto_axes(name, size, self.mapping, mesh)
 

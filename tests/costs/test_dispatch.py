@@ -48,7 +48,7 @@ def test_a_call_enters_one_function_of_axonym_and_looks_at_each_array_once(leave
 @pytest.mark.parametrize("leaves", LEAVES)
 def test_a_model_as_the_result_is_put_together_once(leaves):
     fn, given = nym.named_jit(doubled), model(leaves)
-    assert own(lambda: fn(given)) == {"__call__": 1, "<lambda>": leaves, "_unflatten": leaves}
+    assert own(lambda: fn(given)) == {"__call__": 1, "<lambda>": leaves, "_unflatten_array": leaves}
 
 
 AUDITED = """

@@ -24,10 +24,10 @@ class Asked:
         self.constrained.append(names)
         return array
 
-    def out_sharding(self, names, sizes):
+    def get_out_sharding(self, names, sizes):
         self.stated.append((names, sizes))
 
-    def mesh_axes(self, name, size):
+    def get_mesh_axes(self, name, size):
         return ()
 
 

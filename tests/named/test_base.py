@@ -109,7 +109,7 @@ def test_where_an_array_lies(mapped):
 
 def test_a_transformation_that_knows_no_names_is_noticed():
     y = nym.ones({"a": 2, "b": 3})
-    text = escape("an array of shape (3,) bears the names (a, b): `jax.vmap`")
+    text = escape("an array of shape (3,) has the names (a, b): `jax.vmap`")
     for wrong in (
         lambda row: row * 2,
         lambda row: row.sum("a"),
@@ -130,7 +130,7 @@ def test_a_transformation_that_knows_no_names_is_noticed():
         with pytest.raises(ValueError, match=text):
             jax.vmap(wrong)(y)
     number = jax.tree.map(lambda array: jnp.stack([array, array]), nym.named(1.0, ()))
-    with pytest.raises(ValueError, match=escape("an array of shape (2,) bears the names (): `jax.vmap`")):
+    with pytest.raises(ValueError, match=escape("an array of shape (2,) has the names (): `jax.vmap`")):
         nym.where(number, y, 0.0)
 
 

@@ -121,5 +121,5 @@ def test_errors():
     ):
         with pytest.raises(TypeError, match=message):
             ScanCheckpointPolicy(**options)
-    with pytest.raises(ValueError, match="keeps everything; name what to keep"):
+    with pytest.raises(ValueError, match="saves everything; give the names of values to save"):
         ScanCheckpointPolicy(save_block_internals=True, offload_block_internals=["hidden"])

@@ -56,7 +56,7 @@ def test_a_subclass_declares_what_its_base_does(mapped):
 def test_wrong_declarations():
     with pytest.raises(ValueError, match=escape("axis 'embed' occurs more than once in (embed, embed)")):
         nym.field(axis_names=("embed", "embed"))
-    with pytest.raises(ValueError, match=r"static field holds no array, so the axes .* cannot be declared for it"):
+    with pytest.raises(ValueError, match=r"static field holds no array, so axes .* cannot be declared for it"):
         nym.field(axis_names="embed", static=True)
     for names in (3, ("embed", 3)):
         with pytest.raises(TypeError, match="given by an `Axis` or by its name, not by 3"):

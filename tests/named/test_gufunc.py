@@ -77,7 +77,9 @@ def test_a_name_of_a_result_must_not_be_a_loop_axis(draw):
 
 
 def test_a_core_axis_of_one_array_must_not_be_a_loop_axis_of_another(draw):
-    with pytest.raises(ValueError, match=r"axis 'i' of \(i: 3, j: 3\) takes part, and another array has it beside"):
+    with pytest.raises(
+        ValueError, match=r"axis 'i' of \(i: 3, j: 3\) is a core axis here and a loop axis of another array"
+    ):
         apply_gufunc(_solve, (draw(i=3, j=3), draw(k=3, i=3)), (("i", "j"), "k"), (("j",),))
 
 

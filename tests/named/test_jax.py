@@ -138,7 +138,9 @@ FIRST = {
 
 @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
 def test_the_first_operation_on_what_was_cut_by_position_is_an_error(first):
-    text = escape("an array of shape (3,) bears the names (a, b): `jax.vmap`, or the like, which knows no names, has")
+    text = escape(
+        "an array of shape (3,) has the names (a, b): `jax.vmap` or a similar function, which ignores names, has"
+    )
     with pytest.raises(ValueError, match=f"{text} changed its axes; use `axonym.vmap` or `axonym.scan`"):
         jax.vmap(lambda row: (first(row), row)[1])(x)
 
@@ -153,7 +155,7 @@ def test_the_first_operation_on_what_was_cut_by_position_is_an_error(first):
     ids=["vmap", "map", "scan"],
 )
 def test_whatever_cuts_by_position_is_found_out(cut):
-    with pytest.raises(ValueError, match=r"bears the names \(a, b\)"):
+    with pytest.raises(ValueError, match=r"has the names \(a, b\)"):
         cut(lambda row: row * 2, x)
 
 
@@ -166,5 +168,5 @@ def test_what_lost_an_axis_still_has_a_repr():
 def test_a_named_scalar_that_gained_an_axis_is_found_out():
     many = jax.vmap(lambda number: nym.named(number, ()))(jnp.arange(3.0))
     for wrong in (lambda many: many + 1, lambda many: many * v, lambda many: many.sum()):
-        with pytest.raises(ValueError, match=escape("an array of shape (3,) bears the names ()")):
+        with pytest.raises(ValueError, match=escape("an array of shape (3,) has the names ()")):
             wrong(many)

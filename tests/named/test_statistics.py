@@ -51,7 +51,7 @@ def test_a_rank_may_have_the_name_of_an_axis_that_is_reduced(draw):
 
 def test_ranks_have_names_that_no_axis_left_has(draw):
     x = draw(a=2, b=5)
-    with pytest.raises(ValueError, match=escape("axis 'a' of (a: 2) takes part, and another array has it")):
+    with pytest.raises(ValueError, match=escape("axis 'a' of (a: 2) is a core axis here and a loop axis of another")):
         nym.quantile(x, nym.named([0.1, 0.9], "a"), "b")
     with pytest.raises(TypeError, match=escape("A plain array of shape (2,) has no axis names; give it some")):
         nym.quantile(x, jnp.array([0.1, 0.9]), "b")

@@ -141,13 +141,13 @@ def test_modules_and_other_leaves_take_what_is_said_of_the_whole_argument():
 
 def test_what_is_said_has_to_fit_the_arguments():
     fn = lambda *args: args[0]  # noqa: E731
-    with pytest.raises(ValueError, match="what `vmap` is told of argument 1 is a tree that does not fit it"):
+    with pytest.raises(ValueError, match="the specs given to `vmap` for argument 1 are a tree that does not fit it"):
         nym.vmap(fn, "b", args=(True, {"k": True}))(v, {"l": jnp.ones(3)})
     with pytest.raises(ValueError, match="`vmap` with `args` for 2 positional arguments was given 1"):
         nym.vmap(fn, "b", args=(True, True))(v)
     with pytest.raises(ValueError, match=r"a plain array of shape \(3,\) has no axis at position 1"):
         nym.vmap(fn, "b", args=(True, 1))(v, jnp.ones(3))
-    with pytest.raises(TypeError, match="is said by True, False, None or an integer, not 'first'"):
+    with pytest.raises(TypeError, match="must be True, False, None or the position of an axis, not 'first'"):
         nym.vmap(fn, "b", args=(True, "first"))(v, jnp.ones(3))
     with pytest.raises(ValueError, match=r"axis 'b' is given more than once in \(b, b\)"):
         nym.vmap(fn, ("b", Axis("b", 3)))

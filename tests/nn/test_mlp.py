@@ -93,5 +93,5 @@ def test_errors_name_the_layer_and_the_axes(draw):
         nym.nn.MLP.init(Embed, Label, 6, -1, key=jax.random.key(0))
     with refusal("Linear (mlp: 8 -> mlp: 6): axis 'mlp' is both input and output; give one of them another name"):
         nym.nn.MLP.init(nym.Axis("mlp", 8), Label, 6, 1, key=jax.random.key(0))
-    with refusal("The size of axis 'mlp' must be an integer, 6.5 is none", TypeError):
+    with refusal("The size of axis 'mlp' must be an integer, not 6.5", TypeError):
         nym.nn.MLP.init(Embed, Label, 6.5, 1, key=jax.random.key(0))

@@ -111,7 +111,7 @@ def test_a_new_size_must_make_sense():
         resize_axis(TABLE, Axis("vocab", 5), 6)
     with pytest.raises(ValueError, match="size of axis 'vocab' must not be negative, -1 was given"):
         resize_axis(TABLE, "vocab", -1)
-    with pytest.raises(TypeError, match=escape("size of axis 'vocab' must be an integer, 5.0 is none")):
+    with pytest.raises(TypeError, match=escape("size of axis 'vocab' must be an integer, not 5.0")):
         resize_axis(TABLE, "vocab", 5.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="by an `Axis` or by its name, not by 3"):
         resize_axis(TABLE, 3, 5)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""What loops keep for the backward pass: a policy says what is saved, what goes to the host, what is computed again."""
+"""What loops save for the backward pass: policies that save, offload or recompute values."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from .._axis import format_value
-from ._layout import is_array
+from .._static_result import is_array
 
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ _CARRY, _INPUTS = "axonym carry", "axonym inputs"
 _OFFLOAD = "offload"
 
 
-def _names(option: str, names: Any) -> tuple[str, ...]:
+def _parse_checkpoint_names(option: str, names: Any) -> tuple[str, ...]:
     found = (names,) if isinstance(names, str) or not isinstance(names, Sequence) else tuple(names)
     if isinstance(names, str) or not all(isinstance(name, str) for name in found):
         raise TypeError(f"`{option}` takes a sequence of names, not {format_value(names)}.")
@@ -29,27 +29,27 @@ def _names(option: str, names: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ScanCheckpointPolicy:
-    """What a loop keeps of each step for the backward pass; everything else is computed again. For `remat=`.
+    """Policy, for `remat=`, of what a loop saves at each step for the backward pass; everything else is recomputed.
 
-    By default that is what passes from step to step. Slices of the arguments are cut again from these.
+    By default it saves the carries, which pass from step to step, and slices the arguments again.
 
     Args:
-        save_carries: Whether what passes between steps is kept; `"offload"` keeps it in the memory of the host. If
-            not, the backward pass runs the whole loop again, and keeps it then.
-        save_inputs: Whether slices of the arguments are kept, or offloaded, as copies of their own.
-        save_block_internals: Whether all that is computed within a step is kept, or the names of what is; see
-            `tree_checkpoint_name`.
-        offload_block_internals: The names of what is computed within a step and kept in the memory of the host.
+        save_carries: Whether carries are saved; `"offload"` saves them in host memory. If not, the backward pass runs
+            the entire loop again, and saves them then.
+        save_inputs: Whether slices of the arguments are saved, or offloaded, as copies.
+        save_block_internals: Whether everything computed within a step is saved, or the names of the values to save;
+            see `tree_checkpoint_name`.
+        offload_block_internals: The names of values computed within a step to save in host memory.
         prevent_cse: As for `jax.checkpoint`; a loop does not need it.
-        disable: Whether to leave it all to JAX, which keeps whatever it needs.
-        simple: Whether to checkpoint each step as `remat=True` does, whatever the other options say.
-        nested: Whether to run the loop as a loop of loops, of which only the outer one keeps what passes between its
-            steps: about 2 sqrt(n) of n states are in memory at once, and each step is computed once more. An integer
-            is the number of steps in an inner loop.
+        disable: Whether to leave everything to JAX, which saves whatever it needs.
+        simple: Whether to checkpoint each step as `remat=True` does, ignoring the other options.
+        nested: Whether to run the loop as a loop of loops, of which only the outer one saves its carries: about
+            2 sqrt(n) of n carries are in memory at once, and each step is computed once more. An integer is the
+            number of steps in an inner loop.
 
     Raises:
-        TypeError: If an option is of the wrong kind.
-        ValueError: If all internals are to be kept on the device and some in the memory of the host.
+        TypeError: If an option has the wrong type.
+        ValueError: If `save_block_internals=True` is combined with `offload_block_internals`.
 
     Example:
         >>> import axonym as nym
@@ -72,21 +72,21 @@ class ScanCheckpointPolicy:
     nested: bool | int = False
 
     def __post_init__(self) -> None:
-        """Checks the options, and makes tuples of lists, which can be hashed."""
+        """Checks the options, and converts lists to tuples, which are hashable."""
         for option in ("save_carries", "save_inputs"):
             if getattr(self, option) not in (True, False, _OFFLOAD):
                 raise TypeError(f"`{option}` is True, False or 'offload', not {getattr(self, option)!r}.")
         for option in ("save_block_internals", "offload_block_internals"):
             names = getattr(self, option)
             if not isinstance(names, bool):
-                object.__setattr__(self, option, _names(option, names))
+                object.__setattr__(self, option, _parse_checkpoint_names(option, names))
         if not isinstance(self.nested, int) or self.nested < 0:
             raise TypeError(f"`nested` is True, False or the number of steps in an inner loop, not {self.nested!r}.")
-        if self.nested is not True and self.nested == 1:  # no loop of loops, and what was compiled is not that of True
+        if self.nested is not True and self.nested == 1:  # inner loops of one step would save nothing
             object.__setattr__(self, "nested", False)
         if self.save_block_internals is True and self.offload_block_internals:
             raise ValueError(
-                "`save_block_internals=True` keeps everything; name what to keep if some is to be offloaded"
+                "`save_block_internals=True` saves everything; give the names of values to save if others are offloaded"
             )
 
 
@@ -103,8 +103,8 @@ _BY_NAME = {
 Policy: TypeAlias = ScanCheckpointPolicy | Callable[..., Any] | None
 
 
-def policy_of(remat: Remat) -> Policy:
-    """Returns what `remat=` stands for: a policy of ours, one of JAX's, or None if nothing is computed again."""
+def parse_remat(remat: Remat) -> Policy:
+    """Returns the policy that `remat=` stands for: an Axonym or a JAX policy, or None if nothing is recomputed."""
     if isinstance(remat, bool):
         return ScanCheckpointPolicy() if remat else None
     if isinstance(remat, str):
@@ -120,26 +120,28 @@ def policy_of(remat: Remat) -> Policy:
     return remat
 
 
-def checkpointed(scan: Callable[..., Any], body: Callable[..., Any], policy: Policy, steps: int) -> Callable[..., Any]:
-    """Returns a loop, a function of the first carry and the arrays to cut, that keeps what the policy says.
+def checkpoint_scan(
+    scan: Callable[..., Any], body: Callable[..., Any], policy: Policy, steps: int
+) -> Callable[..., Any]:
+    """Returns a loop with a checkpoint policy: a function of the initial carry and the arrays to slice.
 
     Args:
         scan: `jax.lax.scan` with its options.
-        body: The body for it.
-        policy: What to keep.
-        steps: How many steps there are.
+        body: Its body.
+        policy: What to save.
+        steps: The number of steps.
     """
-    body = _checkpointed_step(body, policy)
+    body = _checkpoint_step(body, policy)
     run = functools.partial(scan, body, length=steps)
     if not isinstance(policy, ScanCheckpointPolicy) or policy.simple:
         return run
     if policy.nested and steps > 1:
         inner = math.isqrt(steps - 1) + 1 if policy.nested is True else min(steps, policy.nested)
-        run = functools.partial(_nested, scan, body, steps, inner)
+        run = functools.partial(_scan_nested, scan, body, steps, inner)
     return run if policy.save_carries else jax.checkpoint(run, prevent_cse=policy.prevent_cse)
 
 
-def _checkpointed_step(body: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+def _checkpoint_step(body: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
     if policy is None:
         return body
     if not isinstance(policy, ScanCheckpointPolicy):
@@ -147,38 +149,38 @@ def _checkpointed_step(body: Callable[..., Any], policy: Policy) -> Callable[...
     if policy.simple:
         return jax.checkpoint(body, prevent_cse=policy.prevent_cse)
 
-    def named(carry: Any, slices: Any) -> Any:
+    def run_named_step(carry: Any, slices: Any) -> Any:
         carry = tree_checkpoint_name(carry, _CARRY) if policy.save_carries == _OFFLOAD else carry
         return body(carry, tree_checkpoint_name(slices, _INPUTS) if policy.save_inputs else slices)
 
-    return jax.checkpoint(named, prevent_cse=policy.prevent_cse, policy=_jax_policy(policy))
+    return jax.checkpoint(run_named_step, prevent_cse=policy.prevent_cse, policy=_make_jax_policy(policy))
 
 
-def _nested(
+def _scan_nested(
     scan: Callable[..., Any], body: Callable[..., Any], steps: int, inner: int, carry: Any, arrays: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Runs a loop of loops of `inner` steps, and one more loop over those that are left."""
-    blocks, left = divmod(steps, inner)
+    """Runs a loop of loops of `inner` steps, and one more loop over the remaining steps."""
+    blocks, remaining = divmod(steps, inner)
     reverse = scan.keywords["reverse"]  # pyright: ignore[reportFunctionMemberAccess]
-    cut = left if reverse else steps - left
-    first, last = [array[:cut] for array in arrays], [array[cut:] for array in arrays]
-    whole, rest = (last, first) if reverse else (first, last)
+    split = remaining if reverse else steps - remaining
+    first, last = [array[:split] for array in arrays], [array[split:] for array in arrays]
+    full, rest = (last, first) if reverse else (first, last)
 
-    def block(carry: Any, slices: Any) -> Any:
+    def run_block(carry: Any, slices: Any) -> Any:
         return jax.checkpoint(functools.partial(scan, body, length=inner), prevent_cse=False)(carry, slices)
 
-    whole = [jnp.reshape(array, (blocks, inner, *array.shape[1:])) for array in whole]
-    carry, results = jax.lax.scan(block, carry, whole, length=blocks, reverse=reverse)
+    full = [jnp.reshape(array, (blocks, inner, *array.shape[1:])) for array in full]
+    carry, results = jax.lax.scan(run_block, carry, full, length=blocks, reverse=reverse)
     results, treedef = jax.tree.flatten(results)
     parts = [[jnp.reshape(array, (blocks * inner, *array.shape[2:])) for array in results]]
-    if left:
-        carry, more = jax.checkpoint(functools.partial(scan, body, length=left), prevent_cse=False)(carry, rest)
+    if remaining:
+        carry, more = jax.checkpoint(functools.partial(scan, body, length=remaining), prevent_cse=False)(carry, rest)
         parts.insert(0 if reverse else 1, jax.tree.leaves(more))
-    joined = [jnp.concatenate(each) if left else each[0] for each in zip(*parts, strict=True)]
+    joined = [jnp.concatenate(each) if remaining else each[0] for each in zip(*parts, strict=True)]
     return carry, jax.tree.unflatten(treedef, joined)
 
 
-def _jax_policy(policy: ScanCheckpointPolicy) -> Callable[..., Any] | None:
+def _make_jax_policy(policy: ScanCheckpointPolicy) -> Callable[..., Any] | None:
     if policy.save_block_internals is True:
         return jax.checkpoint_policies.everything_saveable
     saved, offloaded = list(policy.save_block_internals or ()), list(policy.offload_block_internals)
@@ -197,7 +199,7 @@ def _jax_policy(policy: ScanCheckpointPolicy) -> Callable[..., Any] | None:
 
 
 def tree_checkpoint_name(tree: T, name: str) -> T:
-    """Gives the arrays of a tree a name by which a policy can keep them for the backward pass.
+    """Gives the arrays of a tree a name by which a policy can save them for the backward pass.
 
     See `jax.ad_checkpoint.checkpoint_name`.
 

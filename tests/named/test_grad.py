@@ -128,7 +128,9 @@ def test_arguments_must_have_something_to_differentiate_by(x):
         (None, "NoneType"),
         (nym.arange(nym.Axis("k", 3)), "NamedArray int32"),
     ):
-        with pytest.raises(TypeError, match=f"Argument 1 has no array of real numbers .* it is of type {kind}"):
+        with pytest.raises(
+            TypeError, match=f"Argument 1 has no array of real numbers to differentiate; it is of type {kind}"
+        ):
             nym.grad(lambda x, y: x.sum(), 1)(x, argument)
     for at in (2, -3):
         with pytest.raises(ValueError, match=f"positional argument {at}, but 2 are given by position"):

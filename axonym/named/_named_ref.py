@@ -1,7 +1,7 @@
-"""Mutable arrays with named axes: `NamedRef` over `jax.Ref`, which a loop or a step can write to where it stands.
+"""Mutable arrays with named axes: `NamedRef`, a `jax.Ref` with names, which a loop or a step can write to in place.
 
-Plain indices go to JAX's own reading and writing of a part; what JAX has no such operation for reads or writes the
-whole array, of which a compiled program does no more than it must.
+Integers and slices use JAX's own operations on parts of a `jax.Ref`. Other indices read or write the entire array,
+which the compiler reduces to the part needed.
 """
 
 from typing import Any
@@ -18,15 +18,15 @@ from ._index import At, IndexPlan, check_axes, check_index_range, convert_values
 
 
 class NamedRef:
-    """A mutable array whose axes have names: what `new_ref` makes of a named array.
+    """A mutable array whose axes have names; `new_ref` makes one from a named array.
 
-    `ref[...]` reads all elements and `ref["pos", i]` some, `ref["pos", i] = value` replaces them. An index is whatever
-    `axonym.index` takes, a value a scalar or a named array of some axes of the elements. An index out of range is an
-    error where it is known; where only a program knows it, the nearest element is read, and it is left open whether
-    one is replaced.
+    `ref[...]` reads all elements and `ref["pos", i]` some, `ref["pos", i] = value` replaces them. Indices are those of
+    `axonym.index`; a value is a scalar or a named array with some axes of the elements. An index that is out of range
+    raises an error if it is not traced. For a traced index the nearest element is read; whether an element is replaced
+    is undefined.
 
-    It is a pytree with one child, the `jax.Ref`, and may be an argument of a function under `jax.jit`, or be used in
-    the body of a loop that closes over it. JAX lets no function return one that it was given.
+    It is a pytree with one child, the `jax.Ref`. It may be an argument of a function under `jax.jit`, or be closed over
+    by the body of a loop. In JAX no function may return a `jax.Ref` that it was given.
 
     Args:
         ref: The `jax.Ref`; `new_ref` makes one.
@@ -50,13 +50,13 @@ class NamedRef:
     names: Names
 
     def __init__(self, ref: Any, names: Names) -> None:
-        """Keeps both; `new_ref` makes them fit."""
+        """Stores both; `new_ref` makes them consistent."""
         self.ref = ref
         self.names = names
 
     @property
     def shape(self) -> Shape:
-        """The sizes, which also answer by name."""
+        """The sizes, which can also be indexed by name."""
         return Shape(tuple(self.ref.shape), self.names)
 
     @property
@@ -75,7 +75,7 @@ class NamedRef:
         return len(self.names)
 
     def __repr__(self) -> str:
-        """Shows element type and axes."""
+        """Formats element type and axes."""
         return f"NamedRef({self.dtype}{''.join(f', {axis}' for axis in self.axes)})"
 
     def __getitem__(self, items: Any) -> NamedArray:
@@ -84,27 +84,27 @@ class NamedRef:
 
     def __setitem__(self, items: Any, value: Any) -> None:
         """Replaces elements by named axis; see `swap`."""
-        plan, where = _located(self, items)
+        plan, where = _plan_ref_index(self, items)
         if where is not None:
-            refs.set(self.ref, where, _fitting(self, plan, value))
+            refs.set(self.ref, where, _convert_ref_value(self, plan, value))
         else:
-            self[...] = At(_whole(self), items).set(value)
+            self[...] = At(_read_all(self), items).set(value)
 
 
-def _unflatten(names: Names, children: Any) -> NamedRef:
+def _unflatten_ref(names: Names, children: Any) -> NamedRef:
     return NamedRef(children[0], names)
 
 
 jax.tree_util.register_pytree_with_keys(
     NamedRef,
     lambda x: (((jax.tree_util.GetAttrKey("ref"), x.ref),), x.names),
-    _unflatten,
+    _unflatten_ref,
     lambda x: ((x.ref,), x.names),
 )
 
 
 def new_ref(value: NamedArray, *, memory_space: Any = None, kind: str | None = None) -> NamedRef:
-    """Makes a mutable array that holds a copy of a named array at first; see `jax.new_ref`.
+    """Makes a mutable array from a copy of a named array; see `jax.new_ref`.
 
     Args:
         value: Array of any axes.
@@ -115,7 +115,7 @@ def new_ref(value: NamedArray, *, memory_space: Any = None, kind: str | None = N
         Mutable array of the same axes.
 
     Raises:
-        TypeError: If the value is no named array.
+        TypeError: If the value is not a named array.
 
     Example:
         >>> import axonym as nym
@@ -129,7 +129,7 @@ def new_ref(value: NamedArray, *, memory_space: Any = None, kind: str | None = N
 
 
 def freeze(ref: NamedRef) -> NamedArray:
-    """Returns the elements of a mutable array that will not be used any more; see `jax.freeze`.
+    """Returns the elements of a mutable array, which must not be used afterwards; see `jax.freeze`.
 
     Args:
         ref: Mutable array.
@@ -138,7 +138,7 @@ def freeze(ref: NamedRef) -> NamedArray:
         Array of the same axes.
 
     Raises:
-        TypeError: If it is no `NamedRef`.
+        TypeError: If it is not a `NamedRef`.
 
     Example:
         >>> import axonym as nym
@@ -157,11 +157,11 @@ def get(ref: NamedRef, idx: Any = None) -> NamedArray:
         idx: Axes and indices as for `axonym.index`; all elements if it is None or `...`.
 
     Returns:
-        Array with the axes left and the axes of the index arrays.
+        Array with the remaining axes and the axes of the index arrays.
 
     Raises:
-        TypeError: If the first argument is no `NamedRef`, or an index is not made of integers.
-        ValueError: If an axis is not there or indexed twice.
+        TypeError: If the first argument is not a `NamedRef`, or an index is not made of integers.
+        ValueError: If an axis is missing or indexed twice.
         IndexError: If an integer, list or NumPy array holds an index out of range.
 
     Example:
@@ -171,28 +171,28 @@ def get(ref: NamedRef, idx: Any = None) -> NamedArray:
         Array([1, 2], dtype=int32)
     """
     _check_ref(ref)
-    plan, where = _located(ref, idx)
+    plan, where = _plan_ref_index(ref, idx)
     if where is None:
-        return At(_whole(ref), idx).get()
+        return At(_read_all(ref), idx).get()
     return NamedArray(refs.get(ref.ref, where), plan.names)
 
 
 def swap(ref: NamedRef, idx: Any, value: Any) -> NamedArray:
-    """Replaces elements of a mutable array and returns those that were there; see `jax.ref.swap`.
+    """Replaces elements of a mutable array and returns the previous ones; see `jax.ref.swap`.
 
     Args:
-        ref: Mutable array, which is changed.
+        ref: Mutable array, which is modified.
         idx: Axes and indices as for `axonym.index`; all elements if it is None or `...`.
-        value: A scalar, or a named array of some axes of the elements. It is converted to the element type, which must
-            not lose fractions. Where there is a mask, elements for which it is False are not replaced.
+        value: A scalar, or a named array with some axes of the elements. It is converted to the element type, which
+            must not lose fractions. With a mask, elements for which it is False are not replaced.
 
     Returns:
-        The elements before, as `get` returns them.
+        The previous elements, as `get` returns them.
 
     Raises:
-        TypeError: If the first argument is no `NamedRef`, the value is a plain array with axes or loses fractions, or
-            an index is not made of integers.
-        ValueError: If an axis is not there or indexed twice, or the value has axes that the elements have not.
+        TypeError: If the first argument is not a `NamedRef`, the value is a plain array with axes or loses fractions,
+            or an index is not made of integers.
+        ValueError: If an axis is missing or indexed twice, or the value has axes that the elements lack.
         IndexError: If an integer, list or NumPy array holds an index out of range.
 
     Example:
@@ -202,12 +202,12 @@ def swap(ref: NamedRef, idx: Any, value: Any) -> NamedArray:
         (3, Array([0, 1, 2, 7], dtype=int32))
     """
     _check_ref(ref)
-    plan, where = _located(ref, idx)
+    plan, where = _plan_ref_index(ref, idx)
     if where is None:
-        before = At(_whole(ref), idx).get()
+        previous = At(_read_all(ref), idx).get()
         ref[idx] = value
-        return before
-    return NamedArray(refs.swap(ref.ref, where, _fitting(ref, plan, value)), plan.names)
+        return previous
+    return NamedArray(refs.swap(ref.ref, where, _convert_ref_value(ref, plan, value)), plan.names)
 
 
 def _check_ref(ref: Any) -> None:
@@ -215,12 +215,12 @@ def _check_ref(ref: Any) -> None:
         raise TypeError(f"A `NamedRef` is needed, not {format_value(ref)}; make one with `axonym.new_ref(array)`.")
 
 
-def _whole(ref: NamedRef) -> NamedArray:
+def _read_all(ref: NamedRef) -> NamedArray:
     return NamedArray(ref.ref[...], ref.names)
 
 
-def _located(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
-    """Returns the plan of an index, and the index for `jax.ref`, None if that has none for it."""
+def _plan_ref_index(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
+    """Returns the plan of an index, and the index for `jax.ref`, None if it does not support this one."""
     outline = NamedArray(jax.ShapeDtypeStruct(ref.ref.shape, ref.dtype), ref.names)
     parts, given = parse_index(outline, () if idx is None or idx is ... else idx)
     plan, held, _ = plan_index(outline.names, tuple(ref.ref.shape), parts)
@@ -229,7 +229,7 @@ def _located(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
     if not parts:
         return plan, ...
     plain = all(kind == "scalar" or (kind == "slice" and (detail[2] or 1) > 0) for _, kind, detail, _ in parts)
-    if not plain or _is_sharded(ref):
+    if not plain or _is_ref_sharded(ref):
         return plan, None
     where: list[Any] = [slice(None)] * len(ref.names)
     supply = iter(arrays)
@@ -238,14 +238,14 @@ def _located(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
     return plan, tuple(where)
 
 
-def _is_sharded(ref: NamedRef) -> bool:
-    """Tells whether an Explicit mesh axis divides the array; parts of such a one JAX neither reads nor writes."""
+def _is_ref_sharded(ref: NamedRef) -> bool:
+    """Returns whether the array is sharded over an Explicit mesh axis; JAX then cannot read or write parts of it."""
     return any(jax.typeof(ref.ref).sharding.spec)
 
 
-def _fitting(ref: NamedRef, plan: IndexPlan, value: Any) -> Any:
-    """Returns a value as an array of the shape, element type and sharding of the elements that it replaces."""
+def _convert_ref_value(ref: NamedRef, plan: IndexPlan, value: Any) -> Any:
+    """Returns a value with the shape, element type and sharding of the elements that it replaces."""
     array, names = split_operand(value)
     check_axes("the value", array, names, plan.names, plan.sizes)
     array = jnp.broadcast_to(align_axes(convert_values(array, ref.dtype), names, plan.names), plan.sizes)
-    return jax.reshard(array, jax.typeof(ref.ref).sharding) if _is_sharded(ref) else array
+    return jax.reshard(array, jax.typeof(ref.ref).sharding) if _is_ref_sharded(ref) else array

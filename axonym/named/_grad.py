@@ -1,0 +1,122 @@
+"""Gradients of functions of models and other trees whose result is a named scalar."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+
+from ._axis import format_value
+from ._base import NamedBase, format_shape
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def value_and_grad(
+    fn: Callable[P, R], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[P, tuple[R, Any]]:
+    """Makes a function that returns the value of `fn` and its gradient; see `jax.value_and_grad`.
+
+    Args:
+        fn: Function whose result is a scalar: a named or a plain array without axes.
+        argnums: The positional argument to differentiate with respect to, or a sequence of them.
+        has_aux: Whether `fn` returns a pair, whose second element is returned as it is.
+
+    Returns:
+        Function of the same arguments, which returns the result of `fn` and the gradient. The gradient is a tree like
+        the argument (a tuple of them if `argnums` is a sequence), with None for leaves that are not arrays of real or
+        complex numbers, as in `equinox.filter_grad`. An argument that is itself a Python float has a gradient too.
+
+    Raises:
+        ValueError: When called, if the result has axes, or there is no such argument.
+        TypeError: When called, if an argument has nothing to differentiate, or `fn` with `has_aux` returns no pair.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([1.0, 2.0, 3.0], "embed")
+        >>> nym.value_and_grad(lambda x: (x * x).sum())(x)
+        (NamedArray(float32, 14.), NamedArray(float32, embed: 3, [2., 4., 6.]))
+    """
+
+    def compute_value_and_grad(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
+        call_fn: Callable[..., Any] = fn
+        selected = _resolve_argnums(argnums, args)
+        parts = [_partition_argument(at, args[at]) for at in selected]
+
+        def compute_loss(variables: Sequence[Any]) -> tuple[Any, Any]:
+            given: list[Any] = list(args)
+            for at, variable, (_, rest) in zip(selected, variables, parts, strict=True):
+                given[at] = eqx.combine(variable, rest)
+            returned = call_fn(*given, **kwargs)
+            return _as_plain_scalar(_drop_aux(returned) if has_aux else returned), returned
+
+        variables = tuple(variable for variable, _ in parts)
+        (_, returned), gradients = jax.value_and_grad(compute_loss, has_aux=True)(variables)
+        return returned, gradients[0] if isinstance(argnums, int) else gradients
+
+    return compute_value_and_grad
+
+
+def grad(fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[P, Any]:
+    """Makes a function that returns the gradient of `fn`; see `jax.grad`.
+
+    Args:
+        fn: As for `value_and_grad`.
+        argnums: As for `value_and_grad`.
+        has_aux: As for `value_and_grad`.
+
+    Returns:
+        Function of the same arguments, which returns the gradient; see `value_and_grad`. With `has_aux` it returns a
+        pair of it and the second element that `fn` returned.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([1.0, 2.0, 3.0], "embed")
+        >>> nym.grad(lambda x: (x * x).sum())(x)
+        NamedArray(float32, embed: 3, [2., 4., 6.])
+    """
+    compute_value_and_grad = value_and_grad(fn, argnums, has_aux)
+
+    def compute_grad(*args: P.args, **kwargs: P.kwargs) -> Any:
+        returned, gradients = compute_value_and_grad(*args, **kwargs)
+        return (gradients, returned[1]) if has_aux else gradients
+
+    return compute_grad
+
+
+def _resolve_argnums(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the positions of the arguments to differentiate with respect to."""
+    given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for at in given:
+        if not -len(args) <= at < len(args):
+            raise ValueError(f"the gradient is for positional argument {at}, but {len(args)} are given by position")
+    return tuple(at % len(args) for at in given)
+
+
+def _partition_argument(at: int, argument: Any) -> tuple[Any, Any]:
+    """Returns an argument as two trees: the arrays to differentiate with respect to, and the rest."""
+    if isinstance(argument, float | complex):
+        return argument, None
+    variable, rest = eqx.partition(argument, eqx.is_inexact_array)
+    if not jax.tree.leaves(variable):
+        kind = " ".join([type(argument).__name__, *map(str, [argument.dtype] if hasattr(argument, "dtype") else [])])
+        raise TypeError(f"Argument {at} has no array of real numbers to differentiate; it is of type {kind}.")
+    return variable, rest
+
+
+def _drop_aux(returned: Any) -> Any:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
+    return returned[0]
+
+
+def _as_plain_scalar(value: Any) -> Any:
+    array = value.array if isinstance(value, NamedBase) else value
+    if getattr(array, "shape", ()):
+        what = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
+        raise ValueError(
+            f"a gradient needs a scalar result, and the function returned {what}; use `.sum()` or `.mean()`"
+        )
+    return array

@@ -1,0 +1,141 @@
+"""Slicing arguments along a named axis, and stacking results along it: what `vmap` and `scan` share."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from .._array import NamedArray, is_named_array
+from .._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    axis_name,
+    check_selected_once,
+    find_axis,
+    format_value,
+    intern_names,
+    parse_selection,
+)
+from .._base import format_shape, with_array
+from .._static_result import pack_result
+
+
+SliceDim: TypeAlias = bool | int | None
+SliceSpec: TypeAlias = SliceDim | Callable[[Any], SliceDim]
+"""Whether a plain array is sliced: True means along its first axis, an integer along the axis at that position.
+
+A function is called with the array and returns one of these.
+"""
+
+UNSLICED: Any = object()
+"""The `SliceSpec` of an argument that every slice receives as it is, even if it is a named array with the axis."""
+
+
+def is_array_with_axes(x: Any) -> bool:
+    """Returns whether something is a plain array with at least one axis."""
+    return isinstance(x, jax.Array | np.ndarray) and bool(x.shape)
+
+
+def parse_mapped_axes(axis: AxisSelection) -> tuple[AxisSelector, ...]:
+    """Returns the axes to map over, outermost first; raises a ValueError if one is given twice."""
+    axes = parse_selection(axis)
+    check_selected_once(tuple(map(axis_name, axes)))
+    return axes
+
+
+class SlicedArgs(NamedTuple):
+    """Arguments of which some arrays are sliced along an axis; everything else is passed on as it is."""
+
+    axis: Axis
+    treedef: Any
+    leaves: list[Any]
+    dims: list[int | None]  # for each leaf the position of the axis, None if the leaf is not sliced
+
+    def get_sliced(self) -> tuple[list[Any], list[int]]:
+        """Returns the plain arrays to slice, and the position of the axis in each."""
+        sliced = [(leaf, dim) for leaf, dim in zip(self.leaves, self.dims, strict=True) if dim is not None]
+        arrays = [leaf.array if isinstance(leaf, NamedArray) else leaf for leaf, _ in sliced]
+        return arrays, [dim for _, dim in sliced]
+
+    def insert_slices(self, slices: Sequence[Any]) -> Any:
+        """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced."""
+        rest = iter(slices)
+        pairs = zip(self.leaves, self.dims, strict=True)
+        leaves = [leaf if dim is None else _make_slice(leaf, dim, next(rest)) for leaf, dim in pairs]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _make_slice(leaf: Any, dim: int, array: Any) -> Any:
+    return with_array(leaf, array, leaf.names[:dim] + leaf.names[dim + 1 :]) if isinstance(leaf, NamedArray) else array
+
+
+def slice_args(args: Any, axis: AxisSelector, specs: SliceSpec | list[SliceSpec], function: str) -> SlicedArgs:
+    """Returns how a tree of arguments is sliced along an axis.
+
+    Args:
+        args: The arguments.
+        axis: The axis.
+        specs: Which plain arrays are sliced: one spec for all leaves, or one for each.
+        function: The name of the transformation, for errors.
+
+    Raises:
+        ValueError: If no argument has an axis given by name, or sizes differ.
+    """
+    leaves, treedef = jax.tree.flatten(args, is_leaf=is_named_array)
+    each = specs if isinstance(specs, list) else [specs] * len(leaves)
+    name = axis_name(axis)
+    dims = [_find_sliced_dim(leaf, axis, name, spec) for leaf, spec in zip(leaves, each, strict=True)]
+    sliced = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
+    return SlicedArgs(Axis(name, _find_common_size(sliced, axis, function)), treedef, leaves, dims)
+
+
+def _find_common_size(sliced: list[tuple[Any, int]], axis: AxisSelector, function: str) -> int:
+    name = axis_name(axis)
+    sizes = [(leaf.array if isinstance(leaf, NamedArray) else leaf).shape[dim] for leaf, dim in sliced]
+    if isinstance(axis, Axis):
+        size = axis.size
+    elif not sliced:
+        raise ValueError(f"`{function}` over axis {name!r}: no argument has it; give an `Axis` with its size")
+    else:
+        size = next((size for (leaf, _), size in zip(sliced, sizes, strict=True) if is_named_array(leaf)), sizes[0])
+    for (leaf, _), other in zip(sliced, sizes, strict=True):
+        if other != size:
+            what = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
+            raise ValueError(f"`{function}` over axis {name!r} of size {size} got {what}, which has size {other} there")
+    return size
+
+
+def _find_sliced_dim(leaf: Any, axis: AxisSelector, name: str, spec: SliceSpec) -> int | None:
+    if spec is UNSLICED:
+        return None
+    if isinstance(leaf, NamedArray):
+        return find_axis(leaf.names, leaf.array.shape, axis) if name in leaf.names else None
+    if not is_array_with_axes(leaf):
+        return None
+    dim: Any = spec(leaf) if callable(spec) else spec
+    if dim is None or isinstance(dim, bool | np.bool_):
+        return 0 if dim else None
+    if not isinstance(dim, int | np.integer):
+        raise TypeError(
+            "Whether a plain array is sliced must be True, False, None or the position of an axis, "
+            f"not {format_value(dim)}."
+        )
+    if not -leaf.ndim <= dim < leaf.ndim:
+        raise ValueError(f"a plain array of shape {leaf.shape} has no axis at position {dim}")
+    return operator.index(dim) % leaf.ndim
+
+
+def pack_stacked(result: Any, axis: str) -> Any:
+    """Returns what the function returned for one slice, with the names that the stacked results will have."""
+    return pack_result(jax.tree.map(lambda leaf: _prepend_axis(leaf, axis), result, is_leaf=is_named_array))
+
+
+def _prepend_axis(leaf: Any, axis: str) -> Any:
+    if not isinstance(leaf, NamedArray):
+        return leaf
+    if axis in leaf.names:
+        raise ValueError(f"the result {format_shape(leaf)} already has axis {axis!r}, along which results are stacked")
+    return with_array(leaf, leaf.array, intern_names((axis, *leaf.names)))
