@@ -1,4 +1,4 @@
-"""Axonym: named-axis arrays for JAX, and a mapping from their names to the axes of a device mesh."""
+"""Axonym: named-axis arrays for JAX, sharded by a mapping from axis names to the axes of a device mesh."""
 
 from . import (
     axis as axis,
@@ -241,6 +241,13 @@ from .named._matrix import (
     tril as tril,
     triu as triu,
 )
+from .named._named_ref import (
+    NamedRef as NamedRef,
+    freeze as freeze,
+    get as get,
+    new_ref as new_ref,
+    swap as swap,
+)
 from .named._reduce import (
     all as all,
     amax as amax,
@@ -288,13 +295,6 @@ from .named._reduce import (
     std as std,
     sum as sum,
     var as var,
-)
-from .named._named_ref import (
-    NamedRef as NamedRef,
-    freeze as freeze,
-    get as get,
-    new_ref as new_ref,
-    swap as swap,
 )
 from .named._search import (
     bincount as bincount,

@@ -117,7 +117,7 @@ def _draw_array(
         return sample(key, shape=sizes, **parameters, **dict(options))
 
     sharding = get_out_sharding(names, (*sizes, *event)) or _replicate_if_explicit(parameters.values())
-    runner = run if sharding is None else jax.sharding.auto_axes(run, out_sharding=sharding)
+    runner: Any = run if sharding is None else jax.sharding.auto_axes(run, out_sharding=sharding)
     return constrain_sharding(NamedArray(runner(key, parameters), names))
 
 
