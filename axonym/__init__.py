@@ -1,4 +1,4 @@
-"""Axonym: named-axis arrays for JAX, and a mapping from their names to the axes of a device mesh."""
+"""Axonym: named-axis arrays for JAX, sharded by a mapping from axis names to the axes of a device mesh."""
 
 from . import (
     axis as axis,
@@ -244,6 +244,13 @@ from .named._matrix import (
     tril as tril,
     triu as triu,
 )
+from .named._named_ref import (
+    NamedRef as NamedRef,
+    freeze as freeze,
+    get as get,
+    new_ref as new_ref,
+    swap as swap,
+)
 from .named._packbits import (
     packbits as packbits,
     unpackbits as unpackbits,
@@ -295,13 +302,6 @@ from .named._reduce import (
     std as std,
     sum as sum,
     var as var,
-)
-from .named._named_ref import (
-    NamedRef as NamedRef,
-    freeze as freeze,
-    get as get,
-    new_ref as new_ref,
-    swap as swap,
 )
 from .named._search import (
     isin as isin,

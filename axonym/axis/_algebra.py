@@ -1,6 +1,6 @@
-"""The algebra of axes: their union and intersection, what is left without some of them, and their orders.
+"""The algebra of axes: concatenation, union, intersection, difference, replacement and order.
 
-Each function returns axes in the form in which it was given the first ones, as `_specs.py` says, and in their order.
+Each function returns axes in the form and order of its first argument; see `_specs.py`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from ..named._axis import (
     complete_order,
     parse_axes,
 )
-from ._specs import PartialAxes, check_found, described, entries, in_form_of
+from ._specs import PartialAxes, check_axes_present, convert_like, format_sizes, parse_sizes
 
 
 @overload
@@ -28,7 +28,7 @@ def concat_axes(first: Axis | Sequence[Axis], second: AxisSpec) -> tuple[Axis, .
 @overload
 def concat_axes(first: AxisSelection, second: AxisSelection) -> PartialAxes: ...
 def concat_axes(first: Any, second: Any) -> Any:
-    """Returns the axes of one spec followed by those of another, which must be other ones.
+    """Returns the axes of one spec followed by the axes of another, which must differ.
 
     Args:
         first: One axis or several.
@@ -38,8 +38,8 @@ def concat_axes(first: Any, second: Any) -> Any:
         A dict if `first` is a mapping, otherwise a tuple.
 
     Raises:
-        TypeError: If something is no axis.
-        ValueError: If a name is in both.
+        TypeError: If something is not an axis.
+        ValueError: If both have a name.
 
     Example:
         >>> import axonym as nym
@@ -49,12 +49,12 @@ def concat_axes(first: Any, second: Any) -> Any:
         >>> nym.axis.concat_axes(Batch, Embed) == (Batch, Embed)
         True
     """
-    one, other = entries(first), entries(second)
+    one, other = parse_sizes(first), parse_sizes(second)
     if twice := [name for name in other if name in one]:
         raise ValueError(
-            f"axis {twice[0]!r} is in {described(one)} and in {described(other)}; `union_axes` takes it once"
+            f"axis {twice[0]!r} is in both {format_sizes(one)} and {format_sizes(other)}; `union_axes` keeps it once"
         )
-    return in_form_of(first, one | other)
+    return convert_like(first, one | other)
 
 
 concat_axis_specs = concat_axes
@@ -67,26 +67,26 @@ def union_axes(first: Axis | Sequence[Axis], second: AxisSpec) -> tuple[Axis, ..
 @overload
 def union_axes(first: AxisSelection, second: AxisSelection) -> PartialAxes: ...
 def union_axes(first: Any, second: Any) -> Any:
-    """Returns the axes of one spec followed by those that only another has.
+    """Returns the axes of one spec followed by the axes that only another has.
 
     Args:
         first: One axis or several.
         second: One axis or several.
 
     Returns:
-        A dict if `first` is a mapping, otherwise a tuple. An axis that only one of them gives a size has that size.
+        A dict if `first` is a mapping, otherwise a tuple. An axis with a size in only one of them has that size.
 
     Raises:
-        TypeError: If something is no axis.
-        ValueError: If an axis has different sizes in them.
+        TypeError: If something is not an axis.
+        ValueError: If the sizes of an axis differ.
 
     Example:
         >>> import axonym as nym
         >>> nym.axis.union_axes({"batch": 8, "pos": 2}, {"pos": 2, "embed": 4})
         {'batch': 8, 'pos': 2, 'embed': 4}
     """
-    one, other = entries(first), entries(second)
-    return in_form_of(first, {**one, **{name: _size(name, one, other) for name in (*one, *other)}})
+    one, other = parse_sizes(first), parse_sizes(second)
+    return convert_like(first, {**one, **{name: _merge_sizes(name, one, other) for name in (*one, *other)}})
 
 
 @overload
@@ -96,26 +96,28 @@ def intersect_axes(first: Axis | Sequence[Axis], second: AxisSelection) -> tuple
 @overload
 def intersect_axes(first: AxisSelection, second: AxisSelection) -> PartialAxes: ...
 def intersect_axes(first: Any, second: Any) -> Any:
-    """Returns the axes that two specs have in common, in the order of the first. Arguments as for `union_axes`.
+    """Returns the axes that two specs share, in the order of the first. Arguments as for `union_axes`.
 
     Raises:
-        TypeError: If something is no axis.
-        ValueError: If an axis has different sizes in them.
+        TypeError: If something is not an axis.
+        ValueError: If the sizes of an axis differ.
 
     Example:
         >>> import axonym as nym
         >>> nym.axis.intersect_axes(nym.make_axes(batch=8, embed=4), ("embed", "pos"))
         (Axis(name='embed', size=4),)
     """
-    one, other = entries(first), entries(second)
-    return in_form_of(first, {name: _size(name, one, other) for name in one if name in other})
+    one, other = parse_sizes(first), parse_sizes(second)
+    return convert_like(first, {name: _merge_sizes(name, one, other) for name in one if name in other})
 
 
-def _size(name: str, one: dict[str, int | None], other: dict[str, int | None]) -> int | None:
-    """Returns the size of an axis in either."""
+def _merge_sizes(name: str, one: dict[str, int | None], other: dict[str, int | None]) -> int | None:
+    """Returns the size of an axis in either spec, which must agree."""
     size, wanted = one.get(name), other.get(name)
     if size is not None and wanted is not None and size != wanted:
-        raise ValueError(f"axis {name!r} has size {size} and size {wanted} in {described(one)} and {described(other)}")
+        raise ValueError(
+            f"axis {name!r} has size {size} and size {wanted} in {format_sizes(one)} and {format_sizes(other)}"
+        )
     return wanted if size is None else size
 
 
@@ -126,7 +128,7 @@ def eliminate_axes(spec: Axis | Sequence[Axis], remove: AxisSelection) -> tuple[
 @overload
 def eliminate_axes(spec: AxisSelection, remove: AxisSelection) -> PartialAxes: ...
 def eliminate_axes(spec: Any, remove: Any) -> Any:
-    """Returns the axes of a spec without some, all of which it must have; see `without_axes` for axes it may lack.
+    """Returns the axes of a spec without some, which it must have; see `without_axes` for axes that may be missing.
 
     Args:
         spec: One axis or several.
@@ -136,17 +138,17 @@ def eliminate_axes(spec: Any, remove: Any) -> Any:
         A dict if `spec` is a mapping, otherwise a tuple.
 
     Raises:
-        TypeError: If something is no axis.
-        ValueError: If an axis to leave out is not there, or has another size.
+        TypeError: If something is not an axis.
+        ValueError: If an axis to leave out is missing or has another size.
 
     Example:
         >>> import axonym as nym
         >>> nym.axis.eliminate_axes({"batch": 8, "embed": 4}, "batch")
         {'embed': 4}
     """
-    found, wanted = entries(spec), entries(remove)
-    check_found(found, wanted)
-    return in_form_of(spec, {name: size for name, size in found.items() if name not in wanted})
+    found, wanted = parse_sizes(spec), parse_sizes(remove)
+    check_axes_present(found, wanted)
+    return convert_like(spec, {name: size for name, size in found.items() if name not in wanted})
 
 
 @overload
@@ -158,18 +160,18 @@ def without_axes(
 @overload
 def without_axes(spec: AxisSelection, remove: AxisSelection, allow_mismatched_sizes: bool = False) -> PartialAxes: ...
 def without_axes(spec: Any, remove: Any, allow_mismatched_sizes: bool = False) -> Any:
-    """Returns the axes of a spec without some, which it may lack.
+    """Returns the axes of a spec without some, which may be missing.
 
     Args:
         spec: One axis or several.
         remove: The axes to leave out, one or several.
-        allow_mismatched_sizes: Whether an axis of another size is left out too; otherwise it is an error.
+        allow_mismatched_sizes: Whether to leave out an axis of another size too, instead of raising an error.
 
     Returns:
         A dict if `spec` is a mapping, otherwise a tuple.
 
     Raises:
-        TypeError: If something is no axis.
+        TypeError: If something is not an axis.
         ValueError: If an axis to leave out has another size.
 
     Example:
@@ -177,10 +179,10 @@ def without_axes(spec: Any, remove: Any, allow_mismatched_sizes: bool = False) -
         >>> nym.axis.without_axes({"batch": 8, "embed": 4}, ("batch", "pos"))
         {'embed': 4}
     """
-    found, wanted = entries(spec), entries(remove)
+    found, wanted = parse_sizes(spec), parse_sizes(remove)
     if not allow_mismatched_sizes:
-        check_found(found, {name: size for name, size in wanted.items() if name in found})
-    return in_form_of(spec, {name: size for name, size in found.items() if name not in wanted})
+        check_axes_present(found, {name: size for name, size in wanted.items() if name in found})
+    return convert_like(spec, {name: size for name, size in found.items() if name not in wanted})
 
 
 @overload
@@ -190,30 +192,32 @@ def replace_axis(spec: Axis | Sequence[Axis], old: AxisSelector, new: AxisSpec) 
 @overload
 def replace_axis(spec: AxisSelection, old: AxisSelector, new: AxisSelection) -> PartialAxes: ...
 def replace_axis(spec: Any, old: AxisSelector, new: Any) -> Any:
-    """Returns the axes of a spec with one axis, or several, in the place of another.
+    """Returns the axes of a spec with one axis replaced by one or several.
 
     Args:
         spec: One axis or several.
-        old: The axis to replace, which must be there.
-        new: What stands in its place: one axis, several, or none.
+        old: The axis to replace.
+        new: Its replacement: one axis, several, or none.
 
     Returns:
         A dict if `spec` is a mapping, otherwise a tuple.
 
     Raises:
-        TypeError: If something is no axis.
-        ValueError: If `old` is not there or has another size, or a new name is there already.
+        TypeError: If something is not an axis.
+        ValueError: If `old` is missing or has another size, or a new name is present already.
 
     Example:
         >>> import axonym as nym
         >>> nym.axis.replace_axis({"batch": 8, "embed": 4}, "embed", {"heads": 2, "head": 2})
         {'batch': 8, 'heads': 2, 'head': 2}
     """
-    found, wanted, put = entries(spec), entries((old,)), entries(new)
-    check_found(found, wanted)
-    pairs = [pair for name, size in found.items() for pair in (put.items() if name in wanted else [(name, size)])]
+    found, wanted, replacement = parse_sizes(spec), parse_sizes((old,)), parse_sizes(new)
+    check_axes_present(found, wanted)
+    pairs = [
+        pair for name, size in found.items() for pair in (replacement.items() if name in wanted else [(name, size)])
+    ]
     check_unique_names(tuple(name for name, _ in pairs))
-    return in_form_of(spec, dict(pairs))
+    return convert_like(spec, dict(pairs))
 
 
 @overload
@@ -225,7 +229,7 @@ def rearrange_for_partial_order(
     partial: PartialAxisSpec | AxisSelector | EllipsisType, axes: Axis | Sequence[Axis]
 ) -> tuple[Axis, ...]: ...
 def rearrange_for_partial_order(partial: Any, axes: Any) -> Any:
-    """Returns axes in a partial order, in which `...` stands for those that are not named, in the order they have.
+    """Returns axes in a partial order, in which `...` stands for all others in their current order.
 
     Args:
         partial: The order: axes, or names of axes, and at most one `...`.
@@ -235,9 +239,9 @@ def rearrange_for_partial_order(partial: Any, axes: Any) -> Any:
         All axes, a dict if `axes` is a mapping, otherwise a tuple.
 
     Raises:
-        TypeError: If an axis of `axes` has no size, or something in the order is no axis.
-        ValueError: If an axis of the order is not there, has another size or is named twice; if axes are left out and
-            there is no `...`; if `...` occurs twice.
+        TypeError: If an axis of `axes` has no size, or an item of the order is not an axis.
+        ValueError: If an axis of the order is missing, has another size or is named twice; if axes are left out without
+            `...`; if `...` occurs twice.
 
     Example:
         >>> import axonym as nym
@@ -245,24 +249,24 @@ def rearrange_for_partial_order(partial: Any, axes: Any) -> Any:
         {'embed': 4, 'batch': 8, 'pos': 2}
     """
     found = {axis.name: axis.size for axis in parse_axes(axes)}
-    order = complete_order(tuple(found), tuple(found.values()), _items(partial))
-    return in_form_of(axes, {name: found[name] for name in order})
+    order = complete_order(tuple(found), tuple(found.values()), _list_order_items(partial))
+    return convert_like(axes, {name: found[name] for name in order})
 
 
 def replace_missing_with_ellipsis(
     partial: PartialAxisSpec | AxisSelector | EllipsisType, axes: AxisSelection | AxisSpec
 ) -> tuple[AxisSelector | EllipsisType, ...]:
-    """Returns a partial order in which `...` stands for each run of axes that a spec lacks.
+    """Returns a partial order with `...` in place of each run of axes that a spec lacks.
 
     Args:
         partial: Axes, or names of axes, and `...`.
-        axes: The axes that there are.
+        axes: The axes that are present.
 
     Returns:
-        The items of the order whose axes are there, with `...` where others were, never two of them in a row.
+        The items of the order whose axes are present, with a single `...` in place of each run of others.
 
     Raises:
-        TypeError: If something is no axis.
+        TypeError: If something is not an axis.
         ValueError: If an axis has another size in `axes`.
 
     Example:
@@ -270,17 +274,17 @@ def replace_missing_with_ellipsis(
         >>> nym.axis.replace_missing_with_ellipsis(("batch", "pos", "embed"), nym.make_axes(batch=8, embed=4))
         ('batch', Ellipsis, 'embed')
     """
-    found, result = entries(axes), []
-    for item in _items(partial):
-        ((name, size),) = ((None, None),) if item is ... else entries((item,)).items()
+    found, result = parse_sizes(axes), []
+    for item in _list_order_items(partial):
+        ((name, size),) = ((None, None),) if item is ... else parse_sizes((item,)).items()
         kept = ... if name not in found else item
         if name in found:
-            check_found(found, {name: size})
+            check_axes_present(found, {name: size})
         if kept is not ... or not result or result[-1] is not ...:
             result.append(kept)
     return tuple(result)
 
 
-def _items(partial: Any) -> tuple[Any, ...]:
-    """Returns the items of a partial order; a single one may stand for itself."""
+def _list_order_items(partial: Any) -> tuple[Any, ...]:
+    """Returns the items of a partial order, which may be a single item."""
     return (partial,) if partial is ... or isinstance(partial, str | Axis) else tuple(partial)

@@ -1,8 +1,7 @@
-"""Axes without an array: the forms in which they are given, turned into one another, looked up and compared.
+"""Conversion, lookup and comparison of axis specs.
 
-A spec that gives sizes by name, such as a mapping or the shape of a named array, gives a dict; any other gives a tuple,
-and a single `Axis` counts as a spec of one axis. Where axes may come without a size, they are given and returned by
-their names.
+For a spec that maps names to sizes, such as a dict or the shape of a named array, functions return a dict, for any
+other a tuple; a single `Axis` is a spec of one axis. Axes without a size are represented by their names.
 """
 
 import math
@@ -28,17 +27,17 @@ ShapeDict: TypeAlias = Mapping[str, int]
 """Sizes by name."""
 
 PartialShapeDict: TypeAlias = Mapping[str, int | None]
-"""Sizes by name, where a size may be missing."""
+"""Sizes by name, where a size may be unknown."""
 
-Entries: TypeAlias = dict[str, int | None]
+SizeByName: TypeAlias = dict[str, int | None]
 PartialAxes: TypeAlias = tuple[AxisSelector, ...] | PartialShapeDict
 
 
-def entries(selection: AxisSelection | AxisSpec) -> Entries:
-    """Returns the sizes of axes by name, None for what is given by its name alone.
+def parse_sizes(selection: AxisSelection | AxisSpec) -> SizeByName:
+    """Returns the sizes of axes by name, None for an axis without a size.
 
     Raises:
-        TypeError: If something is no axis.
+        TypeError: If something is not an axis.
         ValueError: If a name is given twice.
     """
     chosen: Any = parse_selection(selection)  # pyright: ignore[reportArgumentType]
@@ -46,25 +45,23 @@ def entries(selection: AxisSelection | AxisSpec) -> Entries:
     return {_name(one): one.size if isinstance(one, Axis) else None for one in chosen}
 
 
-def in_form_of(spec: Any, found: Entries) -> Any:
-    """Returns axes as a dict if the spec gives sizes by name, and as a tuple if not."""
-    return dict(found) if hasattr(spec, "items") else _as_tuple(found)
-
-
-def _as_tuple(found: Entries) -> tuple[AxisSelector, ...]:
+def convert_like(spec: Any, found: SizeByName) -> Any:
+    """Returns axes as a dict if the spec is a mapping, otherwise as a tuple."""
+    if hasattr(spec, "items"):
+        return dict(found)
     return tuple(name if size is None else Axis(name, size) for name, size in found.items())
 
 
-def described(found: Entries) -> str:
-    """Shows axes as error messages do, those without a size by their names."""
+def format_sizes(found: SizeByName) -> str:
+    """Formats axes for error messages, those without a size by their names."""
     return f"({', '.join(name if size is None else f'{name}: {size}' for name, size in found.items())})"
 
 
-def check_found(found: Entries, wanted: Entries) -> None:
-    """Raises a ValueError if an axis that is wanted is not there, or has another size."""
+def check_axes_present(found: SizeByName, wanted: SizeByName) -> None:
+    """Raises a ValueError if a wanted axis is missing or has another size."""
     for name, size in wanted.items():
         if name not in found:
-            raise ValueError(f"no axis {name!r} in {described(found)}{suggest_name(name, list(found))}")
+            raise ValueError(f"no axis {name!r} in {format_sizes(found)}{suggest_name(name, list(found))}")
         if None not in (size, found[name]) and size != found[name]:
             raise ValueError(f"axis {name!r} has size {found[name]} here, {size} was asked for")
 
@@ -96,7 +93,7 @@ def axis_name(axis: Any) -> str | tuple[str, ...]:
 
 
 def axis_size(spec: AxisSpec) -> int:
-    """Returns how many elements an array of these axes has: the size of one axis, the product of several.
+    """Returns the number of elements along axes: the size of one axis, or the product of several sizes.
 
     Args:
         spec: An `Axis`, a sequence of them, or a mapping from name to size.
@@ -164,7 +161,7 @@ def resolve_axis(spec: AxisSpec, selection: PartialShapeDict | SizesByName) -> d
 @overload
 def resolve_axis(spec: AxisSpec, selection: Sequence[AxisSelector]) -> tuple[Axis, ...]: ...
 def resolve_axis(spec: AxisSpec, selection: Any) -> Any:
-    """Returns the axes selected, with their sizes.
+    """Returns the selected axes, with their sizes.
 
     Args:
         spec: The axes to select from: an `Axis`, a sequence of them, or a mapping from name to size.
@@ -174,8 +171,8 @@ def resolve_axis(spec: AxisSpec, selection: Any) -> Any:
         An `Axis` for one selector, a dict for a mapping, a tuple for a sequence.
 
     Raises:
-        TypeError: If an axis of the spec has no size, or something selected is no axis.
-        ValueError: If an axis selected is not there, has another size, or is selected twice.
+        TypeError: If an axis of the spec has no size, or a selector is not an axis.
+        ValueError: If a selected axis is missing, has another size, or is selected twice.
 
     Example:
         >>> import axonym as nym
@@ -185,12 +182,12 @@ def resolve_axis(spec: AxisSpec, selection: Any) -> Any:
         >>> nym.axis.resolve_axis(axes, {"embed": None})
         {'embed': 4}
     """
-    known, wanted = axis_spec_to_shape_dict(spec), entries(selection)
-    check_found({**known}, wanted)
+    known, wanted = axis_spec_to_shape_dict(spec), parse_sizes(selection)
+    check_axes_present({**known}, wanted)
     if isinstance(selection, str | Axis):
         (name,) = wanted
         return Axis(name, known[name])
-    return in_form_of(selection, {name: known[name] for name in wanted})
+    return convert_like(selection, {name: known[name] for name in wanted})
 
 
 @overload
@@ -202,18 +199,18 @@ def unsize_axes(
     spec: AxisSelector | Sequence[AxisSelector], to_unsize: AxisSelection | None = None
 ) -> tuple[AxisSelector, ...]: ...
 def unsize_axes(spec: Any, to_unsize: AxisSelection | None = None) -> Any:
-    """Takes their sizes from axes, and leaves their names.
+    """Removes the sizes of axes, so that only their names remain.
 
     Args:
-        spec: Axes, with sizes or without.
-        to_unsize: Which of them lose their size; None for all.
+        spec: Axes, with or without sizes.
+        to_unsize: The axes whose size is removed; None for all.
 
     Returns:
-        A tuple in which those axes are names; a dict in which their size is None for a mapping.
+        A tuple in which those axes are names; for a mapping, a dict in which their sizes are None.
 
     Raises:
-        TypeError: If something is no axis.
-        ValueError: If an axis of `to_unsize` is not there, or has another size.
+        TypeError: If something is not an axis.
+        ValueError: If an axis of `to_unsize` is missing or has another size.
 
     Example:
         >>> import axonym as nym
@@ -222,21 +219,21 @@ def unsize_axes(spec: Any, to_unsize: AxisSelection | None = None) -> Any:
         >>> nym.axis.unsize_axes({"batch": 8, "embed": 4})
         {'batch': None, 'embed': None}
     """
-    found = entries(spec)
-    lose = found if to_unsize is None else entries(to_unsize)
-    check_found(found, lose)
-    return in_form_of(spec, {name: None if name in lose else size for name, size in found.items()})
+    found = parse_sizes(spec)
+    lose = found if to_unsize is None else parse_sizes(to_unsize)
+    check_axes_present(found, lose)
+    return convert_like(spec, {name: None if name in lose else size for name, size in found.items()})
 
 
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
-    """Tells whether a selection has every axis of another one, in the same size where both give one.
+    """Returns whether a selection has every axis of another, with the same size where both have a size.
 
     Args:
-        selector: The selection that has to have them: one axis or several, by name or as `Axis`.
-        selected: The axes looked for.
+        selector: The selection to search: one axis or several, by name or as `Axis`.
+        selected: The axes to look for.
 
     Raises:
-        TypeError: If something is no axis.
+        TypeError: If something is not an axis.
         ValueError: If a selection has an axis twice.
 
     Example:
@@ -244,19 +241,19 @@ def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
         >>> nym.axis.selects_axis(("batch", "embed"), nym.Axis("embed", 4)), nym.axis.selects_axis("batch", "embed")
         (True, False)
     """
-    found = entries(selector)
-    return all(name in found and _fit(size, found[name]) for name, size in entries(selected).items())
+    found = parse_sizes(selector)
+    return all(name in found and _has_same_size(size, found[name]) for name, size in parse_sizes(selected).items())
 
 
 def is_axis_compatible(first: AxisSelector, second: AxisSelector) -> bool:
-    """Tells whether two selectors can mean one axis: the same name, and the same size where both give one.
+    """Returns whether two selectors can mean the same axis: equal names, and equal sizes where both have a size.
 
     Args:
         first: An `Axis` or a name.
         second: An `Axis` or a name.
 
     Raises:
-        TypeError: If one is neither.
+        TypeError: If one is neither an `Axis` nor a name.
 
     Example:
         >>> import axonym as nym
@@ -265,8 +262,8 @@ def is_axis_compatible(first: AxisSelector, second: AxisSelector) -> bool:
         (True, False)
     """
     sizes = [one.size if isinstance(one, Axis) else None for one in (first, second)]
-    return _name(first) == _name(second) and _fit(*sizes)
+    return _name(first) == _name(second) and _has_same_size(*sizes)
 
 
-def _fit(size: int | None, other: int | None) -> bool:
+def _has_same_size(size: int | None, other: int | None) -> bool:
     return size is None or other is None or size == other

@@ -1,4 +1,4 @@
-"""Fourier transforms over named axes: what `jax.numpy.fft` computes, over one axis or several, found by name."""
+"""Fourier transforms over named axes, as in `jax.numpy.fft`."""
 
 from ._frequencies import (
     fftfreq as fftfreq,

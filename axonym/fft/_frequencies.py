@@ -1,4 +1,4 @@
-"""The frequencies that belong to the elements of a transform, and their order."""
+"""The frequencies of the elements of a transform, and their order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +14,14 @@ from ..named._cached_jit import cached_jit
 
 
 def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
-    """Makes the frequencies that `fft` has along an axis; see `jax.numpy.fft.fftfreq`.
+    """Makes the frequencies of the elements of `fft` along an axis; see `jax.numpy.fft.fftfreq`.
 
     Args:
         axis: The axis, with the number of points.
         d: Distance between points, a scalar.
 
     Returns:
-        Array with that axis: the positive frequencies, and then the negative ones.
+        Array with that axis: the nonnegative frequencies, then the negative ones.
 
     Raises:
         TypeError: If the axis has no size, or `d` is an array with axes.
@@ -32,17 +32,17 @@ def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
         >>> nym.fft.fftfreq(nym.Axis("time", 4)).array
         Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
     """
-    one = _with_points(axis)
-    return constrain_sharding(NamedArray(jnp.fft.fftfreq(one.size, _distance(d)), one))
+    one = _check_has_points(axis)
+    return constrain_sharding(NamedArray(jnp.fft.fftfreq(one.size, _as_scalar_spacing(d)), one))
 
 
 def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> NamedArray:
-    """Makes the frequencies that `rfft` has along an axis; see `jax.numpy.fft.rfftfreq`.
+    """Makes the frequencies of the elements of `rfft` along an axis; see `jax.numpy.fft.rfftfreq`.
 
     Args:
         axis: The axis before the transform, with the number of points `n`.
         d: Distance between points, a scalar.
-        new_axis: The axis of the result, or its name; that of `axis` if None, as `rfft` keeps it.
+        new_axis: The axis of the result, or its name; the name of `axis` if None, as in `rfft`.
 
     Returns:
         Array with one axis of size `n // 2 + 1`.
@@ -56,26 +56,26 @@ def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> 
         >>> nym.fft.rfftfreq(nym.Axis("time", 4), new_axis="frequency")
         NamedArray(float32, frequency: 3, [0.  , 0.25, 0.5 ])
     """
-    one = _with_points(axis)
+    one = _check_has_points(axis)
     half = Axis(one.name if new_axis is None else axis_name(new_axis), one.size // 2 + 1)
     if isinstance(new_axis, Axis) and new_axis != half:
         raise ValueError(
             f"the axis of the frequencies of ({one}) has size {half.size}, not {new_axis.size} as in ({new_axis})"
         )
-    return constrain_sharding(NamedArray(jnp.fft.rfftfreq(one.size, _distance(d)), half))
+    return constrain_sharding(NamedArray(jnp.fft.rfftfreq(one.size, _as_scalar_spacing(d)), half))
 
 
-def _with_points(axis: Axis) -> Axis:
+def _check_has_points(axis: Axis) -> Axis:
     one = parse_one_axis(axis)
     if not one.size:
-        raise ValueError(f"axis ({one}) needs one point or more to have frequencies")
+        raise ValueError(f"axis ({one}) needs at least one point to have frequencies")
     return one
 
 
-def _distance(d: Any) -> Any:
+def _as_scalar_spacing(d: Any) -> Any:
     array, names = split_operand(d)
     if names:
-        raise ValueError(f"the distance between points is a scalar, it has axes ({', '.join(names)})")
+        raise ValueError(f"`d` must be a scalar, not an array with axes ({', '.join(names)})")
     return array
 
 
@@ -90,7 +90,7 @@ def fftshift(x: N, axis: AxisSelection | None = None) -> N:
         Array with the same axes.
 
     Raises:
-        ValueError: If an axis is not there, or an `Axis` has another size.
+        ValueError: If an axis is missing, or an `Axis` has another size.
         TypeError: If `x` is not a named array.
 
     Example:
@@ -98,7 +98,7 @@ def fftshift(x: N, axis: AxisSelection | None = None) -> N:
         >>> nym.fft.fftshift(nym.fft.fftfreq(nym.Axis("time", 4))).array
         Array([-0.5 , -0.25,  0.  ,  0.25], dtype=float32)
     """
-    return _shifted(jnp.fft.fftshift, x, axis)
+    return _apply_shift(jnp.fft.fftshift, x, axis)
 
 
 def ifftshift(x: N, axis: AxisSelection | None = None) -> N:
@@ -110,14 +110,14 @@ def ifftshift(x: N, axis: AxisSelection | None = None) -> N:
         >>> (nym.fft.ifftshift(nym.fft.fftshift(x)) == x).all().item()
         True
     """
-    return _shifted(jnp.fft.ifftshift, x, axis)
+    return _apply_shift(jnp.fft.ifftshift, x, axis)
 
 
-def _shifted(fn: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
+def _apply_shift(fn: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
     check_named(x)
     dims = find_axes(x.names, x.array.shape, axis)
-    return with_array(x, cached_jit(_moved, fn, x.names, dims)(x.array))
+    return with_array(x, cached_jit(_shift_dims, fn, x.names, dims)(x.array))
 
 
-def _moved(fn: Callable[..., Any], names: Names, dims: tuple[int, ...], array: Any) -> Any:
+def _shift_dims(fn: Callable[..., Any], names: Names, dims: tuple[int, ...], array: Any) -> Any:
     return reshard_by_name(fn(replicate_dims(array, dims), axes=dims), names)

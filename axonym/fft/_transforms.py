@@ -1,4 +1,4 @@
-"""The transforms: of complex numbers, of real ones, and of those whose transform is real, over any number of axes."""
+"""Fourier transforms of complex, real and Hermitian-symmetric arrays, over any number of axes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,16 +16,16 @@ def fft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
 
     Args:
         x: Array.
-        axis: Axis, several of them, or all for None. An `Axis`, or the size that a mapping gives, says how many points
-            the transform has: `x` is cut off behind them, or padded with zeros, if it has another size.
-        norm: "backward", the default, divides by the number of points in the inverse only, "forward" here only, and
-            "ortho" by its square root in both.
+        axis: Axis, several of them, or all for None. An `Axis` or a mapping also gives the number of points of the
+            transform: `x` is truncated or padded with zeros to it.
+        norm: "backward", the default, divides by the number of points in the inverse only, "forward" only here, and
+            "ortho" divides by its square root in both.
 
     Returns:
-        Complex array with the same names in the same order. The axes transformed have as many elements as points.
+        Complex array with the same names in the same order. The transformed axes have as many elements as points.
 
     Raises:
-        ValueError: If an axis is not there or has no points, no axis is given, or the norm is another.
+        ValueError: If an axis is missing or has no points, no axis is given, or `norm` is unknown.
         TypeError: If `x` is not a named array.
 
     Example:
@@ -37,7 +37,7 @@ def fft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
         >>> nym.fft.fft(x, {"time": 4}).shape
         (batch: 2, time: 4)
     """
-    return _transformed(jnp.fft.fftn, x, *_points(x, axis), norm)
+    return _apply_transform(jnp.fft.fftn, x, axis, norm)
 
 
 def ifft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
@@ -49,15 +49,15 @@ def ifft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
         >>> nym.fft.ifft(nym.fft.fft(x)).real.array
         Array([1., 2., 4.], dtype=float32)
     """
-    return _transformed(jnp.fft.ifftn, x, *_points(x, axis), norm)
+    return _apply_transform(jnp.fft.ifftn, x, axis, norm)
 
 
 def rfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
-    """Transforms real numbers to the half of their frequencies that says all; see `jax.numpy.fft.rfft` and `rfftn`.
+    """Transforms a real array to the nonnegative half of its frequencies; see `jax.numpy.fft.rfft` and `rfftn`.
 
     Args:
         x: Real array.
-        axis: As for `fft`. Of several axes the last one given is halved; for None it is the last one of `x`.
+        axis: As for `fft`. The last axis given is halved; for None, the last axis of `x`.
         norm: As for `fft`.
 
     Returns:
@@ -65,8 +65,8 @@ def rfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
         points, the others as many as points.
 
     Raises:
-        ValueError: If an axis is not there or has no points, no axis is given, or the norm is another.
-        TypeError: If `x` is not a named array, or complex.
+        ValueError: If an axis is missing or has no points, no axis is given, or `norm` is unknown.
+        TypeError: If `x` is not a named array, or is complex.
 
     Example:
         >>> import axonym as nym
@@ -74,24 +74,24 @@ def rfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
         >>> nym.fft.rfft(x, "time").shape
         (time: 5, batch: 2)
     """
-    return _transformed(jnp.fft.rfftn, _real("rfft", x), *_points(x, axis), norm)
+    return _apply_transform(jnp.fft.rfftn, _check_real("rfft", x), axis, norm)
 
 
 def irfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
-    """Transforms half of the frequencies back to real numbers; see `jax.numpy.fft.irfft` and `irfftn`.
+    """Transforms half of the frequencies back to a real array; see `jax.numpy.fft.irfft` and `irfftn`.
 
     Args:
-        x: Array, as `rfft` returns it.
-        axis: Axis, several of them, or all for None. Of the last one given `x` has the half. An `Axis`, or the size
-            that a mapping gives, says how many points the result has; of the last axis `2 * (m - 1)` if there are `m`
-            frequencies and no size is given. So give it for an odd number of points.
+        x: Array such as a result of `rfft`.
+        axis: Axis, several of them, or all for None. `x` has half of the last one given. An `Axis` or a mapping also
+            gives the number of points of the result, by default `2 * (m - 1)` for `m` frequencies of the last axis, so
+            an odd number of points must be given.
         norm: As for `fft`.
 
     Returns:
-        Real array with the same names in the same order, whose axes have as many elements as points.
+        Real array with the same names in the same order. The transformed axes have as many elements as points.
 
     Raises:
-        ValueError: If an axis is not there or has no points, no axis is given, or the norm is another.
+        ValueError: If an axis is missing or has no points, no axis is given, or `norm` is unknown.
         TypeError: If `x` is not a named array.
 
     Example:
@@ -101,52 +101,52 @@ def irfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N
         >>> nym.fft.irfft(nym.fft.rfft(x), Time).array
         Array([1., 2., 4.], dtype=float32)
     """
-    return _transformed(jnp.fft.irfftn, x, *_points(x, axis, halved=True), norm)
+    return _apply_transform(jnp.fft.irfftn, x, axis, norm, halved=True)
 
 
 def hfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
-    """Transforms half of what is symmetric to its real frequencies; see `jax.numpy.fft.hfft`. Arguments as for `irfft`.
+    """Transforms half of a symmetric array to its real frequencies; see `jax.numpy.fft.hfft`. Arguments as for `irfft`.
 
     Example:
         >>> import axonym as nym
         >>> nym.fft.hfft(nym.named([1.0, 2.0, 3.0], "time")).array
         Array([ 8., -2.,  0., -2.], dtype=float32)
     """
-    return _transformed(_hfftn, x, *_points(x, axis, halved=True), norm)
+    return _apply_transform(_compute_hfftn, x, axis, norm, halved=True)
 
 
 def ihfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:
-    """Transforms real frequencies back to half of what is symmetric; see `jax.numpy.fft.ihfft`. Else as `rfft`.
+    """Transforms real frequencies back to half of a symmetric array; see `jax.numpy.fft.ihfft`. Otherwise as `rfft`.
 
     Example:
         >>> import axonym as nym
         >>> nym.fft.ihfft(nym.named([8.0, -2.0, 0.0, -2.0], "time")).real.array
         Array([1., 2., 3.], dtype=float32)
     """
-    return _transformed(_ihfftn, _real("ihfft", x), *_points(x, axis), norm)
+    return _apply_transform(_compute_ihfftn, _check_real("ihfft", x), axis, norm)
 
 
 _INVERSE = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
-def _hfftn(array: Any, s: tuple[int, ...], axes: tuple[int, ...], norm: str | None) -> Any:
+def _compute_hfftn(array: Any, s: tuple[int, ...], axes: tuple[int, ...], norm: str | None) -> Any:
     return jnp.fft.irfftn(jnp.conj(array), s, axes, _INVERSE[norm])
 
 
-def _ihfftn(array: Any, s: tuple[int, ...], axes: tuple[int, ...], norm: str | None) -> Any:
+def _compute_ihfftn(array: Any, s: tuple[int, ...], axes: tuple[int, ...], norm: str | None) -> Any:
     return jnp.conj(jnp.fft.rfftn(array, s, axes, _INVERSE[norm]))
 
 
-def _real(name: str, x: N) -> N:
+def _check_real(name: str, x: N) -> N:
     check_named(x)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        whole = "fft" if name == "rfft" else "ifft"
-        raise TypeError(f"`{name}` takes real numbers, {format_shape(x)} has {x.dtype}; use `{whole}`")
+        other = "fft" if name == "rfft" else "ifft"
+        raise TypeError(f"`{name}` needs a real array, not {x.dtype} {format_shape(x)}; use `{other}`")
     return x
 
 
-def _points(x: NamedBase, axis: AxisSelection | None, halved: bool = False) -> tuple[Names, tuple[int, ...]]:
-    """Returns the names of the axes transformed, and how many points the transform has along each."""
+def _parse_points(x: NamedBase, axis: AxisSelection | None, halved: bool) -> tuple[Names, tuple[int, ...]]:
+    """Returns the names of the axes to transform, and the number of points along each."""
     check_named(x)
     names, sizes = x.names, x.array.shape
     chosen = names if axis is None else parse_selection(axis)
@@ -159,18 +159,21 @@ def _points(x: NamedBase, axis: AxisSelection | None, halved: bool = False) -> t
     for dim, number in zip(dims, points, strict=True):
         if number < 1:
             raise ValueError(
-                f"a transform along axis {names[dim]!r} of {format_shape(x)} needs one point or more; "
-                f"say how many with `Axis({names[dim]!r}, size)`"
+                f"a transform along axis {names[dim]!r} of {format_shape(x)} needs at least one point; "
+                f"give their number with `Axis({names[dim]!r}, size)`"
             )
     return tuple(names[dim] for dim in dims), tuple(points)
 
 
-def _transformed(fn: Callable[..., Any], x: N, axes: Names, points: tuple[int, ...], norm: str | None) -> N:
+def _apply_transform(
+    fn: Callable[..., Any], x: N, axis: AxisSelection | None, norm: str | None, halved: bool = False
+) -> N:
+    axes, points = _parse_points(x, axis, halved)
     if norm not in _INVERSE:
-        raise ValueError(f"the `norm` of a transform is 'backward', 'ortho' or 'forward', not {norm!r}")
-    (result,) = apply_gufunc(_over_last, (x,), (axes,), (axes,), transform=fn, s=points, norm=norm)
+        raise ValueError(f"`norm` must be 'backward', 'ortho' or 'forward', not {norm!r}")
+    (result,) = apply_gufunc(_transform_last_dims, (x,), (axes,), (axes,), transform=fn, s=points, norm=norm)
     return result if result.names == x.names else rearrange(result, x.names)
 
 
-def _over_last(array: Any, transform: Callable[..., Any], s: tuple[int, ...], norm: str | None) -> Any:
+def _transform_last_dims(array: Any, transform: Callable[..., Any], s: tuple[int, ...], norm: str | None) -> Any:
     return transform(array, s, tuple(range(-len(s), 0)), norm)

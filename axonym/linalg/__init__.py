@@ -1,6 +1,6 @@
-"""Linear algebra over named axes: the two axes of a matrix are given by name, and all others are vectorised."""
+"""Linear algebra over named axes: the axes of a matrix are given by name, and all others are vectorised."""
 
-from ._factorise import (
+from ._decompositions import (
     cholesky as cholesky,
     eig as eig,
     eigh as eigh,
@@ -10,7 +10,7 @@ from ._factorise import (
     svd as svd,
     svdvals as svdvals,
 )
-from ._measure import (
+from ._norms import (
     cond as cond,
     det as det,
     matrix_power as matrix_power,

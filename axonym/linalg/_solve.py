@@ -1,5 +1,6 @@
 """Systems of linear equations and inverses."""
 
+import functools
 import math
 from typing import Any
 
@@ -9,7 +10,7 @@ from ..named._axis import AxisSelector
 from ..named._base import N
 from ..named._broadcasting import check_matching_sizes
 from ..named._gufunc import apply_gufunc
-from ._matrix import matrix_axes, new_name, other_axes, short_side, square_axes
+from ._matrix_axes import find_matrix_axes, find_rhs_axes, get_short_side, parse_new_axis
 
 
 def solve(a: N, b: N, row: AxisSelector, col: AxisSelector) -> N:
@@ -17,8 +18,8 @@ def solve(a: N, b: N, row: AxisSelector, col: AxisSelector) -> N:
 
     Args:
         a: Square matrices with axes `row` and `col`, over any other axes.
-        b: Right-hand sides with the axis `row`. Axes shared with `a` go with its matrices; each matrix is solved for
-            all right-hand sides along the others, and factorised once.
+        b: Right-hand sides with the axis `row`. Axes shared with `a` broadcast by name; each matrix is factorised
+            once and solved for all right-hand sides along the others.
         row: The axis of the equations.
         col: The axis of the unknowns.
 
@@ -35,20 +36,19 @@ def solve(a: N, b: N, row: AxisSelector, col: AxisSelector) -> N:
         >>> nym.linalg.solve(a, nym.named([2.0, 2.0], "i"), "i", "j")
         NamedArray(float32, j: 2, [1. , 0.5])
     """
-    names = square_axes("solve", a, row, col)
-    extra = other_axes(a, b, *names)
+    names = find_matrix_axes(a, row, col, "solve")
+    extra = find_rhs_axes(a, b, *names)
     check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
-    (x,) = apply_gufunc(_solved, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))
-    return x
+    return apply_gufunc(_solve_columns, (a, b), (names, (names[0], *extra)), ((names[1], *extra),))[0]
 
 
-def _solved(a: Any, b: Any) -> Any:
-    x = jnp.linalg.solve(a, _in_columns(b, a.ndim - 1))
+def _solve_columns(a: Any, b: Any) -> Any:
+    x = jnp.linalg.solve(a, _flatten_columns(b, a.ndim - 1))
     return x.reshape(*x.shape[:-1], *b.shape[a.ndim - 1 :])
 
 
-def _in_columns(b: Any, kept: int) -> Any:
-    """Returns right-hand sides as the columns of matrices: all axes but the first ones become one."""
+def _flatten_columns(b: Any, kept: int) -> Any:
+    """Returns right-hand sides as the columns of matrices: all axes after the first `kept` become one."""
     return b.reshape(*b.shape[:kept], math.prod(b.shape[kept:]))
 
 
@@ -61,7 +61,7 @@ def lstsq(
     *,
     rcond: float | None = None,
 ) -> tuple[N, N, N, N]:
-    """Finds the `x` that brings `dot(a, x, axis=col)` closest to `b`; see `jax.numpy.linalg.lstsq`.
+    """Finds the `x` with `dot(a, x, axis=col)` closest to `b`; see `jax.numpy.linalg.lstsq`.
 
     Args:
         a: Matrices with axes `row` and `col`, over any other axes.
@@ -69,11 +69,10 @@ def lstsq(
         row: The axis of the equations.
         col: The axis of the unknowns.
         new_axis: The axis of the singular values.
-        rcond: Singular values smaller than this times the largest one count as zero; by default what is lost to
-            rounding.
+        rcond: Singular values below this fraction of the largest count as zero; by default the rounding error.
 
     Returns:
-        The solution, with the axis `col` in place of `row` and the smallest norm if there are many; the sums of
+        The solution of smallest norm, with the axis `col` in place of `row`; the sums of
         squared residuals; the ranks of the matrices; and their singular values.
 
     Raises:
@@ -87,30 +86,29 @@ def lstsq(
         >>> x.round(3), rank.item()
         (NamedArray(float32, j: 2, [1., 2.]), 2)
     """
-    names = matrix_axes(a, row, col)
-    extra = other_axes(a, b, *names)
+    names = find_matrix_axes(a, row, col)
+    extra = find_rhs_axes(a, b, *names)
     check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
-    name = new_name(a, new_axis, short_side(a, *names))
+    name = parse_new_axis(a, new_axis, get_short_side(a, *names))
     outs = ((names[1], *extra), extra, (), (name,))
-    x, residuals, rank, values = apply_gufunc(_closest, (a, b), (names, (names[0], *extra)), outs, rcond=rcond)
+    x, residuals, rank, values = apply_gufunc(
+        _solve_least_squares, (a, b), (names, (names[0], *extra)), outs, rcond=rcond
+    )
     return x, residuals, rank, values
 
 
-def _closest(a: Any, b: Any, *, rcond: float | None) -> tuple[Any, ...]:
-    def one(a: Any, b: Any) -> tuple[Any, ...]:
-        return jnp.linalg.lstsq(a, b, rcond=rcond)
-
-    fit = jnp.vectorize(one, signature="(m,n),(m,k)->(n,k),(k),(),(s)")
-    x, residuals, rank, values = fit(a, _in_columns(b, a.ndim - 1))
+def _solve_least_squares(a: Any, b: Any, *, rcond: float | None) -> tuple[Any, ...]:
+    fit = jnp.vectorize(functools.partial(jnp.linalg.lstsq, rcond=rcond), signature="(m,n),(m,k)->(n,k),(k),(),(s)")
+    x, residuals, rank, values = fit(a, _flatten_columns(b, a.ndim - 1))
     sides = b.shape[a.ndim - 1 :]
     return x.reshape(*x.shape[:-1], *sides), residuals.reshape(*residuals.shape[:-1], *sides), rank, values
 
 
 def inv(x: N, row: AxisSelector, col: AxisSelector) -> N:
-    """Inverts square matrices; see `jax.numpy.linalg.inv`. `solve` is faster and more exact where it will do.
+    """Inverts square matrices; see `jax.numpy.linalg.inv`. `solve` is faster and more exact.
 
-    The inverse maps back, so its rows are what the columns of `x` were, and each keeps its name: what had `row` in
-    `dot(inverse, y, axis=row)` then has `col`. For the product with `x` itself rename one axis, as names are unique.
+    The inverse maps `row` to `col`: `dot(inverse, y, axis=row)` has `col` in place of `row`. For the product with `x`
+    itself rename one axis, as names are unique.
 
     Args:
         x: Square matrices with axes `row` and `col`, over any other axes.
@@ -133,20 +131,18 @@ def inv(x: N, row: AxisSelector, col: AxisSelector) -> N:
         >>> nym.dot(x, inverse.rename({"i": "other"}), axis="j")
         NamedArray(float32, i: 2, other: 2, [[1., 0.], [0., 1.]])
     """
-    names = square_axes("inv", x, row, col)
-    (inverse,) = apply_gufunc(jnp.linalg.inv, (x,), (names,), (names[::-1],))
-    return inverse
+    names = find_matrix_axes(x, row, col, "inv")
+    return apply_gufunc(jnp.linalg.inv, (x,), (names,), (names[::-1],))[0]
 
 
 def pinv(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = None, hermitian: bool = False) -> N:
-    """Inverts matrices as far as possible: the Moore-Penrose inverse; see `jax.numpy.linalg.pinv`.
+    """Computes the Moore-Penrose inverse of matrices; see `jax.numpy.linalg.pinv`.
 
     Args:
         x: Matrices with axes `row` and `col`, over any other axes.
         row: The axis of the rows.
         col: The axis of the columns.
-        rtol: Singular values smaller than this times the largest one count as zero; by default what is lost to
-            rounding.
+        rtol: Singular values below this fraction of the largest count as zero; by default the rounding error.
         hermitian: Whether the matrices are known to be Hermitian, which is faster.
 
     Returns:
@@ -154,14 +150,13 @@ def pinv(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = Non
 
     Raises:
         TypeError: If `x` is not a named array.
-        ValueError: If an axis is missing, or matrices said to be Hermitian are not square.
+        ValueError: If an axis is missing, or `hermitian` is set and the matrices are not square.
 
     Example:
         >>> import axonym as nym
         >>> nym.linalg.pinv(nym.named([[2.0, 0.0, 0.0], [0.0, 4.0, 0.0]], ("i", "j")), "i", "j").shape
         (j: 3, i: 2)
     """
-    names = square_axes("pinv", x, row, col) if hermitian else matrix_axes(x, row, col)
+    names = find_matrix_axes(x, row, col, "pinv" if hermitian else None)
     options = {"rtol": rtol, "hermitian": hermitian}
-    (inverse,) = apply_gufunc(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)
-    return inverse
+    return apply_gufunc(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)[0]

@@ -45,12 +45,6 @@ def constrain_sharding(x: N) -> N:
     return x if ambient is None or not x.names else with_array(x, ambient.constrain(x.array, x.names))
 
 
-def gather_parameter(x: N) -> N:
-    """Returns a parameter as `constrain_sharding` does; its gradient is sharded as the stored parameter."""
-    ambient = context.value
-    return x if ambient is None or not x.names else with_array(x, ambient.gather(x.array, x.names))
-
-
 def place_array(x: N) -> N:
     """Shards the result of a compiled function by name; within a trace that function has done so already."""
     return x if is_traced(x.array) else constrain_sharding(x)

@@ -1,4 +1,4 @@
-"""Layers and functions for neural networks, built on named arrays: Equinox modules that shard what they return."""
+"""Neural-network layers and functions on named arrays: Equinox modules that shard their results."""
 
 from ..named._reduce import (
     log_softmax as log_softmax,
@@ -22,12 +22,12 @@ from ._activations import (
 from ._attention import (
     causal_mask as causal_mask,
     dot_product_attention as dot_product_attention,
-    rotary_embedding as rotary_embedding,
 )
+from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding
 from ._linear import Linear as Linear
-from ._loss import cross_entropy_loss as cross_entropy_loss
 from ._mlp import MLP as MLP
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
+from ._rotary import rotary_embedding as rotary_embedding
 from ._stacked import Stacked as Stacked

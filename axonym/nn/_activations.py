@@ -1,8 +1,8 @@
-"""Activation functions: elementwise, each a thin front of the `jax.nn` function of its name."""
+"""Elementwise activation functions; each applies the `jax.nn` function of the same name."""
 
 import jax
 
-from ..named._axis import AxisSelector, format_axes
+from ..named._axis import AxisSelector
 from ..named._base import A, N, check_named
 from ..named._broadcasting import apply_unary
 from ..named._cached_jit import apply_along
@@ -53,7 +53,7 @@ def silu(x: A) -> A:
 
 
 def swish(x: A) -> A:
-    """Returns `x * sigmoid(x)`, another name of `silu`; see `jax.nn.swish`.
+    """Returns `x * sigmoid(x)`, an alias of `silu`; see `jax.nn.swish`.
 
     Example:
         >>> import axonym as nym
@@ -133,29 +133,29 @@ def gelu(x: A, approximate: bool = True) -> A:
         >>> nym.nn.gelu(nym.named([0.0], "i")).item()
         0.0
     """
-    return apply_unary(_gelu if approximate else _exact_gelu, x)
+    return apply_unary(_apply_tanh_gelu if approximate else _apply_exact_gelu, x)
 
 
-def _gelu(x: jax.Array) -> jax.Array:
+def _apply_tanh_gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=True)
 
 
-def _exact_gelu(x: jax.Array) -> jax.Array:
+def _apply_exact_gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=False)
 
 
 def glu(x: N, axis: AxisSelector) -> N:
-    """Returns one half of an axis, gated by the other: `first * sigmoid(second)`; see `jax.nn.glu`.
+    """Returns the first half of an axis, gated by the second: `first * sigmoid(second)`; see `jax.nn.glu`.
 
     Args:
         x: Array with the axis.
         axis: The axis, of even size.
 
     Returns:
-        Array with the axes of `x`, of which this one has half the size.
+        Array with the axes of `x`, this one with half the size.
 
     Raises:
-        ValueError: If the axis is not there, or has an odd size.
+        ValueError: If the axis is missing or has an odd size.
 
     Example:
         >>> import axonym as nym
@@ -164,6 +164,5 @@ def glu(x: N, axis: AxisSelector) -> N:
     """
     check_named(x)
     if x.axis_size(axis) % 2:
-        one = x.resolve_axis(axis)
-        raise ValueError(f"`glu` takes an axis of even size, not {format_axes([one.name], [one.size])}")
+        raise ValueError(f"`glu` takes an axis of even size, not ({x.resolve_axis(axis)})")
     return apply_along(jax.nn.glu, x, axis)

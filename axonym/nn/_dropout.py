@@ -1,4 +1,4 @@
-"""Dropout by name: whole axes can share one decision."""
+"""Dropout, in which all elements along chosen axes can be dropped together."""
 
 import equinox as eqx
 import jax
@@ -8,16 +8,16 @@ from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise import where
-from ._parameters import check_input
+from ._inputs import check_input
 
 
 class Dropout(eqx.Module):
-    """Sets elements to zero with a probability, and scales the others so that the mean stays the same.
+    """Sets elements to zero with a probability, and scales the rest so that the mean stays the same.
 
     Args:
         pdrop: The probability of zero.
-        broadcast_axes: Axes along which all elements share one decision; None for none.
-        inference: Whether to return inputs as they are; `equinox.nn.inference_mode` switches it.
+        broadcast_axes: Axes along which all elements are dropped together; None for none.
+        inference: Whether to return inputs unchanged; `equinox.nn.inference_mode` switches it.
 
     Raises:
         ValueError: If `pdrop` is not between 0 and 1.
@@ -36,35 +36,35 @@ class Dropout(eqx.Module):
     inference: bool = False
 
     def __check_init__(self) -> None:
-        """Checks the probability."""
+        """Raises a ValueError if `pdrop` is not a probability."""
         if isinstance(self.pdrop, float | int) and not 0 <= self.pdrop <= 1:
-            raise ValueError(f"`pdrop` is a probability, between 0 and 1, not {self.pdrop}.")
+            raise ValueError(f"`pdrop` must be a probability between 0 and 1, not {self.pdrop}.")
 
     def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
         """Drops elements.
 
         Args:
             x: Array of any axes.
-            inference: Whether to return `x` as it is; the layer's own setting if None.
+            inference: Whether to return `x` unchanged; the layer's own setting if None.
             key: A random key, needed unless nothing is dropped.
 
         Returns:
             Array with the axes of `x`.
 
         Raises:
-            ValueError: If a key is needed and not given, or `x` lacks one of the axes that share a decision.
+            ValueError: If the key is missing where one is needed, or `x` lacks one of `broadcast_axes`.
             TypeError: If `x` is not a named array.
         """
         shared = () if self.broadcast_axes is None else parse_selection(self.broadcast_axes)
         check_input("Dropout", x, shared)
-        if (self.inference if inference is None else inference) or self._always(0):
+        if (self.inference if inference is None else inference) or self._has_pdrop(0):
             return x
         if key is None:
             raise ValueError("`Dropout` needs a `key` when it drops elements; give one, or set `inference=True`.")
         names = {axis_name(axis) for axis in shared}
         kept = random.bernoulli(key, tuple(axis for axis in x.axes if axis.name not in names), 1.0 - self.pdrop)
-        scaled = x if self._always(1) else x / (1 - self.pdrop)
+        scaled = x if self._has_pdrop(1) else x / (1 - self.pdrop)
         return constrain_sharding(where(kept, scaled, 0))
 
-    def _always(self, pdrop: int) -> bool:
+    def _has_pdrop(self, pdrop: int) -> bool:
         return isinstance(self.pdrop, float | int) and self.pdrop == pdrop

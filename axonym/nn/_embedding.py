@@ -1,4 +1,4 @@
-"""The embedding layer: rows of a table, looked up by index."""
+"""The embedding layer: a table of vectors, looked up by index."""
 
 import equinox as eqx
 import jax
@@ -9,7 +9,8 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._dot import dot
 from ..named._index import take
-from ._parameters import check_input, in_use, shown
+from ._gather_parameter import gather_parameter
+from ._inputs import check_input, format_layer_axes
 
 
 class Embedding(eqx.Module):
@@ -17,7 +18,7 @@ class Embedding(eqx.Module):
 
     Attributes:
         weight: Array with the vocabulary axis and the embedding axes.
-        Vocab: The axis looked up.
+        Vocab: The vocabulary axis.
         Embed: The axes of a vector.
     """
 
@@ -30,13 +31,13 @@ class Embedding(eqx.Module):
         """Makes a table of random vectors.
 
         Args:
-            Vocab: The axis to look up.
+            Vocab: The vocabulary axis.
             Embed: The axes of a vector, one or several.
             key: A random key.
-            init_scale: Standard deviation of the normal distribution, cut off at three of them.
+            init_scale: Standard deviation of the normal distribution, which is truncated at three of them.
 
         Returns:
-            A layer sharded as the mapping in force says.
+            A layer sharded by the active mapping.
 
         Example:
             >>> import axonym as nym
@@ -50,25 +51,30 @@ class Embedding(eqx.Module):
         return Embedding(random.truncated_normal(key, (Vocab, *axes), -3, 3) * init_scale, Vocab, axes)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Looks vectors up.
+        """Looks up vectors.
 
         Args:
             ids: Integer array of any axes.
-            key: Not used; accepted so that layers can be called alike.
+            key: Not used; accepted so that all layers have the same signature.
 
         Returns:
-            Array with the axes of `ids`, then the embedding axes. As in JAX, an id past the end counts as the last one,
-            and negative ones count from the end.
+            Array with the axes of `ids`, then the embedding axes. As in JAX, ids past the end are clamped to the last
+            one, and negative ids count from the end.
 
         Raises:
-            TypeError: If `ids` is no named array of integers.
+            TypeError: If `ids` is not a named array of integers.
             ValueError: If `ids` has an embedding axis.
         """
-        check_input(f"Embedding ({shown(self.Vocab)} -> {shown(self.Embed)})", ids, (), self._embed_names())
-        return constrain_sharding(take(in_use(self.weight), self.Vocab, ids))
+        check_input(
+            f"Embedding ({format_layer_axes(self.Vocab)} -> {format_layer_axes(self.Embed)})",
+            ids,
+            (),
+            tuple(axis.name for axis in self.Embed),
+        )
+        return constrain_sharding(take(gather_parameter(self.weight), self.Vocab, ids))
 
     def unembed(self, x: NamedArray) -> NamedArray:
-        """Multiplies vectors by the table: scores for each element of the vocabulary.
+        """Computes a score for each element of the vocabulary: the product of vectors and the table.
 
         Args:
             x: Array with the embedding axes and any others.
@@ -79,8 +85,7 @@ class Embedding(eqx.Module):
         Raises:
             ValueError: If `x` lacks an embedding axis or has the vocabulary axis.
         """
-        check_input(f"Embedding.unembed ({shown(self.Embed)} -> {self.Vocab})", x, self.Embed, (self.Vocab.name,))
-        return constrain_sharding(dot(x, in_use(self.weight), axis=self.Embed))
-
-    def _embed_names(self) -> tuple[str, ...]:
-        return tuple(axis.name for axis in self.Embed)
+        check_input(
+            f"Embedding.unembed ({format_layer_axes(self.Embed)} -> {self.Vocab})", x, self.Embed, (self.Vocab.name,)
+        )
+        return constrain_sharding(dot(x, gather_parameter(self.weight), axis=self.Embed))

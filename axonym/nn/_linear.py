@@ -1,4 +1,4 @@
-"""The linear layer: a contraction over named input axes, and a bias."""
+"""The linear layer: a contraction over named input axes, plus a bias."""
 
 import math
 
@@ -11,7 +11,8 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._creation import zeros
 from ..named._dot import dot
-from ._parameters import check_input, in_use, shown
+from ._gather_parameter import gather_parameter
+from ._inputs import check_input, format_layer_axes
 
 
 class Linear(eqx.Module):
@@ -21,7 +22,7 @@ class Linear(eqx.Module):
         weight: Array with the output axes and the input axes.
         bias: Array with the output axes, or None.
         In: The axes contracted.
-        Out: The axes that take their place.
+        Out: The axes of the result in their place.
     """
 
     weight: NamedArray
@@ -43,15 +44,15 @@ class Linear(eqx.Module):
 
         Args:
             In: The input axes, one or several.
-            Out: The output axes, one or several; none may be an input axis as well.
+            Out: The output axes, one or several; none may also be an input axis.
             key: A random key.
             use_bias: Whether to add a bias, zero at first.
             out_first: Whether the output axes of the weight come before its input axes.
-            init_scale: Factor of the weights, which are drawn from a normal distribution cut off at three standard
+            init_scale: Factor of the weights, which are drawn from a normal distribution truncated at three standard
                 deviations and scaled by `1 / sqrt(number of inputs)`.
 
         Returns:
-            A layer sharded as the mapping in force says.
+            A layer sharded by the active mapping.
 
         Raises:
             ValueError: If an axis is both input and output.
@@ -65,7 +66,11 @@ class Linear(eqx.Module):
             (batch: 2, mlp: 8)
         """
         inputs, outputs = parse_axes(In), parse_axes(Out)
-        _check_apart(inputs, outputs)
+        if both := {axis.name for axis in inputs} & {axis.name for axis in outputs}:
+            raise ValueError(
+                f"{_format_linear(inputs, outputs)}: axis {min(both)!r} is both input and output; give one of them "
+                "another name with `alias`"
+            )
         scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         weight = random.truncated_normal(key, axes, -3, 3) * scale
@@ -76,7 +81,7 @@ class Linear(eqx.Module):
 
         Args:
             x: Array with the input axes and any others.
-            key: Not used; accepted so that layers can be called alike.
+            key: Not used; accepted so that all layers have the same signature.
 
         Returns:
             Array with the other axes of `x`, then the output axes.
@@ -84,19 +89,10 @@ class Linear(eqx.Module):
         Raises:
             ValueError: If `x` lacks an input axis or has an output axis.
         """
-        check_input(_shown(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
-        result = dot(x, in_use(self.weight), axis=self.In)
-        return constrain_sharding(result if self.bias is None else result + in_use(self.bias))
+        check_input(_format_linear(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
+        result = dot(x, gather_parameter(self.weight), axis=self.In)
+        return constrain_sharding(result if self.bias is None else result + gather_parameter(self.bias))
 
 
-def _shown(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> str:
-    return f"Linear ({shown(inputs)} -> {shown(outputs)})"
-
-
-def _check_apart(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> None:
-    names = {axis.name for axis in inputs}
-    if both := [axis.name for axis in outputs if axis.name in names]:
-        raise ValueError(
-            f"{_shown(inputs, outputs)}: axis {both[0]!r} is both input and output; give one of them another name "
-            "with `alias`"
-        )
+def _format_linear(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> str:
+    return f"Linear ({format_layer_axes(inputs)} -> {format_layer_axes(outputs)})"

@@ -14,7 +14,7 @@ from ._linear import Linear
 
 
 class MLP(eqx.Module):
-    """Linear layers one after another, with an activation after each but the last.
+    """Linear layers applied in sequence, with an activation after each but the last.
 
     Attributes:
         layers: The linear layers.
@@ -43,7 +43,7 @@ class MLP(eqx.Module):
         Args:
             Input: The input axes.
             Output: The output axes.
-            width: Size of the hidden axes, which are called `mlp` and `mlp2` in turn; or an `Axis` to call them by.
+            width: Size of the hidden axes, which are named `mlp` and `mlp2` in turn; or an `Axis` with another name.
             depth: Number of hidden layers; 0 gives a single linear layer.
             activation: Function of a named array.
             key: A random key.
@@ -53,7 +53,7 @@ class MLP(eqx.Module):
             init_scale: As for `Linear.init`.
 
         Returns:
-            Layers sharded as the mapping in force says.
+            Layers sharded by the active mapping.
 
         Raises:
             ValueError: If `depth` is negative, or an axis is both input and output of a layer.
@@ -67,7 +67,7 @@ class MLP(eqx.Module):
             (batch: 4, label: 10)
         """
         if depth < 0:
-            raise ValueError(f"`depth` is a number of hidden layers, not {depth}.")
+            raise ValueError(f"`depth` must not be negative, it is {depth}.")
         hidden = width if isinstance(width, Axis) else Axis("mlp", width)
         names: Sequence[Axis] = (hidden, hidden.alias(f"{hidden.name}2"))
         axes: list[AxisSpec] = [Input, *(names[i % 2] for i in range(depth)), Output]
@@ -90,7 +90,7 @@ class MLP(eqx.Module):
 
         Args:
             x: Array with the input axes and any others.
-            key: Not used; accepted so that layers can be called alike.
+            key: Not used; accepted so that all layers have the same signature.
 
         Returns:
             Array with the other axes of `x`, then the output axes.

@@ -1,4 +1,6 @@
-"""Normalisation over named axes: root-mean-square and layer normalisation. Statistics are kept in float32 at least."""
+"""Root-mean-square and layer normalisation over named axes, with statistics in float32 at least."""
+
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -10,10 +12,51 @@ from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._base import with_array
 from ..named._cached_jit import cached_jit
 from ..named._creation import ones, zeros
-from ._parameters import cast, check_input, in_use, shown, widened
+from ._gather_parameter import gather_parameter
+from ._inputs import cast_array, check_input, format_layer_axes, widen_array
 
 
-class RmsNorm(eqx.Module):
+class _Normalization(eqx.Module):
+    """Base class of the normalisations, which differ in whether they subtract the mean."""
+
+    weight: NamedArray | None
+    bias: NamedArray | None
+    axis: tuple[Axis, ...] = eqx.field(static=True)
+    eps: float = eqx.field(static=True)
+    _subtract_mean: ClassVar[bool]
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Normalises.
+
+        Args:
+            x: Array with the normalised axes and any others.
+            key: Not used; accepted so that all layers have the same signature.
+
+        Returns:
+            Array with the axes and the dtype of `x`.
+
+        Raises:
+            ValueError: If `x` lacks one of the axes.
+        """
+        dims = check_input(f"{type(self).__name__} ({format_layer_axes(self.axis)})", x, self.axis)
+        wide = widen_array(x)
+        normalize = cached_jit(_normalize_dims, dims, float(self.eps), self._subtract_mean)
+        result = with_array(wide, normalize(wide.array))
+        if self.weight is not None:
+            result = result * gather_parameter(self.weight)
+        if self.bias is not None:
+            result = result + gather_parameter(self.bias)
+        return constrain_sharding(cast_array(result, x.dtype))
+
+
+def _normalize_dims(dims: tuple[int, ...], eps: float, subtract_mean: bool, array: jax.Array) -> jax.Array:
+    if subtract_mean:
+        array = array - jnp.mean(array, dims, keepdims=True)
+    # Not `square`, whose derivative keeps another array of this size for the backward pass.
+    return array * jax.lax.rsqrt(jnp.mean(array * array, dims, keepdims=True) + eps)
+
+
+class RmsNorm(_Normalization):
     """Divides by the root mean square over axes, then multiplies by a weight (Zhang and Sennrich, 2019).
 
     Attributes:
@@ -23,10 +66,7 @@ class RmsNorm(eqx.Module):
         eps: Added to the mean square.
     """
 
-    weight: NamedArray | None
-    bias: NamedArray | None
-    axis: tuple[Axis, ...] = eqx.field(static=True)
-    eps: float = eqx.field(static=True)
+    _subtract_mean = False
 
     @staticmethod
     def init(
@@ -39,10 +79,10 @@ class RmsNorm(eqx.Module):
             eps: Added to the mean square.
             use_weight: Whether to multiply by a weight.
             use_bias: Whether to add a bias.
-            dtype: Element type of weight and bias.
+            dtype: dtype of weight and bias.
 
         Returns:
-            A layer sharded as the mapping in force says.
+            A layer sharded by the active mapping.
 
         Example:
             >>> import axonym as nym
@@ -53,24 +93,8 @@ class RmsNorm(eqx.Module):
         axes = parse_axes(axis)
         return RmsNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
 
-    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalises.
 
-        Args:
-            x: Array with the normalised axes and any others.
-            key: Not used; accepted so that layers can be called alike.
-
-        Returns:
-            Array with the axes and the element type of `x`.
-
-        Raises:
-            ValueError: If `x` lacks one of the axes.
-        """
-        dims = check_input(f"RmsNorm ({shown(self.axis)})", x, self.axis)
-        return _finished(_normalised(x, dims, self.eps), self.weight, self.bias, x)
-
-
-class LayerNorm(eqx.Module):
+class LayerNorm(_Normalization):
     """Subtracts the mean, divides by the standard deviation, then applies weight and bias (Ba et al., 2016).
 
     Attributes:
@@ -80,10 +104,7 @@ class LayerNorm(eqx.Module):
         eps: Added to the variance.
     """
 
-    weight: NamedArray | None
-    bias: NamedArray | None
-    axis: tuple[Axis, ...] = eqx.field(static=True)
-    eps: float = eqx.field(static=True)
+    _subtract_mean = True
 
     @staticmethod
     def init(
@@ -96,10 +117,10 @@ class LayerNorm(eqx.Module):
             eps: Added to the variance.
             use_weight: Whether to multiply by a weight.
             use_bias: Whether to add a bias.
-            dtype: Element type of weight and bias.
+            dtype: dtype of weight and bias.
 
         Returns:
-            A layer sharded as the mapping in force says.
+            A layer sharded by the active mapping.
 
         Example:
             >>> import axonym as nym
@@ -109,39 +130,3 @@ class LayerNorm(eqx.Module):
         """
         axes = parse_axes(axis)
         return LayerNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
-
-    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalises.
-
-        Args:
-            x: Array with the normalised axes and any others.
-            key: Not used; accepted so that layers can be called alike.
-
-        Returns:
-            Array with the axes and the element type of `x`.
-
-        Raises:
-            ValueError: If `x` lacks one of the axes.
-        """
-        dims = check_input(f"LayerNorm ({shown(self.axis)})", x, self.axis)
-        return _finished(_normalised(x, dims, self.eps, centred=True), self.weight, self.bias, x)
-
-
-def _normalised(x: NamedArray, dims: tuple[int, ...], eps: float, *, centred: bool = False) -> NamedArray:
-    wide = widened(x)
-    return with_array(wide, cached_jit(_unit, dims, float(eps), centred)(wide.array))
-
-
-def _unit(dims: tuple[int, ...], eps: float, centred: bool, array: jax.Array) -> jax.Array:
-    if centred:
-        array = array - jnp.mean(array, dims, keepdims=True)
-    # Not `square`, whose derivative keeps another array of this size for the backward pass.
-    return array * jax.lax.rsqrt(jnp.mean(array * array, dims, keepdims=True) + eps)
-
-
-def _finished(scaled: NamedArray, weight: NamedArray | None, bias: NamedArray | None, x: NamedArray) -> NamedArray:
-    if weight is not None:
-        scaled = scaled * in_use(weight)
-    if bias is not None:
-        scaled = scaled + in_use(bias)
-    return constrain_sharding(cast(scaled, x.dtype))

@@ -1,4 +1,4 @@
-"""Polynomials with coefficients along a named axis, highest power first, as many at once as the other axes say."""
+"""Polynomials with coefficients along a named axis, highest power first, vectorised over all other axes."""
 
 from ._arithmetic import (
     polyadd as polyadd,
@@ -12,7 +12,7 @@ from ._calculus import (
     polyint as polyint,
     polyval as polyval,
 )
-from ._fit import (
+from ._polyfit import (
     polyfit as polyfit,
     vander as vander,
 )

@@ -1,4 +1,4 @@
-"""From the coefficients of polynomials to their roots, and back."""
+"""The roots of polynomials, and polynomials from their roots."""
 
 from typing import Any
 
@@ -6,8 +6,7 @@ import jax.numpy as jnp
 
 from ..named._axis import AxisSelector
 from ..named._base import N
-from ..named._gufunc import apply_gufunc
-from ._coefficients import coefficient_axis
+from ._coefficient_axis import apply_to_polynomials, find_coefficient_axis
 
 
 def roots(p: N, axis: AxisSelector | None = None) -> N:
@@ -15,14 +14,14 @@ def roots(p: N, axis: AxisSelector | None = None) -> N:
 
     Args:
         p: Coefficients, highest power first.
-        axis: The axis of the coefficients; the only one there is if None.
+        axis: The axis of the coefficients; by default the only one.
 
     Returns:
-        Complex array of `n - 1` roots for `n` coefficients, along an axis of the same name, behind the others. If the
-        first coefficients are zero there are fewer roots, and NaN for those that are missing, at the end.
+        Complex array of `n - 1` roots for `n` coefficients, along a last axis of the same name. If
+        leading coefficients are zero there are fewer roots, and the missing ones are NaN, at the end.
 
     Raises:
-        ValueError: If the axis is not there or not clear.
+        ValueError: If the axis is missing or ambiguous.
         TypeError: If `p` is not a named array.
 
     Example:
@@ -31,30 +30,23 @@ def roots(p: N, axis: AxisSelector | None = None) -> N:
         >>> nym.round(nym.sort(found.real, "power"), 4).array
         Array([1., 2.], dtype=float32)
     """
-    name = coefficient_axis(p, axis)
-    return apply_gufunc(_roots, (p,), (name,), ((name,),))[0]
-
-
-def _roots(p: Any) -> Any:
-    def found(one: Any) -> Any:
-        return jnp.roots(one, strip_zeros=False)
-
-    return jnp.vectorize(found, signature="(n)->(k)")(p)
+    name = find_coefficient_axis(p, axis)
+    return apply_to_polynomials(jnp.roots, "(n)->(k)", (p,), (name,), ((name,),), strip_zeros=False)[0]
 
 
 def poly(zeros: N, axis: AxisSelector | None = None) -> N:
-    """Finds the coefficients of the polynomials that have these roots; see `jax.numpy.poly`.
+    """Finds the coefficients of polynomials from their roots; see `jax.numpy.poly`.
 
     Args:
         zeros: The roots.
-        axis: The axis of the roots; the only one there is if None.
+        axis: The axis of the roots; by default the only one.
 
     Returns:
-        Coefficients, highest power first, one more than roots, along an axis of the same name, behind the others. The
-        first ones are 1.
+        Coefficients, highest power first, one more than roots, along a last axis of the same name. The
+        leading ones are 1.
 
     Raises:
-        ValueError: If the axis is not there or not clear.
+        ValueError: If the axis is missing or ambiguous.
         TypeError: If `zeros` is not a named array.
 
     Example:
@@ -62,9 +54,9 @@ def poly(zeros: N, axis: AxisSelector | None = None) -> N:
         >>> nym.poly.poly(nym.named([1.0, 2.0], "power")).array
         Array([ 1., -3.,  2.], dtype=float32)
     """
-    name = coefficient_axis(zeros, axis, "roots")
-    return apply_gufunc(_coefficients, (zeros,), (name,), ((name,),))[0]
+    name = find_coefficient_axis(zeros, axis, "roots")
+    return apply_to_polynomials(_compute_coefficients, "(n)->(k)", (zeros,), (name,), ((name,),))[0]
 
 
-def _coefficients(zeros: Any) -> Any:
-    return jnp.vectorize(lambda one: jnp.atleast_1d(jnp.poly(one)), signature="(n)->(k)")(zeros)
+def _compute_coefficients(zeros: Any) -> Any:
+    return jnp.atleast_1d(jnp.poly(zeros))

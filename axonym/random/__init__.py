@@ -1,4 +1,4 @@
-"""Random named arrays: what `jax.random` draws for the same key and sizes, with names, sharded as the mapping says."""
+"""Random named arrays: the draws of `jax.random` for the same key and sizes, sharded by the active mapping."""
 
 from ._continuous import (
     cauchy as cauchy,

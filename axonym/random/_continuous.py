@@ -1,4 +1,4 @@
-"""Distributions over the real line, each number drawn by itself: the normal one, and those near it."""
+"""Distributions of independent real numbers: the normal distribution and others over the real line."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import jax
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec
-from ._drawing import drawn
+from ._sampling import draw_sample
 
 
 def normal(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -15,14 +15,14 @@ def normal(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Returns:
-        Array with those axes, sharded as the mapping in force says. The values do not depend on the sharding.
+        Array with those axes, sharded by the active mapping. The values do not depend on the sharding.
 
     Raises:
         TypeError: If an axis has no size.
-        ValueError: If a name occurs twice, or the mesh does not divide a mapped axis.
+        ValueError: If a name occurs twice, or a mapped axis is not divisible by its mesh axes.
 
     Example:
         >>> import axonym as nym
@@ -30,24 +30,24 @@ def normal(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
         >>> nym.random.normal(jax.random.key(0), {"batch": 2, "embed": 32})
         NamedArray(float32, batch: 2, embed: 32)
     """
-    return drawn(jax.random.normal, key, shape, dtype=dtype)
+    return draw_sample(jax.random.normal, key, shape, dtype=dtype)
 
 
 def uniform(key: jax.Array, shape: AxisSpec, dtype: Any = float, minval: Any = 0.0, maxval: Any = 1.0) -> NamedArray:
-    """Draws evenly from `[minval, maxval)`; see `jax.random.uniform`.
+    """Draws uniformly from `[minval, maxval)`; see `jax.random.uniform`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
         minval: Lower bound, a scalar or a named array of some of the axes.
         maxval: Upper bound, a scalar or a named array of some of the axes.
 
     Returns:
-        Array with those axes, sharded as the mapping in force says.
+        Array with those axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If a bound has an axis that the array has not, or has in another size.
+        ValueError: If a bound has an axis that the array lacks, or one of another size.
         TypeError: If a bound is a plain array with axes.
 
     Example:
@@ -56,28 +56,24 @@ def uniform(key: jax.Array, shape: AxisSpec, dtype: Any = float, minval: Any = 0
         >>> nym.random.uniform(jax.random.key(0), nym.Axis("i", 1000)).max().item() < 1
         True
     """
-    return drawn(_uniform, key, shape, (minval, maxval), dtype=dtype)
-
-
-def _uniform(key: Any, minval: Any, maxval: Any, *, shape: Any, dtype: Any) -> Any:
-    return jax.random.uniform(key, shape, dtype, minval, maxval)
+    return draw_sample(jax.random.uniform, key, shape, {"minval": minval, "maxval": maxval}, dtype=dtype)
 
 
 def truncated_normal(key: jax.Array, shape: AxisSpec, lower: Any, upper: Any, dtype: Any = float) -> NamedArray:
-    """Draws from the normal distribution cut off at two bounds; see `jax.random.truncated_normal`.
+    """Draws from the normal distribution truncated at two bounds; see `jax.random.truncated_normal`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         lower: Lower bound, a scalar or a named array of some of the axes.
         upper: Upper bound, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Returns:
-        Array with those axes, sharded as the mapping in force says.
+        Array with those axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If a bound has an axis that the array has not, or has in another size.
+        ValueError: If a bound has an axis that the array lacks, or one of another size.
         TypeError: If a bound is a plain array with axes.
 
     Example:
@@ -86,23 +82,23 @@ def truncated_normal(key: jax.Array, shape: AxisSpec, lower: Any, upper: Any, dt
         >>> abs(nym.random.truncated_normal(jax.random.key(0), nym.Axis("i", 1000), -2, 2)).max().item() <= 2
         True
     """
-    return drawn(jax.random.truncated_normal, key, shape, (lower, upper), dtype=dtype)
+    return draw_sample(jax.random.truncated_normal, key, shape, {"lower": lower, "upper": upper}, dtype=dtype)
 
 
 def lognormal(key: jax.Array, shape: AxisSpec, sigma: Any = 1.0, dtype: Any = float) -> NamedArray:
-    """Draws what has a normal logarithm; see `jax.random.lognormal`.
+    """Draws from the log-normal distribution; see `jax.random.lognormal`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         sigma: Standard deviation of the logarithm, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Returns:
-        Array with those axes, sharded as the mapping in force says.
+        Array with those axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If `sigma` has an axis that the array has not, or has in another size.
+        ValueError: If `sigma` has an axis that the array lacks, or one of another size.
         TypeError: If `sigma` is a plain array with axes.
 
     Example:
@@ -111,7 +107,7 @@ def lognormal(key: jax.Array, shape: AxisSpec, sigma: Any = 1.0, dtype: Any = fl
         >>> nym.random.lognormal(jax.random.key(0), nym.Axis("i", 2), 0.0).array
         Array([1., 1.], dtype=float32)
     """
-    return drawn(jax.random.lognormal, key, shape, (sigma,), dtype=dtype)
+    return draw_sample(jax.random.lognormal, key, shape, {"sigma": sigma}, dtype=dtype)
 
 
 def generalized_normal(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = float) -> NamedArray:
@@ -121,7 +117,7 @@ def generalized_normal(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = flo
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         p: The power, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -129,7 +125,7 @@ def generalized_normal(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = flo
         >>> abs(nym.random.generalized_normal(jax.random.key(0), nym.Axis("i", 100), 50.0)).max().item() < 1.2
         True
     """
-    return drawn(jax.random.generalized_normal, key, shape, (p,), dtype=dtype)
+    return draw_sample(jax.random.generalized_normal, key, shape, {"p": p}, dtype=dtype)
 
 
 def laplace(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -141,7 +137,7 @@ def laplace(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
         >>> nym.random.laplace(jax.random.key(0), {"batch": 2, "embed": 32})
         NamedArray(float32, batch: 2, embed: 32)
     """
-    return drawn(jax.random.laplace, key, shape, dtype=dtype)
+    return draw_sample(jax.random.laplace, key, shape, dtype=dtype)
 
 
 def logistic(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -153,7 +149,7 @@ def logistic(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
         >>> nym.random.logistic(jax.random.key(0), {"batch": 2, "embed": 32})
         NamedArray(float32, batch: 2, embed: 32)
     """
-    return drawn(jax.random.logistic, key, shape, dtype=dtype)
+    return draw_sample(jax.random.logistic, key, shape, dtype=dtype)
 
 
 def gumbel(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -165,7 +161,7 @@ def gumbel(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
         >>> nym.random.gumbel(jax.random.key(0), {"batch": 2, "embed": 32})
         NamedArray(float32, batch: 2, embed: 32)
     """
-    return drawn(jax.random.gumbel, key, shape, dtype=dtype)
+    return draw_sample(jax.random.gumbel, key, shape, dtype=dtype)
 
 
 def cauchy(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -177,7 +173,7 @@ def cauchy(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
         >>> nym.random.cauchy(jax.random.key(0), {"batch": 2, "embed": 32})
         NamedArray(float32, batch: 2, embed: 32)
     """
-    return drawn(jax.random.cauchy, key, shape, dtype=dtype)
+    return draw_sample(jax.random.cauchy, key, shape, dtype=dtype)
 
 
 def t(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArray:
@@ -187,7 +183,7 @@ def t(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArra
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         df: Degrees of freedom, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -195,11 +191,11 @@ def t(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArra
         >>> nym.random.t(jax.random.key(0), {"batch": 2, "embed": 32}, 3.0)
         NamedArray(float32, batch: 2, embed: 32)
     """
-    return drawn(jax.random.t, key, shape, (df,), dtype=dtype)
+    return draw_sample(jax.random.t, key, shape, {"df": df}, dtype=dtype)
 
 
 def triangular(key: jax.Array, shape: AxisSpec, left: Any, mode: Any, right: Any, dtype: Any = float) -> NamedArray:
-    """Draws from `left` to `right`, most often near `mode`; see `jax.random.triangular`.
+    """Draws from the triangular distribution between `left` and `right`; see `jax.random.triangular`.
 
     Args:
         key: A random key.
@@ -207,7 +203,7 @@ def triangular(key: jax.Array, shape: AxisSpec, left: Any, mode: Any, right: Any
         left: Lower bound, a scalar or a named array of some of the axes.
         mode: Where the density is highest, a scalar or a named array of some of the axes.
         right: Upper bound, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -215,4 +211,4 @@ def triangular(key: jax.Array, shape: AxisSpec, left: Any, mode: Any, right: Any
         >>> nym.random.triangular(jax.random.key(0), nym.Axis("i", 100), 1.0, 2.0, 4.0).max().item() < 4
         True
     """
-    return drawn(jax.random.triangular, key, shape, (left, mode, right), dtype=dtype)
+    return draw_sample(jax.random.triangular, key, shape, {"left": left, "mode": mode, "right": right}, dtype=dtype)

@@ -1,13 +1,13 @@
-"""Distributions over whole numbers, booleans and positions along an axis."""
+"""Distributions of booleans, integers and positions along an axis."""
 
 from typing import Any
 
 import jax
 
 from ..named._array import NamedArray
-from ..named._axis import AxisSelector, AxisSpec, find_axis, format_axes, parse_axes
+from ..named._axis import AxisSelector, AxisSpec, find_axis, format_axes, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
-from ._drawing import drawn
+from ._sampling import draw_sample
 
 
 def bernoulli(key: jax.Array, shape: AxisSpec, p: Any = 0.5) -> NamedArray:
@@ -19,10 +19,10 @@ def bernoulli(key: jax.Array, shape: AxisSpec, p: Any = 0.5) -> NamedArray:
         p: The probability, a scalar or a named array of some of the axes.
 
     Returns:
-        Boolean array with those axes, sharded as the mapping in force says.
+        Boolean array with those axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If `p` has an axis that the array has not, or has in another size.
+        ValueError: If `p` has an axis that the array lacks, or one of another size.
         TypeError: If `p` is a plain array with axes.
 
     Example:
@@ -31,25 +31,25 @@ def bernoulli(key: jax.Array, shape: AxisSpec, p: Any = 0.5) -> NamedArray:
         >>> nym.random.bernoulli(jax.random.key(0), nym.Axis("i", 4), 1.0).all().item()
         True
     """
-    return drawn(jax.random.bernoulli, key, shape, (p,))
+    return draw_sample(jax.random.bernoulli, key, shape, {"p": p})
 
 
 def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: Any = int) -> NamedArray:
-    """Draws integers evenly from `minval` up to but not including `maxval`; see `jax.random.randint`.
+    """Draws integers uniformly from `[minval, maxval)`; see `jax.random.randint`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         minval: Lower bound, an integer or a named array of some of the axes.
         maxval: Upper bound, an integer or a named array of some of the axes.
-        dtype: Element type, an integer.
+        dtype: Integer dtype of the result.
 
     Returns:
-        Integer array with those axes, sharded as the mapping in force says.
+        Integer array with those axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If a bound has an axis that the array has not, or has in another size.
-        TypeError: If a bound is a plain array with axes, or no integer.
+        ValueError: If a bound has an axis that the array lacks, or one of another size.
+        TypeError: If a bound is a plain array with axes, or not an integer.
 
     Example:
         >>> import axonym as nym
@@ -57,11 +57,7 @@ def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: An
         >>> nym.random.randint(jax.random.key(0), nym.Axis("i", 100), 3, 6).max().item()
         5
     """
-    return drawn(_randint, key, shape, (minval, maxval), dtype=dtype)
-
-
-def _randint(key: Any, minval: Any, maxval: Any, *, shape: Any, dtype: Any) -> Any:
-    return jax.random.randint(key, shape, minval, maxval, dtype)
+    return draw_sample(jax.random.randint, key, shape, {"minval": minval, "maxval": maxval}, dtype=dtype)
 
 
 def rademacher(key: jax.Array, shape: AxisSpec, dtype: Any = int) -> NamedArray:
@@ -73,7 +69,7 @@ def rademacher(key: jax.Array, shape: AxisSpec, dtype: Any = int) -> NamedArray:
         >>> abs(nym.random.rademacher(jax.random.key(0), nym.Axis("i", 3))).array
         Array([1, 1, 1], dtype=int32)
     """
-    return drawn(jax.random.rademacher, key, shape, dtype=dtype)
+    return draw_sample(jax.random.rademacher, key, shape, dtype=dtype)
 
 
 def poisson(key: jax.Array, shape: AxisSpec, lam: Any, dtype: Any = int) -> NamedArray:
@@ -83,7 +79,7 @@ def poisson(key: jax.Array, shape: AxisSpec, lam: Any, dtype: Any = int) -> Name
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         lam: The mean, a scalar or a named array of some of the axes.
-        dtype: Element type, an integer.
+        dtype: Integer dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -91,17 +87,17 @@ def poisson(key: jax.Array, shape: AxisSpec, lam: Any, dtype: Any = int) -> Name
         >>> nym.random.poisson(jax.random.key(0), nym.Axis("i", 3), 0.0).array
         Array([0, 0, 0], dtype=int32)
     """
-    return drawn(jax.random.poisson, key, shape, (lam,), dtype=dtype)
+    return draw_sample(jax.random.poisson, key, shape, {"lam": lam}, dtype=dtype)
 
 
 def geometric(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = int) -> NamedArray:
-    """Draws how many trials it takes until one succeeds; see `jax.random.geometric`.
+    """Draws the number of trials until the first success; see `jax.random.geometric`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         p: The probability of success, a scalar or a named array of some of the axes.
-        dtype: Element type, an integer.
+        dtype: Integer dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -109,18 +105,18 @@ def geometric(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = int) -> Name
         >>> nym.random.geometric(jax.random.key(0), nym.Axis("i", 100), 0.5).min().item()
         1
     """
-    return drawn(jax.random.geometric, key, shape, (p,), dtype=dtype)
+    return draw_sample(jax.random.geometric, key, shape, {"p": p}, dtype=dtype)
 
 
 def binomial(key: jax.Array, shape: AxisSpec, n: Any, p: Any, dtype: Any = float) -> NamedArray:
-    """Draws how many of `n` trials succeed; see `jax.random.binomial`.
+    """Draws the number of successes in `n` trials; see `jax.random.binomial`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         n: The number of trials, a scalar or a named array of some of the axes.
         p: The probability of success, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -128,25 +124,25 @@ def binomial(key: jax.Array, shape: AxisSpec, n: Any, p: Any, dtype: Any = float
         >>> nym.random.binomial(jax.random.key(0), nym.Axis("i", 3), 10, 1.0).array
         Array([10., 10., 10.], dtype=float32)
     """
-    return drawn(jax.random.binomial, key, shape, (n, p), dtype=dtype)
+    return draw_sample(jax.random.binomial, key, shape, {"n": n, "p": p}, dtype=dtype)
 
 
 def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> NamedArray:
     """Draws positions along an axis with probabilities `softmax(logits)`; see `jax.random.categorical`.
 
-    The values are those that JAX draws where that axis is the last one; they do not depend on where it is.
+    The values are those of JAX with that axis last; they do not depend on the position of the axis.
 
     Args:
         key: A random key.
         logits: Unnormalised log probabilities.
-        axis: The axis whose positions are drawn.
-        shape: The axes of the result, which must include those of `logits` but `axis`; just those if None.
+        axis: The axis along which positions are drawn.
+        shape: The axes of the result, which must include the axes of `logits` other than `axis`; only those if None.
 
     Returns:
         Integer array of positions.
 
     Raises:
-        ValueError: If `logits` lacks the axis, or has another that `shape` lacks or gives another size.
+        ValueError: If `logits` lacks the axis, or another of its axes is missing in `shape` or has another size there.
         TypeError: If `logits` is not a named array.
 
     Example:
@@ -157,13 +153,14 @@ def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector, shape: A
         Array([1, 1], dtype=int32)
     """
     if not isinstance(logits, NamedBase):
-        raise TypeError(f"`categorical` takes named logits, not {type(logits).__name__}; use `axonym.named`.")
+        raise TypeError(f"`logits` must be a named array, not {type(logits).__name__}; use `axonym.named`.")
     at = find_axis(logits.names, logits.array.shape, axis)
     rest = tuple(one for i, one in enumerate(logits.axes) if i != at)
     axes = rest if shape is None else parse_axes(shape)
     names = [one.name for one in axes]
     if extra := [one.name for one in rest if one.name not in names]:
         raise ValueError(
-            f"{format_shape(logits)} has axes {format_axes(extra)}, which {format_axes(names, [one.size for one in axes])} lacks"
+            f"`logits` {format_shape(logits)} has axes {format_axes(extra)}, which "
+            f"`shape` {format_axes(*get_names_and_sizes(axes))} lacks"
         )
-    return drawn(jax.random.categorical, key, axes, (logits,), cores=((axis,),))
+    return draw_sample(jax.random.categorical, key, axes, {"logits": logits}, cores={"logits": (axis,)})

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, parse_one_axis
-from ._drawing import plain_key
+from ._sampling import as_plain_key
 
 
 def split(key: jax.Array, axis: Axis | int = 2) -> Any:
@@ -17,14 +17,13 @@ def split(key: jax.Array, axis: Axis | int = 2) -> Any:
 
     Args:
         key: A random key.
-        axis: The axis along which the new keys lie, or how many of them.
+        axis: The axis of the new keys, or their number.
 
     Returns:
-        Named array of keys with that axis, sharded as the mapping in force says; a plain array of keys if a number is
-        given.
+        Named array of keys with that axis, sharded by the active mapping; a plain array of keys for a number.
 
     Raises:
-        TypeError: If the axis has no size, or the key is not of the typed kind.
+        TypeError: If the axis has no size, or the key is not a typed key.
 
     Example:
         >>> import axonym as nym
@@ -33,8 +32,8 @@ def split(key: jax.Array, axis: Axis | int = 2) -> Any:
         (layers: 4)
     """
     if isinstance(axis, SupportsIndex):
-        return jax.random.split(plain_key(key), operator.index(axis))
-    one, plain = parse_one_axis(axis), plain_key(key)
+        return jax.random.split(as_plain_key(key), operator.index(axis))
+    one, plain = parse_one_axis(axis), as_plain_key(key)
     if not jnp.issubdtype(plain.dtype, jax.dtypes.prng_key):
         raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")
     return constrain_sharding(NamedArray(jax.random.split(plain, one.size), one))

@@ -1,4 +1,4 @@
-"""Distributions over positive numbers, each drawn by itself: the exponential and the gamma one, and those near them."""
+"""Distributions of independent positive numbers: exponential, gamma and related ones."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import jax
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec
-from ._drawing import drawn
+from ._sampling import draw_sample
 
 
 def exponential(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -18,7 +18,7 @@ def exponential(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArr
         >>> nym.random.exponential(jax.random.key(0), nym.Axis("i", 1000)).min().item() >= 0
         True
     """
-    return drawn(jax.random.exponential, key, shape, dtype=dtype)
+    return draw_sample(jax.random.exponential, key, shape, dtype=dtype)
 
 
 def gamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedArray:
@@ -27,14 +27,14 @@ def gamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedA
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
-        a: The shape parameter, which is the mean, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        a: The shape parameter and mean, a scalar or a named array of some of the axes.
+        dtype: Float dtype of the result.
 
     Returns:
-        Array with those axes, sharded as the mapping in force says.
+        Array with those axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If a parameter has an axis that the array has not, or has in another size.
+        ValueError: If a parameter has an axis that the array lacks, or one of another size.
         TypeError: If a parameter is a plain array with axes.
 
     Example:
@@ -43,11 +43,11 @@ def gamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedA
         >>> nym.random.gamma(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 0
         True
     """
-    return drawn(jax.random.gamma, key, shape, (a,), dtype=dtype)
+    return draw_sample(jax.random.gamma, key, shape, {"a": a}, dtype=dtype)
 
 
 def loggamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedArray:
-    """Draws logarithms of gamma draws, exact for small `a` too; see `jax.random.loggamma`. Arguments as for `gamma`.
+    """Draws logarithms of gamma samples, accurate for small `a`; see `jax.random.loggamma`. Arguments as for `gamma`.
 
     Example:
         >>> import axonym as nym
@@ -55,7 +55,7 @@ def loggamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> Nam
         >>> nym.random.loggamma(jax.random.key(0), {"batch": 2, "embed": 32}, 0.1)
         NamedArray(float32, batch: 2, embed: 32)
     """
-    return drawn(jax.random.loggamma, key, shape, (a,), dtype=dtype)
+    return draw_sample(jax.random.loggamma, key, shape, {"a": a}, dtype=dtype)
 
 
 def beta(key: jax.Array, shape: AxisSpec, a: Any, b: Any, dtype: Any = float) -> NamedArray:
@@ -66,7 +66,7 @@ def beta(key: jax.Array, shape: AxisSpec, a: Any, b: Any, dtype: Any = float) ->
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         a: First shape parameter, a scalar or a named array of some of the axes.
         b: Second shape parameter, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -74,7 +74,7 @@ def beta(key: jax.Array, shape: AxisSpec, a: Any, b: Any, dtype: Any = float) ->
         >>> nym.random.beta(jax.random.key(0), nym.Axis("i", 1000), 1.0, 2.0).max().item() <= 1
         True
     """
-    return drawn(jax.random.beta, key, shape, (a, b), dtype=dtype)
+    return draw_sample(jax.random.beta, key, shape, {"a": a, "b": b}, dtype=dtype)
 
 
 def chisquare(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArray:
@@ -86,7 +86,7 @@ def chisquare(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> N
         >>> nym.random.chisquare(jax.random.key(0), nym.Axis("i", 1000), 3.0).min().item() >= 0
         True
     """
-    return drawn(jax.random.chisquare, key, shape, (df,), dtype=dtype)
+    return draw_sample(jax.random.chisquare, key, shape, {"df": df}, dtype=dtype)
 
 
 def f(key: jax.Array, shape: AxisSpec, dfnum: Any, dfden: Any, dtype: Any = float) -> NamedArray:
@@ -97,7 +97,7 @@ def f(key: jax.Array, shape: AxisSpec, dfnum: Any, dfden: Any, dtype: Any = floa
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         dfnum: Degrees of freedom of the numerator, a scalar or a named array of some of the axes.
         dfden: Degrees of freedom of the denominator, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -105,7 +105,7 @@ def f(key: jax.Array, shape: AxisSpec, dfnum: Any, dfden: Any, dtype: Any = floa
         >>> nym.random.f(jax.random.key(0), nym.Axis("i", 1000), 3.0, 4.0).min().item() >= 0
         True
     """
-    return drawn(jax.random.f, key, shape, (dfnum, dfden), dtype=dtype)
+    return draw_sample(jax.random.f, key, shape, {"dfnum": dfnum, "dfden": dfden}, dtype=dtype)
 
 
 def pareto(key: jax.Array, shape: AxisSpec, b: Any, dtype: Any = float) -> NamedArray:
@@ -114,8 +114,8 @@ def pareto(key: jax.Array, shape: AxisSpec, b: Any, dtype: Any = float) -> Named
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
-        b: How fast the tail falls off, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        b: How fast the tail decays, a scalar or a named array of some of the axes.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -123,7 +123,7 @@ def pareto(key: jax.Array, shape: AxisSpec, b: Any, dtype: Any = float) -> Named
         >>> nym.random.pareto(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 1
         True
     """
-    return drawn(jax.random.pareto, key, shape, (b,), dtype=dtype)
+    return draw_sample(jax.random.pareto, key, shape, {"b": b}, dtype=dtype)
 
 
 def weibull_min(key: jax.Array, shape: AxisSpec, scale: Any, concentration: Any, dtype: Any = float) -> NamedArray:
@@ -134,7 +134,7 @@ def weibull_min(key: jax.Array, shape: AxisSpec, scale: Any, concentration: Any,
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         scale: The scale, a scalar or a named array of some of the axes.
         concentration: The shape parameter, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -142,17 +142,19 @@ def weibull_min(key: jax.Array, shape: AxisSpec, scale: Any, concentration: Any,
         >>> nym.random.weibull_min(jax.random.key(0), nym.Axis("i", 1000), 1.0, 2.0).min().item() >= 0
         True
     """
-    return drawn(jax.random.weibull_min, key, shape, (scale, concentration), dtype=dtype)
+    return draw_sample(
+        jax.random.weibull_min, key, shape, {"scale": scale, "concentration": concentration}, dtype=dtype
+    )
 
 
 def rayleigh(key: jax.Array, shape: AxisSpec, scale: Any, dtype: Any = float) -> NamedArray:
-    """Draws lengths of vectors of two normal numbers; see `jax.random.rayleigh`.
+    """Draws from the Rayleigh distribution, the lengths of 2D normal vectors; see `jax.random.rayleigh`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
-        scale: Standard deviation of those numbers, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        scale: Standard deviation of the vector components, a scalar or a named array of some of the axes.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -160,11 +162,13 @@ def rayleigh(key: jax.Array, shape: AxisSpec, scale: Any, dtype: Any = float) ->
         >>> nym.random.rayleigh(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 0
         True
     """
-    return drawn(jax.random.rayleigh, key, shape, (scale,), dtype=dtype)
+    return draw_sample(jax.random.rayleigh, key, shape, {"scale": scale}, dtype=dtype)
 
 
 def maxwell(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
-    """Draws lengths of vectors of three normal numbers; see `jax.random.maxwell`. Arguments as for `normal`.
+    """Draws from the Maxwell distribution, the lengths of 3D normal vectors; see `jax.random.maxwell`.
+
+    Arguments as for `normal`.
 
     Example:
         >>> import axonym as nym
@@ -172,17 +176,17 @@ def maxwell(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
         >>> nym.random.maxwell(jax.random.key(0), nym.Axis("i", 1000)).min().item() >= 0
         True
     """
-    return drawn(jax.random.maxwell, key, shape, dtype=dtype)
+    return draw_sample(jax.random.maxwell, key, shape, dtype=dtype)
 
 
 def wald(key: jax.Array, shape: AxisSpec, mean: Any, dtype: Any = float) -> NamedArray:
-    """Draws from the Wald distribution, the inverse normal one; see `jax.random.wald`.
+    """Draws from the Wald (inverse Gaussian) distribution; see `jax.random.wald`.
 
     Args:
         key: A random key.
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         mean: The mean, a scalar or a named array of some of the axes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Example:
         >>> import axonym as nym
@@ -190,4 +194,4 @@ def wald(key: jax.Array, shape: AxisSpec, mean: Any, dtype: Any = float) -> Name
         >>> nym.random.wald(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 0
         True
     """
-    return drawn(jax.random.wald, key, shape, (mean,), dtype=dtype)
+    return draw_sample(jax.random.wald, key, shape, {"mean": mean}, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Draws that have axes of their own, vectors and matrices, and draws from the elements of an array."""
+"""Distributions of vectors and matrices, and draws from the elements of an array."""
 
 import math
 from typing import Any
@@ -20,21 +20,21 @@ from ..named._axis import (
     parse_one_axis,
 )
 from ..named._base import N, NamedBase, check_named, format_shape, with_array
-from ._drawing import drawn
+from ._sampling import draw_sample
 
 
 def ball(key: jax.Array, shape: AxisSpec, D: Axis, p: Any = 2.0, dtype: Any = float) -> NamedArray:
-    """Draws points evenly from the unit ball of the `p`-norm; see `jax.random.ball`.
+    """Draws points uniformly from the unit ball of the `p`-norm; see `jax.random.ball`.
 
     Args:
         key: A random key.
         shape: The axes along which points are independent.
         D: The axis of the coordinates of a point.
-        p: Which norm, a scalar.
-        dtype: Element type, a float.
+        p: The order of the norm, a scalar.
+        dtype: Float dtype of the result.
 
     Returns:
-        Array of the axes of `shape`, and `D` behind them, sharded as the mapping in force says.
+        Array of the axes of `shape`, then `D`, sharded by the active mapping.
 
     Raises:
         ValueError: If a name occurs twice, or `p` has axes.
@@ -49,12 +49,8 @@ def ball(key: jax.Array, shape: AxisSpec, D: Axis, p: Any = 2.0, dtype: Any = fl
     """
     one = parse_one_axis(D)
     if isinstance(p, NamedBase) and p.names:
-        raise ValueError(f"the `p` of a ball is a scalar, it has axes {format_shape(p)}")
-    return drawn(_ball, key, shape, (p,), event=(one,), d=one.size, dtype=dtype)
-
-
-def _ball(key: Any, p: Any, *, shape: Any, d: int, dtype: Any) -> Any:
-    return jax.random.ball(key, d, p, shape, dtype)
+        raise ValueError(f"`p` must be a scalar, not an array with axes {format_shape(p)}")
+    return draw_sample(jax.random.ball, key, shape, {"p": p}, event=(one,), d=one.size, dtype=dtype)
 
 
 def dirichlet(key: jax.Array, shape: AxisSpec, alpha: NamedArray, axis: AxisSelector, dtype: Any = float) -> NamedArray:
@@ -65,13 +61,13 @@ def dirichlet(key: jax.Array, shape: AxisSpec, alpha: NamedArray, axis: AxisSele
         shape: The axes along which draws are independent, without the axis of the classes.
         alpha: The concentrations, with the axis of the classes and any of `shape`.
         axis: The axis of the classes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Returns:
-        Array of the axes of `shape`, and the axis of the classes behind them, along which it sums to 1.
+        Array of the axes of `shape`, then the axis of the classes, along which it sums to 1.
 
     Raises:
-        ValueError: If `alpha` lacks the axis or has one that `shape` has not or has in another size, or `shape` has the
+        ValueError: If `alpha` lacks the axis or has one that `shape` lacks or gives another size, or `shape` has the
             axis of the classes too.
         TypeError: If `alpha` is not a named array.
 
@@ -83,15 +79,14 @@ def dirichlet(key: jax.Array, shape: AxisSpec, alpha: NamedArray, axis: AxisSele
         Array([1., 1.], dtype=float32)
     """
     check_named(alpha)
-    return drawn(
-        jax.random.dirichlet, key, shape, (alpha,), cores=((axis,),), event=(alpha.resolve_axis(axis),), dtype=dtype
-    )
+    cores, event = {"alpha": (axis,)}, (alpha.resolve_axis(axis),)
+    return draw_sample(jax.random.dirichlet, key, shape, {"alpha": alpha}, cores=cores, event=event, dtype=dtype)
 
 
 def multinomial(
     key: jax.Array, shape: AxisSpec, n: Any, p: NamedArray, axis: AxisSelector, dtype: Any = float
 ) -> NamedArray:
-    """Draws how often each class comes up in `n` trials; see `jax.random.multinomial`.
+    """Draws the count of each class in `n` trials; see `jax.random.multinomial`.
 
     Args:
         key: A random key.
@@ -99,14 +94,14 @@ def multinomial(
         n: The number of trials, a scalar or a named array of any of `shape`.
         p: The probabilities, with the axis of the classes and any of `shape`.
         axis: The axis of the classes.
-        dtype: Element type, a float.
+        dtype: Float dtype of the result.
 
     Returns:
-        Array of the axes of `shape`, and the axis of the classes behind them, along which it sums to `n`.
+        Array of the axes of `shape`, then the axis of the classes, along which it sums to `n`.
 
     Raises:
-        ValueError: If `p` lacks the axis, a parameter has one that `shape` has not or has in another size, or `shape`
-            has the axis of the classes too.
+        ValueError: If `p` lacks the axis, a parameter has one that `shape` lacks or gives another size, or `shape` has
+            the axis of the classes too.
         TypeError: If `p` is not a named array.
 
     Example:
@@ -117,11 +112,13 @@ def multinomial(
         Array([10., 10.], dtype=float32)
     """
     check_named(p)
-    cores = ((), (axis,))
-    return drawn(_multinomial, key, shape, (n, p), cores=cores, event=(p.resolve_axis(axis),), dtype=dtype)
+    cores = {"p": (axis,)}
+    return draw_sample(
+        _draw_multinomial, key, shape, {"n": n, "p": p}, cores=cores, event=(p.resolve_axis(axis),), dtype=dtype
+    )
 
 
-def _multinomial(key: Any, n: Any, p: Any, *, shape: Any, dtype: Any) -> Any:
+def _draw_multinomial(key: Any, n: Any, p: Any, *, shape: Any, dtype: Any) -> Any:
     return jax.random.multinomial(key, n, jnp.broadcast_to(p, (*shape, p.shape[-1])), dtype=dtype)
 
 
@@ -135,23 +132,23 @@ def multivariate_normal(
     dtype: Any = None,
     method: str = "cholesky",
 ) -> NamedArray:
-    """Draws vectors from a normal distribution of any mean and covariance; see `jax.random.multivariate_normal`.
+    """Draws vectors from the normal distribution with a mean and a covariance; see `jax.random.multivariate_normal`.
 
     Args:
         key: A random key.
-        shape: The axes along which vectors are independent, without that of the vectors themselves.
+        shape: The axes along which vectors are independent, without the axis of the vectors themselves.
         mean: The mean, with the axis of the vectors and any of `shape`.
         cov: The covariance, with the axis of the vectors, the `other` axis of the same size, and any of `shape`.
         axis: The axis of the vectors.
-        other: The second axis of the covariance, which the result has not.
-        dtype: Element type, that of the mean if None.
-        method: How the covariance is taken apart: "cholesky", "eigh" or "svd".
+        other: The second axis of the covariance, which the result lacks.
+        dtype: Float dtype of the result; the dtype of the mean if None.
+        method: The decomposition of the covariance: "cholesky", "eigh" or "svd".
 
     Returns:
-        Array of the axes of `shape`, and the axis of the vectors behind them.
+        Array of the axes of `shape`, then the axis of the vectors.
 
     Raises:
-        ValueError: If a parameter lacks an axis, or has one that `shape` has not or has in another size, `shape` has
+        ValueError: If a parameter lacks an axis, or has one that `shape` lacks or gives another size, `shape` has
             the axis of the vectors too, or the two axes of the covariance differ in size.
         TypeError: If a parameter is not a named array.
 
@@ -170,26 +167,23 @@ def multivariate_normal(
         raise ValueError(
             f"the covariance needs axes {one.name!r} and {second.name!r} of size {one.size}, it has {format_shape(cov)}"
         )
-    cores = ((one,), (one, second))
-    return drawn(_normals, key, shape, (mean, cov), cores=cores, event=(one,), dtype=dtype, method=method)
-
-
-def _normals(key: Any, mean: Any, cov: Any, *, shape: Any, dtype: Any, method: str) -> Any:
-    return jax.random.multivariate_normal(key, mean, cov, shape, dtype, method)
+    parameters, cores = {"mean": mean, "cov": cov}, {"mean": (one,), "cov": (one, second)}
+    options = {"dtype": dtype, "method": method}
+    return draw_sample(jax.random.multivariate_normal, key, shape, parameters, cores=cores, event=(one,), **options)
 
 
 def orthogonal(key: jax.Array, axis: Axis, other: Axis, shape: AxisSpec = (), dtype: Any = float) -> NamedArray:
-    """Draws orthogonal matrices, evenly; see `jax.random.orthogonal`.
+    """Draws orthogonal matrices uniformly; see `jax.random.orthogonal`.
 
     Args:
         key: A random key.
         axis: The axis of the rows.
-        other: The axis of the columns. If it is the longer one the rows are orthonormal, if not the columns.
+        other: The axis of the columns. If it is longer than `axis` the rows are orthonormal, otherwise the columns.
         shape: The axes along which matrices are independent.
         dtype: Element type, a float, or a complex number for unitary matrices.
 
     Returns:
-        Array of the axes of `shape`, and `axis` and `other` behind them.
+        Array of the axes of `shape`, then `axis` and `other`.
 
     Raises:
         ValueError: If a name occurs twice.
@@ -203,11 +197,9 @@ def orthogonal(key: jax.Array, axis: Axis, other: Axis, shape: AxisSpec = (), dt
         Array([1., 1.], dtype=float32)
     """
     rows, columns = parse_one_axis(axis), parse_one_axis(other)
-    return drawn(_orthogonal, key, shape, event=(rows, columns), n=rows.size, m=columns.size, dtype=dtype)
-
-
-def _orthogonal(key: Any, *, shape: Any, n: int, m: int, dtype: Any) -> Any:
-    return jax.random.orthogonal(key, n, shape, dtype, m)
+    return draw_sample(
+        jax.random.orthogonal, key, shape, event=(rows, columns), n=rows.size, m=columns.size, dtype=dtype
+    )
 
 
 def choice(
@@ -218,22 +210,22 @@ def choice(
     replace: bool = True,
     p: NamedArray | None = None,
 ) -> N:
-    """Draws from what lies along an axis; see `jax.random.choice`.
+    """Draws from the elements along an axis; see `jax.random.choice`.
 
     Args:
         key: A random key.
-        shape: The axes of the draws, which take the place of the axis.
-        a: Array drawn from.
-        axis: The axis along which it is drawn.
+        shape: The axes of the draws, which replace `axis`.
+        a: Array to draw from.
+        axis: The axis to draw along.
         replace: Whether the same element may be drawn again.
-        p: The probabilities, a named array with that axis only; all the same if None.
+        p: The probabilities, a named array with that axis only; uniform if None.
 
     Returns:
-        Array with the axes of `a`, but those of `shape` in place of the axis, sharded as the mapping in force says.
+        Array with the axes of `a`, but those of `shape` in place of the axis, sharded by the active mapping.
 
     Raises:
         ValueError: If `a` lacks the axis or has another of `shape` too, there are too few elements to draw, or `p` has
-            not just that axis.
+            other axes.
         TypeError: If `a` or `p` is not a named array.
 
     Example:
@@ -250,11 +242,12 @@ def choice(
     if p is not None:
         check_named(p)
         if (p.names, p.array.shape) != ((a.names[at],), (a.array.shape[at],)):
-            raise ValueError(f"`p` must have axis {str(a.axes[at])!r} only, it has {format_shape(p)}")
-    given = (a,) if p is None else (a, p)
+            raise ValueError(f"`p` must have shape ({a.axes[at]}), not {format_shape(p)}")
+    given = {"a": a} if p is None else {"a": a, "p": p}
+    cores = {name: x.names for name, x in given.items()}
     options = {"draws": tuple(one.size for one in axes), "axis": at, "replace": replace}
     event = (*a.axes[:at], *axes, *a.axes[at + 1 :])
-    result = drawn(_chosen, key, (), given, cores=tuple(x.names for x in given), event=event, **options)
+    result = draw_sample(_draw_choice, key, (), given, cores=cores, event=event, **options)
     return with_array(a, result.array, result.names)
 
 
@@ -262,29 +255,31 @@ def _check_population(a: NamedBase, at: int, axes: tuple[Axis, ...], replace: bo
     draws, size = math.prod(one.size for one in axes), a.array.shape[at]
     if draws > size and (not replace or not size):
         raise ValueError(
-            f"{draws} draws, {format_axes(*get_names_and_sizes(axes))}, need as many elements "
-            f"along axis {a.names[at]!r} of {format_shape(a)}" + ("" if not size else ", or `replace=True`")
+            f"{draws} draws, {format_axes(*get_names_and_sizes(axes))}, need at least as many elements "
+            f"along axis {a.names[at]!r} of {format_shape(a)}" + (", or `replace=True`" if size else "")
         )
 
 
-def _chosen(key: Any, a: Any, p: Any = None, *, shape: Any, draws: tuple[int, ...], axis: int, replace: bool) -> Any:
+def _draw_choice(
+    key: Any, a: Any, p: Any = None, *, shape: Any, draws: tuple[int, ...], axis: int, replace: bool
+) -> Any:
     return jax.random.choice(key, a, draws, replace, p, axis)
 
 
 def permutation(key: jax.Array, x: N, axis: AxisSelector, independent: bool = False) -> N:
-    """Shuffles what lies along an axis; see `jax.random.permutation`.
+    """Shuffles the elements along an axis; see `jax.random.permutation`.
 
     Args:
         key: A random key.
         x: Array.
-        axis: The axis along which it is shuffled.
-        independent: Whether each vector along the axis is shuffled by itself, and not all in the same way.
+        axis: The axis to shuffle along.
+        independent: Whether to shuffle each vector along the axis independently.
 
     Returns:
-        Array with the same axes, sharded as the mapping in force says.
+        Array with the same axes, sharded by the active mapping.
 
     Raises:
-        ValueError: If the axis is not there.
+        ValueError: If the axis is missing.
         TypeError: If `x` is not a named array.
 
     Example:
@@ -296,9 +291,10 @@ def permutation(key: jax.Array, x: N, axis: AxisSelector, independent: bool = Fa
     """
     check_named(x)
     at = find_axis(x.names, x.array.shape, axis)
-    result = drawn(_shuffled, key, (), (x,), cores=(x.names,), event=x.axes, axis=at, independent=independent)
+    options = {"axis": at, "independent": independent}
+    result = draw_sample(_draw_permutation, key, (), {"x": x}, cores={"x": x.names}, event=x.axes, **options)
     return with_array(x, result.array)
 
 
-def _shuffled(key: Any, x: Any, *, shape: Any, axis: int, independent: bool) -> Any:
+def _draw_permutation(key: Any, x: Any, *, shape: Any, axis: int, independent: bool) -> Any:
     return jax.random.permutation(key, x, axis, independent)

@@ -1,4 +1,4 @@
-"""Trees in which a named array is one leaf: what `jax.tree` does, names kept."""
+"""The functions of `jax.tree` for trees in which a named array is one leaf."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -10,20 +10,20 @@ from ..named._base import NamedBase
 
 
 IsLeaf: TypeAlias = Callable[[Any], bool] | None
-Structure: TypeAlias = Any  # `jax.tree_util.PyTreeDef`, which type checkers take for a variable
+Structure: TypeAlias = Any  # `jax.tree_util.PyTreeDef`, which type checkers treat as a variable
 
 
 @runtime_checkable
-class _Layers(Protocol):
-    """A module that holds layers of one kind, such as `axonym.nn.Stacked`."""
+class _StackedLayers(Protocol):
+    """A module of stacked layers, such as `axonym.nn.Stacked`."""
 
     def map_layers(self, fn: Callable[..., Any], *others: Any) -> Any:
-        """Returns the module with `fn` applied to each of its layers and those in their place in others."""
+        """Returns the module with `fn` applied to each of its layers and the corresponding layers of others."""
         ...
 
 
-def _is_named_or(is_leaf: IsLeaf) -> Callable[[Any], bool]:
-    """Returns what tells the leaves: named arrays, and what else the caller says."""
+def _make_is_leaf(is_leaf: IsLeaf) -> Callable[[Any], bool]:
+    """Returns a predicate that is true for named arrays and for the leaves of the caller."""
     return lambda x: isinstance(x, NamedBase) or (is_leaf is not None and is_leaf(x))
 
 
@@ -31,13 +31,13 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -
     """Applies a function to each leaf of a tree, where a named array is one leaf; see `jax.tree.map`.
 
     Args:
-        fn: Function of a leaf of `tree`, and of what is in its place in each of the others.
+        fn: Function of a leaf of `tree` and of the corresponding part of each of the others.
         tree: The tree, such as a module or a dict.
-        *rest: More trees; each has the structure of `tree`, or further structure in the place of its leaves.
-        is_leaf: What else is a leaf, a function of a part of the tree.
+        *rest: More trees; each has the structure of `tree`, or further structure in place of its leaves.
+        is_leaf: Function that returns whether a node of the tree is a leaf.
 
     Returns:
-        A tree of the structure of `tree` with what `fn` returns for its leaves.
+        A tree of the structure of `tree` with the results of `fn`.
 
     Raises:
         ValueError: If the trees differ in structure.
@@ -47,17 +47,17 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -
         >>> nym.tree.map(lambda x: x.sum("i"), {"a": nym.ones({"i": 2, "j": 3})})
         {'a': NamedArray(float32, j: 3, [2., 2., 2.])}
     """
-    return jax.tree.map(fn, tree, *rest, is_leaf=_is_named_or(is_leaf))
+    return jax.tree.map(fn, tree, *rest, is_leaf=_make_is_leaf(is_leaf))
 
 
 def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """Applies a function to each leaf of a tree, in stacked layers to each leaf of each layer.
+    """Applies a function to each leaf of a tree, and in stacked layers to each leaf of each layer.
 
-    It is as `axonym.tree.map`, but `fn` never sees the layer axis of an `axonym.nn.Stacked`: it is vectorised over it,
-    so that the result is what it would be if each layer was a module of its own. Arguments as for `axonym.tree.map`.
+    Like `axonym.tree.map`, but `fn` is vectorised over the layer axis of an `axonym.nn.Stacked`, so that the result is
+    the same as for separate layers. Arguments as for `axonym.tree.map`.
 
     Raises:
-        TypeError: If stacked layers meet something else in another tree.
+        TypeError: If another tree has something else in place of stacked layers.
         ValueError: If the trees differ in structure.
 
     Example:
@@ -70,14 +70,15 @@ def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLea
     """
     each_layer = functools.partial(scan_aware_map, fn, is_leaf=is_leaf)
 
-    def applied(x: Any, *others: Any) -> Any:
-        given = is_leaf is not None and is_leaf(x)
-        return x.map_layers(each_layer, *others) if isinstance(x, _Layers) and not given else fn(x, *others)
+    def is_given_leaf(x: Any) -> bool:
+        return is_leaf is not None and is_leaf(x)
 
-    def stops(x: Any) -> bool:
-        return isinstance(x, _Layers) or (is_leaf is not None and is_leaf(x))
+    def apply_to_node(x: Any, *others: Any) -> Any:
+        if isinstance(x, _StackedLayers) and not is_given_leaf(x):
+            return x.map_layers(each_layer, *others)
+        return fn(x, *others)
 
-    return map(applied, tree, *rest, is_leaf=stops)
+    return map(apply_to_node, tree, *rest, is_leaf=lambda x: isinstance(x, _StackedLayers) or is_given_leaf(x))
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Structure]:
@@ -85,10 +86,10 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Structure]:
 
     Args:
         tree: The tree.
-        is_leaf: What else is a leaf, a function of a part of the tree.
+        is_leaf: Function that returns whether a node of the tree is a leaf.
 
     Returns:
-        A list of the leaves, and what `unflatten` needs to make the tree from such a list.
+        A list of the leaves, and the structure, from which `unflatten` makes the tree again.
 
     Example:
         >>> import axonym as nym
@@ -98,18 +99,18 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Structure]:
         >>> nym.tree.unflatten(structure, [1, 2])
         {'a': 1, 'b': 2}
     """
-    return jax.tree.flatten(tree, is_leaf=_is_named_or(is_leaf))
+    return jax.tree.flatten(tree, is_leaf=_make_is_leaf(is_leaf))
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """Makes a tree of a structure and its leaves; see `jax.tree.unflatten`.
 
     Args:
-        structure: What `flatten` or `structure` returned.
-        leaves: The leaves, in order; anything may stand for a named array.
+        structure: A result of `flatten` or `structure`.
+        leaves: The leaves in order; any objects may replace named arrays.
 
     Raises:
-        ValueError: If there are more leaves, or fewer, than the structure has.
+        ValueError: If the number of leaves does not match the structure.
 
     Example:
         >>> import axonym as nym
@@ -128,7 +129,7 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
         >>> nym.tree.leaves({"a": nym.ones({"i": 2}), "b": [3, None]})
         [NamedArray(float32, i: 2, [1., 1.]), 3]
     """
-    return jax.tree.leaves(tree, is_leaf=_is_named_or(is_leaf))
+    return jax.tree.leaves(tree, is_leaf=_make_is_leaf(is_leaf))
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> Structure:
@@ -141,4 +142,4 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> Structure:
         >>> nym.tree.structure({"a": nym.ones({"i": 2}), "b": 3}) == nym.tree.structure({"a": 1, "b": 2})
         True
     """
-    return jax.tree.structure(tree, is_leaf=_is_named_or(is_leaf))
+    return jax.tree.structure(tree, is_leaf=_make_is_leaf(is_leaf))

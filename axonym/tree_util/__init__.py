@@ -1,6 +1,6 @@
 """Trees in which a named array is one leaf: `jax.tree_util` with names."""
 
-from ._names import (
+from ._aliases import (
     scan_aware_tree_map as scan_aware_tree_map,
     tree_flatten as tree_flatten,
     tree_leaves as tree_leaves,
@@ -8,6 +8,6 @@ from ._names import (
     tree_structure as tree_structure,
     tree_unflatten as tree_unflatten,
 )
-from ._resize import (
+from ._resize_axis import (
     resize_axis as resize_axis,
 )

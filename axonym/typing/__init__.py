@@ -1,4 +1,4 @@
-"""Annotations for named arrays, which type checkers read as `NamedArray` and which are checked at run time."""
+"""Annotations for named arrays: `NamedArray` to type checkers, checked by jaxtyping at run time."""
 
 from typing import TYPE_CHECKING
 

@@ -1,11 +1,9 @@
-"""What stands in an annotation: `Named["batch embed"]`, and `f32[NamedArray, "batch embed ..."]` and its family.
+"""Annotations such as `Named["batch embed"]` and `f32[NamedArray, "batch embed ..."]`.
 
-For type checkers the package says that each of them is `NamedArray`. At run time they are classes that know their
-arrays by names, element type and sizes: under `jaxtyping.jaxtyped` a name has one size in all arguments, as in
-jaxtyping's own annotations.
+At run time they are classes that check the names, dtype and sizes of arrays: under `jaxtyping.jaxtyped` a name has one
+size in all arguments, as in jaxtyping's own annotations.
 """
 
-import functools
 from typing import Any
 
 import jaxtyping
@@ -14,10 +12,11 @@ from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._axis_pattern import AxisPattern
 from ..named._base import NamedBase
+from ..named._cache import cached_plan
 
 
-class _Annotation(type):
-    """The class of annotations: `isinstance` asks for the names, then jaxtyping for the element type and the sizes."""
+class _AnnotationMeta(type):
+    """Metaclass of annotations: `isinstance` checks the names, then jaxtyping checks the dtype and the sizes."""
 
     pattern: AxisPattern
     elements: Any
@@ -25,100 +24,102 @@ class _Annotation(type):
     def __instancecheck__(cls, x: Any) -> bool:
         if not isinstance(x, NamedBase) or not cls.pattern.matches(x.names, tuple(x.array.shape)):
             return False
-        return isinstance(x, _sized(cls.elements, cls.pattern, x.names))
+        return isinstance(x, _make_jaxtyping_annotation(cls.elements, cls.pattern, x.names))
 
     def __repr__(cls) -> str:
         return f"{cls.__module__}.{cls.__name__}"
 
 
-@functools.lru_cache(maxsize=4096)
-def _sized(elements: Any, pattern: AxisPattern, names: Names) -> Any:
-    """Returns jaxtyping's annotation for an array of these names, which binds a size to each name described."""
+@cached_plan
+def _make_jaxtyping_annotation(elements: Any, pattern: AxisPattern, names: Names) -> Any:
+    """Returns jaxtyping's annotation for an array of these names, which binds a size to each name in the pattern."""
     bound = (name if name in pattern.names and name.isidentifier() else "_" for name in names)
     return elements[NamedBase, " ".join(bound)]
 
 
-class Elements:
-    """Arrays of one kind of elements; subscribed with an array class and axes, it is an annotation.
+class DtypeAnnotation:
+    """Annotation of arrays with some dtypes, subscripted with an array class and axes.
 
-    The axes are described by a string of names in their order, in which `...` stands for any others, or by a set of
-    names in any order. For other classes of arrays than `NamedArray` it is jaxtyping's annotation.
+    The axes are a string of names in order, in which `...` stands for any others, or a set of names in any order. For
+    array classes other than `NamedArray` it is jaxtyping's annotation.
     """
 
     def __init__(self, name: str, elements: Any) -> None:
-        """Keeps its name, and what stands for the elements in jaxtyping."""
+        """Stores its name and the corresponding annotation of jaxtyping."""
         self._name = name
         self._elements = elements
 
     def __getitem__(self, item: Any) -> Any:
-        """Returns the annotation for a class of arrays and a description of axes."""
+        """Returns the annotation for an array class and axes."""
         if not isinstance(item, tuple) or len(item) != 2 or isinstance(item[0], str):
             raise TypeError(f"`{self._name}` takes an array class and axes: {self._name}[NamedArray, 'batch embed'].")
         array, axes = item
         if isinstance(array, type) and issubclass(array, NamedBase):
-            return _annotation(f"{self._name}[{array.__name__}, {axes!r}]", self._elements, AxisPattern.parse(axes))
+            return _make_annotation(
+                f"{self._name}[{array.__name__}, {axes!r}]", self._elements, AxisPattern.parse(axes)
+            )
         return self._elements[array, axes]
 
     def __repr__(self) -> str:
-        """Shows its name."""
+        """Returns its public name."""
         return f"axonym.typing.{self._name}"
 
 
-class _Named(Elements):
-    """Arrays of any elements, which need no array class beside the axes."""
+class _NamedAnnotation(DtypeAnnotation):
+    """Annotation of arrays of any dtype, in which the array class may be omitted."""
 
     def __getitem__(self, item: Any) -> Any:
         with_class = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], type)
         return super().__getitem__(item if with_class else (NamedArray, item))
 
 
-def _annotation(name: str, elements: Any, pattern: AxisPattern) -> Any:
-    return _Annotation(name, (), {"__module__": "axonym.typing", "pattern": pattern, "elements": elements})
+def _make_annotation(name: str, elements: Any, pattern: AxisPattern) -> Any:
+    return _AnnotationMeta(name, (), {"__module__": "axonym.typing", "pattern": pattern, "elements": elements})
 
 
-Named = _Named("Named", jaxtyping.Shaped)
-"""Arrays of any elements with the axes described: `Named["batch embed ..."]`."""
-Shaped = Elements("Shaped", jaxtyping.Shaped)
-"""Arrays of any elements, as `Named`, with the array class: `Shaped[NamedArray, "batch"]`."""
-Bool = Elements("Bool", jaxtyping.Bool)
-"""Arrays of truth values."""
-Int = Elements("Int", jaxtyping.Int)
+Named = _NamedAnnotation("Named", jaxtyping.Shaped)
+"""Arrays of any dtype with the given axes: `Named["batch embed ..."]`."""
+Shaped = DtypeAnnotation("Shaped", jaxtyping.Shaped)
+"""Arrays of any dtype, as `Named`, with the array class: `Shaped[NamedArray, "batch"]`."""
+Bool = DtypeAnnotation("Bool", jaxtyping.Bool)
+"""Arrays of booleans."""
+Int = DtypeAnnotation("Int", jaxtyping.Int)
 """Arrays of signed integers."""
-UInt = Elements("UInt", jaxtyping.UInt)
+UInt = DtypeAnnotation("UInt", jaxtyping.UInt)
 """Arrays of unsigned integers."""
-Float = Elements("Float", jaxtyping.Float)
+Float = DtypeAnnotation("Float", jaxtyping.Float)
 """Arrays of floats."""
-Complex = Elements("Complex", jaxtyping.Complex)
+Complex = DtypeAnnotation("Complex", jaxtyping.Complex)
 """Arrays of complex numbers."""
-Inexact = Elements("Inexact", jaxtyping.Inexact)
+Inexact = DtypeAnnotation("Inexact", jaxtyping.Inexact)
 """Arrays of floats or complex numbers."""
-Num = Elements("Num", jaxtyping.Num)
+Num = DtypeAnnotation("Num", jaxtyping.Num)
 """Arrays of any numbers."""
-bf16 = Elements("bf16", jaxtyping.BFloat16)
+bf16 = DtypeAnnotation("bf16", jaxtyping.BFloat16)
 """Arrays of 16-bit brain floats."""
-f16 = Elements("f16", jaxtyping.Float16)
+f16 = DtypeAnnotation("f16", jaxtyping.Float16)
 """Arrays of 16-bit floats."""
-f32 = Elements("f32", jaxtyping.Float32)
+f32 = DtypeAnnotation("f32", jaxtyping.Float32)
 """Arrays of 32-bit floats."""
-f64 = Elements("f64", jaxtyping.Float64)
+f64 = DtypeAnnotation("f64", jaxtyping.Float64)
 """Arrays of 64-bit floats."""
-c64 = Elements("c64", jaxtyping.Complex64)
+c64 = DtypeAnnotation("c64", jaxtyping.Complex64)
 """Arrays of 64-bit complex numbers."""
-c128 = Elements("c128", jaxtyping.Complex128)
+c128 = DtypeAnnotation("c128", jaxtyping.Complex128)
 """Arrays of 128-bit complex numbers."""
-i8 = Elements("i8", jaxtyping.Int8)
+i8 = DtypeAnnotation("i8", jaxtyping.Int8)
 """Arrays of 8-bit integers."""
-i16 = Elements("i16", jaxtyping.Int16)
+i16 = DtypeAnnotation("i16", jaxtyping.Int16)
 """Arrays of 16-bit integers."""
-i32 = Elements("i32", jaxtyping.Int32)
+i32 = DtypeAnnotation("i32", jaxtyping.Int32)
 """Arrays of 32-bit integers."""
-i64 = Elements("i64", jaxtyping.Int64)
+i64 = DtypeAnnotation("i64", jaxtyping.Int64)
 """Arrays of 64-bit integers."""
-u8 = Elements("u8", jaxtyping.UInt8)
+u8 = DtypeAnnotation("u8", jaxtyping.UInt8)
 """Arrays of 8-bit unsigned integers."""
-u16 = Elements("u16", jaxtyping.UInt16)
+u16 = DtypeAnnotation("u16", jaxtyping.UInt16)
 """Arrays of 16-bit unsigned integers."""
-u32 = Elements("u32", jaxtyping.UInt32)
+u32 = DtypeAnnotation("u32", jaxtyping.UInt32)
 """Arrays of 32-bit unsigned integers."""
-u64 = Elements("u64", jaxtyping.UInt64)
+u64 = DtypeAnnotation("u64", jaxtyping.UInt64)
 """Arrays of 64-bit unsigned integers."""

@@ -1,6 +1,6 @@
-"""The plugin that makes mypy read `Named["batch embed"]` as `NamedArray`.
+"""The plugin with which mypy reads `Named["batch embed"]` as `NamedArray`.
 
-The setting `plugins = ["axonym.typing.mypy_plugin"]` turns it on.
+Enable it with the setting `plugins = ["axonym.typing.mypy_plugin"]`.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,17 @@ NAMED_ARRAY = "axonym.named._array.NamedArray"
 
 
 class AxonymPlugin(Plugin):
-    """Reads what stands in brackets behind `Named` as a description of axes, which is no type."""
+    """Reads the subscript of `Named` as axes instead of a type."""
 
     def get_type_analyze_hook(self, fullname: str) -> Callable[[AnalyzeTypeContext], Type] | None:
-        """Returns the reader of a type with this name, if it is ours."""
-        return _named_array if fullname == NAMED_ARRAY else None
+        """Returns the hook for the type with this name, None for other types."""
+        return _analyze_named_type if fullname == NAMED_ARRAY else None
 
 
-def _named_array(context: AnalyzeTypeContext) -> Type:
+def _analyze_named_type(context: AnalyzeTypeContext) -> Type:
     return context.api.named_type(NAMED_ARRAY, [])
 
 
 def plugin(version: str) -> type[Plugin]:
-    """Returns the plugin, as mypy asks for it."""
+    """Returns the plugin class; mypy calls this function."""
     return AxonymPlugin

@@ -71,7 +71,7 @@ def test_axes_without_sizes():
 def test_concat_axes_takes_each_axis_once():
     assert axis.concat_axis_specs is axis.concat_axes
     assert axis.concat_axes((), ()) == () and axis.concat_axes({}, Batch) == {"batch": 2}
-    message = "axis 'pos' is in (batch: 2, pos: 4) and in (pos, embed: 3); `union_axes` takes it once"
+    message = "axis 'pos' is in both (batch: 2, pos: 4) and (pos, embed: 3); `union_axes` keeps it once"
     with pytest.raises(ValueError, match=escape(message)):
         axis.concat_axes((Batch, Pos), ("pos", Embed))
 

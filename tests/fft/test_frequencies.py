@@ -45,9 +45,9 @@ def test_errors_say_what_has_no_frequencies(name):
     make = getattr(nym.fft, name)
     with refusal("A new axis needs a size: give `Axis('t', size)` instead of 't'", TypeError):
         make("t")
-    with refusal("axis (t: 0) needs one point or more to have frequencies"):
+    with refusal("axis (t: 0) needs at least one point to have frequencies"):
         make(nym.Axis("t", 0))
-    with refusal("the distance between points is a scalar, it has axes (t)"):
+    with refusal("`d` must be a scalar, not an array with axes (t)"):
         make(nym.Axis("t", 4), nym.ones({"t": 4}))
     with refusal("A plain array of shape (4,) has no axis names", TypeError):
         make(nym.Axis("t", 4), jnp.ones(4))

@@ -112,14 +112,14 @@ def test_errors_say_what_cannot_be_transformed(draw):
     with refusal("there is no axis to transform in (time: 1, batch: 2)"):
         nym.fft.fft(x, ())
     with refusal(
-        "a transform along axis 'time' of (time: 1, batch: 2) needs one point or more; say how many with "
+        "a transform along axis 'time' of (time: 1, batch: 2) needs at least one point; give their number with "
         "`Axis('time', size)`"
     ):
         nym.fft.irfft(x, "time")
-    with refusal("the `norm` of a transform is 'backward', 'ortho' or 'forward', not 'other'"):
+    with refusal("`norm` must be 'backward', 'ortho' or 'forward', not 'other'"):
         nym.fft.fft(x, "time", norm="other")
     for name, instead in (("rfft", "fft"), ("ihfft", "ifft")):
-        with refusal(f"`{name}` takes real numbers, (time: 1, batch: 2) has complex64; use `{instead}`", TypeError):
+        with refusal(f"`{name}` needs a real array, not complex64 (time: 1, batch: 2); use `{instead}`", TypeError):
             getattr(nym.fft, name)(x * 1j, "time")
     with refusal("A named array is needed, not an array of shape (1, 2)", TypeError):
         nym.fft.fft(x.array)

@@ -62,7 +62,7 @@ def test_the_gradients_of_solve_are_those_of_jax(matrices, draw):
 
 def test_solve_says_what_does_not_fit(matrices, draw):
     a, b = matrices(), draw(i=4, batch=4)
-    message = "`solve` is of square matrices; axes 'i' and 'j' of (i: 2, j: 3) have sizes 2 and 3"
+    message = "`solve` needs square matrices; axes 'i' and 'j' of (i: 2, j: 3) have sizes 2 and 3"
     with pytest.raises(ValueError, match=escape(message)):
         linalg.solve(draw(i=2, j=3), draw(i=2), "i", "j")
     with pytest.raises(ValueError, match=escape("no axis 'k' in (i: 4, batch: 4, j: 4)")):
@@ -73,7 +73,7 @@ def test_solve_says_what_does_not_fit(matrices, draw):
         linalg.solve(a, draw(i=5), "i", "j")
     with pytest.raises(ValueError, match=escape("axis 'batch' has size 4 and size 2 in (i: 4, batch: 4, j: 4) and")):
         linalg.solve(a, draw(i=4, batch=2), "i", "j")
-    with pytest.raises(ValueError, match=escape("(i: 4, j: 4) has the axis 'j' that the solution will have; `rename`")):
+    with pytest.raises(ValueError, match=escape("(i: 4, j: 4) has axis 'j', which the solution will have; `rename`")):
         linalg.solve(a, draw(i=4, j=4), "i", "j")
     with pytest.raises(ValueError, match=escape("axis 'i' is given more than once in (i, i)")):
         linalg.solve(a, b, "i", "i")
@@ -153,9 +153,9 @@ def test_pinv_takes_what_is_small_for_zero(matrices):
 
 def test_inverses_are_of_square_matrices(draw):
     message = "axes 'i' and 'j' of (i: 2, b: 1, j: 3) have sizes 2 and 3"
-    with pytest.raises(ValueError, match=escape(f"`inv` is of square matrices; {message}")):
+    with pytest.raises(ValueError, match=escape(f"`inv` needs square matrices; {message}")):
         linalg.inv(draw(i=2, b=1, j=3), "i", "j")
-    with pytest.raises(ValueError, match=escape(f"`pinv` is of square matrices; {message}")):
+    with pytest.raises(ValueError, match=escape(f"`pinv` needs square matrices; {message}")):
         linalg.pinv(draw(i=2, b=1, j=3), "i", "j", hermitian=True)
     with pytest.raises(ValueError, match=escape("no axis 'bat' in (i: 2, batch: 1, j: 3); did you mean 'batch'?")):
         linalg.pinv(draw(i=2, batch=1, j=3), "i", "bat")

@@ -1,7 +1,6 @@
 """Stacked layers: a loop over single layers, compiled as one scan; how they are made, called and taken apart."""
 
 import re
-import sys
 
 import equinox as eqx
 import jax
@@ -305,17 +304,39 @@ def test_stacks_can_be_stacked(draw):
     assert jnp.allclose(found.array, (x + stack.stacked.stacked.weight.sum(("outer", "layers"))).array, atol=1e-5)
 
 
-shift = 1.0
+FACTOR = 2.0
 
 
-def test_a_changed_global_is_seen_by_the_next_eager_call(stack, monkeypatch):
-    x = nym.zeros(Embed)
-    runs = [
-        stack.fold_via(lambda layer, x: x + shift * layer.weight),
-        lambda x: stack.scan_via(lambda layer, x: (x, shift * layer.weight))(x)[1],
-        lambda x: stack.map_layers(lambda layer: Shift(shift * layer.weight)).fold(x, scale=1.0),
-    ]
-    before = [run(x).array for run in runs]
-    monkeypatch.setattr(sys.modules[__name__], "shift", 10.0)
-    for run, one in zip(runs, before, strict=True):
-        np.testing.assert_allclose(run(x).array, 10 * one, rtol=1e-5)
+class ScaleByGlobal(Shift):
+    def __call__(self, x):
+        return x * self.weight * FACTOR
+
+
+def scan_layer(layer, x):
+    return layer(x), layer(x)
+
+
+def map_layer(layer):
+    return Shift(layer(nym.ones(Embed)))
+
+
+def make_layer():
+    return Shift(FACTOR * nym.ones(Embed))
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda stack, x: stack.fold(x),
+        lambda stack, x: stack.fold_via(ScaleByGlobal.__call__)(x),
+        lambda stack, x: stack.scan_via(scan_layer)(x)[1],
+        lambda stack, x: stack.map_layers(map_layer).stacked.weight,
+        lambda stack, x: nym.nn.Stacked.init(Layers, make_layer)().stacked.weight,
+    ],
+    ids=["fold", "fold_via", "scan_via", "map_layers", "init"],
+)
+def test_a_changed_global_is_seen_by_the_next_call(apply, monkeypatch):
+    stack, x = nym.nn.Stacked(ScaleByGlobal(nym.ones((Layers, Embed))), Layers, False), nym.ones(Embed)
+    assert apply(stack, x).array.all()
+    monkeypatch.setitem(globals(), "FACTOR", 0.0)
+    assert not apply(stack, x).array.any()

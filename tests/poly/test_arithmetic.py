@@ -79,10 +79,10 @@ def test_zeros_of_sharded_arrays_are_cut_off(mapped):
 def test_errors_say_which_axis_is_meant(draw):
     p = draw(batch=2, power=3)
     for wrong in (lambda: nym.poly.polyadd(p, p), lambda: nym.poly.polymul(draw(power=2), p)):
-        with refusal("which axis of (batch: 2, power: 3) is that of the coefficients? Give it as `axis`"):
+        with refusal("which axis of (batch: 2, power: 3) has the coefficients? Give it as `axis`"):
             wrong()
     with refusal(
-        "the coefficients lie along axis 'power' of (power: 2) and axis 'degree' of (degree: 3); `rename` one of them"
+        "the coefficients are along axis 'power' of (power: 2) and axis 'degree' of (degree: 3); `rename` one of them"
     ):
         nym.poly.polysub(draw(power=2), draw(degree=3))
     with refusal("no axis 'powr' in (batch: 2, power: 3); did you mean 'power'?"):
@@ -95,7 +95,7 @@ def test_errors_say_which_axis_is_meant(draw):
 
 def test_errors_of_trim_zeros_say_what_it_needs(draw):
     p = draw(batch=2, power=3)
-    with refusal("`trim` is 'f', 'b' or 'fb', not 'x'"):
+    with refusal("`trim` must be 'f', 'b' or 'fb', not 'x'"):
         nym.poly.trim_zeros(p, "x")
     with refusal("`trim_zeros` of (batch: 2, power: 3) has a size that depends on values", TypeError):
         jax.jit(nym.poly.trim_zeros)(p)

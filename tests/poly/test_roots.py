@@ -60,7 +60,7 @@ def test_roots_of_sharded_arrays_are_the_same(mapped, draw):
 @pytest.mark.parametrize(("name", "what"), [("roots", "coefficients"), ("poly", "roots")])
 def test_errors_say_which_axis_is_meant(draw, name, what):
     x, find = draw(batch=2, power=3), getattr(nym.poly, name)
-    with refusal(f"which axis of (batch: 2, power: 3) is that of the {what}? Give it as `axis`"):
+    with refusal(f"which axis of (batch: 2, power: 3) has the {what}? Give it as `axis`"):
         find(x)
     with refusal("no axis 'powr' in (batch: 2, power: 3); did you mean 'power'?"):
         find(x, "powr")

@@ -45,16 +45,16 @@ def test_probabilities_and_bounds_are_kept():
 def test_errors_of_categorical_say_what_does_not_fit():
     with refusal("no axis 'vocba' in (vocab: 6, batch: 8); did you mean 'vocab'?"):
         random.categorical(KEY, logits, "vocba")
-    with refusal("(vocab: 6, batch: 8) has axes (batch), which (embed: 4) lacks"):
+    with refusal("`logits` (vocab: 6, batch: 8) has axes (batch), which `shape` (embed: 4) lacks"):
         random.categorical(KEY, logits, "vocab", Embed)
     with refusal("axis 'batch' has size 8 and size 3 in (batch: 8) and (batch: 3)"):
         random.categorical(KEY, logits, "vocab", Batch.resize(3))
-    with refusal("`categorical` takes named logits, not ", TypeError):
+    with refusal("`logits` must be a named array, not ", TypeError):
         random.categorical(KEY, logits.array, "vocab")
 
 
 def test_a_size_of_the_axis_that_is_not_there_is_refused():
     with refusal("axis 'vocab' has size 6 here, 5 was asked for"):
         random.categorical(KEY, logits, Vocab.resize(5))
-    with refusal("a parameter has axes (other) that the array drawn, (batch: 8), has not"):
+    with refusal("a parameter has axes (other), which the array to draw, (batch: 8), lacks"):
         random.binomial(KEY, Batch, 3, nym.ones({"other": 2}))

@@ -41,5 +41,5 @@ def test_errors_say_what_cannot_be_split():
         random.split(jax.random.PRNGKey(0), Embed)
     with refusal("A new axis needs a size: give `Axis('embed', size)` instead of 'embed'", TypeError):
         random.split(KEY, "embed")
-    with refusal("one key is needed, (embed: 4) are given; use `axonym.vmap` over their axes"):
+    with refusal("one key is needed, not keys (embed: 4); use `axonym.vmap` over their axes"):
         random.split(random.split(KEY, Embed))

@@ -134,11 +134,11 @@ def test_the_covariance_is_taken_apart_as_asked(method):
 def test_errors_say_which_axes_do_not_fit():
     with refusal("axis 'kind' occurs more than once in (batch, kind, kind)"):
         random.dirichlet(KEY, (Batch, Class), weights, "kind")
-    with refusal("a parameter has axes (batch) that the array drawn, (seq: 3), has not"):
+    with refusal("a parameter has axes (batch), which the array to draw, (seq: 3), lacks"):
         random.dirichlet(KEY, Seq, weights, "kind")
     with refusal("no axis 'knid' in (kind: 6, batch: 4); did you mean 'kind'?"):
         random.multinomial(KEY, Batch, 3, weights, "knid")
-    with refusal("the `p` of a ball is a scalar, it has axes (kind: 6)"):
+    with refusal("`p` must be a scalar, not an array with axes (kind: 6)"):
         random.ball(KEY, (), Class, chances)
     with refusal("axis 'kind' occurs more than once in (kind, kind)"):
         random.orthogonal(KEY, Class, Class)
@@ -151,18 +151,16 @@ def test_errors_of_multivariate_normal_say_which_axes_do_not_fit():
         random.multivariate_normal(KEY, Batch, weights, covariance, "kind", "seq")
     with refusal("axis 'kind' is given more than once in (kind, kind)"):
         random.multivariate_normal(KEY, Batch, weights, covariance, "kind", "kind")
-    with refusal("a parameter has axes (seq) that the array drawn, (batch: 4), has not"):
+    with refusal("a parameter has axes (seq), which the array to draw, (batch: 4), lacks"):
         random.multivariate_normal(KEY, Batch, weights, covariance, "kind", "other")
 
 
 def test_errors_of_choice_say_what_cannot_be_drawn():
-    with refusal(
-        "5 draws, (seq: 5), need as many elements along axis 'batch' of (batch: 4, kind: 6, seq: 3), or `repl"
-    ):
+    with refusal("5 draws, (seq: 5), need at least as many elements along axis 'batch' of (batch: 4, kind: 6, seq: 3)"):
         random.choice(KEY, Seq.resize(5), table, "batch", replace=False)
-    with refusal("2 draws, (seq: 2), need as many elements along axis 'kind' of (kind: 0)"):
+    with refusal("2 draws, (seq: 2), need at least as many elements along axis 'kind' of (kind: 0)"):
         random.choice(KEY, Seq.resize(2), nym.zeros({"kind": 0}), "kind")
-    with refusal("`p` must have axis 'kind: 6' only, it has (kind: 6, batch: 4)"):
+    with refusal("`p` must have shape (kind: 6), not (kind: 6, batch: 4)"):
         random.choice(KEY, Seq, table["seq", 0]["batch", 0], "kind", p=weights)
     with refusal("axis 'seq' occurs more than once in (batch, seq, seq)"):
         random.choice(KEY, Seq, table, "kind")

@@ -143,11 +143,11 @@ def test_stacks_in_stacks():
 
 
 def test_other_stacks_must_fit(stack):
-    message = "The layers along layers: 3 go with those of another `Stacked`, not 5."
+    message = "Layers along layers: 3 need another `Stacked`, not 5."
     with pytest.raises(TypeError, match=escape(message)):
         tree.scan_aware_map(lambda x, y: x, {"s": stack}, {"s": 5})
     other = nym.nn.Stacked.init(Outer, Layer)(Embed, nym.arange(Outer, dtype=float))
-    with pytest.raises(ValueError, match="layers along layers: 3 do not go with layers along outer: 2"):
+    with pytest.raises(ValueError, match="layers along layers: 3 do not match layers along outer: 2"):
         tree.scan_aware_map(lambda x, y: x, stack, other)
 
 

@@ -1,4 +1,4 @@
-"""What one number, or a power, says of a matrix or a vector: norms, determinants, ranks, condition numbers."""
+"""Norms, determinants, ranks and condition numbers, and powers of matrices."""
 
 import operator
 from typing import Any
@@ -9,7 +9,7 @@ from ..named._axis import AxisSelection, AxisSelector, find_axes, format_axes
 from ..named._base import N, check_named
 from ..named._cached_jit import apply_reduction
 from ..named._gufunc import apply_gufunc
-from ._matrix import matrix_axes, square_axes
+from ._matrix_axes import find_matrix_axes
 
 
 def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | None = None) -> N:
@@ -17,16 +17,16 @@ def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | No
 
     Args:
         x: Array of any axes.
-        axis: One axis for vectors; two for matrices, rows first; without `ord` any number of them. None is for all.
-        ord: Which norm, as in JAX: by default the square root of the sum of squares. For vectors 0, inf, -inf or any
-            number; for matrices 1, -1, 2, -2, inf, -inf, "fro" or "nuc".
+        axis: One axis for vectors; two for matrices, rows first; without `ord` any number of axes. None is for all.
+        ord: The order of the norm, as in JAX: by default the square root of the sum of squares. For vectors any number,
+            inf or -inf; for matrices 1, -1, 2, -2, inf, -inf, "fro" or "nuc".
 
     Returns:
         Array with the axes of `x` that were not reduced.
 
     Raises:
         TypeError: If `x` is not a named array.
-        ValueError: If an axis is missing, or there is no such norm over that many axes.
+        ValueError: If an axis is missing, or `ord` is unknown for that number of axes.
 
     Example:
         >>> import axonym as nym
@@ -37,14 +37,13 @@ def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | No
     check_named(x)
     names = tuple(x.names[i] for i in find_axes(x.names, x.array.shape, axis))
     if ord is not None and len(names) not in (1, 2):
-        raise ValueError(f"a norm with `ord` is over one axis or two, not over {format_axes(names)}")
+        raise ValueError(f"a norm with `ord` needs one or two axes, not {format_axes(names)}")
     if len(names) == 2 and ord in (2, -2, "nuc"):  # these need singular values
-        (result,) = apply_gufunc(_norm, (x,), (names,), ((),), axis=(-2, -1), ord=ord)
-        return result
-    return apply_reduction(_norm, x, axis, None, ord=ord)
+        return apply_gufunc(_compute_norm, (x,), (names,), ((),), axis=(-2, -1), ord=ord)[0]
+    return apply_reduction(_compute_norm, x, axis, None, ord=ord)
 
 
-def _norm(array: Any, *, axis: tuple[int, ...], ord: int | float | str | None) -> Any:
+def _compute_norm(array: Any, *, axis: tuple[int, ...], ord: int | float | str | None) -> Any:
     if ord is not None:
         return jnp.linalg.norm(array, ord=ord, axis=axis)
     array = array.astype(jnp.result_type(array, float))
@@ -71,8 +70,7 @@ def det(x: N, row: AxisSelector, col: AxisSelector) -> N:
         >>> nym.linalg.det(nym.named([[2.0, 1.0], [0.0, 4.0]], ("i", "j")), "i", "j").item()
         8.0
     """
-    (result,) = apply_gufunc(jnp.linalg.det, (x,), (square_axes("det", x, row, col),), ((),))
-    return result
+    return apply_gufunc(jnp.linalg.det, (x,), (find_matrix_axes(x, row, col, "det"),), ((),))[0]
 
 
 def slogdet(x: N, row: AxisSelector, col: AxisSelector) -> tuple[N, N]:
@@ -86,7 +84,7 @@ def slogdet(x: N, row: AxisSelector, col: AxisSelector) -> tuple[N, N]:
         >>> sign.item(), log.item()
         (-1.0, 0.0)
     """
-    sign, log = apply_gufunc(jnp.linalg.slogdet, (x,), (square_axes("slogdet", x, row, col),), ((), ()))
+    sign, log = apply_gufunc(jnp.linalg.slogdet, (x,), (find_matrix_axes(x, row, col, "slogdet"),), ((), ()))
     return sign, log
 
 
@@ -97,8 +95,7 @@ def matrix_rank(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | Non
         x: Matrices with axes `row` and `col`, over any other axes.
         row: The axis of the rows.
         col: The axis of the columns.
-        rtol: Singular values smaller than this times the largest one count as zero; by default what is lost to
-            rounding.
+        rtol: Singular values below this fraction of the largest count as zero; by default the rounding error.
         hermitian: Whether the matrices are known to be Hermitian, which is faster.
 
     Returns:
@@ -106,20 +103,19 @@ def matrix_rank(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | Non
 
     Raises:
         TypeError: If `x` is not a named array.
-        ValueError: If an axis is missing, or matrices said to be Hermitian are not square.
+        ValueError: If an axis is missing, or `hermitian` is set and the matrices are not square.
 
     Example:
         >>> import axonym as nym
         >>> nym.linalg.matrix_rank(nym.ones({"i": 3, "j": 2}), "i", "j").item()
         1
     """
-    names = square_axes("matrix_rank", x, row, col) if hermitian else matrix_axes(x, row, col)
-    (result,) = apply_gufunc(_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)
-    return result
+    names = find_matrix_axes(x, row, col, "matrix_rank" if hermitian else None)
+    return apply_gufunc(_compute_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)[0]
 
 
-def _rank(x: Any, *, rtol: float | None, hermitian: bool) -> Any:
-    # `jax.numpy.linalg.matrix_rank` takes the `rtol` that it is given for an absolute one.
+def _compute_rank(x: Any, *, rtol: float | None, hermitian: bool) -> Any:
+    # `jax.numpy.linalg.matrix_rank` treats a given `rtol` as an absolute tolerance.
     values = jnp.abs(jnp.linalg.eigvalsh(x)) if hermitian else jnp.linalg.svdvals(x)
     relative = max(x.shape[-2:]) * jnp.finfo(values.dtype).eps if rtol is None else rtol
     return jnp.sum(values > relative * jnp.max(values, axis=-1, keepdims=True, initial=0), axis=-1)
@@ -132,42 +128,41 @@ def cond(x: N, row: AxisSelector, col: AxisSelector, *, p: int | float | str | N
         x: Matrices with axes `row` and `col`, over any other axes.
         row: The axis of the rows.
         col: The axis of the columns.
-        p: Which norm, as for `norm`; by default the ratio of the largest singular value to the smallest one.
+        p: The order of the norm, as for `norm`; by default the ratio of the largest to the smallest singular value.
 
     Returns:
         Array with the other axes of `x`.
 
     Raises:
         TypeError: If `x` is not a named array.
-        ValueError: If an axis is missing, or the matrices are not square and the norm is of square ones.
+        ValueError: If an axis is missing, or the matrices are not square and the norm needs square ones.
 
     Example:
         >>> import axonym as nym
         >>> nym.linalg.cond(nym.named([[2.0, 0.0], [0.0, 8.0]], ("i", "j")), "i", "j").item()
         4.0
     """
-    names = matrix_axes(x, row, col) if p in (None, 2, -2) else square_axes("cond", x, row, col)
-    (result,) = apply_gufunc(jnp.linalg.cond, (x,), (names,), ((),), p=p)
-    return result
+    names = find_matrix_axes(x, row, col, None if p in (None, 2, -2) else "cond")
+    return apply_gufunc(jnp.linalg.cond, (x,), (names,), ((),), p=p)[0]
 
 
 def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
-    """Multiplies square matrices with themselves; see `jax.numpy.linalg.matrix_power`.
+    """Raises square matrices to a power; see `jax.numpy.linalg.matrix_power`.
 
-    What comes out of `x` goes into it again, so that `row` and `col` are the same space; the power maps `col` to `row`
-    as `x` does, also if it is negative.
+    `row` and `col` are the same space, as the result of `x` is its next input; the power maps `col` to `row` as `x`
+    does, also if it is negative.
 
     Args:
         x: Square matrices with axes `row` and `col`, over any other axes.
         row: The axis of the rows.
         col: The axis of the columns.
-        n: How many times; 0 gives the identity, a negative number a power of the inverse.
+        n: The exponent; 0 gives the identity, a negative number a power of the inverse.
 
     Returns:
         Array with the other axes of `x`, then `row`, then `col`.
 
     Raises:
-        TypeError: If `x` is not a named array or `n` no integer.
+        TypeError: If `x` is not a named array or `n` is not an integer.
         ValueError: If an axis is missing or the matrices are not square.
 
     Example:
@@ -175,6 +170,5 @@ def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
         >>> nym.linalg.matrix_power(nym.named([[1.0, 1.0], [0.0, 1.0]], ("i", "j")), "i", "j", 3)
         NamedArray(float32, i: 2, j: 2, [[1., 3.], [0., 1.]])
     """
-    names = square_axes("matrix_power", x, row, col)
-    (result,) = apply_gufunc(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))
-    return result
+    names = find_matrix_axes(x, row, col, "matrix_power")
+    return apply_gufunc(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))[0]

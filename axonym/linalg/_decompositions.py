@@ -1,6 +1,6 @@
-"""Matrices as products: Cholesky, QR, eigenvalues and singular values.
+"""Matrix decompositions: Cholesky, QR, eigenvalues and singular values.
 
-The axis between two factors is new; its name is an argument, "k" by default.
+The axis between two factors is new; the argument `new_axis` names it.
 """
 
 from typing import Literal
@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from ..named._axis import AxisSelector
 from ..named._base import N
 from ..named._gufunc import apply_gufunc
-from ._matrix import matrix_axes, new_name, short_side, square_axes
+from ._matrix_axes import find_matrix_axes, get_short_side, parse_new_axis
 
 
 def cholesky(x: N, row: AxisSelector, col: AxisSelector, *, upper: bool = False, symmetrize_input: bool = True) -> N:
-    """Factorises positive definite matrices into a triangular one times its conjugate; see `jax.numpy.linalg.cholesky`.
+    """Factorises positive definite matrices into a triangle times its conjugate; see `jax.numpy.linalg.cholesky`.
 
     The product is taken over `col`: `dot(y, conj(y.rename({row: "other"})), axis=col)` is `x`.
 
@@ -23,8 +23,8 @@ def cholesky(x: N, row: AxisSelector, col: AxisSelector, *, upper: bool = False,
         row: The axis of the rows.
         col: The axis of the columns.
         upper: Whether to return the upper triangle; the product is then taken over `row`.
-        symmetrize_input: Whether to take the mean of each matrix and its conjugate transpose first, which gradients
-            need; otherwise only one triangle is read.
+        symmetrize_input: Whether to average each matrix with its conjugate transpose first, which gradients need;
+            otherwise only one triangle is read.
 
     Returns:
         Array with the other axes of `x`, then `row`, then `col`; NaN where a matrix is not positive definite.
@@ -38,10 +38,9 @@ def cholesky(x: N, row: AxisSelector, col: AxisSelector, *, upper: bool = False,
         >>> nym.linalg.cholesky(nym.named([[4.0, 2.0], [2.0, 5.0]], ("i", "j")), "i", "j")
         NamedArray(float32, i: 2, j: 2, [[2., 0.], [1., 2.]])
     """
-    names = square_axes("cholesky", x, row, col)
+    names = find_matrix_axes(x, row, col, "cholesky")
     options = {"upper": upper, "symmetrize_input": symmetrize_input}
-    (factor,) = apply_gufunc(jnp.linalg.cholesky, (x,), (names,), (names,), **options)
-    return factor
+    return apply_gufunc(jnp.linalg.cholesky, (x,), (names,), (names,), **options)[0]
 
 
 def qr(
@@ -61,8 +60,7 @@ def qr(
         row: The axis of the rows.
         col: The axis of the columns.
         new_axis: The axis between the factors, its name or an `Axis` of its size.
-        mode: "reduced" for as many columns as `x` has rows or columns, whichever are fewer; "complete" for as many
-            as it has rows.
+        mode: "reduced" for as many columns as the smaller of rows and columns of `x`; "complete" for as many as rows.
 
     Returns:
         The orthonormal columns, with axes `row` and `new_axis`, and the triangle, with axes `new_axis` and `col`, each
@@ -70,7 +68,7 @@ def qr(
 
     Raises:
         TypeError: If `x` is not a named array.
-        ValueError: If an axis is missing, `x` has the new one already, or there is no such mode.
+        ValueError: If an axis is missing, `x` has the new one already, or `mode` is unknown.
 
     Example:
         >>> import axonym as nym
@@ -79,10 +77,10 @@ def qr(
         ((i: 3, k: 2), (k: 2, j: 2))
     """
     if mode not in ("reduced", "complete"):
-        raise ValueError(f"the mode of `qr` is 'reduced' or 'complete', not {mode!r}")
-    names = matrix_axes(x, row, col)
-    size = x.axis_size(row) if mode == "complete" else short_side(x, *names)
-    new = new_name(x, new_axis, size)
+        raise ValueError(f"the `mode` of `qr` must be 'reduced' or 'complete', not {mode!r}")
+    names = find_matrix_axes(x, row, col)
+    size = x.axis_size(row) if mode == "complete" else get_short_side(x, *names)
+    new = parse_new_axis(x, new_axis, size)
     q, r = apply_gufunc(jnp.linalg.qr, (x,), (names,), ((names[0], new), (new, names[1])), mode=mode)
     return q, r
 
@@ -98,8 +96,7 @@ def svd(
         x: Matrices with axes `row` and `col`, over any other axes.
         row: The axis of the rows.
         col: The axis of the columns.
-        new_axis: The axis of the singular values, its name or an `Axis` of its size: the smaller one of `row` and
-            `col`.
+        new_axis: The axis of the singular values, its name or an `Axis` of its size: the smaller of `row` and `col`.
         hermitian: Whether the matrices are known to be Hermitian, which is faster.
 
     Returns:
@@ -108,7 +105,8 @@ def svd(
 
     Raises:
         TypeError: If `x` is not a named array.
-        ValueError: If an axis is missing, `x` has the new one already, or matrices said to be Hermitian are not square.
+        ValueError: If an axis is missing, `x` has the new one already, or `hermitian` is set for matrices that
+            are not square.
 
     Example:
         >>> import axonym as nym
@@ -116,8 +114,8 @@ def svd(
         >>> u.shape, s.shape, vh.shape
         ((i: 3, rank: 2), (rank: 2), (rank: 2, j: 2))
     """
-    names = square_axes("svd", x, row, col) if hermitian else matrix_axes(x, row, col)
-    new = new_name(x, new_axis, short_side(x, *names))
+    names = find_matrix_axes(x, row, col, "svd" if hermitian else None)
+    new = parse_new_axis(x, new_axis, get_short_side(x, *names))
     outs = ((names[0], new), (new,), (new, names[1]))
     u, s, vh = apply_gufunc(jnp.linalg.svd, (x,), (names,), outs, full_matrices=False, hermitian=hermitian)
     return u, s, vh
@@ -131,10 +129,9 @@ def svdvals(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector =
         >>> nym.linalg.svdvals(nym.named([[3.0, 0.0], [0.0, 4.0]], ("i", "j")), "i", "j")
         NamedArray(float32, k: 2, [4., 3.])
     """
-    names = matrix_axes(x, row, col)
-    new = new_name(x, new_axis, short_side(x, *names))
-    (values,) = apply_gufunc(jnp.linalg.svdvals, (x,), (names,), ((new,),))
-    return values
+    names = find_matrix_axes(x, row, col)
+    new = parse_new_axis(x, new_axis, get_short_side(x, *names))
+    return apply_gufunc(jnp.linalg.svdvals, (x,), (names,), ((new,),))[0]
 
 
 def eigh(
@@ -149,8 +146,8 @@ def eigh(
         row: The axis of the rows.
         col: The axis of the columns.
         new_axis: The axis of the eigenvalues, its name or an `Axis` of its size.
-        symmetrize_input: Whether to take the mean of each matrix and its conjugate transpose first; otherwise only the
-            lower triangle is read.
+        symmetrize_input: Whether to average each matrix with its conjugate transpose first; otherwise only the lower
+            triangle is read.
 
     Returns:
         The eigenvalues, smallest first, with axis `new_axis`, and the eigenvectors, with axes `row` and `new_axis`,
@@ -166,8 +163,8 @@ def eigh(
         >>> values, vectors.shape
         (NamedArray(float32, k: 2, [3., 4.]), (i: 2, k: 2))
     """
-    names = square_axes("eigh", x, row, col)
-    new = new_name(x, new_axis, x.axis_size(row))
+    names = find_matrix_axes(x, row, col, "eigh")
+    new = parse_new_axis(x, new_axis, x.axis_size(row))
     options = {"symmetrize_input": symmetrize_input}
     values, vectors = apply_gufunc(jnp.linalg.eigh, (x,), (names,), ((new,), (names[0], new)), **options)
     return values, vectors
@@ -183,11 +180,10 @@ def eigvalsh(
         >>> nym.linalg.eigvalsh(nym.named([[3.0, 0.0], [0.0, 4.0]], ("i", "j")), "i", "j")
         NamedArray(float32, k: 2, [3., 4.])
     """
-    names = square_axes("eigvalsh", x, row, col)
-    new = new_name(x, new_axis, x.axis_size(row))
+    names = find_matrix_axes(x, row, col, "eigvalsh")
+    new = parse_new_axis(x, new_axis, x.axis_size(row))
     options = {"symmetrize_input": symmetrize_input}
-    (values,) = apply_gufunc(jnp.linalg.eigvalsh, (x,), (names,), ((new,),), **options)
-    return values
+    return apply_gufunc(jnp.linalg.eigvalsh, (x,), (names,), ((new,),), **options)[0]
 
 
 def eig(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector = "k") -> tuple[N, N]:
@@ -201,8 +197,8 @@ def eig(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector = "k"
         >>> values.dtype, vectors.shape
         (dtype('complex64'), (i: 2, k: 2))
     """
-    names = square_axes("eig", x, row, col)
-    new = new_name(x, new_axis, x.axis_size(row))
+    names = find_matrix_axes(x, row, col, "eig")
+    new = parse_new_axis(x, new_axis, x.axis_size(row))
     values, vectors = apply_gufunc(jnp.linalg.eig, (x,), (names,), ((new,), (names[0], new)))
     return values, vectors
 
@@ -215,6 +211,5 @@ def eigvals(x: N, row: AxisSelector, col: AxisSelector, new_axis: AxisSelector =
         >>> nym.linalg.eigvals(nym.named([[3.0, 1.0], [0.0, 3.0]], ("i", "j")), "i", "j").array.real
         Array([3., 3.], dtype=float32)
     """
-    names = square_axes("eigvals", x, row, col)
-    (values,) = apply_gufunc(jnp.linalg.eigvals, (x,), (names,), ((new_name(x, new_axis, x.axis_size(row)),),))
-    return values
+    names = find_matrix_axes(x, row, col, "eigvals")
+    return apply_gufunc(jnp.linalg.eigvals, (x,), (names,), ((parse_new_axis(x, new_axis, x.axis_size(row)),),))[0]

@@ -171,7 +171,7 @@ def test_keys_can_be_mapped_over(mesh, sample):
 
 
 def test_errors_say_what_does_not_fit():
-    with refusal("a parameter has axes (embed) that the array drawn, (batch: 8, vocab: 6), has not"):
+    with refusal("a parameter has axes (embed), which the array to draw, (batch: 8, vocab: 6), lacks"):
         random.uniform(KEY, BOTH, minval=nym.zeros(Embed))
     for wrong in (1, 3):
         with refusal(f"axis 'vocab' has size {wrong} and size 6 in (vocab: {wrong}) and (batch: 8, vocab: 6)"):
@@ -184,7 +184,7 @@ def test_errors_say_what_does_not_fit():
         random.normal(KEY, "batch")
     with refusal("axis 'batch' occurs more than once in (batch, batch)"):
         random.normal(KEY, (Batch, Batch))
-    with refusal("one key is needed, (embed: 4) are given; use `axonym.vmap` over their axes"):
+    with refusal("one key is needed, not keys (embed: 4); use `axonym.vmap` over their axes"):
         random.normal(random.split(KEY, Embed), Batch)
 
 
@@ -195,5 +195,5 @@ def test_an_axis_that_the_mesh_does_not_divide_is_refused(mesh):
 
 
 def test_what_is_no_key_is_refused():
-    with pytest.raises(TypeError, match=r"A random key comes first, such as `jax.random.key\(0\)`, not 0"):
+    with pytest.raises(TypeError, match=r"must be a random key such as `jax.random.key\(0\)`, not 0"):
         nym.random.normal(0, {"i": 2})

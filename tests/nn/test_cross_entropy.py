@@ -119,7 +119,7 @@ def test_errors_say_what_does_not_fit():
         loss(logits, "vocba", ids)
     with refusal("cross_entropy_loss: axis 'vocab' has size 6 here, 5 was asked for"):
         loss(logits, Vocab.resize(5), ids)
-    with refusal("targets of float32 without axis 'vocab' are neither label numbers nor probabilities"):
+    with refusal("targets of float32 without axis 'vocab' are neither integer labels nor probabilities"):
         loss(logits, "vocab", nym.zeros(Batch))
     with refusal("targets (pos: 3, vocab: 6) have axes (pos), which the logits (batch: 8, vocab: 6) lack"):
         loss(logits, "vocab", nym.zeros((Pos, Vocab)))

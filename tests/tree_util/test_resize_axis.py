@@ -101,7 +101,9 @@ def test_stacked_layers_can_be_resized():
 
 
 def test_a_new_size_must_make_sense():
-    with pytest.raises(ValueError, match=escape("no array of the tree has an axis 'vocba', they have (vocab, embed)")):
+    with pytest.raises(
+        ValueError, match=escape("no array of the tree has an axis 'vocba'; the axes are (vocab, embed)")
+    ):
         resize_axis({"table": TABLE}, "vocba", 6)
     with pytest.raises(ValueError, match="did you mean 'vocab'"):
         resize_axis({"table": TABLE}, "vocba", 6)

@@ -1,26 +1,24 @@
-"""Fitting polynomials to points, and the matrix of powers that this takes."""
+"""Least-squares fits of polynomials to points, and the Vandermonde matrix."""
 
-import operator
 from typing import Any, Literal, overload
 
 import jax.numpy as jnp
 
 from ..named._axis import Axis, AxisSelector, axis_name, check_selected_once, find_axis, parse_one_axis
 from ..named._base import N, check_named, format_shape
-from ..named._gufunc import apply_gufunc
-from ._coefficients import coefficient_axis
+from ._coefficient_axis import apply_to_polynomials, find_coefficient_axis, parse_count
 
 
 def vander(x: N, new_axis: Axis, increasing: bool = False) -> N:
-    """Makes the powers of each element; see `jax.numpy.vander`.
+    """Makes the powers of each element, the Vandermonde matrix of a vector; see `jax.numpy.vander`.
 
     Args:
         x: Array.
-        new_axis: The axis of the powers, which says how many there are.
-        increasing: Whether power 0 comes first and not last.
+        new_axis: The axis of the powers, with their number.
+        increasing: Whether power 0 comes first instead of last.
 
     Returns:
-        Array with the axes of `x`, and the new axis behind them.
+        Array with the axes of `x`, then the new axis.
 
     Raises:
         ValueError: If `x` has an axis of that name.
@@ -33,14 +31,12 @@ def vander(x: N, new_axis: Axis, increasing: bool = False) -> N:
                [9, 3, 1]], dtype=int32)
     """
     one = parse_one_axis(new_axis)
-    return apply_gufunc(_powers, (x,), ((),), ((one.name,),), size=one.size, increasing=bool(increasing))[0]
+    options = {"size": one.size, "increasing": bool(increasing)}
+    return apply_to_polynomials(_compute_powers, "()->(k)", (x,), ((),), ((one.name,),), **options)[0]
 
 
-def _powers(x: Any, size: int, increasing: bool) -> Any:
-    def powers(one: Any) -> Any:
-        return jnp.vander(one[None], size, increasing)[0]
-
-    return jnp.vectorize(powers, signature="()->(k)")(x)
+def _compute_powers(x: Any, *, size: int, increasing: bool) -> Any:
+    return jnp.vander(x[None], size, increasing)[0]
 
 
 @overload
@@ -91,26 +87,26 @@ def polyfit(
     """Fits polynomials to points by least squares; see `jax.numpy.polyfit`.
 
     Args:
-        x: Where the points are, along one axis and maybe others.
-        y: What the polynomials are to be there: an array with that axis, and maybe others, one polynomial for each.
-        deg: The degree, which gives one coefficient more.
-        rcond: Singular values smaller than this share of the largest one count as zero.
-        full: Whether to return all that the fit has found.
-        w: Weights of the points, with their axis and maybe others; all the same if None.
+        x: The positions of the points, along one axis and optionally others.
+        y: The values at the points: an array with that axis and optionally others, one polynomial for each.
+        deg: The degree; there is one coefficient more.
+        rcond: Singular values below this fraction of the largest count as zero.
+        full: Whether to return the diagnostics of the fit too.
+        w: Weights of the points, with their axis and optionally others; all the same if None.
         cov: Whether to return the covariance of the coefficients, which "unscaled" does not scale by the residuals.
-        axis: The axis of the points; the only one of `x` if None.
-        new_axis: The name of the axis of the coefficients; that of the points, which is gone, if None.
+        axis: The axis of the points; by default the only one of `x`.
+        new_axis: The name of the axis of the coefficients; the axis of the points, which it replaces, if None.
         other: The name of the second axis of the covariance, needed if `cov` is set.
 
     Returns:
-        Coefficients, highest power first, along an axis behind the others. If `full` is set a tuple of them, the sums
-        of squared residuals, the ranks, the singular values along the same axis, and `rcond`. If else `cov` is set a
-        tuple of them and the covariance, whose last two axes are that of the coefficients and `other`.
+        Coefficients, highest power first, along the last axis. If `full` is set, a tuple of them, the sums of squared
+        residuals, the ranks, the singular values along the same axis, and `rcond`. Otherwise, if `cov` is set, a tuple
+        of them and the covariance, whose last two axes are the axis of the coefficients and `other`.
 
     Raises:
-        ValueError: If the axis is not there or not clear, axes do not broadcast, the degree is negative, there are no
+        ValueError: If the axis is missing or ambiguous, axes do not broadcast, the degree is negative, there are no
             points or too few for a covariance, or `cov` is set without `other`.
-        TypeError: If an array is not named, or the degree no integer.
+        TypeError: If an array is not named, or the degree is not an integer.
 
     Example:
         >>> import axonym as nym
@@ -120,21 +116,23 @@ def polyfit(
         Array([[2., 1.],
                [1., 2.]], dtype=float32)
     """
-    points = coefficient_axis(x, axis, "points")
+    points = find_coefficient_axis(x, axis, "points")
     check_named(y)
-    name, degree = points if new_axis is None else axis_name(new_axis), _degree(deg)
+    name, degree = points if new_axis is None else axis_name(new_axis), parse_count("deg", deg)
     given = (x, y) if w is None else (x, y, w)
     _check_points(x, y, points, degree, bool(cov) and not full and cov != "unscaled")
     options = {"deg": degree, "rcond": rcond, "full": bool(full), "cov": cov}
     outs: tuple[tuple[str, ...], ...] = ((name,),)
+    signature = "(k)"
     if full:
-        outs = ((name,), (), (), (name,), ())
+        outs, signature = ((name,), (), (), (name,), ()), "(k),(),(),(k),()"
     elif cov:
         if other is None:
             raise ValueError(f"the covariance has axis {name!r} of the coefficients twice: name the second as `other`")
         check_selected_once((name, axis_name(other)))
-        outs = ((name,), (name, other))
-    results = apply_gufunc(_fitted, given, (points,) * len(given), outs, **options)
+        outs, signature = ((name,), (name, other)), "(k),(k,k)"
+    signature = f"{','.join(['(n)'] * len(given))}->{signature}"
+    results = apply_to_polynomials(_fit_points, signature, given, (points,) * len(given), outs, **options)
     return results if full or cov else results[0]
 
 
@@ -146,26 +144,11 @@ def _check_points(x: N, y: N, axis: str, degree: int, scaled: bool) -> None:
     if not number or (scaled and number <= degree + 1):
         raise ValueError(
             f"there are {number} points along axis {axis!r} of {format_shape(x)}, "
-            + (f"more than {degree + 1} are needed to scale the covariance" if number else "one or more are needed")
+            + (f"more than {degree + 1} are needed to scale the covariance" if number else "at least one is needed")
         )
 
 
-def _degree(deg: int) -> int:
-    try:
-        degree = operator.index(deg)
-    except TypeError:
-        raise TypeError(f"The degree of a polynomial is an integer, not {type(deg).__name__}.") from None
-    if degree < 0:
-        raise ValueError(f"the degree of a polynomial is zero or more, not {degree}")
-    return degree
-
-
-def _fitted(*arrays: Any, deg: int, rcond: float | None, full: bool, cov: Any) -> Any:
-    arrays = tuple(array.astype(jnp.result_type(array, float)) for array in arrays)
-
-    def fitted(x: Any, y: Any, w: Any = None) -> Any:
-        results = jnp.polyfit(x, y, deg, rcond, full, w, cov)
-        return (results[0], results[1].reshape(()), *results[2:]) if full else results
-
-    outs = "(k),(),(),(k),()" if full else "(k),(k,k)" if cov else "(k)"
-    return jnp.vectorize(fitted, signature=",".join(["(n)"] * len(arrays)) + f"->{outs}")(*arrays)
+def _fit_points(*arrays: Any, deg: int, rcond: float | None, full: bool, cov: Any) -> Any:
+    x, y, *w = (array.astype(jnp.result_type(array, float)) for array in arrays)
+    results = jnp.polyfit(x, y, deg, rcond, full, *w, cov=cov)
+    return (results[0], results[1].reshape(()), *results[2:]) if full else results

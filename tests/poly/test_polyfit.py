@@ -88,9 +88,9 @@ def test_errors_say_what_does_not_fit(draw):
         nym.poly.polyfit(x, draw(tiem=4), 1)
     with refusal("axis 'time' has size 4 and size 3 in (time: 4) and (time: 3)"):
         nym.poly.polyfit(x, draw(time=3), 1)
-    with refusal("which axis of (batch: 2, time: 4) is that of the points? Give it as `axis`"):
+    with refusal("which axis of (batch: 2, time: 4) has the points? Give it as `axis`"):
         nym.poly.polyfit(y, y, 1)
-    with refusal("there are 0 points along axis 'time' of (time: 0), one or more are needed"):
+    with refusal("there are 0 points along axis 'time' of (time: 0), at least one is needed"):
         nym.poly.polyfit(draw(time=0), draw(time=0), 1)
     with refusal("A named array is needed, not an array of shape (2, 4)", TypeError):
         nym.poly.polyfit(x, y.array, 1)
@@ -106,9 +106,9 @@ def test_errors_of_covariances_and_degrees_say_what_they_need(draw):
         nym.poly.polyfit(x, y, 1, cov=True, new_axis="k")
     with refusal("axis 'k' is given more than once in (k, k)"):
         nym.poly.polyfit(x, y, 1, cov=True, new_axis="k", other="k")
-    with refusal("the degree of a polynomial is zero or more, not -1"):
+    with refusal("`deg` must not be negative, it is -1"):
         nym.poly.polyfit(x, y, -1)
-    with refusal("The degree of a polynomial is an integer, not float.", TypeError):
+    with refusal("`deg` must be an integer, not float.", TypeError):
         nym.poly.polyfit(x, y, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Losses over a named label axis."""
+"""The cross-entropy loss over a named label axis."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from ..named._axis import AxisSelection, AxisSelector, format_axes
 from ..named._base import format_shape
 from ..named._broadcasting import apply_broadcast
 from ..named._creation import arange
-from ._parameters import check_input, widened
+from ._inputs import check_input, widen_array
 
 
 def cross_entropy_loss(
@@ -27,18 +27,18 @@ def cross_entropy_loss(
     Args:
         logits: Scores with the label axis and any others.
         Label: The label axis.
-        targets: Either label numbers, an integer array without the label axis, or probabilities with it. A number out
+        targets: Either integer labels, without the label axis, or probabilities with it. A label out
             of range counts as a score of 0.
-        reduction: What the losses are reduced by, such as `axonym.mean` or `axonym.sum`; None keeps them all.
+        reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
         where: Boolean array; losses where it is False are left out.
         reduction_axis: The axes reduced over; all of them if None.
 
     Returns:
-        Array with the axes not reduced over, in float32 at least.
+        Array with the remaining axes, in float32 at least.
 
     Raises:
         ValueError: If `logits` lacks the label axis, the axes of `targets` are not among those of `logits`, or they
-            are neither label numbers nor probabilities.
+            are neither integer labels nor probabilities.
         TypeError: If `logits` or `targets` is not a named array.
 
     Example:
@@ -54,16 +54,16 @@ def cross_entropy_loss(
             f"cross_entropy_loss: the targets {format_shape(targets)} have axes {format_axes(extra)}, which the logits "
             f"{format_shape(logits)} lack"
         )
-    wide = widened(logits)
+    wide = widen_array(logits)
     label = wide.resolve_axis(Label)
     if targets.has_axis(label.name):
         losses = -_reduce.sum(_reduce.log_softmax(wide, label) * targets, label)
     elif jnp.issubdtype(targets.dtype, jnp.integer):
-        chosen = apply_broadcast(_where_equal, wide, targets, arange(label))
-        losses = _reduce.logsumexp(wide, label) - _reduce.sum(chosen, label)
+        target_scores = apply_broadcast(_select_target_scores, wide, targets, arange(label))
+        losses = _reduce.logsumexp(wide, label) - _reduce.sum(target_scores, label)
     else:
         raise ValueError(
-            f"cross_entropy_loss: targets of {targets.dtype} without axis {label.name!r} are neither label numbers "
+            f"cross_entropy_loss: targets of {targets.dtype} without axis {label.name!r} are neither integer labels "
             "nor probabilities"
         )
     if reduction is None:
@@ -71,5 +71,5 @@ def cross_entropy_loss(
     return reduction(losses, reduction_axis, where=where)
 
 
-def _where_equal(scores: Any, targets: Any, labels: Any) -> Any:
+def _select_target_scores(scores: Any, targets: Any, labels: Any) -> Any:
     return jnp.where(labels == targets, scores, 0)

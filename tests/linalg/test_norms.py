@@ -62,7 +62,7 @@ def test_norms_have_the_type_that_jax_gives_them(dtype):
 
 def test_a_norm_says_what_does_not_fit(draw):
     x = draw(i=4, batch=2, j=3)
-    with pytest.raises(ValueError, match=escape("a norm with `ord` is over one axis or two, not over (i, batch, j)")):
+    with pytest.raises(ValueError, match=escape("a norm with `ord` needs one or two axes, not (i, batch, j)")):
         linalg.norm(x, ord=2)
     with pytest.raises(ValueError, match=escape("no axis 'bach' in (i: 4, batch: 2, j: 3); did you mean 'batch'?")):
         linalg.norm(x, "bach")
@@ -143,7 +143,7 @@ def test_some_numbers_are_of_square_matrices(draw):
         "cond": lambda: linalg.cond(x, "i", "j", p=1),
     }
     for name, call in calls.items():
-        message = f"`{name}` is of square matrices; axes 'i' and 'j' of (i: 2, b: 1, j: 3) have sizes 2 and 3"
+        message = f"`{name}` needs square matrices; axes 'i' and 'j' of (i: 2, b: 1, j: 3) have sizes 2 and 3"
         with pytest.raises(ValueError, match=escape(message)):
             call()
     for function in (linalg.det, linalg.slogdet, linalg.matrix_rank, linalg.cond):

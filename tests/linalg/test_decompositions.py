@@ -123,7 +123,7 @@ def test_gradients_are_those_of_jax(matrices, name):
 
 @pytest.mark.parametrize("name", SQUARE)
 def test_some_factors_are_of_square_matrices(draw, name):
-    message = f"`{name}` is of square matrices; axes 'i' and 'j' of (i: 2, b: 1, j: 3) have sizes 2 and 3"
+    message = f"`{name}` needs square matrices; axes 'i' and 'j' of (i: 2, b: 1, j: 3) have sizes 2 and 3"
     with pytest.raises(ValueError, match=escape(message)):
         getattr(linalg, name)(draw(i=2, b=1, j=3), "i", "j")
     with pytest.raises(TypeError, match="A named array is needed"):
@@ -151,9 +151,9 @@ def test_the_axes_of_a_matrix_must_be_there(draw, name):
 
 
 def test_qr_has_two_modes(draw):
-    with pytest.raises(ValueError, match="the mode of `qr` is 'reduced' or 'complete', not 'raw'"):
+    with pytest.raises(ValueError, match="the `mode` of `qr` must be 'reduced' or 'complete', not 'raw'"):
         linalg.qr(draw(i=2, j=2), "i", "j", mode="raw")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="`svd` is of square matrices"):
+    with pytest.raises(ValueError, match="`svd` needs square matrices"):
         linalg.svd(draw(i=2, j=3), "i", "j", hermitian=True)
 
 

@@ -1,0 +1,43 @@
+"""Checks and conversions of the inputs of layers; errors name the layer."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..named._array import NamedArray
+from ..named._axis import AxisSelection, AxisSpec, Names, find_axes, format_axes, get_names_and_sizes, parse_axes
+from ..named._base import format_shape
+
+
+def cast_array(x: NamedArray, dtype: Any) -> NamedArray:
+    """Returns an array of a dtype: `x` itself if it has that dtype already and is not weakly typed."""
+    same = x.array.dtype == dtype and not getattr(x.array, "weak_type", False)
+    return x if same else x.astype(dtype)
+
+
+def widen_array(x: NamedArray) -> NamedArray:
+    """Returns an array in float32 at least."""
+    return cast_array(x, jnp.promote_types(x.array.dtype, jnp.float32))
+
+
+def format_layer_axes(axes: AxisSpec) -> str:
+    """Formats axes as error messages do, without the parentheses."""
+    return format_axes(*get_names_and_sizes(parse_axes(axes)))[1:-1]
+
+
+def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
+    """Returns the positions of a layer's axes in its input, which must not have the axes that the layer adds.
+
+    Raises:
+        TypeError: If the input is not a named array.
+        ValueError: If an axis is missing or has another size, or the input has one of the new axes.
+    """
+    if not isinstance(x, NamedArray):
+        raise TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
+    try:
+        dims = find_axes(x.names, x.array.shape, axis)
+    except ValueError as error:
+        raise ValueError(f"{layer}: {error}") from None
+    if clash := [name for name in new if name in x.names]:
+        raise ValueError(f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it")
+    return dims

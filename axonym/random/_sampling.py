@@ -1,0 +1,145 @@
+"""Drawing of random arrays: parameters broadcast by name, and one compiled function that draws and shards."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..named._ambient import constrain_sharding, get_out_sharding, place_array
+from ..named._array import NamedArray
+from ..named._axis import (
+    Axis,
+    AxisSelector,
+    AxisSpec,
+    Names,
+    check_unique_names,
+    find_axes,
+    format_axes,
+    format_value,
+    get_names_and_sizes,
+    intern_names,
+    parse_axes,
+)
+from ..named._base import NamedBase, format_shape
+from ..named._broadcasting import check_matching_sizes, split_operand
+from ..named._cached_jit import cached_jit
+
+
+Core: TypeAlias = tuple[AxisSelector, ...]
+
+
+class ParameterLayout(NamedTuple):
+    """How a parameter becomes an array that broadcasts with the result: transposed, then with unit axes inserted."""
+
+    order: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+def draw_sample(
+    sample: Callable[..., Any],
+    key: jax.Array,
+    shape: AxisSpec,
+    parameters: Mapping[str, Any] = {},
+    *,
+    cores: Mapping[str, Core] = {},
+    event: Sequence[Axis] = (),
+    **options: Hashable,
+) -> NamedArray:
+    """Draws an array within one compiled function, so that no device ever holds more than its shard.
+
+    Args:
+        sample: Module-level function of a key, plain parameters by name, the sizes as `shape`, and the options. Each
+            parameter is a scalar or has the rank of `shape`, plus its core axes.
+        key: One random key.
+        shape: The axes along which draws are independent.
+        parameters: Scalars, or named arrays of some of the axes.
+        cores: Additional axes of parameters, which `sample` finds after the others.
+        event: The axes of one draw, which `sample` returns after the others.
+        **options: Other arguments of `sample`.
+
+    Returns:
+        Array of the axes of `shape` and of `event`, sharded by the active mapping.
+
+    Raises:
+        TypeError: If an axis has no size, or a parameter is a plain array with axes.
+        ValueError: If a name occurs twice, a parameter has an axis that the array lacks or one of another size, or
+            several keys are given.
+    """
+    axes = parse_axes(shape)
+    names, sizes = get_names_and_sizes(axes)
+    arrays: list[Any] = []
+    layouts: list[tuple[str, ParameterLayout | None]] = []
+    for parameter, value in parameters.items():
+        array, layout = _plan_parameter(value, cores.get(parameter, ()), names, sizes)
+        arrays.append(array)
+        layouts.append((parameter, layout))
+    out = intern_names((*names, *(axis.name for axis in event)))
+    check_unique_names(out)
+    static = (out, sizes, tuple(axis.size for axis in event), tuple(layouts), tuple(options.items()))
+    return place_array(cached_jit(_draw_array, sample, *static)(as_plain_key(key), *arrays))
+
+
+def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]) -> tuple[Any, ParameterLayout | None]:
+    array, own = split_operand(value)
+    if not own:
+        return array, None
+    at = find_axes(own, array.shape, core)
+    rest = tuple(i for i in range(len(own)) if i not in at)
+    if extra := [own[i] for i in rest if own[i] not in names]:
+        raise ValueError(
+            f"a parameter has axes {format_axes(extra)}, which the array to draw, {format_axes(names, sizes)}, lacks"
+        )
+    check_matching_sizes((tuple(own[i] for i in rest), tuple(array.shape[i] for i in rest)), (names, sizes))
+    order = (*sorted(rest, key=lambda i: names.index(own[i])), *at)
+    present = {own[i] for i in rest}
+    return array, ParameterLayout(order, tuple(i for i, name in enumerate(names) if name not in present))
+
+
+def _draw_array(
+    sample: Callable[..., Any],
+    names: Names,
+    sizes: tuple[int, ...],
+    event: tuple[int, ...],
+    layouts: tuple[tuple[str, ParameterLayout | None], ...],
+    options: tuple[tuple[str, Hashable], ...],
+    key: Any,
+    *values: Any,
+) -> NamedArray:
+    parameters = {
+        name: value if layout is None else jnp.expand_dims(jnp.transpose(value, layout.order), layout.missing)
+        for (name, layout), value in zip(layouts, values, strict=True)
+    }
+
+    def run(key: Any, parameters: dict[str, Any]) -> Any:
+        return sample(key, shape=sizes, **parameters, **dict(options))
+
+    sharding = get_out_sharding(names, (*sizes, *event)) or _replicate_if_explicit(parameters.values())
+    runner: Any = run if sharding is None else jax.sharding.auto_axes(run, out_sharding=sharding)
+    return constrain_sharding(NamedArray(runner(key, parameters), names))
+
+
+def _replicate_if_explicit(arrays: Iterable[Any]) -> NamedSharding | None:
+    """Returns a replicated sharding if an Explicit mesh shards one of the parameters, None otherwise."""
+    shardings = [jax.typeof(array).sharding for array in arrays]
+    return next((NamedSharding(one.mesh, PartitionSpec()) for one in shardings if any(one.spec)), None)
+
+
+def as_plain_key(key: Any) -> Any:
+    """Returns a key as a plain array.
+
+    Raises:
+        TypeError: If it is not a random key.
+        ValueError: If there are several.
+    """
+    if isinstance(key, NamedBase):
+        if key.names:
+            raise ValueError(f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes")
+        return key.array
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(
+            f"The first argument must be a random key such as `jax.random.key(0)`, not {format_value(key)}."
+        )
+    return key

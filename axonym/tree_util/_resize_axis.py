@@ -1,0 +1,102 @@
+"""Resizing of an axis in all arrays of a tree, for example to extend a vocabulary."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .. import random
+from ..named._ambient import constrain_sharding
+from ..named._array import NamedArray
+from ..named._axis import Axis, AxisSelector, axis_name, format_axes, suggest_name
+from ..named._base import NamedBase
+from ..named._creation import zeros
+from ..named._reduce import mean, std
+from ..named._shape import concatenate
+from ..tree import _tree
+
+
+def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> Any:
+    """Resizes an axis in every named array of a tree that has it: truncates the end, or appends to it.
+
+    New elements are zero without a key. With a key, floats are drawn from normal distributions with the mean and the
+    standard deviation of the old elements along the axis, for each position along the other axes, so that new rows of a
+    table are like the old ones; they are zero if the axis was empty. An `Axis` stored in a static field, such as
+    `Vocab` of `axonym.nn.Embedding`, is resized too.
+
+    Args:
+        tree: The tree, such as a module.
+        old_axis: The axis, its name or an `Axis` of its current size.
+        new_size: The new size.
+        key: A random key, from which each array gets its own.
+
+    Returns:
+        The tree with the axis resized, its arrays sharded by the active mapping.
+
+    Raises:
+        TypeError: If the new size is not an integer.
+        ValueError: If no array has the axis, `old_axis` has another size than in an array, or the new size is negative.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> table = nym.named([[1.0, 2.0], [1.0, 2.0]], ("vocab", "embed"))
+        >>> nym.tree_util.resize_axis({"table": table}, "vocab", 3)["table"].array[2]
+        Array([0., 0.], dtype=float32)
+        >>> layer = nym.nn.Embedding.init(nym.Axis("vocab", 10), nym.Axis("embed", 4), key=jax.random.key(0))
+        >>> layer = nym.tree_util.resize_axis(layer, "vocab", 12, jax.random.key(1))
+        >>> layer.Vocab, layer.weight.shape
+        (Axis(name='vocab', size=12), (vocab: 12, embed: 4))
+    """
+    new = Axis(axis_name(old_axis), new_size)
+    leaves, structure = _tree.flatten(tree)
+    named = [x for x in leaves if isinstance(x, NamedBase)]
+    if not any(new.name in x.names for x in named):
+        known = list(dict.fromkeys(name for x in named for name in x.names))
+        raise ValueError(
+            f"no array of the tree has an axis {new.name!r}; the axes are {format_axes(known)}"
+            f"{suggest_name(new.name, known)}"
+        )
+    for i, x in enumerate(leaves):
+        if isinstance(x, NamedArray) and new.name in x.names:
+            own = None if key is None else jax.random.fold_in(key, i)
+            leaves[i] = _resize_array(x, x.resolve_axis(old_axis), new, own)
+    return _replace_axis(_tree.unflatten(structure, leaves), old_axis, new)
+
+
+def _resize_array(x: NamedArray, old: Axis, new: Axis, key: jax.Array | None) -> NamedArray:
+    if new.size <= old.size:
+        return x if new == old else constrain_sharding(x[new.name, : new.size])
+    axes = tuple(new.resize(new.size - old.size) if axis.name == new.name else axis for axis in x.axes)
+    if key is None or not old.size or not jnp.issubdtype(x.dtype, jnp.floating):
+        more = zeros(axes, x.dtype)
+    else:
+        drawn = random.normal(key, axes, x.dtype)
+        more = drawn * std(x, new.name) + mean(x, new.name)
+    return constrain_sharding(concatenate(new, [x, more]))
+
+
+def _replace_axis(tree: Any, old: AxisSelector, new: Axis) -> Any:
+    """Returns a tree with the new axis in place of the old one in static fields and leaves."""
+
+    def replace_leaf(x: Any) -> Any:
+        return _replace_axis_in_module(x, old, new) if isinstance(x, eqx.Module) else _replace_static_axis(x, old, new)
+
+    return jax.tree.map(replace_leaf, tree, is_leaf=lambda x: isinstance(x, eqx.Module | NamedBase))
+
+
+def _replace_axis_in_module(module: eqx.Module, old: AxisSelector, new: Axis) -> eqx.Module:
+    static = {one.name for one in dataclasses.fields(module) if one.metadata.get("static", False)}
+    made = object.__new__(type(module))  # as Equinox rebuilds modules: without calling `__init__`
+    for name, value in vars(module).items():
+        object.__setattr__(made, name, (_replace_static_axis if name in static else _replace_axis)(value, old, new))
+    return made
+
+
+def _replace_static_axis(x: Any, old: AxisSelector, new: Axis) -> Any:
+    """Returns a value that is not an array, with the axis replaced if it is that axis or contains it."""
+    if isinstance(x, Axis):
+        return new if old in (x, x.name) else x
+    return type(x)(_replace_static_axis(one, old, new) for one in x) if type(x) in (tuple, list) else x
