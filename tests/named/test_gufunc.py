@@ -22,7 +22,7 @@ def _solved(a, b):
     return apply_gufunc(_solve, (a, b), (("i", "j"), "i"), (("j",),))[0]
 
 
-def test_core_axes_go_last_in_the_order_given_and_loop_axes_broadcast_by_name(system):
+def test_core_axes_go_last_and_loop_axes_broadcast_by_name(system):
     a, b = system
     x = _solved(a, b)
     assert x.names == ("embed", "batch", "j")
