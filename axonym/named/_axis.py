@@ -48,7 +48,7 @@ class Axis:
         """Checks name and size, and interns the name."""
         if not isinstance(self.name, str):
             raise TypeError(f"The name of an `Axis` must be a string, not {self.name!r}.")
-        (name,), size = intern_names((self.name,)), _as_size(self.name, self.size)
+        (name,), size = intern_names((self.name,)), _parse_size(self.name, self.size)
         if size < 0:
             raise ValueError(f"The size of axis {name!r} must not be negative, {size} was given.")
         object.__setattr__(self, "name", name)
@@ -67,7 +67,7 @@ class Axis:
         return f"{self.name}: {self.size}"
 
 
-def _as_size(name: str, size: Any) -> int:
+def _parse_size(name: str, size: Any) -> int:
     try:
         integer = None if isinstance(size, bool) else operator.index(size)
     except TypeError:

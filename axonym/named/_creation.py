@@ -305,7 +305,7 @@ def _infer_spaced_dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:
     return computed if dtype is None else given, computed
 
 
-def _interpolate(size: int, at: Any, endpoint: bool, start: Any, stop: Any) -> Any:
+def _interpolate_values(size: int, at: Any, endpoint: bool, start: Any, stop: Any) -> Any:
     """Computes the values of `jax.numpy.linspace`, each from its index alone."""
     last = size - 1 if endpoint else size
     step = (at.astype(jnp.finfo(start.dtype).dtype) / max(last, 1)).astype(start.dtype)
@@ -317,7 +317,9 @@ def _compute_linspace(
     sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any
 ) -> Any:
     result, computed = _infer_spaced_dtypes(dtype, start, stop)
-    values = _interpolate(sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
+    values = _interpolate_values(
+        sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed)
+    )
     return values if result == computed else jnp.floor(values).astype(result)
 
 
@@ -325,7 +327,9 @@ def _compute_logspace(
     sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any, base: Any
 ) -> Any:
     result, computed = _infer_spaced_dtypes(dtype, start, stop)
-    powers = _interpolate(sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed))
+    powers = _interpolate_values(
+        sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed)
+    )
     return jnp.power(base, powers).astype(result)
 
 
@@ -335,5 +339,5 @@ def _compute_geomspace(
     result, computed = _infer_spaced_dtypes(dtype, start, stop)
     start, stop = jnp.asarray(start, computed), jnp.asarray(stop, computed)
     sign = jnp.sign(start)
-    powers = _interpolate(sizes[0], indices[0], endpoint, jnp.log10(start / sign), jnp.log10(stop / sign))
+    powers = _interpolate_values(sizes[0], indices[0], endpoint, jnp.log10(start / sign), jnp.log10(stop / sign))
     return (sign * jnp.power(10.0, powers)).astype(result)

@@ -1,4 +1,4 @@
-"""Caches of plans and of compiled functions have a bound."""
+"""Caches of plans and compiled functions are bounded."""
 
 import functools
 import gc
@@ -12,6 +12,7 @@ import pytest
 
 import axonym
 import axonym as nym
+from axonym.named._cache import CACHE_SIZE
 
 
 PLUGIN = "axonym.typing.mypy_plugin"  # needs mypy
@@ -32,6 +33,8 @@ def test_every_cache_is_bounded(caches):
     assert len(caches) > 20
     assert {"named", "partitioning"} <= {one.__module__.split(".")[1] for one in caches}
     assert [one.__qualname__ for one in caches if one.cache_parameters()["maxsize"] is None] == []
+    named = [one for one in caches if one.__module__.startswith("axonym.named.")]
+    assert {one.cache_parameters()["maxsize"] for one in named} == {CACHE_SIZE}
 
 
 def test_what_a_compiled_function_keeps_for_many_structures_is_bounded():

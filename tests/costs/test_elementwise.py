@@ -171,7 +171,7 @@ def test_no_operand_outlives_its_array():
     assert [one() for one in kept] == [None] * len(kept)
 
 
-def test_a_lifted_function_is_traced_per_call_and_freed():
+def test_a_lifted_function_is_traced_once_per_call_and_not_kept():
     traced, held = [], np.ones(2)
 
     def function(x: Any) -> Any:

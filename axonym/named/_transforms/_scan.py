@@ -61,9 +61,10 @@ def scan(
         >>> total.item(), partial.array
         (6, Array([0, 1, 3, 6], dtype=int32))
     """
+    call_fn: Callable[..., Any] = f
 
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        returned: Any = f(carry, *args, **kwargs)  # pyright: ignore[reportCallIssue]
+        returned = call_fn(carry, *args, **kwargs)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise TypeError("The function given to `scan` must return a pair: the next carry and a result.")
         return returned
@@ -105,11 +106,11 @@ def fold(
         >>> nym.fold(lambda carry, v: carry + v, "i")(nym.named(0, ()), x).item()
         6
     """
+    call_fn: Callable[..., Any] = fn
 
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, None]:
         return call_fn(carry, *args, **kwargs), None
 
-    call_fn: Callable[..., Any] = fn
     loop = _Loop("fold", call_step, is_scanned, parse_remat(remat), reverse, unroll)
     axes = parse_mapped_axes(axis)
 
