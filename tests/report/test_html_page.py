@@ -17,7 +17,7 @@ from matplotlib.image import imread
 import axonym as nym
 
 from ..browser import Element, Opened, opened
-from .drawn import IMAGES, MESH, report
+from .drawings import IMAGES, MESH, report
 
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ def test_there_is_a_rectangle_a_row_and_a_colour_for_each(drawn):
     assert len(rows(page)) == 148
     legend = [entry.text for entry in page.by_id("legend").all("li")]
     assert legend == [
-        "whole on each device: 75 (3.2 MiB)",
+        "replicated: 75 (3.2 MiB)",
         "fsdp: 1 (36.8 MiB)",
         "tensor: 48 (54.1 MiB)",
         "fsdp + tensor: 12 (13.5 MiB)",
@@ -211,7 +211,7 @@ def test_a_group_is_one_rectangle_with_its_name(drawn):
 def test_whole_arrays_and_each_kind_of_divided_ones_look_different(drawn):
     (page, _), _ = drawn
     found = {
-        (tuple(tile.classes) == ("tile", "whole"), tile.style.get("background-color"))
+        (tuple(tile.classes) == ("tile", "unsharded"), tile.style.get("background-color"))
         for tile in page.by_id("map").all(kind="tile")
         if not {"thin", "hair"} & {*tile.classes}
     }
@@ -283,9 +283,9 @@ def test_a_click_on_a_colour_searches_for_it_and_another_one_ends_that(driven):
 def test_an_array_says_why_it_lies_as_it_does_and_what_would_help(driven):
     told = driven[14]
     assert told.startswith("['tokens']float32 (50257, 768)P(None, 'fsdp') fsdp147.2 MiB, on each device 36.8 MiB")
-    assert "dimension 1: 768, over fsdp in 4 parts: " in told
+    assert "dimension 1: 768, sharded over fsdp (4): " in told
     assert "data: nothing asks for it" in told
-    assert "dimension 0 from 50257 to 50260 for 'data' x 'tensor': then 9.2 MiB are on each device" in told
+    assert "dimension 0 from 50257 to 50260 for 'data' x 'tensor': then 9.2 MiB on each device" in told
 
 
 def test_names_are_text_and_never_run(hostile):
@@ -317,7 +317,7 @@ def test_arrays_that_are_not_on_the_mesh_are_told_apart(auto_mesh, tmp_path):
     page, console = opened(nym.ShardingAnalyzer(auto_mesh).sharding_report(tree).to_html(tmp_path / "a.html"))
     assert console == []
     assert [entry.text.partition(":")[0] for entry in page.by_id("legend").all("li")] == [
-        "whole on each device",
+        "replicated",
         "on one device",
         "on the host",
         "a on mesh (a",
@@ -329,8 +329,7 @@ def test_what_a_refused_spec_needs_is_one_sentence(tmp_path):
     found = nym.ShardingAnalyzer(AbstractMesh((4, 2), ("data", "model"))).sharding_report(weight, P("data", "model"))
     text = found.to_html(tmp_path / "a.html").read_text()
     assert (
-        "axis 'embed' from 6 to 8 for 'data' and axis 'mlp' from 5 to 6 for 'model': then 24 B are on each device"
-        in text
+        "axis 'embed' from 6 to 8 for 'data' and axis 'mlp' from 5 to 6 for 'model': then 24 B on each device" in text
     )
 
 
