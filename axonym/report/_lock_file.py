@@ -80,59 +80,34 @@ def _format_json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def read_lock(path: str | os.PathLike[str], remedy: str) -> Lock:
-    """Reads a lock file.
+def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) -> list[str]:
+    """Returns one line for each difference between a lock file and the arrays found.
 
     Args:
         path: The file.
-        remedy: How to make one, for errors.
+        found: The lock of the arrays.
+        remedy: How to make a lock, for errors.
 
     Raises:
-        FileNotFoundError: If it does not exist.
+        FileNotFoundError: If the file does not exist.
         ValueError: If it is damaged, or of another format.
     """
     name = repr(os.fspath(path))
     try:
-        lock = json.loads(Path(path).read_text(encoding="utf-8"))
+        locked = json.loads(Path(path).read_text(encoding="utf-8"))
+        version = locked["format"]
+        lines = _list_differences(locked, found) if version == FORMAT else []
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no sharding lock {name}; {remedy}") from None
-    except ValueError:  # not UTF-8, or not JSON
-        lock = None
-    if isinstance(lock, dict) and isinstance(lock.get("format"), int) and lock["format"] != FORMAT:
-        raise ValueError(
-            f"the sharding lock {name} has format {lock['format']}, this version of Axonym reads format {FORMAT}; "
-            f"{remedy}"
-        )
-    if not _is_lock(lock):
-        raise ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}")
-    return lock
+    except (ValueError, TypeError, LookupError, AttributeError):  # not UTF-8, not JSON, or not of the form of a lock
+        raise ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}") from None
+    if version != FORMAT:
+        reads = f"this version of Axonym reads format {FORMAT}"
+        raise ValueError(f"the sharding lock {name} has format {version}, {reads}; {remedy}")
+    return lines
 
 
-def _is_lock(lock: Any) -> bool:
-    if not isinstance(lock, dict) or set(lock) != {"format", "mesh", "arrays"}:
-        return False
-    mesh, arrays = lock["mesh"], lock["arrays"]
-    has_sizes = isinstance(mesh, dict) and all(isinstance(size, int) for size in mesh.values())
-    return has_sizes and isinstance(arrays, dict) and all(map(_is_locked_array, arrays.values()))
-
-
-def _is_locked_array(array: Any) -> bool:
-    keys = ("shape", "spec", "axes", *_REDUCTIONS)
-    if not isinstance(array, dict) or not {"shape", "spec"} <= set(array) <= {*keys, "on"}:
-        return False
-    lists = {key: array[key] for key in keys if key in array}
-    if not all(isinstance(value, list) for value in lists.values()) or not isinstance(array.get("on", ""), str):
-        return False
-    if not len(lists["shape"]) == len(lists["spec"]) == len(lists.get("axes", lists["shape"])):
-        return False
-    entries = [name for entry in lists["spec"] for name in (entry if isinstance(entry, list) else [entry])]
-    names = [name for key in ("axes", *_REDUCTIONS) for name in lists.get(key, ())]
-    strings = [*names, *(name for name in entries if name is not None)]
-    return all(isinstance(size, int) for size in lists["shape"]) and all(isinstance(name, str) for name in strings)
-
-
-def list_differences(locked: Lock, found: Lock) -> list[str]:
-    """Returns one line for each difference between a lock and the arrays found."""
+def _list_differences(locked: Lock, found: Lock) -> list[str]:
     before, after = _drop_small_axes(locked["mesh"]), found["mesh"]
     is_same = [*before.items()] == [*after.items()]
     lines = [] if is_same else [f"the mesh: {_format_locked_mesh(before)} -> {_format_locked_mesh(after)}"]
@@ -172,6 +147,8 @@ def _format_locked_array(path: str, array: dict[str, Any]) -> str:
 
 def _format_locked_spec(array: dict[str, Any]) -> str:
     entries = [tuple(entry) if isinstance(entry, list) else entry for entry in array["spec"]]
+    if len(entries) != len(array["shape"]):
+        raise ValueError("the spec of an array in a lock has an entry for each axis")
     sums = [f"{kind}={{{', '.join(map(repr, array[kind]))}}}" for kind in _REDUCTIONS if array.get(kind)]
     spec = f"P({', '.join([*(_FREE if entry == _FREE else repr(entry) for entry in entries), *sums])})"
     place = array.get("on")

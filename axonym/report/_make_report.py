@@ -23,13 +23,7 @@ from ._leaf_report import LeafReport
 from ._match_specs import MatchedSpec
 from ._paddings import find_paddings, find_required_paddings
 from ._sharding_report import GroupReport, ShardingReport
-from ._unused_axes import (
-    UnusedAxis,
-    find_axes_of_invalid_spec,
-    find_unused_axes,
-    get_spec_axes,
-    summarize_unused_axis,
-)
+from ._unused_axes import UnusedAxis, find_unused_axes, get_spec_axes, summarize_unused_axis
 
 
 _FEWEST_GROUPS, _MOST_GROUPS = 3, 10
@@ -76,8 +70,6 @@ def _find_unused_axes(one: ExplainedLeaf, mesh: MeshLike | None) -> list[UnusedA
     """Returns the axes of the mesh of a report that an array is not sharded over, None if it is on another mesh."""
     if mesh is None or one.mesh is None or not is_same_mesh(one.mesh, mesh):
         return None
-    if one.leaf.spec is None:
-        return find_axes_of_invalid_spec(one.invalid_spec, mesh)
     return find_unused_axes(one.leaf.shape, one.about.names_of(one.leaf.shape), one.leaf.spec, mesh)
 
 

@@ -1,11 +1,11 @@
 """`create_monitored_function`: how long each call of a function takes, and what its first argument costs."""
 
+import contextlib
 import functools
 import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
@@ -53,15 +53,13 @@ def create_monitored_function(
     """Makes a function return its result together with metrics of the call.
 
     The first argument, say the parameters of a training step, is checked against the specs before the function runs, so
-    it may be donated. Problems are a warning, and the function runs all the same; no error of the analysis can lose its
-    result. Errors of the function itself are raised as they are.
+    it may be donated. Problems are a warning, and the function runs all the same. Errors of the function are its own.
 
-    The clock starts when all arrays among the arguments are ready and stops when all arrays of the result are.
-    `compile_time` is what JAX reports for tracing, lowering and compiling in this thread, also of functions that the
-    function calls; `execution_time` is the rest. The first call takes a little longer than later ones even so, on CPUs
-    by a few per cent of the time that compiling took; to measure exactly, use a later call. The analysis is in neither
-    time; for hundreds of arrays it takes tens of milliseconds. Under `jax.jit` the times are those of tracing. The
-    result is a pytree: arrays inside an object that JAX does not flatten are not waited for.
+    The clock starts when all arrays among the arguments are ready and stops when all arrays of the result are; arrays
+    inside an object that JAX does not flatten are not waited for. `compile_time` is what JAX reports for tracing,
+    lowering and compiling in this thread, also of functions that the function calls; `execution_time` is the rest. The
+    first call takes a little longer than later ones even so, on CPUs by a few per cent of the time that compiling took.
+    The analysis is in neither time. Under `jax.jit` the times are those of tracing.
 
     Wrap the bound method of an object, `create_monitored_function(trainer.step, ...)`: the first argument of a function
     in a class is `self`, and if it has no arrays, `validation_issues` says so.
@@ -72,9 +70,8 @@ def create_monitored_function(
         analyzer: Checks the specs and counts the memory.
 
     Returns:
-        A function with the same arguments that returns the result and a dictionary: `execution_time` and
-        `compile_time` in seconds, `memory_usage` in bytes as `ShardingAnalyzer.estimate_memory_usage` returns it, or
-        None if it is not known, and `validation_issues`, a list of sentences.
+        A function with the same arguments that returns the result and the `Metrics`, a dictionary: `execution_time`
+        and `compile_time` in seconds, `memory_usage` in bytes, and `validation_issues`, a list of sentences.
 
     Raises:
         TypeError: If `fn` is not a function, or `analyzer` is not an analyzer.
@@ -97,9 +94,8 @@ def create_monitored_function(
     """
     if not callable(fn):
         raise TypeError(f"`fn` is a function to call, not an object of type {type(fn).__name__}.")
-    for method in ("validate_partition_specs", "estimate_memory_usage"):
-        if not callable(getattr(analyzer, method, None)):
-            raise TypeError(f"`analyzer` is a `ShardingAnalyzer`, not an object of type {type(analyzer).__name__}.")
+    if not isinstance(analyzer, ShardingAnalyzer):
+        raise TypeError(f"`analyzer` is a `ShardingAnalyzer`, not an object of type {type(analyzer).__name__}.")
     names = _get_parameter_names(fn)
 
     @functools.wraps(fn, updated=("__dict__",) if inspect.isfunction(fn) else ())
@@ -111,7 +107,8 @@ def create_monitored_function(
             name = getattr(fn, "__name__", type(fn).__name__)
             text = f"{name!r} runs, but its first argument does not match the specs:\n  {problems}"
             warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
-        _wait_for_arguments((args, kwargs))
+        with contextlib.suppress(Exception):  # errors of what computes an argument are for the function to raise
+            jax.block_until_ready(_list_ready_arrays((args, kwargs)))
         with record_compile_spans() as spans:
             start = time.perf_counter()
             result = fn(*args, **kwargs)
@@ -142,17 +139,12 @@ def _analyze_argument(
     """Returns the memory that the first of some arguments takes, if that is known, and all problems of it."""
     if not given:
         return None, ["there is no argument to check against the specs"]
-    issues: list[str] = []
     memory = None
     try:
-        issues += [str(issue) for issue in analyzer.validate_partition_specs(given[0], specs)]
+        issues = analyzer.validate_partition_specs(given[0], specs)
+        memory = None if issues else analyzer.estimate_memory_usage(given[0], specs)
     except Exception as error:  # whatever it is, the function runs
-        issues.append(f"it cannot be checked: {type(error).__name__}: {error}")
-    try:
-        memory = analyzer.estimate_memory_usage(given[0], specs)
-    except Exception as error:
-        is_known = issues and issues[0] in str(error)  # the error lists the same problems
-        issues += [] if is_known else [f"the memory is not known: {type(error).__name__}: {error}"]
+        issues = [f"it cannot be checked: {type(error).__name__}: {error}"]
     if not issues and all(get_array_shape(leaf) is None for leaf in _list_leaves(given[0])):
         issues.append("the first argument has no arrays to check against the specs")
     return memory, issues
@@ -171,17 +163,10 @@ def _list_ready_arrays(tree: Any) -> list[jax.Array]:
     return [array for array in arrays if isinstance(array, jax.core.Tracer) or not array.is_deleted()]
 
 
-def _wait_for_arguments(tree: Any) -> None:
-    try:
-        jax.block_until_ready(_list_ready_arrays(tree))
-    except Exception:  # of the computation of an array, which is for the function to raise
-        return
-
-
 _recordings: ContextVar[tuple[_Spans, ...]] = ContextVar("_recordings", default=())
 
 
-@contextmanager
+@contextlib.contextmanager
 def record_compile_spans() -> Iterator[_Spans]:
     """Records the times in which JAX traces, lowers and compiles in this thread, as pairs of start and end.
 

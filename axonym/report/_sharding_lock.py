@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from ..partitioning.specs._resolve_spec import MeshLike
-from ._lock_file import list_differences, make_lock, read_lock, save_lock
+from ._lock_file import compare_with_lock, make_lock, save_lock
 from ._sharding_analyzer import ShardingAnalyzer
 from ._sharding_report import ShardingReport
 from ._table import shorten_list
@@ -69,14 +69,14 @@ def assert_sharding_lock(
     found = make_lock(tree.leaves, tree.mesh, tree.problems)
     if _is_set(_UPDATE) and not _is_set("CI"):
         try:
-            is_same = not list_differences(read_lock(path, ""), found)
+            is_same = not compare_with_lock(path, found, "")
         except (FileNotFoundError, ValueError):
             is_same = False
         if not is_same:
             save_lock(found, path)
         return
     remedy = f"make one with `report.save_lock(path)`, or by running with {_UPDATE}=1 outside CI, and commit it"
-    lines = list_differences(read_lock(path, remedy), found)
+    lines = compare_with_lock(path, found, remedy)
     if lines:
         first = f"the shardings differ from the sharding lock {os.fspath(path)!r}:"
         last = f"If this is intended, run once with {_UPDATE}=1 outside CI, and commit the file."

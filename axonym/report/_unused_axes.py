@@ -9,10 +9,7 @@ from jax.sharding import PartitionSpec as P
 from ..named._axis import Names
 from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
 from ..partitioning.specs._resolve_spec import MeshLike, is_manual_axis
-from ..partitioning.specs._spec_problems import dimension, get_requested_axes
-
-
-_INVALID = "the spec that names it is invalid"
+from ..partitioning.specs._spec_problems import dimension
 
 
 class UnusedAxis(NamedTuple):
@@ -35,21 +32,14 @@ def get_shard_shape(shape: tuple[int, ...], spec: P | None, mesh: MeshLike) -> t
     return tuple(size // number for size, number in zip(shape, parts, strict=True))
 
 
-def find_unused_axes(shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike) -> list[UnusedAxis]:
-    """Returns the mesh axes that do not shard an array, in the order of the mesh."""
+def find_unused_axes(shape: tuple[int, ...], names: Names | None, spec: P | None, mesh: MeshLike) -> list[UnusedAxis]:
+    """Returns the mesh axes that do not shard an array, which are all of them if its spec is invalid."""
+    if spec is None:
+        invalid = "its spec is invalid"
+        return [UnusedAxis(axis, False, _explain_useless_axis(axis, mesh) or invalid) for axis in mesh.axis_names]
     used = get_spec_axes(spec)
     unused = [axis for axis in mesh.axis_names if axis not in used or mesh.shape[axis] == 1]
     return [_explain_unused_axis(axis, shape, names, spec, mesh) for axis in unused]
-
-
-def find_axes_of_invalid_spec(spec: P | None, mesh: MeshLike) -> list[UnusedAxis]:
-    """Returns the mesh axes of an array whose spec is invalid, so that none of them shards it."""
-    entries = () if spec is None else spec.partitions
-    asked = {axis for entry in entries if entry is not P.UNCONSTRAINED for axis in get_requested_axes(entry)}
-    return [
-        UnusedAxis(axis, False, _explain_useless_axis(axis, mesh) or (_INVALID if axis in asked else "invalid spec"))
-        for axis in mesh.axis_names
-    ]
 
 
 def find_free_axes(shape: tuple[int, ...], spec: P, mesh: MeshLike) -> list[str]:
@@ -101,9 +91,6 @@ def summarize_unused_axis(axis: str, mesh: MeshLike, leaves: Sequence[Sequence[U
     if useless is not None or not leaves:
         return useless or "there are no arrays"
     reasons = [one for leaf in leaves for one in leaf if one.axis == axis]
-    invalid = sum(one.why == _INVALID for one in reasons)
-    if invalid:
-        return f"the specs that name it are invalid, for {invalid} of {len(leaves)} arrays"
     free = sum(one.is_free for one in reasons)
     if free:
         return f"unused; it could shard {free} of {len(leaves)} arrays"

@@ -182,8 +182,8 @@ def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
     table = paint.make_table()
     dtypes = {line.leaf.dtype for line in lines}
     common = dtypes.pop() if len(dtypes) == 1 else None
-    paths = [_break_path(line.path, max(paint.width // 3, 16)) for line in lines]
-    table.add_column("array", overflow="fold", min_width=max((len(row) for path in paths for row in path), default=0))
+    longest = max((len(line.path) for line in lines), default=0)
+    table.add_column("array", overflow="fold", min_width=min(longest, max(paint.width // 3, 16)))
     table.add_column("", no_wrap=True)
     for head in ("axes" if common is None else f"axes, {common}", "spec"):
         table.add_column(head, overflow="fold")
@@ -192,13 +192,13 @@ def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
     if has_bars:
         table.add_column("", no_wrap=True, width=_BAR)
     most = max((line.bytes_per_device for line in lines), default=0)
-    for line, path in zip(lines, paths, strict=True):
+    for line in lines:
         axes: list[tuple[str, str]] = []
         for axis in line.leaf.axes:
             text = str(axis.size) if axis.name is None else f"{axis.name}: {axis.size}"
             axes += [(", " if axes else "", ""), (text, paint.get_colour(axis.mesh_axes))]
         table.add_row(
-            paint.make_text("\n".join(path)),
+            paint.make_text(line.path),
             paint.make_text((f"x{line.arrays}" if line.arrays > 1 else "", "bold")),
             paint.make_text("(" if common is not None else f"{line.leaf.dtype} (", *axes, ")"),
             _make_spec_text(line.leaf, paint),
@@ -206,16 +206,6 @@ def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
             *([_make_bar(line, most, paint)] if has_bars else []),
         )
     return table
-
-
-def _break_path(path: str, most: int) -> list[str]:
-    """Returns a path in lines of at most so many characters, broken after slashes where possible."""
-    rows = [""]
-    for part in re.findall("[^/]*/?", path)[:-1]:
-        if rows[-1].strip() and len(rows[-1]) + len(part) > most:
-            rows.append("  ")
-        rows[-1] += part
-    return [row[at : at + most] for row in rows for at in range(0, len(row), most)]
 
 
 def _make_spec_text(leaf: LeafExplanation, paint: _Paint) -> Any:

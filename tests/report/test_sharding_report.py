@@ -167,7 +167,7 @@ def test_an_array_whose_spec_is_refused_counts_whole_with_its_error():
     one, other = report.leaves
     said = "dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8"
     assert (one.spec, one.bytes_per_device, one.error, one.axes[0].decision) == (None, 24, said, "refused")
-    assert one.unused == {"data": "the spec that names it is invalid", "model": "invalid spec"}
+    assert one.unused == {"data": "its spec is invalid", "model": "its spec is invalid"}
     assert (other.spec, other.bytes_per_device, other.error) == (P("data"), 8, None)
     assert report.problems == (f"['a']: {said}",)
     assert report.bytes_per_device == 32
@@ -330,8 +330,8 @@ def test_problems_are_shown_up_to_twenty():
 def test_mesh_axes_that_a_refused_spec_asks_for_are_said_to_be_asked_for():
     report = reported({"a": shape(6)}, P("data"))
     assert report.unused_mesh_axes == {
-        "data": "the specs that name it are invalid, for 1 of 1 arrays",
-        "model": "invalid spec",
+        "data": "its spec is invalid",
+        "model": "its spec is invalid",
     }
 
 

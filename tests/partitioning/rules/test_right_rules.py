@@ -187,7 +187,7 @@ def test_a_monitored_function_waits_for_its_result():
 
 def test_wrong_specs_are_a_warning_of_a_monitored_function_and_the_result_is_kept():
     for specs in (P("bad"), P("model", "model"), P("data", "model", "data"), 3):
-        with pytest.warns(RuntimeWarning, match="first argument does not go with the specs"):
+        with pytest.warns(RuntimeWarning, match="first argument does not match the specs"):
             result, metrics = monitored(lambda x: x.sum(), specs)(np.ones((8, 16)))
         assert result == 128.0
         assert metrics["validation_issues"]
