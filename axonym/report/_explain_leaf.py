@@ -208,7 +208,7 @@ def _describe_current_place(array: Any, wanted: NamedSharding) -> str | None:
     if is_there:
         return None
     memory = "" if is_abstract or own.memory_kind in (None, wanted.memory_kind) else f", in {own.memory_kind} memory"
-    other = f" on another mesh {format_mesh(mesh)}" if isinstance(own, NamedSharding) and not is_same else ""
+    other = f" on another mesh {format_mesh(own.mesh)}" if isinstance(own, NamedSharding) and not is_same else ""
     return f"{_format_sharding(own)}{other}{memory}"
 
 

@@ -180,7 +180,9 @@ class Explanation(ShardedTree):
         else:
             entries = ", ".join(format_entry(*entry) for entry in self.mapping.items())
             title, where = f"{mesh}; mapping {{{entries}}}{options}", "each device"
-        return Table(title, [*map(make_leaf_row, self.leaves)], self._make_total_row(where), [*_list_notes(self)])
+        return Table(
+            title, [*map(make_leaf_row, self.leaves)], self._make_total_row(where), [*_list_explanation_notes(self)]
+        )
 
 
 def to_plain(value: Any) -> Any:
@@ -222,7 +224,7 @@ def _format_axis_cells(axis: AxisExplanation) -> tuple[str, str, str, str]:
     return axis.name or "-", str(axis.size), over, "error, see below" if axis.decision == "refused" else axis.why
 
 
-def _list_notes(found: Explanation) -> Iterator[Note]:
+def _list_explanation_notes(found: Explanation) -> Iterator[Note]:
     """Yields the notes below the table, errors first."""
     if found.problems:
         count = f"{len(found.problems)} of {format_count(len(found.leaves), 'array')}"

@@ -114,12 +114,11 @@ def _list_differences(locked: Lock, found: Lock) -> list[str]:
     old, new = locked["arrays"], found["arrays"]
     for path in sorted({**old, **new}):
         one, other = old.get(path), new.get(path)
-        if one is None or other is None:
-            array = other if one is None else one
-            kind = "added   " if one is None else "removed "
-            lines.append(f"{kind} {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
-        else:
+        if one is not None and other is not None:
             lines += _compare_locked_arrays(path, one, other)
+        else:
+            kind, array = ("added   ", new[path]) if one is None else ("removed ", one)
+            lines.append(f"{kind} {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
     return lines
 
 

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import jax
 
+from ..named._base import is_traced
 from ..partitioning.rules._sharding_rule import get_array_shape
 from ..partitioning.specs._resolve_spec import user_stacklevel
 from ._sharding_analyzer import ShardingAnalyzer
@@ -160,7 +161,7 @@ def _list_leaves(tree: Any) -> list[Any]:
 def _list_ready_arrays(tree: Any) -> list[jax.Array]:
     """Returns the arrays of a tree that can be waited for, which donated ones cannot."""
     arrays = [leaf for leaf in _list_leaves(tree) if isinstance(leaf, jax.Array)]
-    return [array for array in arrays if isinstance(array, jax.core.Tracer) or not array.is_deleted()]
+    return [array for array in arrays if is_traced(array) or not array.is_deleted()]
 
 
 _recordings: ContextVar[tuple[_Spans, ...]] = ContextVar("_recordings", default=())

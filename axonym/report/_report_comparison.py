@@ -105,7 +105,7 @@ class ReportComparison(TabularReport):
         by = f"both by {first}" if first == second else f"from {first} to {second}"
         total = Row(f"{len(self.moved)} of {len(other.leaves)} arrays moved", "", _format_cost_changes(one, other))
         rows = [_make_change_row(change, one.mesh, other.mesh) for change in self.moved]
-        return Table(f"{_format_change(mesh, then)}; {by}", rows, total, [*_list_notes(self)])
+        return Table(f"{_format_change(mesh, then)}; {by}", rows, total, [*_list_comparison_notes(self)])
 
 
 def compare_reports(before: ShardingReport, after: ShardingReport) -> ReportComparison:
@@ -180,7 +180,7 @@ def _format_cost_changes(one: Any, other: Any) -> tuple[str, str, str]:
     return first, second, third
 
 
-def _list_notes(found: ReportComparison) -> Iterator[Note]:
+def _list_comparison_notes(found: ReportComparison) -> Iterator[Note]:
     for heading, leaves in (("Added:", found.added), ("Removed:", found.removed)):
         if leaves:
             pairs = ((format_path(leaf.path), format_bytes(leaf.bytes_per_device)) for leaf in leaves)

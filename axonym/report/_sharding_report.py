@@ -144,7 +144,7 @@ class ShardingReport(ShardedTree):
     def _make_table(self) -> Table:
         rows = [*map(make_leaf_row, self.leaves)]
         share = f"{self.share_whole:.1%} of the bytes unsharded; imbalance {self.imbalance:.2f}"
-        return Table(f"{_format_source(self)}; {share}", rows, self._make_total_row(), [*_list_notes(self)])
+        return Table(f"{_format_source(self)}; {share}", rows, self._make_total_row(), [*_list_report_notes(self)])
 
 
 def format_rule(report: ShardingReport) -> str:
@@ -172,7 +172,7 @@ def _list_facts(report: ShardingReport) -> list[Fact]:
     ]
 
 
-def _list_notes(report: ShardingReport) -> Iterator[Note]:
+def _list_report_notes(report: ShardingReport) -> Iterator[Note]:
     """Yields the notes below the table, problems first."""
     if report.problems:
         problems = shorten_list(report.problems, source="`report.problems`")

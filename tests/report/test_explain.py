@@ -75,7 +75,7 @@ def test_a_near_miss_is_named_and_not_warned_of():
         nym.shard(struct(emebd_of_explain=8), {"embed_of_explain": "data"}, ABSTRACT)
 
 
-def test_an_uneven_axis_that_is_left_whole_has_sizes_and_the_next_that_fits():
+def test_an_uneven_axis_names_the_next_size_that_fits():
     leaf = only(struct(embed=6), nym.AxisMapping({"embed": "data"}, uneven="replicate"))
     assert decisions(leaf) == [("uneven", (), 1)]
     assert (

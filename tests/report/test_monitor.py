@@ -114,7 +114,7 @@ assert received["execution_time"] < whole / 4 and worked["execution_time"] > who
 """
 
 
-def test_where_jax_returns_at_once_the_result_is_waited_for_and_the_arguments_before():
+def test_results_and_arguments_are_waited_for_under_async_dispatch():
     environment = os.environ | {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "true", "JAX_PLATFORMS": "cpu"}
     run = subprocess.run([sys.executable, "-c", AT_ONCE], env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
