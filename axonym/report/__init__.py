@@ -1,18 +1,12 @@
 """What people look at: explanations, reports, comparisons, locks and drawings of how a tree is sharded."""
 
-from ._analyzer import ShardingAnalyzer as ShardingAnalyzer
-from ._assert import assert_sharding_lock as assert_sharding_lock
-from ._compare import (
-    LeafChange as LeafChange,
-    ReportComparison as ReportComparison,
-)
 from ._explain import explain as explain
 from ._explanation import (
     AxisExplanation as AxisExplanation,
     Explanation as Explanation,
     LeafExplanation as LeafExplanation,
 )
-from ._leaf import (
+from ._leaf_report import (
     LeafReport as LeafReport,
     Padding as Padding,
 )
@@ -20,8 +14,14 @@ from ._monitor import (
     Metrics as Metrics,
     create_monitored_function as create_monitored_function,
 )
-from ._report import (
+from ._report_comparison import (
+    LeafChange as LeafChange,
+    ReportComparison as ReportComparison,
+)
+from ._sharding_analyzer import ShardingAnalyzer as ShardingAnalyzer
+from ._sharding_lock import assert_sharding_lock as assert_sharding_lock
+from ._sharding_report import (
     GroupReport as GroupReport,
     ShardingReport as ShardingReport,
 )
-from ._terminal import visualize_shardings as visualize_shardings
+from ._visualize_shardings import visualize_shardings as visualize_shardings

@@ -1,46 +1,40 @@
-"""Functions that say what they cost: how long each call runs, what its first argument takes, and what is wrong there.
+"""`create_monitored_function`: how long each call of a function takes, and what its first argument costs."""
 
-What JAX spends on tracing and compiling is told by its own events. They may lie within one another, as where tracing
-runs something, so what is added up is the time that they cover together.
-"""
-
+import contextlib
 import functools
 import inspect
-import threading
 import time
-import types
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import jax
 
+from ..named._base import is_traced
 from ..partitioning.rules._sharding_rule import get_array_shape
 from ..partitioning.specs._resolve_spec import user_stacklevel
-from ._analyzer import ShardingAnalyzer
-from ._table import some_problems
+from ._sharding_analyzer import ShardingAnalyzer
+from ._table import shorten_list
 
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
 
-# The durations that JAX announces when tracing, lowering or compiling is over. Others, of its caches, lie within them
-# or are no time that was spent.
-_COMPILING = "/jax/core/compile/"
 _MOST_ISSUES = 10
-_MOST_FIELDS = 1000
+
+_Spans: TypeAlias = list[tuple[float, float]]
 
 
 class Metrics(TypedDict):
-    """What `create_monitored_function` tells of a call.
+    """What `create_monitored_function` returns about a call.
 
     Attributes:
-        execution_time: Seconds from the call until its result was there, without those in `compile_time`.
-        compile_time: Seconds of it in which JAX traced and compiled, 0 where nothing was new.
-        memory_usage: What `ShardingAnalyzer.estimate_memory_usage` says of the first argument, in bytes; None if it
-            cannot say anything, and `validation_issues` then has the reason.
-        validation_issues: What is wrong with the specs, and why something is not known.
+        execution_time: Seconds from the call until its result was ready, without those in `compile_time`.
+        compile_time: Seconds of it in which JAX traced and compiled, 0 if the function was compiled already.
+        memory_usage: The result of `ShardingAnalyzer.estimate_memory_usage` for the first argument, in bytes; None if
+            it is not known, and `validation_issues` then has the reason.
+        validation_issues: The problems of the specs, and why something is not known.
 
     Example:
         >>> from axonym.partitioning import Metrics
@@ -57,41 +51,34 @@ class Metrics(TypedDict):
 def create_monitored_function(
     fn: Callable[Args, R], partition_specs: Any, analyzer: ShardingAnalyzer
 ) -> Callable[Args, tuple[R, Metrics]]:
-    """Makes a function return its result together with what the call took.
+    """Makes a function return its result together with metrics of the call.
 
-    The first argument, say the parameters of a training step, is held against the specs before the function runs, so
-    it may be donated. What is wrong with it is a warning, and the function runs all the same; nothing that happens in
-    the analysis can lose its result. Errors of the function itself are raised as they are.
+    The first argument, say the parameters of a training step, is checked against the specs before the function runs, so
+    it may be donated. Problems are a warning, and the function runs all the same. Errors of the function are its own.
 
-    The clock starts when all arrays among the arguments are there and stops when all arrays of the result are. In
-    `execution_time` is everything in between but what JAX spends on tracing, lowering and compiling, also of functions
-    that the function calls, so the first call takes little longer than later ones: by some milliseconds around each
-    compiling, and by what a device does as it first runs a program, which JAX does not tell apart. On CPUs this is a
-    few per cent of the time that compiling took; where that matters, go by a later call. Compiling in threads that the
-    function starts counts as its execution, and so does waiting for arrays that it holds itself. The analysis comes
-    before and is in neither time; for hundreds of arrays it takes tens of milliseconds. Under `jax.jit` there is
-    nothing to wait for: the times are those of tracing. Arrays in the fields of objects that JAX does not know are
-    waited for as well, and `validation_issues` has a word about it; what a generator or a coroutine will do is in no
-    time. After `jax.monitoring.clear_event_listeners()` nobody tells of compiling any more, and `compile_time` is 0.
+    The clock starts when all arrays among the arguments are ready and stops when all arrays of the result are; arrays
+    inside an object that JAX does not flatten are not waited for. `compile_time` is what JAX reports for tracing,
+    lowering and compiling in this thread, also of functions that the function calls; `execution_time` is the rest. The
+    first call takes a little longer than later ones even so, on CPUs by a few per cent of the time that compiling took.
+    The analysis is in neither time. Under `jax.jit` the times are those of tracing.
 
-    Wrap the bound method of an object, `create_monitored_function(trainer.step, ...)`: of a function in a class the
-    first argument is `self`, and one without arrays is told in `validation_issues`.
+    Wrap the bound method of an object, `create_monitored_function(trainer.step, ...)`: the first argument of a function
+    in a class is `self`, and if it has no arrays, `validation_issues` says so.
 
     Args:
         fn: The function, compiled or not.
         partition_specs: The specs of its first argument: a tree of `PartitionSpec`s like it.
-        analyzer: Says what is wrong with them and what they cost in memory.
+        analyzer: Checks the specs and counts the memory.
 
     Returns:
-        A function with the same arguments that returns the result and a dictionary: `execution_time` and
-        `compile_time` in seconds, `memory_usage` in bytes as `ShardingAnalyzer.estimate_memory_usage` returns it, or
-        None if it is not known, and `validation_issues`, a list of sentences.
+        A function with the same arguments that returns the result and the `Metrics`, a dictionary: `execution_time`
+        and `compile_time` in seconds, `memory_usage` in bytes, and `validation_issues`, a list of sentences.
 
     Raises:
-        TypeError: If `fn` is no function, or the analyzer cannot analyze.
+        TypeError: If `fn` is not a function, or `analyzer` is not an analyzer.
 
     Warns:
-        RuntimeWarning: With each call whose first argument does not go with the specs, before the function runs. Where
+        RuntimeWarning: With each call whose first argument does not match the specs, before the function runs. Where
             warnings are errors, it does not run.
 
     Example:
@@ -108,203 +95,106 @@ def create_monitored_function(
     """
     if not callable(fn):
         raise TypeError(f"`fn` is a function to call, not an object of type {type(fn).__name__}.")
-    for method in ("validate_partition_specs", "estimate_memory_usage"):
-        if not callable(getattr(analyzer, method, None)):
-            raise TypeError(f"`analyzer` is a `ShardingAnalyzer`, not an object of type {type(analyzer).__name__}.")
-    signature = _signature(fn)
+    if not isinstance(analyzer, ShardingAnalyzer):
+        raise TypeError(f"`analyzer` is a `ShardingAnalyzer`, not an object of type {type(analyzer).__name__}.")
+    names = _get_parameter_names(fn)
 
     @functools.wraps(fn, updated=("__dict__",) if inspect.isfunction(fn) else ())
-    def monitored(*args: Args.args, **kwargs: Args.kwargs) -> tuple[R, Metrics]:
-        first = _first_argument(signature, args, kwargs)
-        memory, issues = _analysed(first, partition_specs, analyzer)
-        if not issues and not any(map(_has_arrays, first)):
-            issues.append(f"the first argument{_named(signature)} holds no arrays to hold against the specs")
+    def run_monitored(*args: Args.args, **kwargs: Args.kwargs) -> tuple[R, Metrics]:
+        given = [*args, *(kwargs[name] for name in names if name in kwargs), *kwargs.values()]
+        memory, issues = _analyze_argument(given, partition_specs, analyzer)
         if issues:
+            problems = "\n  ".join(shorten_list(issues, _MOST_ISSUES, "`validation_issues`"))
             name = getattr(fn, "__name__", type(fn).__name__)
-            problems = "\n  ".join(some_problems(issues, "`validation_issues`", _MOST_ISSUES))
-            warnings.warn(
-                f"{name!r} runs, but its first argument does not go with the specs:\n  {problems}",
-                RuntimeWarning,
-                stacklevel=user_stacklevel(),
-            )
-        _wait_for((args, kwargs), tolerant=True)
-        with _compiling() as spans:
+            text = f"{name!r} runs, but its first argument does not match the specs:\n  {problems}"
+            warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
+        with contextlib.suppress(Exception):  # errors of what computes an argument are for the function to raise
+            jax.block_until_ready(_list_ready_arrays((args, kwargs)))
+        with record_compile_spans() as spans:
             start = time.perf_counter()
             result = fn(*args, **kwargs)
-            issues += _wait_for(result)
+            jax.block_until_ready(_list_ready_arrays(result))
             end = time.perf_counter()
-        compiling = _covered(spans, start, end)
+        compile_time = _measure_union(spans, start, end)
         return result, Metrics(
-            execution_time=end - start - compiling,
-            compile_time=compiling,
+            execution_time=end - start - compile_time,
+            compile_time=compile_time,
             memory_usage=memory,
             validation_issues=issues,
         )
 
-    return monitored
+    return run_monitored
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
-    """Returns the parameters of a function, None if it does not tell them."""
+def _get_parameter_names(fn: Callable[..., Any]) -> list[str]:
+    """Returns the names of the parameters of a function, none if they are not known."""
     try:
-        return inspect.signature(fn)
+        return [*inspect.signature(fn).parameters]
     except (TypeError, ValueError):
-        return None
+        return []
 
 
-def _first_argument(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Returns what was given for the first parameter, its default if it has one; an empty list if that is nothing."""
-    if args:
-        return [args[0]]
-    for parameter in () if signature is None else signature.parameters.values():
-        if parameter.name in kwargs:
-            return [kwargs[parameter.name]]
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        return [] if parameter.default is parameter.empty else [parameter.default]
-    return list(kwargs.values())[:1]
-
-
-def _named(signature: inspect.Signature | None) -> str:
-    """Returns the name of the first parameter as it stands in a sentence, nothing if it is not known."""
-    names = [] if signature is None else list(signature.parameters)
-    return f", `{names[0]}`," if names else ""
-
-
-def _has_arrays(tree: Any) -> bool:
-    """Tells whether there are arrays in a tree, or things that look like arrays; what is no tree has none."""
-    try:
-        return any(get_array_shape(leaf) is not None for leaf in jax.tree.leaves(tree))
-    except Exception:  # a node that JAX does not know how to flatten
-        return False
-
-
-def _analysed(first: list[Any], specs: Any, analyzer: ShardingAnalyzer) -> tuple[dict[str, int] | None, list[str]]:
-    """Returns the memory that the first argument takes, if that can be told, and all that is wrong with it."""
-    if not first:
-        return None, ["there is no argument to hold against the specs"]
-    issues: list[str] = []
+def _analyze_argument(
+    given: list[Any], specs: Any, analyzer: ShardingAnalyzer
+) -> tuple[dict[str, int] | None, list[str]]:
+    """Returns the memory that the first of some arguments takes, if that is known, and all problems of it."""
+    if not given:
+        return None, ["there is no argument to check against the specs"]
     memory = None
     try:
-        issues += [str(issue) for issue in analyzer.validate_partition_specs(first[0], specs)]
+        issues = analyzer.validate_partition_specs(given[0], specs)
+        memory = None if issues else analyzer.estimate_memory_usage(given[0], specs)
     except Exception as error:  # whatever it is, the function runs
-        issues.append(f"it cannot be checked: {type(error).__name__}: {error}")
-    try:
-        memory = analyzer.estimate_memory_usage(first[0], specs)
-    except Exception as error:
-        known = issues and issues[0] in str(error)  # which lists the first problems of many
-        issues += [] if known else [f"the memory is not known: {type(error).__name__}: {error}"]
+        issues = [f"it cannot be checked: {type(error).__name__}: {error}"]
+    if not issues and all(get_array_shape(leaf) is None for leaf in _list_leaves(given[0])):
+        issues.append("the first argument has no arrays to check against the specs")
     return memory, issues
 
 
-def _wait_for(tree: Any, tolerant: bool = False) -> list[str]:
-    """Waits for the arrays of a tree, but for those that were donated; returns what keeps it from knowing all.
-
-    Args:
-        tree: Anything.
-        tolerant: Whether errors of what computes the arrays are left to whoever uses them.
-    """
-    arrays: list[jax.Array] = []
-    issues: list[str] = []
-    inside, seen = [tree], {id(tree)}
-    while inside:
-        try:
-            leaves = [inside.pop()] if _is_lazy(inside[-1]) else jax.tree.leaves(inside.pop(), is_leaf=_is_lazy)
-        except Exception:  # of a node that JAX does not know how to flatten
-            issues.append("the result is no tree that JAX can take apart, so its arrays were not waited for")
-            continue
-        for leaf in leaves:
-            if isinstance(leaf, jax.Array):
-                arrays += [] if _is_deleted(leaf) else [leaf]
-            elif _is_lazy(leaf):
-                issues.append(f"the result holds a `{type(leaf).__name__}`, which has not run and was not waited for")
-            elif (fields := _fields(leaf)) and len(seen) < _MOST_FIELDS:
-                new = [value for value in fields if id(value) not in seen]
-                seen.update(map(id, new))
-                inside += new
-                issues += [_opaque(leaf)] if any(map(_has_arrays, fields)) else []
+def _list_leaves(tree: Any) -> list[Any]:
     try:
-        jax.block_until_ready(arrays)
-    except Exception:
-        if not tolerant:
-            raise
-    return list(dict.fromkeys(issues))
-
-
-def _opaque(leaf: Any) -> str:
-    return f"the result holds a `{type(leaf).__name__}`, which JAX cannot take apart; the arrays in it were waited for"
-
-
-def _is_lazy(leaf: Any) -> bool:
-    """Tells whether something computes its values only when it is asked for them: a generator, or what is awaited."""
-    return isinstance(leaf, Generator | AsyncGenerator | Awaitable)
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-def _fields(leaf: Any) -> list[Any]:
-    """Returns the values of the fields of an object that JAX takes for a leaf; none of functions, classes, modules."""
-    if isinstance(leaf, type | types.ModuleType) or inspect.isroutine(leaf):
+        return jax.tree.leaves(tree)
+    except Exception:  # a node that JAX cannot flatten
         return []
-    names = (name for kind in type(leaf).__mro__ for name in _slots(kind))
-    values = [getattr(leaf, name) for name in dict.fromkeys(names) if hasattr(leaf, name)]
-    return [*getattr(leaf, "__dict__", {}).values(), *values]
 
 
-def _is_deleted(array: jax.Array) -> bool:
-    """Tells whether the memory of an array is gone; that of a traced one never is."""
-    try:
-        return array.is_deleted()
-    except jax.errors.ConcretizationTypeError:
-        return False
+def _list_ready_arrays(tree: Any) -> list[jax.Array]:
+    """Returns the arrays of a tree that can be waited for, which donated ones cannot."""
+    arrays = [leaf for leaf in _list_leaves(tree) if isinstance(leaf, jax.Array)]
+    return [array for array in arrays if is_traced(array) or not array.is_deleted()]
 
 
-class _Listening(threading.local):
-    """The calls in this thread that want to know when JAX compiles."""
-
-    def __init__(self) -> None:
-        self.calls: list[list[tuple[float, float]]] = []
+_recordings: ContextVar[tuple[_Spans, ...]] = ContextVar("_recordings", default=())
 
 
-_listening = _Listening()
+@contextlib.contextmanager
+def record_compile_spans() -> Iterator[_Spans]:
+    """Records the times in which JAX traces, lowers and compiles in this thread, as pairs of start and end.
 
-
-def _listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-    """Notes a duration that JAX announces as it ends, in the thread that compiled."""
-    if event.startswith(_COMPILING):
-        end = time.perf_counter()
-        for spans in _listening.calls:
-            spans.append((end - duration_secs, end))
-
-
-_registering = threading.Lock()
-
-
-@functools.cache
-def _registered() -> None:
-    """Lets JAX tell when it compiles, once in a process."""
-    jax.monitoring.register_event_duration_secs_listener(_listen)
-
-
-@contextmanager
-def _compiling() -> Iterator[list[tuple[float, float]]]:
-    """Gives a list into which the times go in which JAX compiles in this thread."""
-    with _registering:
-        _registered()
-    spans: list[tuple[float, float]] = []
-    _listening.calls.append(spans)
+    They come from events that JAX does not document. They may overlap, as where a function is traced within another.
+    """
+    _register_compile_listener()
+    spans: _Spans = []
+    token = _recordings.set((*_recordings.get(), spans))
     try:
         yield spans
     finally:
-        _listening.calls.pop()
+        _recordings.reset(token)
 
 
-def _covered(spans: list[tuple[float, float]], start: float, end: float) -> float:
-    """Returns how long some spans of time last together, each moment counted once, between a start and an end."""
+@functools.cache
+def _register_compile_listener() -> None:
+    def record_event(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event.startswith("/jax/core/compile/"):
+            end = time.perf_counter()
+            for spans in _recordings.get():
+                spans.append((end - duration_secs, end))
+
+    jax.monitoring.register_event_duration_secs_listener(record_event)
+
+
+def _measure_union(spans: _Spans, start: float, end: float) -> float:
+    """Returns how long some spans of time last together between a start and an end, each moment counted once."""
     total, until = 0.0, start
     for begin, finish in sorted(spans):
         begin, finish = max(begin, until), min(finish, end)

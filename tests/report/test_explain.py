@@ -75,10 +75,12 @@ def test_a_near_miss_is_named_and_not_warned_of():
         nym.shard(struct(emebd_of_explain=8), {"embed_of_explain": "data"}, ABSTRACT)
 
 
-def test_a_replicated_uneven_axis_shows_sizes_and_the_next_that_fits():
+def test_an_uneven_axis_names_the_next_size_that_fits():
     leaf = only(struct(embed=6), nym.AxisMapping({"embed": "data"}, uneven="replicate"))
     assert decisions(leaf) == [("uneven", (), 1)]
-    assert leaf.axes[0].why == "'embed': 'data', but 'data' of size 4 does not divide 6; the next size that fits is 8"
+    assert (
+        leaf.axes[0].why == "'embed': 'data', but 6 is not divisible by 'data' of size 4; the next size that fits is 8"
+    )
     assert (leaf.bytes_per_device, leaf.replicated_bytes) == (24, 7 * 24)
 
 
@@ -95,7 +97,7 @@ def test_declared_axes_go_by_their_names_and_others_by_no_rule():
     weight, table = found.leaves
     assert (weight.path, weight.kind, weight.spec) == (".weight", "field", P("data"))
     assert (table.path, table.kind, table.spec) == (".table", "plain", P(None, None))
-    assert {axis.why for axis in table.axes} == {"no names and no rule"}
+    assert {axis.why for axis in table.axes} == {"no axis names, no fallback rule"}
     assert [axis.name for axis in table.axes] == [None, None]
     assert (table.bytes_per_device, table.replicated_bytes) == (24, 7 * 24)
 
@@ -105,9 +107,9 @@ def test_a_rule_is_shown_once_and_named_by_its_class_beside_each_axis():
     found = nym.explain([np.ones((2, 8)), np.ones(8)], mapping, ABSTRACT)
     matrix, vector = found.leaves
     assert decisions(matrix) == [("rule", (), 1), ("rule", ("data",), 4)]
-    assert matrix.axes[1].why == "the rule `Last`"
+    assert matrix.axes[1].why == "the rule `Last`: 'data'"
     assert decisions(vector) == [("no rule", (), 1)]
-    assert vector.axes[0].why == "no names, and the rule `Last` leaves it"
+    assert vector.axes[0].why == "no axis names, the rule `Last` gives no spec"
     assert found.options == {"fallback": "Last(axis='data')"}
 
 
@@ -115,7 +117,7 @@ def test_an_uneven_axis_of_a_rule_is_left_whole_or_refused_as_asked():
     array = np.ones((2, 6))
     leaf = only(array, nym.AxisMapping(fallback=Last(), uneven="replicate"))
     assert decisions(leaf) == [("rule", (), 1), ("uneven", (), 1)]
-    assert leaf.axes[1].why.endswith("but 'data' of size 4 does not divide 6; the next size that fits is 8")
+    assert leaf.axes[1].why.endswith("but 6 is not divisible by 'data' of size 4; the next size that fits is 8")
     assert (
         "gives P(None, 'data') for shape (2, 6): dimension 1 has size 6"
         in only(array, nym.AxisMapping(fallback=Last())).error
@@ -245,9 +247,9 @@ def test_where_an_array_lies_now_is_told_if_it_is_elsewhere(mesh):
         "on one device",
         None,
         "P('model',)",
-        "whole on each device",
+        "replicated",
         "on the host",
-        "P('x',) of another mesh (x: 8)",
+        "P('x',) on another mesh (x: 8)",
         "on one device",
         None,
     ]
@@ -261,7 +263,7 @@ def test_another_memory_is_named(mesh):
 def test_a_plain_array_that_is_divided_over_the_mesh_counts_so(mesh):
     leaf = only(jax.device_put(np.ones((8, 3), np.float32), NamedSharding(mesh, P("data"))), {"embed": "model"}, None)
     assert decisions(leaf) == [("sharding", ("data",), 4), ("sharding", (), 1)]
-    assert leaf.axes[0].why == "its own sharding: nothing says otherwise"
+    assert leaf.axes[0].why == "its own sharding: 'data'"
     assert (leaf.spec, leaf.bytes_per_device, leaf.now) == (P("data", None), 24, None)
 
 
@@ -300,7 +302,7 @@ def test_inside_shard_map_manual_mesh_axes_are_left_out(mesh):
     assert leaf.axes[0].why == "'embed': 'data', which is Manual here"
     assert (seen[0].devices, leaf.bytes, leaf.bytes_per_device, leaf.replicated_bytes) == (2, 32, 16, 0)
     assert seen[0].unused_mesh_axes == ()
-    assert str(seen[0]).startswith("mesh (data: 4, model: 2), 2 devices beside the Manual mesh axes; mapping")
+    assert str(seen[0]).startswith("mesh (data: 4, model: 2), 2 devices outside the Manual mesh axes; mapping")
 
 
 def test_without_a_mapping_the_arrays_own_shardings_are_explained(mesh):
@@ -315,7 +317,7 @@ def test_without_a_mapping_the_arrays_own_shardings_are_explained(mesh):
     assert decisions(one) == [("sharding", ("data",), 4)]
     assert (one.spec, one.replicated_bytes) == (P("data"), 32)
     assert decisions(other) == [("no mapping", (), 1)]
-    assert other.axes[0].why == "no mapping; on one device"
+    assert other.axes[0].why == "on one device; 'model' could shard it"
     assert (other.bytes_per_device, other.replicated_bytes) == (8, 0)
     assert found.unused_mesh_axes == ("model",)
 

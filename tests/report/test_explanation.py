@@ -42,26 +42,26 @@ array                                 bytes  per device   copies
   embed     8  data (4)   'embed': 'data'
   mlp       4  model (2)  'mlp': 'model'
 ['b']  int8, plain                      3 B         3 B     21 B
-  -         3  -          no names and no rule
+  -         3  -          no axis names, no fallback rule
 ['c']  float32                        256 B       256 B  1.8 KiB
-  embed     8  -          refused, see below
-  pos       8  -          refused, see below
+  embed     8  -          error, see below
+  pos       8  -          error, see below
 ['d']  float32                          8 B         8 B     56 B
   Mlp       2  -          not in the mapping; did you mean 'mlp'?
 ----------------------------------------------------------------
 4 arrays, 71.6% on each device        395 B       283 B  1.8 KiB
 
-`shard` refuses 1 of 4 arrays:
+`shard` raises an error for 1 of 4 arrays:
   ['c']: axes 'embed' and 'pos' of (embed: 8, pos: 8) are both mapped to mesh axis 'data'; map one of them to another
   mesh axis or to None
 
-Entries that name a mesh axis which the mesh does not have:
+Mapping entries with a mesh axis that the mesh does not have:
   'vocab': 'dta'
 
-Names that are nearly in the mapping:
+Axis names that are close to one in the mapping:
   'Mlp': did you mean 'mlp'?
 
-Entries of the mapping for axes that no array has: 'vocab': 'dta'"""
+Mapping entries for axes that no array has: 'vocab': 'dta'"""
 
 
 def test_the_table_says_everything():
@@ -72,9 +72,9 @@ def test_the_table_says_everything():
 
 def test_without_anything_the_table_says_so():
     assert str(nym.explain({}, {"embed": "data"}, MESH)).splitlines()[-3:] == [
-        "Entries of the mapping for axes that no array has: 'embed': 'data'",
+        "Mapping entries for axes that no array has: 'embed': 'data'",
         "",
-        "Mesh axes over which no array is divided: 'data', 'model'",
+        "Mesh axes that no array is sharded over: 'data', 'model'",
     ]
 
 

@@ -91,14 +91,14 @@ def test_a_comparison_is_printed_as_a_table():
 
 
 EXPECTED = """\
-mesh (data: 4, model: 2, one: 1), 8 devices; both by the specs given
+mesh (data: 4, model: 2, one: 1), 8 devices; both by the given specs
 
 array                                         bytes    per device          copies
   axis  size  mesh axes  why
 ---------------------------------------------------------------------------------
 ['a']  float32                                128 B  32 B -> 16 B    128 B -> 0 B
   0        8  model      was data
-  1        4  data       was whole
+  1        4  data       was replicated
 ---------------------------------------------------------------------------------
 1 of 3 arrays moved                  176 B -> 168 B          44 B  176 B -> 184 B
 
@@ -146,8 +146,8 @@ def test_only_reports_are_compared():
 def test_the_head_says_what_the_reports_go_by_and_rows_what_became_whole():
     tree = shape(8, 4)
     found = compare(reported(tree, P("data")), reported(tree, nym.PathShardingRule({"": P()})))
-    assert "; from the specs given to `PathShardingRule`\n" in str(found)
-    assert "float32; now whole" in str(found)
+    assert "; from the given specs to `PathShardingRule`\n" in str(found)
+    assert "float32; now replicated" in str(found)
 
 
 def test_axes_that_are_left_to_the_compiler_are_told_in_plain_values():

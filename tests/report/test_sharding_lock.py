@@ -150,12 +150,12 @@ CHANGES = {
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_change_is_shown_with_what_was_and_what_is(case, locked):
     (arrays, specs, mesh), line = CHANGES[case]
-    with pytest.raises(AssertionError, match="arrays do not go where the sharding lock") as error:
+    with pytest.raises(AssertionError, match="the shardings differ from the sharding lock") as error:
         nym.assert_sharding_lock(TREE | arrays, locked, SPECS | specs, mesh=mesh)
     assert str(error.value).splitlines() == [
-        f"arrays do not go where the sharding lock {str(locked)!r} says:",
+        f"the shardings differ from the sharding lock {str(locked)!r}:",
         f"  {line}",
-        "If this is meant, run once with AXONYM_UPDATE_LOCK=1 outside CI, and commit the file.",
+        "If this is intended, run once with AXONYM_UPDATE_LOCK=1 outside CI, and commit the file.",
     ]
     assert locked.read_text() == TEXT
 
@@ -256,7 +256,7 @@ def test_specs_with_problems_cannot_be_locked(path):
 
 def test_a_report_has_its_specs(locked):
     report = reported(TREE, SPECS)
-    with pytest.raises(TypeError, match="leave `partition_specs` and `mesh` away"):
+    with pytest.raises(TypeError, match="leave out `partition_specs` and `mesh`"):
         nym.assert_sharding_lock(report, locked, SPECS)
 
 
@@ -285,16 +285,15 @@ def test_a_lock_that_is_not_there_says_how_to_make_one(path):
         TEXT.replace("[16]", "[16, 2]"),
         TEXT.replace("[16]", "16"),
         TEXT.replace('"model": 2', '"model": "2"'),
-        TEXT.replace('["data", "model"]}', '["data", 2]}'),
         TEXT.replace("<<<", "").replace('"mesh"', '<<<<<<< HEAD\n  "mesh"'),
         "\udcff",
     ],
-    ids=["empty", "text", "list", "cut", "spec", "rank", "shape", "size", "entry", "merge conflict", "binary"],
+    ids=["empty", "text", "list", "cut", "spec", "rank", "shape", "size", "merge conflict", "binary"],
 )
 def test_a_damaged_lock_says_so(text, path):
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(
-        ValueError, match=r"is no sharding lock, or is damaged; make one with `report.save_lock\(path\)`"
+        ValueError, match=r"is not a sharding lock, or is damaged; make one with `report.save_lock\(path\)`"
     ):
         nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
 

@@ -65,51 +65,53 @@ def test_axes_that_nothing_divides_have_a_reason():
     report = reported(tree, {"a": P("model"), "b": P(), "empty": P(), "scalar": P()}, mesh)
     unused = {leaf.path: dict(leaf.unused) for leaf in report.leaves}
     assert unused["['a']"] == {
-        "data": "size 4 divides no dimension of the part (3, 5) on each device",
+        "data": "no dimension of the shard (3, 5) on each device is divisible by its size 4",
         "one": "it has size 1",
-        "wide": "size 16 is too much for the part (3, 5) on each device",
+        "wide": "its size 16 is larger than any dimension of the shard (3, 5) on each device",
     }
-    assert unused["['b']"]["data"] == "nothing asks for it; it could divide dimension 0"
-    assert unused["['b']"]["wide"] == "size 16 is too much for the array (8,)"
+    assert unused["['b']"]["data"] == "unused; it could shard dimension 0"
+    assert unused["['b']"]["wide"] == "its size 16 is larger than any dimension of the array (8,)"
     assert unused["['empty']"]["data"] == "the array is empty"
     assert unused["['scalar']"]["data"] == "the array has no dimensions"
     assert report.unused_mesh_axes == {
-        "data": "nothing asks for it; it could divide 1 of 4 arrays",
+        "data": "unused; it could shard 1 of 4 arrays",
         "one": "it has size 1",
-        "wide": "size 16 divides no dimension that is free, of any array",
+        "wide": "no free dimension of any array is divisible by 16",
     }
 
 
 def test_an_axis_that_all_arrays_refuse_for_one_reason_has_that():
     report = reported([shape(6, 5), shape(6, 5)], P("model"))
-    assert report.unused_mesh_axes == {"data": "size 4 divides no dimension of the part (3, 5) on each device"}
+    assert report.unused_mesh_axes == {
+        "data": "no dimension of the shard (3, 5) on each device is divisible by its size 4"
+    }
 
 
 def test_an_axis_could_go_on_the_largest_part():
     (leaf,) = reported(shape(4, 16), P()).leaves
-    assert leaf.unused["data"] == "nothing asks for it; it could divide dimension 1"
+    assert leaf.unused["data"] == "unused; it could shard dimension 1"
 
 
 def test_an_axis_could_go_beside_another_by_name():
     (leaf,) = reported(nym.ones({"batch": 8, "embed": 5}), P("data")).leaves
-    assert leaf.unused == {"model": "nothing asks for it; it could divide axis 'batch' beside 'data'"}
+    assert leaf.unused == {"model": "unused; it could shard axis 'batch' along with 'data'"}
 
 
 def test_each_dimension_has_a_reason():
     mesh = AbstractMesh((4, 2, 1), ("data", "model", "one"), (AxisType.Auto,) * 3)
     (leaf,) = reported(shape(8, 6, 7, 3), P(P.UNCONSTRAINED, "model", "one"), mesh).leaves
     assert [axis.why for axis in leaf.axes] == [
-        "the spec leaves it to the compiler",
-        "the spec says 'model'",
-        "the spec says 'one', which has size 1",
-        "the spec leaves it whole",
+        "the spec: left to the compiler",
+        "the spec: 'model'",
+        "the spec: 'one', which has size 1",
+        "the spec: replicated",
     ]
     assert [axis.decision for axis in leaf.axes] == ["spec", "spec", "size 1", "spec"]
     (leaf,) = reported(shape(9, 8), P(None, "model"), mesh).leaves
     assert leaf.axes[0].why == (
-        "the spec leaves it whole; 'data' of size 4 does not divide it, the next size that fits is 12"
+        "the spec: replicated; not divisible by 'data' of size 4, the next size that fits is 12"
     )
-    assert leaf.unused["data"] == "nothing asks for it; it could divide dimension 1 beside 'model'"
+    assert leaf.unused["data"] == "unused; it could shard dimension 1 along with 'model'"
 
 
 def test_padding_is_to_the_next_size_that_mesh_axes_divide():
@@ -165,7 +167,7 @@ def test_an_array_whose_spec_is_refused_counts_whole_with_its_error():
     one, other = report.leaves
     said = "dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8"
     assert (one.spec, one.bytes_per_device, one.error, one.axes[0].decision) == (None, 24, said, "refused")
-    assert one.unused == {"data": "the spec asks for it and is refused", "model": "the spec is refused"}
+    assert one.unused == {"data": "its spec is invalid", "model": "its spec is invalid"}
     assert (other.spec, other.bytes_per_device, other.error) == (P("data"), 8, None)
     assert report.problems == (f"['a']: {said}",)
     assert report.bytes_per_device == 32
@@ -176,19 +178,19 @@ def test_a_report_is_printed_as_a_table():
 
 
 EXPECTED = """\
-mesh (data: 4, model: 2), 8 devices; by the specs given; 7.0% of the bytes undivided; imbalance 1.00
+mesh (data: 4, model: 2), 8 devices; by the given specs; 7.0% of the bytes unsharded; imbalance 1.00
 
 array                                  bytes  per device  copies
   axis   size  mesh axes  why
 ----------------------------------------------------------------
 ['head']['b']  float32, plain           24 B        24 B   168 B
-  -         6  -          the spec leaves it whole; 'model' could divide it
+  -         6  -          the spec: replicated; 'model' could shard it
 ['head']['w']  float32, plain          192 B        24 B     0 B
-  -         8  data (4)   the spec says 'data'
-  -         6  model (2)  the spec says 'model'
+  -         8  data (4)   the spec: 'data'
+  -         6  model (2)  the spec: 'model'
 ['x']  float32; now on one device      128 B        32 B   128 B
-  batch     8  data (4)   the spec says 'data'
-  embed     4  -          the spec leaves it whole; 'model' could divide it
+  batch     8  data (4)   the spec: 'data'
+  embed     4  -          the spec: replicated; 'model' could shard it
 ----------------------------------------------------------------
 3 arrays, 23.3% on the fullest device  344 B        80 B   296 B
 
@@ -272,7 +274,7 @@ def test_padding_that_saves_next_to_nothing_is_not_in_the_table():
 
 def test_mesh_axes_of_size_1_call_for_no_change():
     report = reported(shape(8), P("data"), AbstractMesh((4, 1), ("data", "one")))
-    assert "Mesh axes over which no array is divided: 'one': it has size 1" in str(report)
+    assert "Mesh axes that no array is sharded over: 'one': it has size 1" in str(report)
 
 
 NAMES = ("data", "model", "one")
@@ -304,7 +306,7 @@ def test_what_a_report_says_of_an_array_is_true(sizes, entries):
     for axis, why in leaf.unused.items():
         more = [divided_too(leaf.spec, at, axis) for at in range(len(sizes))]
         could = axis != "one" and math.prod(sizes) > 0 and any(part(each) for each in more)
-        assert could == why.startswith("nothing asks for it; it could divide dimension ")
+        assert could == why.startswith("unused; it could shard dimension ")
         if could:
             assert part(more[int(re.findall(r"dimension (\d)", why)[0])])
 
@@ -328,8 +330,8 @@ def test_problems_are_shown_up_to_twenty():
 def test_mesh_axes_that_a_refused_spec_asks_for_are_said_to_be_asked_for():
     report = reported({"a": shape(6)}, P("data"))
     assert report.unused_mesh_axes == {
-        "data": "what asks for it is refused, for 1 of 1 arrays",
-        "model": "the spec is refused",
+        "data": "its spec is invalid",
+        "model": "its spec is invalid",
     }
 
 

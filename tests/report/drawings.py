@@ -1,6 +1,6 @@
 """The trees whose reports the tests draw, and the pictures of them that the documentation shows.
 
-`python -m tests.partitioning.drawn` draws the pictures anew, in `docs/images`.
+`python -m tests.report.drawings` draws the pictures anew, in `docs/images`.
 """
 
 import functools

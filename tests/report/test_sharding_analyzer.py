@@ -130,7 +130,7 @@ def test_without_specs_a_report_goes_by_the_shardings_of_the_arrays(mesh):
         "['weight']": (P("data", None), 32),
         "['whole']": (P(None, None), 128),
     }
-    assert by_path["['weight']"].axes[0].why == "its own sharding says 'data'"
+    assert by_path["['weight']"].axes[0].why == "its own sharding: 'data'"
     assert (report.bytes_per_device, report.imbalance) == (176, 1.0)
 
 
@@ -138,8 +138,8 @@ def test_arrays_on_one_device_make_an_imbalance(auto_mesh):
     with jax.set_mesh(None):
         report = nym.ShardingAnalyzer(auto_mesh).sharding_report({"a": jnp.ones((8, 4)), "b": np.ones(4, np.float32)})
     assert [leaf.axes[0].why for leaf in report.leaves] == [
-        "it is on one device; 'data' or 'model' could divide it",
-        "it is not on a device yet; 'data' or 'model' could divide it",
+        "on one device; 'data' or 'model' could shard it",
+        "on the host; 'data' or 'model' could shard it",
     ]
     assert report.bytes_per_device == 128 + 16
     assert report.imbalance == pytest.approx((128 + 16) / (128 / 8 + 16))
@@ -182,7 +182,7 @@ def test_sums_that_are_still_to_be_made_are_reported(explicit_mesh):
     assert specs.leaves[0].unused == report.leaves[0].unused
     (leaf,) = analyzer.sharding_report(shape(8), P(unreduced={"model"})).leaves
     assert leaf.unused["model"] == "the array is unreduced over it"
-    assert leaf.axes[0].why == "the spec leaves it whole; 'data' could divide it"
+    assert leaf.axes[0].why == "the spec: replicated; 'data' could shard it"
     assert analyzer.sharding_report(shape(7, 8), P(None, "data", unreduced={"model"})).leaves[0].padding == ()
 
 
@@ -198,14 +198,14 @@ def test_manual_mesh_axes_divide_nothing(auto_mesh):
         jax.jit(jax.shard_map(inside, in_specs=part, out_specs=part, axis_names={"data"}))(jnp.ones((8, 4)))
     assert reports[0].unused_mesh_axes == {"data": "it is Manual here"}
     assert reports[0].devices == 2
-    assert "2 devices beside the Manual mesh axes" in str(reports[0])
+    assert "2 devices outside the Manual mesh axes" in str(reports[0])
 
 
 def test_the_depth_of_groups_is_not_negative(auto_mesh):
-    with pytest.raises(ValueError, match=r"`depth` is the number of keys that the groups go by; it was -1\."):
+    with pytest.raises(ValueError, match=r"`depth` is the number of keys of a path that make a group; it was -1\."):
         nym.ShardingAnalyzer(auto_mesh).sharding_report({}, depth=-1)
 
 
 def test_a_mapping_is_no_tree_of_specs(auto_mesh):
-    with pytest.raises(TypeError, match=r"`axonym.explain\(tree, mapping, mesh\)` says what it does"):
+    with pytest.raises(TypeError, match=r"`axonym.explain\(tree, mapping, mesh\)` explains what it does"):
         nym.ShardingAnalyzer(auto_mesh).sharding_report(shape(8), nym.AxisMapping({"embed": "data"}))

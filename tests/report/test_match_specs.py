@@ -56,13 +56,13 @@ ONE_ARRAY = [
     (P(3), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not 3"),
     (P(("data", None)), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not None"),
     (P(unreduced={"stage"}), "unreduced: no mesh axis 'stage' in (data: 4, model: 2)"),
-    ("data", "a string is no spec; write P('data')"),
-    (("data", None), "`tuple` is no spec; write P('data', None)"),
-    (["data"], "`list` is no spec; write P('data')"),
-    (3, "`int` is no spec; give a `PartitionSpec`, or None to leave it undivided"),
-    ({"a": P()}, "`dict` is no spec; give a `PartitionSpec`"),
-    (np.ones(2), "`ndarray` is no spec"),
-    (jax.ShapeDtypeStruct((), "int32"), "`ShapeDtypeStruct` is no spec"),
+    ("data", "a string is not a spec; write P('data')"),
+    (("data", None), "`tuple` is not a spec; write P('data', None)"),
+    (["data"], "`list` is not a spec; write P('data')"),
+    (3, "`int` is not a spec; give a `PartitionSpec`, or None to replicate it"),
+    ({"a": P()}, "`dict` is not a spec; give a `PartitionSpec`"),
+    (np.ones(2), "`ndarray` is not a spec"),
+    (jax.ShapeDtypeStruct((), "int32"), "`ShapeDtypeStruct` is not a spec"),
 ]
 
 
@@ -134,15 +134,15 @@ def test_leaves_that_are_no_arrays_need_no_spec(mesh):
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ({"a": P()}, ["['b']: no spec is given for it; add one, or None to leave it undivided"]),
-        ({"a": P(), "b": {}}, ["['b']['w']: no spec is given for it; add one, or None to leave it undivided"]),
+        ({"a": P()}, ["['b']: no spec is given for it; add one, or None to replicate it"]),
+        ({"a": P(), "b": {}}, ["['b']['w']: no spec is given for it; add one, or None to replicate it"]),
         ({"a": P(), "b": P(), "bb": P()}, ["['bb']: a spec is given for it, and the tree has no such part; did you"]),
         ({"a": P(), "b": [P()]}, ["['b']: the specs have a list where the tree has a dict; use the same, or one spec"]),
-        ([P(), P()], ["the specs have a list where the tree has a dict; use the same, or one spec for all that is in"]),
-        ("data", ["a string is no spec; write P('data')"]),
-        (("data", None), ["`tuple` is no spec; write P('data', None)"]),
-        ({"a": {"w": P()}, "b": P()}, ["['a']: `dict` is no spec; give a `PartitionSpec`, or None"]),
-        ({"a": P(), "b": P(), 3: P()}, ["the specs are no tree that JAX takes: "]),
+        ([P(), P()], ["the specs have a list where the tree has a dict; use the same, or one spec for all arrays in"]),
+        ("data", ["a string is not a spec; write P('data')"]),
+        (("data", None), ["`tuple` is not a spec; write P('data', None)"]),
+        ({"a": {"w": P()}, "b": P()}, ["['a']: `dict` is not a spec; give a `PartitionSpec`, or None"]),
+        ({"a": P(), "b": P(), 3: P()}, ["JAX cannot flatten the tree of specs: "]),
     ],
     ids=["missing", "missing below", "extra", "list", "list at the top", "string", "tuple", "too deep", "keys"],
 )
@@ -161,7 +161,7 @@ def test_a_sharding_on_another_mesh_is_a_problem(mesh):
     (problem,) = problems(shape(8), NamedSharding(reordered, P("data")))
     assert "is on the mesh (data: 4, model: 2), of other devices or types of mesh axes; give its" in problem
     (problem,) = problems(shape(8), jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-    assert problem == "`SingleDeviceSharding` is on no mesh; give its `PartitionSpec`"
+    assert problem == "`SingleDeviceSharding` is not on a mesh; give its `PartitionSpec`"
 
 
 def test_what_is_left_to_the_compiler_needs_auto_axes(auto_mesh, explicit_mesh):
@@ -266,4 +266,4 @@ def test_specs_in_a_module_with_other_static_parts_are_a_problem(auto_mesh):
     analyzer = nym.ShardingAnalyzer(auto_mesh)
     assert analyzer.validate_partition_specs(tree, Module(P("data"), "relu")) == []
     (problem,) = analyzer.validate_partition_specs(tree, Module(P("data"), "gelu"))
-    assert "the specs have a `Module` whose static parts are others than the tree's; use the same" in problem
+    assert "the specs have a `Module` whose static fields differ from the tree's; use the same" in problem

@@ -1,0 +1,157 @@
+"""The sharding lock: a small text file with the sharding of each array of a tree, made to be read in a diff.
+
+It has the mesh, and of each array its shape, the names of its axes and its spec, one array to a line. Specs are written
+in one way: an entry for each axis, without mesh axes of size 1. An array that is not on the mesh has a word about where
+it is, and one that is unreduced or reduced over mesh axes has their names.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from jax.sharding import PartitionSpec as P
+
+from ..named._ambient import get_entry_axes
+from ..named._axis import format_axes
+from ._leaf_report import LeafReport
+from ._table import shorten_list
+from ._write_file import write_file
+
+
+Lock: TypeAlias = dict[str, Any]
+"""The content of a lock file: `format`, `mesh` (name to size) and `arrays` (path to `shape`, `axes`, `spec` etc.)."""
+
+FORMAT = 1
+_FREE = "UNCONSTRAINED"
+_REDUCTIONS = ("unreduced", "reduced")
+_MOST_PROBLEMS = 10
+
+
+def make_lock(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: Sequence[str]) -> Lock:
+    """Returns the lock of arrays on a mesh with these sizes.
+
+    Raises:
+        ValueError: If the specs have problems, so that the shardings are not known.
+    """
+    if problems:
+        shown = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
+        raise ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown]))
+    sizes = _drop_small_axes(mesh)
+    return {"format": FORMAT, "mesh": sizes, "arrays": {leaf.path: _make_locked_array(leaf, sizes) for leaf in leaves}}
+
+
+def _drop_small_axes(mesh: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in mesh.items() if size > 1}
+
+
+def _make_locked_array(leaf: LeafReport, mesh: Mapping[str, int]) -> dict[str, Any]:
+    spec = P() if leaf.spec is None else leaf.spec
+    names = [axis.name for axis in leaf.axes]
+    entries: list[Any] = []
+    for entry in spec.partitions:
+        axes = [_FREE] if entry is P.UNCONSTRAINED else get_entry_axes(entry)
+        axes = [axis for axis in axes if leaf.place is not None or axis == _FREE or axis in mesh]
+        entries.append(axes if len(axes) > 1 else axes[0] if axes else None)
+    return {
+        "shape": [*leaf.shape],
+        **({"axes": names} if names and None not in names else {}),
+        "spec": entries,
+        **{kind: sorted(map(str, getattr(spec, kind))) for kind in _REDUCTIONS if getattr(spec, kind)},
+        **({} if leaf.place is None else {"on": leaf.place}),
+    }
+
+
+def save_lock(lock: Lock, path: str | os.PathLike[str]) -> None:
+    """Writes a lock file, sorted by the paths of the arrays.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    arrays = [f"    {_format_json_line(key)}: {_format_json_line(one)}" for key, one in sorted(lock["arrays"].items())]
+    listing = "{\n" + ",\n".join(arrays) + "\n  }" if arrays else "{}"
+    mesh = _format_json_line(lock["mesh"])
+    text = f'{{\n  "format": {lock["format"]},\n  "mesh": {mesh},\n  "arrays": {listing}\n}}\n'
+    write_file(path, text, "lock", "sharding.lock")
+
+
+def _format_json_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) -> list[str]:
+    """Returns one line for each difference between a lock file and the arrays found.
+
+    Args:
+        path: The file.
+        found: The lock of the arrays.
+        remedy: How to make a lock, for errors.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is damaged, or of another format.
+    """
+    name = repr(os.fspath(path))
+    try:
+        locked = json.loads(Path(path).read_text(encoding="utf-8"))
+        version = locked["format"]
+        lines = _list_differences(locked, found) if version == FORMAT else []
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no sharding lock {name}; {remedy}") from None
+    except (ValueError, TypeError, LookupError, AttributeError):  # not UTF-8, not JSON, or not of the form of a lock
+        raise ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}") from None
+    if version != FORMAT:
+        reads = f"this version of Axonym reads format {FORMAT}"
+        raise ValueError(f"the sharding lock {name} has format {version}, {reads}; {remedy}")
+    return lines
+
+
+def _list_differences(locked: Lock, found: Lock) -> list[str]:
+    before, after = _drop_small_axes(locked["mesh"]), found["mesh"]
+    is_same = [*before.items()] == [*after.items()]
+    lines = [] if is_same else [f"the mesh: {_format_locked_mesh(before)} -> {_format_locked_mesh(after)}"]
+    old, new = locked["arrays"], found["arrays"]
+    for path in sorted({**old, **new}):
+        one, other = old.get(path), new.get(path)
+        if one is not None and other is not None:
+            lines += _compare_locked_arrays(path, one, other)
+        else:
+            kind, array = ("added   ", new[path]) if one is None else ("removed ", one)
+            lines.append(f"{kind} {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
+    return lines
+
+
+def _compare_locked_arrays(path: str, one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Returns the line for an array that is there before and after, if it has changed."""
+    before, after = _format_locked_spec(one), _format_locked_spec(other)
+    specs = before if before == after else f"{before} -> {after}"
+    if one["shape"] != other["shape"]:
+        return [f"resized  {_format_locked_array(path, one)} -> {_format_locked_array('', other)}: {specs}"]
+    if "axes" in one and "axes" in other and one["axes"] != other["axes"]:
+        return [f"renamed  {_format_locked_array(path, one)} -> {_format_locked_array('', other)}: {specs}"]
+    return [] if before == after else [f"moved    {_format_locked_array(path, {**one, **other})}: {specs}"]
+
+
+def _format_locked_mesh(mesh: Mapping[str, int]) -> str:
+    return format_axes(tuple(mesh), tuple(mesh.values())) if mesh else "one device"
+
+
+def _format_locked_array(path: str, array: dict[str, Any]) -> str:
+    """Returns an array with its axes, or with its shape if they have no names."""
+    shape = tuple(array["shape"])
+    axes = format_axes(tuple(array["axes"]), shape) if "axes" in array else str(shape)
+    return f"{path} {axes}".lstrip()
+
+
+def _format_locked_spec(array: dict[str, Any]) -> str:
+    entries = [tuple(entry) if isinstance(entry, list) else entry for entry in array["spec"]]
+    if len(entries) != len(array["shape"]):
+        raise ValueError("the spec of an array in a lock has an entry for each axis")
+    sums = [f"{kind}={{{', '.join(map(repr, array[kind]))}}}" for kind in _REDUCTIONS if array.get(kind)]
+    spec = f"P({', '.join([*(_FREE if entry == _FREE else repr(entry) for entry in entries), *sums])})"
+    place = array.get("on")
+    if place is None:
+        return spec
+    is_sharded = any(entry is not None for entry in entries) or sums
+    return f"{spec} on {place}" if is_sharded or place.startswith("mesh") else f"on {place}"

@@ -1,0 +1,313 @@
+"""`visualize_shardings`: the arrays of a tree in a terminal, and for each sharding which device has which shard."""
+
+import importlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from ..partitioning.specs._resolve_spec import MeshLike, get_active_mesh
+from ._explain_leaf import find_common_mesh, list_arrays
+from ._explanation import LeafExplanation, ShardedTree, format_mesh_title
+from ._make_report import report_own_shardings
+from ._table import format_bytes, format_count, format_path
+from ._treemap import COLOURS, get_ink, split_path
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BAR = 10
+_NARROW = 72  # columns, below which there is no room for bars
+_MOST_GRIDS, _MOST_ROWS, _MOST_COLUMNS, _MOST_IDS = 8, 16, 8, 8
+
+
+def visualize_shardings(
+    tree: Any,
+    mesh: MeshLike | None = None,
+    *,
+    console: "Console | None" = None,
+    limit: int | None = 40,
+) -> None:
+    """Prints the arrays of a tree in the terminal, in colours, and which shard of them is on which device.
+
+    Each array has a line: its axes, its spec, and its bytes on each device, as a number and as a bar; the colours
+    are those of the mesh axes. Arrays that are alike and whose paths differ in numbers only, such as those of layers,
+    share a line. Below, each sharding has a picture: a cell for each shard of an array, with its devices. Devices of an
+    abstract mesh are numbered by their positions, and those of an `Explanation` too, unless the mesh is given. The
+    arrays are shown with their own shardings, whatever mapping is active. Inside `jax.jit`, this prints once, while the
+    function is traced. It needs rich: `pip install axonym[report]`.
+
+    Args:
+        tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays, or a `ShardingReport` or an `Explanation`.
+        mesh: The mesh; the mesh of the arrays, or else the active mesh, if None.
+        console: Where to print; the terminal if None.
+        limit: How many lines of arrays to show; all of them if None. The totals are of all.
+
+    Raises:
+        ImportError: If rich is not installed.
+        ValueError: If the limit is negative.
+
+    Example:
+        >>> import axonym as nym
+        >>> import rich.console
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> weight = nym.shard(nym.ones({"embed": 8, "mlp": 4}), {"embed": "data", "mlp": "model"}, mesh)
+        >>> nym.visualize_shardings({"layers": [weight, weight]}, console=rich.console.Console(width=80))
+        mesh (data: 4, model: 2), 8 devices
+        array         axes, float32       spec                per device
+        layers/*  x2  (embed: 8, mlp: 4)  P('data', 'model')        32 B  ██████████
+        2 arrays, 256 B; 32 B (12.5%) on the fullest device, no array is unsharded
+        <BLANKLINE>
+        embed over data (4), mlp over model (2): 2 arrays
+                  mlp #0  mlp #1
+        embed #0    0       1
+        embed #1    2       3
+        embed #2    4       5
+        embed #3    6       7
+    """
+    if limit is not None and limit < 0:
+        raise ValueError(f"`limit` is the number of lines to show, or None for all; it was {limit}.")
+    rich = _import_rich()
+    if isinstance(tree, ShardedTree):
+        found = tree
+    else:
+        common = find_common_mesh(list_arrays(tree)) if mesh is None else mesh
+        mesh = get_active_mesh() if common is None else common
+        found = report_own_shardings(tree, mesh)
+    out: Any = rich.Console() if console is None else console
+    paint = _Paint(rich, found.mesh, out.options.ascii_only, out.width)
+    lines = _group_lines(found.leaves)
+    out.print(paint.make_text((format_mesh_title(found.mesh, found.devices), "bold")))
+    out.print(_make_line_table(lines[:limit], paint))
+    if limit is not None and len(lines) > limit:
+        out.print(paint.make_text(f"{paint.dots} {len(lines) - limit} more lines; `limit=None` shows all"))
+    out.print(paint.make_text(_summarize_arrays(found)))
+    pictures = [*_draw_shardings(lines, paint, _get_device_ids(found, mesh))]
+    if pictures and mesh is None and getattr(found, "device_ids", None) is None:
+        out.print(paint.make_text("\nDevices are numbered by their positions in the mesh."))
+    for picture in pictures:
+        out.print(picture)
+
+
+class _Rich(NamedTuple):
+    """The classes of rich that are used."""
+
+    Console: Any
+    Table: Any
+    Text: Any
+
+
+def _import_rich() -> _Rich:
+    try:
+        return _Rich(*(getattr(importlib.import_module(f"rich.{name.lower()}"), name) for name in _Rich._fields))
+    except ImportError as missing:
+        raise ImportError(
+            "`visualize_shardings` needs rich, which is not installed; install it with `pip install axonym[report]`"
+        ) from missing
+
+
+_Sharding: TypeAlias = tuple[tuple[str, tuple[str, ...], int], ...]
+"""The sharded axes of an array: the name of each, its mesh axes and the number of its parts."""
+
+
+class _Line(NamedTuple):
+    """Arrays that are alike and whose paths differ in numbers only, and the bytes of all of them on each device."""
+
+    path: str
+    leaf: LeafExplanation
+    arrays: int
+    bytes_per_device: int
+
+    @property
+    def sharding(self) -> _Sharding:
+        axes = enumerate(self.leaf.axes)
+        return tuple((axis.name or f"dim {at}", axis.mesh_axes, axis.parts) for at, axis in axes if axis.parts > 1)
+
+
+class _Paint(NamedTuple):
+    """How things are drawn: with which library, in the colours of which mesh, whether only in ASCII, and how wide."""
+
+    rich: _Rich
+    mesh: Mapping[str, int]
+    ascii: bool
+    width: int
+
+    @property
+    def dots(self) -> str:
+        return "..." if self.ascii else "\N{HORIZONTAL ELLIPSIS}"
+
+    def get_colour(self, mesh_axes: tuple[str, ...]) -> str:
+        """Returns the colour of the first of some mesh axes."""
+        order = [*self.mesh]
+        at = next((order.index(axis) for axis in mesh_axes if axis in order), None)
+        return "default" if at is None else COLOURS[at % len(COLOURS)]
+
+    def make_text(self, *pieces: str | tuple[str, str]) -> Any:
+        """Returns pieces of text, each alone or with its style; nothing in them is read as markup."""
+        return self.rich.Text.assemble(*pieces)
+
+    def make_table(self, **options: Any) -> Any:
+        return self.rich.Table(box=None, pad_edge=False, show_edge=False, **options)
+
+
+def _group_lines(leaves: tuple[LeafExplanation, ...]) -> list[_Line]:
+    """Returns the lines of all arrays, in the order of the tree."""
+    alike: dict[Any, list[LeafExplanation]] = {}
+    for leaf in leaves:
+        pattern = re.sub(r"(?<!\w)\d+(?!\w)", "*", "/".join(split_path(leaf.path)))
+        alike.setdefault((pattern, leaf.dtype, leaf.axes, leaf.error), []).append(leaf)
+    lines: list[_Line] = []
+    for (pattern, *_), found in alike.items():
+        path = pattern if len(found) > 1 else "/".join(split_path(found[0].path))
+        lines.append(_Line(format_path(path), found[0], len(found), sum(leaf.bytes_per_device for leaf in found)))
+    return lines
+
+
+def _summarize_arrays(found: ShardedTree) -> str:
+    unsharded = [leaf for leaf in found.leaves if all(axis.parts == 1 for axis in leaf.axes)]
+    held = format_bytes(sum(leaf.bytes_per_device for leaf in unsharded))
+    rest = (
+        f"{held} of it in {format_count(len(unsharded), 'unsharded array')}" if unsharded else "no array is unsharded"
+    )
+    share = f" ({found.share:.1%})" if found.bytes else ""
+    fullest = f"{format_bytes(found.bytes_per_device)}{share} on the fullest device"
+    return f"{format_count(len(found.leaves), 'array')}, {format_bytes(found.bytes)}; {fullest}, {rest}"
+
+
+def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
+    table = paint.make_table()
+    dtypes = {line.leaf.dtype for line in lines}
+    common = dtypes.pop() if len(dtypes) == 1 else None
+    longest = max((len(line.path) for line in lines), default=0)
+    table.add_column("array", overflow="fold", min_width=min(longest, max(paint.width // 3, 16)))
+    table.add_column("", no_wrap=True)
+    for head in ("axes" if common is None else f"axes, {common}", "spec"):
+        table.add_column(head, overflow="fold")
+    table.add_column("per device", justify="right", no_wrap=True)
+    has_bars = paint.width >= _NARROW
+    if has_bars:
+        table.add_column("", no_wrap=True, width=_BAR)
+    most = max((line.bytes_per_device for line in lines), default=0)
+    for line in lines:
+        axes: list[tuple[str, str]] = []
+        for axis in line.leaf.axes:
+            text = str(axis.size) if axis.name is None else f"{axis.name}: {axis.size}"
+            axes += [(", " if axes else "", ""), (text, paint.get_colour(axis.mesh_axes))]
+        table.add_row(
+            paint.make_text(line.path),
+            paint.make_text((f"x{line.arrays}" if line.arrays > 1 else "", "bold")),
+            paint.make_text("(" if common is not None else f"{line.leaf.dtype} (", *axes, ")"),
+            _make_spec_text(line.leaf, paint),
+            paint.make_text(format_bytes(line.bytes_per_device)),
+            *([_make_bar(line, most, paint)] if has_bars else []),
+        )
+    return table
+
+
+def _make_spec_text(leaf: LeafExplanation, paint: _Paint) -> Any:
+    """Returns a spec with the names of mesh axes in their colours, or the reason why there is none."""
+    if leaf.spec is None:
+        return paint.make_text(("invalid", "bold red"))
+    if leaf.axes and leaf.axes[0].decision == "no mapping":
+        return paint.make_text((leaf.axes[0].why.partition(";")[0], "dim"))
+    words = re.split(r"('[^']*')", str(leaf.spec))
+    return paint.make_text(*((word, paint.get_colour((word[1:-1],)) if word[:1] == "'" else "") for word in words))
+
+
+def _make_bar(line: _Line, most: int, paint: _Paint) -> Any:
+    """Returns a bar for the bytes on each device, relative to the line with the most."""
+    eighths = round(8 * _BAR * line.bytes_per_device / most) if most else 0
+    if paint.ascii:
+        bar = "#" * (-(-eighths // 8))
+    else:
+        full, rest = divmod(max(eighths, line.bytes_per_device > 0), 8)
+        bar = "\N{FULL BLOCK}" * full + (chr(0x2590 - rest) if rest else "")
+    axes = tuple(axis for _, over, _ in line.sharding for axis in over)
+    return paint.make_text((bar, paint.get_colour(axes)))
+
+
+def _get_device_ids(found: ShardedTree, mesh: MeshLike | None) -> np.ndarray | None:
+    """Returns the ids of the devices of a mesh without its Manual axes, or their positions if it has no devices."""
+    sizes = tuple(found.mesh.values())
+    if not sizes or (mesh is not None and dict(mesh.shape) != dict(found.mesh)):
+        return None
+    known = mesh.device_ids if isinstance(mesh, Mesh) else getattr(found, "device_ids", None)
+    ids = (np.arange(math.prod(sizes)) if known is None else np.asarray(known)).reshape(sizes)
+    kinds = [] if mesh is None else mesh.axis_types
+    return ids[tuple(slice(1) if kind == AxisType.Manual else slice(None) for kind in kinds)]
+
+
+def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -> Iterator[Any]:
+    """Yields a heading and a grid for each sharding, those with the most bytes first."""
+    found: dict[_Sharding, list[_Line]] = {}
+    for line in lines:
+        if line.sharding and ids is not None:
+            found.setdefault(line.sharding, []).append(line)
+    kinds = sorted(found.items(), key=lambda item: -sum(line.bytes_per_device for line in item[1]))
+    for sharding, alike in kinds[:_MOST_GRIDS]:
+        if any(math.prod(paint.mesh.get(axis, 0) for axis in over) != parts for _, over, parts in sharding):
+            continue  # It is on another mesh.
+        heading: list[str | tuple[str, str]] = []
+        for name, over, parts in sharding:
+            axes = (" x ".join(over), paint.get_colour(over))
+            heading += [", " if heading else "", name, " over ", axes, f" ({parts})"]
+        yield ""
+        yield paint.make_text(*heading, f": {format_count(sum(line.arrays for line in alike), 'array')}")
+        yield _draw_grid(sharding, ids, paint)
+    if len(kinds) > _MOST_GRIDS:
+        yield paint.make_text(f"{paint.dots} {len(kinds) - _MOST_GRIDS} more shardings")
+
+
+def _draw_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
+    """Returns a grid of the shards of an array: the last sharded axis across, the others down, the devices inside."""
+    order = [*paint.mesh]
+    used = [order.index(axis) for _, over, _ in sharding for axis in over]
+    rest = [at for at in range(len(order)) if at not in used]
+    names, parts = [name for name, _, _ in sharding], [count for _, _, count in sharding]
+    held = ids.transpose(*used, *rest).reshape(math.prod(parts[:-1]), parts[-1], -1)
+    rows = _choose_shown(held.shape[0], _MOST_ROWS)
+    labels = {row: _format_row_label(names[:-1], row, parts[:-1]) for row in rows if row is not None}
+    widest = max(len(f"{names[-1]} #{parts[-1]}"), len(_format_ids(held[-1, -1], paint)) + 2) + 2
+    fit = (paint.width - max(map(len, labels.values())) - 2) // widest
+    columns = _choose_shown(parts[-1], max(min(fit, _MOST_COLUMNS), 3))
+    table = paint.make_table(padding=(0, 1))
+    table.add_column("")
+    for column in columns:
+        table.add_column(paint.dots if column is None else f"{names[-1]} #{column}", justify="center")
+    for row in rows:
+        if row is None:
+            table.add_row(paint.dots)
+            continue
+        cells: list[Any] = []
+        for column in columns:
+            if column is None:
+                cells.append("")
+                continue
+            colour = COLOURS[(row * parts[-1] + column) % len(COLOURS)]
+            text = f" {_format_ids(held[row, column], paint)} "
+            cells.append(paint.make_text((text, f"{get_ink(colour)} on {colour}")))
+        table.add_row(labels[row], *cells)
+    return table
+
+
+def _format_row_label(names: list[str], row: int, parts: list[int]) -> str:
+    """Returns the label of a row of a grid: which part along each axis but the last."""
+    where = np.unravel_index(row, parts) if parts else ()
+    return ", ".join(f"{name} #{at}" for name, at in zip(names, where, strict=True))
+
+
+def _choose_shown(number: int, most: int) -> list[int | None]:
+    """Returns which of so many things to show; None stands for those left out."""
+    return [*range(number)] if number <= most else [*range(most - 2), None, number - 1]
+
+
+def _format_ids(ids: np.ndarray, paint: _Paint) -> str:
+    """Returns the ids of devices: all of a few, the first and the last of many."""
+    if len(ids) > 2 and (np.diff(ids) == 1).all():
+        return f"{ids[0]}-{ids[-1]}"
+    shown = [*map(str, ids)]
+    return " ".join(shown if len(ids) <= _MOST_IDS else [*shown[:3], paint.dots, shown[-1]])
