@@ -20,8 +20,10 @@ from jax.tree_util import keystr
 from ..named._ambient import get_entry_axes
 from ..named._axis import Names, format_axes
 from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..partitioning.specs._active_mesh import MeshLike, is_tracing, resolve_mesh
+from ..partitioning.specs._divisibility import format_mesh_axes
 from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import MeshLike, format_mesh_axes, is_tracing, resolve_mesh, resolve_spec
+from ..partitioning.specs._resolve_spec import resolve_spec
 from ._barrier import checked_seconds
 from ._rendezvous import coordination, listed_processes
 

@@ -22,7 +22,8 @@ from ..named._transforms._layout import Other, is_array, other_leaves, plain, un
 from ._axis_mapping import activate_mapping
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
-from .specs._resolve_spec import MeshLike, is_tracing, make_spec_entry, resolve_mesh, resolve_spec
+from .specs._active_mesh import MeshLike, is_tracing, resolve_mesh
+from .specs._resolve_spec import make_spec_entry, resolve_spec
 
 
 Args = ParamSpec("Args")

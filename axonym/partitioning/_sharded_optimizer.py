@@ -14,8 +14,8 @@ from ..named._ambient import context
 from ..named._axis import format_value
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, current_mapping
 from .sharding._shard import shard_tree
+from .specs._active_mesh import get_active_mesh, is_tracing
 from .specs._leaves import ShardedBy, require_complete_mapping
-from .specs._resolve_spec import get_active_mesh, is_tracing
 
 
 class Optimizer(NamedTuple):

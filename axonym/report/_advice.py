@@ -10,9 +10,10 @@ from jax.sharding import PartitionSpec as P
 
 from ..named._axis import Names
 from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
+from ..partitioning.specs._active_mesh import MeshLike, is_manual_axis
 from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ..partitioning.specs._resolve_spec import MeshLike, is_manual_axis, round_up
-from ..partitioning.specs._spec_problems import dimension, find_spec_problems, get_requested_axes
+from ..partitioning.specs._divisibility import round_up
+from ..partitioning.specs._spec_problems import describe_dimension, find_spec_problems, get_requested_axes
 from ._explanation import AxisExplanation, Decision
 from ._leaf import Padding
 from ._problems import divided
@@ -60,7 +61,7 @@ def _unused(axis: str, shape: tuple[int, ...], names: Names | None, spec: P, mes
         best = max(fits, key=lambda at: left[at])
         beside = get_sharded_axes(pad_spec(spec, len(left))[best])
         also = f" beside {', '.join(map(repr, beside))}" if beside else ""
-        return Unused(axis, True, f"nothing asks for it; it could divide {dimension(best, names)}{also}")
+        return Unused(axis, True, f"nothing asks for it; it could divide {describe_dimension(best, names)}{also}")
     return Unused(axis, False, _too_small(mesh.shape[axis], shape, left) if why is None else why)
 
 
@@ -177,7 +178,7 @@ def axes_refused(shape: tuple[int, ...], names: Names | None, problems: tuple[st
     """Explains the dimensions of an array whose spec is refused: those that are to blame, and the others."""
     found: list[AxisExplanation] = []
     for at, size in enumerate(shape):
-        where = dimension(at, names)
+        where = describe_dimension(at, names)
         own = [each for each in problems if where in each]
         why = "; ".join(own or problems)
         found.append(AxisExplanation(None if names is None else names[at], size, (), 1, "refused", why))

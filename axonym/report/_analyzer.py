@@ -4,10 +4,10 @@ from typing import Any
 
 from ..named._axis import format_value
 from ..partitioning.mapping._axis_mapping import AxisMapping
-from ..partitioning.rules._rule_options import checked_mesh
-from ..partitioning.rules._sharding_rule import ShardingRule, explained_decisions
+from ..partitioning.rules._rule_options import check_mesh
+from ..partitioning.rules._sharding_rule import ShardingRule, explain_decisions
+from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
 from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ..partitioning.specs._resolve_spec import MeshLike, get_active_mesh, resolve_mesh
 from ._advice import parts_of
 from ._build import by_own_shardings, by_specs
 from ._compare import ReportComparison, compared
@@ -37,7 +37,7 @@ class ShardingAnalyzer:
         >>> analyzer = nym.ShardingAnalyzer(nym.create_mesh((4, 2), ("data", "model")))
         >>> params = {"weight": jax.ShapeDtypeStruct((8, 6), "float32"), "bias": jax.ShapeDtypeStruct((6,), "float32")}
         >>> analyzer.validate_partition_specs(params, {"weight": P("data", "model"), "bias": P("data")})
-        ["['bias']: dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits \
+        ["['bias']: dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits \
 is 8"]
         >>> analyzer.estimate_memory_usage(params, {"weight": P("data", "model"), "bias": P("model")})
         {'total_size': 216, 'size_per_device': 36}
@@ -45,7 +45,7 @@ is 8"]
 
     def __init__(self, mesh: MeshLike | None = None) -> None:
         """Keeps the mesh."""
-        self._mesh = checked_mesh(mesh)
+        self._mesh = check_mesh(mesh)
 
     @property
     def mesh(self) -> MeshLike | None:
@@ -207,5 +207,5 @@ def _stated(tree: Any, given: Any, mesh: MeshLike) -> tuple[list[Stated], list[s
             "`axonym.explain(tree, mapping, mesh)` says what it does to each array"
         )
     if isinstance(given, ShardingRule):
-        return decided_specs(tree, explained_decisions(given, tree, mesh), mesh)
+        return decided_specs(tree, explain_decisions(given, tree, mesh), mesh)
     return stated_specs(tree, given, mesh)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..partitioning.specs._resolve_spec import MeshLike
+from ..partitioning.specs._active_mesh import MeshLike
 from ._analyzer import ShardingAnalyzer
 from ._lock import differences, lock_of, read_lock, save_lock
 from ._report import ShardingReport

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from ..partitioning.sharding._partition_specs import get_own_sharding, is_same_mesh, pad_spec
+from ..partitioning.specs._active_mesh import MeshLike, format_mesh
 from ..partitioning.specs._bytes_per_device import (
     Load,
     count_array_bytes,
@@ -15,8 +16,6 @@ from ..partitioning.specs._bytes_per_device import (
     get_fullest_device_bytes,
     sum_device_bytes,
 )
-from ..partitioning.specs._resolve_spec import MeshLike
-from ..partitioning.specs._spec_problems import format_mesh
 from ._advice import (
     Unused,
     asked_paddings,

@@ -10,19 +10,17 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 from ..named._axis import Names, format_axes
 from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.mapping._typos import is_typo
-from ..partitioning.rules._sharding_rule import get_array_shape
 from ..partitioning.sharding._fallback_rule import apply_fallback_rules
 from ..partitioning.sharding._partition_specs import (
-    Silent,
-    divided_over,
     get_own_sharding,
     get_sharded_axes,
+    get_sharding_over,
     is_same_mesh,
-    names_gone_by,
     pad_spec,
 )
 from ..partitioning.sharding._placement import resolve_unconstrained
 from ..partitioning.sharding._shard import infer_leaf_sharding
+from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, is_manual_axis, resolve_mesh
 from ..partitioning.specs._bytes_per_device import (
     Load,
     count_array_bytes,
@@ -30,16 +28,9 @@ from ..partitioning.specs._bytes_per_device import (
     get_fullest_device_bytes,
     sum_device_bytes,
 )
-from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import (
-    MeshLike,
-    format_mesh_axes,
-    get_active_mesh,
-    is_manual_axis,
-    resolve_mesh,
-    resolve_spec,
-    round_up,
-)
+from ..partitioning.specs._divisibility import format_mesh_axes, round_up
+from ..partitioning.specs._leaves import Leaf, describe_leaves, get_array_shape
+from ..partitioning.specs._resolve_spec import resolve_spec
 from ._explanation import AxisExplanation, Decision, Explanation, LeafExplanation, entry_shown
 
 
@@ -161,15 +152,13 @@ def _summed(leaves: list[LeafExplanation], loads: list[Load], mesh: MeshLike | N
 def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation, Load]:
     """Explains where a mapping puts a leaf; what it says is asked of `leaf_sharding`, as `shard` asks it."""
     mapping, about, _ = stated
-    names, sharding, error = None, None, None
-    silent = Silent(mapping, mapping.fallback)
+    names, sharding, error = about.names_of(leaf.shape), None, None
     try:
-        names = names_gone_by(leaf, about, mapping, mesh)
-        sharding = infer_leaf_sharding(leaf, about._replace(mapping=silent), silent, mesh)
+        sharding = infer_leaf_sharding(leaf, about, mapping, mesh, warn=False)
         sharding = None if sharding is None else resolve_unconstrained(leaf, sharding)
     except Exception as refused:  # whatever `shard` raises, a rule's own errors among them
         error = str(refused)
-    kept = divided_over(leaf, mesh) if sharding is None and error is None else None
+    kept = get_sharding_over(leaf, mesh) if sharding is None and error is None else None
     lies = sharding or kept or NamedSharding(mesh, P())
     spec = None if error is not None else pad_spec(lies.spec, len(leaf.shape))
     if error is not None:
@@ -178,7 +167,7 @@ def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation
         entries = pad_spec(lies.spec, len(names))
         axes = [_named_axis(*of, stated, mesh) for of in zip(names, leaf.shape, entries, strict=True)]
     elif sharding is not None and mapping.fallback is not None:
-        axes = _ruled_axes(leaf, about.ruled, sharding, mapping.fallback, mesh)
+        axes = _ruled_axes(leaf, about.decision, sharding, mapping.fallback, mesh)
     else:
         rule = mapping.fallback
         why = "no names and no rule" if rule is None else f"no names, and the rule `{type(rule).__name__}` leaves it"
@@ -266,11 +255,10 @@ def _refused_axes(
     if names is None:
         return [AxisExplanation(None, size, (), 1, "refused", error) for size in sizes]
     claims = [axis for name in names for axis in stated.mapping.mesh_axes(name)]
-    silent = Silent(stated.mapping, None)
     axes: list[AxisExplanation] = []
     for name, size in zip(names, sizes, strict=True):
         try:
-            (entry,) = resolve_spec((name,), (size,), silent, mesh)
+            (entry,) = resolve_spec((name,), (size,), stated.mapping, mesh, warn=False)
             axis = _named_axis(name, size, entry, stated, mesh)
             blame = error if any(claims.count(one) > 1 for one in axis.mesh_axes) else None
         except ValueError as refused:

@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import jax
 
-from ..partitioning.rules._sharding_rule import get_array_shape
-from ..partitioning.specs._resolve_spec import user_stacklevel
+from ..partitioning.mapping._stacklevel import user_stacklevel
+from ..partitioning.specs._leaves import get_array_shape
 from ._analyzer import ShardingAnalyzer
 from ._table import some_problems
 

@@ -9,11 +9,12 @@ from jax.tree_util import keystr
 
 from ..named._array import NamedArray
 from ..named._axis import suggest_name
-from ..partitioning.rules._sharding_rule import Decision as RuleDecision, flatten_for_rule, get_array_shape
+from ..partitioning.rules._rule_tree import RuleTree
+from ..partitioning.rules._sharding_rule import Decision as RuleDecision
 from ..partitioning.sharding._partition_specs import get_sharded_axes, is_same_mesh
-from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import MeshLike
-from ..partitioning.specs._spec_problems import find_spec_problems, first_line, format_mesh
+from ..partitioning.specs._active_mesh import MeshLike, format_mesh
+from ..partitioning.specs._leaves import Leaf, describe_leaves, get_array_shape
+from ..partitioning.specs._spec_problems import find_spec_problems, get_first_line
 
 
 class Stated(NamedTuple):
@@ -62,7 +63,7 @@ def decided_specs(tree: Any, decisions: Sequence[RuleDecision], mesh: MeshLike) 
     """
     found, problems = [], []
     described = iter(describe_leaves(tree))
-    for (path, leaf), decision in zip(flatten_for_rule(tree)[0], decisions, strict=True):
+    for (path, leaf, _), decision in zip(RuleTree.from_tree(tree).leaves, decisions, strict=True):
         if decision.error is not None:
             raise decision.error
         one, wrong = _stated(leaf, decision.spec, mesh, described)
@@ -106,7 +107,7 @@ def _paired(tree: Any, specs: Any) -> Iterator[tuple[tuple[Any, ...], Any, Any]]
         given, structure = jax.tree.flatten(specs, is_leaf=_is_place)
         alike = structure == treedef
     except Exception as refused:  # a tree that cannot be flattened, such as a dict with keys that cannot be sorted
-        yield from _all((), tree, _Problem(f"the specs are no tree that JAX takes: {first_line(refused)}"))
+        yield from _all((), tree, _Problem(f"the specs are no tree that JAX takes: {get_first_line(refused)}"))
         return
     if alike:
         pairs = zip(leaves, given, strict=True)

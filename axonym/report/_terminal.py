@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from ..partitioning.specs._resolve_spec import MeshLike
+from ..partitioning.specs._active_mesh import MeshLike
 from ._explain import explained_as_they_lie
 from ._explanation import AxisExplanation, LeafExplanation, mesh_in_words
 from ._table import format_bytes

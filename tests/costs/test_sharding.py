@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 
 import axonym as nym
-from axonym.partitioning.specs._resolve_spec import is_tracing
+from axonym.partitioning.specs._active_mesh import is_tracing
 from benchmarks.performance import memory
 from tests.counting import all_calls, own, own_calls, primitives
 

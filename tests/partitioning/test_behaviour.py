@@ -64,7 +64,7 @@ def test_without_a_mapping_auto_sharded_does_nothing(mesh, x, run):
 
 def test_without_a_mapping_a_query_is_an_error(mesh, x, run):
     for query in (nym.pspec_for_axis, nym.sharding_for_axis):
-        with pytest.raises(ValueError, match="no axis mapping is given and none is in force"):
+        with pytest.raises(ValueError, match="no axis mapping is given and none is active"):
             run(lambda x, query=query: [query(x.axes)] and x, x)
 
 
@@ -134,14 +134,14 @@ CANNOT = {
     ),
     "a size that is not divided": (
         {"mlp": "data"},
-        "axis 'mlp' has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8 "
-        "(`round_axis_for_partitioning`), or leave the axis whole with `uneven='replicate'`; the array is "
+        "axis 'mlp' has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8 "
+        "(`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the array is "
         "(batch: 8, mlp: 6)",
     ),
     "a size that one of two mesh axes alone would divide": (
         {"mlp": ("model", "data")},
-        "axis 'mlp' has size 6, which mesh axis 'model' of size 2 x 'data' of size 4 does not divide; the next size "
-        "that fits is 8 (`round_axis_for_partitioning`), or leave the axis whole with `uneven='replicate'`; the array "
+        "axis 'mlp' has size 6, which is not divisible by mesh axis 'model' of size 2 x 'data' of size 4; the next size "
+        "that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the array "
         "is (batch: 8, mlp: 6)",
     ),
 }
@@ -310,7 +310,7 @@ def test_a_mapping_the_wrong_way_round_gets_a_warning(auto_mesh):
     x = nym.NamedArray(np.ones((8, 4), np.float32), ("batch", "width"))
     text = (
         r"axis 'data' is mapped to mesh axis 'batch', which the mesh \(data: 4, model: 2\) does not have, but it has "
-        r"'data'; a mapping goes from names to mesh axes: is it 'batch' that is to be divided over 'data'\?"
+        r"'data'; a mapping goes from names to mesh axes: should 'batch' be sharded over 'data'\?"
     )
     with jax.set_mesh(auto_mesh), pytest.warns(RuntimeWarning, match=text):
         assert nym.shard(x, {"data": "batch"}).sharding.is_fully_replicated

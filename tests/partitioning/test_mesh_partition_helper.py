@@ -75,7 +75,7 @@ def test_axes_for_batches_divide_no_array():
     assert helper.analyze_pytree(struct(8, 16)) == {(8, 16): [("model",)]}
     assert helper.partition_specs(struct(8, 16), 0) == P(None, "model")
     with pytest.raises(
-        ValueError, match=r"'data' is one of the `batch_axes` \('data',\), which divide no arrays; take it"
+        ValueError, match=r"'data' is one of the `batch_axes` \('data',\), which shard no arrays; take it"
     ):
         helper.create_partition_spec((8, 16), [("model",), ("data",)])
 
@@ -291,10 +291,10 @@ def test_one_array_is_sharded_by_a_spec(mesh):
             r"an array of shape \(8,\): P\('data', None\) has 2 entries, the array \(8,\) has 1",
         ),
         (struct(8), P("dta"), ValueError, "no mesh axis 'dta' in .data: 4, model: 2.; did you mean 'data'"),
-        (struct(8, 8), P("data", "data"), ValueError, "mesh axis 'data' divides both dimension 0 and dimension 1"),
+        (struct(8, 8), P("data", "data"), ValueError, "mesh axis 'data' shards both dimension 0 and dimension 1"),
         (struct(4, 7), P(None, "data"), ValueError, r"an array of shape \(4, 7\): dimension 1 has size 7, which"),
-        (struct(6), P("data"), ValueError, "'data' of size 4 does not divide; the next size that fits is 8; `partit"),
-        (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2 does not divide; the next .* is 8;"),
+        (struct(6), P("data"), ValueError, "mesh axis 'data' of size 4; the next size that fits is 8; `partit"),
+        (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2; the next .* is 8;"),
     ],
 )
 def test_a_spec_that_does_not_fit_is_an_error(array, spec, error, text):

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
+from ..mapping._stacklevel import user_stacklevel
+from ..specs._active_mesh import is_tracing
 from ..specs._leaves import ARRAYS, Leaf
-from ..specs._resolve_spec import is_tracing, user_stacklevel
 from ._parameters import Parameters
 
 

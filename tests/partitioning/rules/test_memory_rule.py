@@ -71,13 +71,13 @@ def test_a_limit_is_held_exactly_where_it_can_be():
 
 def test_the_error_has_the_largest_parts_and_what_to_do():
     params = {"table": struct(51, 8), "bias": struct(3), "weight": struct(16, 16), "name": "mlp"}
-    with pytest.raises(ValueError, match="divided as far as the mesh can") as caught:
+    with pytest.raises(ValueError, match="sharded as far as the mesh allows") as caught:
         nym.MemoryConstrainedShardingRule(300, MESH).apply(params)
     assert str(caught.value) == (
-        "divided as far as the mesh can, the arrays need 344 bytes on each device, 44 more than the 300 of "
-        "`max_memory_per_device`; the largest parts are ['table'] of shape (51, 8) with 204 bytes, ['weight'] of shape "
+        "sharded as far as the mesh allows, the arrays need 344 bytes on each device, 44 more than the 300 of "
+        "`max_memory_per_device`; the largest shards are ['table'] of shape (51, 8) with 204 bytes, ['weight'] of shape "
         "(16, 16) with 128 bytes, ['bias'] of shape (3,) with 12 bytes; use more devices or mesh axes, give arrays "
-        "sizes that the mesh divides, raise the limit, or accept this with `on_excess='warn'`"
+        "sizes that are divisible by the mesh axes, raise the limit, or accept this with `on_excess='warn'`"
     )
 
 
@@ -88,7 +88,7 @@ def test_only_the_largest_of_many_arrays_are_shown():
 
 
 def test_one_array_has_no_path():
-    with pytest.raises(ValueError, match=r"the largest parts are the array of shape \(3,\) with 12 bytes"):
+    with pytest.raises(ValueError, match=r"the largest shards are the array of shape \(3,\) with 12 bytes"):
         nym.MemoryConstrainedShardingRule(1, MESH).apply(struct(3))
 
 

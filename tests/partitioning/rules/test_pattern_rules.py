@@ -132,7 +132,7 @@ def test_a_spec_may_be_shorter_than_the_rank(mesh):
 @pytest.mark.parametrize(
     "spec, shape, text",
     [
-        (P("model"), (3,), "dimension 0 has size 3, which mesh axis 'model' of size 2 does not divide; the next size "),
+        (P("model"), (3,), "dimension 0 has size 3, which is not divisible by mesh axis 'model' of size 2; the next size "),
         (P("data", "dta"), (4, 4), "dimension 1: no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'?"),
         (P(None, "data"), (4,), "P(None, 'data') has 2 entries, the array (4,) has 1 dimension"),
         (
@@ -259,7 +259,7 @@ def test_specs_are_checked_against_the_mesh_of_the_rule(auto_mesh, make):
     with jax.set_mesh(nym.create_mesh((8,), ("other",))):
         assert rule.apply(arrays(a=(4, 3))) == {"a": P("data")}
         assert nym.CompositeShardingRule(rule).apply(arrays(a=(4, 3))) == {"a": P("data")}
-    with pytest.raises(ValueError, match="dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide"):
+    with pytest.raises(ValueError, match="dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4"):
         rule.apply(arrays(a=(6, 3)))
     assert make(P("data"), auto_mesh, uneven="replicate").apply(arrays(a=(6, 3))) == {"a": P(None)}
 
@@ -278,7 +278,7 @@ def test_a_rule_with_a_mesh_is_a_value(auto_mesh, make):
             assert repr(copied) == repr(one)
 
 
-SPEC = "is a `PartitionSpec`, such as P('data', None), or P() to keep the array whole, not "
+SPEC = "is a `PartitionSpec`, such as P('data', None), or P() to replicate the array, not "
 PAIRS = (
     "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, as "
     "[('attn/.*weight', P('data'))] has them, or a dictionary, not "
@@ -312,7 +312,7 @@ def test_what_is_no_pattern_of_shapes_is_refused_at_once(patterns, kind, text):
     [
         ([("a", "data")], TypeError, f"The spec of the pattern 'a' {SPEC}'data'."),
         ([("a", None)], TypeError, f"The spec of the pattern 'a' {SPEC}None."),
-        ([("a", P("x", "x"))], ValueError, "'a' has the spec P('x', 'x'): mesh axis 'x' divides both dimension 0"),
+        ([("a", P("x", "x"))], ValueError, "'a' has the spec P('x', 'x'): mesh axis 'x' shards both dimension 0"),
         ([("(", P())], ValueError, "the pattern '(' is no regular expression: missing )"),
         ([(b"a", P())], TypeError, "A pattern for paths is a regular expression, as 'attn/.*weight' is, not b'a'."),
         ("a", TypeError, f"{PAIRS}'a'."),

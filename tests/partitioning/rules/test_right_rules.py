@@ -311,7 +311,7 @@ def test_the_helper_leaves_what_is_no_array_as_it_is():
 def test_a_limit_that_cannot_be_met_is_an_error_or_a_warning(shape):
     mesh = of_axes(dp=2, tp=4)
     with pytest.raises(
-        ValueError, match=r"more than the 1,048,576 of `max_memory_per_device`; the largest parts are \['w'\]"
+        ValueError, match=r"more than the 1,048,576 of `max_memory_per_device`; the largest shards are \['w'\]"
     ):
         nym.MemoryConstrainedShardingRule(2**20, mesh).apply({"w": struct(*shape)})
     with pytest.warns(RuntimeWarning, match="more than the 1,048,576"):
@@ -363,9 +363,9 @@ def test_the_analyzer_accepts_what_jax_accepts(spec):
 REFUSED = {
     "too many entries": (P("dp", None, None), "3 entries"),
     "an unknown axis": (P("pp"), "no mesh axis 'pp'"),
-    "an axis twice": (P("dp", "dp"), "mesh axis 'dp' divides both dimension 0 and dimension 1"),
+    "an axis twice": (P("dp", "dp"), "mesh axis 'dp' shards both dimension 0 and dimension 1"),
     "an axis twice in one entry": (P(("dp", "dp")), "'dp'"),
-    "a size not divided": (P(None, "tp"), "size 6, which mesh axis 'tp' of size 4 does not divide"),
+    "a size not divided": (P(None, "tp"), "size 6, which is not divisible by mesh axis 'tp' of size 4"),
 }
 
 

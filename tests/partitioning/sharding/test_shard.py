@@ -361,14 +361,14 @@ def test_the_fallback_rule_sees_shapes_and_nothing_that_is_no_array(mesh):
         (
             "data",
             (6, 2),
-            "dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that ",
+            "dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that ",
         ),
         (
             "dta",
             (4, 2),
             "dimension 0: no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'?",
         ),
-        (("data", "data"), (16,), "mesh axis 'data' divides dimension 0 twice; leave it out of one of the entries"),
+        (("data", "data"), (16,), "mesh axis 'data' shards dimension 0 twice; leave it out of one of the entries"),
     ],
 )
 def test_a_fallback_rule_that_the_mesh_cannot_follow_is_an_error(mesh, axis, shape, text):

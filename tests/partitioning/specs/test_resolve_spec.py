@@ -117,7 +117,7 @@ def test_queries_work_inside_jit(mesh):
 
 @pytest.mark.parametrize("query", [nym.pspec_for_axis, lambda axis: nym.sharding_for_axis(axis, mesh=ABSTRACT)])
 def test_a_query_without_a_mapping_is_an_error(query):
-    text = r"no axis mapping is given and none is in force; use `with axis_mapping\(...\)` or pass one"
+    text = r"no axis mapping is given and none is active; use `with axis_mapping\(...\)` or pass one"
     with pytest.raises(ValueError, match=text):
         query("batch")
 
