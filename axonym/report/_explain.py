@@ -155,7 +155,7 @@ def _leaf(leaf: Any, stated: "_Stated", mesh: MeshLike) -> tuple[LeafExplanation
     names, sharding, error = about.names_of(leaf.shape), None, None
     try:
         sharding = infer_leaf_sharding(leaf, about, mapping, mesh, warn=False)
-        sharding = None if sharding is None else resolve_unconstrained(leaf, sharding)
+        sharding = None if sharding is None else resolve_unconstrained(sharding, getattr(leaf, "sharding", None))
     except Exception as refused:  # whatever `shard` raises, a rule's own errors among them
         error = str(refused)
     kept = get_sharding_over(leaf, mesh) if sharding is None and error is None else None

@@ -133,7 +133,7 @@ def test_mesh_axes_of_size_one_divide_nothing():
 @pytest.mark.parametrize(
     ("methods", "error", "text"),
     [
-        ("model", TypeError, r"`methods` is a list of tuples of mesh axes, as \[\('data',\)\] is, not 'model'"),
+        ("model", TypeError, r"`methods` is a list of tuples of mesh axes, such as \[\('data',\)\], not 'model'"),
         (None, TypeError, "`methods` is a list of tuples of mesh axes"),
         ([3], TypeError, "`methods` is a name of a mesh axis or a list of them, not 3"),
         ([("modle",)], ValueError, r"no mesh axis 'modle' in \(data: 4, model: 2\); did you mean 'model'"),
@@ -314,7 +314,7 @@ def test_the_mesh_in_force_counts_where_none_is_given(mesh):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, as `axonym.create_mesh` makes it, not \(4, 2\)"),
+        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, such as `axonym.create_mesh` returns, not \(4, 2\)"),
         ({"batch_axes": "data"}, TypeError, r"`batch_axes` is a list of names .* not one name; write \['data'\]"),
         ({"batch_axes": ["dta"]}, ValueError, r"no mesh axis 'dta' in \(data: 4, model: 2\); did you mean 'data'"),
         ({"batch_axes": ["data", "data"]}, ValueError, "which names a mesh axis twice"),
@@ -337,5 +337,5 @@ def test_a_helper_is_a_value(auto_mesh):
 
 
 def test_a_shape_that_is_no_tuple_is_an_error(auto_mesh):
-    with pytest.raises(TypeError, match=r"^`array_shape` is a tuple of sizes, as \(1024, 4096\) is, not 8\.$"):
+    with pytest.raises(TypeError, match=r"^`array_shape` is a tuple of sizes, such as \(1024, 4096\), not 8\.$"):
         nym.MeshPartitionHelper(auto_mesh).create_partition_spec(8, [("data",)])

@@ -92,6 +92,8 @@ def _ask_rule(rule: ShardingRule, tree: RuleTree, mesh: MeshLike | None) -> list
         TypeError: If it gives something other than a spec or None.
         ValueError: If it raises one, or gives a tree of another structure.
     """
+    if isinstance(rule, CompositeShardingRule):
+        return rule._ask(tree, mesh, in_composite=True)
     name = f"`{type(rule).__name__}`"
     try:
         found = rule._ask(tree, mesh, in_composite=True)

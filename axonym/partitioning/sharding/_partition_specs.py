@@ -100,7 +100,7 @@ def infer_resource_partitions(
             return kept
         spec = _infer_spec(leaf, about, found, target) if kept is None else kept.spec
         sharding = NamedSharding(target, pad_spec(spec, len(leaf.shape)))
-        return sharding if is_tracing() else resolve_unconstrained(leaf, sharding)
+        return sharding if is_tracing() else resolve_unconstrained(sharding, getattr(leaf, "sharding", None))
 
     return _map_leaves(find_sharding, tree, found, target)
 

@@ -34,11 +34,11 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
             continue
         leaf = leaves[at]
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            changed[at] = leaf.update(sharding=resolve_unconstrained(leaf, sharding))
+            changed[at] = leaf.update(sharding=resolve_unconstrained(sharding, leaf.sharding))
         elif inside:
             constraints[at] = sharding
         elif getattr(leaf, "sharding", None) is not sharding and not _is_in_place(leaf, sharding):
-            moves[at] = resolve_unconstrained(leaf, sharding)
+            moves[at] = resolve_unconstrained(sharding, getattr(leaf, "sharding", None))
     if constraints:
         constrained = constrain_arrays([leaves[at] for at in constraints], [*constraints.values()])
         changed.update(zip(constraints, constrained, strict=True))
@@ -50,12 +50,8 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
     return [changed.get(at, leaf) for at, leaf in enumerate(leaves)] if changed else leaves
 
 
-def resolve_unconstrained(leaf: Any, sharding: NamedSharding) -> NamedSharding:
-    """Returns a sharding in which axes left to the compiler keep the sharding of the array, or are replicated."""
-    return _keep_unconstrained(sharding, getattr(leaf, "sharding", None))
-
-
-def _keep_unconstrained(sharding: NamedSharding, own: Any) -> NamedSharding:
+def resolve_unconstrained(sharding: NamedSharding, own: Any) -> NamedSharding:
+    """Returns a sharding in which axes left to the compiler are as in the array's own sharding, or replicated."""
     mesh, spec = sharding.mesh, sharding.spec
     if P.UNCONSTRAINED not in spec:
         return sharding
@@ -81,7 +77,7 @@ def _is_equivalent(own: jax.sharding.Sharding, sharding: NamedSharding, ndim: in
     types = [kind for each in (mesh, sharding.mesh) if each is not None for kind in each.axis_types]
     if mesh != sharding.mesh and AxisType.Explicit in types:
         return False
-    return own.is_equivalent_to(_keep_unconstrained(sharding, own), ndim)
+    return own.is_equivalent_to(resolve_unconstrained(sharding, own), ndim)
 
 
 def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[Any]:

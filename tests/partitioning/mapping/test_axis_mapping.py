@@ -125,7 +125,7 @@ class Unhashable(Rule):
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("data", r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` gives a .*, not 'data'"),
+        ("data", r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a .*, not 'data'"),
         (Rule, r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a `PartitionSpec`, not "),
         (Unhashable(), "is part of the key of compiled functions, and a Unhashable is not hashable; make it a frozen"),
     ],

@@ -83,7 +83,7 @@ def test_the_error_has_the_largest_parts_and_what_to_do():
 
 def test_only_the_largest_of_many_arrays_are_shown():
     rule = nym.MemoryConstrainedShardingRule(1, AbstractMesh((41,), ("x",)))
-    with pytest.raises(ValueError, match=r"parts are \[39\] of .*, \[35\] of shape \(1, 36\) with 144 bytes; use"):
+    with pytest.raises(ValueError, match=r"shards are \[39\] of .*, \[35\] of shape \(1, 36\) with 144 bytes; use"):
         rule.apply([struct(1, 1 + at) for at in range(40)])
 
 
@@ -178,7 +178,7 @@ def test_a_limit_may_be_any_number_that_is_whole(limit):
         ({"max_memory_per_device": True}, TypeError, "`max_memory_per_device` is a whole .* not True"),
         ({"max_memory_per_device": "8GB"}, TypeError, "`max_memory_per_device` is a whole .* not '8GB'"),
         ({"max_memory_per_device": None}, TypeError, "`max_memory_per_device` is a whole .* not None"),
-        ({"mesh": 8}, TypeError, "`mesh` is a mesh, as `axonym.create_mesh` makes it, not 8"),
+        ({"mesh": 8}, TypeError, "`mesh` is a mesh, such as `axonym.create_mesh` returns, not 8"),
         ({"axis_names": "data"}, TypeError, r"a list of names of mesh axes, not one name; write \['data'\]"),
         ({"axis_names": ["modle"]}, ValueError, r"no mesh axis 'modle' in \(data: 4, model: 2\); did you mean 'model'"),
         ({"on_excess": "raise"}, ValueError, "`on_excess` is 'error' or 'warn', not 'raise'"),

@@ -138,7 +138,7 @@ def test_a_spec_may_be_shorter_than_the_rank(mesh):
         (
             P(("data", "model")),
             (4,),
-            "dimension 0 has size 4, which mesh axis 'data' of size 4 x 'model' of size 2 does ",
+            "dimension 0 has size 4, which is not divisible by mesh axis 'data' of size 4 x 'model' of ",
         ),
     ],
     ids=["uneven", "unknown", "rank", "two-axes"],
@@ -193,7 +193,7 @@ def test_manual_mesh_axes_are_left_out(mesh):
 def test_strict_rules_want_a_pattern_for_each_array():
     rule = nym.PathShardingRule([("w", P("data"))], strict=True)
     assert rule.apply({"w": np.ones(4), "static": "text"}) == {"w": P("data"), "static": P()}
-    text = "no pattern of the strict `PathShardingRule` matches 'b/0', 'b/1'; add patterns for them, with P() for those"
+    text = "no pattern of the strict `PathShardingRule` matches 'b/0', 'b/1'; add patterns for them, with P() for arrays"
     with pytest.raises(ValueError, match=re.escape(text)):
         rule.apply({"w": np.ones(4), "b": [np.ones(4)] * 2})
     with pytest.raises(ValueError, match=r"matches '0', .* '7' and 4 more; add"):
@@ -202,7 +202,7 @@ def test_strict_rules_want_a_pattern_for_each_array():
 
 def test_strict_rules_want_an_array_for_each_pattern():
     text = (
-        "the strict `PathShardingRule` does not need all its patterns: all that pattern 'wx' matches is taken by "
+        "the strict `PathShardingRule` does not need all its patterns: all arrays that pattern 'wx' matches are matched by "
         "earlier ones: 'w'; pattern 'zz' matches no array; the arrays are 'wx'; correct, move or remove them"
     )
     with pytest.raises(ValueError, match=re.escape(text)):
@@ -253,7 +253,7 @@ MAKERS = [
 def test_specs_are_checked_against_the_mesh_of_the_rule(auto_mesh, make):
     with pytest.raises(ValueError, match=r"has the spec P\('dta',\): dimension 0: no mesh axis 'dta' in .*'data'\?"):
         make(P("dta"), auto_mesh)
-    with pytest.raises(TypeError, match=r"`mesh` is a mesh, as `axonym.create_mesh` makes it, not 8"):
+    with pytest.raises(TypeError, match=r"`mesh` is a mesh, such as `axonym.create_mesh` returns, not 8"):
         make(P(), 8)
     rule = make(P("data"), auto_mesh.abstract_mesh)
     with jax.set_mesh(nym.create_mesh((8,), ("other",))):
@@ -280,17 +280,17 @@ def test_a_rule_with_a_mesh_is_a_value(auto_mesh, make):
 
 SPEC = "is a `PartitionSpec`, such as P('data', None), or P() to replicate the array, not "
 PAIRS = (
-    "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, as "
-    "[('attn/.*weight', P('data'))] has them, or a dictionary, not "
+    "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, such as "
+    "[('attn/.*weight', P('data'))], or a dictionary, not "
 )
 
 
 @pytest.mark.parametrize(
     "patterns, kind, text",
     [
-        ([(8,)], TypeError, "goes from shapes to specs, as {(None, 8): P('data')} does, not a list of length 1."),
-        ({8: P()}, TypeError, "A pattern is a tuple of sizes, None for any, as (None, 8) is, not 8."),
-        ({("a",): P()}, TypeError, "A pattern is a tuple of sizes, None for any, as (None, 8) is, not ('a')."),
+        ([(8,)], TypeError, "goes from shapes to specs, such as {(None, 8): P('data')}, not a list of length 1."),
+        ({8: P()}, TypeError, "A pattern is a tuple of sizes, None for any, such as (None, 8), not 8."),
+        ({("a",): P()}, TypeError, "A pattern is a tuple of sizes, None for any, such as (None, 8), not ('a')."),
         ({(True,): P()}, TypeError, "A pattern is a tuple of sizes, None for any"),
         ({(-1,): P()}, ValueError, "the pattern (-1,) has a negative size; write None for any size"),
         ({(8,): ("data",)}, TypeError, f"The spec of the pattern (8,) {SPEC}('data')."),
@@ -313,8 +313,8 @@ def test_what_is_no_pattern_of_shapes_is_refused_at_once(patterns, kind, text):
         ([("a", "data")], TypeError, f"The spec of the pattern 'a' {SPEC}'data'."),
         ([("a", None)], TypeError, f"The spec of the pattern 'a' {SPEC}None."),
         ([("a", P("x", "x"))], ValueError, "'a' has the spec P('x', 'x'): mesh axis 'x' shards both dimension 0"),
-        ([("(", P())], ValueError, "the pattern '(' is no regular expression: missing )"),
-        ([(b"a", P())], TypeError, "A pattern for paths is a regular expression, as 'attn/.*weight' is, not b'a'."),
+        ([("(", P())], ValueError, "the pattern '(' is not a regular expression: missing )"),
+        ([(b"a", P())], TypeError, "A pattern for paths is a regular expression, such as 'attn/.*weight', not b'a'."),
         ("a", TypeError, f"{PAIRS}'a'."),
         (["attn"], TypeError, PAIRS),
         (P("data"), TypeError, PAIRS),

@@ -300,7 +300,7 @@ def test_an_answer_of_another_structure_is_an_error(mesh):
         def apply(self, pytree):
             return P("data")
 
-    text = "the fallback rule `One`: the rule returns a tree of another structure than that of the tree it is "
+    text = "the fallback rule `One`: the rule `One` returns a tree of another structure than that of the tree it is "
     with pytest.raises(ValueError, match=re.escape(text)):
         nym.shard([jnp.ones(8), jnp.ones(8)], nym.AxisMapping({}, fallback=One()))
 
@@ -424,28 +424,20 @@ def test_a_subclass_of_a_rule_of_this_library_is_asked_each_time_and_sees_the_ar
     assert [[x.sharding.spec for x in one] for one in found] == [[P("data"), P()], [P(), P("data")]]
 
 
-class Reasoned(nym.ShardingRule):
-    """Says why."""
-
-    def apply(self, pytree):
-        return jax.tree.map(lambda _: P("data"), pytree)
-
-    def _reasons(self, pytree):
-        return ["the first" if at == 0 else "" for at, _ in enumerate(jax.tree.leaves(pytree))]
-
-
-class Otherwise(Reasoned):
-    """Decides in another way, so that the reasons are not its own."""
+class Otherwise(nym.RoleShardingRule):
+    """Decides in another way, so that the roles are not its reasons."""
 
     def apply(self, pytree):
         return jax.tree.map(lambda _: P("model"), pytree)
 
 
-def test_a_rule_may_say_which_part_of_it_decides(mesh):
+def test_a_rule_explains_which_part_of_it_decides(mesh):
     def why(rule):
-        leaves = nym.explain([jnp.ones(8), jnp.ones(8)], nym.AxisMapping({}, fallback=rule)).leaves
+        tree = {"q_proj": jnp.ones((8, 8)), "table": jnp.ones((8, 8))}
+        leaves = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
         return [leaf.axes[0].why for leaf in leaves]
 
-    assert why(Reasoned()) == ["`Reasoned`: the first", "the rule `Reasoned`"]
-    assert why(nym.CompositeShardingRule(Reasoned())) == ["`Reasoned`: the first", "the rule `Reasoned`"]
+    column = "`RoleShardingRule`: the role 'column'"
+    assert why(nym.RoleShardingRule())[0] == column
+    assert why(nym.CompositeShardingRule(nym.RoleShardingRule(), Rows()))[0] == column
     assert why(Otherwise()) == ["the rule `Otherwise`"] * 2
