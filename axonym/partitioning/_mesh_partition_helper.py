@@ -39,11 +39,6 @@ class MeshPartitionHelper(HasMesh):
         mesh: The mesh, with devices or abstract, on which all but placing data works; the active mesh if None.
         batch_axes: Mesh axes that shard batches, and never one of these arrays.
 
-    Attributes:
-        mesh: The mesh.
-        batch_axes: The mesh axes for batches, as a tuple.
-        axis_sizes: From the names of all mesh axes to their sizes.
-
     Raises:
         TypeError: If the mesh is not a mesh, or `batch_axes` is not a list of names.
         ValueError: If the mesh lacks one of the batch axes, one is given twice, or there is no mesh.

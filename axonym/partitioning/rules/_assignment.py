@@ -42,15 +42,7 @@ _Merit: TypeAlias = tuple[int, int, tuple[int, ...]]
 
 
 def get_usable_axes(mesh: MeshLike, names: Iterable[str] | None = None) -> MeshAxes:
-    """Returns the mesh axes that can shard something, in the order of the mesh: larger than 1 and not Manual.
-
-    Args:
-        mesh: The mesh.
-        names: The names of its axes that may be used, all of them if None.
-
-    Raises:
-        ValueError: If the mesh lacks one of the names.
-    """
+    """Returns the mesh axes of these names, all if None, that can shard something: larger than 1 and not Manual."""
     names = mesh.axis_names if names is None else tuple(names)
     check_mesh_axes(mesh, names)
     axes = zip(mesh.axis_names, mesh.axis_types, strict=True)

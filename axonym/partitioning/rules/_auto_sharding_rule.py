@@ -33,12 +33,6 @@ class AutoShardingRule(HasMesh, BuiltInRule):
         min_shard_size: Arrays with fewer elements are replicated; the number of devices if None.
         reverse: Prefers smaller dimensions to larger ones.
 
-    Attributes:
-        mesh: The mesh to shard across, None for the active mesh.
-        axis_names: The names of the mesh axes to consider, as a tuple, None for all.
-        min_shard_size: The fewest elements of an array that is sharded, None for the number of devices.
-        reverse: Whether smaller dimensions are preferred.
-
     Raises:
         TypeError: If an argument is of the wrong kind, such as a name in place of a list of names.
         ValueError: If the mesh lacks one of the names, a name is given twice, or `min_shard_size` is negative.

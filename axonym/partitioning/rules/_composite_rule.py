@@ -27,9 +27,6 @@ class CompositeShardingRule(BuiltInRule):
     Args:
         *rules: The rules, the most important one first.
 
-    Attributes:
-        rules: The rules as a tuple.
-
     Raises:
         TypeError: If one of them is not a rule.
         ValueError: If there is none.
@@ -86,12 +83,7 @@ class CompositeShardingRule(BuiltInRule):
 
 
 def _ask_rule(rule: ShardingRule, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
-    """Returns what one of several rules decides for each leaf of a tree; errors name the rule.
-
-    Raises:
-        TypeError: If it gives something other than a spec or None.
-        ValueError: If it raises one, or gives a tree of another structure.
-    """
+    """Returns what one of several rules decides for each leaf of a tree; errors name the rule."""
     if isinstance(rule, CompositeShardingRule):
         return rule._ask(tree, mesh, in_composite=True)
     name = f"`{type(rule).__name__}`"

@@ -74,7 +74,7 @@ def find_layouts(leaves: Sequence[RuleLeaf]) -> list[Layout | None]:
     """Returns the layout of each leaf of a tree, None for unknown roles and for leaves that are not arrays."""
     shapes = [leaf.shape for leaf in leaves]
     layers = _Layers([(leaf.path, shape) for leaf, shape in zip(leaves, shapes, strict=True) if shape is not None])
-    found = layers.find_layouts()
+    found = layers.make_layouts()
     return [None if shape is None else next(found) for shape in shapes]
 
 
@@ -94,10 +94,8 @@ class _Layers:
         self._second = _find_second_stacks(found)
         self._arrays = [(name, self._move_stack_first(name, shape)) for name, shape in found]
         self._shapes = {name.path: shape for name, shape in self._arrays}
-        self._attention: _Counts = collections.defaultdict(collections.Counter)
-        self._norms: _Counts = collections.defaultdict(collections.Counter)
-        self._sizes: _Counts = collections.defaultdict(collections.Counter)
-        self._stacks: _Counts = collections.defaultdict(collections.Counter)
+        counts: list[_Counts] = [collections.defaultdict(collections.Counter) for _ in range(4)]
+        self._attention, self._norms, self._sizes, self._stacks = counts
         self._votes: collections.Counter[tuple[str, ...]] = collections.Counter()
         self._chains: dict[Any, set[int]] = collections.defaultdict(set)
         self._biased: dict[tuple[str, ...], tuple[LayerName, Shape]] = {}
@@ -137,7 +135,7 @@ class _Layers:
             for prefix in _get_prefixes(name) if first is not None else ():
                 self._votes[*prefix, name.leaf if name.leaf in MATRICES else ""] += 1 if first else -1
 
-    def find_layouts(self) -> Iterator[Layout | None]:
+    def make_layouts(self) -> Iterator[Layout | None]:
         """Yields the layout of each array, in order; None if its role is unknown."""
         for name, shape in self._arrays:
             found = self._find_layout(name, shape)

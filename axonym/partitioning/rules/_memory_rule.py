@@ -51,12 +51,6 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
         on_excess: What happens where even the best sharding exceeds the limit: `"error"`, or `"warn"` for a warning and
             the best sharding.
 
-    Attributes:
-        max_memory_per_device: The most bytes for each device.
-        mesh: The mesh to shard across, None for the active mesh.
-        axis_names: The names of the mesh axes to consider, as a tuple, None for all.
-        on_excess: `"error"` or `"warn"`.
-
     Raises:
         TypeError: If an argument is of the wrong kind, such as a name in place of a list of names.
         ValueError: If the limit is not positive and finite, the mesh lacks one of the names, a name is given twice, or
@@ -135,9 +129,9 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
         )
         return (
             f"sharded as far as the mesh allows, the arrays need {held:,} bytes on each device{others}, "
-            f"{held - limit:,} more than the {limit:,} of `max_memory_per_device`; the largest shards are {shown}; use more devices or "
-            "mesh axes, give arrays sizes that are divisible by the mesh axes, raise the limit, or accept this with "
-            "`on_excess='warn'`"
+            f"{held - limit:,} more than the {limit:,} of `max_memory_per_device`; the largest shards are {shown}; "
+            "use more devices or mesh axes, give arrays sizes that are divisible by the mesh axes, raise the limit, or "
+            "accept this with `on_excess='warn'`"
         )
 
 

@@ -38,12 +38,6 @@ class PathShardingRule(PatternRule):
         uneven: What happens to an axis whose size is not divisible by its mesh axes: `"error"`, or `"replicate"` to
             replicate it. As the fallback of a mapping with `uneven="replicate"`, any rule replicates it.
 
-    Attributes:
-        patterns: The pairs, with compiled expressions.
-        mesh: As given.
-        strict: As given.
-        uneven: As given.
-
     Raises:
         TypeError: If a pattern is not a string or compiled expression, a spec is not a `PartitionSpec`, or `mesh` is
             not a mesh.
@@ -108,11 +102,7 @@ class PathShardingRule(PatternRule):
 
 
 def _parse_patterns(patterns: Any) -> list[tuple[Any, Any]]:
-    """Returns pairs of a pattern and a spec.
-
-    Raises:
-        TypeError: If they are not pairs.
-    """
+    """Returns pairs of a pattern and a spec; raises a TypeError if they are not pairs."""
     given = patterns.items() if isinstance(patterns, Mapping) else patterns
     pairs: list[Any] = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
@@ -124,12 +114,7 @@ def _parse_patterns(patterns: Any) -> list[tuple[Any, Any]]:
 
 
 def _compile_pattern(pattern: Any) -> re.Pattern[str]:
-    """Returns a regular expression.
-
-    Raises:
-        TypeError: If it is something else.
-        ValueError: If it is not valid.
-    """
+    """Returns a regular expression; raises a TypeError if it is something else, or a ValueError if it is not valid."""
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     if not isinstance(pattern, str):

@@ -43,12 +43,7 @@ class PatternRule(HasMesh, BuiltInRule):
 
 
 def check_pattern_spec(spec: Any, pattern: str, mesh: MeshLike | None, rank: int | None = None) -> None:
-    """Checks a spec as far as possible without an array.
-
-    Raises:
-        TypeError: If it is not a spec.
-        ValueError: If it has more entries than axes, a mesh axis twice or one that the mesh lacks.
-    """
+    """Checks the spec of a pattern as far as possible without an array."""
     if not isinstance(spec, P):
         raise TypeError(
             f"The spec of {pattern} is a `PartitionSpec`, such as P('data', None), or P() to replicate the array, "

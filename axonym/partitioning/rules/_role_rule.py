@@ -88,14 +88,6 @@ class RoleShardingRule(HasMesh, BuiltInRule):
         batch: Mesh axes that shard no parameters.
         min_shard_size: Arrays with fewer elements are replicated; the number of devices if None.
 
-    Attributes:
-        mesh: The mesh to shard across, None for the active mesh.
-        tensor: The mesh axes given for tensor parallelism, as a tuple, None if they follow from their names.
-        fsdp: The mesh axes given for weights, in the same way.
-        expert: The mesh axes given for experts, in the same way.
-        batch: The mesh axes that shard no parameters.
-        min_shard_size: The fewest elements of an array that is sharded, None for the number of devices.
-
     Raises:
         TypeError: If an argument is not a name or a list of names, or `mesh` is not a mesh.
         ValueError: If a mesh axis has two roles, the mesh does not have it, or `min_shard_size` is negative.
@@ -172,7 +164,7 @@ class RoleShardingRule(HasMesh, BuiltInRule):
                 spec, reason = P(), f"`{type(self).__name__}`: the rule to replicate fewer than {least} elements"
             else:
                 how = "its sizes, as its role is unknown" if layout is None else f"the role '{_format_role(layout)}'"
-                spec, reason = _choose_spec(shape, layout, axes, by_role), f"`{type(self).__name__}`: {how}"
+                spec, reason = _choose_role_spec(shape, layout, axes, by_role), f"`{type(self).__name__}`: {how}"
             found.append(Decision(spec, reason, mesh=mesh, is_final=layout is not None))
         return found
 
@@ -200,7 +192,7 @@ def _format_role(layout: Layout | None) -> str:
     return f"stacked {layout.role}" if layout.stacked else layout.role
 
 
-def _choose_spec(
+def _choose_role_spec(
     shape: tuple[int, ...], layout: Layout | None, axes: MeshAxes, by_role: dict[str, tuple[str, ...]]
 ) -> P:
     """Returns the spec of an array: among those with the most parts, the nearest to what its role wants."""

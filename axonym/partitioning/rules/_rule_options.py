@@ -38,11 +38,7 @@ class HasMesh:
     def _resolve_mesh(self, mesh: MeshLike | None = None) -> MeshLike:
         """Returns the mesh of the rule, of the call, or else the active mesh; inside `shard_map` with its Manual axes.
 
-        Args:
-            mesh: The mesh of the call, if it has one.
-
-        Raises:
-            ValueError: If the rule was made for a mesh of other axes or sizes than that of the call, or there is none.
+        Raises a ValueError if there is none, or the rule was made for a mesh of other axes or sizes than the call's.
         """
         own, here = self.mesh, get_abstract_mesh() if mesh is None else mesh
         if own is None:
@@ -76,11 +72,7 @@ def _unpickle(cls: type, mesh: Any, **options: Any) -> Any:
 
 
 def _rebuild_mesh(sizes: Any, names: Any, types: Any, ids: tuple[tuple[str, int], ...]) -> Mesh:
-    """Returns a mesh of the devices with these ids.
-
-    Raises:
-        ValueError: If there is no such device.
-    """
+    """Returns a mesh of the devices with these ids; raises a ValueError if there is no such device."""
     here = {
         (device.platform, device.id): device for kind in sorted({kind for kind, _ in ids}) for device in _devices(kind)
     }
@@ -103,11 +95,7 @@ def _devices(platform: str) -> list[Any]:
 
 
 def check_mesh(mesh: Any) -> MeshLike | None:
-    """Returns the mesh that a rule is given, or None.
-
-    Raises:
-        TypeError: If it is something else.
-    """
+    """Returns the mesh that a rule is given, or None; raises a TypeError if it is something else."""
     if mesh is None or isinstance(mesh, Mesh | AbstractMesh):
         return mesh
     raise TypeError(f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}.")
@@ -121,12 +109,7 @@ def check_uneven(uneven: Any) -> Uneven:
 
 
 def parse_axis_names(names: Any, what: str) -> tuple[str, ...]:
-    """Returns names of mesh axes, given as one name or several.
-
-    Raises:
-        TypeError: If they are not names.
-        ValueError: If a name is given twice.
-    """
+    """Returns names of mesh axes, given as one name or several; raises an error if they are not names or repeated."""
     given = (names,) if isinstance(names, str) else names
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
         raise TypeError(f"`{what}` is a name of a mesh axis or a list of them, not {format_value(names)}.")
@@ -136,12 +119,7 @@ def parse_axis_names(names: Any, what: str) -> tuple[str, ...]:
 
 
 def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str, ...]:
-    """Returns a list of names of mesh axes as a tuple.
-
-    Raises:
-        TypeError: If it is not a list of names.
-        ValueError: If a name is given twice, or the mesh lacks one.
-    """
+    """Returns a list of names of mesh axes as a tuple; raises an error if it is none, or the mesh lacks one."""
     if isinstance(names, str):
         raise TypeError(f"`{what}` is a list of names of mesh axes, not one name; write [{names!r}].")
     wrong = [name for name in names if not isinstance(name, str)] if isinstance(names, list | tuple) else [names]
@@ -154,12 +132,7 @@ def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str,
 
 
 def check_integer(number: Any, what: str, least: int = 0) -> int:
-    """Returns a number as a Python integer.
-
-    Raises:
-        TypeError: If it is not a number, or a bool.
-        ValueError: If it is too small, or not an integer.
-    """
+    """Returns a number as a Python integer; raises an error if it is not a whole number, or too small."""
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | float | np.integer | np.floating):
         raise TypeError(f"`{what}` is a whole number, {least} or more, not {format_value(number)}.")
     if not math.isfinite(number) or number != int(number) or number < least:

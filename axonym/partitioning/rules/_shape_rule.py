@@ -32,11 +32,6 @@ class ShapeBasedShardingRule(PatternRule):
         uneven: What happens to an axis whose size is not divisible by its mesh axes: `"error"`, or `"replicate"` to
             replicate it. As the fallback of a mapping with `uneven="replicate"`, any rule replicates it.
 
-    Attributes:
-        shape_patterns: The patterns and specs, as a dictionary of its own: the rule never changes.
-        mesh: As given.
-        uneven: As given.
-
     Raises:
         TypeError: If a pattern is not a tuple of sizes, a spec is not a `PartitionSpec` or `mesh` is not a mesh.
         ValueError: If a size is negative, or a spec has more entries than its pattern, has a mesh axis twice or has one
@@ -95,12 +90,7 @@ def _matches_shape(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
 
 
 def _check_shape_pattern(pattern: Any) -> ShapePattern:
-    """Returns a pattern of shapes.
-
-    Raises:
-        TypeError: If it is not a tuple of sizes.
-        ValueError: If a size is negative.
-    """
+    """Returns a pattern of shapes; raises an error if it is not a tuple of sizes."""
     if not isinstance(pattern, tuple) or not all(size is None or _is_size(size) for size in pattern):
         raise TypeError(f"A pattern is a tuple of sizes, None for any, such as (None, 8), not {format_value(pattern)}.")
     if any(size is not None and size < 0 for size in pattern):

@@ -87,15 +87,9 @@ class ShardingRule(ABC):
         return jax.tree.map(lambda spec: None if is_empty_spec(spec) else spec, self.apply(pytree), is_leaf=_is_spec)
 
     def _ask(self, tree: RuleTree, mesh: MeshLike | None, in_composite: bool = False) -> list[Decision]:
-        """Returns the decision for each leaf of a tree: from `decide` for a part of a composite, otherwise `apply`.
+        """Returns the decision for each leaf of a tree on the mesh of the call, which may be None.
 
-        Args:
-            tree: The tree.
-            mesh: The mesh of the call, None for the active mesh or that of the rule.
-            in_composite: Whether other rules are asked about leaves without a final decision.
-
-        Raises:
-            ValueError: If the rule returns a tree of another structure.
+        The rule of a user is asked through `decide` if it is part of a composite, otherwise through `apply`.
         """
         pytree, choose = tree.to_tree(), self.decide if in_composite else self.apply
         with _activate_mesh(mesh):
@@ -149,12 +143,7 @@ class BuiltInRule(ShardingRule):
 
     @abstractmethod
     def _decide_leaves(self, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
-        """Returns the decision for each leaf of a tree.
-
-        Args:
-            tree: The tree.
-            mesh: The mesh of the call, None for the active mesh or that of the rule.
-        """
+        """Returns the decision for each leaf of a tree on the mesh of the call, or of the rule if that is None."""
 
     def _check_leaves(self, leaves: Sequence[RuleLeaf], found: Sequence[Decision]) -> None:
         """Checks that no leaf lacks a decision, in a rule that is not part of a composite."""
@@ -209,11 +198,7 @@ def _check_decision(decision: Decision, leaf: RuleLeaf, mesh: MeshLike | None) -
 
 
 def explain_decisions(rule: ShardingRule, pytree: Any, mesh: MeshLike) -> list[Decision]:
-    """Returns the decision for each leaf of a tree on a mesh, with what decides and uneven dimensions replicated.
-
-    Raises:
-        ValueError: If the rule raises it, or returns a tree of another structure.
-    """
+    """Returns the decision for each leaf of a tree on a mesh, with what decides and uneven dimensions replicated."""
     tree, name = RuleTree.from_tree(pytree), f"the rule `{type(rule).__name__}`"
     pairs = zip(rule._ask(tree, mesh), tree.leaves, strict=True)
     return [_replicate_uneven(one, leaf.shape, mesh)._replace(by=one.by or name) for one, leaf in pairs]

@@ -24,14 +24,8 @@ def apply_fallback_rules(
 ) -> list[Leaf]:
     """Returns what is known of the leaves of a tree, with the decisions of fallback rules.
 
-    A rule is asked once for all plain arrays with one mapping, with the mesh of the call. Errors that it raises are
-    stored in its decisions, and raised where one of the leaves is sharded.
-
-    Args:
-        leaves: The leaves.
-        described: What is known of them.
-        mapping: The mapping of those that have none of their own.
-        mesh: The mesh, None if it is not known.
+    A rule is asked once for all plain arrays with one mapping. Errors that it raises are stored in its decisions, and
+    raised where one of the leaves is sharded.
     """
     if mapping.fallback is None and not any([about.mapping for about in described]):
         return described
@@ -99,12 +93,7 @@ def _apply_to_array(rule: Any, array: Any) -> Decision:
 
 
 def check_decision(decision: Decision, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None) -> P:
-    """Returns the spec that a fallback rule gives to a plain array, if it fits.
-
-    Raises:
-        TypeError: If the rule gives something other than a spec or None.
-        ValueError: If the spec does not fit the array on the mesh.
-    """
+    """Returns the spec that a fallback rule gives to a plain array; raises an error if it is none or does not fit."""
     if decision.error is not None:
         raise decision.error
     spec, rule = decision.spec, type(mapping.fallback).__name__

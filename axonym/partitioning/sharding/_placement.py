@@ -18,11 +18,7 @@ from ..specs._resolve_spec import make_spec_entry
 
 
 def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:
-    """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes.
-
-    Raises:
-        ValueError: If arrays would have to be moved to a mesh without devices.
-    """
+    """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes."""
     inside = is_tracing()
     if not inside and [getattr(leaf, "sharding", None) for leaf in leaves] == shardings:
         return leaves

@@ -217,11 +217,7 @@ def shard_array(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike |
 def shard_leaves(
     leaves: list[Any], described: list[Leaf], mapping: AxisMapping, mesh: MeshLike | None = None
 ) -> list[Any]:
-    """Returns the leaves of a tree with the arrays sharded by a mapping; the list itself if all are in place.
-
-    Raises:
-        ValueError: If one of them cannot be sharded so; the message names the leaf.
-    """
+    """Returns the leaves of a tree with the arrays sharded by a mapping; the list itself if all are in place."""
     target = get_active_mesh() if mesh is None else mesh
     if target is None:
         return leaves
@@ -235,15 +231,7 @@ def infer_leaf_sharding(
 ) -> NamedSharding | None:
     """Returns the sharding of a leaf, None if it is not an array or stays where it is.
 
-    Args:
-        leaf: The leaf.
-        about: What is known of it.
-        mapping: The mapping, unless the leaf has its own.
-        mesh: The mesh.
-        warn: Whether to warn of names that look mistyped.
-
-    Raises:
-        ValueError: If it cannot be sharded so.
+    The mapping is for leaves without their own. With `warn`, there are warnings of names that look mistyped.
     """
     sizes = getattr(leaf, "shape", None)
     if sizes is None:
@@ -266,15 +254,12 @@ def infer_leaf_sharding(
 
 
 def find_leaf_names(about: Leaf, sizes: tuple[int, ...]) -> Names | None:
-    """Returns the names of an array, None if it has none.
-
-    Raises:
-        ValueError: If it has more axes than its field declares.
-    """
+    """Returns the names of an array, None if it has none; raises a ValueError if it has more axes than declared."""
     names = about.names_of(sizes)
     if names is None and about.declared and len(sizes) > len(about.names or ()):
-        leading = f" after the leading axes {format_axes(about.leading_axes)}" if about.leading_axes else ""
+        declared = about.names or ()
+        leading = f" or {format_axes((*about.leading_axes, *declared))}" if about.leading_axes else ""
         raise ValueError(
-            f"an array of shape {sizes} has {len(sizes)} axes, {format_axes(about.names or ())}{leading} are declared"
+            f"an array of shape {sizes} has {len(sizes)} axes, {format_axes(declared)}{leading} are declared"
         )
     return names

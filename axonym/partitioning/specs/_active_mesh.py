@@ -37,11 +37,7 @@ def get_active_mesh() -> MeshLike | None:
 
 
 def require_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`") -> MeshLike:
-    """Returns the active mesh.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """Returns the active mesh; raises a ValueError if there is none."""
     mesh = get_active_mesh()
     if mesh is None:
         raise ValueError(f"{purpose} needs a mesh; {remedy}")
@@ -49,11 +45,7 @@ def require_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`"
 
 
 def resolve_mesh(mesh: MeshLike | None, purpose: str) -> MeshLike:
-    """Returns the given mesh, or the active mesh if it is None.
-
-    Raises:
-        ValueError: If there is neither.
-    """
+    """Returns the given mesh, or the active mesh if it is None; raises a ValueError if there is neither."""
     return require_mesh(purpose, "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if mesh is None else mesh
 
 
@@ -68,11 +60,7 @@ def format_mesh(mesh: MeshLike) -> str:
 
 
 def check_mesh_axes(mesh: MeshLike, names: Iterable[str]) -> None:
-    """Checks that a mesh has these axes.
-
-    Raises:
-        ValueError: If it lacks one of them.
-    """
+    """Checks that a mesh has these axes; raises a ValueError if it lacks one of them."""
     for name in names:
         if name not in mesh.axis_names:
             raise ValueError(f"no mesh axis {name!r} in {format_mesh(mesh)}{suggest_mesh_axis(name, mesh)}")

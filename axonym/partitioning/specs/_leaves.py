@@ -106,11 +106,7 @@ class ShardedBy(Generic[T]):
 
 
 def require_complete_mapping(mapping: Any) -> AxisMapping:
-    """Returns the given mapping.
-
-    Raises:
-        TypeError: If it is None, or not a mapping.
-    """
+    """Returns the given mapping; raises a TypeError if it is None, or not a mapping."""
     found = None if mapping is None else as_mapping(mapping)
     if found is None:
         raise TypeError(
@@ -124,11 +120,7 @@ def describe_leaves(
 ) -> list[Leaf]:
     """Returns what is known of each leaf of a tree, in order; it is the same for all trees of one structure.
 
-    Args:
-        tree: The tree.
-        path: The path of the tree, if it is part of another one.
-        mapping: The mapping of the enclosing part, None if it has none of its own.
-        leading_axes: The axes along which the enclosing layers are stacked.
+    If the tree is part of another one, it has a path there, perhaps a mapping, and the leading axes of stacked layers.
     """
     declared = get_declared_axes(type(tree))
     mapping = tree.mapping if type(tree) is ShardedBy else mapping
@@ -153,6 +145,7 @@ def _describes_leaves(node: Any) -> bool:
     return names_or_maps_leaves(type(node)) or isinstance(node, HasLeadingAxes)
 
 
+@cached_plan
 def names_or_maps_leaves(cls: type) -> bool:
     """Returns whether nodes of a class declare names or a mapping for the leaves inside them."""
     return cls is ShardedBy or bool(get_declared_axes(cls))

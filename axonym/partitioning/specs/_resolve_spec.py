@@ -73,11 +73,7 @@ def make_spec_entry(axes: tuple[str, ...]) -> Any:
 
 
 def require_mapping(mapping: ResourceMapping | None) -> AxisMapping:
-    """Returns the given mapping, or the active mapping if it is None.
-
-    Raises:
-        ValueError: If there is neither.
-    """
+    """Returns the given mapping, or the active mapping if it is None; raises a ValueError if there is neither."""
     found = as_mapping(mapping)
     if found is None:
         raise ValueError("no axis mapping is given and none is active; use `with axis_mapping(...)` or pass one")

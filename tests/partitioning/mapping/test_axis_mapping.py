@@ -126,7 +126,10 @@ class Unhashable(Rule):
     ("rule", "text"),
     [
         ("data", r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a .*, not 'data'"),
-        (Rule, r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a `PartitionSpec`, not "),
+        (
+            Rule,
+            r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a `PartitionSpec`, not ",
+        ),
         (Unhashable(), "is part of the key of compiled functions, and a Unhashable is not hashable; make it a frozen"),
     ],
     ids=["string", "class", "unhashable"],

@@ -177,7 +177,9 @@ def test_what_a_rule_raises_names_it():
 
 @pytest.mark.parametrize("answer", [P("data"), {"attn": P()}, None, [P()] * 3], ids=["spec", "part", "none", "list"])
 def test_a_tree_of_another_structure_is_an_error_that_names_the_rule(answer):
-    text = "the rule `Given` returns a tree of another structure than that of the tree it is applied to; return a spec in "
+    text = (
+        "the rule `Given` returns a tree of another structure than that of the tree it is applied to; return a spec in "
+    )
     with pytest.raises(ValueError, match=re.escape(text)):
         nym.CompositeShardingRule(SHAPES, Given(answer, whole=True)).apply(TREE)
 

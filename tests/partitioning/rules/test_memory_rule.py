@@ -75,9 +75,9 @@ def test_the_error_has_the_largest_parts_and_what_to_do():
         nym.MemoryConstrainedShardingRule(300, MESH).apply(params)
     assert str(caught.value) == (
         "sharded as far as the mesh allows, the arrays need 344 bytes on each device, 44 more than the 300 of "
-        "`max_memory_per_device`; the largest shards are ['table'] of shape (51, 8) with 204 bytes, ['weight'] of shape "
-        "(16, 16) with 128 bytes, ['bias'] of shape (3,) with 12 bytes; use more devices or mesh axes, give arrays "
-        "sizes that are divisible by the mesh axes, raise the limit, or accept this with `on_excess='warn'`"
+        "`max_memory_per_device`; the largest shards are ['table'] of shape (51, 8) with 204 bytes, ['weight'] of "
+        "shape (16, 16) with 128 bytes, ['bias'] of shape (3,) with 12 bytes; use more devices or mesh axes, give "
+        "arrays sizes that are divisible by the mesh axes, raise the limit, or accept this with `on_excess='warn'`"
     )
 
 

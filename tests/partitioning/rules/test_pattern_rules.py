@@ -132,7 +132,11 @@ def test_a_spec_may_be_shorter_than_the_rank(mesh):
 @pytest.mark.parametrize(
     "spec, shape, text",
     [
-        (P("model"), (3,), "dimension 0 has size 3, which is not divisible by mesh axis 'model' of size 2; the next size "),
+        (
+            P("model"),
+            (3,),
+            "dimension 0 has size 3, which is not divisible by mesh axis 'model' of size 2; the next size ",
+        ),
         (P("data", "dta"), (4, 4), "dimension 1: no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'?"),
         (P(None, "data"), (4,), "P(None, 'data') has 2 entries, the array (4,) has 1 dimension"),
         (
@@ -193,7 +197,9 @@ def test_manual_mesh_axes_are_left_out(mesh):
 def test_strict_rules_want_a_pattern_for_each_array():
     rule = nym.PathShardingRule([("w", P("data"))], strict=True)
     assert rule.apply({"w": np.ones(4), "static": "text"}) == {"w": P("data"), "static": P()}
-    text = "no pattern of the strict `PathShardingRule` matches 'b/0', 'b/1'; add patterns for them, with P() for arrays"
+    text = (
+        "no pattern of the strict `PathShardingRule` matches 'b/0', 'b/1'; add patterns for them, with P() for arrays"
+    )
     with pytest.raises(ValueError, match=re.escape(text)):
         rule.apply({"w": np.ones(4), "b": [np.ones(4)] * 2})
     with pytest.raises(ValueError, match=r"matches '0', .* '7' and 4 more; add"):
@@ -202,8 +208,9 @@ def test_strict_rules_want_a_pattern_for_each_array():
 
 def test_strict_rules_want_an_array_for_each_pattern():
     text = (
-        "the strict `PathShardingRule` does not need all its patterns: all arrays that pattern 'wx' matches are matched by "
-        "earlier ones: 'w'; pattern 'zz' matches no array; the arrays are 'wx'; correct, move or remove them"
+        "the strict `PathShardingRule` does not need all its patterns: all arrays that pattern 'wx' matches are matched "
+        "by earlier ones: 'w'; pattern 'zz' matches no array; the arrays are 'wx'; correct, move or "
+        "remove them"
     )
     with pytest.raises(ValueError, match=re.escape(text)):
         nym.PathShardingRule([("w", P("data")), ("wx", P()), ("zz", P())], strict=True).apply({"wx": np.ones(4)})
@@ -259,7 +266,9 @@ def test_specs_are_checked_against_the_mesh_of_the_rule(auto_mesh, make):
     with jax.set_mesh(nym.create_mesh((8,), ("other",))):
         assert rule.apply(arrays(a=(4, 3))) == {"a": P("data")}
         assert nym.CompositeShardingRule(rule).apply(arrays(a=(4, 3))) == {"a": P("data")}
-    with pytest.raises(ValueError, match="dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4"):
+    with pytest.raises(
+        ValueError, match="dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4"
+    ):
         rule.apply(arrays(a=(6, 3)))
     assert make(P("data"), auto_mesh, uneven="replicate").apply(arrays(a=(6, 3))) == {"a": P(None)}
 

@@ -60,7 +60,9 @@ def test_its_fallback_rule_and_what_it_does_about_uneven_axes_are_its_own(mesh):
 
 
 def test_an_error_says_where_in_the_part_it_is(mesh):
-    with pytest.raises(ValueError, match=r"\[0\]\.tree\['x'\]: axis 'embed' has size 4, which is not divisible by mesh axis 'data' of"):
+    with pytest.raises(
+        ValueError, match=r"\[0\]\.tree\['x'\]: axis 'embed' has size 4, which is not divisible by mesh axis 'data' of"
+    ):
         nym.shard([nym.ShardedBy({"x": array()}, {"embed": ("data", "model")})], DATA)
 
 

@@ -89,7 +89,9 @@ def test_queries_work_on_an_abstract_mesh():
         assert nym.pspec_for_axis(nym.Axis("vocab", 8)) == P("data")
         assert nym.physical_axis_size("vocab") == 4
         assert nym.round_axis_for_partitioning(nym.Axis("vocab", 10)) == nym.Axis("vocab", 12)
-        with pytest.raises(ValueError, match="axis 'vocab' has size 10, which is not divisible by mesh axis 'data' of size 4"):
+        with pytest.raises(
+            ValueError, match="axis 'vocab' has size 10, which is not divisible by mesh axis 'data' of size 4"
+        ):
             nym.pspec_for_axis(nym.Axis("vocab", 10))
 
 
