@@ -141,8 +141,8 @@ CANNOT = {
     "a size that one of two mesh axes alone would divide": (
         {"mlp": ("model", "data")},
         "axis 'mlp' has size 6, which is not divisible by mesh axis 'model' of size 2 x 'data' of size 4; the next "
-        "size that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the array "
-        "is (batch: 8, mlp: 6)",
+        "size that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the "
+        "array is (batch: 8, mlp: 6)",
     ),
 }
 

@@ -41,8 +41,8 @@ FAULTS = {
     "uneven size over two": Fault(
         {"embed": ("data", "model")},
         "axis 'embed' has size 6, which is not divisible by mesh axis 'data' of size 4 x 'model' of size 2; the next "
-        "size that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the array "
-        "is (mlp: 8, embed: 6)",
+        "size that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the "
+        "array is (mlp: 8, embed: 6)",
     ),
 }
 

@@ -208,8 +208,8 @@ def test_strict_rules_want_a_pattern_for_each_array():
 
 def test_strict_rules_want_an_array_for_each_pattern():
     text = (
-        "the strict `PathShardingRule` does not need all its patterns: all arrays that pattern 'wx' matches are matched "
-        "by earlier ones: 'w'; pattern 'zz' matches no array; the arrays are 'wx'; correct, move or "
+        "the strict `PathShardingRule` does not need all its patterns: all arrays that pattern 'wx' matches are "
+        "matched by earlier ones: 'w'; pattern 'zz' matches no array; the arrays are 'wx'; correct, move or "
         "remove them"
     )
     with pytest.raises(ValueError, match=re.escape(text)):
