@@ -99,7 +99,7 @@ def test_axes_with_names_are_called_by_them(mesh):
     x = nym.ones({"batch": 8, "embed": 6})
     (problem,) = problems({"x": x}, {"x": P("model", "model")})
     both = "both axis 'batch' and axis 'embed'"
-    assert problem == f"['x']: mesh axis 'model' divides {both}; leave it out of one of the entries"
+    assert problem == f"['x']: mesh axis 'model' shards {both}; leave it out of one of the entries"
 
 
 def test_a_named_array_takes_one_spec_or_one_in_its_place(mesh):

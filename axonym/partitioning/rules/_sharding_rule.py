@@ -1,8 +1,8 @@
 """`ShardingRule`, and the base class of the rules of this library.
 
-There is one protocol: whoever needs specs calls `_ask(tree, mesh)`, which returns one `Decision` for each leaf. The
-rules of this library implement `_decide_leaves`, from which their `apply` and `decide` follow; a user's rule is asked
-through the `apply` or `decide` that it defines.
+All callers use one protocol: `rule._ask(tree, mesh)` returns one `Decision` for each leaf. The rules of this library
+implement `_decide_leaves`, from which their `apply` and `decide` follow; a user's rule is asked through the `apply` or
+`decide` that it defines.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""From names to specs: what the queries answer, and the errors that whoever shards by name raises in the same words."""
+"""Specs, shardings and mesh axes of single axes, and the errors that everything raises that shards by name."""
 
 import jax
 import numpy as np
