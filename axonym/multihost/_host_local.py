@@ -22,8 +22,10 @@ from ..named._ambient import get_entry_axes
 from ..named._axis import Names, format_axes
 from ..named._cache import cached_plan
 from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..partitioning.specs._active_mesh import MeshLike, resolve_mesh
+from ..partitioning.specs._divisibility import format_mesh_axes
 from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import MeshLike, format_mesh_axes, resolve_mesh, resolve_spec
+from ..partitioning.specs._resolve_spec import resolve_spec
 from ._barrier import as_seconds
 from ._coordination_store import get_coordination_store
 from ._rendezvous import Rendezvous

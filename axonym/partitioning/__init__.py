@@ -28,11 +28,9 @@ from .mapping._axis_mapping import (
 from .rules._auto_sharding_rule import AutoShardingRule as AutoShardingRule
 from .rules._composite_rule import CompositeShardingRule as CompositeShardingRule
 from .rules._memory_rule import MemoryConstrainedShardingRule as MemoryConstrainedShardingRule
-from .rules._pattern_rules import (
-    PathShardingRule as PathShardingRule,
-    ShapeBasedShardingRule as ShapeBasedShardingRule,
-)
+from .rules._path_rule import PathShardingRule as PathShardingRule
 from .rules._role_rule import RoleShardingRule as RoleShardingRule
+from .rules._shape_rule import ShapeBasedShardingRule as ShapeBasedShardingRule
 from .rules._sharding_rule import ShardingRule as ShardingRule
 from .sharding._partition_specs import (
     infer_resource_partitions as infer_resource_partitions,
@@ -44,7 +42,7 @@ from .sharding._shard import (
     shard_with_axis_mapping as shard_with_axis_mapping,
 )
 from .specs._leaves import ShardedBy as ShardedBy
-from .specs._resolve_spec import (
+from .specs._physical_axes import (
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,
     pspec_for_axis as pspec_for_axis,

@@ -13,7 +13,8 @@ from ..named._axis import Names
 from .mapping._axis_mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
 from .sharding._shard import shard_array
-from .specs._resolve_spec import MeshLike, get_abstract_mesh, resolve_sharding, resolve_spec
+from .specs._active_mesh import MeshLike, get_abstract_mesh
+from .specs._resolve_spec import resolve_sharding, resolve_spec
 
 
 class ActiveMapping:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
+from .._jax_compat import is_tracing
 from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Names, format_axes, suggest_name
@@ -22,7 +23,8 @@ from ..named._transforms._layout import Other, is_array, other_leaves, plain, un
 from ._axis_mapping import activate_mapping
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
-from .specs._resolve_spec import MeshLike, is_tracing, make_spec_entry, resolve_mesh, resolve_spec
+from .specs._active_mesh import MeshLike, resolve_mesh
+from .specs._resolve_spec import make_spec_entry, resolve_spec
 
 
 Args = ParamSpec("Args")

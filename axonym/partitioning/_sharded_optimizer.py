@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar, overload
 import jax
 from jax.sharding import AxisType
 
+from .._jax_compat import is_tracing
 from ..named._ambient import context
 from ..named._axis import format_value
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, current_mapping
 from .sharding._shard import shard_tree
+from .specs._active_mesh import get_active_mesh
 from .specs._leaves import ShardedBy, require_complete_mapping
-from .specs._resolve_spec import get_active_mesh, is_tracing
 
 
 class Optimizer(NamedTuple):

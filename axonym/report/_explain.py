@@ -7,8 +7,8 @@ from jax.sharding import AxisType
 
 from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.sharding._fallback_rule import apply_fallback_rules
+from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
 from ..partitioning.specs._leaves import Leaf
-from ..partitioning.specs._resolve_spec import MeshLike, get_active_mesh, resolve_mesh
 from ._explain_leaf import (
     ExplainedLeaf,
     explain_by_mapping,

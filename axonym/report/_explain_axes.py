@@ -9,9 +9,11 @@ from jax.sharding import PartitionSpec as P
 from ..named._axis import Names
 from ..partitioning.mapping._axis_mapping import AxisMapping
 from ..partitioning.mapping._typos import is_typo
-from ..partitioning.sharding._partition_specs import Silent, get_sharded_axes, pad_spec
-from ..partitioning.specs._resolve_spec import MeshLike, format_mesh_axes, is_manual_axis, resolve_spec, round_up
-from ..partitioning.specs._spec_problems import dimension
+from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
+from ..partitioning.specs._active_mesh import MeshLike, is_manual_axis
+from ..partitioning.specs._divisibility import format_mesh_axes, round_up
+from ..partitioning.specs._resolve_spec import resolve_spec
+from ..partitioning.specs._spec_problems import describe_dimension
 from ._explanation import AxisExplanation, Decision, format_entry
 from ._unused_axes import find_free_axes
 
@@ -54,11 +56,10 @@ def explain_invalid_axes(
 ) -> list[AxisExplanation]:
     """Explains the axes of an array with an error, each alone: those that cause it, and the others."""
     claims = [axis for name in names for axis in of.mapping.mesh_axes(name)]
-    silent = Silent(of.mapping, None)
     axes: list[AxisExplanation] = []
     for name, size in zip(names, sizes, strict=True):
         try:
-            (entry,) = resolve_spec((name,), (size,), silent, mesh)
+            (entry,) = resolve_spec((name,), (size,), of.mapping, mesh, warn=False)
             axis = explain_named_axis(name, size, entry, of, mesh)
             cause = error if any(claims.count(one) > 1 for one in axis.mesh_axes) else None
         except ValueError as refused:
@@ -111,7 +112,7 @@ def explain_refused_axes(shape: tuple[int, ...], names: Names | None, problems: 
     """Explains the dimensions of an array whose spec is invalid: those that cause it, and the others."""
     axes: list[AxisExplanation] = []
     for at, size in enumerate(shape):
-        own = [each for each in problems if dimension(at, names) in each]
+        own = [each for each in problems if describe_dimension(at, names) in each]
         why = "; ".join(own or problems)
         axes.append(AxisExplanation(None if names is None else names[at], size, (), 1, "refused", why))
     return axes

@@ -8,18 +8,16 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from ..partitioning.mapping._axis_mapping import AxisMapping
-from ..partitioning.rules._sharding_rule import get_array_shape
 from ..partitioning.sharding._partition_specs import (
-    Silent,
-    divided_over,
     get_own_sharding,
     get_sharded_axes,
+    get_sharding_over,
     is_same_mesh,
-    names_gone_by,
     pad_spec,
 )
 from ..partitioning.sharding._placement import resolve_unconstrained
 from ..partitioning.sharding._shard import infer_leaf_sharding
+from ..partitioning.specs._active_mesh import MeshLike, format_mesh
 from ..partitioning.specs._bytes_per_device import (
     Load,
     count_array_bytes,
@@ -27,9 +25,7 @@ from ..partitioning.specs._bytes_per_device import (
     get_fullest_device_bytes,
     sum_device_bytes,
 )
-from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import MeshLike
-from ..partitioning.specs._spec_problems import format_mesh
+from ..partitioning.specs._leaves import Leaf, describe_leaves, get_array_shape
 from ._explain_axes import (
     LeafMapping,
     explain_axes,
@@ -67,11 +63,9 @@ def explain_by_mapping(
     """Explains how a mapping shards an array; the spec is found as `shard` finds it."""
     of = LeafMapping(mapping if about.mapping is None else about.mapping, about.mapping is not None, names)
     shape, own_names, rule = array.shape, about.names_of(array.shape), of.mapping.fallback
-    silent = Silent(of.mapping, rule)
     try:
-        used_names = names_gone_by(array, about, of.mapping, mesh)
-        sharding = infer_leaf_sharding(array, about._replace(mapping=silent), silent, mesh)
-        sharding = None if sharding is None else resolve_unconstrained(array, sharding)
+        sharding = infer_leaf_sharding(array, about, of.mapping, mesh, warn=False)
+        sharding = None if sharding is None else resolve_unconstrained(sharding, getattr(array, "sharding", None))
     except Exception as refused:  # whatever `shard` raises, errors of a rule among them
         error = str(refused)
         if own_names is None:
@@ -79,11 +73,11 @@ def explain_by_mapping(
         else:
             axes = explain_invalid_axes(own_names, shape, of, mesh, error)
         return _make_leaf(array, about, axes, None, mesh, error=error)
-    kept = divided_over(array, mesh) if sharding is None else None
+    kept = get_sharding_over(array, mesh) if sharding is None else None
     placed = sharding or kept or NamedSharding(mesh, P())
-    if used_names is not None:
-        entries = pad_spec(placed.spec, len(used_names))
-        axes = [explain_named_axis(*each, of, mesh) for each in zip(used_names, shape, entries, strict=True)]
+    if own_names is not None:
+        entries = pad_spec(placed.spec, len(own_names))
+        axes = [explain_named_axis(*each, of, mesh) for each in zip(own_names, shape, entries, strict=True)]
     elif sharding is not None and rule is not None:
         requested, source = get_fallback_spec(about, rule)
         axes = explain_axes(shape, None, placed.spec, mesh, "rule", source, requested=requested)

@@ -8,8 +8,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from ..partitioning.sharding._partition_specs import get_own_sharding, is_same_mesh
+from ..partitioning.specs._active_mesh import MeshLike
 from ..partitioning.specs._bytes_per_device import Load, get_fullest_device_bytes, sum_device_bytes
-from ..partitioning.specs._resolve_spec import MeshLike
 from ._explain_leaf import (
     ExplainedLeaf,
     describe_place,

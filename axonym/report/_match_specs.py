@@ -10,11 +10,11 @@ from jax.tree_util import keystr
 from ..named._array import NamedArray
 from ..named._axis import suggest_name
 from ..partitioning.mapping._axis_mapping import AxisMapping
-from ..partitioning.rules._sharding_rule import ShardingRule, get_array_shape
+from ..partitioning.rules._sharding_rule import ShardingRule
 from ..partitioning.sharding._partition_specs import is_same_mesh
-from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import MeshLike
-from ..partitioning.specs._spec_problems import find_spec_problems, first_line, format_mesh
+from ..partitioning.specs._active_mesh import MeshLike, format_mesh
+from ..partitioning.specs._leaves import Leaf, describe_leaves, get_array_shape
+from ..partitioning.specs._spec_problems import find_spec_problems, get_first_line
 from ._rule_specs import list_rule_specs
 
 
@@ -96,7 +96,7 @@ def _pair_specs(tree: Any, specs: Any) -> Iterator[_Pair]:
         given, structure = jax.tree.flatten(specs, is_leaf=_takes_one_spec)
         is_same = structure == treedef
     except Exception as refused:  # a tree that cannot be flattened, such as a dict with keys that cannot be sorted
-        problem = _Problem(f"JAX cannot flatten the tree of specs: {first_line(refused)}")
+        problem = _Problem(f"JAX cannot flatten the tree of specs: {get_first_line(refused)}")
         yield from _report_part((), tree, problem)
         return
     if is_same:

@@ -12,8 +12,8 @@ from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 import jax
 
 from ..named._base import is_traced
-from ..partitioning.rules._sharding_rule import get_array_shape
-from ..partitioning.specs._resolve_spec import user_stacklevel
+from ..partitioning.mapping._stacklevel import user_stacklevel
+from ..partitioning.specs._leaves import get_array_shape
 from ._sharding_analyzer import ShardingAnalyzer
 from ._table import shorten_list
 
@@ -37,7 +37,7 @@ class Metrics(TypedDict):
         validation_issues: The problems of the specs, and why something is not known.
 
     Example:
-        >>> from axonym.partitioning import Metrics
+        >>> from axonym.report import Metrics
         >>> sorted(Metrics.__annotations__)
         ['compile_time', 'execution_time', 'memory_usage', 'validation_issues']
     """

@@ -3,10 +3,10 @@
 from typing import Any
 
 from ..named._axis import format_value
-from ..partitioning.rules._rule_options import checked_mesh
+from ..partitioning.rules._rule_options import check_mesh
 from ..partitioning.rules._sharding_rule import ShardingRule
+from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
 from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ..partitioning.specs._resolve_spec import MeshLike, get_active_mesh, resolve_mesh
 from ._make_report import report_own_shardings, report_specs
 from ._match_specs import match_specs
 from ._report_comparison import ReportComparison, compare_reports
@@ -36,15 +36,15 @@ class ShardingAnalyzer:
         >>> analyzer = nym.ShardingAnalyzer(nym.create_mesh((4, 2), ("data", "model")))
         >>> params = {"weight": jax.ShapeDtypeStruct((8, 6), "float32"), "bias": jax.ShapeDtypeStruct((6,), "float32")}
         >>> analyzer.validate_partition_specs(params, {"weight": P("data", "model"), "bias": P("data")})
-        ["['bias']: dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits \
-is 8"]
+        ["['bias']: dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that \
+fits is 8"]
         >>> analyzer.estimate_memory_usage(params, {"weight": P("data", "model"), "bias": P("model")})
         {'total_size': 216, 'size_per_device': 36}
     """
 
     def __init__(self, mesh: MeshLike | None = None) -> None:
         """Stores the mesh."""
-        self._mesh = checked_mesh(mesh)
+        self._mesh = check_mesh(mesh)
 
     @property
     def mesh(self) -> MeshLike | None:

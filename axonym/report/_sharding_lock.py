@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from ..partitioning.specs._resolve_spec import MeshLike
+from ..partitioning.specs._active_mesh import MeshLike
 from ._lock_file import compare_with_lock, make_lock, save_lock
 from ._sharding_analyzer import ShardingAnalyzer
 from ._sharding_report import ShardingReport

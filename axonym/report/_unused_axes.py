@@ -8,8 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from ..named._axis import Names
 from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
-from ..partitioning.specs._resolve_spec import MeshLike, is_manual_axis
-from ..partitioning.specs._spec_problems import dimension
+from ..partitioning.specs._active_mesh import MeshLike, is_manual_axis
 
 
 class UnusedAxis(NamedTuple):
@@ -59,7 +58,7 @@ def _explain_unused_axis(axis: str, shape: tuple[int, ...], names: Names | None,
         best = max(fits, key=lambda at: shard[at])
         others = get_sharded_axes(pad_spec(spec, len(shard))[best])
         along = f" along with {', '.join(map(repr, others))}" if others else ""
-        return UnusedAxis(axis, True, f"unused; it could shard {dimension(best, names)}{along}")
+        return UnusedAxis(axis, True, f"unused; it could shard {describe_dimension(best, names)}{along}")
     array = f"the array {shape}" if shard == shape else f"the shard {shard} on each device"
     if max(shard) < size:
         return UnusedAxis(axis, False, f"its size {size} is larger than any dimension of {array}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from ..partitioning.specs._resolve_spec import MeshLike, get_active_mesh
+from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
 from ._explain_leaf import find_common_mesh, list_arrays
 from ._explanation import LeafExplanation, ShardedTree, format_mesh_title
 from ._make_report import report_own_shardings

@@ -178,8 +178,8 @@ def test_parameters_and_optimizer_state_are_sharded_eight_ways(train_lm: Any, ax
     [
         (["--mesh", "data:3,model:2"], r"mesh \(data: 3, model: 2\) needs 6 devices"),
         (["--mesh", "dta:4"], r"'dta'.*did you mean 'data'"),
-        (["--batch", "6"], "axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide; .* 8"),
-        (["--embed", "96"], "axis 'heads' has size 3, which mesh axis 'model' of size 2 does not divide"),
+        (["--batch", "6"], "axis 'batch' has size 6, which is not divisible by mesh axis 'data' of size 4; .* 8"),
+        (["--embed", "96"], "axis 'heads' has size 3, which is not divisible by mesh axis 'model' of size 2"),
         (["--text", "nowhere.txt"], "No such file.*nowhere.txt"),
         (["--text", os.devnull], f"the text is empty: {os.devnull}"),
         (["--seq", "2000"], r"the text has \d+ bytes; sequences of 2000 need 20010"),

@@ -108,7 +108,7 @@ def test_shapes_are_sharded_for_a_machine_that_is_not_there(axis_types):
     planned = nym.shard(shapes, {"embed": "data", "mlp": "model"}, mesh)
     assert planned.array.sharding.shard_shape(planned.array.shape) == (32, 2048)
     assert planned.array.sharding.mesh == mesh
-    with refusal("axis 'embed' has size 4000, which mesh axis 'data' of size 128 does not divide"):
+    with refusal("axis 'embed' has size 4000, which is not divisible by mesh axis 'data' of size 128"):
         nym.shard(jax.eval_shape(lambda: nym.zeros({"embed": 4000})), {"embed": "data"}, mesh)
 
 
@@ -120,5 +120,5 @@ def test_a_compiled_function_is_planned_under_an_abstract_mesh(axis_types):
     with jax.sharding.use_abstract_mesh(mesh):
         assert double.eval_shape(x).axes == x.axes
         wrong = nym.named(jax.ShapeDtypeStruct((1000,), jnp.float32), ("batch",))
-        with refusal("axis 'batch' has size 1000, which mesh axis 'data' of size 128 does not divide"):
+        with refusal("axis 'batch' has size 1000, which is not divisible by mesh axis 'data' of size 128"):
             double.eval_shape(wrong)

@@ -64,7 +64,7 @@ def test_a_size_that_does_not_fit_is_as_in_shard(mesh, uneven):
     if uneven == "replicate":
         assert nym.host_local_to_global(rows(batch=6), mapping).sharding.spec == jax.P(None)
         return
-    with pytest.raises(ValueError, match="axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"):
+    with pytest.raises(ValueError, match="size 6, which is not divisible by mesh axis 'data' of size 4"):
         nym.host_local_to_global(rows(batch=6), mapping)
 
 

@@ -227,6 +227,6 @@ def test_a_size_that_the_mesh_does_not_divide_is_refused(mapped):
         lambda: jax.jit(nym.ones, static_argnums=0)(Axis("batch", 6)),
     ):
         with pytest.raises(
-            ValueError, match="axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"
+            ValueError, match="axis 'batch' has size 6, which is not divisible by mesh axis 'data' of size 4"
         ):
             make()

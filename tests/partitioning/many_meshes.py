@@ -26,7 +26,7 @@ KINDS = (AxisType.Auto, AxisType.Explicit)
 ERRORS = {
     "unknown": "which the mesh",
     "twice": "are both mapped to mesh axis",
-    "uneven": "does not divide; the next size that fits is",
+    "uneven": "which is not divisible by mesh axis",
     "repeated": "which names a mesh axis twice",
 }
 MESH_SHAPES = [(64,), (8, 8), (4, 16), (16, 2), (4, 4, 4), (2, 3, 4), (1, 8), (8, 1, 2), (1,), (3,), (2, 2), (5, 3, 4)]

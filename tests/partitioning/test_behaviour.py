@@ -229,7 +229,7 @@ def test_a_mapping_the_wrong_way_round_gets_a_warning(auto_mesh):
     x = nym.NamedArray(np.ones((8, 4), np.float32), ("batch", "width"))
     text = (
         r"axis 'data' is mapped to mesh axis 'batch', which the mesh \(data: 4, model: 2\) does not have, but it has "
-        r"'data'; a mapping goes from names to mesh axes: is it 'batch' that is to be divided over 'data'\?"
+        r"'data'; a mapping goes from names to mesh axes: should 'batch' be sharded over 'data'\?"
     )
     with jax.set_mesh(auto_mesh), pytest.warns(RuntimeWarning, match=text):
         assert nym.shard(x, {"data": "batch"}).sharding.is_fully_replicated

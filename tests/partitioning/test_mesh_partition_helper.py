@@ -75,7 +75,7 @@ def test_axes_for_batches_divide_no_array():
     assert helper.analyze_pytree(struct(8, 16)) == {(8, 16): [("model",)]}
     assert helper.partition_specs(struct(8, 16), 0) == P(None, "model")
     with pytest.raises(
-        ValueError, match=r"'data' is one of the `batch_axes` \('data',\), which divide no arrays; take it"
+        ValueError, match=r"'data' is one of the `batch_axes` \('data',\), which shard no arrays; take it"
     ):
         helper.create_partition_spec((8, 16), [("model",), ("data",)])
 
@@ -133,7 +133,7 @@ def test_mesh_axes_of_size_one_divide_nothing():
 @pytest.mark.parametrize(
     ("methods", "error", "text"),
     [
-        ("model", TypeError, r"`methods` is a list of tuples of mesh axes, as \[\('data',\)\] is, not 'model'"),
+        ("model", TypeError, r"`methods` is a list of tuples of mesh axes, such as \[\('data',\)\], not 'model'"),
         (None, TypeError, "`methods` is a list of tuples of mesh axes"),
         ([3], TypeError, "`methods` is a name of a mesh axis or a list of them, not 3"),
         ([("modle",)], ValueError, r"no mesh axis 'modle' in \(data: 4, model: 2\); did you mean 'model'"),
@@ -291,10 +291,10 @@ def test_one_array_is_sharded_by_a_spec(mesh):
             r"an array of shape \(8,\): P\('data', None\) has 2 entries, the array \(8,\) has 1",
         ),
         (struct(8), P("dta"), ValueError, "no mesh axis 'dta' in .data: 4, model: 2.; did you mean 'data'"),
-        (struct(8, 8), P("data", "data"), ValueError, "mesh axis 'data' divides both dimension 0 and dimension 1"),
+        (struct(8, 8), P("data", "data"), ValueError, "mesh axis 'data' shards both dimension 0 and dimension 1"),
         (struct(4, 7), P(None, "data"), ValueError, r"an array of shape \(4, 7\): dimension 1 has size 7, which"),
-        (struct(6), P("data"), ValueError, "'data' of size 4 does not divide; the next size that fits is 8; `partit"),
-        (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2 does not divide; the next .* is 8;"),
+        (struct(6), P("data"), ValueError, "mesh axis 'data' of size 4; the next size that fits is 8; `partit"),
+        (struct(4), BOTH, ValueError, "'data' of size 4 x 'model' of size 2; the next .* is 8;"),
     ],
 )
 def test_a_spec_that_does_not_fit_is_an_error(array, spec, error, text):
@@ -314,7 +314,7 @@ def test_the_mesh_in_force_counts_where_none_is_given(mesh):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, as `axonym.create_mesh` makes it, not \(4, 2\)"),
+        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, such as `axonym.create_mesh` returns, not \(4, 2\)"),
         ({"batch_axes": "data"}, TypeError, r"`batch_axes` is a list of names .* not one name; write \['data'\]"),
         ({"batch_axes": ["dta"]}, ValueError, r"no mesh axis 'dta' in \(data: 4, model: 2\); did you mean 'data'"),
         ({"batch_axes": ["data", "data"]}, ValueError, "which names a mesh axis twice"),
@@ -337,5 +337,5 @@ def test_a_helper_is_a_value(auto_mesh):
 
 
 def test_a_shape_that_is_no_tuple_is_an_error(auto_mesh):
-    with pytest.raises(TypeError, match=r"^`array_shape` is a tuple of sizes, as \(1024, 4096\) is, not 8\.$"):
+    with pytest.raises(TypeError, match=r"^`array_shape` is a tuple of sizes, such as \(1024, 4096\), not 8\.$"):
         nym.MeshPartitionHelper(auto_mesh).create_partition_spec(8, [("data",)])

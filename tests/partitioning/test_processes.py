@@ -93,7 +93,7 @@ for kind, names in zip(("auto", "explicit"), orders if PROCESSES == 2 else order
             has(raised(ValueError, nym.shard, {"x": batches[0]}), "['x']: axes 'batch' and 'pixel'", "both mapped")
         odd = drawn(6, nym.Axis("batch", 2 * rows + 1))
         text = raised(ValueError, nym.shard, odd, COMPUTE)
-        has(text, f"axis 'batch' has size {2 * rows + 1}, which mesh axis 'data' of size {rows} does not divide")
+        has(text, f"axis 'batch' has size {2 * rows + 1}, which is not divisible by mesh axis 'data' of size {rows}")
         has(raised(ValueError, nym.named_jit(lambda x: x, COMPUTE), odd), f"'batch' has size {2 * rows + 1}")
         whole = nym.shard(odd, nym.AxisMapping(COMPUTE, uneven="replicate"))
         assert whole.sharding.spec == jax.P(None)

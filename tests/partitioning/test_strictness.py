@@ -39,15 +39,15 @@ FAULTS = {
     ),
     "uneven size": Fault(
         {"embed": "data"},
-        "axis 'embed' has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8 "
-        "(`round_axis_for_partitioning`), or leave the axis whole with `uneven='replicate'`; the array is "
+        "axis 'embed' has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8 "
+        "(`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the array is "
         "(mlp: 8, embed: 6)",
     ),
     "uneven size over two": Fault(
         {"embed": ("data", "model")},
-        "axis 'embed' has size 6, which mesh axis 'data' of size 4 x 'model' of size 2 does not divide; the next size "
-        "that fits is 8 (`round_axis_for_partitioning`), or leave the axis whole with `uneven='replicate'`; the array "
-        "is (mlp: 8, embed: 6)",
+        "axis 'embed' has size 6, which is not divisible by mesh axis 'data' of size 4 x 'model' of size 2; the next "
+        "size that fits is 8 (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`; the "
+        "array is (mlp: 8, embed: 6)",
     ),
 }
 
@@ -162,11 +162,10 @@ class Rule:
     ("spec", "text"),
     [
         (P("dta"), "dimension 0: no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'?"),
-        (P("model", "model"), "mesh axis 'model' divides both dimension 0 and dimension 1; leave it out of one of the"),
-        (P(("model", "model")), "mesh axis 'model' divides dimension 0 twice; leave it out of one of the entries"),
+        (P("model", "model"), "mesh axis 'model' shards both dimension 0 and dimension 1; leave it out of one of the"),
         (
             P(None, "data"),
-            "dimension 1 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that",
+            "dimension 1 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that",
         ),
         (P(None, None, "data"), "P(None, None, 'data') has 3 entries, the array (8, 6) has 2 dimensions; leave out"),
     ],

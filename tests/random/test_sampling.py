@@ -190,7 +190,7 @@ def test_errors_say_what_does_not_fit():
 
 def test_an_axis_that_the_mesh_does_not_divide_is_refused(mesh):
     with nym.axis_mapping({"batch": "data"}):
-        with refusal("axis 'batch' has size 6, which mesh axis 'data' of size 4 does not divide"):
+        with refusal("axis 'batch' has size 6, which is not divisible by mesh axis 'data' of size 4"):
             random.normal(KEY, Batch.resize(6))
 
 

@@ -46,13 +46,13 @@ ONE_ARRAY = [
     (P("data", None, "model"), "P('data', None, 'model') has 3 entries, the array (8, 6) has 2 dimensions; "),
     (P(None, None, None), "has 3 entries, the array (8, 6) has 2 dimensions; leave out the last"),
     (P("modle"), "dimension 0: no mesh axis 'modle' in (data: 4, model: 2); did you mean 'model'?"),
-    (P("model", "model"), "mesh axis 'model' divides both dimension 0 and dimension 1; leave it out of one"),
-    (P(("model", "model")), "mesh axis 'model' divides dimension 0 twice; leave it out of one"),
+    (P("model", "model"), "mesh axis 'model' shards both dimension 0 and dimension 1; leave it out of one"),
+    (P(("model", "model")), "mesh axis 'model' shards dimension 0 twice; leave it out of one"),
     (
         P(None, "data"),
-        "dimension 1 has size 6, which mesh axis 'data' of size 4 does not divide; the next size",
+        "dimension 1 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size",
     ),
-    (P(None, ("data", "model")), "mesh axis 'data' of size 4 x 'model' of size 2 does not divide; the next size"),
+    (P(None, ("data", "model")), "not divisible by mesh axis 'data' of size 4 x 'model' of size 2; the next size"),
     (P(3), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not 3"),
     (P(("data", None)), "dimension 0: an entry is a name of a mesh axis, a tuple of names, or None, not None"),
     (P(unreduced={"stage"}), "unreduced: no mesh axis 'stage' in (data: 4, model: 2)"),
@@ -75,7 +75,7 @@ def test_each_problem_is_said_with_its_path(mesh, spec, said):
 
 def test_the_next_size_that_fits_is_named(mesh):
     assert problems(shape(6), P("data")) == [
-        "dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8"
+        "dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8"
     ]
 
 
@@ -99,7 +99,7 @@ def test_axes_with_names_are_called_by_them(mesh):
     x = nym.ones({"batch": 8, "embed": 6})
     (problem,) = problems({"x": x}, {"x": P("model", "model")})
     both = "both axis 'batch' and axis 'embed'"
-    assert problem == f"['x']: mesh axis 'model' divides {both}; leave it out of one of the entries"
+    assert problem == f"['x']: mesh axis 'model' shards {both}; leave it out of one of the entries"
 
 
 def test_a_named_array_takes_one_spec_or_one_in_its_place(mesh):

@@ -107,7 +107,7 @@ Added: ['new'] 24 B on each device
 Removed: ['gone'] 8 B on each device
 
 New problems:
-  ['new']: dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8"""
+  ['new']: dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8"""
 
 
 def test_a_table_shows_as_many_changes_as_asked():

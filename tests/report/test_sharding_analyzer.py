@@ -91,7 +91,7 @@ def test_the_mesh_is_the_one_given_or_the_one_in_force(auto_mesh):
     with jax.set_mesh(auto_mesh):
         assert analyzer.mesh == auto_mesh
         assert nym.ShardingAnalyzer(other).mesh == other
-    with pytest.raises(TypeError, match=r"`mesh` is a mesh, as `axonym\.create_mesh` makes it, not \(4, 2\)\."):
+    with pytest.raises(TypeError, match=r"`mesh` is a mesh, such as `axonym\.create_mesh` returns, not \(4, 2\)\."):
         nym.ShardingAnalyzer((4, 2))
     assert repr(nym.ShardingAnalyzer()) == "ShardingAnalyzer()"
     assert repr(nym.ShardingAnalyzer(other)).startswith("ShardingAnalyzer(Mesh(")

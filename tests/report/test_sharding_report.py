@@ -165,7 +165,7 @@ def test_padding_that_is_proposed_holds_what_it_says(sizes, spec):
 def test_an_array_whose_spec_is_refused_counts_whole_with_its_error():
     report = reported({"a": shape(6), "b": shape(8)}, P("data"))
     one, other = report.leaves
-    said = "dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide; the next size that fits is 8"
+    said = "dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8"
     assert (one.spec, one.bytes_per_device, one.error, one.axes[0].decision) == (None, 24, said, "refused")
     assert one.unused == {"data": "its spec is invalid", "model": "its spec is invalid"}
     assert (other.spec, other.bytes_per_device, other.error) == (P("data"), 8, None)

@@ -7,11 +7,12 @@ import jax
 from jax.sharding import AxisType, Mesh
 from jax.tree_util import keystr
 
+from ..._jax_compat import is_tracing
 from ...named._axis import format_axes
 from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
-from ..sharding._shard import left_without, shard_by_mapping, shard_leaves, shard_tree
+from ..sharding._shard import shard_by_mapping, shard_leaves, shard_tree, skip_unmapped_leaves
+from ..specs._active_mesh import get_active_mesh, require_mesh
 from ..specs._leaves import Leaf, describe_leaves
-from ..specs._resolve_spec import get_active_mesh, is_tracing, require_mesh
 from ._parameters import ArgumentKey, Parameters
 from ._static_args import Plan
 
@@ -125,7 +126,7 @@ class Mappings:
 def _by(mapping: AxisMapping | None, value: Any, path: tuple[Any, ...]) -> list[Leaf]:
     """Returns what is known of the leaves of an argument that goes by a mapping, or stays as it is if that is None."""
     leaves = describe_leaves(value, path, mapping)
-    return left_without(leaves) if mapping is None else leaves
+    return skip_unmapped_leaves(leaves) if mapping is None else leaves
 
 
 def misplaced(

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
+from ..._jax_compat import is_tracing
+from ..mapping._stacklevel import user_stacklevel
 from ..specs._leaves import ARRAYS, Leaf
-from ..specs._resolve_spec import is_tracing, user_stacklevel
 from ._parameters import Parameters
 
 

@@ -14,12 +14,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
+from ..._jax_compat import is_tracing
 from ...named._axis import suggest_name
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from .._axis_mapping import activate_mapping
 from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
+from ..mapping._stacklevel import user_stacklevel
 from ..sharding._shard import shard_by_mapping
-from ..specs._resolve_spec import get_abstract_mesh, is_tracing, require_mesh, user_stacklevel
+from ..specs._active_mesh import get_abstract_mesh, require_mesh
 from ._argument_mappings import Mappings, ResourceMappings, misplaced
 from ._bound_method import Method
 from ._donation import Donation, check_memory, only_staged, say_unused, trace_donates, was_traced, watch

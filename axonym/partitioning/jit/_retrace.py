@@ -19,8 +19,8 @@ from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
 from ...named._axis import format_axes
 from ..mapping._axis_mapping import AxisMapping, current_mapping
+from ..specs._active_mesh import get_abstract_mesh
 from ..specs._leaves import ARRAYS
-from ..specs._resolve_spec import get_abstract_mesh
 from ._parameters import Parameters
 from ._static_args import StaticArgs
 

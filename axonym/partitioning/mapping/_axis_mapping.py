@@ -1,7 +1,7 @@
-"""Mappings from axis names to mesh axes: the value that says how arrays are sharded, immutable and comparable.
+"""Mappings from axis names to mesh axes: immutable values that specify how arrays are sharded.
 
-Equal mappings are equal whatever the order or spelling of their entries, because the mapping in force is part of every
-jit cache key.
+Mappings compare equal whatever the order or spelling of their entries, because the active mapping is part of every jit
+cache key.
 """
 
 import functools
@@ -13,28 +13,28 @@ from ...named._axis import format_value
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]
-"""One mesh axis, or several that one array axis is divided over, the first varying slowest."""
+"""One mesh axis, or several over which one array axis is sharded, the first varying slowest."""
 
 ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec | None]
-"""From names of array axes to mesh axes; None leaves an axis undivided."""
+"""From names of array axes to mesh axes; None replicates an axis."""
 
 Uneven: TypeAlias = Literal["error", "replicate"]
 
 
 class AxisMapping(Mapping[str, Any]):
-    """Which mesh axes each named axis is divided over, and what to do where that says nothing or does not fit.
+    """Which mesh axes each named axis is sharded over, and what happens to axes that are missing or do not fit.
 
     Args:
-        entries: From names of array axes to mesh axes; None leaves an axis undivided, which is the same as to leave it
-            out, but says that it is meant.
-        fallback: A sharding rule for plain arrays: a `ShardingRule`, which is asked for all those of a tree at once, or
-            any other hashable object, whose `apply(array)` gives a `PartitionSpec` for one. Where it gives None an
-            array stays where it is; where it gives `P()` the array is put on each device.
-        uneven: What happens to an axis whose size the mesh does not divide: `"error"`, or `"replicate"` to leave
-            it undivided.
+        entries: From names of array axes to mesh axes; None replicates an axis, as does leaving it out, but states that
+            this is intended.
+        fallback: A sharding rule for plain arrays: a `ShardingRule`, which gets all plain arrays of a tree at once, or
+            any other hashable object whose `apply(array)` returns a `PartitionSpec` for one array. Where the rule
+            returns None an array stays where it is; where it returns `P()` the array is replicated on all devices.
+        uneven: What happens to an axis whose size is not divisible by its mesh axes: `"error"`, or `"replicate"` to
+            replicate it.
 
     Raises:
-        TypeError: If a name or a mesh axis is not a string, or the fallback is no rule or cannot be hashed.
+        TypeError: If a name or a mesh axis is not a string, or the fallback is not a rule or not hashable.
         ValueError: If an entry names a mesh axis twice, or `uneven` is something else.
 
     Example:
@@ -43,7 +43,7 @@ class AxisMapping(Mapping[str, Any]):
         True
     """
 
-    __slots__ = ("_axes", "_hash", "_undivided", "fallback", "uneven")
+    __slots__ = ("_axes", "_hash", "_replicated", "fallback", "uneven")
 
     fallback: Any
     uneven: Uneven
@@ -58,33 +58,33 @@ class AxisMapping(Mapping[str, Any]):
         """Normalises the entries; see the class."""
         if uneven not in ("error", "replicate"):
             raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
-        stated = {name: _mesh_axes(name, value) for name, value in _stated(entries).items()}
-        axes = {name: value for name, value in stated.items() if value}
+        given = {name: _parse_mesh_axes(name, value) for name, value in _get_entries(entries).items()}
+        axes = {name: value for name, value in given.items() if value}
         keep = functools.partial(object.__setattr__, self)
         keep("_axes", axes)
-        keep("_undivided", frozenset(stated) - frozenset(axes))
+        keep("_replicated", frozenset(given) - frozenset(axes))
         keep("fallback", fallback)
         keep("uneven", uneven)
-        keep("_hash", hash((frozenset(axes.items()), _checked_rule(fallback), uneven)))
+        keep("_hash", hash((frozenset(axes.items()), _check_fallback(fallback), uneven)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
         return self._axes.get(name, ())
 
     def knows(self, name: str) -> bool:
-        """Tells whether a named axis has an entry, be it None."""
-        return name in self._axes or name in self._undivided
+        """Returns whether a named axis has an entry, which may be None."""
+        return name in self._axes or name in self._replicated
 
     def merged(self, entries: ResourceMapping, *, fallback: Any = None, uneven: Uneven | None = None) -> "AxisMapping":
         """Returns this mapping with some entries replaced, or removed where they are None.
 
         Args:
             entries: The new entries.
-            fallback: Another fallback rule; the one of this mapping if None.
-            uneven: What else happens to uneven axes; as in this mapping if None.
+            fallback: Another fallback rule; this mapping's rule if None.
+            uneven: What happens to uneven axes; as in this mapping if None.
         """
         return AxisMapping(
-            {**_stated(self), **_stated(entries)},
+            {**_get_entries(self), **_get_entries(entries)},
             fallback=self.fallback if fallback is None else fallback,
             uneven=uneven or self.uneven,
         )
@@ -95,37 +95,34 @@ class AxisMapping(Mapping[str, Any]):
         return axes[0] if len(axes) == 1 else axes
 
     def __iter__(self) -> Iterator[str]:
-        """Runs over the names that are mapped."""
+        """Iterates over the mapped names."""
         return iter(self._axes)
 
     def __len__(self) -> int:
-        """Returns how many names are mapped."""
+        """Returns the number of mapped names."""
         return len(self._axes)
 
     def __bool__(self) -> bool:
-        """Tells whether the mapping says of anything where it goes."""
+        """Returns whether the mapping shards anything."""
         return bool(self._axes) or self.fallback is not None
 
     def __eq__(self, other: object) -> bool:
-        """Compares what the mappings say; a plain mapping is compared by its entries."""
+        """Compares entries and options; a plain mapping is compared by its entries."""
         if isinstance(other, AxisMapping):
-            return (self._axes, self.uneven) == (
-                other._axes,
-                other.uneven,
-            ) and self.fallback == other.fallback
+            return (self._axes, self.uneven, self.fallback) == (other._axes, other.uneven, other.fallback)
         return super().__eq__(other)
 
     def __hash__(self) -> int:
-        """Returns a hash of what the mapping says."""
+        """Returns a hash of entries and options."""
         return self._hash
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses: a mapping never changes."""
+        """Raises an AttributeError: a mapping never changes."""
         raise AttributeError(f"An `AxisMapping` never changes, so {name!r} cannot be set; use `merged`.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles what the mapping says; its hash is another one in another process."""
-        return functools.partial(AxisMapping, fallback=self.fallback, uneven=self.uneven), (_stated(self),)
+        """Pickles entries and options, without the hash, which differs between processes."""
+        return functools.partial(AxisMapping, fallback=self.fallback, uneven=self.uneven), (_get_entries(self),)
 
     def __repr__(self) -> str:
         """Shows the entries."""
@@ -134,36 +131,36 @@ class AxisMapping(Mapping[str, Any]):
         return f"AxisMapping({dict(self)}{options})"
 
 
-def _checked_rule(rule: Any) -> Any:
-    """Returns a fallback rule, or raises an error that says what one is."""
+def _check_fallback(rule: Any) -> Any:
+    """Returns a fallback rule, or raises a TypeError if it is not one."""
     if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
         raise TypeError(
-            "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` gives a `PartitionSpec`, "
+            "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, "
             f"not {format_value(rule)}."
         )
     try:
         hash(rule)
     except TypeError:
         raise TypeError(
-            f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} cannot be hashed; "
-            "make it a frozen dataclass, say."
+            f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
+            "make it a frozen dataclass."
         ) from None
     return rule
 
 
-def _stated(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
-    """Returns entries as a dict, those that are None included."""
+def _get_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
+    """Returns entries as a dict, including those that are None."""
     if entries is not None and not isinstance(entries, Mapping):
         raise TypeError(
-            f"A mapping is one from names to mesh axes, as {{'batch': 'data'}} is, not {format_value(entries)}."
+            f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not {format_value(entries)}."
         )
-    undivided = entries._undivided if isinstance(entries, AxisMapping) else ()
-    return {**dict.fromkeys(undivided), **(entries or {})}
+    replicated = entries._replicated if isinstance(entries, AxisMapping) else ()
+    return {**dict.fromkeys(replicated), **(entries or {})}
 
 
-def _mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
+def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
     if not isinstance(name, str):
-        raise TypeError(f"A mapping goes from names of axes to mesh axes, {name!r} is not a name.")
+        raise TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name.")
     axes = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
         raise TypeError(f"Axis {name!r} is mapped to {value!r}; give a mesh axis, several of them, or None.")
@@ -173,14 +170,14 @@ def _mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
 
 
 def as_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
-    """Returns the mapping given, or the one in force if it is None."""
+    """Returns the given mapping, or the active mapping if it is None."""
     if mapping is None:
         return current_mapping()
     return mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
 
 
 def current_mapping() -> AxisMapping | None:
-    """Returns the mapping in force in this thread, or None.
+    """Returns the active mapping of this thread, or None.
 
     Example:
         >>> import axonym as nym
@@ -195,7 +192,7 @@ def current_mapping() -> AxisMapping | None:
 
 
 def current_thread_local_mapping() -> AxisMapping | None:
-    """Returns the mapping in force in this thread, or None: `current_mapping` under its older name.
+    """Returns the active mapping of this thread, or None: `current_mapping` under its older name.
 
     Example:
         >>> import axonym as nym

@@ -1,19 +1,25 @@
-"""Slips of a typist: whether two names that differ were hardly meant to."""
+"""Warnings of names and mesh axes that are probably mistyped."""
 
-import functools
 import re
+import warnings
+
+from jax.sharding import AbstractMesh, Mesh
+
+from ...named._axis import format_axes, suggest_name
+from ...named._cache import cached_plan
+from ._axis_mapping import AxisMapping
+from ._stacklevel import user_stacklevel
 
 
 _WORD = re.compile(r"[^\W\d_]+")
 
 
-@functools.lru_cache(maxsize=16384)
 def is_typo(one: str, other: str, shortest: int = 4) -> bool:
-    """Tells whether two names differ in letter case alone or by one slip of a typist, and hardly on purpose.
+    """Returns whether two names differ only in letter case or by one slip of a typist, and hardly on purpose.
 
     A slip is two letters swapped, one left out or, in a long word, one changed. Names that differ in the first letter
-    of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are meant, and so
-    are names with fewer letters than `shortest`.
+    of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are intended, and
+    so are names with fewer letters than `shortest`.
     """
     if one.casefold() == other.casefold():
         return True
@@ -30,3 +36,39 @@ def is_typo(one: str, other: str, shortest: int = 4) -> bool:
     if len(short) < len(long):
         return short[at:] == long[at + 1 :] and not (last and long[at] == "s")
     return short[at + 1 :] == long[at + 1 :] and short[at].isalpha() and not last and len(word.group()) > 5
+
+
+def warn_unknown_name(name: str, mapping: AxisMapping) -> None:
+    """Warns if a name that has no entry in a mapping looks like one that has."""
+    for known in mapping:
+        if is_typo(name, known):
+            _warn_once(
+                f"axis {name!r} is not in the mapping, which has {known!r}; if the same axis is meant, it is "
+                "replicated by mistake: correct the name, or map it to None to say so"
+            )
+
+
+def warn_unknown_mesh_axes(mapping: AxisMapping, mesh: Mesh | AbstractMesh) -> None:
+    """Warns of entries whose mesh axes the mesh lacks, if they look mistyped: one mapping may serve several meshes."""
+    for name in mapping:
+        for axis in mapping.mesh_axes(name):
+            if axis in mesh.axis_names:
+                continue
+            if name in mesh.axis_names:
+                _warn_once(
+                    f"{describe_unknown_mesh_axis(name, axis, mesh)}, but it has {name!r}; a mapping goes from names "
+                    f"to mesh axes: should {axis!r} be sharded over {name!r}?"
+                )
+            elif any(is_typo(axis, known, 3) for known in mesh.axis_names):
+                _warn_once(f"{describe_unknown_mesh_axis(name, axis, mesh)}{suggest_name(axis, mesh.axis_names)}")
+
+
+def describe_unknown_mesh_axis(name: str, axis: str, mesh: Mesh | AbstractMesh) -> str:
+    """Returns the words for an axis that is mapped to a mesh axis that the mesh lacks."""
+    sizes = format_axes(mesh.axis_names, tuple(mesh.shape.values()))
+    return f"axis {name!r} is mapped to mesh axis {axis!r}, which the mesh {sizes} does not have"
+
+
+@cached_plan
+def _warn_once(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())

@@ -1,1 +1,1 @@
-"""Sharding rules, which choose specs for plain arrays: one file for each kind."""
+"""Sharding rules: what chooses specs for the arrays of a tree that have no names."""

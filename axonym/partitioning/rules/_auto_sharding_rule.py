@@ -1,48 +1,41 @@
-"""`AutoShardingRule`: each array divided as far as the mesh can, from its shape alone."""
+"""`AutoShardingRule`: each array sharded into as many parts as the mesh allows, by its shape alone."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 from jax.sharding import PartitionSpec as P
 
-from ..specs._resolve_spec import MeshLike
-from ._assignment import best_spec
-from ._rule_options import OnAMesh, checked_mesh, checked_names, whole_number
-from ._sharding_rule import ShardingRule, flatten_for_rule, get_array_shape, get_usable_axes
+from ..specs._active_mesh import MeshLike
+from ._assignment import MeshAxes, find_best_spec, get_usable_axes
+from ._rule_options import HasMesh, check_axis_names, check_integer, check_mesh
+from ._rule_tree import RuleTree
+from ._sharding_rule import BuiltInRule, Decision, is_empty_spec
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class AutoShardingRule(OnAMesh, ShardingRule):
-    """Divides each array into as many equal parts as the mesh can, judged by its shape alone.
+class AutoShardingRule(HasMesh, BuiltInRule):
+    """Shards each array into as many equal parts as the mesh allows, by its shape alone.
 
-    All ways to divide the dimensions over the mesh axes are compared, several mesh axes on one dimension among them, so
-    no other spec leaves fewer bytes on each device. Of the ways that are equal in this, those are taken, one after the
-    other, that leave a first dimension whole that looks like a stack of layers (the smallest, before at least two
-    others), divide more dimensions, divide larger dimensions, and put the first mesh axis on the largest one. Mesh axes
-    of size 1, and those that are Manual inside `shard_map`, divide nothing. The specs depend on nothing but shapes and
-    mesh, so all processes find the same.
+    All ways to shard the dimensions over the mesh axes are compared, including several mesh axes on one dimension, so
+    no other spec leaves fewer bytes on each device. Among specs that are equal in this, it prefers, in this order,
+    those that replicate a first dimension that looks like a stack of layers (the smallest, before at least two others),
+    shard more dimensions, shard larger dimensions, and put the first mesh axis on the largest one. Mesh axes of size 1,
+    and those that are Manual inside `shard_map`, are not used. The specs depend on nothing but shapes and mesh, so all
+    processes find the same.
 
-    Shapes do not tell which arrays a computation joins: rules that go by names or roles divide weights in a way that
+    Shapes do not reveal which arrays a computation combines: rules that use names or roles shard weights in a way that
     needs less communication.
 
     Args:
-        mesh: The mesh, with devices or abstract; the one in force when the rule is applied if None.
+        mesh: The mesh, with devices or abstract; the active mesh when the rule is applied if None.
         axis_names: The mesh axes that may be used, all if None; their order does not matter.
-        min_shard_size: Arrays with fewer elements stay whole; the number of devices if None.
-        reverse: Takes smaller dimensions first in place of larger ones.
-
-    Attributes:
-        mesh: The mesh to shard across, None for the one in force.
-        axis_names: The names of the mesh axes to consider, as a tuple, None for all.
-        min_shard_size: The fewest elements that an array is divided with, None for the number of devices.
-        reverse: Whether smaller dimensions are taken first.
+        min_shard_size: Arrays with fewer elements are replicated; the number of devices if None.
+        reverse: Prefers smaller dimensions to larger ones.
 
     Raises:
-        TypeError: If an argument is of the wrong kind, as a name in place of a list of names.
-        ValueError: If the mesh lacks one of the names, a name is there twice, or `min_shard_size` is negative.
+        TypeError: If an argument is of the wrong kind, such as a name in place of a list of names.
+        ValueError: If the mesh lacks one of the names, a name is given twice, or `min_shard_size` is negative.
 
     Example:
         >>> import axonym as nym
@@ -56,40 +49,28 @@ class AutoShardingRule(OnAMesh, ShardingRule):
     axis_names: Sequence[str] | None = None
     min_shard_size: int | None = None
     reverse: bool = False
-    _sees_shapes_alone = True
 
     def __post_init__(self) -> None:
         """Checks the options; see the class."""
-        mesh, names, least = checked_mesh(self.mesh), self.axis_names, self.min_shard_size
-        self._keep(
-            axis_names=None if names is None else checked_names(names, mesh, "axis_names"),
-            min_shard_size=None if least is None else whole_number(least, "min_shard_size"),
+        mesh, names, least = check_mesh(self.mesh), self.axis_names, self.min_shard_size
+        self._set_options(
+            axis_names=None if names is None else check_axis_names(names, mesh, "axis_names"),
+            min_shard_size=None if least is None else check_integer(least, "min_shard_size"),
             reverse=bool(self.reverse),
         )
 
-    def apply(self, pytree: Any) -> Any:
-        """Chooses a spec for each array of a tree.
-
-        Args:
-            pytree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays; named arrays count as one leaf each.
-
-        Returns:
-            The tree with a `PartitionSpec` in place of each leaf: with one entry for each axis where an array is
-            divided, empty for other leaves.
-
-        Raises:
-            ValueError: If there is no mesh, or the one in force lacks one of the axes.
-        """
-        mesh = self._mesh_here()
+    def _decide_leaves(self, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
+        mesh = self._resolve_mesh(mesh)
         axes = get_usable_axes(mesh, self.axis_names)
-        least = math.prod(mesh.shape.values()) if self.min_shard_size is None else self.min_shard_size
-        leaves, treedef = flatten_for_rule(pytree)
-        shapes = [get_array_shape(leaf) for _, leaf in leaves]
-        specs = [P() if shape is None or math.prod(shape) < least else self._spec(shape, axes) for shape in shapes]
-        return jax.tree.unflatten(treedef, specs)
+        least = mesh.size if self.min_shard_size is None else self.min_shard_size
+        shapes = [leaf.shape for leaf in tree.leaves]
+        specs = [
+            P() if shape is None or math.prod(shape) < least else self._choose_spec(shape, axes) for shape in shapes
+        ]
+        return [Decision(spec, mesh=mesh, is_final=not is_empty_spec(spec)) for spec in specs]
 
-    def _spec(self, shape: tuple[int, ...], axes: tuple[tuple[str, int], ...]) -> P:
-        """Returns the spec of an array of this shape."""
+    def _choose_spec(self, shape: tuple[int, ...], axes: MeshAxes) -> P:
         sign = 1 if self.reverse else -1
-        order = tuple(sorted(range(len(shape)), key=lambda at: (sign * shape[at], at)))
-        return best_spec(shape, axes, order=order)
+        return find_best_spec(
+            shape, axes, order=tuple(sorted(range(len(shape)), key=lambda at: (sign * shape[at], at)))
+        )

@@ -1,34 +1,34 @@
-"""Several rules as one: for each array the first of them that decides."""
+"""`CompositeShardingRule`: several rules, the first of which that decides about an array is followed."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
 
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import keystr
 
 from ...named._axis import format_value
-from ._sharding_rule import DecidingRule, Decision, Pairs, ShardingRule, answers, is_changed, reasons_of
+from ..specs._active_mesh import MeshLike
+from ._rule_tree import RuleLeaf, RuleTree
+from ._sharding_rule import BuiltInRule, Decision, ShardingRule, make_default_decision
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class CompositeShardingRule(DecidingRule):
-    """Asks several rules, and takes for each array the spec of the first one that decides about it.
+class CompositeShardingRule(BuiltInRule):
+    """Asks several rules, and uses for each array the spec of the first one that decides about it.
 
     Each rule is asked with its `decide`, for the whole tree. The rules of this library know what they decide: a pattern
-    with the spec `P()` keeps an array whole, and no later rule divides it. A rule of your own that has `apply` alone
-    decides about the arrays for which it gives a spec that divides something. What no rule decides stays whole.
+    with the spec `P()` replicates an array, and no later rule shards it. A rule of your own that only has `apply`
+    decides about the arrays to which it gives a spec that shards something. Arrays about which no rule decides are
+    replicated.
 
-    A `MemoryConstrainedShardingRule` counts what the rules before it have decided, in other composites around it too,
-    and divides the other arrays until all together keep its limit. Rules after it can only divide more.
+    A `MemoryConstrainedShardingRule` counts what the rules before it have decided, also those of enclosing composites,
+    and shards the other arrays until all together keep its limit. Rules after it can only shard more.
 
     Args:
         *rules: The rules, the most important one first.
 
-    Attributes:
-        rules: The same as a tuple.
-
     Raises:
-        TypeError: If one of them is no rule.
+        TypeError: If one of them is not a rule.
         ValueError: If there is none.
 
     Example:
@@ -43,7 +43,6 @@ class CompositeShardingRule(DecidingRule):
     """
 
     rules: tuple[ShardingRule, ...]
-    _sees_shapes_alone = True  # if all its rules do
 
     def __init__(self, *rules: ShardingRule) -> None:
         """Checks the rules; see the class."""
@@ -54,66 +53,53 @@ class CompositeShardingRule(DecidingRule):
         for rule in rules:
             if not isinstance(rule, ShardingRule):
                 raise TypeError(
-                    f"A `CompositeShardingRule` asks instances of `ShardingRule`, one argument each, not {format_value(rule)}."
+                    "A `CompositeShardingRule` asks instances of `ShardingRule`, one argument each, not "
+                    f"{format_value(rule)}."
                 )
         object.__setattr__(self, "rules", rules)
+        object.__setattr__(self, "_sees_values", self._sees_values or any(rule._sees_values for rule in rules))
 
-    def decisions(self, pairs: Pairs, pytree: Any) -> list[Decision]:
-        """Returns the decision for each leaf of a tree, not yet checked; the leaves are given with their paths."""
-        return self.decisions_beside(pairs, pytree, [None] * len(pairs))
-
-    def decisions_beside(self, pairs: Pairs, pytree: Any, decided: list[P | None]) -> list[Decision]:
-        """Returns the same where other rules have decided before; `decided` has their spec, or None, for each leaf."""
-        found = [Decision(None)] * len(pairs)
+    def _decide_leaves(self, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
+        """Returns the decision for each leaf of a tree; see `BuiltInRule`."""
+        leaves = tree.leaves
+        found = [make_default_decision(self)] * len(leaves)
         for rule in self.rules:
-            before = [spec if one.spec is None else one.spec for one, spec in zip(found, decided, strict=True)]
-            said = _decisions_of(rule, pairs, pytree, before)
-            found = [one if one.spec is not None else other for one, other in zip(found, said, strict=True)]
+            asked = _ask_rule(rule, RuleTree(leaves, tree.tree), mesh)
+            found = [new if new.is_final and not old.is_final else old for old, new in zip(found, asked, strict=True)]
+            leaves = [
+                leaf._replace(spec=one.spec) if one.is_final else leaf for leaf, one in zip(leaves, found, strict=True)
+            ]
         return found
 
-    def check_needed(self, pairs: Pairs) -> None:
-        """Checks that a whole tree needs all that the rules say."""
+    def _check_patterns(self, leaves: Sequence[RuleLeaf]) -> None:
+        """Checks that a tree needs all parts of the rules."""
         for rule in self.rules:
-            if isinstance(rule, DecidingRule) and not is_changed(rule):
-                rule.check_needed(pairs)
+            if isinstance(rule, BuiltInRule):
+                rule._check_patterns(leaves)
 
     def __repr__(self) -> str:
         """Shows the rules."""
         return f"{type(self).__name__}({', '.join(map(repr, self.rules))})"
 
 
-def _decisions_of(rule: ShardingRule, pairs: Pairs, pytree: Any, before: list[P | None]) -> list[Decision]:
-    """Returns what one rule decides for each leaf of a tree, where others have decided before.
-
-    Raises:
-        TypeError: If it gives something else than a spec or None.
-        ValueError: If it gives a tree of another structure.
-    """
-    if isinstance(rule, DecidingRule) and not is_changed(rule):
-        beside = isinstance(rule, CompositeShardingRule)
-        return rule.decisions_beside(pairs, pytree, before) if beside else rule.decisions(pairs, pytree)
-    name = type(rule).__name__
-    found: list[Decision] = []
-    said = answers(rule, pytree, _asked(rule, pytree, before))
-    for (path, _), spec, by in zip(pairs, said, reasons_of(rule, pytree, len(said)), strict=True):
-        if spec is not None and not isinstance(spec, P):
-            where = f"{keystr(path)}: " if path else ""
-            raise TypeError(
-                f"{where}the rule `{name}` gives {format_value(spec)}; a rule gives a `PartitionSpec` or None."
-            )
-        found.append(Decision(spec, by or f"the rule `{name}`"))
-    return found
-
-
-def _asked(rule: ShardingRule, pytree: Any, before: list[P | None]) -> Any:
-    """Returns what a rule answers for a tree; what it raises says which rule that was."""
+def _ask_rule(rule: ShardingRule, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
+    """Returns what one of several rules decides for each leaf of a tree; errors name the rule."""
+    if isinstance(rule, CompositeShardingRule):
+        return rule._ask(tree, mesh, in_composite=True)
+    name = f"`{type(rule).__name__}`"
     try:
-        return rule._decide_beside(pytree, before)
+        found = rule._ask(tree, mesh, in_composite=True)
     except ValueError as error:
-        name = type(rule).__name__
-        if f"`{name}`" in str(error):
+        if name in str(error):
             raise
-        raise ValueError(f"the rule `{name}`: {error}") from error
+        raise ValueError(f"the rule {name}: {error}") from error
     except Exception as error:
-        error.add_note(f"The rule `{type(rule).__name__}` raises this.")
+        error.add_note(f"The rule {name} raises this.")
         raise
+    for leaf, one in zip(tree.leaves, found, strict=True):
+        if one.is_final and not isinstance(one.spec, P):
+            where = f"{keystr(leaf.path)}: " if leaf.path else ""
+            raise TypeError(
+                f"{where}the rule {name} gives {format_value(one.spec)}; a rule gives a `PartitionSpec` or None."
+            )
+    return [one._replace(by=one.by or f"the rule {name}") for one in found]

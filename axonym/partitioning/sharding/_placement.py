@@ -1,7 +1,7 @@
-"""Getting arrays where they belong: moved outside of a traced function, and constrained inside.
+"""Placing arrays by their shardings: moved outside of traced functions, and constrained inside.
 
-A leaf that is being traced gets a constraint, a `ShapeDtypeStruct` gets the sharding, and everything else that is not
-yet in place is moved by one `device_put`.
+A traced leaf gets a constraint, a `ShapeDtypeStruct` gets the sharding, and all other arrays that are not yet in place
+are moved by one `device_put`.
 """
 
 import functools
@@ -11,34 +11,34 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
+from ..._jax_compat import is_tracing
 from ...named._ambient import get_entry_axes
-from ..specs._resolve_spec import MeshLike, is_tracing, make_spec_entry
+from ...named._cache import cached_plan
+from ..specs._active_mesh import MeshLike
+from ..specs._resolve_spec import make_spec_entry
 
 
 def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:
-    """Returns the leaves of a tree, each where its sharding says if it has one; the list itself if all are there.
-
-    Raises:
-        ValueError: If arrays would have to be moved to a mesh without devices.
-    """
+    """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes."""
     inside = is_tracing()
     if not inside and [getattr(leaf, "sharding", None) for leaf in leaves] == shardings:
         return leaves
     changed: dict[int, Any] = {}
-    asked: dict[int, NamedSharding] = {}
+    constraints: dict[int, NamedSharding] = {}
     moves: dict[int, NamedSharding] = {}
     for at, sharding in enumerate(shardings):
         if sharding is None:
             continue
         leaf = leaves[at]
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            changed[at] = leaf.update(sharding=resolve_unconstrained(leaf, sharding))
+            changed[at] = leaf.update(sharding=resolve_unconstrained(sharding, leaf.sharding))
         elif inside:
-            asked[at] = sharding
-        elif getattr(leaf, "sharding", None) is not sharding and not _in_place(leaf, sharding):
-            moves[at] = resolve_unconstrained(leaf, sharding)
-    if asked:
-        changed.update(zip(asked, constrain_arrays([leaves[at] for at in asked], [*asked.values()]), strict=True))
+            constraints[at] = sharding
+        elif getattr(leaf, "sharding", None) is not sharding and not _is_in_place(leaf, sharding):
+            moves[at] = resolve_unconstrained(sharding, getattr(leaf, "sharding", None))
+    if constraints:
+        constrained = constrain_arrays([leaves[at] for at in constraints], [*constraints.values()])
+        changed.update(zip(constraints, constrained, strict=True))
     if moves:
         if not isinstance(mesh, Mesh):
             raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
@@ -47,76 +47,74 @@ def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh:
     return [changed.get(at, leaf) for at, leaf in enumerate(leaves)] if changed else leaves
 
 
-def resolve_unconstrained(leaf: Any, sharding: NamedSharding) -> NamedSharding:
-    """Returns a sharding as arrays have it: axes that are left to the compiler stay as they are, or else whole."""
-    return _settled(sharding, getattr(leaf, "sharding", None))
-
-
-@functools.lru_cache(maxsize=8192)
-def _settled(sharding: NamedSharding, own: Any) -> NamedSharding:
+def resolve_unconstrained(sharding: NamedSharding, own: Any) -> NamedSharding:
+    """Returns a sharding in which axes left to the compiler are as in the array's own sharding, or replicated."""
     mesh, spec = sharding.mesh, sharding.spec
-    if not any(entry is P.UNCONSTRAINED for entry in spec):
+    if P.UNCONSTRAINED not in spec:
         return sharding
     kept = [*own.spec] if isinstance(own, NamedSharding) and own.mesh.shape == mesh.shape else []
     taken = {axis for entry in spec if entry is not P.UNCONSTRAINED for axis in get_entry_axes(entry)}
     entries = [*spec]
     for at, entry in enumerate(spec):
         if entry is P.UNCONSTRAINED:
-            had = kept[at] if at < len(kept) and kept[at] is not P.UNCONSTRAINED else None
-            entries[at] = make_spec_entry(tuple(axis for axis in get_entry_axes(had) if axis not in taken))
+            old = kept[at] if at < len(kept) and kept[at] is not P.UNCONSTRAINED else None
+            entries[at] = make_spec_entry(tuple(axis for axis in get_entry_axes(old) if axis not in taken))
     return NamedSharding(mesh, P(*entries))
 
 
-def _in_place(leaf: Any, sharding: NamedSharding) -> bool:
+def _is_in_place(leaf: Any, sharding: NamedSharding) -> bool:
     own = getattr(leaf, "sharding", None)
-    return own is not None and (own == sharding or _equivalent(own, sharding, leaf.ndim))
+    return own is not None and (own == sharding or _is_equivalent(own, sharding, leaf.ndim))
 
 
-@functools.lru_cache(maxsize=8192)
-def _equivalent(one: jax.sharding.Sharding, other: NamedSharding, ndim: int) -> bool:
-    """Tells whether two shardings put the same parts on the same devices and, on Explicit meshes, are one type."""
-    mesh = getattr(one, "mesh", None)
-    typed = [axis for each in (mesh, other.mesh) if each is not None for axis in each.axis_types]
-    return (mesh == other.mesh or AxisType.Explicit not in typed) and one.is_equivalent_to(_settled(other, one), ndim)
+@cached_plan
+def _is_equivalent(own: jax.sharding.Sharding, sharding: NamedSharding, ndim: int) -> bool:
+    """Returns whether two shardings put the same shards on the same devices and, on Explicit meshes, are one type."""
+    mesh = getattr(own, "mesh", None)
+    types = [kind for each in (mesh, sharding.mesh) if each is not None for kind in each.axis_types]
+    if mesh != sharding.mesh and AxisType.Explicit in types:
+        return False
+    return own.is_equivalent_to(resolve_unconstrained(sharding, own), ndim)
 
 
 def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[Any]:
-    """Returns arrays with shardings inside a traced function: stated on Explicit mesh axes, constrained on Auto."""
+    """Returns arrays with shardings inside a traced function: resharded over Explicit, constrained over Auto axes."""
     found = [*arrays]
-    stated: dict[int, NamedSharding] = {}
-    asked: tuple[dict[int, NamedSharding], ...] = {}, {}
+    explicit: dict[int, NamedSharding] = {}
+    auto: tuple[dict[int, NamedSharding], ...] = {}, {}
     for at, sharding in enumerate(shardings):
         part = select_axis_type(sharding, AxisType.Explicit)
         if part is not None and jax.typeof(found[at]).sharding != part:
-            stated[at] = part
-    _replace(found, stated, jax.reshard)
+            explicit[at] = part
+    _replace_arrays(found, explicit, jax.reshard)
     for at, sharding in enumerate(shardings):
         part = select_axis_type(sharding, AxisType.Auto)
         if part is not None:
-            asked[jax.typeof(found[at]).sharding.mesh.empty][at] = part
+            auto[jax.typeof(found[at]).sharding.mesh.empty][at] = part
     # An array from before the mesh was set is on no mesh, and only what is compiled moves it to one: a call of its own
     # in the trace, in case that trace is evaluated and not compiled, as `jax.grad` and `jax.checkpoint` do outside jit.
-    _replace(found, asked[False], jax.lax.with_sharding_constraint)
-    _replace(found, asked[True], _moved)
+    _replace_arrays(found, auto[False], jax.lax.with_sharding_constraint)
+    _replace_arrays(found, auto[True], _constrain_in_jit)
     return found
 
 
-def _replace(found: list[Any], to: dict[int, NamedSharding], how: Callable[[Any, Any], Any]) -> None:
-    """Replaces the arrays at some positions by what has the shardings asked for, all of them at once."""
-    if len(to) == 1:  # JAX takes its time with the structure of even the smallest tree
-        [(at, sharding)] = to.items()
-        found[at] = how(found[at], sharding)
-    elif to:
-        for at, result in zip(to, how(tuple([found[at] for at in to]), tuple(to.values())), strict=True):
-            found[at] = result
+def _replace_arrays(arrays: list[Any], shardings: dict[int, NamedSharding], place: Callable[[Any, Any], Any]) -> None:
+    """Places the arrays at some positions, all of them at once."""
+    if len(shardings) == 1:  # JAX takes its time with the structure of even the smallest tree
+        [(at, sharding)] = shardings.items()
+        arrays[at] = place(arrays[at], sharding)
+    elif shardings:
+        placed = place(tuple([arrays[at] for at in shardings]), tuple(shardings.values()))
+        for at, array in zip(shardings, placed, strict=True):
+            arrays[at] = array
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _moved(arrays: Any, shardings: Any) -> Any:
+def _constrain_in_jit(arrays: Any, shardings: Any) -> Any:
     return jax.lax.with_sharding_constraint(arrays, shardings)
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def select_axis_type(sharding: NamedSharding, kind: AxisType) -> NamedSharding | None:
     """Returns the part of a sharding over mesh axes of one kind, None if the mesh has none of that kind."""
     mesh = sharding.mesh

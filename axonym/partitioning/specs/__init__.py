@@ -1,1 +1,1 @@
-"""From names to `PartitionSpec`s: the active mesh, the one judge of a spec, and bytes per device."""
+"""From names to `PartitionSpec`s: the active mesh, the single judge of a spec, leaves, and bytes per device."""

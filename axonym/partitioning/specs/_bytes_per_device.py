@@ -1,6 +1,5 @@
-"""What arrays cost in bytes: whole, on each device, and in copies; everything that counts memory counts here."""
+"""The bytes of arrays: in all, on each device, and in copies."""
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -9,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from ._resolve_spec import MeshLike
+from ...named._cache import cached_plan
+from ._active_mesh import MeshLike
 
 
 class Load(NamedTuple):
-    """What an array costs: on each device that holds it, and on which those are, if that is known and matters."""
+    """The bytes of an array, in all and on each device that holds it, and which devices hold it if that is known."""
 
     bytes: int
     per_device: int
@@ -22,31 +22,31 @@ class Load(NamedTuple):
 
     @property
     def replicated(self) -> int:
-        """Returns what is held beyond one copy."""
+        """Returns the bytes held beyond one copy."""
         return max(self.per_device * self.devices - self.bytes, 0)
 
 
-@functools.lru_cache(maxsize=256)
+@cached_plan
 def count_element_bits(dtype: Any) -> int:
-    """Returns the bits of an element; a random key counts by its data."""
+    """Returns the bits of an element; for random keys those of their data."""
     if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "USOMm" or dtype == jax.dtypes.float0:
         return dtype.itemsize * 8
     return jax.dtypes.itemsize_bits(dtype)
 
 
 def count_array_bytes(dtype: Any, shape: Sequence[int]) -> int:
-    """Returns the bytes of an array, elements of less than a byte by their bits."""
+    """Returns the bytes of an array, counting elements smaller than a byte by their bits."""
     return -(-math.prod(shape) * count_element_bits(dtype) // 8)
 
 
 def count_devices(mesh: MeshLike) -> int:
-    """Returns the number of devices of a mesh that do not differ in Manual mesh axes alone."""
+    """Returns the number of devices of a mesh, not counting its Manual axes."""
     types = zip(mesh.axis_types, mesh.shape.values(), strict=True)
     return math.prod(size for kind, size in types if kind != AxisType.Manual)
 
 
 def sum_device_bytes(loads: Iterable[Load]) -> tuple[int, dict[Any, int]]:
-    """Returns what every device holds of some arrays, and what the known devices hold beside that."""
+    """Returns the bytes that every device holds, and those that known devices hold in addition."""
     everywhere = 0
     groups: dict[frozenset[Any], int] = {}
     for load in loads:
@@ -62,5 +62,5 @@ def sum_device_bytes(loads: Iterable[Load]) -> tuple[int, dict[Any, int]]:
 
 
 def get_fullest_device_bytes(everywhere: int, held: dict[Any, int]) -> int:
-    """Returns what the fullest device holds, from what `bytes_on_each` returns."""
+    """Returns the bytes on the fullest device, from the results of `sum_device_bytes`."""
     return everywhere + max(held.values(), default=0)

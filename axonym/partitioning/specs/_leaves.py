@@ -1,6 +1,6 @@
-"""What is known of each leaf of a tree before its array is looked at: names, path, and the mapping of its part.
+"""What is known of each leaf of a tree: its shape, and from the tree's structure its names, path and mapping.
 
-It depends on the structure of the tree alone, so a compiled function finds it out once for all calls of one structure.
+The latter depends on the structure alone, so a compiled function finds it once for all calls with one structure.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from jax.tree_util import DictKey, SequenceKey
 
 from ...named._array import NamedArray
 from ...named._axis import Names, format_value
+from ...named._cache import cached_plan
 from ...named._field import HasLeadingAxes, get_declared_axes
 from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 
@@ -20,47 +21,70 @@ from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 T = TypeVar("T")
 
 ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
-"""What is an array, or stands for one."""
+"""The types of arrays, and of what stands for an array."""
+
+
+def get_array_shape(leaf: Any) -> tuple[int, ...] | None:
+    """Returns the shape of an array of any kind, named arrays and shapes without data included; None for other leaves.
+
+    NumPy arrays of dtypes that JAX does not support, such as text, do not count as arrays.
+    """
+    leaf = leaf.array if type(leaf) is NamedArray else leaf
+    if isinstance(leaf, np.ndarray | np.generic) and not _is_jax_dtype(leaf.dtype):
+        return None
+    shape = getattr(leaf, "shape", None)
+    return tuple(shape) if isinstance(shape, tuple) and hasattr(leaf, "dtype") else None
+
+
+@cached_plan
+def _is_jax_dtype(dtype: Any) -> bool:
+    """Returns whether JAX has arrays of a NumPy dtype: of numbers, including those of `ml_dtypes`."""
+    numbers = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    return numbers or (dtype.kind == "V" and not issubclass(dtype.type, np.void))
 
 
 class Leaf(NamedTuple):
-    """A leaf of a tree: the names of its axes if there are any, whether a field declares them, and where it is.
+    """A leaf of a tree, as the structure of the tree describes it.
 
-    A part of a tree may go by a mapping of its own, which its leaves then have; None is the mapping of the call. The
-    axes in front are those that layers are stacked along, beside the declared ones. What a fallback rule says is not
-    known from the structure; `ruled` adds it.
+    Args:
+        names: The names of its axes, None if it has none.
+        declared: Whether a field declares the names.
+        path: Its key path.
+        mapping: The mapping of the part of the tree that it belongs to, None for the mapping of the call.
+        leading_axes: The axes along which the enclosing layers are stacked, in addition to the declared ones.
+        decision: What a fallback rule decides for it, which does not follow from the structure.
     """
 
     names: Names | None
     declared: bool
     path: tuple[Any, ...]
     mapping: AxisMapping | None = None
-    in_front: Names = ()
-    ruled: Any = None
+    leading_axes: Names = ()
+    decision: Any = None
 
     def names_of(self, sizes: tuple[int, ...]) -> Names | None:
-        """Returns the names of an array of these sizes here, None if it has none or is no array that they were for."""
+        """Returns the names of an array of these sizes in this place, None if it has none or they do not fit."""
         if self.names is None or len(self.names) == len(sizes):
             return self.names
-        stacked = (*self.in_front, *self.names)
-        return stacked if self.in_front and len(stacked) == len(sizes) else None
+        stacked = (*self.leading_axes, *self.names)
+        return stacked if self.leading_axes and len(stacked) == len(sizes) else None
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["mapping"])
 @dataclasses.dataclass(frozen=True, init=False)
 class ShardedBy(Generic[T]):
-    """A part of a tree that goes by a mapping of its own, whatever mapping the rest goes by.
+    """A part of a tree with a mapping of its own, which replaces the mapping of the rest.
 
-    It is a pytree with one child, the part; the mapping is in the tree's structure. `shard`, and `named_jit` for
-    arguments and results, shard the part by it in place of the mapping given or in force. Of two that are nested, the
-    inner one holds.
+    It is a pytree with one child, the part; the mapping belongs to the tree's structure. `shard`, and `named_jit` for
+    arguments and results, shard the part by it instead of the given or active mapping. Where two are nested, the inner
+    one applies.
 
     Args:
         tree: The part, any tree of arrays.
-        mapping: From names to mesh axes. It is complete: nothing of the mapping in force is added.
+        mapping: From names to mesh axes. It is complete: nothing of the active mapping is added.
 
     Raises:
-        TypeError: If the mapping is none.
+        TypeError: If the mapping is not a mapping.
 
     Example:
         >>> import axonym as nym
@@ -76,62 +100,58 @@ class ShardedBy(Generic[T]):
     mapping: AxisMapping
 
     def __init__(self, tree: T, mapping: ResourceMapping) -> None:
-        """Keeps both; see the class."""
+        """Stores both; see the class."""
         object.__setattr__(self, "tree", tree)
         object.__setattr__(self, "mapping", require_complete_mapping(mapping))
 
 
 def require_complete_mapping(mapping: Any) -> AxisMapping:
-    """Returns a mapping that has to be given.
-
-    Raises:
-        TypeError: If it is None, or no mapping.
-    """
+    """Returns the given mapping; raises a TypeError if it is None, or not a mapping."""
     found = None if mapping is None else as_mapping(mapping)
     if found is None:
         raise TypeError(
-            f"A mapping from names to mesh axes is needed, as {{'mlp': 'model'}} is, not {format_value(mapping)}."
+            f"A mapping from names to mesh axes is needed, such as {{'mlp': 'model'}}, not {format_value(mapping)}."
         )
     return found
 
 
 def describe_leaves(
-    tree: Any, path: tuple[Any, ...] = (), mapping: AxisMapping | None = None, in_front: Names = ()
+    tree: Any, path: tuple[Any, ...] = (), mapping: AxisMapping | None = None, leading_axes: Names = ()
 ) -> list[Leaf]:
     """Returns what is known of each leaf of a tree, in order; it is the same for all trees of one structure.
 
-    Args:
-        tree: The tree.
-        path: Where it is.
-        mapping: The mapping of the part that it is in, None if that has none of its own.
-        in_front: The axes that the layers are stacked along that it is in.
+    If the tree is part of another one, it has a path there, perhaps a mapping, and the leading axes of stacked layers.
     """
     declared = get_declared_axes(type(tree))
     mapping = tree.mapping if type(tree) is ShardedBy else mapping
-    in_front = (*in_front, *tree._leading_axes()) if isinstance(tree, HasLeadingAxes) else in_front
+    leading_axes = (*leading_axes, *tree._leading_axes()) if isinstance(tree, HasLeadingAxes) else leading_axes
     pairs, _ = jax.tree_util.tree_flatten_with_path(
-        tree, is_leaf=lambda x: type(x) is NamedArray or (x is not tree and _is_special(type(x)))
+        tree, is_leaf=lambda x: type(x) is NamedArray or (x is not tree and _describes_leaves(x))
     )
     found: list[Leaf] = []
     for keys, node in pairs:
         where = (*path, *keys)
         if type(node) is NamedArray:
             found += [Leaf(node.names, False, where, mapping)] * len(jax.tree.leaves(node.array))
-        elif node is not tree and _is_special(type(node)):
-            found += describe_leaves(node, where, mapping, in_front)
+        elif node is not tree and _describes_leaves(node):
+            found += describe_leaves(node, where, mapping, leading_axes)
         else:
-            names = _declared_names(declared, keys)
-            found.append(Leaf(names, names is not None, where, mapping, () if names is None else in_front))
+            names = _get_declared_names(declared, keys)
+            found.append(Leaf(names, names is not None, where, mapping, () if names is None else leading_axes))
     return found
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_special(cls: type) -> bool:
-    """Tells whether a node says something about the leaves in it: names, a mapping, or axes in front."""
-    return cls is ShardedBy or issubclass(cls, HasLeadingAxes) or bool(get_declared_axes(cls))
+def _describes_leaves(node: Any) -> bool:
+    return names_or_maps_leaves(type(node)) or isinstance(node, HasLeadingAxes)
 
 
-def _declared_names(declared: dict[str, Names], keys: tuple[Any, ...]) -> Names | None:
-    """Returns the names declared for a leaf: for the field that holds it, itself or in lists, tuples and dicts."""
+@cached_plan
+def names_or_maps_leaves(cls: type) -> bool:
+    """Returns whether nodes of a class declare names or a mapping for the leaves inside them."""
+    return cls is ShardedBy or bool(get_declared_axes(cls))
+
+
+def _get_declared_names(declared: dict[str, Names], keys: tuple[Any, ...]) -> Names | None:
+    """Returns the names declared for a leaf: by the field that holds it, directly or in lists, tuples and dicts."""
     inside = all(isinstance(key, SequenceKey | DictKey) for key in keys[1:])
     return declared.get(getattr(keys[0], "name", "")) if declared and keys and inside else None

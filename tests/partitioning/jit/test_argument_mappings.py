@@ -230,7 +230,7 @@ def test_mappings_for_several_results_need_several(mesh):
 def test_what_is_no_mapping_is_an_error():
     for option in ("in_axis_resources", "out_axis_resources"):
         for wrong in (3, "data", (3,)):
-            with pytest.raises(TypeError, match="A mapping is one from names to mesh axes, as"):
+            with pytest.raises(TypeError, match="A mapping goes from names to mesh axes, such as"):
                 nym.named_jit(swapped, **{option: wrong})
 
 

@@ -125,9 +125,12 @@ class Unhashable(Rule):
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("data", r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` gives a .*, not 'data'"),
-        (Rule, r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` gives a `PartitionSpec`, not "),
-        (Unhashable(), "is part of the key of compiled functions, and a Unhashable cannot be hashed; make it a frozen"),
+        ("data", r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a .*, not 'data'"),
+        (
+            Rule,
+            r"A `fallback` is a `ShardingRule`, or an object whose `apply\(array\)` returns a `PartitionSpec`, not ",
+        ),
+        (Unhashable(), "is part of the key of compiled functions, and a Unhashable is not hashable; make it a frozen"),
     ],
     ids=["string", "class", "unhashable"],
 )
@@ -147,11 +150,11 @@ def test_shows_what_it_says():
 @pytest.mark.parametrize(
     ("entries", "error", "text"),
     [
-        ({1: "data"}, TypeError, "A mapping goes from names of axes to mesh axes, 1 is not a name"),
+        ({1: "data"}, TypeError, "A mapping goes from names of axes to mesh axes, but 1 is not a name"),
         (
             {nym.Axis("batch", 8): "data"},
             TypeError,
-            r"A mapping goes from names of axes to mesh axes, Axis\(name='batch', size=8\) is not a name",
+            r"A mapping goes from names of axes to mesh axes, but Axis\(name='batch', size=8\) is not a name",
         ),
         (
             {"batch": 3},
@@ -188,5 +191,5 @@ def test_wrong_options_are_errors():
 
 
 def test_what_is_no_mapping_is_refused():
-    with pytest.raises(TypeError, match="A mapping is one from names to mesh axes"):
+    with pytest.raises(TypeError, match="A mapping goes from names to mesh axes"):
         nym.axis_mapping([("batch", "data")])

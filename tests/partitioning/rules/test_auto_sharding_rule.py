@@ -118,10 +118,10 @@ def test_plain_arrays_of_a_mapping_go_by_it(mesh):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, as `axonym.create_mesh` makes it, not \(4, 2\)"),
+        ({"mesh": (4, 2)}, TypeError, r"`mesh` is a mesh, such as `axonym.create_mesh` returns, not \(4, 2\)"),
         ({"axis_names": "data"}, TypeError, r"a list of names of mesh axes, not one name; write \['data'\]"),
-        ({"axis_names": [("data", "model")]}, TypeError, "a list of names of mesh axes; .* is none"),
-        ({"axis_names": 3}, TypeError, "a list of names of mesh axes; 3 is none"),
+        ({"axis_names": [("data", "model")]}, TypeError, "a list of names of mesh axes; .* is not a name"),
+        ({"axis_names": 3}, TypeError, "a list of names of mesh axes; 3 is not a name"),
         ({"axis_names": ["modle"]}, ValueError, r"no mesh axis 'modle' in \(data: 4, model: 2\); did you mean 'model'"),
         ({"axis_names": ["data", "data"]}, ValueError, "which names a mesh axis twice"),
         ({"min_shard_size": -1}, ValueError, "`min_shard_size` is a whole number, 0 or more, not -1"),

@@ -71,24 +71,24 @@ def test_a_limit_is_held_exactly_where_it_can_be():
 
 def test_the_error_has_the_largest_parts_and_what_to_do():
     params = {"table": struct(51, 8), "bias": struct(3), "weight": struct(16, 16), "name": "mlp"}
-    with pytest.raises(ValueError, match="divided as far as the mesh can") as caught:
+    with pytest.raises(ValueError, match="sharded as far as the mesh allows") as caught:
         nym.MemoryConstrainedShardingRule(300, MESH).apply(params)
     assert str(caught.value) == (
-        "divided as far as the mesh can, the arrays need 344 bytes on each device, 44 more than the 300 of "
-        "`max_memory_per_device`; the largest parts are ['table'] of shape (51, 8) with 204 bytes, ['weight'] of shape "
-        "(16, 16) with 128 bytes, ['bias'] of shape (3,) with 12 bytes; use more devices or mesh axes, give arrays "
-        "sizes that the mesh divides, raise the limit, or accept this with `on_excess='warn'`"
+        "sharded as far as the mesh allows, the arrays need 344 bytes on each device, 44 more than the 300 of "
+        "`max_memory_per_device`; the largest shards are ['table'] of shape (51, 8) with 204 bytes, ['weight'] of "
+        "shape (16, 16) with 128 bytes, ['bias'] of shape (3,) with 12 bytes; use more devices or mesh axes, give "
+        "arrays sizes that are divisible by the mesh axes, raise the limit, or accept this with `on_excess='warn'`"
     )
 
 
 def test_only_the_largest_of_many_arrays_are_shown():
     rule = nym.MemoryConstrainedShardingRule(1, AbstractMesh((41,), ("x",)))
-    with pytest.raises(ValueError, match=r"parts are \[39\] of .*, \[35\] of shape \(1, 36\) with 144 bytes; use"):
+    with pytest.raises(ValueError, match=r"shards are \[39\] of .*, \[35\] of shape \(1, 36\) with 144 bytes; use"):
         rule.apply([struct(1, 1 + at) for at in range(40)])
 
 
 def test_one_array_has_no_path():
-    with pytest.raises(ValueError, match=r"the largest parts are the array of shape \(3,\) with 12 bytes"):
+    with pytest.raises(ValueError, match=r"the largest shards are the array of shape \(3,\) with 12 bytes"):
         nym.MemoryConstrainedShardingRule(1, MESH).apply(struct(3))
 
 
@@ -178,7 +178,7 @@ def test_a_limit_may_be_any_number_that_is_whole(limit):
         ({"max_memory_per_device": True}, TypeError, "`max_memory_per_device` is a whole .* not True"),
         ({"max_memory_per_device": "8GB"}, TypeError, "`max_memory_per_device` is a whole .* not '8GB'"),
         ({"max_memory_per_device": None}, TypeError, "`max_memory_per_device` is a whole .* not None"),
-        ({"mesh": 8}, TypeError, "`mesh` is a mesh, as `axonym.create_mesh` makes it, not 8"),
+        ({"mesh": 8}, TypeError, "`mesh` is a mesh, such as `axonym.create_mesh` returns, not 8"),
         ({"axis_names": "data"}, TypeError, r"a list of names of mesh axes, not one name; write \['data'\]"),
         ({"axis_names": ["modle"]}, ValueError, r"no mesh axis 'modle' in \(data: 4, model: 2\); did you mean 'model'"),
         ({"on_excess": "raise"}, ValueError, "`on_excess` is 'error' or 'warn', not 'raise'"),

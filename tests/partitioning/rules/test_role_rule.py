@@ -435,7 +435,7 @@ def test_mesh_axes_can_be_given():
 def test_what_cannot_be_told_is_an_error():
     mesh = of_axes(x=4, y=2)
     with pytest.raises(
-        ValueError, match=r"no axis of mesh \(x: 4, y: 2\) has a name that tells its role.*pass `tensor=`"
+        ValueError, match=r"no axis of mesh \(x: 4, y: 2\) has a name from which its role follows.*pass `tensor=`"
     ):
         nym.RoleShardingRule(mesh).apply(like(8))
     with pytest.raises(ValueError, match="mesh axis 'x' is given as `tensor` and as `fsdp`; a mesh axis has one role"):

@@ -236,7 +236,7 @@ def test_an_explanation_says_what_decided(mesh):
     (alone,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=Rows())).leaves
     assert (alone.axes[0].decision, alone.axes[0].why) == ("rule", "the rule `Rows`")
     (nothing,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=PATHS)).leaves
-    assert (nothing.spec, nothing.axes[0].why) == (P(None), "the rule `PathShardingRule` says nothing of it")
+    assert (nothing.spec, nothing.axes[0].why) == (P(None), "the rule `PathShardingRule` has no spec for it")
 
 
 def test_without_a_mesh_specs_are_what_the_rule_says():
@@ -300,7 +300,7 @@ def test_an_answer_of_another_structure_is_an_error(mesh):
         def apply(self, pytree):
             return P("data")
 
-    text = "the fallback rule `One`: the rule `One` gives a tree of another structure than that of the tree it is "
+    text = "the fallback rule `One`: the rule `One` returns a tree of another structure than that of the tree it is "
     with pytest.raises(ValueError, match=re.escape(text)):
         nym.shard([jnp.ones(8), jnp.ones(8)], nym.AxisMapping({}, fallback=One()))
 
@@ -390,7 +390,7 @@ def test_what_jax_holds_no_arrays_of_is_left_alone(mesh):
 def test_a_rule_warns_each_time(mesh):
     mapping = nym.AxisMapping({}, fallback=nym.MemoryConstrainedShardingRule(1, on_excess="warn"))
     for _ in range(3):
-        with pytest.warns(RuntimeWarning, match="divided as far as the mesh can") as caught:
+        with pytest.warns(RuntimeWarning, match="sharded as far as the mesh allows") as caught:
             nym.shard(np.ones((8, 4), np.float32), mapping)
         assert [one.filename for one in caught] == [__file__]
 
@@ -424,28 +424,20 @@ def test_a_subclass_of_a_library_rule_is_asked_each_time(mesh):
     assert [[x.sharding.spec for x in one] for one in found] == [[P("data"), P()], [P(), P("data")]]
 
 
-class Reasoned(nym.ShardingRule):
-    """Says why."""
-
-    def apply(self, pytree):
-        return jax.tree.map(lambda _: P("data"), pytree)
-
-    def _reasons(self, pytree):
-        return ["the first" if at == 0 else "" for at, _ in enumerate(jax.tree.leaves(pytree))]
-
-
-class Otherwise(Reasoned):
-    """Decides in another way, so that the reasons are not its own."""
+class Otherwise(nym.RoleShardingRule):
+    """Decides in another way, so that the roles are not its reasons."""
 
     def apply(self, pytree):
         return jax.tree.map(lambda _: P("model"), pytree)
 
 
-def test_a_rule_may_say_which_part_of_it_decides(mesh):
+def test_a_rule_explains_which_part_of_it_decides(mesh):
     def why(rule):
-        leaves = nym.explain([jnp.ones(8), jnp.ones(8)], nym.AxisMapping({}, fallback=rule)).leaves
+        tree = {"q_proj": jnp.ones((8, 8)), "table": jnp.ones((8, 8))}
+        leaves = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
         return [leaf.axes[0].why for leaf in leaves]
 
-    assert why(Reasoned()) == ["`Reasoned`: the first", "the rule `Reasoned`"]
-    assert why(nym.CompositeShardingRule(Reasoned())) == ["`Reasoned`: the first", "the rule `Reasoned`"]
+    column = "`RoleShardingRule`: the role 'column'"
+    assert why(nym.RoleShardingRule())[0] == column
+    assert why(nym.CompositeShardingRule(nym.RoleShardingRule(), Rows()))[0] == column
     assert why(Otherwise()) == ["the rule `Otherwise`"] * 2

@@ -52,7 +52,7 @@ def test_each_array_has_a_spec_with_an_entry_for_each_axis():
 def test_the_mapping_in_force_is_taken_and_one_is_needed():
     with nym.axis_mapping(MAPPING):
         assert nym.pspec_for(nym.ones({"embed": 8})) == P("data")
-    with pytest.raises(ValueError, match="no axis mapping is given and none is in force"):
+    with pytest.raises(ValueError, match="no axis mapping is given and none is active"):
         nym.pspec_for(nym.ones({"embed": 8}))
 
 

@@ -60,7 +60,9 @@ def test_its_fallback_rule_and_what_it_does_about_uneven_axes_are_its_own(mesh):
 
 
 def test_an_error_says_where_in_the_part_it_is(mesh):
-    with pytest.raises(ValueError, match=r"\[0\]\.tree\['x'\]: axis 'embed' has size 4, which mesh axis 'data' of"):
+    with pytest.raises(
+        ValueError, match=r"\[0\]\.tree\['x'\]: axis 'embed' has size 4, which is not divisible by mesh axis 'data' of"
+    ):
         nym.shard([nym.ShardedBy({"x": array()}, {"embed": ("data", "model")})], DATA)
 
 
@@ -77,7 +79,7 @@ def test_it_is_a_tree_of_its_part():
 
 @pytest.mark.parametrize("wrong", [None, 3, "data"])
 def test_it_needs_a_mapping(wrong):
-    with pytest.raises(TypeError, match=r"A mapping (is one )?from names to mesh axes"):
+    with pytest.raises(TypeError, match=r"A mapping (goes )?from names to mesh axes"):
         nym.ShardedBy(array(), wrong)
 
 

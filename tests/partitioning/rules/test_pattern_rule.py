@@ -132,13 +132,17 @@ def test_a_spec_may_be_shorter_than_the_rank(mesh):
 @pytest.mark.parametrize(
     "spec, shape, text",
     [
-        (P("model"), (3,), "dimension 0 has size 3, which mesh axis 'model' of size 2 does not divide; the next size "),
+        (
+            P("model"),
+            (3,),
+            "dimension 0 has size 3, which is not divisible by mesh axis 'model' of size 2; the next size ",
+        ),
         (P("data", "dta"), (4, 4), "dimension 1: no mesh axis 'dta' in (data: 4, model: 2); did you mean 'data'?"),
         (P(None, "data"), (4,), "P(None, 'data') has 2 entries, the array (4,) has 1 dimension"),
         (
             P(("data", "model")),
             (4,),
-            "dimension 0 has size 4, which mesh axis 'data' of size 4 x 'model' of size 2 does ",
+            "dimension 0 has size 4, which is not divisible by mesh axis 'data' of size 4 x 'model' of ",
         ),
     ],
     ids=["uneven", "unknown", "rank", "two-axes"],
@@ -193,7 +197,9 @@ def test_manual_mesh_axes_are_left_out(mesh):
 def test_strict_rules_want_a_pattern_for_each_array():
     rule = nym.PathShardingRule([("w", P("data"))], strict=True)
     assert rule.apply({"w": np.ones(4), "static": "text"}) == {"w": P("data"), "static": P()}
-    text = "no pattern of the strict `PathShardingRule` matches 'b/0', 'b/1'; add patterns for them, with P() for those"
+    text = (
+        "no pattern of the strict `PathShardingRule` matches 'b/0', 'b/1'; add patterns for them, with P() for arrays"
+    )
     with pytest.raises(ValueError, match=re.escape(text)):
         rule.apply({"w": np.ones(4), "b": [np.ones(4)] * 2})
     with pytest.raises(ValueError, match=r"matches '0', .* '7' and 4 more; add"):
@@ -202,8 +208,9 @@ def test_strict_rules_want_a_pattern_for_each_array():
 
 def test_strict_rules_want_an_array_for_each_pattern():
     text = (
-        "the strict `PathShardingRule` does not need all its patterns: all that pattern 'wx' matches is taken by "
-        "earlier ones: 'w'; pattern 'zz' matches no array; the arrays are 'wx'; correct, move or remove them"
+        "the strict `PathShardingRule` does not need all its patterns: all arrays that pattern 'wx' matches are "
+        "matched by earlier ones: 'w'; pattern 'zz' matches no array; the arrays are 'wx'; correct, move or "
+        "remove them"
     )
     with pytest.raises(ValueError, match=re.escape(text)):
         nym.PathShardingRule([("w", P("data")), ("wx", P()), ("zz", P())], strict=True).apply({"wx": np.ones(4)})
@@ -253,13 +260,15 @@ MAKERS = [
 def test_specs_are_checked_against_the_mesh_of_the_rule(auto_mesh, make):
     with pytest.raises(ValueError, match=r"has the spec P\('dta',\): dimension 0: no mesh axis 'dta' in .*'data'\?"):
         make(P("dta"), auto_mesh)
-    with pytest.raises(TypeError, match=r"`mesh` is a mesh, as `axonym.create_mesh` makes it, not 8"):
+    with pytest.raises(TypeError, match=r"`mesh` is a mesh, such as `axonym.create_mesh` returns, not 8"):
         make(P(), 8)
     rule = make(P("data"), auto_mesh.abstract_mesh)
     with jax.set_mesh(nym.create_mesh((8,), ("other",))):
         assert rule.apply(arrays(a=(4, 3))) == {"a": P("data")}
         assert nym.CompositeShardingRule(rule).apply(arrays(a=(4, 3))) == {"a": P("data")}
-    with pytest.raises(ValueError, match="dimension 0 has size 6, which mesh axis 'data' of size 4 does not divide"):
+    with pytest.raises(
+        ValueError, match="dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4"
+    ):
         rule.apply(arrays(a=(6, 3)))
     assert make(P("data"), auto_mesh, uneven="replicate").apply(arrays(a=(6, 3))) == {"a": P(None)}
 
@@ -278,19 +287,19 @@ def test_a_rule_with_a_mesh_is_a_value(auto_mesh, make):
             assert repr(copied) == repr(one)
 
 
-SPEC = "is a `PartitionSpec`, such as P('data', None), or P() to keep the array whole, not "
+SPEC = "is a `PartitionSpec`, such as P('data', None), or P() to replicate the array, not "
 PAIRS = (
-    "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, as "
-    "[('attn/.*weight', P('data'))] has them, or a dictionary, not "
+    "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, such as "
+    "[('attn/.*weight', P('data'))], or a dictionary, not "
 )
 
 
 @pytest.mark.parametrize(
     "patterns, kind, text",
     [
-        ([(8,)], TypeError, "goes from shapes to specs, as {(None, 8): P('data')} does, not a list of length 1."),
-        ({8: P()}, TypeError, "A pattern is a tuple of sizes, None for any, as (None, 8) is, not 8."),
-        ({("a",): P()}, TypeError, "A pattern is a tuple of sizes, None for any, as (None, 8) is, not ('a')."),
+        ([(8,)], TypeError, "goes from shapes to specs, such as {(None, 8): P('data')}, not a list of length 1."),
+        ({8: P()}, TypeError, "A pattern is a tuple of sizes, None for any, such as (None, 8), not 8."),
+        ({("a",): P()}, TypeError, "A pattern is a tuple of sizes, None for any, such as (None, 8), not ('a')."),
         ({(True,): P()}, TypeError, "A pattern is a tuple of sizes, None for any"),
         ({(-1,): P()}, ValueError, "the pattern (-1,) has a negative size; write None for any size"),
         ({(8,): ("data",)}, TypeError, f"The spec of the pattern (8,) {SPEC}('data')."),
@@ -312,9 +321,9 @@ def test_what_is_no_pattern_of_shapes_is_refused_at_once(patterns, kind, text):
     [
         ([("a", "data")], TypeError, f"The spec of the pattern 'a' {SPEC}'data'."),
         ([("a", None)], TypeError, f"The spec of the pattern 'a' {SPEC}None."),
-        ([("a", P("x", "x"))], ValueError, "'a' has the spec P('x', 'x'): mesh axis 'x' divides both dimension 0"),
-        ([("(", P())], ValueError, "the pattern '(' is no regular expression: missing )"),
-        ([(b"a", P())], TypeError, "A pattern for paths is a regular expression, as 'attn/.*weight' is, not b'a'."),
+        ([("a", P("x", "x"))], ValueError, "'a' has the spec P('x', 'x'): mesh axis 'x' shards both dimension 0"),
+        ([("(", P())], ValueError, "the pattern '(' is not a regular expression: missing )"),
+        ([(b"a", P())], TypeError, "A pattern for paths is a regular expression, such as 'attn/.*weight', not b'a'."),
         ("a", TypeError, f"{PAIRS}'a'."),
         (["attn"], TypeError, PAIRS),
         (P("data"), TypeError, PAIRS),

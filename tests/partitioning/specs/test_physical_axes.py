@@ -1,4 +1,4 @@
-"""From names to specs: what the queries answer, and the errors that whoever shards by name raises in the same words."""
+"""Specs, shardings and mesh axes of single axes, and the errors that everything raises that shards by name."""
 
 import jax
 import numpy as np
@@ -89,7 +89,9 @@ def test_queries_work_on_an_abstract_mesh():
         assert nym.pspec_for_axis(nym.Axis("vocab", 8)) == P("data")
         assert nym.physical_axis_size("vocab") == 4
         assert nym.round_axis_for_partitioning(nym.Axis("vocab", 10)) == nym.Axis("vocab", 12)
-        with pytest.raises(ValueError, match="axis 'vocab' has size 10, which mesh axis 'data' of size 4"):
+        with pytest.raises(
+            ValueError, match="axis 'vocab' has size 10, which is not divisible by mesh axis 'data' of size 4"
+        ):
             nym.pspec_for_axis(nym.Axis("vocab", 10))
 
 
@@ -117,7 +119,7 @@ def test_queries_work_inside_jit(mesh):
 
 @pytest.mark.parametrize("query", [nym.pspec_for_axis, lambda axis: nym.sharding_for_axis(axis, mesh=ABSTRACT)])
 def test_a_query_without_a_mapping_is_an_error(query):
-    text = r"no axis mapping is given and none is in force; use `with axis_mapping\(...\)` or pass one"
+    text = r"no axis mapping is given and none is active; use `with axis_mapping\(...\)` or pass one"
     with pytest.raises(ValueError, match=text):
         query("batch")
 

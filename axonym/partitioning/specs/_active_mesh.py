@@ -1,0 +1,63 @@
+"""The active mesh, its axes, and whether a function is being traced."""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from ..._jax_compat import is_tracing
+from ...named._axis import format_axes, suggest_name
+
+
+MeshLike: TypeAlias = Mesh | AbstractMesh
+
+
+def get_abstract_mesh() -> AbstractMesh | None:
+    """Returns the active mesh without its devices, inside and outside of traced functions; None if there is none."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
+def get_active_mesh() -> MeshLike | None:
+    """Returns the active mesh, with its devices where arrays can be moved to them; None if there is none."""
+    mesh = get_abstract_mesh()
+    if mesh is None or is_tracing():
+        return mesh
+    concrete = jax.sharding.get_mesh()
+    return concrete if concrete.abstract_mesh == mesh else mesh
+
+
+def require_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`") -> MeshLike:
+    """Returns the active mesh; raises a ValueError if there is none."""
+    mesh = get_active_mesh()
+    if mesh is None:
+        raise ValueError(f"{purpose} needs a mesh; {remedy}")
+    return mesh
+
+
+def resolve_mesh(mesh: MeshLike | None, purpose: str) -> MeshLike:
+    """Returns the given mesh, or the active mesh if it is None; raises a ValueError if there is neither."""
+    return require_mesh(purpose, "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if mesh is None else mesh
+
+
+def is_manual_axis(mesh: MeshLike | None, axis: str) -> bool:
+    """Returns whether a mesh axis is Manual, as inside `shard_map`."""
+    return mesh is not None and mesh.axis_types[mesh.axis_names.index(axis)] == AxisType.Manual
+
+
+def format_mesh(mesh: MeshLike) -> str:
+    """Returns the axes of a mesh with their sizes."""
+    return format_axes(tuple(map(str, mesh.axis_names)), tuple(mesh.shape.values()))
+
+
+def check_mesh_axes(mesh: MeshLike, names: Iterable[str]) -> None:
+    """Checks that a mesh has these axes; raises a ValueError if it lacks one of them."""
+    for name in names:
+        if name not in mesh.axis_names:
+            raise ValueError(f"no mesh axis {name!r} in {format_mesh(mesh)}{suggest_mesh_axis(name, mesh)}")
+
+
+def suggest_mesh_axis(name: str, mesh: MeshLike) -> str:
+    """Returns the end of an error message that names the closest axis of a mesh, or nothing."""
+    return suggest_name(name, [axis for axis in mesh.axis_names if isinstance(axis, str)])
