@@ -5,13 +5,14 @@ comparing them costs one pointer comparison.
 """
 
 import difflib
-import functools
 import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, Protocol, TypeAlias
+
+from ._cache import cached_plan
 
 
 Names: TypeAlias = tuple[str, ...]
@@ -102,7 +103,7 @@ PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 """An order of axes in which `...` stands for those that are not named."""
 
 
-@functools.lru_cache(maxsize=65536)
+@cached_plan
 def intern_names(names: Names) -> Names:
     """Returns the one tuple that stands for these names.
 

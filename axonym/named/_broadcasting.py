@@ -4,7 +4,6 @@ One operand's names must be a subset of the other's, which gives the order of th
 size-1 axes in their place, so nothing is ever copied to full size or transposed needlessly.
 """
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from .._jax_compat import get_inline_option
 from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name
 from ._axis import Names, check_rank, format_axes
 from ._base import N, NamedBase, with_array
+from ._cache import cached_plan
 
 
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +58,7 @@ def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], w
     )
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
     """Returns the names that a broadcast of the operands has: the first longest ones.
 
@@ -72,7 +72,7 @@ def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
     return widest
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def plan_broadcast(
     fn: Callable[..., Any], *operands: tuple[Names, tuple[int, ...]]
 ) -> tuple[Callable[..., Any], Names]:
@@ -85,7 +85,7 @@ def plan_broadcast(
     return _jit_aligned(fn, *(own for own, _ in operands)), names
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def _jit_aligned(fn: Callable[..., Any], *operands: Names) -> Callable[..., Any]:
     """Returns `fn` over arrays with these names, known to broadcast, compiled once per signature."""
     names = max(operands, key=len)

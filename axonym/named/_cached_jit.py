@@ -20,9 +20,10 @@ from ._axis import (
 )
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import align_axes, check_matching_sizes, get_array, jit_inline
+from ._cache import cached_plan
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def cached_jit(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
     """Returns `fn` with its first arguments fixed, compiled once per signature of the arrays that follow them.
 
@@ -62,7 +63,7 @@ def apply_keeping_axes(fn: Callable[..., Any], x: N, axis: AxisSelection | None,
     return with_array(x, cached_jit(_applied_where, fn, dims, x.names, _mask_names(x, where))(array, where.array, {}))
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def _reduction(
     fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], axis: Any, *options: tuple[str, Hashable]
 ) -> tuple[Callable[..., Any], Names]:
@@ -71,7 +72,7 @@ def _reduction(
     return cached_jit(_applied, fn, dims, *options), rest
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def _left(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
     """Returns the positions of the axes chosen, and the names of the others."""
     dims = find_axes(names, sizes, axis)

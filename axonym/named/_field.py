@@ -2,13 +2,13 @@
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 
 from ._axis import AxisSelector, Names, axis_name, check_unique_names
+from ._cache import cached_plan
 
 
 _KEY = "axonym.axis_names"
@@ -57,7 +57,7 @@ def field(
     return eqx.field(static=static, **options)
 
 
-@functools.lru_cache(maxsize=4096)
+@cached_plan
 def get_declared_axes(cls: type) -> dict[str, Names]:
     """Returns the names declared for the fields of a class, empty if none are."""
     if not dataclasses.is_dataclass(cls):

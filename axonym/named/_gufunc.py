@@ -4,7 +4,6 @@ The core axes are given by name and brought to the end, in the order given. All 
 name, stand in front, and the function is expected to run over them.
 """
 
-import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -25,6 +24,7 @@ from ._axis import (
 )
 from ._base import N, check_named, with_array
 from ._broadcasting import align_axes, broadcast_names
+from ._cache import cached_plan
 from ._cached_jit import cached_jit
 
 
@@ -69,7 +69,7 @@ def apply_gufunc(
     return tuple([with_array(arrays[0], array, names) for array, names in zip(found, results, strict=True)])
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def _compiled(
     fn: Callable[..., Any],
     operands: tuple[Operand, ...],

@@ -26,6 +26,7 @@ from ._axis import (
 )
 from ._base import with_array
 from ._broadcasting import broadcast_names, check_matching_sizes
+from ._cache import cached_plan
 from ._gufunc import get_loop_spec
 from ._transforms._cache import compiled
 from ._transforms._layout import Other, is_array, other_leaves, unpacked
@@ -104,7 +105,7 @@ def _hashable(out_axes: Any) -> Any:
     return tuple(map(_hashable, out_axes))
 
 
-@functools.lru_cache(maxsize=8192)
+@cached_plan
 def _loop_axes(operands: tuple[tuple[Names, tuple[int, ...]], ...], axes: tuple[AxisSelector, ...]) -> tuple[Axis, ...]:
     """Returns the axes of named arrays that are not among those of the function, after checking both."""
     if not operands:
