@@ -10,7 +10,7 @@ from .._broadcasting import check_matching_sizes
 class IndexEntry(NamedTuple):
     """What is static about the index of one axis: its kind, and the names or bounds that go with it."""
 
-    find_axis: int
+    position: int
     kind: str  # "scalar", "slice", "window", "array" or "mask"
     detail: Any  # (), (start, stop, step), a length, or the names of the array
 
