@@ -154,18 +154,18 @@ def test_a_changed_mapping_is_told_entry_by_entry(mesh):
         with nym.axis_mapping(mapping):
             fn(1, x)
             seen.append((fn.trace_count, fn.explain_retrace().partition("trace: ")[2]))
-    changed = "mapping in force: 'batch': 'data' -> ('data', 'model')"
-    uneven = "mapping in force: uneven: 'error' -> 'replicate'"
+    changed = "active mapping: 'batch': 'data' -> ('data', 'model')"
+    uneven = "active mapping: uneven: 'error' -> 'replicate'"
     assert seen == [
         (1, ""),
         (2, changed),
         (2, changed),
-        (3, "mapping in force: 'embed': None -> 'model'"),
+        (3, "active mapping: 'embed': None -> 'model'"),
         (4, uneven),
         (4, uneven),
     ]
     fn(1, x)
-    assert fn.explain_retrace().endswith("mapping in force: {'batch': 'data'} -> none")
+    assert fn.explain_retrace().endswith("active mapping: {'batch': 'data'} -> none")
 
 
 def test_a_changed_mesh_is_told(auto_mesh, explicit_mesh):

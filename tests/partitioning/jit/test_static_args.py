@@ -115,10 +115,10 @@ def test_static_fields_and_leaves_of_modules_are_static():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda fn: fn({"a": [1, {2}]}), r"args\[0\]\['a'\]\[1\] is no array, so it is static, but a set cannot"),
+        (lambda fn: fn({"a": [1, {2}]}), r"args\[0\]\['a'\]\[1\] is not an array, so it is static, but a set is not"),
         (
             lambda fn: fn(jnp.ones(2), model=model(act=bytearray())),
-            r"model.act is no array, so it is static, but a bytearray cannot be hashed; pass an array or something",
+            r"model.act is not an array, so it is static, but a bytearray is not hashable; pass an array or a",
         ),
     ],
 )
