@@ -128,7 +128,7 @@ def shard_map(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         region = _make_region(mapping, mesh, axis_names)
         _check_specs(jax.tree.leaves((in_specs, out_specs)), region)
-        dynamic, static = eqx.partition((args, kwargs), _is_array)
+        dynamic, static = eqx.partition((args, kwargs), _is_array_leaf)
         nodes, treedef = jax.tree.flatten(dynamic, is_leaf=is_named_array)
         given = (None if in_specs is None else tuple(in_specs), None)
         specs = _broadcast_specs(given, dynamic, "the `in_specs` of `shard_map` do not fit its positional arguments")
@@ -139,7 +139,7 @@ def shard_map(
         def body(dynamic: Any) -> Any:
             args, kwargs = eqx.combine(dynamic, static)
             with activate_mapping(region.mapping):
-                arrays, others = eqx.partition(fn(*args, **kwargs), _is_array)
+                arrays, others = eqx.partition(fn(*args, **kwargs), _is_array_leaf)
             static_results[:] = [others]
             return arrays
 
@@ -157,7 +157,7 @@ def shard_map(
     return mapped
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array_leaf(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 

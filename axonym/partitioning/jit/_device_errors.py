@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.tree_util import keystr
 
 from ..._jax_compat import is_device_mismatch_error, is_tracing
@@ -81,8 +81,14 @@ def _format_place(sharding: Any) -> str:
 
 
 def _format_devices(mesh: Mesh) -> str:
-    """Returns the axes of a mesh, their types and the devices, in order."""
     ids = [device.id for device in mesh.devices.flat]
-    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
     devices = str(ids) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
-    return f"{format_axes(mesh.axis_names, tuple(mesh.shape.values()))} of {types} axes and devices {devices}"
+    return f"{format_mesh(mesh)} and devices {devices}"
+
+
+def format_mesh(mesh: Mesh | AbstractMesh) -> str:
+    """Returns the axes of a mesh and their types."""
+    if mesh.empty:
+        return "no mesh"
+    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
+    return f"{format_axes(mesh.axis_names, tuple(mesh.shape.values()))} of {types} axes"

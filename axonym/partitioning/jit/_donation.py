@@ -30,7 +30,7 @@ class Donation:
 
     def __init__(self, parameters: Parameters, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
         """Sorts what is given by parameter; see the class."""
-        self._by_position, self._parameters = _as_tuple(by_position), parameters
+        self._by_position, self._parameters = _as_flags(by_position), parameters
         positional, named = parameters.positional, parameters.named
         if by_name is not None and not isinstance(by_name, Mapping):
             raise TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
@@ -102,7 +102,7 @@ def _check_flag(flag: Any) -> None:
         )
 
 
-def _as_tuple(by_position: Any) -> tuple[Any, ...]:
+def _as_flags(by_position: Any) -> tuple[Any, ...]:
     if by_position is None:
         return ()
     several = isinstance(by_position, Sequence) and not isinstance(by_position, str)

@@ -5,22 +5,21 @@ compared when `explain_retrace` is called.
 """
 
 import dataclasses
-import itertools
 import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh
 from jax.tree_util import keystr
 
-from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
 from ..mapping._axis_mapping import AxisMapping, current_mapping
 from ..specs._leaves import ARRAYS
 from ..specs._resolve_spec import get_abstract_mesh
+from ._device_errors import format_mesh
 from ._parameters import Parameters
 from ._static_args import StaticArgs
 
@@ -40,7 +39,6 @@ _SETTINGS = (
     "jax_debug_nans",
     "jax_default_device",
 )
-_Path: TypeAlias = tuple[str, ...]
 
 
 class _Trace(NamedTuple):
@@ -85,120 +83,87 @@ class Traces:
         """Returns one line on the last trace; see `NamedJit.explain_retrace`."""
         if not self.count:
             return f"`{self._name}` has not been traced yet"
-        times = "once" if self.count == 1 else f"{self.count} times"
-        start = f"`{self._name}` has been traced {times}"
-        *earlier, last = list(self._recent) or [None]
-        if last is None or not earlier:
+        start = f"`{self._name}` has been traced {'once' if self.count == 1 else f'{self.count} times'}"
+        if len(self._recent) < 2:
             cause = "`clear_cache` made it forget its traces" if self._is_cleared else "that was its first trace"
             return f"{start}; {cause}"
-        pairs = [(_find_changes(one, last, self._parameters), _count_differences(one, last)) for one in earlier[::-1]]
-        changes, _ = min(pairs, key=lambda pair: (len(pair[0]), pair[1]))
+        last, *earlier = [_describe_trace(trace, self._parameters) for trace in reversed(self._recent)]
+        changes = min((list(_compare_nodes(one, last)) for one in earlier), key=len)
         if not changes:
             return f"{start}; nothing that Axonym sees changed: a setting of JAX did, or JAX's caches were cleared"
         rest = f", and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
         return f"{start}; changed since the nearest earlier trace: {'; '.join(changes[:_MOST_CHANGES])}{rest}"
 
 
-def _find_changes(before: _Trace, after: _Trace, parameters: Parameters) -> list[str]:
-    """Returns what changed between two traces, each in a few words."""
-    changes = [*_compare_mappings(before.mapping, after.mapping), *_compare_meshes(before.mesh, after.mesh)]
-    for name, one, other in zip(_SETTINGS, before.settings, after.settings, strict=True):
-        if one != other:
-            changes.append(f"JAX's setting `{name}`: {one} -> {other}")
-    return [*changes, *_compare_nodes(_describe_nodes(before, parameters), _describe_nodes(after, parameters))]
-
-
-def _count_differences(before: _Trace, after: _Trace) -> int:
-    """Returns in how many sizes and dtypes the arrays of two traces differ, to break ties."""
-    pairs = zip((*before.donated, *before.kept), (*after.donated, *after.kept), strict=False)
-    return sum(
-        (one.dtype != other.dtype) + sum(a != b for a, b in itertools.zip_longest(one.shape, other.shape))
-        for one, other in pairs
-    )
-
-
-def _compare_mappings(before: AxisMapping | None, after: AxisMapping | None) -> Iterator[str]:
-    if before == after:
-        return
-    if before is None or after is None:
-        one, other = ("none" if mapping is None else str(dict(mapping)) for mapping in (before, after))
-        yield f"active mapping: {one} -> {other}"
-        return
-    for name in sorted({*before, *after}):
-        if before.mesh_axes(name) != after.mesh_axes(name):
-            yield f"active mapping: {name!r}: {before.get(name)!r} -> {after.get(name)!r}"
-    for option in ("uneven", "fallback"):
-        one, other = getattr(before, option), getattr(after, option)
-        if one != other:
-            yield f"active mapping: {option}: {_format_change(_format_static(one), _format_static(other))}"
-
-
-def _compare_meshes(before: AbstractMesh | None, after: AbstractMesh | None) -> Iterator[str]:
-    if before != after:
-        one, other = _format_typed_mesh(before), _format_typed_mesh(after)
-        yield f"mesh: {one} -> {other}" if one != other else f"mesh: {one}, of other devices"
-
-
-def _format_typed_mesh(mesh: AbstractMesh | None) -> str:
-    if mesh is None:
-        return "none"
-    types = dict.fromkeys(one.name for one in mesh.axis_types)
-    kinds = types if len(types) < 2 else [one.name for one in mesh.axis_types]
-    return f"{format_axes(mesh.axis_names, tuple(mesh.shape.values()))} {', '.join(kinds)}".rstrip()
-
-
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """An array in the arguments of a trace."""
+    """An array among the arguments."""
 
     type: Any
     is_donated: bool
     names: Names | None = None
 
+    def __str__(self) -> str:
+        return str(self.type) if self.names is None else f"{self.type} with axes {format_axes(self.names)}"
 
+
+@dataclasses.dataclass(frozen=True)
 class _Static:
-    """A static value in the arguments of a trace, or None."""
+    """A static value, and its type, because `1 == True`."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    type: type
+    value: Any
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Static) or type(self.value) is not type(other.value):
-            return False
-        return bool(self.value == other.value)
-
-    __hash__ = None
+    def __str__(self) -> str:
+        return _format_static(self.value)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Container:
-    """A node in the arguments of a trace that has children, and its structure without these."""
+    """A node that has children: its type, and its structure without these."""
 
     type: type
     structure: Any
 
+    def __str__(self) -> str:
+        return f"{'an' if self.type.__name__[0] in 'AEIOUaeiou' else 'a'} {self.type.__name__}"
 
-_Node: TypeAlias = _Array | _Static | _Container | str
+
+_Path: TypeAlias = tuple[str, ...]
+_Nodes: TypeAlias = dict[_Path, _Array | _Static | _Container]
+"""What is known of each node that a trace depends on, parents before their children."""
 
 
-def _describe_nodes(trace: _Trace, parameters: Parameters) -> dict[_Path, _Node]:
-    """Returns how each argument was passed and what is known of each node in it, parents before children."""
+def _make_static(value: Any) -> _Static:
+    return _Static(type(value), value)
+
+
+def _describe_trace(trace: _Trace, parameters: Parameters) -> _Nodes:
+    """Returns what is known of the mapping, the mesh, the settings of JAX and the arguments."""
+    mapping, nodes = trace.mapping, {("active mapping",): _make_static(None)}
+    if mapping is not None:
+        nodes["active mapping",] = _Container(AxisMapping, None)
+        nodes |= {("active mapping", f": {name!r}"): _make_static(mapping.get(name)) for name in sorted(mapping)}
+        nodes["active mapping", ": uneven"] = _make_static(mapping.uneven)
+        nodes["active mapping", ": fallback"] = _make_static(mapping.fallback)
+    nodes["mesh",] = _make_static(trace.mesh)
+    for name, value in zip(_SETTINGS, trace.settings, strict=True):
+        nodes[f"JAX's setting `{name}`",] = _make_static(value)
     donated, kept = (
         [_Array(one, flag) for one in types] for types, flag in ((trace.donated, True), (trace.kept, False))
     )
-    args, kwargs = trace.static.merge(donated, kept, map(_Static, trace.static.values))
-    nodes: dict[_Path, _Node] = {}
+    args, kwargs = trace.static.merge(donated, kept, map(_make_static, trace.static.values))
     for at, (name, value) in enumerate(parameters.name_arguments(args, kwargs)):
-        nodes[name, ": passed"] = "by position" if at < len(args) else "by keyword"
         nodes.update(_walk_nodes((name,), value))
+        nodes[name, " passed by"] = _make_static("position" if at < len(args) else "keyword")
     return nodes
 
 
-def _walk_nodes(path: _Path, node: Any) -> Iterator[tuple[_Path, _Node]]:
+def _walk_nodes(path: _Path, node: Any) -> Iterator[tuple[_Path, _Array | _Static | _Container]]:
     if isinstance(node, _Array | _Static):
         yield path, node
     elif node is None:
-        yield path, _Static(None)
+        yield path, _make_static(None)
     elif type(node) is NamedArray and isinstance(node.array, _Array):
         yield path, dataclasses.replace(node.array, names=node.names)
     else:
@@ -209,11 +174,11 @@ def _walk_nodes(path: _Path, node: Any) -> Iterator[tuple[_Path, _Node]]:
             yield from _walk_nodes((*path, key), child)
         for field in dataclasses.fields(node) if dataclasses.is_dataclass(node) else ():
             if f".{field.name}" not in children:
-                yield (*path, f".{field.name}"), _Static(getattr(node, field.name, None))
+                yield (*path, f".{field.name}"), _make_static(getattr(node, field.name, None))
 
 
-def _compare_nodes(before: dict[_Path, _Node], after: dict[_Path, _Node]) -> Iterator[str]:
-    """Yields the changes between the nodes of two traces, except those inside a node that was itself replaced."""
+def _compare_nodes(before: _Nodes, after: _Nodes) -> Iterator[str]:
+    """Yields the changes between two traces, except those inside a node that was itself replaced."""
     changed: set[_Path] = set()
     restructured: dict[_Path, _Container] = {}
     for path in {**before, **after}:
@@ -223,75 +188,39 @@ def _compare_nodes(before: dict[_Path, _Node], after: dict[_Path, _Node]) -> Ite
         if isinstance(one, _Container) and isinstance(other, _Container) and one.type is other.type:
             restructured[path] = one
             continue
-        changes = list(_compare_pair("".join(path), one, other))
-        changed.update([path] if changes else [])
-        yield from changes
+        changed.add(path)
+        if isinstance(one, _Array) and isinstance(other, _Array) and (one.names is None) == (other.names is None):
+            yield from _compare_arrays("".join(path), one, other)
+        else:
+            yield f"{''.join(path)}: {_format_change(one or 'nothing', other or 'nothing')}"
     for path, node in restructured.items():
         if not any(one[: len(path)] == path for one in changed):
             yield f"{''.join(path)}: what is static about the {node.type.__name__}"
-
-
-def _compare_pair(path: str, before: _Node | None, after: _Node | None) -> Iterator[str]:
-    if isinstance(before, str) or isinstance(after, str):
-        if before is not None and after is not None:
-            yield f"{path} {before} -> {after}"
-    elif isinstance(before, _Array) and isinstance(after, _Array) and (before.names is None) == (after.names is None):
-        yield from _compare_arrays(path, before, after)
-    else:
-        yield f"{path}: {_format_change(_format_node(before), _format_node(after))}"
 
 
 def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
     if before.names is not None and after.names is not None and before.names != after.names:
         yield f"{path}: axes {format_axes(before.names)} -> {format_axes(after.names)}"
     if before.type != after.type:
-        one, other = _format_type(before.type), _format_type(after.type)
+        one, other = str(before.type), str(after.type)
         if one == other:  # the mesh is part of the type on Auto meshes too
-            one, other = (f"{one} {_format_mesh_of(array.type)}" for array in (before, after))
+            one, other = (f"{array.type} on {_format_static(array.type.sharding.mesh)}" for array in (before, after))
         yield f"{path}: {_format_change(one, other)}"
     if before.is_donated != after.is_donated:
         yield f"{path}: {'donated' if after.is_donated else 'no longer donated'}"
 
 
-def _format_change(before: str, after: str) -> str:
+def _format_change(before: Any, after: Any) -> str:
     """Returns two texts with an arrow, also where they look alike, as two functions made by one line do."""
-    return f"{before} -> {after}" if before != after else f"{before} -> another {after}"
-
-
-def _format_node(node: _Array | _Static | _Container | None) -> str:
-    """Returns the type of an array, the value of a static leaf, or else the type of a container."""
-    if node is None:
-        return "nothing"
-    if isinstance(node, _Array):
-        return _format_type(node.type) + (f" with axes {format_axes(node.names)}" if node.names is not None else "")
-    if isinstance(node, _Static):
-        return _format_static(node.value)
-    name = node.type.__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
-
-
-def _format_type(kind: Any) -> str:
-    """Returns the type of an array as `float32[8, 4]`, with its Explicit mesh axes as `float32[8@data, 4]`."""
-    sharding = getattr(kind, "sharding", None)
-    mesh = getattr(sharding, "mesh", None)
-    is_typed = mesh is not None and AxisType.Explicit in mesh.axis_types
-    entries = getattr(sharding, "spec", ()) if is_typed else ()
-    sizes = [
-        f"{size}@{'+'.join(get_entry_axes(entry))}" if get_entry_axes(entry) else str(size)
-        for size, entry in itertools.zip_longest(kind.shape, entries)
-    ]
-    return f"{'weak ' if getattr(kind, 'weak_type', False) else ''}{kind.dtype}[{', '.join(sizes)}]"
-
-
-def _format_mesh_of(kind: Any) -> str:
-    mesh = getattr(getattr(kind, "sharding", None), "mesh", None)
-    return "on no mesh" if mesh is None or mesh.empty else f"on the mesh {_format_typed_mesh(mesh)}"
+    return f"{before} -> {after}" if str(before) != str(after) else f"{before} -> another {after}"
 
 
 def _format_static(value: Any) -> str:
     """Returns a static value as text, shortened and without addresses, and never the values of an array."""
     if isinstance(value, ARRAYS):
         return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, AbstractMesh):
+        return format_mesh(value)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     text = name.rsplit("<locals>.", 1)[-1] if isinstance(name, str) else _ADDRESS.sub("", " ".join(repr(value).split()))
     if _ARRAY_VALUES.search(text):  # a `functools.partial` of an array shows its values
