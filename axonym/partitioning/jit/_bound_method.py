@@ -1,5 +1,6 @@
 """A compiled function as a method of an instance."""
 
+import functools
 from typing import Any
 
 
@@ -19,23 +20,12 @@ class BoundMethod:
         return hash((id(self._jitted), id(self._instance)))
 
     def __getattr__(self, name: str) -> Any:
-        """Looks up other attributes in the function."""
+        """Looks up other attributes in the function; those that take its arguments are bound too."""
         if name in ("_jitted", "_instance"):  # while a copy is being made
             raise AttributeError(name)
-        return getattr(self._jitted, name)
+        found = getattr(self._jitted, name)
+        return functools.partial(found, self._instance) if name in ("lower", "trace", "eval_shape") else found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function with the instance; see `NamedJit`."""
         return self._jitted(self._instance, *args, **kwargs)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lowers the function for the instance and arguments; see `NamedJit.lower`."""
-        return self._jitted.lower(self._instance, *args, **kwargs)
-
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """Traces the function for the instance and arguments; see `NamedJit.trace`."""
-        return self._jitted.trace(self._instance, *args, **kwargs)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the shapes of the result for the instance and arguments; see `NamedJit.eval_shape`."""
-        return self._jitted.eval_shape(self._instance, *args, **kwargs)
