@@ -239,10 +239,9 @@ def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[An
 
 def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_inside: bool) -> NamedSharding:
     """Returns where an argument is placed; without names, it stays as it is over mesh axes not of the function."""
-    own = jax.typeof(array).sharding if is_inside else getattr(array, "sharding", None)
-    spec, own_mesh = argument.spec, getattr(own, "mesh", None)
-    if not argument.is_by_name and own_mesh is not None and own_mesh.shape == region.mesh.shape:
-        pairs = list(itertools.zip_longest(spec, own.spec))
+    own, spec = jax.typeof(array).sharding if is_inside else getattr(array, "sharding", None), argument.spec
+    if not argument.is_by_name and isinstance(own, NamedSharding) and own.mesh.shape == region.mesh.shape:
+        pairs = itertools.zip_longest(spec, own.spec)
         axes = [
             (*get_entry_axes(one), *(a for a in get_entry_axes(two) if a not in region.manual)) for one, two in pairs
         ]

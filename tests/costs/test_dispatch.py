@@ -44,7 +44,7 @@ CALL = {"__call__": 1, "_split": 1, "split": 1}
 
 @pytest.mark.parametrize("static", [(), ("train",)], ids=["arrays only", "static"])
 @pytest.mark.parametrize("leaves", LEAVES)
-def test_a_call_enters_three_functions_of_axonym_and_flattens_each_array_once(leaves, static):
+def test_a_call_enters_three_functions_and_flattens_each_array_once(leaves, static):
     fn, given = nym.named_jit(loss), model(leaves)
     assert own(lambda: fn(given, *static)) == {**CALL, "<lambda>": leaves}
 
@@ -95,7 +95,7 @@ def test_a_call_enters_few_python_functions_more_than_one_of_jax():
     assert counts[1] - counts[0] <= 7  # three of ours, and the hash and comparison of the static argument
 
 
-def test_calls_with_arrays_only_cost_no_more_after_others_with_something_static():
+def test_calls_with_arrays_only_cost_no_more_after_static_ones():
     fn, given = nym.named_jit(loss), model(5)
     for static in ("train", 1, 0.5, nym.tanh):
         fn(given, static)
@@ -118,7 +118,7 @@ def test_a_donating_call_does_the_same_whatever_the_number_of_leaves():
     assert found[0] <= 12
 
 
-def test_one_trace_for_each_signature_before_and_after_something_static_is_seen():
+def test_one_trace_for_each_signature_with_and_without_static_values():
     fn, small, large = nym.named_jit(loss), model(1), model(2)
     weak, strong = jnp.asarray(1.0), jnp.float32(1.0)
     assert weak.weak_type
@@ -147,7 +147,7 @@ def test_a_number_is_static_also_where_an_array_of_its_type_came_first(numbers, 
     assert [(type(value), value) for value in static] == [(type(value), value) for value in numbers]
 
 
-def test_the_function_runs_once_where_something_static_is_found_and_its_error_has_no_other_before_it():
+def test_a_function_that_raises_runs_once_and_its_error_has_no_context():
     calls = []
 
     def fails(x: Any, kind: Any = None) -> Any:
@@ -172,7 +172,7 @@ def test_stages_share_the_trace_of_a_call_with_arrays_only():
 
 @pytest.mark.parametrize("before", [(), (jnp.float32(1),)], ids=["first", "after an array"])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["scalar", "vector"])
-def test_an_object_with_a_dtype_is_static_and_the_function_gets_nothing_else_for_it(shape, before):
+def test_an_object_with_a_dtype_is_static(shape, before):
     config = type("Config", (), {"dtype": np.dtype("float32"), "shape": shape})()
     seen = []
     fn = nym.named_jit(lambda x: seen.append(x) or jnp.zeros(()))

@@ -45,7 +45,7 @@ def test_arguments_in_place_are_not_looked_at_one_by_one_and_not_moved(mesh, ask
     assert sum(found[0].values()) <= 14
 
 
-def test_an_argument_out_of_place_is_moved_also_after_others_were_in_place(mesh, asked):
+def test_an_argument_elsewhere_is_moved_after_others_in_place(mesh, asked):
     fn, given = nym.named_jit(lambda x: x, in_axis_resources=MAPPING), model(1).weights[0]
     elsewhere = nym.named(jnp.arange(8.0), "embed")
     fn(given)

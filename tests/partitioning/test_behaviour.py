@@ -88,7 +88,7 @@ def test_without_a_mesh_a_compiled_function_with_a_mapping_of_its_own_is_an_erro
 
 
 def test_without_a_mesh_a_compiled_function_warns_of_the_mapping_in_force(x, run):
-    text = "a mapping is in force where `fn` is traced, but no mesh, so nothing is sharded; use `jax.set_mesh`"
+    text = "a mapping is active where `fn` is traced, but no mesh, so nothing is sharded; use `jax.set_mesh`"
 
     @nym.named_jit
     def fn(x):

@@ -103,7 +103,7 @@ def test_inside_fsdp_the_updates_go_where_the_parameters_are(mesh, expected, sai
     assert len(re.findall(r" all-gather(?:-start)?\(", text)) == 2  # of the weights, where they are used
 
 
-def test_the_state_stays_where_it_is_whatever_the_mappings_of_the_call_are(mesh):
+def test_the_state_keeps_its_sharding_under_any_mapping(mesh):
     optimizer = nym.sharded_optimizer(ADAM, STATE)
     state = optimizer.init(nym.shard(model(), COMPUTE))
     for mapping in (COMPUTE, {"embed": "model"}):

@@ -140,7 +140,8 @@ def _make_static(value: Any) -> _Static:
 
 def _describe_trace(trace: _Trace, parameters: Parameters) -> _Nodes:
     """Returns what is known of the mapping, the mesh, the settings of JAX and the arguments."""
-    mapping, nodes = trace.mapping, {("active mapping",): _make_static(None)}
+    mapping = trace.mapping
+    nodes: _Nodes = {("active mapping",): _make_static(None)}
     if mapping is not None:
         nodes["active mapping",] = _Container(AxisMapping, None)
         nodes |= {("active mapping", f": {name!r}"): _make_static(mapping.get(name)) for name in sorted(mapping)}

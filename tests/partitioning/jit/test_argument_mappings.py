@@ -135,7 +135,7 @@ def test_each_argument_and_result_has_its_mapping(mesh, several):
     assert [shape.array.sharding.spec for shape in shapes] == [P("model", None), P("data", None), P(None, None)]
 
 
-def test_the_mapping_of_an_argument_holds_however_it_is_passed_and_none_leaves_it(mesh):
+def test_an_argument_has_its_mapping_however_it_is_passed(mesh):
     fn = nym.named_jit(lambda x, y: (x, y), in_axis_resources=(None, ROWS))
     given = nym.shard(array(), COLUMNS)
     for x, y in (fn(given, array()), fn(given, y=array()), fn(y=array(), x=given)):

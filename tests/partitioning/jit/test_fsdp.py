@@ -160,7 +160,7 @@ def test_the_gradient_of_a_compiled_function(mesh):
         np.testing.assert_allclose(np.asarray(one), other, rtol=1e-4, atol=1e-6)
 
 
-def test_parameters_are_divided_between_steps_and_gathered_where_they_are_used(mesh):
+def test_parameters_are_sharded_between_steps_and_gathered_for_use(mesh):
     def lowered(parameters):
         return nym.fsdp(loss, parameters, COMPUTE).lower(state().model, nym.tanh, drawn(0, Batch, Pixel)).compile()
 
@@ -171,7 +171,7 @@ def test_parameters_are_divided_between_steps_and_gathered_where_they_are_used(m
     assert sizes[1] - sizes[0] == 4 * (12 + 4 + 12 + 4) * 3 // 4
 
 
-def test_each_layer_is_gathered_in_its_turn_and_keeps_its_part_of_the_gradients(mesh):
+def test_each_layer_is_gathered_in_turn_and_keeps_gradient_shards(mesh):
     program = Program(compiled_stack(mesh, 10).as_text())
     found = program.collectives()
     assert {one.kind for one in found} == {"all-gather", "all-reduce"}  # CPUs have no reduce-scatter of their own

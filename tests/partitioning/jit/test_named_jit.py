@@ -43,7 +43,7 @@ def test_its_mapping_is_in_force_inside_in_place_of_the_one_outside(mesh):
     assert seen == [nym.AxisMapping(ROWS)]
 
 
-def test_results_follow_the_mapping_for_results_the_one_inside_or_the_one_in_force(mesh):
+def test_results_follow_their_mapping_or_the_active_one(mesh):
     def double(x):
         return {"y": x * 2, "constant": array(), "rest": "text"}
 
@@ -106,7 +106,7 @@ class Scale(eqx.Module):
     act: object = nym.tanh
 
 
-def test_declared_fields_are_resharded_on_entry_and_constrained_in_results(mesh):
+def test_declared_fields_are_sharded_on_entry_and_in_results(mesh):
     fn = nym.named_jit(lambda s: Scale(s.weight * 2, s.act), in_axis_resources=ROWS, out_axis_resources=COLUMNS)
     assert lies(fn(Scale(VALUES)).weight, None, "model")
     assert fn(Scale(VALUES)).act is nym.tanh

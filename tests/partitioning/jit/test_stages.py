@@ -67,7 +67,7 @@ def test_an_abstract_mesh_is_enough_to_trace_and_lower(kind):
     assert '%arg0: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}' in text
 
 
-def test_every_stage_takes_the_arguments_of_the_function_and_shows_its_result(mesh):
+def test_every_stage_takes_the_same_arguments_and_shows_the_result(mesh):
     traced = applied.trace(array(), nym.negative, scale=3.0)
     for stage in (traced, traced.lower(), traced.lower().compile()):
         assert stage.out_info["text"] == "text"
@@ -104,7 +104,7 @@ def test_shapes_of_results_have_the_sharding_that_the_results_will_have(mesh, op
     assert fn.trace_count == 1
 
 
-def test_shapes_on_an_abstract_mesh_have_shardings_and_without_a_mesh_none(mesh):
+def test_shapes_have_shardings_on_an_abstract_mesh(mesh):
     abstract = mesh.abstract_mesh
     with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):
         shape = nym.named_jit(result_of, ROWS, in_axis_resources=COLUMNS).eval_shape(SHAPE)

@@ -87,7 +87,7 @@ class Mode(enum.Enum):
     ],
     ids=lambda values: type(values[0]).__name__,
 )
-def test_what_is_no_array_is_static_and_another_value_is_another_trace(values):
+def test_leaves_that_are_not_arrays_are_static_by_value(values):
     seen = []
 
     @nym.named_jit
@@ -165,7 +165,7 @@ def test_results_without_arrays(nothing):
     assert nym.named_jit(lambda: nothing)() == nothing
 
 
-def test_the_structure_of_the_result_may_follow_the_shape_of_a_plain_array():
+def test_the_structure_of_the_result_may_depend_on_shapes():
     """Names, rank and number of results all differ for one structure of arguments."""
 
     @nym.named_jit
