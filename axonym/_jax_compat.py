@@ -108,3 +108,13 @@ def is_unknown_cluster_error(error: BaseException) -> bool:
     message.
     """
     return isinstance(error, ValueError) and "defined" in str(error)
+
+
+def is_device_mismatch_error(error: BaseException) -> bool:
+    """Returns whether JAX raised because arguments are on different devices, or on other devices than the mesh.
+
+    Relies on three phrases of its messages: seen in jax 0.10.2 and 0.12.0.1. Should they change, users see JAX's own
+    message, without the path of the argument.
+    """
+    phrases = ("Received incompatible devices", "context mesh", "Mesh for all inputs should be equal")
+    return isinstance(error, ValueError) and any(phrase in str(error) for phrase in phrases)

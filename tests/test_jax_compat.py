@@ -111,3 +111,15 @@ def test_layout_error_is_recognised(use_jax):
 def test_unknown_cluster_error_is_recognised():
     [done] = launched(CLUSTER, processes=1)
     assert done.code == 0, done.output
+
+
+def test_arrays_on_different_devices_raise_a_device_mismatch(auto_mesh, explicit_mesh):
+    one, other = (jax.device_put(jnp.ones(8), jax.devices()[at]) for at in (1, 2))
+    reordered = jax.sharding.Mesh(explicit_mesh.devices[::-1], explicit_mesh.axis_names, explicit_mesh.axis_types)
+    meshes = explicit_mesh, reordered
+    sharded = [jax.device_put(jnp.ones(8), jax.NamedSharding(mesh, jax.P("data"))) for mesh in meshes]
+    for mesh, arguments in ((None, (one, other)), (auto_mesh, (one,)), (None, sharded), (explicit_mesh, sharded[1:])):
+        with jax.set_mesh(mesh), pytest.raises(ValueError, match=r"incompatible devices|mesh|Mesh") as caught:
+            jax.jit(lambda *xs: sum(xs))(*arguments)
+        assert _jax_compat.is_device_mismatch_error(caught.value)
+    assert not _jax_compat.is_device_mismatch_error(ValueError("another error"))

@@ -8,9 +8,9 @@ from ._sharded_optimizer import (
     sharded_optimizer as sharded_optimizer,
 )
 from .jit._argument_mappings import ResourceMappings as ResourceMappings
+from .jit._fsdp import fsdp as fsdp
 from .jit._named_jit import (
     NamedJit as NamedJit,
-    fsdp as fsdp,
     named_jit as named_jit,
 )
 from .jit._stages import (

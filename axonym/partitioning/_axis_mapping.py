@@ -1,7 +1,6 @@
-"""The mapping in force: `axis_mapping`, and what named arrays ask of it through the seam in `named`."""
+"""The active mapping: `axis_mapping`, and what named arrays ask of it through `named/_ambient.py`."""
 
 import contextlib
-import functools
 import threading
 from types import TracebackType
 from typing import Any, Self, cast
@@ -10,6 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 
 from ..named._ambient import context, get_entry_axes
 from ..named._axis import Names
+from ..named._cache import cached_plan
 from .mapping._axis_mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
 from .sharding._shard import shard_array
@@ -18,13 +18,13 @@ from .specs._resolve_spec import resolve_sharding, resolve_spec
 
 
 class ActiveMapping:
-    """A mapping as the value of the user context: it answers for the mesh in force where it is asked."""
+    """A mapping as the value of the user context, used with the active mesh."""
 
     __slots__ = ("_hash", "mapping", "stored")
 
     def __init__(self, mapping: AxisMapping, stored: AxisMapping | None = None) -> None:
         self.mapping, self.stored = mapping, stored
-        self._hash = hash((mapping, stored))  # which JAX asks for with each function that it looks up
+        self._hash = hash((mapping, stored))  # JAX hashes it at each call of a jitted function
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActiveMapping) and (self.mapping, self.stored) == (other.mapping, other.stored)
@@ -38,10 +38,9 @@ class ActiveMapping:
     def gather(self, array: Any, names: Names) -> Any:
         mesh = None if self.stored is None or self.stored == self.mapping else get_abstract_mesh()
         if mesh is not None and AxisType.Auto in mesh.axis_types:
-            # Said twice, because an Auto mesh knows no other way: the gathering starts here, from the slice of one
-            # layer, and the gradient, constrained by both in turn, ends as parts, which need not be summed whole. On
-            # Explicit meshes types say all that.
-            with contextlib.suppress(ValueError):  # a part of a parameter need not fit the mesh as the whole does
+            # Both constraints are needed on an Auto mesh: the first one makes each layer gather its own slice, and the
+            # gradient, constrained by both in turn, is reduced to shards only. Explicit meshes have this in types.
+            with contextlib.suppress(ValueError):  # a slice of a parameter need not be divisible where the parameter is
                 array = shard_array(array, names, cast(AxisMapping, self.stored))
         return self.constrain(array, names)
 
@@ -53,37 +52,36 @@ class ActiveMapping:
 
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         mesh = get_abstract_mesh()
-        return () if mesh is None else _auto_axes(name, size, self.mapping, mesh)
+        return () if mesh is None else _find_auto_axes(name, size, self.mapping, mesh)
 
 
-@functools.lru_cache(maxsize=4096)
-def _auto_axes(name: str, size: int, mapping: AxisMapping, mesh: MeshLike) -> tuple[str, ...]:
-    """Returns the mesh axes of an axis that are Auto: JAX finds out about Explicit ones by itself."""
+@cached_plan
+def _find_auto_axes(name: str, size: int, mapping: AxisMapping, mesh: MeshLike) -> tuple[str, ...]:
+    """Returns the Auto mesh axes over which an axis is sharded; JAX infers Explicit ones by itself."""
     (entry,) = resolve_spec((name,), (size,), mapping, mesh)
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     return tuple(axis for axis in get_entry_axes(entry) if types[axis] == AxisType.Auto)
 
 
 class _Entered(threading.local):
-    """The context managers entered and not yet left, innermost last, of one thread."""
+    """The context managers that one thread has entered and not yet left, innermost last."""
 
     def __init__(self) -> None:
         self.managers: list[Any] = []
 
 
 class axis_mapping(contextlib.ContextDecorator):
-    """Puts a mapping from axis names to mesh axes in force, for a `with` block or a decorated function.
+    """Activates a mapping from axis names to mesh axes, for a `with` block or a decorated function.
 
-    It holds for the current thread, can be entered again and nested; the inner one wins. It is part of every jit cache
-    key: a compiled function is traced anew under another mapping and found again under the same one.
+    It applies to the current thread and can be entered again and nested; the inner one wins. It is part of every jit
+    cache key: a compiled function is traced anew under another mapping and reused under an equal one.
 
     Args:
-        mapping: From names to mesh axes, one or several; None for a name leaves its axis undivided.
-        merge: Whether entries of the mapping in force outside stay valid where this one says nothing.
-        fallback: A sharding rule for plain arrays: a `ShardingRule`, or any hashable object whose `apply(array)` gives
-            a `PartitionSpec`; see `AxisMapping`.
-        uneven: What happens to an axis whose size the mesh does not divide: `"error"`, or `"replicate"` to leave
-            it undivided.
+        mapping: From names to mesh axes, one or several; None for a name replicates its axis.
+        merge: Whether entries of the outer active mapping stay valid for names that this one does not have.
+        fallback: A sharding rule for plain arrays: a `ShardingRule`, or any hashable object whose `apply(array)`
+            returns a `PartitionSpec`; see `AxisMapping`.
+        uneven: What happens to an axis whose size is not divisible: `"error"`, or `"replicate"` to replicate it.
         **entries: More entries, by keyword.
 
     Raises:
@@ -112,16 +110,16 @@ class axis_mapping(contextlib.ContextDecorator):
         self._merge = merge
         self._fallback = base.fallback if fallback is None else fallback
         self._uneven: Uneven | None = base.uneven if uneven is None and base is mapping else uneven
-        self._alone = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
+        self._own = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
         self._entered = _Entered()
 
-    def _mapping(self) -> AxisMapping:
+    def _merge_outer(self) -> AxisMapping:
         outer = current_mapping() if self._merge else None
-        return self._alone if outer is None else outer.merged(self._alone, fallback=self._fallback, uneven=self._uneven)
+        return self._own if outer is None else outer.merged(self._own, fallback=self._fallback, uneven=self._uneven)
 
     def __enter__(self) -> Self:
-        """Puts the mapping in force."""
-        entered = activate_mapping(self._mapping())
+        """Activates the mapping."""
+        entered = activate_mapping(self._merge_outer())
         entered.__enter__()
         self._entered.managers.append(entered)
         return self
@@ -132,15 +130,15 @@ class axis_mapping(contextlib.ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Puts the outer mapping back in force."""
+        """Activates the outer mapping again."""
         self._entered.managers.pop().__exit__(kind, error, traceback)
 
 
 def activate_mapping(mapping: AxisMapping, stored: AxisMapping | None = None) -> Any:
-    """Returns a context manager that puts a mapping in force.
+    """Returns a context manager that activates a mapping.
 
     Args:
         mapping: The mapping.
-        stored: The mapping of parameters between their uses, if it is another one.
+        stored: The mapping by which parameters are stored, if it is another one.
     """
     return context(ActiveMapping(mapping, stored))

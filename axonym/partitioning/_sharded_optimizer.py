@@ -1,7 +1,7 @@
 """Optimizer state that is sharded by a mapping of its own: ZeRO-1, for any optimizer with `init` and `update`.
 
-Gradients and parameters are cut as the state is, the optimizer works on the parts, and its updates go back to where
-the gradients came from. Nothing here knows an optimizer library: what is wrapped is two functions.
+Gradients and parameters are sharded like the state, the optimizer updates the shards, and the updates are sharded like
+the parameters again.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from .specs._leaves import ShardedBy, require_complete_mapping
 
 
 class Optimizer(NamedTuple):
-    """What `sharded_optimizer` returns for an optimizer that is no pair of functions: such a pair.
+    """A pair of functions, which `sharded_optimizer` returns for optimizers that are not named tuples.
 
     Example:
         >>> from axonym.partitioning import Optimizer
@@ -32,7 +32,7 @@ class Optimizer(NamedTuple):
 
 
 class _Pair(Protocol):
-    """A named tuple of `init` and `update`, as those of Optax are."""
+    """A named tuple of `init` and `update`, such as an Optax optimizer."""
 
     @property
     def init(self) -> Callable[..., Any]: ...
@@ -64,26 +64,26 @@ def sharded_optimizer(
 ) -> Any:
     """Returns an optimizer whose state is sharded by a mapping of its own, over the data axis too: ZeRO-1.
 
-    The values are those of the optimizer itself. `update` cuts gradients and parameters as the state is cut, which
-    makes a reduce-scatter of the sum of the gradients over the data axis; each device updates its part; the updates
-    are gathered to where the parameters are.
+    The results are the same as without sharding. `update` shards gradients and parameters like the state, so that the
+    sum of the gradients over the data axis becomes a reduce-scatter; each device updates its shard; the updates are
+    gathered to the sharding of the parameters.
 
     Args:
-        optimizer: Anything with `init(params)` and `update(gradients, state, params)`, such as those of Optax.
-        mapping: From names to mesh axes, for the state. It is complete: nothing of the mapping in force is added, so
-            write `{**mapping, "embed": "data"}`. With `AxisMapping(..., uneven="replicate")` a small axis that does
-            not divide is left whole, and with a `fallback` plain arrays are sharded too.
-        parameter_mapping: Where the updates go: if None, the mapping in force or, inside `fsdp`, that of its
-            parameters. Where shardings are part of the types, on Explicit meshes, and outside jit without any mapping,
-            updates go where the parameters are.
+        optimizer: Anything with `init(params)` and `update(gradients, state, params)`, such as an Optax optimizer.
+        mapping: From names to mesh axes, for the state. It is complete: nothing of the active mapping is added, so
+            write `{**mapping, "embed": "data"}`. With `AxisMapping(..., uneven="replicate")` a small axis whose size
+            is not divisible is replicated, and with a `fallback` plain arrays are sharded too.
+        parameter_mapping: Mapping that shards the updates: if None, the active mapping or, inside `fsdp`, its
+            `parameter_mapping`. On Explicit meshes, where shardings are part of the types, and outside jit without any
+            mapping, updates are sharded like the parameters.
 
     Returns:
-        An optimizer of the same type if it is a named tuple, as Optax's are, `axonym.partitioning.Optimizer` if not.
-        Its state is a `ShardedBy` that holds the optimizer's own in `tree`.
+        An optimizer of the same type if it is a named tuple, as in Optax, and `axonym.partitioning.Optimizer` if not.
+        Its state is a `ShardedBy` that holds the state of the optimizer in `tree`.
 
     Raises:
-        TypeError: If `optimizer` lacks `init` or `update`, or a mapping is none. When called, if the state is not one
-            that `init` made.
+        TypeError: If `optimizer` lacks `init` or `update`, or a mapping is None or not a mapping. When called, if the
+            state was not made by `init`.
         ValueError: When called, if an array cannot be sharded by the mapping; the message names it.
 
     Example:
@@ -104,7 +104,7 @@ def sharded_optimizer(
                 f"`sharded_optimizer` takes something with `init` and `update`, not {format_value(optimizer)}."
             )
     own = require_complete_mapping(mapping)
-    back = None if parameter_mapping is None else require_complete_mapping(parameter_mapping)
+    updates_mapping = None if parameter_mapping is None else require_complete_mapping(parameter_mapping)
 
     def init(params: Any) -> ShardedBy[Any]:
         return ShardedBy(shard_tree(optimizer.init(shard_tree(params, own)), own), own)
@@ -115,51 +115,51 @@ def sharded_optimizer(
                 f"A `sharded_optimizer` updates the state that its own `init` made, a `ShardedBy`, not a "
                 f"{type(state).__name__}."
             )
-        parts = shard_tree((updates, params), own)
-        changed, inner = optimizer.update(parts[0], shard_tree(state.tree, own), parts[1], **extra)
-        return _returned(changed, (params, updates), back), ShardedBy(shard_tree(inner, own), own)
+        shards = shard_tree((updates, params), own)
+        changed, inner = optimizer.update(shards[0], shard_tree(state.tree, own), shards[1], **extra)
+        return _shard_updates(changed, (params, updates), updates_mapping), ShardedBy(shard_tree(inner, own), own)
 
     if isinstance(optimizer, tuple) and hasattr(optimizer, "_replace"):
         return optimizer._replace(init=init, update=update)  # pyright: ignore[reportAttributeAccessIssue]
     return Optimizer(init, update)
 
 
-def _returned(updates: Any, models: tuple[Any, ...], mapping: AxisMapping | None) -> Any:
-    """Returns updates where the mapping says or, if it is None, where parameters and gradients are, as far as known.
+def _shard_updates(updates: Any, models: tuple[Any, ...], mapping: AxisMapping | None) -> Any:
+    """Returns updates sharded by a mapping or, if it is None, like the parameters, as far as this is known.
 
     Args:
-        updates: The updates, with the structure of one of the models.
-        models: Trees that lie where the updates go.
-        mapping: Where they go.
+        updates: The updates.
+        models: Trees with the sharding of the parameters, of which one has the structure of the updates.
+        mapping: The mapping.
     """
     mesh = get_active_mesh()
     if mesh is None:
         return updates
     if mapping is not None:
         return shard_tree(updates, mapping)
-    in_force, inside = _mapping_of_parameters(), is_tracing()
+    active, is_inside = _find_parameter_mapping(), is_tracing()
     model = next((one for one in models if jax.tree.structure(one) == jax.tree.structure(updates)), None)
-    typed = inside and AxisType.Explicit in mesh.axis_types and model is not None
-    if in_force is not None and not (typed and AxisType.Auto not in mesh.axis_types):
-        updates = shard_tree(updates, in_force)
-    if model is None or (in_force is not None and not typed):
+    is_typed = is_inside and AxisType.Explicit in mesh.axis_types and model is not None
+    if active is not None and not (is_typed and AxisType.Auto not in mesh.axis_types):
+        updates = shard_tree(updates, active)
+    if model is None or (active is not None and not is_typed):
         return updates
-    return jax.tree.map(_beside, updates, model)
+    return jax.tree.map(_shard_like, updates, model)
 
 
-def _mapping_of_parameters() -> AxisMapping | None:
-    """Returns the mapping of parameters between their uses: the one in force, or that of arguments inside `fsdp`."""
+def _find_parameter_mapping() -> AxisMapping | None:
+    """Returns the mapping by which parameters are stored: the active one or, inside `fsdp`, its `parameter_mapping`."""
     ambient = context.value
     stored = None if ambient is None else ambient.stored
     return current_mapping() if stored is None else stored
 
 
-def _beside(update: Any, array: Any) -> Any:
-    """Returns an update with the sharding of its parameter: its own outside jit, the one in its type inside."""
-    if not isinstance(update, jax.Array) or not isinstance(array, jax.Array):
+def _shard_like(update: Any, parameter: Any) -> Any:
+    """Returns an update with the sharding of its parameter, inside jit the one in its type."""
+    if not isinstance(update, jax.Array) or not isinstance(parameter, jax.Array):
         return update
     if not is_tracing():
-        return update if update.sharding == array.sharding else jax.device_put(update, array.sharding)
-    now, stated = jax.typeof(update).sharding, jax.typeof(array).sharding
-    typed = AxisType.Explicit in stated.mesh.axis_types
-    return jax.reshard(update, stated) if typed and now != stated else update
+        return update if update.sharding == parameter.sharding else jax.device_put(update, parameter.sharding)
+    own, target = jax.typeof(update).sharding, jax.typeof(parameter).sharding
+    is_typed = AxisType.Explicit in target.mesh.axis_types
+    return jax.reshard(update, target) if is_typed and own != target else update

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 from ..named._axis import Names
 from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
 from ..partitioning.specs._active_mesh import MeshLike, is_manual_axis
+from ..partitioning.specs._spec_problems import describe_dimension
 
 
 class UnusedAxis(NamedTuple):

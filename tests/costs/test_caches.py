@@ -7,7 +7,6 @@ import inspect
 import pkgutil
 from typing import Any
 
-import jax
 import pytest
 
 import axonym
@@ -37,12 +36,8 @@ def test_every_cache_is_bounded(caches):
     assert {one.cache_parameters()["maxsize"] for one in named} == {CACHE_SIZE}
 
 
-def test_what_a_compiled_function_keeps_for_many_structures_is_bounded():
-    fn, x, most = nym.named_jit(lambda x, **_: x * 2), nym.ones({"i": 2}), 0
-    with jax.disable_jit():  # which compiles nothing, but keeps the same plans
-        for number in (*range(2500), 0):
-            assert fn(x, **{f"kind{number}": "train"}) is not None
-            most = max(most, *(len(kept) for kept in vars(fn).values() if isinstance(kept, dict | set)))
-    assert 100 < most < 2000
-    for number in (0, 1):
-        assert fn(x, **{f"kind{number}": "train"}).tolist() == [2.0, 2.0]
+def test_the_caches_of_a_compiled_function_are_bounded():
+    fn = nym.named_jit(lambda x, kind: x * 2)
+    fn(nym.ones({"i": 2}), "train")
+    caches = [kept for kept in vars(fn).values() if hasattr(kept, "cache_parameters")]
+    assert [cache.cache_parameters()["maxsize"] for cache in caches] == [CACHE_SIZE]

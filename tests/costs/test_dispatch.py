@@ -1,4 +1,4 @@
-"""What a call of a compiled function costs without a clock: one way to JAX, one walk, one trace, and nothing kept."""
+"""What a call of a compiled function costs without a clock: one flattening, one trace, and nothing kept."""
 
 import gc
 import json
@@ -39,16 +39,20 @@ def doubled(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf * 2, tree)
 
 
+CALL = {"__call__": 1, "_split": 1, "split": 1}
+
+
+@pytest.mark.parametrize("static", [(), ("train",)], ids=["arrays only", "static"])
 @pytest.mark.parametrize("leaves", LEAVES)
-def test_a_call_enters_one_function_and_looks_at_each_array_once(leaves):
+def test_a_call_enters_three_functions_and_looks_at_each_array_once(leaves):
     fn, given = nym.named_jit(loss), model(leaves)
-    assert own_calls(lambda: fn(given)) == 1 + leaves
+    assert own_calls(lambda: fn(given)) == 3 + leaves
 
 
 @pytest.mark.parametrize("leaves", LEAVES)
 def test_a_model_as_the_result_is_put_together_once(leaves):
     fn, given = nym.named_jit(doubled), model(leaves)
-    assert own_calls(lambda: fn(given)) == 1 + 2 * leaves
+    assert own_calls(lambda: fn(given)) == 3 + 2 * leaves
 
 
 AUDITED = """
@@ -84,11 +88,11 @@ def test_a_model_as_the_result_raises_no_audit_event_for_its_arrays():
     assert "object.__setattr__" not in found["call"]
 
 
-def test_a_call_enters_one_python_function_more_than_one_of_jax():
+def test_a_call_enters_few_python_functions_more_than_one_of_jax():
     given = model(5)
     plain, named = jax.jit(doubled), nym.named_jit(doubled)
     counts = [sum(python_calls(lambda fn=fn: fn(given)).values()) for fn in (plain, named)]
-    assert counts[1] == counts[0] + 1
+    assert counts[1] - counts[0] <= 7  # three of ours, and the hash and comparison of the static argument
 
 
 def test_a_static_argument_costs_the_same_for_any_number_of_leaves():
@@ -103,7 +107,7 @@ def test_a_call_with_arrays_only_costs_no_more_after_static_ones():
     for static in ("train", 1, 0.5, nym.tanh):
         fn(given, static)
         fn(given, [static])
-    assert own_calls(lambda: fn(given)) <= 5 + 2
+    assert own_calls(lambda: fn(given)) == 3 + 5
 
 
 def test_a_donating_call_does_the_same_whatever_the_number_of_leaves():
@@ -197,7 +201,7 @@ def test_a_function_keeps_nothing_for_each_shape_or_value():
     fn = nym.named_jit(loss)
 
     def count_kept() -> list[int]:
-        return [len(kept) for kept in vars(fn).values() if isinstance(kept, dict | set)]
+        return [kept.cache_info().currsize for kept in vars(fn).values() if hasattr(kept, "cache_info")]
 
     for static in ([], [0]):
         fn(nym.ones({"embed": 1}), *static)
@@ -205,10 +209,10 @@ def test_a_function_keeps_nothing_for_each_shape_or_value():
         for other in (2, 3):
             fn(nym.ones({"embed": other}), *static)
             fn(nym.ones({"embed": 1}), *(value + other for value in static))
-        assert count_kept() == before
+        assert count_kept() == before != []
 
 
-@pytest.mark.parametrize("static", [(), ("train",)], ids=["whole", "sorted"])
+@pytest.mark.parametrize("static", [(), ("train",)], ids=["arrays only", "static"])
 def test_arrays_are_not_kept_and_a_function_goes_with_its_closure(static):
     class Held:
         pass

@@ -76,9 +76,9 @@ def test_the_mapping_and_the_mesh_may_be_given(mesh):
 
 
 @pytest.mark.parametrize("uneven", ["error", "replicate"])
-def test_what_is_mapped_must_divide_evenly_whatever_the_mapping_says(mesh, uneven):
-    """A sum over the mesh axis would count an axis that is whole several times."""
-    text = "`shard_map` divides whatever is mapped, so `uneven` is no way out here: axis 'batch' has size 6, which is"
+def test_mapped_axes_must_be_divisible_whatever_uneven_is(mesh, uneven):
+    """A sum over the mesh axis would count a replicated axis several times."""
+    text = "`shard_map` shards every mapped axis, and ignores `uneven`: axis 'batch' has size 6, which mesh"
     with nym.axis_mapping(MAPPING, uneven=uneven), pytest.raises(ValueError, match=text):
         nym.shard_map(lambda x: jax.lax.psum(x.sum("batch"), "data"))(made(batch=6, embed=4))
 
@@ -137,7 +137,7 @@ def test_constraints_and_transformations_work_inside(mesh):
         assert same(nym.shard_map(fn)(x), np.ones((8, 4)), ("batch", "embed"))
 
 
-def test_it_is_a_decorator_that_takes_options_and_compiles_once(mesh):
+def test_it_is_a_decorator_that_takes_options_and_traces_once_a_call(mesh):
     traced = []
 
     @nym.shard_map(mapping=MAPPING, check_vma=False)
@@ -147,9 +147,13 @@ def test_it_is_a_decorator_that_takes_options_and_compiles_once(mesh):
         return x.sum("embed")
 
     assert fn.__name__ == "fn" and fn.__doc__ == "Sums."
-    for _ in range(3):
+    for count in range(1, 4):
         fn(x)
-    assert len(traced) == 1
+        assert len(traced) == count
+    compiled = jax.jit(fn)
+    for _ in range(3):
+        compiled(x)
+    assert len(traced) == 4
     for other in (functools.partial(lambda x, *, by: x * by, by=2), jnp.negative):
         assert nym.shard_map(other, mapping=MAPPING, in_specs=(None,))(jnp.ones(3)).shape == (3,)
 
@@ -225,3 +229,13 @@ def test_a_function_may_use_what_is_traced_around_it(mesh):
     with nym.axis_mapping(MAPPING):
         for run in (lambda f: f, jax.jit):
             assert np.allclose(run(jax.grad(loss))(2.0), x.array.sum(), atol=1e-4)
+
+
+scale = 2.0
+
+
+def test_a_later_call_sees_changed_python_values(mesh, monkeypatch):
+    fn = nym.shard_map(lambda x: x * scale, mapping=MAPPING)
+    assert same(fn(x), 2 * x.array, x.names)
+    monkeypatch.setitem(globals(), "scale", 3.0)
+    assert same(fn(x), 3 * x.array, x.names)

@@ -1,43 +1,42 @@
-"""Mappings by argument and by result, and what to say of arguments that cannot go in where they are."""
+"""Mappings by argument and by result, as `in_axis_resources` and `out_axis_resources` give them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import jax
-from jax.sharding import AxisType, Mesh
-from jax.tree_util import keystr
+from jax.sharding import Mesh
 
-from ..._jax_compat import is_tracing
-from ...named._axis import format_axes
 from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from ..sharding._shard import shard_by_mapping, shard_leaves, shard_tree, skip_unmapped_leaves
 from ..specs._active_mesh import get_active_mesh, require_mesh
 from ..specs._leaves import Leaf, describe_leaves
-from ._parameters import ArgumentKey, Parameters
-from ._static_args import Plan
+from ._parameters import ArgumentKey, Parameters, fill_tree
 
 
 ResourceMappings: TypeAlias = ResourceMapping | Sequence[ResourceMapping | None]
-"""One mapping for everything, or one for each argument or result, None for those that have none."""
-
-
-_HINTS = ("Received incompatible devices", "context mesh", "Mesh for all inputs should be equal")
+"""One mapping for everything, or one for each argument or result, with None for those without a mapping."""
 
 
 class Mappings:
-    """The mapping of all arguments or results, or one of each.
+    """One mapping for all arguments or results, or one for each.
 
     Args:
         given: A mapping, or a sequence of mappings and None.
+
+    Attributes:
+        each: The mapping of each argument or result; None if there is one mapping for all.
+        every: The mapping for all; empty if there is one for each.
+        common: The mapping of all those that have one, None if they differ.
+        is_sharding: Whether any mapping is not empty.
 
     Raises:
         TypeError: If it is something else.
     """
 
-    __slots__ = ("each", "every", "leaves_some", "only", "shards")
+    __slots__ = ("common", "each", "every", "is_sharding")
 
     def __init__(self, given: Any) -> None:
-        """Normalises the mappings; see the class."""
+        """Converts the mappings; see the class."""
         self.each: tuple[AxisMapping | None, ...] | None = None
         self.every = AxisMapping()
         if isinstance(given, list | tuple):
@@ -45,35 +44,11 @@ class Mappings:
         else:
             self.every = as_mapping(given) or AxisMapping()
         different = {one for one in self.each or (self.every,) if one is not None}
-        self.only = different.pop() if len(different) == 1 else None  # the mapping of all that go by one
-        self.shards = bool(self.every) or any(self.each or ())
-        self.leaves_some = self.each is not None and None in self.each
+        self.common = different.pop() if len(different) == 1 else None
+        self.is_sharding = bool(self.every) or any(self.each or ())
 
-    def arguments(self, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Leaf]:
-        """Returns what is known of each leaf of a call, the mapping of its argument included.
-
-        Raises:
-            ValueError: If there is no entry for one of the arguments by position.
-        """
-        if self.each is None:
-            return parameters.leaves(args, kwargs)
-        found: list[Leaf] = []
-        for at, (name, value) in enumerate(parameters.arguments(args, kwargs)):
-            place = at if at < len(args) else parameters.place(name)
-            if place is not None and place >= len(self.each):
-                raise ValueError(
-                    f"`in_axis_resources` has {len(self.each)} entries, argument {name!r} is number {place + 1}; give "
-                    "one for each argument by position, None for an argument that is left as it is"
-                )
-            found += _by(None if place is None else self.each[place], value, (ArgumentKey(name),))
-        return found
-
-    def check_number(self, parameters: Parameters) -> None:
-        """Checks that there are not more mappings than arguments by position.
-
-        Raises:
-            ValueError: If there are.
-        """
+    def check_arity(self, parameters: Parameters) -> None:
+        """Raises a ValueError if there are more mappings than arguments by position."""
         most = len(parameters.positional)
         if len(self.each or ()) > most and not parameters.any_position:
             raise ValueError(
@@ -81,30 +56,30 @@ class Mappings:
                 f"position: {', '.join(parameters.positional)}"
             )
 
-    def placed(self, leaves: list[Any], plan: Plan, purpose: str) -> list[Any]:
-        """Returns the leaves of a call where they have to be; most calls find all of them there.
+    def describe_arguments(self, parameters: Parameters, treedef: Any) -> list[Leaf]:
+        """Describes each leaf of `(args, kwargs)`, with the mapping of its argument.
 
         Raises:
-            ValueError: If there is no mesh and a mapping, or a leaf cannot be sharded so.
+            ValueError: If an argument by position has no entry.
         """
-        mesh, described = require_mesh(purpose) if self.shards else get_active_mesh(), plan.described or []
-        if not isinstance(mesh, Mesh):  # traced arrays are constrained, and do not tell where they lie
-            return shard_leaves(leaves, described, self.every, mesh)
-        found = mesh, [getattr(leaf, "shape", None) for leaf in leaves], [getattr(x, "sharding", None) for x in leaves]
-        if plan.in_place == found:
-            return leaves
-        result = shard_leaves(leaves, described, self.every, mesh)
-        if result is leaves and not self._asks_a_rule(described):
-            plan.in_place = found
-        return result
+        if self.each is None:
+            return parameters.describe_arguments(treedef)
+        args, kwargs = fill_tree(treedef)
+        leaves: list[Leaf] = []
+        for at, (name, value) in enumerate(parameters.name_arguments(args, kwargs)):
+            place = at if at < len(args) else parameters.find_position(name)
+            if place is not None and place >= len(self.each):
+                raise ValueError(
+                    f"`in_axis_resources` has {len(self.each)} entries, but argument {name!r} is number {place + 1}; "
+                    "give one for each argument by position, with None to leave an argument as it is"
+                )
+            mapping = None if place is None else self.each[place]
+            described = describe_leaves(value, (ArgumentKey(name),), mapping)
+            leaves += skip_unmapped_leaves(described) if mapping is None else described
+        return leaves
 
-    def _asks_a_rule(self, described: Sequence[Leaf]) -> bool:
-        """Tells whether a fallback rule is asked about one of these leaves, which may look at more than its shape."""
-        mappings = {self.every, *(leaf.mapping for leaf in described)}
-        return any(one is not None and one.fallback is not None for one in mappings)
-
-    def results(self, result: Any, other: AxisMapping | None, name: str) -> Any:
-        """Returns the result of a function, each part by its mapping, by another one where it has none.
+    def shard_results(self, result: Any, default: AxisMapping | None, name: str) -> Any:
+        """Returns the result of a function, each part sharded by its mapping, or by `default` if it has none.
 
         Raises:
             ValueError: If there are more or fewer mappings than results.
@@ -119,90 +94,42 @@ class Mappings:
                 "all, or as many as there are results"
             )
         pairs = zip(result, self.each, strict=True)
-        parts = [shard_by_mapping(part, other if own is None else own) for part, own in pairs]
+        parts = [shard_by_mapping(part, default if own is None else own) for part, own in pairs]
         return jax.tree.unflatten(jax.tree.structure(result, is_leaf=lambda x: x is not result), parts)
 
 
-def _by(mapping: AxisMapping | None, value: Any, path: tuple[Any, ...]) -> list[Leaf]:
-    """Returns what is known of the leaves of an argument that goes by a mapping, or stays as it is if that is None."""
-    leaves = describe_leaves(value, path, mapping)
-    return skip_unmapped_leaves(leaves) if mapping is None else leaves
-
-
-def misplaced(
-    error: Exception, name: str, described: Sequence[Leaf], call: Any, mappings: Mappings | None
-) -> ValueError | None:
-    """Returns the error for an argument that is on other devices than the mesh, or than the first argument.
+class EntrySharding:
+    """Shards the arguments of one tree structure on entry; most calls find all of them in place.
 
     Args:
-        error: What JAX said.
-        name: What the function is called.
-        described: What is known of the leaves of the call.
-        call: The arguments as they were passed on.
-        mappings: The mappings for arguments, None if they are not sharded on entry.
-
-    Returns:
-        None if JAX said something else, or all arguments are where they have to be.
+        mappings: The mappings of the arguments.
+        described: What is known of each leaf.
+        purpose: What needs a mesh, for the error if there is none.
     """
-    if not any(hint in str(error) for hint in _HINTS) or is_tracing():
-        return None
-    mesh, pairs = get_active_mesh(), zip(described, jax.tree.leaves(call), strict=True)
-    committed = [(about, leaf) for about, leaf in pairs if isinstance(leaf, jax.Array) and leaf.committed]
-    for about, leaf in committed:
-        expected = mesh if isinstance(mesh, Mesh) else committed[0][1].sharding
-        if _fits(leaf.sharding, expected):
-            continue
-        first = f"{keystr(committed[0][0].path)} is on {_shown_place(expected)}, and no mesh is in force"
-        return ValueError(
-            f"`{name}`: {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, is on {_shown_place(leaf.sharding)}; "
-            f"{f'the mesh in force is {_shown_mesh(mesh)}' if isinstance(mesh, Mesh) else first}; "
-            f"{_remedy(about, mesh, mappings is not None)}"
-        )
-    return None
 
+    __slots__ = ("_described", "_in_place", "_is_memorable", "_mappings", "_purpose")
 
-def _remedy(about: Leaf, mesh: Any, moves: bool) -> str:
-    if mesh is None:
-        return "move one of them with `jax.device_put`, or set a mesh with `jax.set_mesh` and `shard` them"
-    if about.names is not None:
-        return "move it with `shard`, or let `in_axis_resources` do that at each call"
-    without = "it has no names, so `in_axis_resources` leaves it; " if moves else ""
-    return f"{without}move it with `jax.device_put`, to `NamedSharding(mesh, P())` if it is to be whole on each device"
+    def __init__(self, mappings: Mappings, described: list[Leaf], purpose: str) -> None:
+        """Stores the arguments; see the class."""
+        self._mappings, self._described, self._purpose = mappings, described, purpose
+        self._in_place: Any = None
+        used = {mappings.every, *(leaf.mapping for leaf in described)}
+        # A fallback rule may depend on more than shapes and shardings, so it is asked at every call.
+        self._is_memorable = all(one is None or one.fallback is None for one in used)
 
+    def place(self, leaves: list[Any]) -> list[Any]:
+        """Returns the leaves of a call, those that are elsewhere moved.
 
-def _fits(sharding: Any, expected: Any) -> bool:
-    """Tells whether an array with this sharding can go in where the mesh, or the sharding of another, is expected."""
-    one, other = _mesh(sharding), _mesh(expected)
-    if (
-        one is not None
-        and other is not None
-        and one != other
-        and AxisType.Explicit in (*one.axis_types, *other.axis_types)
-    ):
-        return False
-    return _devices(sharding) == _devices(expected)
-
-
-def _mesh(place: Any) -> Mesh | None:
-    return place if isinstance(place, Mesh) else getattr(place, "mesh", None)
-
-
-def _devices(place: Any) -> tuple[Any, ...]:
-    mesh = _mesh(place)
-    return tuple(place.device_set) if mesh is None else tuple(mesh.devices.flat)
-
-
-def _shown_place(sharding: Any) -> str:
-    mesh = _mesh(sharding)
-    if mesh is not None:
-        return f"the mesh {_shown_mesh(mesh)}"
-    devices = sorted(f"{device.platform}:{device.id}" for device in sharding.device_set)
-    return f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(devices)}"
-
-
-def _shown_mesh(mesh: Mesh) -> str:
-    """Shows the axes of a mesh, their types and the devices, in order."""
-    ids = [device.id for device in mesh.devices.flat]
-    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
-    shown = str(ids) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
-    return f"{format_axes(mesh.axis_names, tuple(mesh.shape.values()))} of {types} axes and devices {shown}"
+        Raises:
+            ValueError: If there is a mapping and no mesh, or a leaf cannot be sharded as the mapping specifies.
+        """
+        mesh = require_mesh(self._purpose) if self._mappings.is_sharding else get_active_mesh()
+        if not isinstance(mesh, Mesh):  # tracers are constrained, and have no sharding to look at
+            return shard_leaves(leaves, self._described, self._mappings.every, mesh)
+        layout = mesh, [getattr(x, "shape", None) for x in leaves], [getattr(x, "sharding", None) for x in leaves]
+        if self._in_place == layout:
+            return leaves
+        placed = shard_leaves(leaves, self._described, self._mappings.every, mesh)
+        if placed is leaves and self._is_memorable:
+            self._in_place = layout
+        return placed

@@ -1,42 +1,34 @@
-"""`named_jit`: `jax.jit` for functions of trees that hold named arrays and anything else, and `fsdp` on top of it.
+"""`named_jit`: `jax.jit` for functions of trees that hold named arrays and anything else.
 
-Arguments go to `jax.jit` whole as long as they hold arrays only, which costs no look at their leaves. Once something
-static was seen among arguments of some types, a call with such flattens them; which leaves are arrays is planned once
-per tree structure and leaf types, and the rest is static, held by a token that is hashed once. The function is traced
-once per signature, and its results are constrained inside that trace.
+The arguments of a call are split into arrays and one static argument, see `_static_args.py`, for a single `jax.jit`.
+The function is traced once per signature, and its results are sharded inside that trace.
 """
 
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
+from jax.tree_util import keystr, tree_flatten
 
-from ..._jax_compat import is_tracing
 from ...named._axis import suggest_name
+from ...named._cache import cached_plan
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from .._axis_mapping import activate_mapping
 from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from ..mapping._stacklevel import user_stacklevel
 from ..sharding._shard import shard_by_mapping
 from ..specs._active_mesh import get_abstract_mesh, require_mesh
-from ._argument_mappings import Mappings, ResourceMappings, misplaced
-from ._bound_method import Method
-from ._donation import Donation, check_memory, only_staged, say_unused, trace_donates, was_traced, watch
+from ._argument_mappings import EntrySharding, Mappings, ResourceMappings
+from ._bound_method import BoundMethod
+from ._device_errors import find_device_error
+from ._donation import Donation, check_donated_once
 from ._parameters import Parameters
 from ._retrace import Traces
 from ._stages import NamedLowered, NamedTraced
-from ._static_args import (
-    WHOLE,
-    PerhapsStatic,
-    Plan,
-    StaticArgs,
-    all_arrays,
-    token_of_whole,
-    unhashable,
-)
+from ._static_args import ArgumentPartition, StaticArgs
 
 
 Args = ParamSpec("Args")
@@ -45,19 +37,18 @@ R = TypeVar("R")
 _JIT_OPTIONS = frozenset({"keep_unused", "backend", "inline", "compiler_options"})
 _OWN_OPTIONS = frozenset({"axis_resources", "in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs"})
 _REMEDIES = {
-    "static_argnums": "arguments that are no arrays are static already",
-    "static_argnames": "arguments that are no arrays are static already",
+    "static_argnums": "arguments that are not arrays are static already",
+    "static_argnames": "arguments that are not arrays are static already",
     "donate_argnums": "use `donate_args`",
     "donate_argnames": "use `donate_args` or `donate_kwargs`",
     "in_shardings": "use `in_axis_resources`",
     "out_shardings": "use `out_axis_resources`",
     "device": "put the arguments on it, as with `jax.device_put`",
 }
-_MOST_PLANS = 1024
 
 
 class NamedJit(Generic[Args, R]):
-    """A function compiled by `named_jit`: call it like the function, or look at it before it runs."""
+    """A function compiled by `named_jit`: call it like the function, or trace, lower and compile it ahead of time."""
 
     def __init__(
         self,
@@ -75,14 +66,12 @@ class NamedJit(Generic[Args, R]):
         self._mapping = mapping
         self._in_mappings, self._out_mappings = in_mappings, out_mappings
         if in_mappings is not None:
-            in_mappings.check_number(self._parameters)
+            in_mappings.check_arity(self._parameters)
         self._donation = Donation(self._parameters, *donation)
-        self._whole = in_mappings is None and self._donation.none
-        self._mixed: set[tuple[Any, ...]] = set()  # the kinds of arguments in which something static was seen
-        self._plans: dict[Any, Plan] = {}
+        self._find_partition = cached_plan(self._make_partition)
 
-        def traced(donated: tuple[Any, ...], kept: Any, token: Any) -> Any:
-            return self._traced(donated, kept, token)
+        def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
+            return self._trace(donated, kept, static)
 
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
         self._traces = Traces(self._name, self._parameters)
@@ -90,70 +79,55 @@ class NamedJit(Generic[Args, R]):
 
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
         """Calls the function, compiled for these arguments; returns before the result is ready."""
-        if not self._whole or (self._mixed and _kinds(args, kwargs) in self._mixed):
-            return self._sorted(args, kwargs)
+        split = self._split(args, kwargs)
         try:
-            result = self._jitted((), (args, kwargs), WHOLE)
-        except Exception as error:
-            if not isinstance(error, PerhapsStatic) and all_arrays((args, kwargs)):
-                self._say_clearer(error, (args, kwargs), args, kwargs)
-                raise
-            if len(self._mixed) >= _MOST_PLANS:
-                self._mixed.clear()
-            self._mixed.add(_kinds(args, kwargs))  # something is static, or looks like a number; `_fn` was not reached
-        else:
-            return unpack_result(result) if type(result) is ResultWithStatic else result
-        return self._sorted(args, kwargs)
-
-    def _sorted(self, args: Any, kwargs: Any) -> Any:
-        """Calls the function with its arguments sorted into arrays and what is static."""
-        passed, token = self._passed(args, kwargs)
-        try:
-            result = self._donating(passed, args, kwargs) if passed[0] else self._jitted(*passed)
+            result = self._jitted(*split)
         except ValueError as error:
-            call = passed[1] if passed[2] is WHOLE else token.joined(passed[0], passed[1])
-            self._say_clearer(error, call, args, kwargs)
-            raise
+            found = self._find_device_error(error, *split)
+            if found is None:
+                raise
+            raise found from error
         return unpack_result(result) if type(result) is ResultWithStatic else result
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds the function to an instance, as functions in classes are."""
-        return self if instance is None else Method(self, instance)
+        return self if instance is None else BoundMethod(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:
         """Lowers the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
-        return NamedLowered(*self._staged(self._jitted.lower, args, kwargs))
+        split = self._split(args, kwargs)
+        return NamedLowered(self._jitted.lower(*split), self._split, split[2])
 
     def trace(self, *args: Any, **kwargs: Any) -> NamedTraced:
         """Traces the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
-        return NamedTraced(*self._staged(self._jitted.trace, args, kwargs))
+        split = self._split(args, kwargs)
+        return NamedTraced(self._jitted.trace(*split), self._split, split[2])
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the result with a `jax.ShapeDtypeStruct` for each array; nothing is computed.
 
-        Where a mapping says how a result is sharded, it has that sharding, on the mesh in force.
+        Where a mapping shards a result, its sharding is on the active mesh.
         """
-        result = unpack_result(self._staged(self._jitted.eval_shape, args, kwargs)[0])
-        return result if get_abstract_mesh() is None else self._placed(result)
+        result = unpack_result(self._jitted.eval_shape(*self._split(args, kwargs)))
+        return result if get_abstract_mesh() is None else self._shard_result(result)
 
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
-        self._plans.clear()
-        self._mixed.clear()
-        self._traces.forget()
+        self._find_partition.cache_clear()
+        self._traces.clear()
         self._jitted.clear_cache()
 
     @property
     def trace_count(self) -> int:
-        """How many times the function was traced; one that is found again in the cache is not."""
+        """How many times the function was traced; calls that find a compiled function do not count."""
         return self._traces.count
 
     def explain_retrace(self) -> str:
-        """Returns one line that says why the function was traced the last time.
+        """Returns one line that reports why the function was traced the last time.
 
-        It says what changed since the nearest of the earlier traces: the mapping in force, the mesh, a static value, a
+        It reports what changed since the nearest of the earlier traces: the active mapping, the mesh, a static value, a
         shape or dtype, the structure of the arguments, or what is donated. The values of arrays are not in it. Calls
-        cost nothing for it: what a trace depends on is kept when it happens, for the last 32 of them.
+        cost nothing for it: what a trace depends on is recorded while tracing, for the last 32 traces.
 
         Example:
             >>> import axonym as nym
@@ -163,91 +137,76 @@ class NamedJit(Generic[Args, R]):
             >>> double.explain_retrace()
             '`<lambda>` has been traced 2 times; changed since the nearest earlier trace: x: float32[8] -> float32[16]'
         """
-        return self._traces.explanation()
+        return self._traces.explain_last()
 
-    def _passed(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any, Any], StaticArgs]:
-        """Returns what `jax.jit` gets, the donated arrays, the kept ones and what is static, and the token for that."""
-        leaves, treedef = jax.tree.flatten((args, kwargs))
-        flags = self._donation.flags(treedef, leaves) if self._donation.depends_on_leaves else None
-        key = (treedef, tuple(map(type, leaves)), flags)
-        plan = self._plans.get(key) or self._planned(key, leaves, args, kwargs)
-        if self._in_mappings is not None:
-            leaves = self._in_mappings.placed(leaves, plan, f"`{self._name}`, whose arguments go by a mapping,")
+    def _split(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], StaticArgs]:
+        """Returns what `jax.jit` takes: the donated arrays, the kept arrays, and the static argument."""
+        leaves, treedef = tree_flatten((args, kwargs))
+        flags = self._donation.flag_leaves(treedef, leaves) if self._donation.depends_on_leaves else None
+        partition, entry = self._find_partition(treedef, tuple(map(type, leaves)), flags)
+        if partition.is_donating:
+            check_donated_once(leaves, partition, self._parameters, self._name)
+        if entry is not None:
+            leaves = entry.place(leaves)
         try:
-            return plan.passed(leaves, (args, kwargs))
-        except TypeError as error:
-            raise unhashable(self._parameters.leaves(args, kwargs), leaves, error) from None
+            return partition.split(leaves)
+        except TypeError:
+            self._check_hashable(leaves, partition)
+            raise
 
-    def _planned(self, key: Any, leaves: list[Any], args: Any, kwargs: Any) -> Plan:
-        treedef, _, flags = key
-        flags = self._donation.flags(treedef, leaves) if flags is None else flags
-        described = None if self._in_mappings is None else self._in_mappings.arguments(self._parameters, args, kwargs)
-        if len(self._plans) >= _MOST_PLANS:
-            self._plans.clear()
-        if any(flags) and not is_tracing():
-            check_memory(leaves, flags, self._parameters.leaves(args, kwargs), self._name)
-        self._plans[key] = plan = Plan(treedef, leaves, flags, described)
-        return plan
+    def _make_partition(
+        self, treedef: Any, types: tuple[type, ...], flags: tuple[bool, ...] | None
+    ) -> tuple[ArgumentPartition, EntrySharding | None]:
+        flags = self._donation.flag_leaves(treedef, types) if flags is None else flags
+        partition = ArgumentPartition(treedef, types, flags)
+        if self._in_mappings is None:
+            return partition, None
+        described = self._in_mappings.describe_arguments(self._parameters, treedef)
+        return partition, EntrySharding(self._in_mappings, described, f"`{self._name}`, which shards its arguments,")
 
-    def _donating(self, passed: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
-        """Calls the function with arguments that it may use the memory of, and says once what it did not use."""
-        try:
-            result = self._jitted(*passed)
-        finally:
-            traced = watch.traced and was_traced()
-        if traced:
-            described, where = self._parameters.leaves(args, kwargs), passed[2].plan.where[0]
-            say_unused(passed[0], [described[at] for at in where], self._name)
-        return result
+    def _check_hashable(self, leaves: Sequence[Any], partition: ArgumentPartition) -> None:
+        """Raises a TypeError with the path of a static leaf that is not hashable."""
+        described = self._parameters.describe_arguments(partition.treedef)
+        for about, leaf, is_static in zip(described, leaves, partition.static, strict=True):
+            try:
+                hash(leaf if is_static else None)
+            except TypeError:
+                raise TypeError(
+                    f"{keystr(about.path)} is not an array, so it is static, but a {type(leaf).__name__} is not "
+                    "hashable; pass an array or a hashable value"
+                ) from None
 
-    def _say_clearer(self, error: Exception, call: Any, args: Any, kwargs: Any) -> None:
-        """Raises an error that says by path what the error of a call says, unless it is about something else."""
-        if isinstance(error, ValueError):
-            described = self._parameters.leaves(args, kwargs)
-            clearer = misplaced(error, self._name, described, call, self._in_mappings)
-            if clearer is not None:
-                raise clearer from error
+    def _find_device_error(self, error: ValueError, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
+        """Returns the error for an argument on other devices than the mesh, None if JAX's error is about others."""
+        described = self._parameters.describe_arguments(static.partition.treedef)
+        leaves = static.merge_leaves(donated, kept)
+        return find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
 
-    def _staged(self, stage: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any, StaticArgs, bool]:
-        """Returns a stage, how arguments are passed to it, the token for these, and whether they went in whole."""
-        passed, token = self._passed(args, kwargs)
-        with only_staged():
-            return stage(*passed), self._passed, token, passed[2] is WHOLE
-
-    def _traced(self, donated: tuple[Any, ...], kept: Any, token: Any) -> Any:
-        if token is WHOLE:
-            (args, kwargs), (kept, token) = kept, token_of_whole(kept, self)
-        else:
-            args, kwargs = token.joined(donated, kept)
-        if self._mapping if self._out_mappings is None else self._out_mappings.shards:
+    def _trace(self, donated: tuple[Any, ...], kept: tuple[Any, ...], static: StaticArgs) -> Any:
+        args, kwargs = static.merge(donated, kept)
+        if self._mapping if self._out_mappings is None else self._out_mappings.is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
-        stored = None if self._in_mappings is None else self._in_mappings.only
+        stored = None if self._in_mappings is None else self._in_mappings.common
         with contextlib.nullcontext() if self._mapping is None else activate_mapping(self._mapping, stored):
             result = self._fn(*args, **kwargs)
-        result = pack_result(self._placed(result))
-        self._traces.record(donated, kept, token)
-        if donated:
-            trace_donates()
+        result = pack_result(self._shard_result(result))
+        self._traces.record(donated, kept, static)
         return result
 
-    def _placed(self, result: Any) -> Any:
-        """Returns a result where the mappings for results say."""
-        other = current_mapping() if self._mapping is None else self._mapping
-        if other and (self._out_mappings is None or self._out_mappings.leaves_some) and get_abstract_mesh() is None:
+    def _shard_result(self, result: Any) -> Any:
+        """Returns a result sharded by the mappings for results."""
+        default = current_mapping() if self._mapping is None else self._mapping
+        each = () if self._out_mappings is None else self._out_mappings.each or ()
+        if default and (self._out_mappings is None or None in each) and get_abstract_mesh() is None:
             warnings.warn(
-                f"a mapping is in force where `{self._name}` is traced, but no mesh, so nothing is sharded; "
+                f"a mapping is active where `{self._name}` is traced, but no mesh, so nothing is sharded; "
                 "use `jax.set_mesh`",
                 RuntimeWarning,
                 stacklevel=user_stacklevel(),
             )
         if self._out_mappings is None:
-            return shard_by_mapping(result, other)
-        return self._out_mappings.results(result, other, self._name)
-
-
-def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Returns the names and types of arguments, which tell without a walk what a call is like."""
-    return *map(type, args), *kwargs, *map(type, kwargs.values())
+            return shard_by_mapping(result, default)
+        return self._out_mappings.shard_results(result, default, self._name)
 
 
 @overload
@@ -284,19 +243,20 @@ def named_jit(
 ) -> Any:
     """Compiles a function of trees with named arrays, sharding arguments and results by name; also a decorator.
 
-    Leaves that are no arrays, Python numbers among them, are static: another value means another trace. A changed
-    mapping in force means another trace as well, and the same one is found again.
+    Leaves that are not arrays, Python numbers among them, are static: a new value causes a new trace. So does a change
+    of the active mapping.
 
     Args:
         fn: The function.
-        axis_resources: Mapping in force while the function is traced; the one in force at the call if None.
-        in_axis_resources: Mapping by which arguments are sharded on entry, wherever they are; as they are if None. A
-            list or tuple has an entry for each argument by position, None for one that stays as it is; arguments that
-            only go by keyword stay as they are then.
-        out_axis_resources: Mapping by which results are sharded; `axis_resources` if None. A list or tuple has an entry
-            for each of several results, with None for `axis_resources`.
-        donate_args: For each positional argument, whether its memory may be reused: a boolean, a tree of booleans or a
-            function from a leaf to a boolean. Of an argument that is moved on entry, the moved copy is donated.
+        axis_resources: Mapping that is active while the function is traced; the caller's active mapping if None.
+        in_axis_resources: Mapping that shards the arguments on entry; if None, they stay where they are. A list or
+            tuple has an entry for each argument by position, None for an argument that stays where it is, as
+            keyword-only arguments do then.
+        out_axis_resources: Mapping that shards the results; `axis_resources` if None. A list or tuple has an entry for
+            each of several results, with None for `axis_resources`.
+        donate_args: For each positional argument, whether it is donated, so that its memory is reused: a boolean, a
+            tree of booleans or a function from a leaf to a boolean. If an argument is moved on entry, the moved copy is
+            donated. JAX warns of donated arrays that it cannot reuse, as in `jax.jit`.
         donate_kwargs: The same by name, for arguments passed by keyword.
         **jit_options: `keep_unused`, `inline`, `compiler_options` and `backend` of `jax.jit`, which warns that the last
             is deprecated.
@@ -305,15 +265,14 @@ def named_jit(
         A function of the same arguments, with `lower`, `trace`, `eval_shape`, `clear_cache` and `explain_retrace`.
 
     Raises:
-        TypeError: If another option of `jax.jit` is given, what is donated is not said by booleans or functions, or,
-            when called, a static leaf cannot be hashed.
-        ValueError: If the function lacks an argument that is to be donated, or, when called, if mappings are given and
-            no mesh is set, an array cannot be sharded as they say, an argument is on other devices than the mesh, or
-            the number of mappings is not that of the arguments or results.
+        TypeError: If another option of `jax.jit` is given, donation is not specified by booleans or functions, or, when
+            called, a static leaf is not hashable.
+        ValueError: If the function lacks an argument that is to be donated, or, when called, if there is a mapping but
+            no mesh, an array cannot be sharded by its mapping, an argument is on other devices than the mesh, the
+            number of mappings differs from the number of arguments or results, or a donated array is passed twice.
 
     Warns:
-        RuntimeWarning: If donated memory could not be used again, once for each trace, with the paths of the arrays; if
-            an argument that is donated is no array; or if there is a mapping in force and no mesh.
+        RuntimeWarning: If a donated argument is not an array, or if there is an active mapping but no mesh.
 
     Example:
         >>> import axonym as nym
@@ -350,57 +309,3 @@ def named_jit(
         (donate_args, donate_kwargs),
         jit_options,
     )
-
-
-@overload
-def fsdp(
-    fn: Callable[Args, R], parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
-) -> NamedJit[Args, R]: ...
-@overload
-def fsdp(
-    parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
-) -> Callable[[Callable[Args, R]], NamedJit[Args, R]]: ...
-def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = None, **options: Any) -> Any:  # pyright: ignore[reportInconsistentOverload]
-    """Compiles a function whose arguments and results are sharded one way and whose computation is sharded another.
-
-    That is fully sharded data parallelism: parameters and optimizer state are divided over the data axis between
-    steps, and each layer gathers its own parameters when it uses them. It is `named_jit` with `parameter_mapping` for
-    arguments and results and `compute_mapping` in force inside.
-
-    A layer takes each parameter from where `parameter_mapping` has it, and its gradient goes back to there: a
-    reduce-scatter where the compiler has one. To gather all parameters once instead, do so and call the layers inside
-    `with axis_mapping(compute_mapping)`, which takes parameters as they are.
-
-    Args:
-        fn: The function; left out, a decorator is returned.
-        parameter_mapping: Mapping of arguments and results. It holds for the batch as well, so map its axis here too;
-            no argument can have two axes on one mesh axis. For a batch of embeddings, which would, give
-            `in_axis_resources=(parameter_mapping, compute_mapping)` as well, an entry for each argument.
-        compute_mapping: Mapping in force while the function is traced.
-        **options: The other options of `named_jit`; `in_axis_resources` and `out_axis_resources` in place of
-            `parameter_mapping` where arguments or results differ.
-
-    Returns:
-        What `named_jit` returns.
-
-    Raises:
-        TypeError: If one of the two mappings is missing.
-
-    Example:
-        >>> import axonym as nym
-        >>> import jax
-        >>> compute = {"batch": "data", "mlp": "model"}
-        >>> @nym.fsdp({**compute, "embed": "data"}, compute)
-        ... def step(weight, batch):
-        ...     return weight - nym.dot(batch, weight, axis="pixel").mean()
-        >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
-        ...     step(nym.ones({"pixel": 3, "embed": 8}), nym.ones({"batch": 8, "pixel": 3})).sharding.spec
-        P(None, 'data')
-    """
-    if fn is not None and not callable(fn):  # the mappings alone, the first of them by position
-        given = [one for one in (fn, parameter_mapping, compute_mapping) if one is not None]
-        fn, parameter_mapping, compute_mapping = None, *(given if len(given) == 2 else (None, None))
-    if parameter_mapping is None or compute_mapping is None:
-        raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
-    mappings = {"in_axis_resources": parameter_mapping, "out_axis_resources": parameter_mapping}
-    return named_jit(fn, compute_mapping, **{**mappings, **options})

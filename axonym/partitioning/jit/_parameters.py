@@ -1,17 +1,20 @@
-"""The parameters of a function: which argument is called what, and the paths of the leaves of a call.
+"""The parameters of a function: the name of each argument of a call, and the paths of its leaves.
 
-Arguments are named as in the function's signature, `state.weight` and not `args[0].weight`, however they are passed.
+Arguments are named as in the signature of the function, `state.weight` rather than `args[0].weight`, whether they are
+passed by position or by keyword.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from ..specs._leaves import Leaf, describe_leaves
 
 
 class Parameters:
-    """The parameters of a function, which may have no signature, as some builtins."""
+    """The parameters of a function; some builtins have no signature and take anything."""
 
     __slots__ = ("_rest", "any_keyword", "any_position", "by_keyword", "named", "positional")
 
@@ -31,25 +34,31 @@ class Parameters:
         self.any_position = kinds.VAR_POSITIONAL in kind_of.values()
         self.any_keyword = kinds.VAR_KEYWORD in kind_of.values()
 
-    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Runs over the arguments of a call with what they are called, in the order in which JAX flattens them."""
+    def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yields the name and value of each argument of a call, in the order in which JAX flattens them."""
         for at, value in enumerate(args):
             known = at < len(self.positional)
             yield self.positional[at] if known else f"{self._rest}[{at - len(self.positional)}]", value
         for name in sorted(kwargs):
             yield name, kwargs[name]
 
-    def place(self, name: str) -> int | None:
-        """Returns where a parameter is among those by position, None if it is not."""
+    def find_position(self, name: str) -> int | None:
+        """Returns the position of a parameter, None if it is passed by keyword only."""
         return self.positional.index(name) if name in self.positional else None
 
-    def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Leaf]:
-        """Returns what is known of each leaf of a call; the first key of its path is the name of the argument."""
+    def describe_arguments(self, treedef: Any) -> list[Leaf]:
+        """Describes each leaf of `(args, kwargs)`; its path begins with the name of the argument."""
+        args, kwargs = fill_tree(treedef)
         return [
             leaf
-            for name, value in self.arguments(args, kwargs)
+            for name, value in self.name_arguments(args, kwargs)
             for leaf in describe_leaves(value, (ArgumentKey(name),))
         ]
+
+
+def fill_tree(treedef: Any) -> Any:
+    """Returns a tree of this structure whose leaves are their positions."""
+    return jax.tree.unflatten(treedef, range(treedef.num_leaves))
 
 
 class ArgumentKey:
@@ -58,9 +67,9 @@ class ArgumentKey:
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        """Keeps the name."""
+        """Stores the name."""
         self.name = name
 
     def __str__(self) -> str:
-        """Returns the name, as `keystr` writes it."""
+        """Returns the name, which `keystr` shows as it is."""
         return self.name

@@ -1,26 +1,21 @@
-"""What a compiled function looks like before it runs: traced, lowered and compiled, for the function's own arguments.
-
-Each is JAX's own stage of the same name, beside what is static about the arguments that it was made for.
-"""
+"""A compiled function before it runs: traced, lowered and compiled, with the arguments of the function itself."""
 
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from ...named._static_result import unpack_result
-from ._static_args import WHOLE, StaticArgs
+from ._static_args import StaticArgs
 
 
 class _Stage:
-    """A stage of JAX, how arguments are passed to it, what was static about them, and whether they went in whole."""
+    """JAX's stage of the same name, the function that splits arguments for it, and the static ones it is for."""
 
-    def __init__(self, stage: Any, passed: Callable[[Any, Any], Any], token: StaticArgs, whole: bool) -> None:
-        """Keeps the four."""
-        self._stage, self._passed, self._token, self._whole = stage, passed, token, whole
+    def __init__(self, stage: Any, split: Callable[[Any, Any], Any], static: StaticArgs) -> None:
+        """Stores the three."""
+        self._stage, self._split, self._static = stage, split, static
 
     def __getattr__(self, name: str) -> Any:
-        """Looks up everything else in JAX's stage."""
+        """Looks up other attributes in JAX's stage."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._stage, name)
@@ -32,7 +27,7 @@ class _Stage:
 
 
 class NamedTraced(_Stage):
-    """A traced function: everything that `jax.stages.Traced` offers, lowered for the same arguments.
+    """A traced function: everything that `jax.stages.Traced` offers.
 
     Example:
         >>> import axonym as nym
@@ -45,15 +40,15 @@ class NamedTraced(_Stage):
 
     def lower(self, **options: Any) -> "NamedLowered":
         """Lowers it; options as for `jax.stages.Traced.lower`."""
-        return NamedLowered(self._stage.lower(**options), self._passed, self._token, self._whole)
+        return NamedLowered(self._stage.lower(**options), self._split, self._static)
 
 
 class NamedLowered(_Stage):
-    """A lowered function: everything that `jax.stages.Lowered` offers, compiled to a function of the same arguments."""
+    """A lowered function: everything that `jax.stages.Lowered` offers."""
 
     def compile(self, *args: Any, **options: Any) -> "NamedCompiled":
         """Compiles it; options as for `jax.stages.Lowered.compile`."""
-        return NamedCompiled(self._stage.compile(*args, **options), self._passed, self._token, self._whole)
+        return NamedCompiled(self._stage.compile(*args, **options), self._split, self._static)
 
 
 class NamedCompiled(_Stage):
@@ -63,16 +58,12 @@ class NamedCompiled(_Stage):
         """Calls it with arguments of the structure, shapes and static values that it was compiled for.
 
         Raises:
-            TypeError: If the structure, a shape or a static value is another one.
+            TypeError: If the structure, a shape or a static value differs.
         """
-        (donated, kept, static), token = self._passed(args, kwargs)
-        if token != self._token:
+        donated, kept, static = self._split(args, kwargs)
+        if static != self._static:
             raise TypeError(
-                "The arguments have another structure, or other values that are no arrays, than those that this was "
-                "compiled for; `lower` and `compile` it for them as well."
+                "The arguments differ in structure or static values from those that this was compiled for; `lower` and "
+                "`compile` it for them as well."
             )
-        if self._whole:  # as they went in, also where a scalar could now be a Python number, or no longer
-            kept = args, kwargs
-        elif static is WHOLE:
-            kept = tuple(jax.tree.leaves(kept))
         return unpack_result(self._stage(donated, kept))

@@ -69,7 +69,7 @@ def test_without_a_mapping_for_arguments_one_that_is_elsewhere_is_named(mesh, pl
     fn = nym.named_jit(lambda state, x: state["w"] + x)
     given = {"w": array(PLACES[place](mesh))}
     text = (
-        r"`<lambda>`: state\['w'\], float32\[8, 4\], is on .*; the mesh in force is \(data: 4, model: 2\) of "
+        r"`<lambda>`: state\['w'\], float32\[8, 4\], is on .*; the active mesh is \(data: 4, model: 2\) of "
         r"(Auto|Explicit) axes and devices \[0, 1, 2, 3, 4, 5, 6, 7\]; move it with `shard`, or let "
     )
     for _ in range(2):
@@ -81,9 +81,7 @@ def test_without_a_mapping_for_arguments_one_that_is_elsewhere_is_named(mesh, pl
 
 def test_a_plain_array_that_is_elsewhere_stays_there_and_is_named(mesh):
     x = jax.device_put(VALUES, mesh.devices[1, 1])
-    text = (
-        r"x, float32\[8, 4\], is on device \w+:3; .*; it has no names, so `in_axis_resources` leaves it; move it with"
-    )
+    text = r"x, float32\[8, 4\], is on device \w+:3; .*; it has no names, so `in_axis_resources` does not move it; "
     with pytest.raises(ValueError, match=text):
         nym.named_jit(lambda x: x * 2, in_axis_resources=ROWS)(x)
     with pytest.raises(
@@ -94,7 +92,7 @@ def test_a_plain_array_that_is_elsewhere_stays_there_and_is_named(mesh):
 
 def test_two_places_without_a_mesh_are_named():
     one, other = (jax.device_put(VALUES, jax.devices()[at]) for at in (1, 5))
-    text = r"y, float32\[8, 4\], is on device \w+:5; x is on device \w+:1, and no mesh is in force; move one of them"
+    text = r"y, float32\[8, 4\], is on device \w+:5; x is on device \w+:1, and there is no active mesh; move one of"
     with pytest.raises(ValueError, match=text):
         nym.named_jit(lambda x, y: x + y)(one, other)
 
@@ -209,8 +207,8 @@ def test_a_step_of_zero_1_has_a_mapping_for_each_part(mesh):
     ("options", "text"),
     [
         ({"in_axis_resources": (ROWS,) * 3}, "has 3 entries; the function takes 2 arguments by position: x, y"),
-        ({"in_axis_resources": (ROWS,)}, "has 1 entries, argument 'y' is number 2; give one for each argument by"),
-        ({"in_axis_resources": ()}, "has 0 entries, argument 'x' is number 1; give one for each argument"),
+        ({"in_axis_resources": (ROWS,)}, "has 1 entries, but argument 'y' is number 2; give one for each argument by"),
+        ({"in_axis_resources": ()}, "has 0 entries, but argument 'x' is number 1; give one for each argument"),
         (
             {"out_axis_resources": (ROWS,) * 3},
             "has 3 entries, and `swapped` returns 2 results; give one mapping for all",

@@ -125,18 +125,18 @@ def test_mappings_without_a_mesh_are_errors():
     for options, text in [
         ({"axis_resources": ROWS}, "which has a mapping of its own, "),
         ({"out_axis_resources": ROWS}, "which has a mapping of its own, "),
-        ({"in_axis_resources": ROWS}, "`append`, whose arguments go by a mapping, "),
+        ({"in_axis_resources": ROWS}, "`append`, which shards its arguments, "),
     ]:
         with pytest.raises(ValueError, match=text + remedy.rstrip("$")):
             nym.named_jit(runs.append, **options)(array())
-    with pytest.raises(ValueError, match="`append`, whose arguments go by a mapping, "):
+    with pytest.raises(ValueError, match="`append`, which shards its arguments, "):
         nym.named_jit(runs.append, in_axis_resources=nym.AxisMapping({}, fallback=Rule()))(array())
     assert not runs
 
 
 def test_a_mapping_in_force_without_a_mesh_warns():
     doubled = nym.named_jit(lambda x: x * 2)
-    text = r"a mapping is in force where `<lambda>` is traced, but no mesh, so nothing is sharded; use `jax.set_mesh`"
+    text = r"a mapping is active where `<lambda>` is traced, but no mesh, so nothing is sharded; use `jax.set_mesh`"
     with nym.axis_mapping(ROWS):
         with pytest.warns(RuntimeWarning, match=text) as caught:
             assert doubled(array()).shape == (8, 4)
@@ -218,8 +218,8 @@ def test_what_is_no_function_is_an_error(wrong):
 @pytest.mark.parametrize(
     ("option", "remedy"),
     [
-        ("static_argnums", "arguments that are no arrays are static already"),
-        ("static_argnames", "arguments that are no arrays are static already"),
+        ("static_argnums", "arguments that are not arrays are static already"),
+        ("static_argnames", "arguments that are not arrays are static already"),
         ("donate_argnums", "use `donate_args`"),
         ("donate_argnames", "use `donate_args` or `donate_kwargs`"),
         ("in_shardings", "use `in_axis_resources`"),

@@ -1,0 +1,94 @@
+"""Errors about arguments on other devices than the mesh, with the path of the argument and the remedy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.tree_util import keystr
+
+from ..._jax_compat import is_device_mismatch_error, is_tracing
+from ...named._axis import format_axes
+from ..specs._active_mesh import get_active_mesh
+from ..specs._leaves import Leaf
+
+
+def find_device_error(
+    error: ValueError, name: str, described: Sequence[Leaf], leaves: Sequence[Any], is_moving: bool
+) -> ValueError | None:
+    """Returns the error for an argument that is on other devices than the mesh, or than the first argument.
+
+    Args:
+        error: JAX's error.
+        name: The name of the function.
+        described: What is known of the leaves of the call.
+        leaves: The leaves.
+        is_moving: Whether `in_axis_resources` moves named arguments.
+
+    Returns:
+        None if JAX's error is about something else, or all arguments are on the right devices.
+    """
+    if not is_device_mismatch_error(error) or is_tracing():
+        return None
+    mesh, pairs = get_active_mesh(), zip(described, leaves, strict=True)
+    committed = [(about, leaf) for about, leaf in pairs if isinstance(leaf, jax.Array) and leaf.committed]
+    for about, leaf in committed:
+        expected = mesh if isinstance(mesh, Mesh) else committed[0][1].sharding
+        if _is_compatible(leaf.sharding, expected):
+            continue
+        first = f"{keystr(committed[0][0].path)} is on {_format_place(expected)}, and there is no active mesh"
+        return ValueError(
+            f"`{name}`: {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, is on {_format_place(leaf.sharding)}; "
+            f"{f'the active mesh is {_format_devices(mesh)}' if isinstance(mesh, Mesh) else first}; "
+            f"{_get_remedy(about, mesh, is_moving)}"
+        )
+    return None
+
+
+def _get_remedy(about: Leaf, mesh: Any, is_moving: bool) -> str:
+    if mesh is None:
+        return "move one of them with `jax.device_put`, or set a mesh with `jax.set_mesh` and `shard` them"
+    if about.names is not None:
+        return "move it with `shard`, or let `in_axis_resources` move it at each call"
+    without = "it has no names, so `in_axis_resources` does not move it; " if is_moving else ""
+    return f"{without}move it with `jax.device_put`, to `NamedSharding(mesh, P())` to replicate it"
+
+
+def _is_compatible(sharding: Any, expected: Any) -> bool:
+    """Returns whether an array with this sharding is accepted where a mesh, or the sharding of another, is expected."""
+    one, other = _get_mesh(sharding), _get_mesh(expected)
+    if one is not None and other is not None and one != other:
+        if AxisType.Explicit in (*one.axis_types, *other.axis_types):
+            return False
+    return _get_devices(sharding) == _get_devices(expected)
+
+
+def _get_mesh(place: Any) -> Mesh | None:
+    return place if isinstance(place, Mesh) else getattr(place, "mesh", None)
+
+
+def _get_devices(place: Any) -> tuple[Any, ...]:
+    mesh = _get_mesh(place)
+    return tuple(place.device_set) if mesh is None else tuple(mesh.devices.flat)
+
+
+def _format_place(sharding: Any) -> str:
+    mesh = _get_mesh(sharding)
+    if mesh is not None:
+        return f"the mesh {_format_devices(mesh)}"
+    devices = sorted(f"{device.platform}:{device.id}" for device in sharding.device_set)
+    return f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(devices)}"
+
+
+def _format_devices(mesh: Mesh) -> str:
+    ids = [device.id for device in mesh.devices.flat]
+    devices = str(ids) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
+    return f"{format_mesh(mesh)} and devices {devices}"
+
+
+def format_mesh(mesh: Mesh | AbstractMesh) -> str:
+    """Returns the axes of a mesh and their types."""
+    if mesh.empty:
+        return "no mesh"
+    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
+    return f"{format_axes(mesh.axis_names, tuple(mesh.shape.values()))} of {types} axes"
