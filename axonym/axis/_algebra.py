@@ -18,7 +18,7 @@ from ..named._axis import (
     complete_order,
     parse_axes,
 )
-from ._specs import PartialAxes, check_axes_present, convert_like, format_sizes, parse_sizes
+from ._specs import PartialAxes, check_axes_present, convert_like, format_sizes, parse_axis_sizes
 
 
 @overload
@@ -49,7 +49,7 @@ def concat_axes(first: Any, second: Any) -> Any:
         >>> nym.axis.concat_axes(Batch, Embed) == (Batch, Embed)
         True
     """
-    one, other = parse_sizes(first), parse_sizes(second)
+    one, other = parse_axis_sizes(first), parse_axis_sizes(second)
     if twice := [name for name in other if name in one]:
         raise ValueError(
             f"axis {twice[0]!r} is in both {format_sizes(one)} and {format_sizes(other)}; `union_axes` keeps it once"
@@ -85,7 +85,7 @@ def union_axes(first: Any, second: Any) -> Any:
         >>> nym.axis.union_axes({"batch": 8, "pos": 2}, {"pos": 2, "embed": 4})
         {'batch': 8, 'pos': 2, 'embed': 4}
     """
-    one, other = parse_sizes(first), parse_sizes(second)
+    one, other = parse_axis_sizes(first), parse_axis_sizes(second)
     return convert_like(first, {**one, **{name: _merge_sizes(name, one, other) for name in (*one, *other)}})
 
 
@@ -107,7 +107,7 @@ def intersect_axes(first: Any, second: Any) -> Any:
         >>> nym.axis.intersect_axes(nym.make_axes(batch=8, embed=4), ("embed", "pos"))
         (Axis(name='embed', size=4),)
     """
-    one, other = parse_sizes(first), parse_sizes(second)
+    one, other = parse_axis_sizes(first), parse_axis_sizes(second)
     return convert_like(first, {name: _merge_sizes(name, one, other) for name in one if name in other})
 
 
@@ -146,7 +146,7 @@ def eliminate_axes(spec: Any, remove: Any) -> Any:
         >>> nym.axis.eliminate_axes({"batch": 8, "embed": 4}, "batch")
         {'embed': 4}
     """
-    found, wanted = parse_sizes(spec), parse_sizes(remove)
+    found, wanted = parse_axis_sizes(spec), parse_axis_sizes(remove)
     check_axes_present(found, wanted)
     return convert_like(spec, {name: size for name, size in found.items() if name not in wanted})
 
@@ -179,7 +179,7 @@ def without_axes(spec: Any, remove: Any, allow_mismatched_sizes: bool = False) -
         >>> nym.axis.without_axes({"batch": 8, "embed": 4}, ("batch", "pos"))
         {'embed': 4}
     """
-    found, wanted = parse_sizes(spec), parse_sizes(remove)
+    found, wanted = parse_axis_sizes(spec), parse_axis_sizes(remove)
     if not allow_mismatched_sizes:
         check_axes_present(found, {name: size for name, size in wanted.items() if name in found})
     return convert_like(spec, {name: size for name, size in found.items() if name not in wanted})
@@ -211,7 +211,7 @@ def replace_axis(spec: Any, old: AxisSelector, new: Any) -> Any:
         >>> nym.axis.replace_axis({"batch": 8, "embed": 4}, "embed", {"heads": 2, "head": 2})
         {'batch': 8, 'heads': 2, 'head': 2}
     """
-    found, wanted, replacement = parse_sizes(spec), parse_sizes((old,)), parse_sizes(new)
+    found, wanted, replacement = parse_axis_sizes(spec), parse_axis_sizes((old,)), parse_axis_sizes(new)
     check_axes_present(found, wanted)
     pairs = [
         pair for name, size in found.items() for pair in (replacement.items() if name in wanted else [(name, size)])
@@ -274,9 +274,9 @@ def replace_missing_with_ellipsis(
         >>> nym.axis.replace_missing_with_ellipsis(("batch", "pos", "embed"), nym.make_axes(batch=8, embed=4))
         ('batch', Ellipsis, 'embed')
     """
-    found, result = parse_sizes(axes), []
+    found, result = parse_axis_sizes(axes), []
     for item in _list_order_items(partial):
-        ((name, size),) = ((None, None),) if item is ... else parse_sizes((item,)).items()
+        ((name, size),) = ((None, None),) if item is ... else parse_axis_sizes((item,)).items()
         kept = ... if name not in found else item
         if name in found:
             check_axes_present(found, {name: size})

@@ -33,7 +33,7 @@ SizeByName: TypeAlias = dict[str, int | None]
 PartialAxes: TypeAlias = tuple[AxisSelector, ...] | PartialShapeDict
 
 
-def parse_sizes(selection: AxisSelection | AxisSpec) -> SizeByName:
+def parse_axis_sizes(selection: AxisSelection | AxisSpec) -> SizeByName:
     """Returns the sizes of axes by name, None for an axis without a size.
 
     Raises:
@@ -182,7 +182,7 @@ def resolve_axis(spec: AxisSpec, selection: Any) -> Any:
         >>> nym.axis.resolve_axis(axes, {"embed": None})
         {'embed': 4}
     """
-    known, wanted = axis_spec_to_shape_dict(spec), parse_sizes(selection)
+    known, wanted = axis_spec_to_shape_dict(spec), parse_axis_sizes(selection)
     check_axes_present({**known}, wanted)
     if isinstance(selection, str | Axis):
         (name,) = wanted
@@ -219,8 +219,8 @@ def unsize_axes(spec: Any, to_unsize: AxisSelection | None = None) -> Any:
         >>> nym.axis.unsize_axes({"batch": 8, "embed": 4})
         {'batch': None, 'embed': None}
     """
-    found = parse_sizes(spec)
-    lose = found if to_unsize is None else parse_sizes(to_unsize)
+    found = parse_axis_sizes(spec)
+    lose = found if to_unsize is None else parse_axis_sizes(to_unsize)
     check_axes_present(found, lose)
     return convert_like(spec, {name: None if name in lose else size for name, size in found.items()})
 
@@ -241,8 +241,8 @@ def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
         >>> nym.axis.selects_axis(("batch", "embed"), nym.Axis("embed", 4)), nym.axis.selects_axis("batch", "embed")
         (True, False)
     """
-    found = parse_sizes(selector)
-    return all(name in found and _has_same_size(size, found[name]) for name, size in parse_sizes(selected).items())
+    found = parse_axis_sizes(selector)
+    return all(name in found and _has_same_size(size, found[name]) for name, size in parse_axis_sizes(selected).items())
 
 
 def is_axis_compatible(first: AxisSelector, second: AxisSelector) -> bool:

@@ -113,7 +113,7 @@ def parse_sizes(text: Any, names: Sequence[str]) -> tuple[int, ...]:
         )
     if ":" in text or "=" in text:
         return _parse_named_sizes(entries, text, names)
-    sizes = tuple(_parse_size(entry, entry, text) for entry in entries)
+    sizes = tuple(_parse_mesh_size(entry, entry, text) for entry in entries)
     if len(sizes) != len(names):
         raise ValueError(
             f"the mesh string '{text}' and the names {tuple(names)} have {len(sizes)} and {len(names)} entries; give "
@@ -136,11 +136,11 @@ def _parse_named_sizes(entries: list[str], text: str, names: Sequence[str]) -> t
             raise ValueError(f"no mesh axis '{name}' for '{text}'; {suggest_mesh_name(name, names)}")
         if name in sizes:
             raise ValueError(f"mesh axis '{name}' is in '{text}' twice; give it one size")
-        sizes[name] = _parse_size(size, entry, text)
+        sizes[name] = _parse_mesh_size(size, entry, text)
     return tuple(sizes.get(name, 1) for name in names)
 
 
-def _parse_size(size: str, entry: str, text: str) -> int:
+def _parse_mesh_size(size: str, entry: str, text: str) -> int:
     if not re.fullmatch(r"[+-]?\s*[0-9]+", size):
         raise ValueError(
             f"'{entry}' in the mesh string '{text}' has no integer for a size; give a positive one, or -1 to infer it"

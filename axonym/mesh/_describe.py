@@ -17,7 +17,7 @@ from ._device_grid import (
     MeshDevice,
     escape_unprintable,
     find_long_axes,
-    format_count,
+    format_plural,
     format_ranges,
     get_grid_names,
     list_mesh_axes,
@@ -115,13 +115,13 @@ class MeshDescription:
         """Returns the sizes and the kind of devices."""
         sizes = ", ".join(f"{escape_unprintable(axis.name)}: {axis.size}" for axis in self.axes)
         if not self.devices:
-            return f"abstract mesh ({sizes}) for {format_count(self.size, 'device', 'devices')}"
+            return f"abstract mesh ({sizes}) for {format_plural(self.size, 'device', 'devices')}"
         kinds = [escape_unprintable(kind) for kind in self.device_kinds if kind not in self.platforms]
         many = [f"{escape_unprintable(' and '.join(self.platforms))} {word}" for word in ("device", "devices")]
         parts = [
-            format_count(self.size, *many) + (f" ({', '.join(kinds)})" if kinds else ""),
-            format_count(len(self.processes), "process", "processes"),
-            *([format_count(len(self.slices), "slice", "slices")] if len(self.slices) > 1 else []),
+            format_plural(self.size, *many) + (f" ({', '.join(kinds)})" if kinds else ""),
+            format_plural(len(self.processes), "process", "processes"),
+            *([format_plural(len(self.slices), "slice", "slices")] if len(self.slices) > 1 else []),
         ]
         return f"mesh ({sizes}): {', '.join(parts)}"
 
@@ -229,7 +229,7 @@ def _format_processes(axes: tuple[MeshAxis, ...], devices: tuple[MeshDevice, ...
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for at, row in enumerate(rows):
         if at == _FIRST and len(shown) < len(groups):
-            yield f"... {format_count(len(groups) - len(shown), 'more process', 'more processes')} ..."
+            yield f"... {format_plural(len(groups) - len(shown), 'more process', 'more processes')} ..."
         yield "  ".join(f"{part:<{width}}" for part, width in zip(row, widths, strict=True))
 
 

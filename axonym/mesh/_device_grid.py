@@ -153,6 +153,6 @@ def format_ranges(numbers: Sequence[int], most: int = 3) -> str:
     return ", ".join(texts if len(texts) <= most else [*texts[: most - 1], "...", texts[-1]])
 
 
-def format_count(number: int, one: str, many: str) -> str:
+def format_plural(number: int, one: str, many: str) -> str:
     """Writes a number with its noun, as in `1 process` and `1,024 devices`."""
     return f"{number:,} {one if number == 1 else many}"

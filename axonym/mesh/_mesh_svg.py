@@ -61,7 +61,7 @@ def draw_mesh(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], title: st
         if which is None:
             parts.append(_draw_text(x + width / 2, y + (plan.top + height) / 2, "...", size=14, weight="bold"))
         else:
-            parts.append(_translate_svg(x, y, "".join(_draw_grid(found[which], plan))))
+            parts.append(_translate_svg(x, y, "".join(_draw_mesh_grid(found[which], plan))))
         right = max(right, x + width)
     y += height + 22
     for lines in (_draw_notes(notes), _draw_legend(devices, plan)):
@@ -151,7 +151,7 @@ def _pick_shown(number: int, most: int) -> list[int | None]:
     return list(range(number)) if number <= most else [*range(most - 2), None, number - 1]
 
 
-def _draw_grid(grid: DeviceGrid, plan: _DrawingPlan) -> Iterator[str]:
+def _draw_mesh_grid(grid: DeviceGrid, plan: _DrawingPlan) -> Iterator[str]:
     """Yields the heading, the axes and the cells of a grid."""
     rows, columns = (_pick_shown(length, plan.longest) for length in grid.cells.shape)
     across, middle = plan.left + plan.cells[0] / 2, plan.top + plan.cells[1] / 2

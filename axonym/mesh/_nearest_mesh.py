@@ -37,7 +37,7 @@ def resolve_axes(
 
 def _find_axes_problem(sizes: Sequence[int], names: Sequence[str], devices: int) -> str | None:
     """Returns what is wrong with the axes whatever their sizes, or None."""
-    over = f"over {_format_devices(devices)}"
+    over = f"over {_format_device_count(devices)}"
     if len(sizes) != len(names):
         return (
             f"`axis_dims` {tuple(sizes)} and `axis_names` {tuple(names)} for a mesh {over} have "
@@ -58,17 +58,17 @@ def _find_sizes_problem(sizes: Sequence[int], names: Sequence[str], devices: int
     for name, size in zip(names, sizes, strict=True):
         if size < 1 and size != -1:
             return (
-                f"mesh axis '{name}' has size {size} in {mesh} over {_format_devices(devices)}; sizes are positive, or "
-                "-1 to infer one"
+                f"mesh axis '{name}' has size {size} in {mesh} over {_format_device_count(devices)}; sizes are positive, "
+                "or -1 to infer one"
             )
     if sizes.count(-1) > 1:
-        return f"{mesh} over {_format_devices(devices)} has more than one `-1`"
-    needed = _format_devices(prod(size for size in sizes if size != -1))
+        return f"{mesh} over {_format_device_count(devices)} has more than one `-1`"
+    needed = _format_device_count(prod(size for size in sizes if size != -1))
     multiple = "a multiple of " if -1 in sizes else ""
     return f"{mesh} needs {multiple}{needed}, but there {'is' if devices == 1 else 'are'} {devices}"
 
 
-def _format_devices(number: int) -> str:
+def _format_device_count(number: int) -> str:
     return f"{number} device{'' if number == 1 else 's'}"
 
 

@@ -105,7 +105,7 @@ class ReportComparison(TabularReport):
         by = f"both by {first}" if first == second else f"from {first} to {second}"
         total = Row(f"{len(self.moved)} of {len(other.leaves)} arrays moved", "", _format_cost_changes(one, other))
         rows = [_make_change_row(change, one.mesh, other.mesh) for change in self.moved]
-        return Table(f"{_format_change(mesh, then)}; {by}", rows, total, [*_list_comparison_notes(self)])
+        return Table(f"{_format_leaf_change(mesh, then)}; {by}", rows, total, [*_list_comparison_notes(self)])
 
 
 def compare_reports(before: ShardingReport, after: ShardingReport) -> ReportComparison:
@@ -128,10 +128,17 @@ def _to_dict(leaf: LeafReport) -> dict[str, Any]:
 
 def _get_key(leaf: LeafReport, mesh: Mapping[str, int]) -> Any:
     """Returns the properties of an array that are compared."""
-    return leaf.shape, leaf.dtype, leaf.bytes_per_device, leaf.replicated_bytes, leaf.place, _get_entries(leaf, mesh)
+    return (
+        leaf.shape,
+        leaf.dtype,
+        leaf.bytes_per_device,
+        leaf.replicated_bytes,
+        leaf.place,
+        _get_compared_entries(leaf, mesh),
+    )
 
 
-def _get_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tuple[str, ...]] | None:
+def _get_compared_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tuple[str, ...]] | None:
     """Returns the entries of the spec of an array, the same for all ways to write it; None if it is invalid."""
     if leaf.spec is None:
         return None
@@ -144,15 +151,15 @@ def _get_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tuple[str, .
 def _make_change_row(change: LeafChange, mesh: Mapping[str, int], then: Mapping[str, int]) -> Row:
     """Returns the row of an array that moved: its type, its bytes, and each dimension that changed."""
     one, other = change.before, change.after
-    before, after = _get_entries(one, mesh), _get_entries(other, then)
-    kind = _format_change(one.dtype, other.dtype)
+    before, after = _get_compared_entries(one, mesh), _get_compared_entries(other, then)
+    kind = _format_leaf_change(one.dtype, other.dtype)
     cells: list[tuple[str, str, str, str]] = []
     if before is None or after is None or len(before) != len(after):
         cells.append(("-", "-", "-", f"{_format_array(one)} -> {_format_array(other)}"))
     else:
         kind += "; now replicated" if any(before) and not any(after) else ""
         for at, (was, now) in enumerate(zip(before, after, strict=True)):
-            size, name = _format_change(str(one.shape[at]), str(other.shape[at])), other.axes[at].name
+            size, name = _format_leaf_change(str(one.shape[at]), str(other.shape[at])), other.axes[at].name
             if one.shape[at] != other.shape[at] or was != now:
                 cells.append((name or str(at), size, _format_mesh_axes(now), f"was {_format_mesh_axes(was)}"))
     if one.place != other.place:
@@ -163,7 +170,7 @@ def _make_change_row(change: LeafChange, mesh: Mapping[str, int], then: Mapping[
     return Row(format_path(change.path), kind, _format_cost_changes(one, other), cells)
 
 
-def _format_change(was: str, now: str) -> str:
+def _format_leaf_change(was: str, now: str) -> str:
     return now if was == now else f"{was} -> {now}"
 
 
@@ -176,7 +183,7 @@ def _format_mesh_axes(axes: tuple[str, ...]) -> str:
 
 
 def _format_cost_changes(one: Any, other: Any) -> tuple[str, str, str]:
-    first, second, third = map(_format_change, format_costs(one), format_costs(other))
+    first, second, third = map(_format_leaf_change, format_costs(one), format_costs(other))
     return first, second, third
 
 

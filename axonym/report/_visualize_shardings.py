@@ -257,12 +257,12 @@ def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -
             heading += [", " if heading else "", name, " over ", axes, f" ({parts})"]
         yield ""
         yield paint.make_text(*heading, f": {format_count(sum(line.arrays for line in alike), 'array')}")
-        yield _draw_grid(sharding, ids, paint)
+        yield _draw_device_grid(sharding, ids, paint)
     if len(kinds) > _MOST_GRIDS:
         yield paint.make_text(f"{paint.dots} {len(kinds) - _MOST_GRIDS} more shardings")
 
 
-def _draw_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
+def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
     """Returns a grid of the shards of an array: the last sharded axis across, the others down, the devices inside."""
     order = [*paint.mesh]
     used = [order.index(axis) for _, over, _ in sharding for axis in over]

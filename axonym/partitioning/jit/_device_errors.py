@@ -39,7 +39,7 @@ def find_device_error(
         first = f"{keystr(committed[0][0].path)} is on {_format_place(expected)}, and there is no active mesh"
         return ValueError(
             f"`{name}`: {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, is on {_format_place(leaf.sharding)}; "
-            f"{f'the active mesh is {_format_devices(mesh)}' if isinstance(mesh, Mesh) else first}; "
+            f"{f'the active mesh is {_format_mesh_devices(mesh)}' if isinstance(mesh, Mesh) else first}; "
             f"{_get_remedy(about, mesh, is_moving)}"
         )
     return None
@@ -75,18 +75,18 @@ def _get_devices(place: Any) -> tuple[Any, ...]:
 def _format_place(sharding: Any) -> str:
     mesh = _get_mesh(sharding)
     if mesh is not None:
-        return f"the mesh {_format_devices(mesh)}"
+        return f"the mesh {_format_mesh_devices(mesh)}"
     devices = sorted(f"{device.platform}:{device.id}" for device in sharding.device_set)
     return f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(devices)}"
 
 
-def _format_devices(mesh: Mesh) -> str:
+def _format_mesh_devices(mesh: Mesh) -> str:
     ids = [device.id for device in mesh.devices.flat]
     devices = str(ids) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
-    return f"{format_mesh(mesh)} and devices {devices}"
+    return f"{format_mesh_types(mesh)} and devices {devices}"
 
 
-def format_mesh(mesh: Mesh | AbstractMesh) -> str:
+def format_mesh_types(mesh: Mesh | AbstractMesh) -> str:
     """Returns the axes of a mesh and their types."""
     if mesh.empty:
         return "no mesh"

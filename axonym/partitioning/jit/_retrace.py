@@ -19,7 +19,7 @@ from ...named._axis import Names, format_axes
 from ..mapping._axis_mapping import AxisMapping, current_mapping
 from ..specs._active_mesh import get_abstract_mesh
 from ..specs._leaves import ARRAYS
-from ._device_errors import format_mesh
+from ._device_errors import format_mesh_types
 from ._parameters import Parameters
 from ._static_args import StaticArgs
 
@@ -193,7 +193,7 @@ def _compare_nodes(before: _Nodes, after: _Nodes) -> Iterator[str]:
         if isinstance(one, _Array) and isinstance(other, _Array) and (one.names is None) == (other.names is None):
             yield from _compare_arrays("".join(path), one, other)
         else:
-            yield f"{''.join(path)}: {_format_change(one or 'nothing', other or 'nothing')}"
+            yield f"{''.join(path)}: {_format_trace_change(one or 'nothing', other or 'nothing')}"
     for path, node in restructured.items():
         if not any(one[: len(path)] == path for one in changed):
             yield f"{''.join(path)}: what is static about the {node.type.__name__}"
@@ -206,12 +206,12 @@ def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
         one, other = str(before.type), str(after.type)
         if one == other:  # the mesh is part of the type on Auto meshes too
             one, other = (f"{array.type} on {_format_static(array.type.sharding.mesh)}" for array in (before, after))
-        yield f"{path}: {_format_change(one, other)}"
+        yield f"{path}: {_format_trace_change(one, other)}"
     if before.is_donated != after.is_donated:
         yield f"{path}: {'donated' if after.is_donated else 'no longer donated'}"
 
 
-def _format_change(before: Any, after: Any) -> str:
+def _format_trace_change(before: Any, after: Any) -> str:
     """Returns two texts with an arrow, also where they look alike, as two functions made by one line do."""
     return f"{before} -> {after}" if str(before) != str(after) else f"{before} -> another {after}"
 
@@ -221,7 +221,7 @@ def _format_static(value: Any) -> str:
     if isinstance(value, ARRAYS):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, AbstractMesh):
-        return format_mesh(value)
+        return format_mesh_types(value)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     text = name.rsplit("<locals>.", 1)[-1] if isinstance(name, str) else _ADDRESS.sub("", " ".join(repr(value).split()))
     if _ARRAY_VALUES.search(text):  # a `functools.partial` of an array shows its values

@@ -58,7 +58,7 @@ class AxisMapping(Mapping[str, Any]):
         """Normalises the entries; see the class."""
         if uneven not in ("error", "replicate"):
             raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
-        given = {name: _parse_mesh_axes(name, value) for name, value in _get_entries(entries).items()}
+        given = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in given.items() if value}
         keep = functools.partial(object.__setattr__, self)
         keep("_axes", axes)
@@ -84,7 +84,7 @@ class AxisMapping(Mapping[str, Any]):
             uneven: What happens to uneven axes; as in this mapping if None.
         """
         return AxisMapping(
-            {**_get_entries(self), **_get_entries(entries)},
+            {**_get_mapping_entries(self), **_get_mapping_entries(entries)},
             fallback=self.fallback if fallback is None else fallback,
             uneven=uneven or self.uneven,
         )
@@ -122,7 +122,7 @@ class AxisMapping(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles entries and options, without the hash, which differs between processes."""
-        return functools.partial(AxisMapping, fallback=self.fallback, uneven=self.uneven), (_get_entries(self),)
+        return functools.partial(AxisMapping, fallback=self.fallback, uneven=self.uneven), (_get_mapping_entries(self),)
 
     def __repr__(self) -> str:
         """Shows the entries."""
@@ -148,7 +148,7 @@ def _check_fallback(rule: Any) -> Any:
     return rule
 
 
-def _get_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
+def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
     """Returns entries as a dict, including those that are None."""
     if entries is not None and not isinstance(entries, Mapping):
         raise TypeError(
