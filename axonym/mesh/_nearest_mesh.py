@@ -58,8 +58,8 @@ def _find_sizes_problem(sizes: Sequence[int], names: Sequence[str], devices: int
     for name, size in zip(names, sizes, strict=True):
         if size < 1 and size != -1:
             return (
-                f"mesh axis '{name}' has size {size} in {mesh} over {_format_device_count(devices)}; sizes are positive, "
-                "or -1 to infer one"
+                f"mesh axis '{name}' has size {size} in {mesh} over {_format_device_count(devices)}; sizes are "
+                "positive, or -1 to infer one"
             )
     if sizes.count(-1) > 1:
         return f"{mesh} over {_format_device_count(devices)} has more than one `-1`"
