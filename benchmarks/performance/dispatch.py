@@ -89,10 +89,10 @@ def compiled(fn: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
 def rows(effort: Effort) -> Iterator[Row]:
     against = "`jax.jit` on a flat list of raw arrays"
     one = trees(1, raw, named, of_haliax)
-    yield timed("`named_jit`, one named array", against, 1.6, calls(compiled(lambda x: x * 0.9), one), effort)
+    yield timed("`named_jit`, one named array", against, 1.8, calls(compiled(lambda x: x * 0.9), one), effort)
     for leaves in SIZES[:1] if effort.smoke else SIZES:
         of = trees(leaves, raw, named, of_haliax)
         what = f"`named_jit`, a model of {leaves} leaves"
-        scalar, whole = (2.4, None) if leaves == 10 else (2.2, 1.8)
-        yield timed(f"{what}, scalar result", against, scalar, calls(compiled(loss), of), effort)
-        yield timed(f"{what}, the model as the result", against, whole, calls(compiled(updated), of), effort)
+        bar = None if leaves == 10 else 1.8
+        yield timed(f"{what}, scalar result", against, 2.4, calls(compiled(loss), of), effort)
+        yield timed(f"{what}, the model as the result", against, bar, calls(compiled(updated), of), effort)
