@@ -83,10 +83,10 @@ def _format_place(sharding: Any) -> str:
 def _format_devices(mesh: Mesh) -> str:
     ids = [device.id for device in mesh.devices.flat]
     devices = str(ids) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
-    return f"{format_mesh(mesh)} and devices {devices}"
+    return f"{format_typed_mesh(mesh)} and devices {devices}"
 
 
-def format_mesh(mesh: Mesh | AbstractMesh) -> str:
+def format_typed_mesh(mesh: Mesh | AbstractMesh) -> str:
     """Returns the axes of a mesh and their types."""
     if mesh.empty:
         return "no mesh"

@@ -19,7 +19,7 @@ from ...named._axis import Names, format_axes
 from ..mapping._axis_mapping import AxisMapping, current_mapping
 from ..specs._leaves import ARRAYS
 from ..specs._resolve_spec import get_abstract_mesh
-from ._device_errors import format_mesh
+from ._device_errors import format_typed_mesh
 from ._parameters import Parameters
 from ._static_args import StaticArgs
 
@@ -221,7 +221,7 @@ def _format_static(value: Any) -> str:
     if isinstance(value, ARRAYS):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, AbstractMesh):
-        return format_mesh(value)
+        return format_typed_mesh(value)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     text = name.rsplit("<locals>.", 1)[-1] if isinstance(name, str) else _ADDRESS.sub("", " ".join(repr(value).split()))
     if _ARRAY_VALUES.search(text):  # a `functools.partial` of an array shows its values
