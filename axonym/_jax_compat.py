@@ -1,12 +1,13 @@
 """Everything that relies on what JAX does not promise.
 
-Each function says what it relies on, with which versions of JAX it was seen to work, and what happens when JAX changes
+Each entry says what it relies on, with which versions of JAX it was seen to work, and what happens when JAX changes
 it. `tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
 """
 
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.experimental import multihost_utils
 
 
@@ -20,6 +21,18 @@ _STORE_METHODS = (
     "key_value_set_bytes",
     "key_value_try_get",
 )
+
+TRACER: type = Tracer
+"""The class of traced arrays, of which `jax.Array` is no base class, so that a type alone shows what is traced.
+
+`jax.core.Tracer` is in no list of public names. Seen in jax 0.10.2 and 0.12.0.1. Should it move, importing fails.
+"""
+
+COMPILE_EVENTS = "/jax/core/compile/"
+"""What the names of the durations begin with that `jax.monitoring` reports for tracing, lowering and compiling.
+
+Seen in jax 0.10.2 and 0.12.0.1. Should the names change, `create_monitored_function` counts compilation as execution.
+"""
 
 LAYOUT_ERRORS = (AssertionError, NotImplementedError)
 """What `jax.make_mesh` and `mesh_utils` raise if a mesh does not fit the network of its devices.

@@ -19,6 +19,20 @@ def test_inline_option_leaves_nothing_in_the_jaxpr():
     assert [str(equation.primitive) for equation in jaxpr.eqns] == ["add", "mul"]
 
 
+def test_traced_arrays_have_the_type_of_tracers():
+    seen = []
+    jax.jit(lambda x: seen.append(type(x)))(1.0)
+    assert issubclass(seen[0], _jax_compat.TRACER)
+    assert not issubclass(type(jnp.ones(2)), _jax_compat.TRACER)
+
+
+def test_compilation_is_reported_by_events_of_this_name():
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: events.append(event))
+    jax.jit(lambda x: x * 3.5)(jnp.ones(3))
+    assert sum(event.startswith(_jax_compat.COMPILE_EVENTS) for event in events) >= 3
+
+
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad, jax.checkpoint])
 def test_tracing_is_seen_under_each_transformation(transform):
     seen = []

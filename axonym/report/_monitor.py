@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import jax
 
+from .._jax_compat import COMPILE_EVENTS
 from ..named._base import is_traced
 from ..partitioning.mapping._stacklevel import user_stacklevel
 from ..partitioning.specs._leaves import get_array_shape
@@ -185,7 +186,7 @@ def record_compile_spans() -> Iterator[_Spans]:
 @functools.cache
 def _register_compile_listener() -> None:
     def record_event(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event.startswith("/jax/core/compile/"):
+        if event.startswith(COMPILE_EVENTS):
             end = time.perf_counter()
             for spans in _recordings.get():
                 spans.append((end - duration_secs, end))

@@ -1,4 +1,4 @@
-"""Which arguments of a compiled function are donated: booleans by position, by name and by leaf."""
+"""Which arguments of a compiled function are donated, by position, by name and by leaf, and warnings of donation."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from jax.tree_util import keystr
 from ...named._base import is_traced
 from ..mapping._stacklevel import user_stacklevel
 from ._parameters import Parameters, fill_tree
-from ._static_args import ArgumentPartition, is_array_type
+from ._static_args import ArgumentPartition, StaticArgs, is_array_type
 
 
 class Donation:
@@ -134,3 +134,26 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, para
                 )
             if mask is partition.donated:
                 owners[id(leaf)] = at
+
+
+def warn_unused_donation(donated: Sequence[Any], static: StaticArgs, parameters: Parameters, name: str) -> None:
+    """Warns if the memory of donated arrays was not reused; called after a call that traced.
+
+    JAX's own warning has shapes without paths, and on several devices with Auto mesh axes there is often none.
+    """
+    if any(getattr(jax.config, f"jax_{option}", False) for option in ("disable_jit", "debug_nans", "debug_infs")):
+        return  # JAX does not donate then
+    described = parameters.describe_arguments(static.partition.treedef)
+    paths = [keystr(about.path) for about in compress(described, static.partition.donated)]
+    unused = [
+        f"{path}, {leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in zip(paths, donated, strict=True)
+        if isinstance(leaf, jax.Array) and not is_traced(leaf) and not leaf.is_deleted()
+    ]
+    if unused:
+        warnings.warn(
+            f"`{name}` cannot reuse donated memory, because no result has the same shape, dtype and sharding or "
+            f"because it does not use the argument: {'; '.join(unused)}",
+            RuntimeWarning,
+            stacklevel=user_stacklevel(),
+        )

@@ -24,7 +24,7 @@ from ..specs._active_mesh import get_abstract_mesh, require_mesh
 from ._argument_mappings import EntrySharding, Mappings, ResourceMappings
 from ._bound_method import BoundMethod
 from ._device_errors import find_device_error
-from ._donation import Donation, check_donated_once
+from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._parameters import Parameters
 from ._retrace import Traces
 from ._stages import NamedLowered, NamedTraced
@@ -80,6 +80,7 @@ class NamedJit(Generic[Args, R]):
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
         """Calls the function, compiled for these arguments; returns before the result is ready."""
         split = self._split(args, kwargs)
+        traces = self._traces.count
         try:
             result = self._jitted(*split)
         except ValueError as error:
@@ -87,6 +88,8 @@ class NamedJit(Generic[Args, R]):
             if found is None:
                 raise
             raise found from error
+        if split[0] and self._traces.count != traces:
+            warn_unused_donation(split[0], split[2], self._parameters, self._name)
         return unpack_result(result) if type(result) is ResultWithStatic else result
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -272,7 +275,8 @@ def named_jit(
             number of mappings differs from the number of arguments or results, or a donated array is passed twice.
 
     Warns:
-        RuntimeWarning: If a donated argument is not an array, or if there is an active mapping but no mesh.
+        RuntimeWarning: If donated memory could not be reused, once for each trace, with the paths of the arrays; if a
+            donated argument is not an array; or if there is an active mapping but no mesh.
 
     Example:
         >>> import axonym as nym

@@ -12,13 +12,13 @@ from itertools import compress
 from typing import Any
 
 import jax
-from jax.core import Tracer
 
+from ..._jax_compat import TRACER
 from ...named._cache import cached_plan
 from ..specs._leaves import ARRAYS
 
 
-_ARRAY_TYPES = (*ARRAYS, jax.Ref, Tracer)
+_ARRAY_TYPES = (*ARRAYS, jax.Ref, TRACER)
 
 
 def is_array_type(kind: type) -> bool:

@@ -216,12 +216,37 @@ def caught(fn, *args) -> list[tuple[type, str]]:
     return [(one.category, str(one.message)) for one in said]
 
 
-def test_jax_warns_of_memory_that_is_not_reused_and_filters_stay():
-    fn, filters = nym.named_jit(lambda x: x.sum(), donate_args=(True,)), list(warnings.filters)
-    with pytest.warns(UserWarning, match=r"Some donated buffers were not usable: float32\[3\]"):
-        fn(nym.ones({"i": 3}))
+@pytest.mark.parametrize("kind", ["none", "auto", "explicit"])
+def test_memory_that_is_not_reused_is_named_once_for_each_trace(request, kind):
+    mesh = None if kind == "none" else request.getfixturevalue(f"{kind}_mesh")
+    fn = nym.named_jit(half_used, donate_args=(True,))
+    start = (
+        "`half_used` cannot reuse donated memory, because no result has the same shape, dtype and sharding or because "
+        "it does not use the argument: "
+    )
+
+    def warned(**sizes):
+        return [text for kind, text in caught(fn, of_sizes(**sizes), np.float32(1)) if kind is RuntimeWarning]
+
+    with jax.set_mesh(mesh):
+        assert warned(w=8, moment=8, scale=5) == [start + "state['moment'], float32[8]; state['scale'], float32[5]"]
+        assert warned(w=8, moment=8, scale=5) == []
+        assert warned(w=6, moment=8, scale=6) == [start + "state['moment'], float32[8]; state['scale'], float32[6]"]
+        assert warned(w=7) == []
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers:UserWarning")
+def test_the_warning_points_to_the_call_and_keeps_the_filters():
+    fn, filters = nym.named_jit(half_used, donate_args=(True,)), list(warnings.filters)
+    with pytest.warns(RuntimeWarning, match="cannot reuse donated memory") as said:
+        fn(of_sizes(w=2, other=3), np.float32(1))
+    assert {one.filename for one in said if one.category is RuntimeWarning} == {__file__}
     assert warnings.filters == filters
-    assert caught(fn, nym.ones({"i": 3})) == []
+
+
+def test_no_warning_while_jax_looks_for_nans():
+    with jax.debug_nans(True):
+        nym.named_jit(lambda x: x * 2, donate_args=(True,))(jnp.ones(3))
 
 
 def test_donation_inside_another_function_has_no_effect():
