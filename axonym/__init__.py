@@ -47,15 +47,8 @@ from .multihost import (
     host_local_to_global as host_local_to_global,
     initialize as initialize,
 )
-from .named._array import (
-    NamedArray as NamedArray,
-    is_named_array as is_named_array,
-)
-from .named._array_equal import (
-    allclose as allclose,
-    array_equal as array_equal,
-    array_equiv as array_equiv,
-)
+from .named._array import NamedArray as NamedArray, is_named_array as is_named_array
+from .named._array_equal import allclose as allclose, array_equal as array_equal, array_equiv as array_equiv
 from .named._axis import (
     Axis as Axis,
     AxisSelection as AxisSelection,
@@ -64,9 +57,7 @@ from .named._axis import (
     PartialAxisSpec as PartialAxisSpec,
     make_axes as make_axes,
 )
-from .named._base import (
-    Shape as Shape,
-)
+from .named._base import Shape as Shape
 from .named._creation import (
     arange as arange,
     eye as eye,
@@ -81,32 +72,38 @@ from .named._creation import (
     zeros as zeros,
     zeros_like as zeros_like,
 )
-from .named._dot import (
-    dot as dot,
-)
-from .named._einsum import (
-    einsum as einsum,
-)
-from .named._elementwise import (
+from .named._dot import dot as dot
+from .named._einsum import einsum as einsum
+from .named._elementwise._arithmetic import (
     abs as abs,
     absolute as absolute,
-    acos as acos,
-    acosh as acosh,
     add as add,
-    angle as angle,
-    arccos as arccos,
-    arccosh as arccosh,
-    arcsin as arcsin,
-    arcsinh as arcsinh,
-    arctan as arctan,
-    arctan2 as arctan2,
-    arctanh as arctanh,
-    around as around,
-    asin as asin,
-    asinh as asinh,
-    atan as atan,
-    atan2 as atan2,
-    atanh as atanh,
+    cbrt as cbrt,
+    divide as divide,
+    divmod as divmod,
+    fabs as fabs,
+    float_power as float_power,
+    floor_divide as floor_divide,
+    fmod as fmod,
+    gcd as gcd,
+    heaviside as heaviside,
+    lcm as lcm,
+    mod as mod,
+    multiply as multiply,
+    negative as negative,
+    positive as positive,
+    pow as pow,
+    power as power,
+    reciprocal as reciprocal,
+    remainder as remainder,
+    rsqrt as rsqrt,
+    sign as sign,
+    sqrt as sqrt,
+    square as square,
+    subtract as subtract,
+    true_divide as true_divide,
+)
+from .named._elementwise._bitwise import (
     bitwise_and as bitwise_and,
     bitwise_count as bitwise_count,
     bitwise_invert as bitwise_invert,
@@ -115,125 +112,111 @@ from .named._elementwise import (
     bitwise_or as bitwise_or,
     bitwise_right_shift as bitwise_right_shift,
     bitwise_xor as bitwise_xor,
-    cbrt as cbrt,
-    ceil as ceil,
-    clip as clip,
+    invert as invert,
+    left_shift as left_shift,
+    right_shift as right_shift,
+)
+from .named._elementwise._complex import (
+    angle as angle,
     conj as conj,
     conjugate as conjugate,
-    copy as copy,
-    copysign as copysign,
-    cos as cos,
-    cosh as cosh,
-    deg2rad as deg2rad,
-    degrees as degrees,
-    divide as divide,
-    divmod as divmod,
-    equal as equal,
+    imag as imag,
+    iscomplex as iscomplex,
+    isreal as isreal,
+    real as real,
+)
+from .named._elementwise._copy import copy as copy, ndim as ndim
+from .named._elementwise._exponential import (
     exp as exp,
     exp2 as exp2,
     expm1 as expm1,
-    fabs as fabs,
-    fix as fix,
-    float_power as float_power,
-    floor as floor,
-    floor_divide as floor_divide,
-    fmax as fmax,
-    fmin as fmin,
-    fmod as fmod,
-    frexp as frexp,
-    gcd as gcd,
-    greater as greater,
-    greater_equal as greater_equal,
-    heaviside as heaviside,
-    hypot as hypot,
     i0 as i0,
-    imag as imag,
-    invert as invert,
-    isclose as isclose,
-    iscomplex as iscomplex,
-    isfinite as isfinite,
-    isinf as isinf,
-    isnan as isnan,
-    isneginf as isneginf,
-    isposinf as isposinf,
-    isreal as isreal,
-    lcm as lcm,
-    ldexp as ldexp,
-    left_shift as left_shift,
-    less as less,
-    less_equal as less_equal,
     log as log,
     log1p as log1p,
     log2 as log2,
     log10 as log10,
     logaddexp as logaddexp,
     logaddexp2 as logaddexp2,
+)
+from .named._elementwise._floating import (
+    copysign as copysign,
+    frexp as frexp,
+    ldexp as ldexp,
+    modf as modf,
+    nan_to_num as nan_to_num,
+    nextafter as nextafter,
+    signbit as signbit,
+    spacing as spacing,
+)
+from .named._elementwise._logic import (
+    equal as equal,
+    greater as greater,
+    greater_equal as greater_equal,
+    isclose as isclose,
+    isfinite as isfinite,
+    isinf as isinf,
+    isnan as isnan,
+    isneginf as isneginf,
+    isposinf as isposinf,
+    less as less,
+    less_equal as less_equal,
     logical_and as logical_and,
     logical_not as logical_not,
     logical_or as logical_or,
     logical_xor as logical_xor,
+    not_equal as not_equal,
+)
+from .named._elementwise._maximum import (
+    clip as clip,
+    fmax as fmax,
+    fmin as fmin,
     maximum as maximum,
     minimum as minimum,
-    mod as mod,
-    modf as modf,
-    multiply as multiply,
-    nan_to_num as nan_to_num,
-    ndim as ndim,
-    negative as negative,
-    nextafter as nextafter,
-    not_equal as not_equal,
-    positive as positive,
-    pow as pow,
-    power as power,
-    rad2deg as rad2deg,
-    radians as radians,
-    real as real,
-    reciprocal as reciprocal,
-    remainder as remainder,
-    right_shift as right_shift,
+)
+from .named._elementwise._rounding import (
+    around as around,
+    ceil as ceil,
+    fix as fix,
+    floor as floor,
     rint as rint,
     round as round,
-    rsqrt as rsqrt,
-    select as select,
-    sign as sign,
-    signbit as signbit,
+    trunc as trunc,
+)
+from .named._elementwise._trigonometric import (
+    acos as acos,
+    acosh as acosh,
+    arccos as arccos,
+    arccosh as arccosh,
+    arcsin as arcsin,
+    arcsinh as arcsinh,
+    arctan as arctan,
+    arctan2 as arctan2,
+    arctanh as arctanh,
+    asin as asin,
+    asinh as asinh,
+    atan as atan,
+    atan2 as atan2,
+    atanh as atanh,
+    cos as cos,
+    cosh as cosh,
+    deg2rad as deg2rad,
+    degrees as degrees,
+    hypot as hypot,
+    rad2deg as rad2deg,
+    radians as radians,
     sin as sin,
     sinc as sinc,
     sinh as sinh,
-    spacing as spacing,
-    sqrt as sqrt,
-    square as square,
-    subtract as subtract,
     tan as tan,
     tanh as tanh,
-    true_divide as true_divide,
-    trunc as trunc,
-    where as where,
 )
-from .named._field import (
-    field as field,
-)
-from .named._grad import (
-    grad as grad,
-    value_and_grad as value_and_grad,
-)
-from .named._histogram import (
-    bincount as bincount,
-    histogram as histogram,
-)
-from .named._index import (
-    dblock as dblock,
-    ds as ds,
-    dslice as dslice,
-    index as index,
-    take as take,
-)
-from .named._interp import (
-    interp as interp,
-)
-from .named._lift import (
-    lift as lift,
-)
+from .named._elementwise._where import select as select, where as where
+from .named._field import field as field
+from .named._grad import grad as grad, value_and_grad as value_and_grad
+from .named._histogram import bincount as bincount, histogram as histogram
+from .named._index import dblock as dblock, ds as ds, dslice as dslice, index as index, take as take
+from .named._interp import interp as interp
+from .named._lift import lift as lift
 from .named._matrix import (
     cross as cross,
     diag as diag,
@@ -244,61 +227,54 @@ from .named._matrix import (
     tril as tril,
     triu as triu,
 )
-from .named._named_ref import (
-    NamedRef as NamedRef,
-    freeze as freeze,
-    get as get,
-    new_ref as new_ref,
-    swap as swap,
-)
-from .named._packbits import (
-    packbits as packbits,
-    unpackbits as unpackbits,
-)
-from .named._reduce import (
-    all as all,
-    amax as amax,
-    amin as amin,
-    any as any,
-    argmax as argmax,
-    argmin as argmin,
-    argsort as argsort,
-    average as average,
-    corrcoef as corrcoef,
-    count_nonzero as count_nonzero,
-    cov as cov,
+from .named._named_ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
+from .named._packbits import packbits as packbits, unpackbits as unpackbits
+from .named._reduce._any_all import all as all, any as any, count_nonzero as count_nonzero
+from .named._reduce._covariance import corrcoef as corrcoef, cov as cov
+from .named._reduce._cumulative import (
     cumprod as cumprod,
     cumsum as cumsum,
     cumulative_prod as cumulative_prod,
     cumulative_sum as cumulative_sum,
-    diff as diff,
-    log_softmax as log_softmax,
-    logsumexp as logsumexp,
-    max as max,
-    mean as mean,
-    median as median,
-    min as min,
-    nanargmax as nanargmax,
-    nanargmin as nanargmin,
     nancumprod as nancumprod,
     nancumsum as nancumsum,
+)
+from .named._reduce._diff import diff as diff
+from .named._reduce._max_min import (
+    amax as amax,
+    amin as amin,
+    argmax as argmax,
+    argmin as argmin,
+    max as max,
+    min as min,
+    ptp as ptp,
+)
+from .named._reduce._nan import (
+    nanargmax as nanargmax,
+    nanargmin as nanargmin,
     nanmax as nanmax,
     nanmean as nanmean,
-    nanmedian as nanmedian,
     nanmin as nanmin,
-    nanpercentile as nanpercentile,
     nanprod as nanprod,
-    nanquantile as nanquantile,
     nanstd as nanstd,
     nansum as nansum,
     nanvar as nanvar,
+)
+from .named._reduce._quantile import (
+    median as median,
+    nanmedian as nanmedian,
+    nanpercentile as nanpercentile,
+    nanquantile as nanquantile,
     percentile as percentile,
+    quantile as quantile,
+)
+from .named._reduce._softmax import log_softmax as log_softmax, logsumexp as logsumexp, softmax as softmax
+from .named._reduce._sort import argsort as argsort, sort as sort
+from .named._reduce._sum import (
+    average as average,
+    mean as mean,
     prod as prod,
     product as product,
-    ptp as ptp,
-    quantile as quantile,
-    softmax as softmax,
-    sort as sort,
     std as std,
     sum as sum,
     var as var,
@@ -310,33 +286,28 @@ from .named._search import (
     take_along_axis as take_along_axis,
     top_k as top_k,
 )
-from .named._shape import (
+from .named._shape._broadcast import (
     broadcast_arrays as broadcast_arrays,
     broadcast_arrays_and_return_axes as broadcast_arrays_and_return_axes,
     broadcast_axis as broadcast_axis,
     broadcast_to as broadcast_to,
-    concatenate as concatenate,
-    expand as expand,
+)
+from .named._shape._concatenate import concatenate as concatenate, stack as stack
+from .named._shape._flatten import (
     flatten as flatten,
     flatten_all_axes_but as flatten_all_axes_but,
     flatten_axes as flatten_axes,
-    flip as flip,
-    pad as pad,
-    pad_left as pad_left,
     ravel as ravel,
-    rearrange as rearrange,
-    rename as rename,
-    repeat as repeat,
-    roll as roll,
-    slice as slice,
-    split as split,
-    squeeze as squeeze,
-    stack as stack,
-    tile as tile,
-    unbind as unbind,
     unflatten_axis as unflatten_axis,
-    updated_slice as updated_slice,
 )
+from .named._shape._pad import pad as pad, pad_left as pad_left
+from .named._shape._rearrange import rearrange as rearrange
+from .named._shape._rename import rename as rename
+from .named._shape._repeat import repeat as repeat, tile as tile
+from .named._shape._roll import flip as flip, roll as roll
+from .named._shape._slice import slice as slice, updated_slice as updated_slice
+from .named._shape._split import split as split, unbind as unbind
+from .named._shape._squeeze import expand as expand, squeeze as squeeze
 from .named._transforms import (
     ScanCheckpointPolicy as ScanCheckpointPolicy,
     fold as fold,

@@ -19,7 +19,7 @@ class Axonym(griffe.Extension):
             obj.docstring.value = EXAMPLE.sub(r"\1Examples:", obj.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
-        """Makes methods of the assignments in a class: `sum = _reduce.sum`."""
+        """Makes methods of the assignments in a class: `sum = _sum.sum`."""
         for cls in classes(pkg):
             for name, member in list(cls.attributes.items()):
                 if function := assigned_function(cls, member, loader):

@@ -8,11 +8,7 @@ from ..named._axis import (
     PartialAxisSpec as PartialAxisSpec,
     make_axes as make_axes,
 )
-from ..named._index import (
-    dblock as dblock,
-    ds as ds,
-    dslice as dslice,
-)
+from ..named._index import dblock as dblock, ds as ds, dslice as dslice
 from ._algebra import (
     concat_axes as concat_axes,
     concat_axis_specs as concat_axis_specs,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from ..named._axis import Axis, AxisSelection, Names, axis_name, find_axes, parse_selection
 from ..named._base import N, NamedBase, check_named, format_shape
 from ..named._gufunc import apply_gufunc
-from ..named._shape import rearrange
+from ..named._shape._rearrange import rearrange
 
 
 def fft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:

@@ -18,9 +18,4 @@ from ._norms import (
     norm as norm,
     slogdet as slogdet,
 )
-from ._solve import (
-    inv as inv,
-    lstsq as lstsq,
-    pinv as pinv,
-    solve as solve,
-)
+from ._solve import inv as inv, lstsq as lstsq, pinv as pinv, solve as solve

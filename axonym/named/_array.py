@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import jax
 import numpy as np
 
-from . import _dot, _elementwise, _matrix, _reduce, _repr, _shape
+from . import _dot, _matrix, _repr
 from ._axis import (
     Axis,
     AxisSelection,
@@ -22,7 +22,10 @@ from ._axis import (
 from ._axis_pattern import AxisDescription, AxisPattern
 from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
+from ._elementwise import _arithmetic, _bitwise, _complex, _copy, _logic, _maximum, _rounding
 from ._index import Items, Updates, index, take
+from ._reduce import _any_all, _cumulative, _max_min, _sort, _sum
+from ._shape import _broadcast, _flatten, _rearrange, _rename, _slice, _split, _squeeze
 
 
 class NamedArray(NamedBase):
@@ -118,12 +121,12 @@ class NamedArray(NamedBase):
     @property
     def real(self) -> Self:
         """The real part."""
-        return _elementwise.real(self)
+        return _complex.real(self)
 
     @property
     def imag(self) -> Self:
         """The imaginary part."""
-        return _elementwise.imag(self)
+        return _complex.imag(self)
 
     def astype(self, dtype: Any) -> Self:
         """Returns the array with another element type."""
@@ -177,7 +180,7 @@ class NamedArray(NamedBase):
 
     def __round__(self, decimals: int = 0) -> Self:
         """Rounds the elements to a number of decimals."""
-        return _elementwise.round(self, decimals)
+        return _rounding.round(self, decimals)
 
     def __index__(self) -> int:
         """Returns the only element, which must be an integer."""
@@ -190,105 +193,105 @@ class NamedArray(NamedBase):
     __rmatmul__ = __matmul__
     __hash__: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    __add__ = __radd__ = _elementwise.add
-    __mul__ = __rmul__ = _elementwise.multiply
-    __sub__ = _elementwise.subtract
-    __truediv__ = _elementwise.divide
-    __floordiv__ = _elementwise.floor_divide
-    __mod__ = _elementwise.mod
-    __pow__ = _elementwise.power
-    __and__ = __rand__ = _elementwise.bitwise_and
-    __or__ = __ror__ = _elementwise.bitwise_or
-    __xor__ = __rxor__ = _elementwise.bitwise_xor
-    __lshift__ = _elementwise.left_shift
-    __rshift__ = _elementwise.right_shift
-    __lt__ = _elementwise.less
-    __le__ = _elementwise.less_equal
-    __gt__ = _elementwise.greater
-    __ge__ = _elementwise.greater_equal
-    __neg__ = _elementwise.negative
-    __pos__ = _elementwise.positive
-    __abs__ = _elementwise.abs
-    __divmod__ = _elementwise.divmod
-    __invert__ = _elementwise.bitwise_not
+    __add__ = __radd__ = _arithmetic.add
+    __mul__ = __rmul__ = _arithmetic.multiply
+    __sub__ = _arithmetic.subtract
+    __truediv__ = _arithmetic.divide
+    __floordiv__ = _arithmetic.floor_divide
+    __mod__ = _arithmetic.mod
+    __pow__ = _arithmetic.power
+    __and__ = __rand__ = _bitwise.bitwise_and
+    __or__ = __ror__ = _bitwise.bitwise_or
+    __xor__ = __rxor__ = _bitwise.bitwise_xor
+    __lshift__ = _bitwise.left_shift
+    __rshift__ = _bitwise.right_shift
+    __lt__ = _logic.less
+    __le__ = _logic.less_equal
+    __gt__ = _logic.greater
+    __ge__ = _logic.greater_equal
+    __neg__ = _arithmetic.negative
+    __pos__ = _arithmetic.positive
+    __abs__ = _arithmetic.abs
+    __divmod__ = _arithmetic.divmod
+    __invert__ = _bitwise.bitwise_not
 
     def __eq__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compares elementwise with an array or a number; a named array equals nothing else."""
-        return _compare_elements(_elementwise.equal, self, other)
+        return _compare_elements(_logic.equal, self, other)
 
     def __ne__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compares elementwise with an array or a number; a named array differs from anything else."""
-        return _compare_elements(_elementwise.not_equal, self, other)
+        return _compare_elements(_logic.not_equal, self, other)
 
     def __rsub__(self, other: Any) -> Self:
         """Returns `other - self`."""
-        return _elementwise.subtract(other, self)
+        return _arithmetic.subtract(other, self)
 
     def __rtruediv__(self, other: Any) -> Self:
         """Returns `other / self`."""
-        return _elementwise.divide(other, self)
+        return _arithmetic.divide(other, self)
 
     def __rfloordiv__(self, other: Any) -> Self:
         """Returns `other // self`."""
-        return _elementwise.floor_divide(other, self)
+        return _arithmetic.floor_divide(other, self)
 
     def __rmod__(self, other: Any) -> Self:
         """Returns `other % self`."""
-        return _elementwise.mod(other, self)
+        return _arithmetic.mod(other, self)
 
     def __rdivmod__(self, other: Any) -> tuple[Self, Self]:
         """Returns `divmod(other, self)`."""
-        return _elementwise.divmod(other, self)
+        return _arithmetic.divmod(other, self)
 
     def __rpow__(self, other: Any) -> Self:
         """Returns `other ** self`."""
-        return _elementwise.power(other, self)
+        return _arithmetic.power(other, self)
 
     def __rlshift__(self, other: Any) -> Self:
         """Returns `other << self`."""
-        return _elementwise.left_shift(other, self)
+        return _bitwise.left_shift(other, self)
 
     def __rrshift__(self, other: Any) -> Self:
         """Returns `other >> self`."""
-        return _elementwise.right_shift(other, self)
+        return _bitwise.right_shift(other, self)
 
-    all = _reduce.all
-    any = _reduce.any
-    argmax = _reduce.argmax
-    argmin = _reduce.argmin
-    argsort = _reduce.argsort
-    broadcast_axis = _shape.broadcast_axis
-    broadcast_to = _shape.broadcast_to
-    clip = _elementwise.clip
-    conj = conjugate = _elementwise.conj
-    copy = _elementwise.copy
-    cumprod = _reduce.cumprod
-    cumsum = _reduce.cumsum
+    all = _any_all.all
+    any = _any_all.any
+    argmax = _max_min.argmax
+    argmin = _max_min.argmin
+    argsort = _sort.argsort
+    broadcast_axis = _broadcast.broadcast_axis
+    broadcast_to = _broadcast.broadcast_to
+    clip = _maximum.clip
+    conj = conjugate = _complex.conj
+    copy = _copy.copy
+    cumprod = _cumulative.cumprod
+    cumsum = _cumulative.cumsum
     dot = _dot.dot
-    expand = _shape.expand
-    flatten = _shape.flatten
-    flatten_axes = _shape.flatten_axes
-    max = _reduce.max
-    mean = _reduce.mean
-    min = _reduce.min
-    prod = product = _reduce.prod
-    ptp = _reduce.ptp
-    ravel = _shape.ravel
-    rearrange = _shape.rearrange
-    rename = _shape.rename
-    round = _elementwise.round
-    slice = _shape.slice
-    sort = _reduce.sort
-    split = _shape.split
-    squeeze = _shape.squeeze
-    std = _reduce.std
-    sum = _reduce.sum
+    expand = _squeeze.expand
+    flatten = _flatten.flatten
+    flatten_axes = _flatten.flatten_axes
+    max = _max_min.max
+    mean = _sum.mean
+    min = _max_min.min
+    prod = product = _sum.prod
+    ptp = _max_min.ptp
+    ravel = _flatten.ravel
+    rearrange = _rearrange.rearrange
+    rename = _rename.rename
+    round = _rounding.round
+    slice = _slice.slice
+    sort = _sort.sort
+    split = _split.split
+    squeeze = _squeeze.squeeze
+    std = _sum.std
+    sum = _sum.sum
     take = take
     trace = _matrix.trace
-    unbind = _shape.unbind
-    unflatten_axis = _shape.unflatten_axis
-    updated_slice = _shape.updated_slice
-    var = _reduce.var
+    unbind = _split.unbind
+    unflatten_axis = _flatten.unflatten_axis
+    updated_slice = _slice.updated_slice
+    var = _sum.var
 
 
 _OPERANDS = (NamedBase, int, float, complex, np.ndarray, np.generic, jax.Array)

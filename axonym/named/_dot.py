@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import _reduce
 from ._ambient import get_out_sharding, reshard_by_name
 from ._axis import (
     Axis,
@@ -25,7 +24,8 @@ from ._axis import (
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_matching_sizes, jit_inline
 from ._cache import cached_plan
-from ._shape import rearrange
+from ._reduce import _sum
+from ._shape._rearrange import rearrange
 
 
 _MISSING: Any = object()
@@ -79,7 +79,7 @@ def dot(
             axis_name(one)  # others may not be hashable
     summed, names = _plan_contraction(operands, shapes, chosen, order)
     if len(arrays) == 1 and dot_general is None:
-        result = _reduce.sum(first, summed, dtype=preferred_element_type)
+        result = _sum.sum(first, summed, dtype=preferred_element_type)
         return result if out_axes is None else rearrange(result, names)
     return contract_axes(arrays, summed, names, precision, preferred_element_type, dot_general)
 

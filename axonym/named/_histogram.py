@@ -10,7 +10,7 @@ from ._axis import Axis, parse_one_axis
 from ._base import N, check_named, format_shape
 from ._gufunc import apply_gufunc
 from ._search import as_scalar_array
-from ._shape import broadcast_to
+from ._shape._broadcast import broadcast_to
 
 
 def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0) -> N:

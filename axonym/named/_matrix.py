@@ -11,7 +11,8 @@ from ._base import N, check_named, format_shape, with_array
 from ._broadcasting import align_axes
 from ._cached_jit import cached_jit
 from ._gufunc import apply_gufunc
-from ._shape import rearrange, rename
+from ._shape._rearrange import rearrange
+from ._shape._rename import rename
 
 
 def tril(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:

@@ -14,7 +14,8 @@ from ._broadcasting import check_scalar, split_operand
 from ._elementwise._split_pair import split_pair
 from ._gufunc import apply_gufunc
 from ._resize import apply_resizing
-from ._shape import rearrange, rename
+from ._shape._rearrange import rearrange
+from ._shape._rename import rename
 
 
 def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None) -> tuple[N, N]:

@@ -1,10 +1,6 @@
 """Neural-network layers and functions on named arrays: Equinox modules that shard their results."""
 
-from ..named._reduce import (
-    log_softmax as log_softmax,
-    logsumexp as logsumexp,
-    softmax as softmax,
-)
+from ..named._reduce._softmax import log_softmax as log_softmax, logsumexp as logsumexp, softmax as softmax
 from ._activations import (
     elu as elu,
     gelu as gelu,
@@ -19,10 +15,7 @@ from ._activations import (
     softplus as softplus,
     swish as swish,
 )
-from ._attention import (
-    causal_mask as causal_mask,
-    dot_product_attention as dot_product_attention,
-)
+from ._attention import causal_mask as causal_mask, dot_product_attention as dot_product_attention
 from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding

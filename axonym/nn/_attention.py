@@ -5,14 +5,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named import _reduce
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, parse_axes, parse_selection
 from ..named._base import format_shape
 from ..named._creation import as_plain_number, make_from_indices
 from ..named._dot import dot
-from ..named._elementwise import where
+from ..named._elementwise._where import where
+from ..named._reduce import _softmax
 from ._inputs import cast_array, check_input
 
 
@@ -100,5 +100,5 @@ def dot_product_attention(
         if mask.dtype != bool:
             raise TypeError(f"`mask` must be boolean, not {mask.dtype}; make it so with `mask > 0`.")
         scores = where(mask, scores, jnp.finfo(scores.dtype).min)
-    weights = cast_array(_reduce.softmax(scores, KPos), value.dtype)
+    weights = cast_array(_softmax.softmax(scores, KPos), value.dtype)
     return constrain_sharding(dot(weights, value, axis=KPos, precision=precision))

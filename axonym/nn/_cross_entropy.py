@@ -5,12 +5,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named import _elementwise, _reduce
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, format_axes
 from ..named._base import format_shape
 from ..named._broadcasting import apply_broadcast
 from ..named._creation import arange
+from ..named._elementwise import _where
+from ..named._reduce import _softmax, _sum
 from ._inputs import check_input, widen_array
 
 
@@ -18,7 +19,7 @@ def cross_entropy_loss(
     logits: NamedArray,
     Label: AxisSelector,
     targets: NamedArray,
-    reduction: Callable[..., Any] | None = _reduce.mean,
+    reduction: Callable[..., Any] | None = _sum.mean,
     where: NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
 ) -> NamedArray:
@@ -57,17 +58,17 @@ def cross_entropy_loss(
     wide = widen_array(logits)
     label = wide.resolve_axis(Label)
     if targets.has_axis(label.name):
-        losses = -_reduce.sum(_reduce.log_softmax(wide, label) * targets, label)
+        losses = -_sum.sum(_softmax.log_softmax(wide, label) * targets, label)
     elif jnp.issubdtype(targets.dtype, jnp.integer):
         target_scores = apply_broadcast(_select_target_scores, wide, targets, arange(label))
-        losses = _reduce.logsumexp(wide, label) - _reduce.sum(target_scores, label)
+        losses = _softmax.logsumexp(wide, label) - _sum.sum(target_scores, label)
     else:
         raise ValueError(
             f"cross_entropy_loss: targets of {targets.dtype} without axis {label.name!r} are neither integer labels "
             "nor probabilities"
         )
     if reduction is None:
-        return losses if where is None else _elementwise.where(where, losses, 0)
+        return losses if where is None else _where.where(where, losses, 0)
     return reduction(losses, reduction_axis, where=where)
 
 

@@ -7,7 +7,7 @@ from .. import random
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
-from ..named._elementwise import where
+from ..named._elementwise._where import where
 from ._inputs import check_input
 
 

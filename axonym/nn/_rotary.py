@@ -6,8 +6,10 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, format_axes
 from ..named._base import format_shape
 from ..named._creation import arange
-from ..named._elementwise import cos, sin
-from ..named._shape import broadcast_axis, concatenate, split
+from ..named._elementwise._trigonometric import cos, sin
+from ..named._shape._broadcast import broadcast_axis
+from ..named._shape._concatenate import concatenate
+from ..named._shape._split import split
 from ._inputs import check_input
 
 

@@ -3,21 +3,11 @@
 from ._axis_mapping import axis_mapping as axis_mapping
 from ._mesh_partition_helper import MeshPartitionHelper as MeshPartitionHelper
 from ._shard_map import shard_map as shard_map
-from ._sharded_optimizer import (
-    Optimizer as Optimizer,
-    sharded_optimizer as sharded_optimizer,
-)
+from ._sharded_optimizer import Optimizer as Optimizer, sharded_optimizer as sharded_optimizer
 from .jit._argument_mappings import ResourceMappings as ResourceMappings
 from .jit._fsdp import fsdp as fsdp
-from .jit._named_jit import (
-    NamedJit as NamedJit,
-    named_jit as named_jit,
-)
-from .jit._stages import (
-    NamedCompiled as NamedCompiled,
-    NamedLowered as NamedLowered,
-    NamedTraced as NamedTraced,
-)
+from .jit._named_jit import NamedJit as NamedJit, named_jit as named_jit
+from .jit._stages import NamedCompiled as NamedCompiled, NamedLowered as NamedLowered, NamedTraced as NamedTraced
 from .mapping._axis_mapping import (
     AxisMapping as AxisMapping,
     PhysicalAxisSpec as PhysicalAxisSpec,
@@ -32,10 +22,7 @@ from .rules._path_rule import PathShardingRule as PathShardingRule
 from .rules._role_rule import RoleShardingRule as RoleShardingRule
 from .rules._shape_rule import ShapeBasedShardingRule as ShapeBasedShardingRule
 from .rules._sharding_rule import ShardingRule as ShardingRule
-from .sharding._partition_specs import (
-    infer_resource_partitions as infer_resource_partitions,
-    pspec_for as pspec_for,
-)
+from .sharding._partition_specs import infer_resource_partitions as infer_resource_partitions, pspec_for as pspec_for
 from .sharding._shard import (
     auto_sharded as auto_sharded,
     shard as shard,

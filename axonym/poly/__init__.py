@@ -7,16 +7,6 @@ from ._arithmetic import (
     polysub as polysub,
     trim_zeros as trim_zeros,
 )
-from ._calculus import (
-    polyder as polyder,
-    polyint as polyint,
-    polyval as polyval,
-)
-from ._polyfit import (
-    polyfit as polyfit,
-    vander as vander,
-)
-from ._roots import (
-    poly as poly,
-    roots as roots,
-)
+from ._calculus import polyder as polyder, polyint as polyint, polyval as polyval
+from ._polyfit import polyfit as polyfit, vander as vander
+from ._roots import poly as poly, roots as roots

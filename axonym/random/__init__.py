@@ -22,9 +22,7 @@ from ._discrete import (
     rademacher as rademacher,
     randint as randint,
 )
-from ._keys import (
-    split as split,
-)
+from ._keys import split as split
 from ._positive import (
     beta as beta,
     chisquare as chisquare,

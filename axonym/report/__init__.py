@@ -6,22 +6,10 @@ from ._explanation import (
     Explanation as Explanation,
     LeafExplanation as LeafExplanation,
 )
-from ._leaf_report import (
-    LeafReport as LeafReport,
-    Padding as Padding,
-)
-from ._monitor import (
-    Metrics as Metrics,
-    create_monitored_function as create_monitored_function,
-)
-from ._report_comparison import (
-    LeafChange as LeafChange,
-    ReportComparison as ReportComparison,
-)
+from ._leaf_report import LeafReport as LeafReport, Padding as Padding
+from ._monitor import Metrics as Metrics, create_monitored_function as create_monitored_function
+from ._report_comparison import LeafChange as LeafChange, ReportComparison as ReportComparison
 from ._sharding_analyzer import ShardingAnalyzer as ShardingAnalyzer
 from ._sharding_lock import assert_sharding_lock as assert_sharding_lock
-from ._sharding_report import (
-    GroupReport as GroupReport,
-    ShardingReport as ShardingReport,
-)
+from ._sharding_report import GroupReport as GroupReport, ShardingReport as ShardingReport
 from ._visualize_shardings import visualize_shardings as visualize_shardings

@@ -8,6 +8,4 @@ from ._aliases import (
     tree_structure as tree_structure,
     tree_unflatten as tree_unflatten,
 )
-from ._resize_axis import (
-    resize_axis as resize_axis,
-)
+from ._resize_axis import resize_axis as resize_axis

@@ -5,7 +5,6 @@ The functions are found by themselves. Values, element types and axes are compar
 """
 
 import contextlib
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
@@ -65,8 +64,8 @@ class Function(NamedTuple):
 
 
 def found(package: str) -> list[Any]:
-    module = importlib.import_module(f"axonym.named.{package}")
-    functions = {fn.__name__: fn for name, fn in vars(module).items() if inspect.isfunction(fn) and name[0] != "_"}
+    public = [fn for fn in vars(nym).values() if inspect.isfunction(fn)]
+    functions = {fn.__name__: fn for fn in public if fn.__module__.startswith(f"axonym.named.{package}.")}
     chosen = {name: fn for name, fn in sorted(functions.items()) if name not in OTHERWISE}
     return [pytest.param(Function(fn, plain_of(name)), id=name) for name, fn in chosen.items()]
 

@@ -1,6 +1,5 @@
 """Every reduction and every function along an axis against the function of its name in JAX: found by itself."""
 
-import importlib
 import inspect
 from collections.abc import Callable
 from re import escape
@@ -15,7 +14,6 @@ import axonym as nym
 from axonym import Axis
 
 
-module = importlib.import_module("axonym.named._reduce")
 AXES = ("batch", "pos", "embed")
 SIZES = {"batch": 8, "pos": 3, "embed": 4}
 EMPTY = {"max": -np.inf, "min": np.inf, "nanmax": -np.inf, "nanmin": np.inf}  # what JAX has to be told
@@ -51,8 +49,8 @@ class Function(NamedTuple):
 
 
 def public() -> dict[str, Callable[..., Any]]:
-    own = {name: fn for name, fn in vars(module).items() if inspect.isfunction(fn) and not name.startswith("_")}
-    return {name: fn for name, fn in own.items() if fn.__module__.startswith(module.__name__)}
+    functions = {name: fn for name, fn in vars(nym).items() if inspect.isfunction(fn)}
+    return {name: fn for name, fn in functions.items() if fn.__module__.startswith("axonym.named._reduce.")}
 
 
 def at(q: float, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,14 +9,6 @@ from ._checkpoint_policy import (
     ScanCheckpointPolicy as ScanCheckpointPolicy,
     tree_checkpoint_name as tree_checkpoint_name,
 )
-from ._scan import (
-    fold as fold,
-    map as map,
-    scan as scan,
-)
-from ._slices import (
-    is_array_with_axes as is_array_with_axes,
-)
-from ._vmap import (
-    vmap as vmap,
-)
+from ._scan import fold as fold, map as map, scan as scan
+from ._slices import is_array_with_axes as is_array_with_axes
+from ._vmap import vmap as vmap
