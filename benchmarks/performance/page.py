@@ -85,6 +85,9 @@ memory are measured.
   order of the products; tracing by hand is faster with `jax.lax.dot_general`.
 - `jax.device_put` looks at each array even if all are in place. Code that compares the shardings itself takes
   less time than that, and less than `shard`.
+- Outside `jit`, `fold`, `scan` and `map` trace and compile at each call, so that they see changed globals.
+  `jax.lax.scan` keeps what it compiled for a function and is far faster when it is called with the same
+  function again. Inside `jit` there is no difference.
 - Several devices are several threads of one CPU. Rows with several devices measure Python, not how fast data
   moves, and their figures vary more.
 - Machines and versions of JAX differ by 5 to 10 %, and by more in rows of a few microseconds. Compare figures

@@ -125,15 +125,21 @@ def check(what: str, of: dict[str, Leaves]) -> None:
 
 
 def eager_rows(effort: Effort) -> Iterator[Row]:
-    """Measures calls outside of jit whose body is one function, which JAX finds again."""
+    """Measures calls outside of jit.
+
+    `jax.lax.scan` keeps what it compiled for a function, with the values of globals as they were; `fold` does not. So
+    the row with a bar has a function that is new at each call.
+    """
     of = contenders(1)
     calls = {who: functools.partial(TRANSFORMS["vmap"][who], added, x) for who, x in of.items()}
     yield timed("eager `vmap`, warm", VMAP, None, calls, effort)
+    calls = {who: functools.partial(TRANSFORMS["fold"][who], added, x) for who, x in of.items()}
+    yield timed("eager `fold`, a new function", SCAN, 1.5, calls, effort)
     with_none = _alone(added)
     folds = {who: functools.partial(TRANSFORMS["fold"][who], added) for who in of}
     folds["JAX"] = lambda x: jax.lax.scan(with_none, x.carry, x.stacked)
     calls = {who: functools.partial(folds[who], x) for who, x in of.items()}
-    yield timed("eager `fold`, warm", SCAN, 1.5, calls, effort)
+    yield timed("eager `fold`, the same function", SCAN, None, calls, effort)
     compilers = {"JAX": jax.jit, "Axonym": nym.named_jit}
     if haliax is not None:
         compilers["Haliax"] = haliax.named_jit
