@@ -206,7 +206,7 @@ def test_under_jit_a_loop_is_traced_once():
     assert len(traced) <= 2  # JAX may trace a body twice
 
 
-def test_static_arguments_of_equal_value_and_different_type_are_told_apart():
+def test_static_arguments_of_different_types_are_told_apart():
     def body(carry, row, factor):
         return carry + row * factor
 

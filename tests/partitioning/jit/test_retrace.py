@@ -274,10 +274,3 @@ def test_no_values_and_no_addresses_are_said():
         given(model(act=functools.partial(jnp.add, jnp.full(3, 7.25))), jnp.full(4, 7.25)),
     )
     assert not re.search(r"7\.25|0x", " ".join(said))
-
-
-def test_the_nearest_trace_differs_in_the_fewest_sizes_and_dtypes():
-    double = nym.named_jit(lambda x: x * 2)
-    for shape, dtype in [((16, 8), jnp.float32), ((16, 4), jnp.float32), ((16, 8), jnp.bfloat16)]:
-        double(jnp.ones(shape, dtype))
-    assert double.explain_retrace().endswith("x: float32[16, 8] -> bfloat16[16, 8]")

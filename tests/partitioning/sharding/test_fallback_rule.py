@@ -231,12 +231,14 @@ def test_an_explanation_says_what_decided(mesh):
     rule = nym.CompositeShardingRule(PATHS, Rows())
     tree = {"attn": {"weight": jnp.ones((8, 4))}, "other": jnp.ones(8)}
     attn, other = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
-    assert [axis.why for axis in attn.axes] == ["the pattern 'attn/weight$' of a `PathShardingRule`"] * 2
-    assert [axis.why for axis in other.axes] == ["the rule `Rows`"]
+    pattern = "the pattern 'attn/weight$' of a `PathShardingRule`"
+    assert [axis.why for axis in attn.axes] == [f"{pattern}: 'data'", f"{pattern}: 'model'"]
+    assert [axis.why for axis in other.axes] == ["the rule `Rows`: 'data'"]
     (alone,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=Rows())).leaves
-    assert (alone.axes[0].decision, alone.axes[0].why) == ("rule", "the rule `Rows`")
+    assert (alone.axes[0].decision, alone.axes[0].why) == ("rule", "the rule `Rows`: 'data'")
     (nothing,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=PATHS)).leaves
-    assert (nothing.spec, nothing.axes[0].why) == (P(None), "the rule `PathShardingRule` has no spec for it")
+    assert nothing.spec == P(None)
+    assert nothing.axes[0].why.startswith("the rule `PathShardingRule` has no spec for it: replicated; ")
 
 
 def test_without_a_mesh_specs_are_what_the_rule_says():
@@ -437,7 +439,7 @@ def test_a_rule_explains_which_part_of_it_decides(mesh):
         leaves = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
         return [leaf.axes[0].why for leaf in leaves]
 
-    column = "`RoleShardingRule`: the role 'column'"
+    column = "`RoleShardingRule`, the role 'column': 'data'"
     assert why(nym.RoleShardingRule())[0] == column
     assert why(nym.CompositeShardingRule(nym.RoleShardingRule(), Rows()))[0] == column
-    assert why(Otherwise()) == ["the rule `Otherwise`"] * 2
+    assert why(Otherwise()) == ["the rule `Otherwise`: 'model'"] * 2
