@@ -105,11 +105,7 @@ PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 
 @cached_plan
 def intern_names(names: Names) -> Names:
-    """Returns the unique tuple of these names, which are interned.
-
-    Raises:
-        ValueError: If a name is empty.
-    """
+    """Returns the unique tuple of these names, which are interned."""
     if "" in names:
         raise ValueError("The name of an axis must not be empty.")
     return tuple(sys.intern(str(name)) for name in names)
@@ -127,16 +123,7 @@ def make_axes(**sizes: int) -> tuple[Axis, ...]:
 
 
 def axis_name(selection: AxisSelector) -> str:
-    """Returns the name of an axis given as an `Axis` or by name.
-
-    Raises:
-        TypeError: If it is neither.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.axis_name(nym.Axis("batch", 8)), nym.axis_name("embed")
-        ('batch', 'embed')
-    """
+    """Returns the name of an axis given as an `Axis` or by name."""
     if type(selection) is str:
         return selection
     if isinstance(selection, Axis):
@@ -147,12 +134,7 @@ def axis_name(selection: AxisSelector) -> str:
 
 
 def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
-    """Returns the axes of a spec as a tuple.
-
-    Raises:
-        TypeError: If an entry of the spec has no size.
-        ValueError: If a name is given twice.
-    """
+    """Returns the axes of a spec as a tuple."""
     if isinstance(spec, Axis):
         return (spec,)
     if (pairs := _get_items(spec)) is not None:
@@ -168,18 +150,12 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
 
 
 def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
-    """Returns the names of axes, and their sizes."""
     axes = tuple(axes)
     return tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
 
 
 def parse_one_axis(spec: AxisSpec) -> Axis:
-    """Returns the axis of a spec of exactly one axis.
-
-    Raises:
-        TypeError: If it has no size.
-        ValueError: If there are several or none.
-    """
+    """Returns the axis of a spec of exactly one axis."""
     axes = parse_axes(spec)
     if len(axes) != 1:
         raise ValueError(f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}")
@@ -205,11 +181,7 @@ def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
 
 
 def make_hashable_selection(selection: AxisSelection | None) -> Any:
-    """Returns a selection as a cache key.
-
-    Raises:
-        TypeError: If one of its entries is not an axis, and so may not be hashable.
-    """
+    """Returns a selection as a cache key; raises a TypeError for entries other than axes, which may not be hashable."""
     if selection is None or type(selection) is str:
         return selection
     selected = parse_selection(selection)
@@ -262,16 +234,11 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
 
 
 def make_missing_axis_error(name: str, names: Names, sizes: Sequence[int] | None) -> ValueError:
-    """Returns the error for an axis that an array does not have."""
     return ValueError(f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}")
 
 
 def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
-    """Returns the position of the selected axis.
-
-    Raises:
-        ValueError: If it is missing, or an `Axis` has another size.
-    """
+    """Returns the position of the selected axis."""
     if len(names) != len(sizes):
         check_rank(names, sizes)
     if type(selector) is str and selector in names:  # nearly always
@@ -308,11 +275,7 @@ def check_rank(names: Names, sizes: Sequence[int]) -> None:
 
 
 def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -> Names:
-    """Returns all names in a partial order, in which `...` stands for all other names in their own order.
-
-    Raises:
-        ValueError: If a name is unknown or repeated, `...` occurs twice, or names are left out without it.
-    """
+    """Returns all names in a partial order, in which `...` means all other names in their own order."""
     listed = tuple(names[find_axis(names, sizes, item)] for item in order if item is not ...)
     check_selected_once(listed)
     rest = tuple(name for name in names if name not in listed)

@@ -21,12 +21,6 @@ class AxisPattern:
 
     @classmethod
     def parse(cls, description: AxisDescription | Axis) -> "AxisPattern":
-        """Parses a description.
-
-        Raises:
-            TypeError: If it has something other than names and axes.
-            ValueError: If a name or `...` occurs twice.
-        """
         items = _split_description(description)
         named = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
         check_selected_once(named)
@@ -37,7 +31,6 @@ class AxisPattern:
 
     @property
     def names(self) -> Names:
-        """The expected names."""
         return tuple(axis_name(item) for item in self.items if not isinstance(item, EllipsisType))
 
     def matches(self, names: Names, sizes: tuple[int, ...]) -> bool:
@@ -55,7 +48,6 @@ class AxisPattern:
         return names[:hole] == self.names[:hole] and (after == 0 or names[-after:] == self.names[hole:])
 
     def __str__(self) -> str:
-        """Returns the description as a string."""
         text = " ".join("..." if isinstance(item, EllipsisType) else axis_name(item) for item in self.items)
         return text if self.ordered else f"{{{text}}}"
 

@@ -167,7 +167,6 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 
 
 def check_named(x: Any) -> None:
-    """Raises a TypeError if something is not a named array."""
     if not isinstance(x, NamedBase):
         raise TypeError(f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`.")
 

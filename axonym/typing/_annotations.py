@@ -45,7 +45,6 @@ class DtypeAnnotation:
     """
 
     def __init__(self, name: str, elements: Any) -> None:
-        """Stores its name and the corresponding annotation of jaxtyping."""
         self._name = name
         self._elements = elements
 
@@ -61,7 +60,6 @@ class DtypeAnnotation:
         return self._elements[array, axes]
 
     def __repr__(self) -> str:
-        """Returns its public name."""
         return f"axonym.typing.{self._name}"
 
 

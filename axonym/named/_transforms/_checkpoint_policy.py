@@ -123,14 +123,7 @@ def parse_remat(remat: Remat) -> Policy:
 def checkpoint_scan(
     scan: Callable[..., Any], body: Callable[..., Any], policy: Policy, steps: int
 ) -> Callable[..., Any]:
-    """Returns a loop with a checkpoint policy: a function of the initial carry and the arrays to slice.
-
-    Args:
-        scan: `jax.lax.scan` with its options.
-        body: Its body.
-        policy: What to save.
-        steps: The number of steps.
-    """
+    """Returns a loop with a checkpoint policy: a function of the initial carry and the arrays to slice."""
     body = _checkpoint_step(body, policy)
     run = functools.partial(scan, body, length=steps)
     if not isinstance(policy, ScanCheckpointPolicy) or policy.simple:

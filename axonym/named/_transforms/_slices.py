@@ -73,17 +73,7 @@ def _make_slice(leaf: Any, dim: int, array: Any) -> Any:
 
 
 def slice_args(args: Any, axis: AxisSelector, specs: SliceSpec | list[SliceSpec], function: str) -> SlicedArgs:
-    """Returns how a tree of arguments is sliced along an axis.
-
-    Args:
-        args: The arguments.
-        axis: The axis.
-        specs: Which plain arrays are sliced: one spec for all leaves, or one for each.
-        function: The name of the transformation, for errors.
-
-    Raises:
-        ValueError: If no argument has an axis given by name, or sizes differ.
-    """
+    """Returns how a tree of arguments is sliced, by one spec for all leaves or one for each; errors name `function`."""
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_named_array)
     each = specs if isinstance(specs, list) else [specs] * len(leaves)
     name = axis_name(axis)
