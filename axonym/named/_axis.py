@@ -89,18 +89,16 @@ class SizesByName(Protocol):
 
     def keys(self) -> Iterable[str]:
         """Returns the names."""
-        ...
 
     def items(self) -> Iterable[tuple[str, int]]:
         """Returns pairs of name and size."""
-        ...
 
 
 AxisSpec: TypeAlias = Axis | Sequence[Axis] | SizesByName
 """The axes of a new array: an `Axis`, a sequence of them, or a mapping from name to size."""
 
 PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
-"""An order of axes in which `...` stands for all axes that are not named."""
+"""An order of axes in which `...` means all axes that are not named."""
 
 
 @cached_plan
@@ -137,8 +135,8 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     """Returns the axes of a spec as a tuple."""
     if isinstance(spec, Axis):
         return (spec,)
-    if (pairs := _get_items(spec)) is not None:
-        return tuple(Axis(name, size) for name, size in pairs)
+    if get_items := getattr(spec, "items", None):
+        return tuple(Axis(name, size) for name, size in get_items())
     axes: tuple[Any, ...] = (spec,) if isinstance(spec, str) or not isinstance(spec, Iterable) else tuple(spec)
     for axis in axes:
         if isinstance(axis, str):
@@ -162,19 +160,14 @@ def parse_one_axis(spec: AxisSpec) -> Axis:
     return axes[0]
 
 
-def _get_items(spec: Any) -> Iterable[tuple[str, Any]] | None:
-    """Returns pairs of name and size if the spec is a mapping or the shape of a named array, None otherwise."""
-    return spec.items() if hasattr(spec, "items") else None
-
-
 def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
     """Returns the selectors of a selection as a tuple, which is hashable."""
     if type(selection) is tuple:
         return selection
     if isinstance(selection, str | Axis):
         return (selection,)
-    if (pairs := _get_items(selection)) is not None:
-        return tuple(name if size is None else Axis(name, size) for name, size in pairs)
+    if get_items := getattr(selection, "items", None):
+        return tuple(name if size is None else Axis(name, size) for name, size in get_items())
     if not isinstance(selection, Iterable):
         raise TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}.")
     return tuple(selection)
@@ -281,7 +274,7 @@ def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -
     rest = tuple(name for name in names if name not in listed)
     ellipses = [index for index, item in enumerate(order) if item is ...]
     if len(ellipses) > 1:
-        raise ValueError("`...` may stand only once in an order of axes")
+        raise ValueError("`...` may occur only once in an order of axes")
     if not ellipses and rest:
         raise ValueError(f"the order {format_axes(listed)} leaves out {format_axes(rest)}; add `...` for the others")
     start = ellipses[0] if ellipses else 0

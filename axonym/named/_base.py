@@ -129,7 +129,7 @@ class NamedBase:
 
     @property
     def sharding(self) -> jax.sharding.Sharding:
-        """The sharding of the array; inside a traced function, that of its type."""
+        """The sharding of the array, or of its type if the array is traced."""
         sharding = None if is_traced(self.array) else getattr(self.array, "sharding", None)
         return jax.typeof(self.array).sharding if sharding is None else sharding
 

@@ -15,7 +15,7 @@ import numpy as np
 from .._jax_compat import get_inline_option
 from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name
 from ._axis import Names, check_rank, format_axes
-from ._base import N, NamedBase, with_array
+from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
 
 
@@ -59,7 +59,7 @@ def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], w
 
 
 def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
-    """Returns the names of the operands broadcast together: those of the first operand with the most axes."""
+    """Returns the names of the operands broadcast together: the names of the first operand with the most axes."""
     check_matching_sizes(*operands)
     widest = max((names for names, _ in operands), key=len)
     if not all(set(names) <= set(widest) for names, _ in operands):
@@ -121,6 +121,14 @@ def as_integer(x: Any) -> Any:
 def split_operand(x: Any) -> tuple[Any, Names]:
     """Returns the array of an operand and its names, which are empty for a scalar; see `check_scalar`."""
     return (get_array(x), x.names) if isinstance(x, NamedBase) else (check_scalar(x), ())
+
+
+def get_scalar(what: str, value: Any) -> Any:
+    """Returns the plain number or array of a scalar operand, which `what` names in the error if it has axes."""
+    array, names = split_operand(value)
+    if names:
+        raise ValueError(f"{what} must be a scalar, not an array with axes {format_shape(value)}")
+    return array
 
 
 def get_array(x: NamedBase) -> Any:

@@ -46,7 +46,7 @@ def pack_result(result: Any) -> Any:
 
 
 def unpack_result(result: Any) -> Any:
-    """Returns a result as the function returned it, undoing `pack_result`."""
+    """Returns the original result of the function, undoing `pack_result`."""
     if type(result) is not ResultWithStatic:
         return result
     arrays = iter(result.arrays)
