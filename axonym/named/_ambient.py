@@ -20,15 +20,19 @@ class Ambient(Protocol):
 
     def constrain(self, array: Any, names: Names) -> Any:
         """Returns the array with the sharding of its names."""
+        ...
 
     def gather(self, array: Any, names: Names) -> Any:
         """Returns a parameter with the sharding of its names; its gradient is sharded as the stored parameter."""
+        ...
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
         """Returns the sharding that an operation must pass to JAX on an Explicit mesh; None on any other."""
+        ...
 
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         """Returns the mesh axes over which an axis is sharded, an empty tuple if it is not."""
+        ...
 
 
 context: Any = jax.make_user_context(None)

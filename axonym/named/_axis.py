@@ -87,11 +87,9 @@ AxisSelection: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[str, 
 class SizesByName(Protocol):
     """Sizes by name: a mapping, or the shape of a named array."""
 
-    def keys(self) -> Iterable[str]:
-        """Returns the names."""
+    def keys(self) -> Iterable[str]: ...
 
-    def items(self) -> Iterable[tuple[str, int]]:
-        """Returns pairs of name and size."""
+    def items(self) -> Iterable[tuple[str, int]]: ...
 
 
 AxisSpec: TypeAlias = Axis | Sequence[Axis] | SizesByName

@@ -22,8 +22,9 @@ def format_array(x: NamedBase) -> str:
     if shape is None or len(shape) != len(x.names):  # JAX puts other objects than arrays into its trees
         return f"{type(x).__name__}({x.array!r}, {format_axes(x.names)})"
     axes = "".join(f", {name}: {size}" for name, size in zip(x.names, shape, strict=True))
-    placement = str(x.array.sharding.spec) if any(_get_spec_entries(x.array)) else ""
-    contents = _format_elements(x.array)
+    array: Any = x.array
+    placement = str(array.sharding.spec) if any(_get_spec_entries(array)) else ""
+    contents = _format_elements(array)
     return f"{type(x).__name__}({x.dtype}{axes}{placement and f', {placement}'}{contents and f', {contents}'})"
 
 
