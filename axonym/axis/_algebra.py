@@ -229,7 +229,7 @@ def rearrange_for_partial_order(
     partial: PartialAxisSpec | AxisSelector | EllipsisType, axes: Axis | Sequence[Axis]
 ) -> tuple[Axis, ...]: ...
 def rearrange_for_partial_order(partial: Any, axes: Any) -> Any:
-    """Returns axes in a partial order, in which `...` stands for all others in their current order.
+    """Returns axes in a partial order, in which `...` means all others in their current order.
 
     Args:
         partial: The order: axes, or names of axes, and at most one `...`.

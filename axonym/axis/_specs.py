@@ -34,12 +34,7 @@ PartialAxes: TypeAlias = tuple[AxisSelector, ...] | PartialShapeDict
 
 
 def parse_axis_sizes(selection: AxisSelection | AxisSpec) -> SizeByName:
-    """Returns the sizes of axes by name, None for an axis without a size.
-
-    Raises:
-        TypeError: If something is not an axis.
-        ValueError: If a name is given twice.
-    """
+    """Returns the sizes of axes by name, None for an axis without a size."""
     chosen: Any = parse_selection(selection)  # pyright: ignore[reportArgumentType]
     check_selected_once(tuple(map(_name, chosen)))
     return {_name(one): one.size if isinstance(one, Axis) else None for one in chosen}

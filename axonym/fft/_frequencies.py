@@ -5,12 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding, replicate_dims, reshard_by_name
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, find_axes, parse_one_axis
-from ..named._base import N, check_named, with_array
-from ..named._broadcasting import split_operand
-from ..named._cached_jit import cached_jit
+from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, find_axes, parse_one_axis
+from ..named._base import N, check_named
+from ..named._broadcasting import get_scalar
+from ..named._shape._apply_unsharded import apply_unsharded
 
 
 def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
@@ -33,7 +33,7 @@ def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
         Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
     """
     one = _check_has_points(axis)
-    return constrain_sharding(NamedArray(jnp.fft.fftfreq(one.size, _as_scalar_spacing(d)), one))
+    return constrain_sharding(NamedArray(jnp.fft.fftfreq(one.size, get_scalar("`d`", d)), one))
 
 
 def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> NamedArray:
@@ -62,7 +62,7 @@ def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> 
         raise ValueError(
             f"the axis of the frequencies of ({one}) has size {half.size}, not {new_axis.size} as in ({new_axis})"
         )
-    return constrain_sharding(NamedArray(jnp.fft.rfftfreq(one.size, _as_scalar_spacing(d)), half))
+    return constrain_sharding(NamedArray(jnp.fft.rfftfreq(one.size, get_scalar("`d`", d)), half))
 
 
 def _check_has_points(axis: Axis) -> Axis:
@@ -70,13 +70,6 @@ def _check_has_points(axis: Axis) -> Axis:
     if not one.size:
         raise ValueError(f"axis ({one}) needs at least one point to have frequencies")
     return one
-
-
-def _as_scalar_spacing(d: Any) -> Any:
-    array, names = split_operand(d)
-    if names:
-        raise ValueError(f"`d` must be a scalar, not an array with axes ({', '.join(names)})")
-    return array
 
 
 def fftshift(x: N, axis: AxisSelection | None = None) -> N:
@@ -115,9 +108,4 @@ def ifftshift(x: N, axis: AxisSelection | None = None) -> N:
 
 def _apply_shift(fn: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
     check_named(x)
-    dims = find_axes(x.names, x.array.shape, axis)
-    return with_array(x, cached_jit(_shift_dims, fn, x.names, dims)(x.array))
-
-
-def _shift_dims(fn: Callable[..., Any], names: Names, dims: tuple[int, ...], array: Any) -> Any:
-    return reshard_by_name(fn(replicate_dims(array, dims), axes=dims), names)
+    return apply_unsharded(fn, x, find_axes(x.names, x.array.shape, axis))

@@ -7,12 +7,7 @@ from ..named._base import NamedBase, check_named, format_shape
 def find_matrix_axes(
     x: NamedBase, row: AxisSelector, col: AxisSelector, square_for: str | None = None
 ) -> tuple[str, str]:
-    """Returns the names of the axes of matrices, which must be square if the name of a function is given.
-
-    Raises:
-        TypeError: If `x` is not a named array.
-        ValueError: If it lacks one of the axes, both are the same, or the matrices are not square.
-    """
+    """Returns the names of the axes of matrices, which must be square if the name of a function is given."""
     check_named(x)
     sizes = x.array.shape
     i, j = find_axes(x.names, sizes, (row, col))
@@ -25,11 +20,7 @@ def find_matrix_axes(
 
 
 def parse_new_axis(x: NamedBase, new_axis: AxisSelector, size: int) -> str:
-    """Returns the name of a new axis of the given size.
-
-    Raises:
-        ValueError: If `x` has an axis of that name, or an `Axis` has another size.
-    """
+    """Returns the name of a new axis of the given size."""
     name = axis_name(new_axis)
     if name in x.names:
         raise ValueError(
@@ -40,17 +31,11 @@ def parse_new_axis(x: NamedBase, new_axis: AxisSelector, size: int) -> str:
 
 
 def get_short_side(x: NamedBase, row: str, col: str) -> int:
-    """Returns the smaller of the two sizes of a matrix."""
     return min(x.axis_size(row), x.axis_size(col))
 
 
 def find_rhs_axes(a: NamedBase, b: NamedBase, row: str, col: str) -> tuple[str, ...]:
-    """Returns the axes that only `b` has, along which there are several right-hand sides for each matrix of `a`.
-
-    Raises:
-        TypeError: If `b` is not a named array.
-        ValueError: If `b` lacks `row` or has another size there, or has `col`.
-    """
+    """Returns the axes that only `b` has, along which there are several right-hand sides for each matrix of `a`."""
     check_named(b)
     find_axis(b.names, b.array.shape, Axis(row, a.axis_size(row)))
     if col in b.names:

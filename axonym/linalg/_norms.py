@@ -149,7 +149,7 @@ def cond(x: N, row: AxisSelector, col: AxisSelector, *, p: int | float | str | N
 def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
     """Raises square matrices to a power; see `jax.numpy.linalg.matrix_power`.
 
-    `row` and `col` are the same space, as the result of `x` is its next input; the power maps `col` to `row` as `x`
+    `row` and `col` are the same space, since each result of `x` is its next input; the power maps `col` to `row` as `x`
     does, also if it is negative.
 
     Args:

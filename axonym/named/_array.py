@@ -188,7 +188,7 @@ class NamedArray(NamedBase):
 
     def __matmul__(self, other: Any) -> Any:
         """Raises a TypeError, since the axes to contract are needed."""
-        raise TypeError("`@` does not say which axes to contract; use `dot(x, y, axis=...)`.")
+        raise TypeError("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`.")
 
     __rmatmul__ = __matmul__
     __hash__: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]

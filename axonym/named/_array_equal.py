@@ -1,4 +1,4 @@
-"""Equality of entire arrays, whatever the order of their axes."""
+"""Equality of entire arrays, in any order of their axes."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def allclose(a: N | ArrayLike, b: N | ArrayLike, rtol: Any = 1e-5, atol: Any = 1
         >>> bool(nym.allclose(x, nym.named([1.0, 1.0, 1.000001], "embed")))
         True
     """
-    _check_one_named(a, b)
+    _find_named_operand(a, b)
     return all_of(isclose(a, b, rtol, atol, equal_nan))
 
 
@@ -61,7 +61,7 @@ def array_equal(a: N | ArrayLike, b: N | ArrayLike, equal_nan: bool = False) -> 
         >>> bool(nym.array_equal(x, x.rename({"embed": "mlp"})))
         False
     """
-    x, left, right = _get_axis_sizes(a, b)
+    x, left, right = _find_named_operand(a, b), _get_sizes(a), _get_sizes(b)
     if left != right:
         return with_array(x, jnp.asarray(False), ())
     return all_of(apply_broadcast(_is_equal_or_nan if equal_nan else jnp.equal, a, b))
@@ -90,20 +90,17 @@ def array_equiv(a: N | ArrayLike, b: N | ArrayLike) -> N:
         >>> bool(nym.array_equiv(x, nym.ones({"embed": 3}))), bool(nym.array_equiv(x, nym.ones({"mlp": 3})))
         (True, False)
     """
-    x, left, right = _get_axis_sizes(a, b)
+    x, left, right = _find_named_operand(a, b), _get_sizes(a), _get_sizes(b)
     if not (left.items() <= right.items() or right.items() <= left.items()):
         return with_array(x, jnp.asarray(False), ())
     return all_of(apply_broadcast(jnp.equal, a, b))
 
 
-def _check_one_named(a: Any, b: Any) -> None:
-    check_named(b if isinstance(b, NamedBase) else a)
-
-
-def _get_axis_sizes(a: Any, b: Any) -> tuple[Any, dict[str, int], dict[str, int]]:
-    """Returns a named one of the arrays, and the sizes of both by name."""
-    _check_one_named(a, b)
-    return (a if isinstance(a, NamedBase) else b, _get_sizes(a), _get_sizes(b))
+def _find_named_operand(a: Any, b: Any) -> Any:
+    """Returns the first operand that is a named array; raises a TypeError if neither is."""
+    x = a if isinstance(a, NamedBase) or not isinstance(b, NamedBase) else b
+    check_named(x)
+    return x
 
 
 def _get_sizes(x: Any) -> dict[str, int]:

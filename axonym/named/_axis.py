@@ -87,29 +87,21 @@ AxisSelection: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[str, 
 class SizesByName(Protocol):
     """Sizes by name: a mapping, or the shape of a named array."""
 
-    def keys(self) -> Iterable[str]:
-        """Returns the names."""
-        ...
+    def keys(self) -> Iterable[str]: ...
 
-    def items(self) -> Iterable[tuple[str, int]]:
-        """Returns pairs of name and size."""
-        ...
+    def items(self) -> Iterable[tuple[str, int]]: ...
 
 
 AxisSpec: TypeAlias = Axis | Sequence[Axis] | SizesByName
 """The axes of a new array: an `Axis`, a sequence of them, or a mapping from name to size."""
 
 PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
-"""An order of axes in which `...` stands for all axes that are not named."""
+"""An order of axes in which `...` means all axes that are not named."""
 
 
 @cached_plan
 def intern_names(names: Names) -> Names:
-    """Returns the unique tuple of these names, which are interned.
-
-    Raises:
-        ValueError: If a name is empty.
-    """
+    """Returns the unique tuple of these names, which are interned."""
     if "" in names:
         raise ValueError("The name of an axis must not be empty.")
     return tuple(sys.intern(str(name)) for name in names)
@@ -127,16 +119,7 @@ def make_axes(**sizes: int) -> tuple[Axis, ...]:
 
 
 def axis_name(selection: AxisSelector) -> str:
-    """Returns the name of an axis given as an `Axis` or by name.
-
-    Raises:
-        TypeError: If it is neither.
-
-    Example:
-        >>> import axonym as nym
-        >>> nym.axis_name(nym.Axis("batch", 8)), nym.axis_name("embed")
-        ('batch', 'embed')
-    """
+    """Returns the name of an axis given as an `Axis` or by name."""
     if type(selection) is str:
         return selection
     if isinstance(selection, Axis):
@@ -147,16 +130,11 @@ def axis_name(selection: AxisSelector) -> str:
 
 
 def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
-    """Returns the axes of a spec as a tuple.
-
-    Raises:
-        TypeError: If an entry of the spec has no size.
-        ValueError: If a name is given twice.
-    """
+    """Returns the axes of a spec as a tuple."""
     if isinstance(spec, Axis):
         return (spec,)
-    if (pairs := _get_items(spec)) is not None:
-        return tuple(Axis(name, size) for name, size in pairs)
+    if get_items := getattr(spec, "items", None):
+        return tuple(Axis(name, size) for name, size in get_items())
     axes: tuple[Any, ...] = (spec,) if isinstance(spec, str) or not isinstance(spec, Iterable) else tuple(spec)
     for axis in axes:
         if isinstance(axis, str):
@@ -168,27 +146,16 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
 
 
 def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
-    """Returns the names of axes, and their sizes."""
     axes = tuple(axes)
     return tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
 
 
 def parse_one_axis(spec: AxisSpec) -> Axis:
-    """Returns the axis of a spec of exactly one axis.
-
-    Raises:
-        TypeError: If it has no size.
-        ValueError: If there are several or none.
-    """
+    """Returns the axis of a spec of exactly one axis."""
     axes = parse_axes(spec)
     if len(axes) != 1:
         raise ValueError(f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}")
     return axes[0]
-
-
-def _get_items(spec: Any) -> Iterable[tuple[str, Any]] | None:
-    """Returns pairs of name and size if the spec is a mapping or the shape of a named array, None otherwise."""
-    return spec.items() if hasattr(spec, "items") else None
 
 
 def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
@@ -197,19 +164,15 @@ def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
         return selection
     if isinstance(selection, str | Axis):
         return (selection,)
-    if (pairs := _get_items(selection)) is not None:
-        return tuple(name if size is None else Axis(name, size) for name, size in pairs)
+    if get_items := getattr(selection, "items", None):
+        return tuple(name if size is None else Axis(name, size) for name, size in get_items())
     if not isinstance(selection, Iterable):
         raise TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}.")
     return tuple(selection)
 
 
 def make_hashable_selection(selection: AxisSelection | None) -> Any:
-    """Returns a selection as a cache key.
-
-    Raises:
-        TypeError: If one of its entries is not an axis, and so may not be hashable.
-    """
+    """Returns a selection as a cache key; raises a TypeError for entries other than axes, which may not be hashable."""
     if selection is None or type(selection) is str:
         return selection
     selected = parse_selection(selection)
@@ -262,16 +225,11 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
 
 
 def make_missing_axis_error(name: str, names: Names, sizes: Sequence[int] | None) -> ValueError:
-    """Returns the error for an axis that an array does not have."""
     return ValueError(f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}")
 
 
 def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
-    """Returns the position of the selected axis.
-
-    Raises:
-        ValueError: If it is missing, or an `Axis` has another size.
-    """
+    """Returns the position of the selected axis."""
     if len(names) != len(sizes):
         check_rank(names, sizes)
     if type(selector) is str and selector in names:  # nearly always
@@ -308,17 +266,13 @@ def check_rank(names: Names, sizes: Sequence[int]) -> None:
 
 
 def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -> Names:
-    """Returns all names in a partial order, in which `...` stands for all other names in their own order.
-
-    Raises:
-        ValueError: If a name is unknown or repeated, `...` occurs twice, or names are left out without it.
-    """
+    """Returns all names in a partial order, in which `...` means all other names in their own order."""
     listed = tuple(names[find_axis(names, sizes, item)] for item in order if item is not ...)
     check_selected_once(listed)
     rest = tuple(name for name in names if name not in listed)
     ellipses = [index for index, item in enumerate(order) if item is ...]
     if len(ellipses) > 1:
-        raise ValueError("`...` may stand only once in an order of axes")
+        raise ValueError("`...` may occur only once in an order of axes")
     if not ellipses and rest:
         raise ValueError(f"the order {format_axes(listed)} leaves out {format_axes(rest)}; add `...` for the others")
     start = ellipses[0] if ellipses else 0

@@ -21,23 +21,18 @@ class AxisPattern:
 
     @classmethod
     def parse(cls, description: AxisDescription | Axis) -> "AxisPattern":
-        """Parses a description.
-
-        Raises:
-            TypeError: If it has something other than names and axes.
-            ValueError: If a name or `...` occurs twice.
-        """
         items = _split_description(description)
         named = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
         check_selected_once(named)
         if len(items) - len(named) > 1:
-            raise ValueError("`...` may stand only once in a description of axes")
+            raise ValueError("`...` may occur only once in a description of axes")
         ordered = not isinstance(description, AbstractSet)
-        return cls(items if ordered else tuple(sorted(items, key=_make_sort_key)), ordered)
+        if not ordered:
+            items = tuple(sorted(items, key=lambda item: (item is ..., "" if item is ... else axis_name(item))))
+        return cls(items, ordered)
 
     @property
     def names(self) -> Names:
-        """The expected names."""
         return tuple(axis_name(item) for item in self.items if not isinstance(item, EllipsisType))
 
     def matches(self, names: Names, sizes: tuple[int, ...]) -> bool:
@@ -55,7 +50,6 @@ class AxisPattern:
         return names[:hole] == self.names[:hole] and (after == 0 or names[-after:] == self.names[hole:])
 
     def __str__(self) -> str:
-        """Returns the description as a string."""
         text = " ".join("..." if isinstance(item, EllipsisType) else axis_name(item) for item in self.items)
         return text if self.ordered else f"{{{text}}}"
 
@@ -74,9 +68,5 @@ def _split_description(description: Any) -> tuple[Any, ...]:
 
 def _parse_word(word: str) -> Any:
     if set(word) & set(",=*#?()"):
-        raise ValueError(f"{word!r} is not a name; names are separated by spaces, and '...' stands for any others")
+        raise ValueError(f"{word!r} is not a name; names are separated by spaces, and '...' means any others")
     return ... if word == "..." else word
-
-
-def _make_sort_key(item: Any) -> tuple[bool, str]:
-    return item is ..., "" if item is ... else axis_name(item)

@@ -129,7 +129,7 @@ class NamedBase:
 
     @property
     def sharding(self) -> jax.sharding.Sharding:
-        """The sharding of the array; inside a traced function, that of its type."""
+        """The sharding of the array, or of its type if the array is traced."""
         sharding = None if is_traced(self.array) else getattr(self.array, "sharding", None)
         return jax.typeof(self.array).sharding if sharding is None else sharding
 
@@ -167,7 +167,6 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 
 
 def check_named(x: Any) -> None:
-    """Raises a TypeError if something is not a named array."""
     if not isinstance(x, NamedBase):
         raise TypeError(f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`.")
 

@@ -15,7 +15,7 @@ import numpy as np
 from .._jax_compat import get_inline_option
 from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name
 from ._axis import Names, check_rank, format_axes
-from ._base import N, NamedBase, with_array
+from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
 
 
@@ -59,11 +59,7 @@ def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], w
 
 
 def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
-    """Returns the names of the operands broadcast together: those of the first operand that has the most.
-
-    Raises:
-        ValueError: If a name has two sizes, or no operand has the names of all the others.
-    """
+    """Returns the names of the operands broadcast together: the names of the first operand with the most axes."""
     check_matching_sizes(*operands)
     widest = max((names for names, _ in operands), key=len)
     if not all(set(names) <= set(widest) for names, _ in operands):
@@ -75,11 +71,7 @@ def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
 def plan_broadcast(
     fn: Callable[..., Any], *operands: tuple[Names, tuple[int, ...]]
 ) -> tuple[Callable[..., Any], Names]:
-    """Returns `fn` compiled for arrays with these names and sizes, and the names of its result.
-
-    Raises:
-        ValueError: As `broadcast_names` does.
-    """
+    """Returns `fn` compiled for arrays with these names and sizes, and the names of its result."""
     names, owns = broadcast_names(*operands), tuple(own for own, _ in operands)
 
     def call_aligned(*arrays: Any) -> Any:
@@ -108,11 +100,7 @@ def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...])
 
 
 def check_scalar(x: Any) -> Any:
-    """Returns an operand without names as it is.
-
-    Raises:
-        TypeError: If it is a plain array with axes, which would need names.
-    """
+    """Returns an operand without names; raises a TypeError for a plain array with axes, which would need names."""
     if type(x) not in _NUMBERS and np.ndim(x):
         raise TypeError(
             f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`."
@@ -133,6 +121,14 @@ def as_integer(x: Any) -> Any:
 def split_operand(x: Any) -> tuple[Any, Names]:
     """Returns the array of an operand and its names, which are empty for a scalar; see `check_scalar`."""
     return (get_array(x), x.names) if isinstance(x, NamedBase) else (check_scalar(x), ())
+
+
+def get_scalar(what: str, value: Any) -> Any:
+    """Returns the plain number or array of a scalar operand, which `what` names in the error if it has axes."""
+    array, names = split_operand(value)
+    if names:
+        raise ValueError(f"{what} must be a scalar, not an array with axes {format_shape(value)}")
+    return array
 
 
 def get_array(x: NamedBase) -> Any:

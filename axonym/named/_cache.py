@@ -4,7 +4,6 @@ import functools
 
 
 CACHE_SIZE = 8192
-"""The number of entries that each cache keeps."""
 
 cached_plan = functools.lru_cache(maxsize=CACHE_SIZE)
-"""Decorator that caches what a planning function returns for hashable arguments."""
+"""Decorator that caches the results of a planning function for hashable arguments."""

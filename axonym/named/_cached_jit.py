@@ -28,7 +28,7 @@ def cached_jit(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
     """Returns `fn` with its first arguments fixed, compiled once per signature of the arrays that follow them.
 
     The active mapping and mesh are part of JAX's own cache key, so `fn` may read them while it is traced. `fn` is a
-    function of this package: for a function of the user's, a cache would ignore later changes of what it reads.
+    function of this package: for a function of the user, a cache would ignore later changes of values that it reads.
     """
     return jit_inline(functools.partial(fn, *static))
 
@@ -80,7 +80,7 @@ def _plan_masked_reduction(
     mask_names: Names | None,
     *options: tuple[str, Hashable],
 ) -> tuple[Callable[..., Any], Names]:
-    """Returns the same for a reduction with a mask or an initial value."""
+    """Returns the same as `_plan_reduction` for a reduction with a mask or an initial value."""
     dims, rest = _split_dims(names, sizes, axis)
     return jit_inline(functools.partial(_reduce_masked_dims, fn, dims, names, mask_names, *options)), rest
 

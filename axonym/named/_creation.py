@@ -100,7 +100,7 @@ def full(shape: AxisSpec, fill_value: Any, dtype: Any = None) -> NamedArray:
     Args:
         shape: The axes: an `Axis`, a sequence of them, or a mapping from name to size.
         fill_value: The value, a scalar.
-        dtype: Element type; that of the value if None.
+        dtype: Element type; the type of the value if None.
 
     Example:
         >>> import axonym as nym
@@ -153,7 +153,7 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
         axis: The axis, whose size is the number of values; with several axes the last varies fastest.
         start: First value; it may be traced.
         step: Distance between values; it may be traced.
-        dtype: Element type; that of `start` and `step` if None.
+        dtype: Element type; the type of `start` and `step` if None.
 
     Returns:
         Array with those axes, sharded by the active mapping.
@@ -235,7 +235,7 @@ def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True
     """Makes evenly spaced values from `start` to `stop` along one axis; see `jax.numpy.linspace`.
 
     Args:
-        axis: The axis, whose size is the number of values; a name alone stands for 50 values.
+        axis: The axis, whose size is the number of values; a name alone means 50 values.
         start: First value; it may be traced.
         stop: Last value; it may be traced.
         endpoint: Whether `stop` is the last value or the first one beyond.
@@ -264,7 +264,7 @@ def logspace(
     Other arguments as for `linspace`.
 
     Args:
-        axis: The axis, whose size is the number of values; a name alone stands for 50 values.
+        axis: The axis, whose size is the number of values; a name alone means 50 values.
         start: Exponent of the first value.
         stop: Exponent of the last value.
         endpoint: Whether `stop` is the last exponent or the first one beyond.
@@ -305,8 +305,9 @@ def _infer_spaced_dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:
     return computed if dtype is None else given, computed
 
 
-def _interpolate_values(size: int, at: Any, endpoint: bool, start: Any, stop: Any) -> Any:
+def _interpolate_values(size: int, at: Any, endpoint: bool, start: Any, stop: Any, dtype: Any) -> Any:
     """Computes the values of `jax.numpy.linspace`, each from its index alone."""
+    start, stop = jnp.asarray(start, dtype), jnp.asarray(stop, dtype)
     last = size - 1 if endpoint else size
     step = (at.astype(jnp.finfo(start.dtype).dtype) / max(last, 1)).astype(start.dtype)
     values = start * (1 - step) + stop * step
@@ -317,9 +318,7 @@ def _compute_linspace(
     sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any
 ) -> Any:
     result, computed = _infer_spaced_dtypes(dtype, start, stop)
-    values = _interpolate_values(
-        sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed)
-    )
+    values = _interpolate_values(sizes[0], indices[0], endpoint, start, stop, computed)
     return values if result == computed else jnp.floor(values).astype(result)
 
 
@@ -327,9 +326,7 @@ def _compute_logspace(
     sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any, base: Any
 ) -> Any:
     result, computed = _infer_spaced_dtypes(dtype, start, stop)
-    powers = _interpolate_values(
-        sizes[0], indices[0], endpoint, jnp.asarray(start, computed), jnp.asarray(stop, computed)
-    )
+    powers = _interpolate_values(sizes[0], indices[0], endpoint, start, stop, computed)
     return jnp.power(base, powers).astype(result)
 
 
@@ -339,5 +336,6 @@ def _compute_geomspace(
     result, computed = _infer_spaced_dtypes(dtype, start, stop)
     start, stop = jnp.asarray(start, computed), jnp.asarray(stop, computed)
     sign = jnp.sign(start)
-    powers = _interpolate_values(sizes[0], indices[0], endpoint, jnp.log10(start / sign), jnp.log10(stop / sign))
+    ends = jnp.log10(start / sign), jnp.log10(stop / sign)
+    powers = _interpolate_values(sizes[0], indices[0], endpoint, *ends, computed)
     return (sign * jnp.power(10.0, powers)).astype(result)

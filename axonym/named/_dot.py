@@ -108,11 +108,7 @@ def contract_axes(
     dtype: Any = None,
     dot_general: Callable[..., Any] | None = None,
 ) -> N:
-    """Multiplies arrays whose sizes are known to match, sums over names, and orders the others.
-
-    Raises:
-        ValueError: If a `dot_general` is given but a single one cannot compute the result.
-    """
+    """Multiplies arrays whose sizes are known to match, sums over names, and orders the others."""
     operands, plain = tuple([x.names for x in arrays]), [x.array for x in arrays]
     precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
     if dot_general is not None:

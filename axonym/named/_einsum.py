@@ -46,7 +46,7 @@ def einsum(
         of their two orders needs none; more arrays are multiplied in the order that `jax.numpy.einsum` finds.
 
     Raises:
-        TypeError: If there is no array, one is not named, or an alias has a wrong type.
+        TypeError: If no array is given, one is not named, or an alias has a wrong type.
         ValueError: If an axis is missing, would be summed over without being mentioned, has two sizes, or the equation
             cannot be parsed: a caret shows where.
 
@@ -129,7 +129,7 @@ def _find_unmentioned(
 def _bind_shared_side(
     side: Side, binding: Binding, operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    """Binds the axes in one pair of braces, each of which some operand must have."""
+    """Binds the axes in one pair of braces, which some operand must have."""
     sizes = {name: size for axes in map(zip, operands, shapes) for name, size in axes}
     for term in side.terms:
         if term.name != REST:

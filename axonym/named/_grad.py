@@ -31,7 +31,8 @@ def value_and_grad(
 
     Raises:
         ValueError: When called, if the result has axes, or there is no such argument.
-        TypeError: When called, if an argument has nothing to differentiate, or `fn` with `has_aux` returns no pair.
+        TypeError: When called, if an argument has nothing to differentiate, or `fn` with `has_aux` does not return
+            a pair.
 
     Example:
         >>> import axonym as nym

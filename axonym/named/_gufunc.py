@@ -58,7 +58,7 @@ def apply_gufunc(
     operands: list[Operand] = []
     for x in arrays:
         check_named(x)
-        operands.append((x.names, getattr(x.array, "shape", ())))  # numbers, which have none, do as well
+        operands.append((x.names, getattr(x.array, "shape", ())))  # numbers, which have no shape, are accepted too
     selected = tuple([core if type(core) is tuple else parse_selection(core) for core in cores])
     for core in selected:
         for one in core:
@@ -134,7 +134,7 @@ def _call_gufunc(
 
 
 def get_loop_spec(operands: Iterable[tuple[Names, Any]], loop: Names) -> tuple[Any, ...]:
-    """Returns a spec that shards loop axes as the operands do, each of which is given by names and array."""
+    """Returns a spec that shards loop axes as the operands do, given as pairs of names and array."""
     entries: dict[str, Any] = {}
     used: set[str] = set()
     for names, array in operands:

@@ -41,8 +41,7 @@ def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise TypeError(f"`bincount` takes integers, the elements of {format_shape(x)} are {x.dtype}.")
     arrays = (x, *_broadcast_weights(x, weights))
-    (result,) = apply_gufunc(_compute_bincount, arrays, (x.names,) * len(arrays), ((bins.name,),), length=bins.size)
-    return result
+    return apply_gufunc(_compute_bincount, arrays, (x.names,) * len(arrays), ((bins.name,),), length=bins.size)[0]
 
 
 def _compute_bincount(array: Any, *weights: Any, length: int) -> Any:

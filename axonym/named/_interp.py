@@ -40,10 +40,8 @@ def interp(x: N, xp: N, fp: N, left: Any = None, right: Any = None, period: Any 
     fixed = {key: value for key, value in given.items() if value is None or isinstance(value, str)}
     numbers = {key: as_scalar_array(f"`{key}`", x, value) for key, value in given.items() if key not in fixed}
     cores = ((), *(one.names for one in points), *(() for _ in numbers))
-    (result,) = apply_gufunc(
-        _compute_interp, (x, *points, *numbers.values()), cores, ((),), numbers=tuple(numbers), **fixed
-    )
-    return result
+    arrays = (x, *points, *numbers.values())
+    return apply_gufunc(_compute_interp, arrays, cores, ((),), numbers=tuple(numbers), **fixed)[0]
 
 
 def _compute_interp(x: Any, xp: Any, fp: Any, *values: Any, numbers: tuple[str, ...], **fixed: Any) -> Any:

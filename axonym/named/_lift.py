@@ -35,7 +35,7 @@ def lift(
 ) -> Callable[..., Any]:
     """Makes a function of plain arrays a function of named arrays, for functions without a named counterpart.
 
-    The function receives each named array with those of `axes` that the array has, in the order given. It is
+    The function receives each named array with the axes that it has of `axes`, in the order given. It is
     vectorised over all other axes, which broadcast by name as in arithmetic. Like `jax.vmap`, the lifted function
     compiles nothing by itself: wrap it in `named_jit` or `jax.jit` if it is called often.
 

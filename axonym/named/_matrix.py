@@ -92,12 +92,8 @@ def trace(x: N, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype
         >>> nym.trace(nym.ones({"row": 3, "batch": 2, "column": 3}), "row", "column").array
         Array([3., 3.], dtype=float32)
     """
-    (result,) = apply_gufunc(_compute_trace, (x,), ((axis1, axis2),), ((),), offset=operator.index(offset), dtype=dtype)
-    return result
-
-
-def _compute_trace(array: Any, *, offset: int, dtype: Any) -> Any:
-    return jnp.trace(array, offset, -2, -1, dtype)
+    options = {"offset": operator.index(offset), "axis1": -2, "axis2": -1, "dtype": dtype}
+    return apply_gufunc(jnp.trace, (x,), ((axis1, axis2),), ((),), **options)[0]
 
 
 def diagonal(
@@ -126,12 +122,9 @@ def diagonal(
         NamedArray(int32, i: 2, [1, 5])
     """
     name = axis_name(axis1)
-    (result,) = apply_gufunc(_compute_diagonal, (x,), ((axis1, axis2),), ((name,),), offset=operator.index(offset))
+    options = {"offset": operator.index(offset), "axis1": -2, "axis2": -1}
+    (result,) = apply_gufunc(jnp.diagonal, (x,), ((axis1, axis2),), ((name,),), **options)
     return result if new_axis is None else rename(result, {name: new_axis})
-
-
-def _compute_diagonal(array: Any, *, offset: int) -> Any:
-    return jnp.diagonal(array, offset, -2, -1)
 
 
 def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
@@ -159,8 +152,7 @@ def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
     check_named(x)
     k, name = operator.index(k), axis_name(other)
     find_axis((name,), (x.axis_size(axis) + abs(k),), other)
-    (result,) = apply_gufunc(_compute_diag, (x,), ((axis,),), ((axis_name(axis), name),), k=k)
-    return result
+    return apply_gufunc(_compute_diag, (x,), ((axis,),), ((axis_name(axis), name),), k=k)[0]
 
 
 def _compute_diag(array: Any, *, k: int) -> Any:

@@ -19,7 +19,6 @@ class Fault(Exception):
     """An error in an expression, and its position."""
 
     def __init__(self, at: int, message: str) -> None:
-        """Stores position and message."""
         super().__init__(message)
         self.at = at
 
@@ -46,7 +45,6 @@ class Side(NamedTuple):
 
     @property
     def groups(self) -> tuple[Term, ...]:
-        """The groups."""
         return tuple(term for term in self.terms if term.parts is not None)
 
     @property
@@ -87,11 +85,6 @@ def _make_printable(text: str) -> str:
 
 
 def parse_pattern(text: str) -> Expression:
-    """Parses an expression.
-
-    Raises:
-        ValueError: If it is not valid.
-    """
     with explain_fault(text, f"cannot parse '{_make_printable(text)}'"):
         return _Parser(text).parse_expression()
 
@@ -249,11 +242,7 @@ class Alias(NamedTuple):
 
 
 def check_aliases(aliases: Mapping[str, Any]) -> tuple[tuple[str, Alias], ...]:
-    """Returns aliases in a hashable form.
-
-    Raises:
-        TypeError: If an alias is neither an axis nor a size.
-    """
+    """Returns aliases in a hashable form."""
     return tuple([(identifier, _parse_alias(identifier, value)) for identifier, value in aliases.items()])
 
 
@@ -271,11 +260,6 @@ class Binding:
     """The axes that the identifiers of an expression stand for, each for a different one."""
 
     def __init__(self, expression: Expression, aliases: tuple[tuple[str, Alias], ...]) -> None:
-        """Starts with the aliases.
-
-        Raises:
-            Fault: If an alias is not used.
-        """
         self.aliases = dict(aliases)
         self.axes: dict[str, str] = {}
         found = expression.identifiers
@@ -296,11 +280,7 @@ class Binding:
         return self.aliases.get(identifier, _NO_ALIAS).size
 
     def bind(self, term: Term, name: str) -> None:
-        """Binds an identifier to an axis.
-
-        Raises:
-            Fault: If it stands for another axis, or another identifier for this axis.
-        """
+        """Binds an identifier to an axis; raises a Fault if either is bound to another."""
         expected = self.aliases.get(term.name, _NO_ALIAS).name
         if expected not in (None, name):
             raise Fault(term.at, f"{term.name!r} is axis {expected!r} by its alias, and axis {name!r} by its position")
@@ -319,11 +299,7 @@ class Binding:
             raise Fault(term.at, f"axis {self.get_name(term.name)!r} has size {size} here, {expected} was asked for")
 
     def match_axes(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
-        """Returns the term of an operand for each axis that has one, by position.
-
-        Raises:
-            Fault: If there is no such axis, or there are too many or too few.
-        """
+        """Returns the term of an operand for each axis that has one, by position."""
         found = _match_by_position(side, names, sizes) if side.ordered else self._match_by_name(side, names, sizes)
         for place, term in found.items():
             if not term.name:
@@ -347,11 +323,7 @@ class Binding:
         return found
 
     def find_axis(self, term: Term, names: Names, sizes: Sequence[int] | None) -> int:
-        """Returns the position of the axis that an identifier stands for.
-
-        Raises:
-            Fault: If there is none.
-        """
+        """Returns the position of the axis that an identifier refers to."""
         name = self.get_name(term.name)
         if name not in names:
             raise Fault(term.at, str(make_missing_axis_error(name, names, sizes)))

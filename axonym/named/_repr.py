@@ -14,7 +14,6 @@ from ._base import NamedBase
 
 
 MAX_SHOWN_ELEMENTS = 8
-"""The largest number of elements that is shown."""
 
 
 def format_array(x: NamedBase) -> str:
@@ -23,7 +22,9 @@ def format_array(x: NamedBase) -> str:
     if shape is None or len(shape) != len(x.names):  # JAX puts other objects than arrays into its trees
         return f"{type(x).__name__}({x.array!r}, {format_axes(x.names)})"
     axes = "".join(f", {name}: {size}" for name, size in zip(x.names, shape, strict=True))
-    placement, contents = _format_placement(x.array), _format_elements(x.array)
+    array: Any = x.array
+    placement = str(array.sharding.spec) if any(_get_spec_entries(array)) else ""
+    contents = _format_elements(array)
     return f"{type(x).__name__}({x.dtype}{axes}{placement and f', {placement}'}{contents and f', {contents}'})"
 
 
@@ -55,10 +56,6 @@ def _get_spec_entries(array: Any) -> tuple[Any, ...]:
     """Returns the entry of each axis in the spec of an array, None for axes that are not sharded."""
     spec = getattr(getattr(array, "sharding", None), "spec", None) or ()
     return (*spec, *(None,) * (len(array.shape) - len(spec)))
-
-
-def _format_placement(array: Any) -> str:
-    return str(array.sharding.spec) if any(_get_spec_entries(array)) else ""
 
 
 def _format_elements(array: Any) -> str:

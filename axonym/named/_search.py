@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from ._axis import Axis, AxisSelector, find_axis, intern_names
 from ._base import N, NamedBase, check_named, format_shape, with_array
-from ._broadcasting import check_scalar, split_operand
+from ._broadcasting import check_scalar, get_scalar
 from ._elementwise._split_pair import split_pair
 from ._gufunc import apply_gufunc
 from ._resize import apply_resizing
@@ -25,7 +25,7 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
         x: Array of any axes.
         axis: The axis to search.
         k: The number of elements to return.
-        new_axis: The name of the axis of these elements; that of `axis` by default.
+        new_axis: The name of the axis of these elements; by default the name of `axis`.
 
     Returns:
         The elements and their positions along `axis`, each with the axes of `x`, where `axis` has size `k` and its
@@ -90,12 +90,8 @@ def take_along_axis(x: N, indices: N, axis: AxisSelector, *, mode: str | None = 
         )
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"Elements are taken along axis {name!r} at integer positions, not at {indices.dtype}.")
-    (result,) = apply_gufunc(_gather_along_axis, (x, indices), ((name,), (name,)), ((name,),), mode=mode)
+    (result,) = apply_gufunc(jnp.take_along_axis, (x, indices), ((name,), (name,)), ((name,),), axis=-1, mode=mode)
     return rearrange(result, max(x.names, indices.names, key=len))
-
-
-def _gather_along_axis(array: Any, indices: Any, *, mode: str | None) -> Any:
-    return jnp.take_along_axis(array, indices, axis=-1, mode=mode)
 
 
 def searchsorted(a: N, v: N | ArrayLike, *, side: str = "left", sorter: N | None = None, method: str = "scan") -> N:
@@ -127,8 +123,7 @@ def searchsorted(a: N, v: N | ArrayLike, *, side: str = "left", sorter: N | None
         check_same_axis("`sorter`", sorter, "`a`", a)
         arrays.append(rename_axes_apart(values, sorter.array))
     cores = ((), *(one.names for one in arrays[1:]))
-    (result,) = apply_gufunc(_compute_searchsorted, arrays, cores, ((),), **options)
-    return result
+    return apply_gufunc(_compute_searchsorted, arrays, cores, ((),), **options)[0]
 
 
 def _compute_searchsorted(v: Any, a: Any, *sorter: Any, side: str, method: str) -> Any:
@@ -158,12 +153,7 @@ def isin(x: N, test_elements: Any, *, invert: bool = False) -> N:
     check_named(x)
     array = test_elements.array if isinstance(test_elements, NamedBase) else jnp.asarray(test_elements)
     elements = rename_axes_apart(x, array)
-    (result,) = apply_gufunc(_compute_isin, (x, elements), ((), elements.names), ((),), invert=bool(invert))
-    return result
-
-
-def _compute_isin(x: Any, elements: Any, *, invert: bool) -> Any:
-    return jnp.isin(x, elements, invert=invert)
+    return apply_gufunc(jnp.isin, (x, elements), ((), elements.names), ((),), invert=bool(invert))[0]
 
 
 def nonzero(x: N, *, size: Axis | int, fill_value: int | Sequence[int] = 0) -> tuple[N, ...]:
@@ -193,23 +183,16 @@ def nonzero(x: N, *, size: Axis | int, fill_value: int | Sequence[int] = 0) -> t
         raise ValueError("`nonzero` needs an array with axes, a scalar has no positions")
     outs = ((hits.name,),) * len(x.names)
     fill = tuple(fill_value) if isinstance(fill_value, Sequence) else fill_value  # to be hashed
-    return apply_gufunc(_compute_nonzero, (x,), (x.names,), outs, size=hits.size, fill_value=fill)
-
-
-def _compute_nonzero(array: Any, *, size: int, fill_value: Any) -> tuple[Any, ...]:
-    return jnp.nonzero(array, size=size, fill_value=fill_value)
+    return apply_gufunc(jnp.nonzero, (x,), (x.names,), outs, size=hits.size, fill_value=fill)
 
 
 def as_scalar_array(what: str, x: N, value: Any) -> N:
     """Returns a scalar as an array without axes, of the class of `x`."""
-    array, names = split_operand(value)
-    if names:
-        raise ValueError(f"{what} must be a scalar, it has axes {format_shape(value)}")
-    return with_array(x, jnp.asarray(array), ())
+    return with_array(x, jnp.asarray(get_scalar(what, value)), ())
 
 
 def rename_axes_apart(x: N, array: Any) -> N:
-    """Returns an array with axis names that `x` does not have, because its axes are independent of `x`."""
+    """Names the axes of an array unlike those of `x`, because they are independent of them."""
     bar = "_" * (1 + max(map(len, x.names), default=0))
     return with_array(x, array, intern_names(tuple(f"{bar}{at}" for at, _ in enumerate(array.shape))))
 

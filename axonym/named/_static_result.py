@@ -25,16 +25,13 @@ class ResultWithStatic:
     __slots__ = ("arrays", "static")
 
     def __init__(self, arrays: tuple[Any, ...], static: _StaticLeaves) -> None:
-        """Stores both."""
         self.arrays, self.static = arrays, static
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], _StaticLeaves]:
-        """Returns the arrays and the static leaves."""
         return self.arrays, self.static
 
     @classmethod
     def tree_unflatten(cls, static: _StaticLeaves, arrays: tuple[Any, ...]) -> "ResultWithStatic":
-        """Rebuilds the result."""
         return cls(tuple(arrays), static)
 
 
@@ -49,7 +46,7 @@ def pack_result(result: Any) -> Any:
 
 
 def unpack_result(result: Any) -> Any:
-    """Returns a result as the function returned it, undoing `pack_result`."""
+    """Returns the original result of the function, undoing `pack_result`."""
     if type(result) is not ResultWithStatic:
         return result
     arrays = iter(result.arrays)

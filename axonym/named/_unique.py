@@ -98,13 +98,9 @@ def unique(
     flags = (bool(return_index), bool(return_inverse), bool(return_counts))
     outs = (own, x.names if at is None else (x.names[at],), own)
     chosen = (values, *(names for names, wanted in zip(outs, flags, strict=True) if wanted))
-    options = {"flags": flags, "axis": at, "size": found.size, "equal_nan": equal_nan}
-    results = _apply_to_all(_compute_unique, x, fill_value, chosen, **options)
+    options = {"flags": flags, "axis": at, "equal_nan": equal_nan}
+    results = _apply_unique(jnp.unique, x, fill_value, chosen, found, **options)
     return results if any(flags) else results[0]
-
-
-def _compute_unique(array: Any, *fill: Any, flags: tuple[bool, bool, bool], **options: Any) -> Any:
-    return jnp.unique(array, *flags, fill_value=fill[0] if fill else None, **options)
 
 
 def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
@@ -184,18 +180,17 @@ def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
     return UniqueAll(*_apply_unique(jnp.unique_all, x, fill_value, (own, own, x.names, own), Unique))
 
 
-def _apply_unique(fn: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], axis: Axis) -> tuple[N, ...]:
-    return _apply_to_all(_compute_unique_by, x, fill_value, outs, function=fn, size=axis.size)
-
-
-def _compute_unique_by(array: Any, *fill: Any, function: Callable[..., Any], size: int) -> Any:
-    return function(array, size=size, fill_value=fill[0] if fill else None)
-
-
-def _apply_to_all(
-    fn: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], **options: Hashable
+def _apply_unique(
+    function: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], found: Axis, **options: Hashable
 ) -> tuple[N, ...]:
     """Applies a positional function over all axes of an array, with the fill value as an argument if given."""
     check_named(x)
     fill = () if fill_value is None else (with_array(x, jnp.asarray(check_scalar(fill_value)), ()),)
-    return apply_gufunc(fn, (x, *fill), (x.names, *(() for _ in fill)), outs, **options)
+    cores = (x.names, *(() for _ in fill))
+    return apply_gufunc(_compute_unique, (x, *fill), cores, outs, function=function, size=found.size, **options)
+
+
+def _compute_unique(
+    array: Any, *fill: Any, function: Callable[..., Any], flags: tuple[bool, ...] = (), **options: Any
+) -> Any:
+    return function(array, *flags, fill_value=fill[0] if fill else None, **options)

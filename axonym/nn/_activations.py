@@ -1,5 +1,7 @@
 """Elementwise activation functions; each applies the `jax.nn` function of the same name."""
 
+import functools
+
 import jax
 
 from ..named._axis import AxisSelector
@@ -133,15 +135,7 @@ def gelu(x: A, approximate: bool = True) -> A:
         >>> nym.nn.gelu(nym.named([0.0], "i")).item()
         0.0
     """
-    return apply_unary(_apply_tanh_gelu if approximate else _apply_exact_gelu, x)
-
-
-def _apply_tanh_gelu(x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x, approximate=True)
-
-
-def _apply_exact_gelu(x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x, approximate=False)
+    return apply_unary(functools.partial(jax.nn.gelu, approximate=approximate), x)
 
 
 def glu(x: N, axis: AxisSelector) -> N:

@@ -26,12 +26,7 @@ def format_layer_axes(axes: AxisSpec) -> str:
 
 
 def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
-    """Returns the positions of a layer's axes in its input, which must not have the axes that the layer adds.
-
-    Raises:
-        TypeError: If the input is not a named array.
-        ValueError: If an axis is missing or has another size, or the input has one of the new axes.
-    """
+    """Returns the positions of a layer's axes in its input, which must not have the axes that the layer adds."""
     if not isinstance(x, NamedArray):
         raise TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
     try:

@@ -128,7 +128,7 @@ class Stacked(eqx.Module, HasLeadingAxes, Generic[M]):
         return lambda init, /, *args, **kwargs: run(init, self.stacked, *args, **kwargs)
 
     def get_layer(self, index: int) -> M:
-        """Returns one layer as a module of its own.
+        """Returns one layer as a separate module.
 
         Raises:
             IndexError: If the index is out of range.
@@ -138,7 +138,7 @@ class Stacked(eqx.Module, HasLeadingAxes, Generic[M]):
         return jax.tree.map(lambda x: _slice_layer(x, self.Block, index), self.stacked, is_leaf=is_named_array)
 
     def unstacked(self) -> list[M]:
-        """Returns all layers as modules of their own."""
+        """Returns all layers as separate modules."""
         return [self.get_layer(index) for index in range(self.Block.size)]
 
     def map_layers(self, fn: Callable[..., Any], *others: "Stacked[Any]") -> "Stacked[Any]":

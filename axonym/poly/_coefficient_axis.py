@@ -13,12 +13,7 @@ from ..named._gufunc import apply_gufunc
 
 
 def find_coefficient_axis(x: Any, axis: AxisSelector | None, what: str = "coefficients") -> str:
-    """Returns the name of the axis given, or of the only axis.
-
-    Raises:
-        TypeError: If `x` is not a named array.
-        ValueError: If the axis is missing, or none is given and there is not exactly one.
-    """
+    """Returns the name of the axis given, or of the only axis."""
     check_named(x)
     if axis is not None:
         return x.names[find_axis(x.names, x.array.shape, axis)]
@@ -28,12 +23,7 @@ def find_coefficient_axis(x: Any, axis: AxisSelector | None, what: str = "coeffi
 
 
 def find_common_axis(p: NamedBase, q: NamedBase, axis: AxisSelector | None) -> str:
-    """Returns the name of the coefficient axis of two polynomials, which may differ in size.
-
-    Raises:
-        TypeError: If one is not a named array.
-        ValueError: If the axis is missing or ambiguous, or the names differ.
-    """
+    """Returns the name of the coefficient axis of two polynomials, which may differ in size."""
     name, other = find_coefficient_axis(p, axis), find_coefficient_axis(q, axis)
     if name != other:
         raise ValueError(

@@ -130,7 +130,7 @@ def binomial(key: jax.Array, shape: AxisSpec, n: Any, p: Any, dtype: Any = float
 def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> NamedArray:
     """Draws positions along an axis with probabilities `softmax(logits)`; see `jax.random.categorical`.
 
-    The values are those of JAX with that axis last; they do not depend on the position of the axis.
+    The values equal JAX's with that axis last; they do not depend on the position of the axis.
 
     Args:
         key: A random key.

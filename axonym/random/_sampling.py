@@ -128,12 +128,7 @@ def _replicate_if_explicit(arrays: Iterable[Any]) -> NamedSharding | None:
 
 
 def as_plain_key(key: Any) -> Any:
-    """Returns a key as a plain array.
-
-    Raises:
-        TypeError: If it is not a random key.
-        ValueError: If there are several.
-    """
+    """Returns a key as a plain array."""
     if isinstance(key, NamedBase):
         if key.names:
             raise ValueError(f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes")

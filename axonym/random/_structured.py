@@ -20,6 +20,7 @@ from ..named._axis import (
     parse_one_axis,
 )
 from ..named._base import N, NamedBase, check_named, format_shape, with_array
+from ..named._broadcasting import get_scalar
 from ._sampling import draw_sample
 
 
@@ -48,9 +49,8 @@ def ball(key: jax.Array, shape: AxisSpec, D: Axis, p: Any = 2.0, dtype: Any = fl
         (('i', 'xyz'), True)
     """
     one = parse_one_axis(D)
-    if isinstance(p, NamedBase) and p.names:
-        raise ValueError(f"`p` must be a scalar, not an array with axes {format_shape(p)}")
-    return draw_sample(jax.random.ball, key, shape, {"p": p}, event=(one,), d=one.size, dtype=dtype)
+    parameters = {"p": get_scalar("`p`", p)}
+    return draw_sample(jax.random.ball, key, shape, parameters, event=(one,), d=one.size, dtype=dtype)
 
 
 def dirichlet(key: jax.Array, shape: AxisSpec, alpha: NamedArray, axis: AxisSelector, dtype: Any = float) -> NamedArray:

@@ -19,7 +19,6 @@ class _StackedLayers(Protocol):
 
     def map_layers(self, fn: Callable[..., Any], *others: Any) -> Any:
         """Returns the module with `fn` applied to each of its layers and the corresponding layers of others."""
-        ...
 
 
 def _make_is_leaf(is_leaf: IsLeaf) -> Callable[[Any], bool]:

@@ -40,12 +40,11 @@ def _make_jaxtyping_annotation(elements: Any, pattern: AxisPattern, names: Names
 class DtypeAnnotation:
     """Annotation of arrays with some dtypes, subscripted with an array class and axes.
 
-    The axes are a string of names in order, in which `...` stands for any others, or a set of names in any order. For
+    The axes are a string of names in order, in which `...` means any others, or a set of names in any order. For
     array classes other than `NamedArray` it is jaxtyping's annotation.
     """
 
     def __init__(self, name: str, elements: Any) -> None:
-        """Stores its name and the corresponding annotation of jaxtyping."""
         self._name = name
         self._elements = elements
 
@@ -55,13 +54,13 @@ class DtypeAnnotation:
             raise TypeError(f"`{self._name}` takes an array class and axes: {self._name}[NamedArray, 'batch embed'].")
         array, axes = item
         if isinstance(array, type) and issubclass(array, NamedBase):
-            return _make_annotation(
-                f"{self._name}[{array.__name__}, {axes!r}]", self._elements, AxisPattern.parse(axes)
-            )
+            name = f"{self._name}[{array.__name__}, {axes!r}]"
+            pattern = AxisPattern.parse(axes)
+            attributes = {"__module__": "axonym.typing", "pattern": pattern, "elements": self._elements}
+            return _AnnotationMeta(name, (), attributes)
         return self._elements[array, axes]
 
     def __repr__(self) -> str:
-        """Returns its public name."""
         return f"axonym.typing.{self._name}"
 
 
@@ -71,10 +70,6 @@ class _NamedAnnotation(DtypeAnnotation):
     def __getitem__(self, item: Any) -> Any:
         with_class = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], type)
         return super().__getitem__(item if with_class else (NamedArray, item))
-
-
-def _make_annotation(name: str, elements: Any, pattern: AxisPattern) -> Any:
-    return _AnnotationMeta(name, (), {"__module__": "axonym.typing", "pattern": pattern, "elements": elements})
 
 
 Named = _NamedAnnotation("Named", jaxtyping.Shaped)

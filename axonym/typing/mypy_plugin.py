@@ -17,11 +17,7 @@ class AxonymPlugin(Plugin):
 
     def get_type_analyze_hook(self, fullname: str) -> Callable[[AnalyzeTypeContext], Type] | None:
         """Returns the hook for the type with this name, None for other types."""
-        return _analyze_named_type if fullname == NAMED_ARRAY else None
-
-
-def _analyze_named_type(context: AnalyzeTypeContext) -> Type:
-    return context.api.named_type(NAMED_ARRAY, [])
+        return (lambda context: context.api.named_type(NAMED_ARRAY, [])) if fullname == NAMED_ARRAY else None
 
 
 def plugin(version: str) -> type[Plugin]:

@@ -140,7 +140,7 @@ def test_one_axis_is_an_order():
         ((Axis("pos", 5), ...), ValueError, "axis 'pos' has size 4 here, 5 was asked for"),
         (("pos",), ValueError, "the order (pos) leaves out (batch, embed); add `...` for the others"),
         (("pos", ..., "pos"), ValueError, "axis 'pos' is given more than once in (pos, pos)"),
-        ((..., "pos", ...), ValueError, "`...` may stand only once in an order of axes"),
+        ((..., "pos", ...), ValueError, "`...` may occur only once in an order of axes"),
         ((3, ...), TypeError, "An axis is given by an `Axis` or by its name, not by 3."),
     ],
 )

@@ -47,7 +47,7 @@ def test_errors_say_what_has_no_frequencies(name):
         make("t")
     with refusal("axis (t: 0) needs at least one point to have frequencies"):
         make(nym.Axis("t", 0))
-    with refusal("`d` must be a scalar, not an array with axes (t)"):
+    with refusal("`d` must be a scalar, not an array with axes (t: 4)"):
         make(nym.Axis("t", 4), nym.ones({"t": 4}))
     with refusal("A plain array of shape (4,) has no axis names", TypeError):
         make(nym.Axis("t", 4), jnp.ones(4))

@@ -213,9 +213,7 @@ def test_iteration_length_and_hash_are_refused():
 @pytest.mark.parametrize("other", [x, plain, np.ones(3), 2.0])
 def test_matmul_is_refused(other):
     for multiply in (lambda: x @ other, lambda: other @ x):
-        with pytest.raises(
-            TypeError, match=escape("`@` does not say which axes to contract; use `dot(x, y, axis=...)`.")
-        ):
+        with pytest.raises(TypeError, match=escape("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`.")):
             multiply()
 
 

@@ -70,7 +70,7 @@ def test_an_annotation_describes_axes():
     ("axes", "kind", "text"),
     [
         ("a a", ValueError, "axis 'a' is given more than once in (a, a)"),
-        ("a ... b ...", ValueError, "`...` may stand only once in a description of axes"),
+        ("a ... b ...", ValueError, "`...` may occur only once in a description of axes"),
         (3, TypeError, "Axes are described by a string such as 'batch embed ...', not by 3."),
         (("a", 3), TypeError, "An axis is given by an `Axis` or by its name, not by 3."),
     ],

@@ -149,7 +149,11 @@ def test_pad_refuses():
         ({"a": -1}, {}, "axis 'a' of (a: 2, b: 3, c: 4) cannot be padded by a negative number of elements"),
         ({"a": (1, 2, 3)}, {}, "axis 'a' is padded by a number, or by a pair of them, not by (1, 2, 3)"),
         ({"a": 1}, {"constant_values": (1, 2, 3)}, "`constant_values` is a scalar, or a pair of them, not (1, 2, 3)"),
-        ({"a": 1}, {"constant_values": nym.ones({"b": 3})}, "a pair of them, not an array with axes (b: 3)"),
+        (
+            {"a": 1},
+            {"constant_values": nym.ones({"b": 3})},
+            "`constant_values` must be a scalar, not an array with axes (b: 3)",
+        ),
         ({"a": 1}, {"stat_length": 2}, "unsupported keyword arguments for mode 'constant'"),
     ):
         with pytest.raises(ValueError, match=escape(text)):

@@ -148,7 +148,7 @@ def test_points_to_interpolate_between_have_one_axis(draw):
         nym.interp(draw(i=2), draw(i=3), draw(j=3))
     with pytest.raises(TypeError, match=r"plain array of shape \(2,\) has no axis names"):
         nym.interp(draw(i=2), draw(i=3), draw(i=3), left=jnp.ones(2))
-    with pytest.raises(ValueError, match=r"`left` must be a scalar, it has axes \(i: 2\)"):
+    with pytest.raises(ValueError, match=r"`left` must be a scalar, not an array with axes \(i: 2\)"):
         nym.interp(draw(i=2), draw(i=3), draw(i=3), left=draw(i=2))
     with pytest.raises(TypeError, match="A named array is needed"):
         nym.interp(0.5, draw(i=3), draw(i=3))

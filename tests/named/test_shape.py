@@ -63,7 +63,7 @@ def test_rearrange_refuses():
         (("a", "a", ...), "axis 'a' is given more than once in (a, a)"),
         (("a", "b"), "the order (a, b) leaves out (c); add `...` for the others"),
         ((), "the order () leaves out (a, b, c); add `...` for the others"),
-        ((..., "a", ...), "`...` may stand only once in an order of axes"),
+        ((..., "a", ...), "`...` may occur only once in an order of axes"),
     ):
         with pytest.raises(ValueError, match=escape(text)):
             x.rearrange(order)

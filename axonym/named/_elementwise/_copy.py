@@ -8,7 +8,7 @@ from .._broadcasting import apply_unary
 
 
 def copy(x: A) -> A:
-    """Returns a copy in memory of its own; see `jax.numpy.copy`.
+    """Returns a copy with its own memory; see `jax.numpy.copy`.
 
     Example:
         >>> import axonym as nym

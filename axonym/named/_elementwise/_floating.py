@@ -114,8 +114,8 @@ def modf(x: A) -> tuple[A, A]:
 
     Example:
         >>> import axonym as nym
-        >>> fraction, whole = nym.modf(nym.named([2.5], "i"))
-        >>> fraction.item(), whole.item()
+        >>> fraction, integer = nym.modf(nym.named([2.5], "i"))
+        >>> fraction.item(), integer.item()
         (0.5, 2.0)
     """
     return split_pair(apply_unary(jnp.modf, x))

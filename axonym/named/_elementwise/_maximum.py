@@ -84,8 +84,8 @@ def clip(x: A, min: Any = None, max: Any = None) -> A:
 
     Args:
         x: Array of any axes.
-        min: Lower bound, a scalar or a named array; None for none.
-        max: Upper bound, a scalar or a named array; None for none.
+        min: Lower bound, a scalar or a named array; no bound if None.
+        max: Upper bound, a scalar or a named array; no bound if None.
 
     Returns:
         Array with the broadcast axes.

@@ -210,7 +210,6 @@ class Updates(Generic[N]):
     """
 
     def __init__(self, x: N) -> None:
-        """Stores the array."""
         self._x = x
 
     def __getitem__(self, items: Items) -> At[N]:

@@ -187,11 +187,7 @@ def _scatter_apply(fn: Callable[[Any], Any], options: dict[str, Any], sharding: 
 
 
 def convert_values(value: Any, dtype: Any) -> Any:
-    """Returns a value as an array of an element type.
-
-    Raises:
-        TypeError: If it would lose its fractions or imaginary parts.
-    """
+    """Converts a value to an element type; raises a TypeError if it would lose its fractions or imaginary parts."""
     value = jnp.asarray(value)
     for kind in (jnp.inexact, jnp.complexfloating):
         if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):

@@ -19,12 +19,7 @@ Items: TypeAlias = Mapping[Any, Any] | tuple[Any, ...]
 
 
 def parse_index(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any, ...]]:
-    """Returns the parts of an index, and for each the array or integer that it holds, or None.
-
-    Raises:
-        ValueError: If axes and indices do not alternate, or an index of several axes has no names.
-        TypeError: If an index has a wrong type.
-    """
+    """Returns the parts of an index, and for each the array or integer that it holds, or None."""
     parts: list[Part] = []
     arrays: list[Any] = []
     for selector, index in _iterate_items(items):
@@ -35,12 +30,7 @@ def parse_index(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any
 
 
 def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
-    """Returns a mask as the positions where it is True, and any other part as it is.
-
-    Raises:
-        ValueError: If the mask has several axes.
-        TypeError: If it is traced, because the number of True elements would be the size of an axis.
-    """
+    """Returns a mask as the positions where it is True, and any other part unchanged."""
     selector, kind, own, _ = part
     if kind != "mask":
         return part, array

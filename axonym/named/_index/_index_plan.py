@@ -38,14 +38,7 @@ class IndexPlan(NamedTuple):
 def plan_index(
     names: Names, sizes: tuple[int, ...], parts: tuple[Part, ...]
 ) -> tuple[IndexPlan, tuple[int, ...], tuple[int, ...]]:
-    """Plans an index.
-
-    Returns:
-        The plan, which parts hold the arrays of its entries, in order, and which parts are masks.
-
-    Raises:
-        ValueError: If an axis is missing or indexed twice, or sizes do not fit.
-    """
+    """Returns the plan, the indices of the parts that hold the arrays of its entries, and the indices of the masks."""
     given = [IndexEntry(find_axis(names, sizes, selector), kind, detail) for selector, kind, detail, _ in parts]
     check_selected_once(tuple(names[entry.position] for entry in given))
     for entry, part in zip(given, parts, strict=True):

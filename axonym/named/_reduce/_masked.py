@@ -32,35 +32,29 @@ def _compute_masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int
 
 
 def masked_nanvar(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
-    """Returns the variance of the elements that are not NaN."""
     return masked_var(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
 
 
 def masked_nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:
-    """Returns the standard deviation of the elements that are not NaN."""
     return masked_std(array, axis, ~jnp.isnan(array) & where, ddof, dtype)
 
 
 def compute_count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
-    """Returns the number of elements that are not 0."""
     return jnp.sum(array != 0, axis=axis, where=where, dtype=int)
 
 
 def compute_ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
-    """Returns the difference of the largest and smallest elements."""
     low, high = (None, None) if where is None else (get_lowest(array.dtype), get_highest(array.dtype))
     return jnp.max(array, axis=axis, where=where, initial=low) - jnp.min(array, axis=axis, where=where, initial=high)
 
 
 def get_lowest(dtype: Any) -> Any:
-    """Returns the lowest value of an element type."""
     if jnp.issubdtype(dtype, jnp.floating):
         return -jnp.inf
     return False if jnp.issubdtype(dtype, jnp.bool_) else np.asarray(jnp.iinfo(dtype).min, dtype)
 
 
 def get_highest(dtype: Any) -> Any:
-    """Returns the highest value of an element type."""
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.inf
     return True if jnp.issubdtype(dtype, jnp.bool_) else np.asarray(jnp.iinfo(dtype).max, dtype)

@@ -99,7 +99,7 @@ def nanmedian(x: N, axis: AxisSelection | None = None) -> N:
 
 def _apply_median(function: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
     chosen = _select_axes(x, axis)
-    return apply_gufunc(_compute_median, (x,), (chosen,), ((),), function=function, count=len(chosen))[0]
+    return apply_gufunc(function, (x,), (chosen,), ((),), axis=tuple(range(-len(chosen), 0)))[0]
 
 
 def _select_axes(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector, ...]:
@@ -110,7 +110,8 @@ def _select_axes(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector
 def _apply_quantile(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | None, method: str) -> N:
     chosen = _select_axes(x, axis)
     ranks = with_array(x, q.array, q.names) if isinstance(q, NamedBase) else with_array(x, check_scalar(q), ())
-    options = {"function": function, "method": method, "count": len(chosen), "ranks": len(ranks.names)}
+    dims = tuple(range(-len(chosen), 0))
+    options = {"function": function, "method": method, "axis": dims, "ranks": len(ranks.names)}
     (result,) = apply_gufunc(_compute_quantile, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
     start = len(result.names) - len(ranks.names)
     if not start or not ranks.names:
@@ -119,16 +120,8 @@ def _apply_quantile(function: Callable[..., Any], x: N, q: Any, axis: AxisSelect
     return with_array(x, array, intern_names(ranks.names + result.names[:start]))
 
 
-def _compute_quantile(array: Any, q: Any, *, function: Callable[..., Any], method: str, count: int, ranks: int) -> Any:
+def _compute_quantile(array: Any, q: Any, *, function: Callable[..., Any], ranks: int, **options: Any) -> Any:
     """Computes quantiles for a scalar or a flat array of them, and puts the axes of `q` at the end."""
     shape = q.shape[q.ndim - ranks :]
-    result = function(array, q.reshape(-1 if ranks else ()), axis=_get_last_dims(array, count), method=method)
+    result = function(array, q.reshape(-1 if ranks else ()), **options)
     return jnp.moveaxis(result, 0, -1).reshape(*result.shape[1:], *shape) if ranks else result
-
-
-def _compute_median(array: Any, *, function: Callable[..., Any], count: int) -> Any:
-    return function(array, axis=_get_last_dims(array, count))
-
-
-def _get_last_dims(array: Any, count: int) -> tuple[int, ...]:
-    return tuple(range(array.ndim - count, array.ndim))

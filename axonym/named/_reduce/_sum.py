@@ -19,7 +19,7 @@ def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
         x: Array of any axes.
         axis: One axis, several, or None for all.
         where: Boolean array with some of the axes of `x`; elements where it is False are ignored.
-        dtype: Element type of the result, that of `x` by default (small integers widen).
+        dtype: Element type of the result, by default the type of `x` (small integers widen).
 
     Returns:
         Array with the axes of `x` that were not reduced.

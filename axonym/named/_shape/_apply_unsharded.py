@@ -12,17 +12,9 @@ from .._cached_jit import cached_jit
 def apply_unsharded(
     fn: Callable[..., Any], x: N, dims: tuple[int, ...], *static: Hashable, args: tuple[Any, ...] = ()
 ) -> N:
-    """Applies a positional function along axes that are not sharded meanwhile on an Explicit mesh.
+    """Applies a positional function along axes that are replicated meanwhile on an Explicit mesh.
 
-    Args:
-        fn: Function of a plain array, the positions of the axes, `static` and `args`, which keeps all axes.
-        x: Array of any axes.
-        dims: Positions of the axes along which it runs.
-        *static: Further static arguments.
-        args: Further arguments, which may be traced.
-
-    Returns:
-        Array with the axes of `x`, sharded by their names.
+    `fn` takes a plain array, the positions `dims`, `static` and `args`, which may be traced, and keeps all axes.
     """
     return with_array(x, cached_jit(_apply_to_replicated_dims, fn, x.names, dims, static)(x.array, *args))
 

@@ -59,10 +59,10 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
 
     Args:
         x: Array of any axes.
-        axes: Axes of the result; those that `x` has must have the same size.
+        axes: Axes of the result, of the same size as in `x` if it has them.
 
     Returns:
-        Array with the missing axes in the order given, followed by those of `x`.
+        Array with the missing axes in the order given, followed by the axes of `x`.
 
     Raises:
         ValueError: If an axis of `x` has another size.

@@ -39,7 +39,7 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
 
     Raises:
         TypeError: If one of them is not a named array.
-        ValueError: If there is no array, an `Axis` has another size, or the axes differ.
+        ValueError: If no array is given, an `Axis` has another size, or the axes differ.
 
     Example:
         >>> import axonym as nym
@@ -78,7 +78,7 @@ def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
 
     Raises:
         TypeError: If one of them is not a named array.
-        ValueError: If there is no array, an axis is missing, or sizes do not fit.
+        ValueError: If no array is given, an axis is missing, or sizes do not fit.
 
     Example:
         >>> import axonym as nym

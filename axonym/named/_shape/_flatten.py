@@ -209,12 +209,8 @@ def _plan_reshape(
 ) -> tuple[Callable[..., Any], Names]:
     """Returns a compiled reshape, and its checked names.
 
-    Args:
-        names: Names of the result.
-        sizes: Sizes of the result.
-        order: Order of the axes before the reshape, None if it stays the same.
-        replicated: Axes that are merged into the axis before them.
-        split: An axis that is split, and the size of its first part.
+    The axes are transposed to `order` first. Axes `replicated` are merged into the axis before them; `split` is an axis
+    that is split, and the size of its first part.
     """
     check_unique_names(names)
     names = intern_names(names)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._axis import Axis, AxisSelector, find_axes, find_axis, format_value, parse_one_axis
 from .._base import N, NamedBase, check_named, format_shape
-from .._broadcasting import check_scalar
+from .._broadcasting import get_scalar
 from ._apply_unsharded import apply_unsharded
 from ._rename import rename
 
@@ -92,15 +92,7 @@ def _parse_constants(value: Any) -> tuple[Any, ...]:
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     if not 0 < len(values) < 3:
         raise ValueError(f"`constant_values` is a scalar, or a pair of them, not {format_value(value)}")
-    return tuple(_get_scalar(one) for one in values)
-
-
-def _get_scalar(value: Any) -> Any:
-    if isinstance(value, NamedBase) and value.names:
-        raise ValueError(
-            f"`constant_values` is a scalar, or a pair of them, not an array with axes {format_shape(value)}"
-        )
-    return value.array if isinstance(value, NamedBase) else check_scalar(value)
+    return tuple(get_scalar("each value of `constant_values`", one) for one in values)
 
 
 def _expand_widths(array: Any, dims: tuple[int, ...], widths: _Widths) -> _Widths:

@@ -87,9 +87,5 @@ def _plan_transpose(
     """Returns the compiled transpose, or None if the order stays the same, and the names of the result."""
     result = complete_order(names, sizes, order)
     dims = tuple(map(names.index, result))
-    call = None if result == names else jit_inline(functools.partial(_transpose_dims, dims))
+    call = None if result == names else jit_inline(functools.partial(jnp.transpose, axes=dims))
     return call, intern_names(result)
-
-
-def _transpose_dims(dims: tuple[int, ...], array: Any) -> Any:
-    return jnp.transpose(array, dims)

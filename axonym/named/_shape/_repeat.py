@@ -57,7 +57,7 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
 
 
 def _parse_repeats(x: NamedBase, dim: int, repeats: Any) -> Any:
-    """Returns the numbers of repeats, one integer or an array with one for each element, checked as far as known."""
+    """Returns the numbers of repeats, an integer or an array with one for each element, checked if known."""
     name, size = x.names[dim], x.array.shape[dim]
     counts = repeats.array if isinstance(repeats, NamedBase) else repeats
     counts = counts if isinstance(counts, jax.Array) else np.asarray(counts)

@@ -63,7 +63,7 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
     Args:
         x: Array of any axes.
         axis: The axis to split.
-        new_axes: The axis of each piece, whose sizes add up to that of `axis`.
+        new_axes: The axis of each piece, whose sizes add up to the size of `axis`.
 
     Returns:
         One array for each new axis, with that axis in place of the old one.

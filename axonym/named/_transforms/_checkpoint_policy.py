@@ -1,4 +1,4 @@
-"""What loops save for the backward pass: policies that save, offload or recompute values."""
+"""Checkpoint policies of loops: which values are saved, offloaded or recomputed for the backward pass."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ def _parse_checkpoint_names(option: str, names: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ScanCheckpointPolicy:
-    """Policy, for `remat=`, of what a loop saves at each step for the backward pass; everything else is recomputed.
+    """Policy for `remat=`: which values a loop saves at each step for the backward pass; others are recomputed.
 
     By default it saves the carries, which pass from step to step, and slices the arguments again.
 
@@ -43,7 +43,7 @@ class ScanCheckpointPolicy:
         prevent_cse: As for `jax.checkpoint`; a loop does not need it.
         disable: Whether to leave everything to JAX, which saves whatever it needs.
         simple: Whether to checkpoint each step as `remat=True` does, ignoring the other options.
-        nested: Whether to run the loop as a loop of loops, of which only the outer one saves its carries: about
+        nested: Whether to run the loop as nested loops, where only the outer loop saves its carries: about
             2 sqrt(n) of n carries are in memory at once, and each step is computed once more. An integer is the
             number of steps in an inner loop.
 
@@ -104,7 +104,7 @@ Policy: TypeAlias = ScanCheckpointPolicy | Callable[..., Any] | None
 
 
 def parse_remat(remat: Remat) -> Policy:
-    """Returns the policy that `remat=` stands for: an Axonym or a JAX policy, or None if nothing is recomputed."""
+    """Returns the policy given as `remat=`: an Axonym or a JAX policy, or None if nothing is recomputed."""
     if isinstance(remat, bool):
         return ScanCheckpointPolicy() if remat else None
     if isinstance(remat, str):
@@ -123,14 +123,7 @@ def parse_remat(remat: Remat) -> Policy:
 def checkpoint_scan(
     scan: Callable[..., Any], body: Callable[..., Any], policy: Policy, steps: int
 ) -> Callable[..., Any]:
-    """Returns a loop with a checkpoint policy: a function of the initial carry and the arrays to slice.
-
-    Args:
-        scan: `jax.lax.scan` with its options.
-        body: Its body.
-        policy: What to save.
-        steps: The number of steps.
-    """
+    """Returns a loop with a checkpoint policy: a function of the initial carry and the arrays to slice."""
     body = _checkpoint_step(body, policy)
     run = functools.partial(scan, body, length=steps)
     if not isinstance(policy, ScanCheckpointPolicy) or policy.simple:

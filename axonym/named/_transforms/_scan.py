@@ -40,7 +40,7 @@ def scan(
     Args:
         f: Function of the carry and of slices of the arguments, which returns the next carry and a result.
         axis: The axis to run along, or several of them, outermost first.
-        remat: Whether to recompute each step in the backward pass, except what a policy saves: a
+        remat: Whether to recompute each step in the backward pass, except for values that a policy saves: a
             `ScanCheckpointPolicy`, one of `jax.checkpoint_policies`, or `"nested"`, `"offload"`, `"full"` or
             `"recompute"` (which save nothing) and `"save_all"`.
         reverse: Whether to start at the end.
@@ -185,7 +185,7 @@ def _run_loop(loop: _Loop, axes: tuple[AxisSelector, ...], init: Any, arguments:
             init, leaves = eqx.combine(arrays, static)
             return _scan_slices(loop, axes[1:], init, given._replace(leaves=leaves))
 
-        # JAX keeps the program of a bare `jax.lax.scan`; that of a function made here is discarded together with it.
+        # JAX keeps the program of a bare `jax.lax.scan`; the program of a function made here is discarded with it.
         carry, results = jit_inline(run_compiled)(arrays)
     return carry, unpack_result(results)
 
@@ -204,7 +204,7 @@ def _scan_slices(loop: _Loop, inner_axes: tuple[AxisSelector, ...], init: Any, g
 
 
 def _check_carry(function: str, before: Any, after: Any) -> None:
-    """Raises a TypeError if a step changes the axes of what it carries; JAX checks everything else."""
+    """Raises a TypeError if a step changes the axes of its carry; JAX checks everything else."""
     leaves, treedef = jax.tree.flatten(before, is_leaf=is_named_array)
     others, other_treedef = jax.tree.flatten(after, is_leaf=is_named_array)
     for leaf, other in zip(leaves, others, strict=True) if treedef == other_treedef else ():

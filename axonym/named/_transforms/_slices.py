@@ -1,4 +1,4 @@
-"""Slicing arguments along a named axis, and stacking results along it: what `vmap` and `scan` share."""
+"""Slicing arguments along a named axis, and stacking results along it, for `vmap` and `scan`."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def parse_mapped_axes(axis: AxisSelection) -> tuple[AxisSelector, ...]:
 
 
 class SlicedArgs(NamedTuple):
-    """Arguments of which some arrays are sliced along an axis; everything else is passed on as it is."""
+    """Arguments with some arrays to slice along an axis; everything else is passed on unchanged."""
 
     axis: Axis
     treedef: Any
@@ -73,17 +73,7 @@ def _make_slice(leaf: Any, dim: int, array: Any) -> Any:
 
 
 def slice_args(args: Any, axis: AxisSelector, specs: SliceSpec | list[SliceSpec], function: str) -> SlicedArgs:
-    """Returns how a tree of arguments is sliced along an axis.
-
-    Args:
-        args: The arguments.
-        axis: The axis.
-        specs: Which plain arrays are sliced: one spec for all leaves, or one for each.
-        function: The name of the transformation, for errors.
-
-    Raises:
-        ValueError: If no argument has an axis given by name, or sizes differ.
-    """
+    """Returns how a tree of arguments is sliced, by one spec for all leaves or one for each; errors name `function`."""
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_named_array)
     each = specs if isinstance(specs, list) else [specs] * len(leaves)
     name = axis_name(axis)
@@ -129,7 +119,7 @@ def _find_sliced_dim(leaf: Any, axis: AxisSelector, name: str, spec: SliceSpec) 
 
 
 def pack_stacked(result: Any, axis: str) -> Any:
-    """Returns what the function returned for one slice, with the names that the stacked results will have."""
+    """Returns the result for one slice, with the names of the stacked results."""
     return pack_result(jax.tree.map(lambda leaf: _prepend_axis(leaf, axis), result, is_leaf=is_named_array))
 
 

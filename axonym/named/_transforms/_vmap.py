@@ -35,7 +35,7 @@ def vmap(
     Args:
         fn: Function of any trees of arrays; inside, named arrays lack the axis.
         axis: The axis, or several of them, outermost first. An `Axis` gives the size where no argument has it.
-        default: Which plain arrays are sliced in all other arguments: by default those that have axes.
+        default: Which plain arrays are sliced in all other arguments: by default all that have axes.
         args: Specs of the positional arguments, in order; the remaining ones use `default`.
         kwargs: Specs of keyword arguments.
 
@@ -84,7 +84,7 @@ def _apply_vmap(
 def _find_specs(
     default: SliceSpec, specs: tuple[Any, ...], kwspecs: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> SliceSpec | list[SliceSpec]:
-    """Returns the spec of each leaf of the arguments, or the one of all of them."""
+    """Returns the spec of each leaf of the arguments, or a single spec for all of them."""
     if not specs and not kwspecs:
         return default
     if len(specs) > len(args):
