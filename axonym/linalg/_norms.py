@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from ..named._axis import AxisSelection, AxisSelector, find_axes, format_axes
 from ..named._base import N, check_named
-from ..named._cached_jit import apply_reduction
 from ..named._gufunc import apply_gufunc
+from ..named._reduce._apply_reduction import apply_reduction
 from ._matrix_axes import find_matrix_axes
 
 

@@ -7,7 +7,7 @@ import jax
 from ..named._axis import AxisSelector
 from ..named._base import A, N, check_named
 from ..named._broadcasting import apply_unary
-from ..named._cached_jit import apply_along
+from ..named._reduce._apply_reduction import apply_along
 
 
 def relu(x: A) -> A:

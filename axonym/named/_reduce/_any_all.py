@@ -4,8 +4,8 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelection
 from .._base import N, NamedBase
-from .._cached_jit import apply_reduction
 from . import _masked
+from ._apply_reduction import apply_reduction
 
 
 def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelector, find_axis
 from .._base import N, check_named
-from .._cached_jit import apply_along
 from .._resize import apply_resizing, reshard_like
+from ._apply_reduction import apply_along
 
 
 def cumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:

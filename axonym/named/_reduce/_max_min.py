@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelection, AxisSelector
 from .._base import N, NamedBase
-from .._cached_jit import apply_reduction, apply_reduction_along
 from . import _masked
+from ._apply_reduction import apply_reduction, apply_reduction_along
 
 
 def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:

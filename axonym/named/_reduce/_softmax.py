@@ -4,7 +4,7 @@ import jax
 
 from .._axis import AxisSelection
 from .._base import N, NamedBase
-from .._cached_jit import apply_keeping_axes, apply_reduction
+from ._apply_reduction import apply_keeping_axes, apply_reduction
 
 
 def logsumexp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from .._axis import AxisSelector
 from .._base import N
-from .._cached_jit import apply_along
+from ._apply_reduction import apply_along
 
 
 def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from .._axis import AxisSelection, find_axes
 from .._base import N, NamedBase, check_named, format_shape
 from .._broadcasting import apply_binary
-from .._cached_jit import apply_reduction
+from ._apply_reduction import apply_reduction
 from ._masked import masked_std, masked_var
 
 

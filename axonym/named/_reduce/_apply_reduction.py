@@ -1,0 +1,126 @@
+"""How reductions are traced: a positional function over named axes is planned and compiled once for names and sizes."""
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from .._ambient import replicate_dims, reshard_by_name
+from .._axis import (
+    AxisSelection,
+    AxisSelector,
+    Names,
+    find_axes,
+    find_axis,
+    format_value,
+    make_hashable_selection,
+)
+from .._base import N, NamedBase, check_named, format_shape, with_array
+from .._broadcasting import align_axes, check_matching_sizes, get_array, jit_inline
+from .._cache import cached_plan
+from .._cached_jit import cached_jit
+
+
+def apply_reduction(
+    fn: Callable[..., Any],
+    x: N,
+    axis: AxisSelection | None,
+    where: NamedBase | None,
+    initial: Any = None,
+    **options: Hashable,
+) -> N:
+    """Applies a positional reduction over named axes; `where` is aligned with `x` by name."""
+    check_named(x)
+    array, selected = x.array, make_hashable_selection(axis)
+    if where is None and initial is None:
+        call, rest = _plan_reduction(fn, x.names, array.shape, selected, *options.items())
+        return with_array(x, call(array), rest)
+    mask_names, mask = (None, None) if where is None else (_get_mask_names(x, where), where.array)
+    call, rest = _plan_masked_reduction(fn, x.names, array.shape, selected, mask_names, *options.items())
+    return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), rest)
+
+
+def apply_keeping_axes(fn: Callable[..., Any], x: N, axis: AxisSelection | None, where: NamedBase | None) -> N:
+    """Applies a positional function over named axes that keeps them; `where` is aligned with `x` by name."""
+    check_named(x)
+    array, selected = x.array, make_hashable_selection(axis)
+    if where is None:
+        return with_array(x, _plan_reduction(fn, x.names, array.shape, selected)[0](array))
+    call, _ = _plan_masked_reduction(fn, x.names, array.shape, selected, _get_mask_names(x, where))
+    return with_array(x, call(array, where.array, {}))
+
+
+@cached_plan
+def _plan_reduction(
+    fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], axis: Any, *options: tuple[str, Hashable]
+) -> tuple[Callable[..., Any], Names]:
+    """Returns the compiled reduction of an array with these names and sizes, and the remaining names."""
+    dims, rest = _split_dims(names, sizes, axis)
+    return jit_inline(functools.partial(_reduce_dims, fn, dims, *options)), rest
+
+
+@cached_plan
+def _plan_masked_reduction(
+    fn: Callable[..., Any],
+    names: Names,
+    sizes: tuple[int, ...],
+    axis: Any,
+    mask_names: Names | None,
+    *options: tuple[str, Hashable],
+) -> tuple[Callable[..., Any], Names]:
+    """Returns the same as `_plan_reduction` for a reduction with a mask or an initial value."""
+    dims, rest = _split_dims(names, sizes, axis)
+    return jit_inline(functools.partial(_reduce_masked_dims, fn, dims, names, mask_names, *options)), rest
+
+
+def _split_dims(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
+    """Returns the positions of the selected axes, and the names of the other axes."""
+    dims = find_axes(names, sizes, axis)
+    return dims, tuple(name for dim, name in enumerate(names) if dim not in dims)
+
+
+def _reduce_dims(fn: Callable[..., Any], dims: int | tuple[int, ...], *rest: Any) -> Any:
+    *options, array = rest
+    return fn(array, axis=dims, **dict(options))
+
+
+def _reduce_masked_dims(
+    fn: Callable[..., Any], dims: tuple[int, ...], names: Names, mask_names: Names | None, *rest: Any
+) -> Any:
+    *options, array, mask, initial = rest
+    where = None if mask_names is None else align_axes(mask, mask_names, names)
+    return fn(array, axis=dims, where=where, **initial, **dict(options))
+
+
+def _get_mask_names(x: NamedBase, where: NamedBase) -> Names:
+    """Returns the names of a mask, after checking that `x` has them in the same sizes."""
+    if not isinstance(where, NamedBase):
+        raise TypeError(f"`where` must be a named array with axes of {format_shape(x)}, not {format_value(where)}.")
+    if not set(where.names) <= set(x.names):
+        raise ValueError(f"`where` must have axes of {format_shape(x)} only, it has {format_shape(where)}")
+    check_matching_sizes((x.names, x.array.shape), (where.names, where.array.shape))
+    return where.names
+
+
+def apply_reduction_along(fn: Callable[..., Any], x: N, axis: AxisSelector | None) -> N:
+    """Applies a positional function that removes one axis, or all of them for None."""
+    check_named(x)
+    if axis is None:
+        return with_array(x, cached_jit(_reduce_flattened, fn)(get_array(x)), ())
+    dim = find_axis(x.names, x.array.shape, axis)
+    return with_array(x, cached_jit(_reduce_dims, fn, dim)(x.array), x.names[:dim] + x.names[dim + 1 :])
+
+
+def _reduce_flattened(fn: Callable[..., Any], array: Any) -> Any:
+    return fn(replicate_dims(array, range(array.ndim)))
+
+
+def apply_along(fn: Callable[..., Any], x: N, axis: AxisSelector, **options: Hashable) -> N:
+    """Applies a positional function that runs along one axis and keeps it."""
+    check_named(x)
+    dim = find_axis(x.names, x.array.shape, axis)
+    return with_array(x, cached_jit(_run_along_dim, fn, x.names, dim, *options.items())(x.array))
+
+
+def _run_along_dim(fn: Callable[..., Any], names: Names, dim: int, *rest: Any) -> Any:
+    *options, array = rest
+    return reshard_by_name(fn(replicate_dims(array, (dim,)), axis=dim, **dict(options)), names)
