@@ -122,7 +122,8 @@ def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
         >>> nym.unique_values(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 4))
         NamedArray(int32, value: 4, [1, 2, 3, 1])
     """
-    own = (parse_one_axis(Unique).name,)
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
     return _apply_unique(jnp.unique_values, x, fill_value, (own,), Unique)[0]
 
 
@@ -139,7 +140,8 @@ def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts
         >>> nym.unique_counts(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).counts
         NamedArray(int32, value: 3, [1, 1, 2])
     """
-    own = (parse_one_axis(Unique).name,)
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
     return UniqueCounts(*_apply_unique(jnp.unique_counts, x, fill_value, (own, own), Unique))
 
 
@@ -156,7 +158,8 @@ def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInver
         >>> nym.unique_inverse(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).inverse_indices
         NamedArray(int32, i: 4, [2, 0, 2, 1])
     """
-    own = (parse_one_axis(Unique).name,)
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
     check_named(x)
     return UniqueInverse(*_apply_unique(jnp.unique_inverse, x, fill_value, (own, x.names), Unique))
 
@@ -175,7 +178,8 @@ def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
         >>> nym.unique_all(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).indices
         NamedArray(int32, value: 3, [1, 3, 0])
     """
-    own = (parse_one_axis(Unique).name,)
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
     check_named(x)
     return UniqueAll(*_apply_unique(jnp.unique_all, x, fill_value, (own, own, x.names, own), Unique))
 
