@@ -96,12 +96,10 @@ def is_deadline_error(error: Exception) -> bool:
 
 
 def is_missing_key_error(error: Exception) -> bool:
-    """Returns whether the coordination service raised because a key does not exist."""
     return "NOT_FOUND" in str(error)
 
 
 def is_existing_key_error(error: Exception) -> bool:
-    """Returns whether the coordination service raised because a key exists already."""
     return "ALREADY_EXISTS" in str(error)
 
 

@@ -62,7 +62,6 @@ class DeviceGrid:
 
 
 def list_mesh_devices(mesh: Mesh) -> tuple[MeshDevice, ...]:
-    """Returns the devices of a mesh, in the order of the mesh."""
     return tuple(
         MeshDevice(
             device.id,
@@ -130,7 +129,6 @@ def escape_unprintable(text: str) -> str:
 
 
 def split_into_grids(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice]) -> Iterator[DeviceGrid]:
-    """Yields the grids of a mesh, in order."""
     shown = find_long_axes(axes)
     outer, (rows, columns) = shown[:-2], [1, 1, *(axes[i].size for i in shown)][-2:]
     cells = np.empty(prod(axis.size for axis in axes), dtype=object)

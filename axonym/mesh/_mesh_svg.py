@@ -218,7 +218,6 @@ def _draw_slice_outlines(
 
 
 def _draw_notes(notes: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yields a line for each note, and its width."""
     for note in notes:
         kept = escape(note)
         yield (

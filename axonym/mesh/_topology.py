@@ -69,7 +69,6 @@ def count_granules(devices: Sequence[Device], attribute: str) -> dict[int, int]:
 
 
 def spans_slices(devices: Sequence[Device]) -> bool:
-    """Returns whether the devices are in more than one slice."""
     return len(count_granules(devices, "slice_index")) > 1
 
 

@@ -34,7 +34,6 @@ class CoordinationStore:
     """
 
     def __init__(self, client: Any, process: int, count: int) -> None:
-        """Starts counting; see the class."""
         self.client, self.process, self.count = client, process, count
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()

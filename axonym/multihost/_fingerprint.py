@@ -54,7 +54,6 @@ def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
 
 
 def hash_text(text: str) -> str:
-    """Returns the digest of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

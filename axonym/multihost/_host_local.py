@@ -138,7 +138,6 @@ def global_to_host_local(tree: T) -> T:
 
 
 def _resolve_mapping_and_mesh(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
-    """Returns the mapping and the mesh that are given or active."""
     found = as_mapping(mapping)
     if found is None:
         raise ValueError("`host_local_to_global` needs a mapping; pass one or use `with axis_mapping(...)`")
@@ -178,7 +177,6 @@ def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Glo
 
 
 def _format_prefix(path: str) -> str:
-    """Returns the start of a message about one leaf."""
     return f"{path}: " if path else ""
 
 

@@ -139,7 +139,6 @@ def _check_addresses(address: Any, bound: Any, number: int | None) -> None:
 
 
 def _parse_address(address: Any, argument: str, host_of: str, example: str) -> tuple[str, int]:
-    """Returns the host and the port of an address."""
     if not isinstance(address, str):
         raise TypeError(f"`{argument}` is a string such as {example!r}, not {address!r}")
     host, _, port = address.rpartition(":")

@@ -43,7 +43,6 @@ class Rendezvous:
     def __init__(
         self, store: CoordinationStore, kind: str, name: str, seconds: float, label: str, hint: str = ""
     ) -> None:
-        """Counts the call; see the class."""
         key = f"axonym/{kind}/{quote(name, safe='', errors='surrogatepass')}"
         self._store, self._client, self._folder = store, store.client, f"{key}/{store.count_call(key)}"
         self._seconds, self._label, self._hint = seconds, label, hint
@@ -125,7 +124,6 @@ class Rendezvous:
         return b"".join(chunks)
 
     def read_value(self, process: int) -> str:
-        """Returns the value of one process."""
         return self._client.key_value_try_get(f"{self._folder}/at/{process}")
 
     def leave(self) -> None:

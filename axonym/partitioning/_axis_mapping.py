@@ -105,7 +105,6 @@ class axis_mapping(contextlib.ContextDecorator):
         uneven: Uneven | None = None,
         **entries: PhysicalAxisSpec | None,
     ) -> None:
-        """Checks the entries; see the class."""
         base = mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
         self._merge = merge
         self._fallback = base.fallback if fallback is None else fallback
@@ -118,7 +117,6 @@ class axis_mapping(contextlib.ContextDecorator):
         return self._own if outer is None else outer.merged(self._own, fallback=self._fallback, uneven=self._uneven)
 
     def __enter__(self) -> Self:
-        """Activates the mapping."""
         entered = activate_mapping(self._merge_outer())
         entered.__enter__()
         self._entered.managers.append(entered)
@@ -130,7 +128,6 @@ class axis_mapping(contextlib.ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Activates the outer mapping again."""
         self._entered.managers.pop().__exit__(kind, error, traceback)
 
 

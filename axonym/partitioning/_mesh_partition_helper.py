@@ -58,7 +58,6 @@ class MeshPartitionHelper(HasMesh):
     batch_axes: Sequence[str] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh = resolve_mesh(check_mesh(self.mesh), "`MeshPartitionHelper`")
         self._set_options(mesh=mesh, batch_axes=check_axis_names(self.batch_axes, mesh, "batch_axes"))
 
@@ -248,7 +247,6 @@ class MeshPartitionHelper(HasMesh):
 
 
 def _parse_shape(shape: Any) -> tuple[int, ...]:
-    """Returns the sizes of an array; raises a TypeError if they are not a tuple or list."""
     if not isinstance(shape, tuple | list):
         raise TypeError(f"`array_shape` is a tuple of sizes, such as (1024, 4096), not {format_value(shape)}.")
     return tuple(check_integer(size, "array_shape") for size in shape)

@@ -226,7 +226,6 @@ def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:
 
 
 def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[Any]:
-    """Returns the arguments, sharded by their specs."""
     is_inside = is_tracing() or not isinstance(region.mesh, Mesh)
     arrays = [node.array if is_named_array(node) else node for node, _, _ in arguments]
     shardings = [_infer_sharding(*pair, region, is_inside) for pair in zip(arguments, arrays, strict=True)]

@@ -212,7 +212,6 @@ def format_entry(name: str, axes: tuple[str, ...]) -> str:
 
 
 def make_leaf_row(leaf: LeafExplanation) -> Row:
-    """Returns the row of an array in a table."""
     kind = {"named": "", "field": ", field(axis_names=...)", "plain": ", plain"}[leaf.kind]
     now = "" if leaf.now is None else f"; now {leaf.now}"
     axes = [_format_axis_cells(axis) for axis in leaf.axes]

@@ -109,7 +109,6 @@ class ReportComparison(TabularReport):
 
 
 def compare_reports(before: ShardingReport, after: ShardingReport) -> ReportComparison:
-    """Returns what changed from one report to another."""
     ones = {leaf.path: leaf for leaf in before.leaves}
     others = {leaf.path: leaf for leaf in after.leaves}
     changes = [LeafChange(path, ones[path], leaf) for path, leaf in others.items() if path in ones]
@@ -127,7 +126,6 @@ def _to_dict(leaf: LeafReport) -> dict[str, Any]:
 
 
 def _get_key(leaf: LeafReport, mesh: Mapping[str, int]) -> Any:
-    """Returns the properties of an array that are compared."""
     return (
         leaf.shape,
         leaf.dtype,

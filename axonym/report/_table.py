@@ -40,7 +40,6 @@ class Row(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name and kind."""
         return f"{self.name}  {self.kind}" if self.kind else self.name
 
 
@@ -94,15 +93,12 @@ class TabularReport(ABC):
         return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
 
     def __str__(self) -> str:
-        """Shows the table, with its first rows."""
         return self.table()
 
     def __repr__(self) -> str:
-        """Shows the table, with its first rows."""
         return self.table()
 
     def _repr_html_(self) -> str:
-        """Shows the table in a notebook, in its colours."""
         return format_html_table(self._make_table())
 
 

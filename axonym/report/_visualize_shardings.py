@@ -155,7 +155,6 @@ class _Paint(NamedTuple):
 
 
 def _group_lines(leaves: tuple[LeafExplanation, ...]) -> list[_Line]:
-    """Returns the lines of all arrays, in the order of the tree."""
     alike: dict[Any, list[LeafExplanation]] = {}
     for leaf in leaves:
         pattern = re.sub(r"(?<!\w)\d+(?!\w)", "*", "/".join(split_path(leaf.path)))

@@ -36,7 +36,6 @@ class Mappings:
     __slots__ = ("common", "each", "every", "is_sharding")
 
     def __init__(self, given: Any) -> None:
-        """Converts the mappings; see the class."""
         self.each: tuple[AxisMapping | None, ...] | None = None
         self.every = AxisMapping()
         if isinstance(given, list | tuple):
@@ -48,7 +47,6 @@ class Mappings:
         self.is_sharding = bool(self.every) or any(self.each or ())
 
     def check_arity(self, parameters: Parameters) -> None:
-        """Raises a ValueError if there are more mappings than arguments by position."""
         most = len(parameters.positional)
         if len(self.each or ()) > most and not parameters.any_position:
             raise ValueError(
@@ -110,7 +108,6 @@ class EntrySharding:
     __slots__ = ("_described", "_in_place", "_is_memorable", "_mappings", "_purpose")
 
     def __init__(self, mappings: Mappings, described: list[Leaf], purpose: str) -> None:
-        """Stores the arguments; see the class."""
         self._mappings, self._described, self._purpose = mappings, described, purpose
         self._in_place: Any = None
         used = {mappings.every, *(leaf.mapping for leaf in described)}

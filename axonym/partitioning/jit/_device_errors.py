@@ -87,7 +87,6 @@ def _format_mesh_devices(mesh: Mesh) -> str:
 
 
 def format_mesh_types(mesh: Mesh | AbstractMesh) -> str:
-    """Returns the axes of a mesh and their types."""
     if mesh.empty:
         return "no mesh"
     types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))

@@ -29,7 +29,6 @@ class Donation:
     """
 
     def __init__(self, parameters: Parameters, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
-        """Sorts what is given by parameter; see the class."""
         self._by_position, self._parameters = _as_flags(by_position), parameters
         positional, named = parameters.positional, parameters.named
         if by_name is not None and not isinstance(by_name, Mapping):

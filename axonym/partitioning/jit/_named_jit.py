@@ -59,7 +59,6 @@ class NamedJit(Generic[Args, R]):
         donation: tuple[Any, Any],
         options: Mapping[str, Any],
     ) -> None:
-        """Wraps the function; see `named_jit`."""
         functools.update_wrapper(self, fn, updated=())
         self._fn: Callable[..., Any] = fn
         self._parameters = Parameters(fn)
@@ -93,7 +92,6 @@ class NamedJit(Generic[Args, R]):
         return unpack_result(result) if type(result) is ResultWithStatic else result
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Binds the function to an instance, as functions in classes are."""
         return self if instance is None else BoundMethod(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:

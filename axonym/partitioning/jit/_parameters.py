@@ -19,7 +19,6 @@ class Parameters:
     __slots__ = ("_rest", "any_keyword", "any_position", "by_keyword", "named", "positional")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        """Reads the signature."""
         kinds = inspect.Parameter
         try:
             kind_of = {name: one.kind for name, one in inspect.signature(fn).parameters.items()}
@@ -67,7 +66,6 @@ class ArgumentKey:
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        """Stores the name."""
         self.name = name
 
     def __str__(self) -> str:

@@ -61,7 +61,6 @@ class Traces:
     """
 
     def __init__(self, name: str, parameters: Parameters) -> None:
-        """Starts without any; see the class."""
         self._name, self._parameters = name, parameters
         self._recent: deque[_Trace] = deque(maxlen=_MOST_TRACES)
         self._is_cleared = False

@@ -11,11 +11,9 @@ class _Stage:
     """JAX's stage of the same name, the function that splits arguments for it, and the static ones it is for."""
 
     def __init__(self, stage: Any, split: Callable[[Any, Any], Any], static: StaticArgs) -> None:
-        """Stores the three."""
         self._stage, self._split, self._static = stage, split, static
 
     def __getattr__(self, name: str) -> Any:
-        """Looks up other attributes in JAX's stage."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._stage, name)

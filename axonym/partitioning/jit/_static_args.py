@@ -43,7 +43,6 @@ class ArgumentPartition:
     __slots__ = ("_make_static_args", "_only_kept", "donated", "is_donating", "kept", "key", "static", "treedef")
 
     def __init__(self, treedef: Any, types: Sequence[type], donate: Sequence[bool]) -> None:
-        """Assigns each leaf to a group; see the class."""
         self.treedef = treedef
         self.static = tuple([not is_array_type(kind) for kind in types])
         self.donated = tuple([flag and not static for flag, static in zip(donate, self.static, strict=True)])
@@ -74,17 +73,14 @@ class StaticArgs:
     __slots__ = ("_hash", "_key", "partition", "values")
 
     def __init__(self, partition: ArgumentPartition, values: tuple[Any, ...]) -> None:
-        """Hashes the values."""
         self.partition, self.values = partition, values
         self._key = partition.key, values
         self._hash = hash(self._key)
 
     def __hash__(self) -> int:
-        """Returns the hash of structure and values."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Compares structure and values."""
         return self is other or (isinstance(other, StaticArgs) and self._key == other._key)
 
     def merge_leaves(

@@ -51,7 +51,6 @@ class AutoShardingRule(HasMesh, BuiltInRule):
     reverse: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh, names, least = check_mesh(self.mesh), self.axis_names, self.min_shard_size
         self._set_options(
             axis_names=None if names is None else check_axis_names(names, mesh, "axis_names"),

@@ -45,7 +45,6 @@ class CompositeShardingRule(BuiltInRule):
     rules: tuple[ShardingRule, ...]
 
     def __init__(self, *rules: ShardingRule) -> None:
-        """Checks the rules; see the class."""
         if not rules:
             raise ValueError(
                 "a `CompositeShardingRule` has no rule to ask; give it some: CompositeShardingRule(one, other)"
@@ -60,7 +59,6 @@ class CompositeShardingRule(BuiltInRule):
         object.__setattr__(self, "_sees_values", self._sees_values or any(rule._sees_values for rule in rules))
 
     def _decide_leaves(self, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
-        """Returns the decision for each leaf of a tree; see `BuiltInRule`."""
         leaves = tree.leaves
         found = [make_default_decision(self)] * len(leaves)
         for rule in self.rules:
@@ -72,13 +70,11 @@ class CompositeShardingRule(BuiltInRule):
         return found
 
     def _check_patterns(self, leaves: Sequence[RuleLeaf]) -> None:
-        """Checks that a tree needs all parts of the rules."""
         for rule in self.rules:
             if isinstance(rule, BuiltInRule):
                 rule._check_patterns(leaves)
 
     def __repr__(self) -> str:
-        """Shows the rules."""
         return f"{type(self).__name__}({', '.join(map(repr, self.rules))})"
 
 

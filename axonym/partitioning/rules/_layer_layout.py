@@ -239,7 +239,6 @@ class _Layers:
         return (width == first) == (name.kind not in ("out", "down"))
 
     def _get_bias(self, name: LayerName) -> tuple[int, ...] | None:
-        """Returns the sizes of the bias of a layer."""
         return next((self._shapes[path] for path in get_bias_paths(name) if path in self._shapes), None)
 
     def _is_filter(self, name: LayerName, shape: Shape) -> bool:

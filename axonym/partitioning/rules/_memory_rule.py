@@ -75,7 +75,6 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
     on_excess: Literal["error", "warn"] = dataclasses.field(default="error", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh, names = check_mesh(self.mesh), self.axis_names
         if self.on_excess not in ("error", "warn"):
             raise ValueError(f"`on_excess` is 'error' or 'warn', not {self.on_excess!r}")
@@ -119,7 +118,6 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
         return specs, held
 
     def _describe_excess(self, held: int, arrays: dict[str, "_ShardedArray"], fixed: int) -> str:
-        """Returns the message for a tree that exceeds the limit."""
         limit = self.max_memory_per_device
         others = f", {fixed:,} of them of arrays whose specs other rules decide" if fixed else ""
         largest = sorted(arrays, key=lambda path: -arrays[path].shard_bytes)[:_MOST_SHOWN]
@@ -156,7 +154,6 @@ class _ShardedArray(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of the array."""
         return tuple(self.array.shape)
 
     @property

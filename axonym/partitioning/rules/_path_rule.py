@@ -66,7 +66,6 @@ class PathShardingRule(PatternRule):
         strict: bool = False,
         uneven: Uneven = "error",
     ) -> None:
-        """Checks the patterns; see the class."""
         given = tuple((_compile_pattern(pattern), spec) for pattern, spec in _parse_patterns(patterns))
         for pattern, spec in given:
             check_pattern_spec(spec, f"the pattern {pattern.pattern!r}", check_mesh(mesh))
@@ -94,7 +93,6 @@ class PathShardingRule(PatternRule):
             )
 
     def __repr__(self) -> str:
-        """Shows the patterns."""
         patterns = [
             (one if one.flags != re.compile(one.pattern).flags else one.pattern, spec) for one, spec in self.patterns
         ]

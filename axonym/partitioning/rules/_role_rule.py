@@ -112,7 +112,6 @@ class RoleShardingRule(HasMesh, BuiltInRule):
     min_shard_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh, roles = check_mesh(self.mesh), dict[str, str]()
         if self.min_shard_size is not None:
             self._set_options(min_shard_size=check_integer(self.min_shard_size, "min_shard_size"))

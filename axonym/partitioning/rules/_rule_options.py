@@ -102,7 +102,6 @@ def check_mesh(mesh: Any) -> MeshLike | None:
 
 
 def check_uneven(uneven: Any) -> Uneven:
-    """Returns an option `uneven`; raises a ValueError if it is something else."""
     if uneven not in ("error", "replicate"):
         raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
     return uneven

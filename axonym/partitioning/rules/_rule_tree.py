@@ -74,16 +74,13 @@ class PathNode:
     __slots__ = ("children", "keys")
 
     def __init__(self, children: tuple[Any, ...], keys: tuple[Any, ...]) -> None:
-        """Stores both."""
         self.children, self.keys = children, keys
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
-        """Returns the children with their keys."""
         return tuple(zip(self.keys, self.children, strict=True)), self.keys
 
     @classmethod
     def tree_unflatten(cls, keys: tuple[Any, ...], children: Iterable[Any]) -> "PathNode":
-        """Returns a node with other children."""
         return cls(tuple(children), keys)
 
 

@@ -54,7 +54,6 @@ class ShapeBasedShardingRule(PatternRule):
     def __init__(
         self, shape_patterns: Mapping[ShapePattern, P], mesh: MeshLike | None = None, *, uneven: Uneven = "error"
     ) -> None:
-        """Checks the patterns; see the class."""
         if not isinstance(shape_patterns, Mapping):
             raise TypeError(
                 "`shape_patterns` goes from shapes to specs, such as {(None, 8): P('data')}, "
@@ -81,7 +80,6 @@ class ShapeBasedShardingRule(PatternRule):
         return {"shape_patterns": self.shape_patterns, "uneven": self.uneven}
 
     def __repr__(self) -> str:
-        """Shows the patterns."""
         return f"{type(self).__name__}({self.shape_patterns}{self._format_options()})"
 
 
@@ -90,7 +88,6 @@ def _matches_shape(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
 
 
 def _check_shape_pattern(pattern: Any) -> ShapePattern:
-    """Returns a pattern of shapes; raises an error if it is not a tuple of sizes."""
     if not isinstance(pattern, tuple) or not all(size is None or _is_size(size) for size in pattern):
         raise TypeError(f"A pattern is a tuple of sizes, None for any, such as (None, 8), not {format_value(pattern)}.")
     if any(size is not None and size < 0 for size in pattern):

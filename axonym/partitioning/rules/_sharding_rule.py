@@ -152,7 +152,6 @@ class BuiltInRule(ShardingRule):
         """Checks that a tree needs all parts of the rule; a fallback gets several trees and skips this."""
 
     def _ask(self, tree: RuleTree, mesh: MeshLike | None, in_composite: bool = False) -> list[Decision]:
-        """Returns the decision for each leaf of a tree; see `ShardingRule`."""
         found = self._decide_leaves(tree, mesh)
         if not in_composite:
             self._check_leaves(tree.leaves, found)

@@ -198,7 +198,6 @@ def skip_unmapped_leaves(described: list[Leaf]) -> list[Leaf]:
 
 
 def _have_mappings(described: list[Leaf]) -> bool:
-    """Returns whether some of the leaves have a mapping of their own."""
     return any(leaf.mapping is not None for leaf in described)
 
 

@@ -100,7 +100,6 @@ class ShardedBy(Generic[T]):
     mapping: AxisMapping
 
     def __init__(self, tree: T, mapping: ResourceMapping) -> None:
-        """Stores both; see the class."""
         object.__setattr__(self, "tree", tree)
         object.__setattr__(self, "mapping", require_complete_mapping(mapping))
 

@@ -99,7 +99,6 @@ def _count(number: int, one: str, more: str) -> str:
 
 
 def _find_entry_problems(shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike) -> Iterator[str]:
-    """Yields the problems of the entries of a spec, in their order."""
     owners: dict[Any, str] = {}
     for at, entry in enumerate(spec.partitions):
         where = describe_dimension(at, names) if at < len(shape) else f"entry {at}"
