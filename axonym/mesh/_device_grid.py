@@ -151,6 +151,11 @@ def format_ranges(numbers: Sequence[int], most: int = 3) -> str:
     return ", ".join(texts if len(texts) <= most else [*texts[: most - 1], "...", texts[-1]])
 
 
+def pick_shown(number: int, most: int) -> list[int | None]:
+    """Returns which of so many things are shown, with None in place of the others."""
+    return [*range(number)] if number <= most else [*range(most - 2), None, number - 1]
+
+
 def format_plural(number: int, one: str, many: str) -> str:
     """Writes a number with its noun, as in `1 process` and `1,024 devices`."""
     return f"{number:,} {one if number == 1 else many}"

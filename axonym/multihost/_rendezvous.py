@@ -54,7 +54,7 @@ class Rendezvous:
         return time.monotonic() + self._seconds
 
     def extend_deadline(self, deadline: float) -> None:
-        """Waits until a deadline, and at least a second: what is in the store already can be read."""
+        """Sets the deadline, at least a second from now, so that data already in the store can be read."""
         self.deadline = max(deadline, time.monotonic() + _SLICE)
 
     def exchange_values(self, value: str, error: Exception | None = None) -> list[str]:
@@ -96,11 +96,7 @@ class Rendezvous:
         raise error
 
     def send(self, data: bytes) -> None:
-        """Writes bytes for all into the store, before this process arrives.
-
-        Raises:
-            TimeoutError: If that takes too long.
-        """
+        """Writes bytes for all into the store, before this process arrives; may raise a TimeoutError."""
         self._has_sent = True
         for start in range(0, len(data), _CHUNK):
             if self.deadline < time.monotonic():
@@ -108,11 +104,7 @@ class Rendezvous:
             self._client.key_value_set_bytes(f"{self._folder}/data/{start}", data[start : start + _CHUNK])
 
     def receive(self, size: int) -> bytes:
-        """Returns the bytes that one process has sent, after all have arrived.
-
-        Raises:
-            TimeoutError: If that takes too long.
-        """
+        """Returns the bytes that one process has sent, after all have arrived; may raise a TimeoutError."""
         self.extend_deadline(self.deadline)
         chunks: list[bytes] = []
         for start in range(0, size, _CHUNK):
@@ -191,7 +183,7 @@ class Rendezvous:
 
 
 def _format_failure(failure: dict[str, Any], process: int) -> str:
-    """Writes who did not arrive, for a process that waited or one that arrived too late."""
+    """Describes which processes did not arrive, to one that waited or one that arrived too late."""
     by, missing, seconds = failure["by"], failure["missing"], f"{failure['seconds']:g} s"
     if process in missing:
         return f"is over: process {by} gave up after {seconds}, before this process, {process}, arrived"

@@ -23,7 +23,7 @@ from ..named._broadcasting import jit_inline
 from ._axis_mapping import activate_mapping
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
-from .specs._active_mesh import MeshLike, is_manual_axis, resolve_mesh
+from .specs._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from .specs._resolve_spec import make_spec_entry, resolve_spec
 
 
@@ -101,7 +101,7 @@ def shard_map(
         out_specs: The same for the result.
         axis_names: The mesh axes over which the function sees shards; all if None. Over the others, arrays have their
             full size inside, and are sharded as outside of `shard_map`.
-        check_vma: Whether JAX checks that what is not sharded is the same on all devices.
+        check_vma: Whether JAX checks that replicated results are the same on all devices.
 
     Returns:
         Function of the same arguments.
@@ -176,7 +176,7 @@ def _find_manual_axes(axis_names: Collection[str] | None, mesh: MeshLike) -> fro
     if axis_names is None:
         return frozenset(axis for axis in mesh.axis_names if not is_manual_axis(mesh, axis))
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-    known = format_axes(mesh.axis_names, tuple(mesh.shape.values()))
+    known = format_mesh(mesh)
     if not names:
         raise ValueError(f"the `axis_names` of `shard_map` are mesh axes of {known}, at least one")
     for name in set(names) - set(mesh.axis_names):
@@ -219,7 +219,7 @@ def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:
 
 
 def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:
-    """Returns the names of axes that arguments have and none of them shards, though the mapping may."""
+    """Returns the names of axes that no argument is sharded along, even if the mapping has them."""
     named = [(node.names, spec) for node, spec, _ in arguments if is_named_array(node)]
     sharded = {name for names, spec in named for name, entry in zip(names, spec, strict=False) if get_entry_axes(entry)}
     return sorted({name for names, _ in named for name in names} - sharded)
@@ -238,7 +238,7 @@ def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[An
 
 
 def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_inside: bool) -> NamedSharding:
-    """Returns where an argument is placed; without names, it stays as it is over mesh axes not of the function."""
+    """Returns the sharding of an argument; without names, it keeps its own over the other mesh axes."""
     own, spec = jax.typeof(array).sharding if is_inside else getattr(array, "sharding", None), argument.spec
     if not argument.is_by_name and isinstance(own, NamedSharding) and own.mesh.shape == region.mesh.shape:
         pairs = itertools.zip_longest(spec, own.spec)
@@ -257,7 +257,7 @@ def _constrain_argument(argument: _Argument, array: Any, sharding: NamedSharding
 
 
 def _infer_out_specs(shapes: Any, out_specs: Any, region: _Region, check_vma: bool) -> Any:
-    """Returns the spec of each result: the one given, or the one that follows from its names."""
+    """Returns the spec of each result: given, or inferred from its names."""
     nodes, treedef = jax.tree.flatten(shapes, is_leaf=is_named_array)
     given = _broadcast_specs(out_specs, shapes, "the `out_specs` of `shard_map` do not fit what the function returned")
     specs = []

@@ -126,18 +126,11 @@ def _to_dict(leaf: LeafReport) -> dict[str, Any]:
 
 
 def _get_key(leaf: LeafReport, mesh: Mapping[str, int]) -> Any:
-    return (
-        leaf.shape,
-        leaf.dtype,
-        leaf.bytes_per_device,
-        leaf.replicated_bytes,
-        leaf.place,
-        _get_compared_entries(leaf, mesh),
-    )
+    return [getattr(leaf, key) for key in _COMPARED if key != "spec"], _get_compared_entries(leaf, mesh)
 
 
 def _get_compared_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tuple[str, ...]] | None:
-    """Returns the entries of the spec of an array, the same for all ways to write it; None if it is invalid."""
+    """Returns the entries of the spec of an array, however it is written; None if it is invalid."""
     if leaf.spec is None:
         return None
     return [

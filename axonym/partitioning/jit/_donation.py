@@ -1,5 +1,6 @@
 """Which arguments of a compiled function are donated, by position, by name and by leaf, and warnings of donation."""
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import compress
@@ -22,10 +23,6 @@ class Donation:
         parameters: The parameters of the function.
         by_position: For each positional argument a boolean, a tree of booleans or a function from a leaf to a boolean.
         by_name: The same for arguments by name.
-
-    Raises:
-        TypeError: If something other than booleans and functions is given.
-        ValueError: If the function does not take one of the arguments.
     """
 
     def __init__(self, parameters: Parameters, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
@@ -45,18 +42,17 @@ class Donation:
             raise ValueError(f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
         flags = jax.tree.leaves((self._by_position, self._by_name))
         for flag in flags:
-            _check_flag(flag)
+            if not callable(flag) and not isinstance(flag, bool | np.bool_):
+                raise TypeError(
+                    f"Donation is specified by booleans, trees of booleans or functions, not {flag!r}; give one for "
+                    "each argument, not the positions of arguments."
+                )
         self._is_empty = not any(flags)
         self._warned_of: set[str] = set()
         self.depends_on_leaves = any(callable(flag) for flag in flags)
 
     def flag_leaves(self, treedef: Any, leaves: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns whether each leaf of `(args, kwargs)` is donated.
-
-        Args:
-            treedef: The structure of the arguments.
-            leaves: Their leaves; the types of these are enough unless `depends_on_leaves`.
-        """
+        """Returns whether each leaf of `(args, kwargs)` is donated; their types suffice unless `depends_on_leaves`."""
         flags = [False] * len(leaves)
         if self._is_empty:
             return tuple(flags)
@@ -66,8 +62,9 @@ class Donation:
             spec = self._by_position[at] if by_position else self._by_name.get(name, False)
             if isinstance(spec, bool | np.bool_) and spec and isinstance(arg, int):
                 self._warn_of_static(name, leaves[arg])
+            set_flags = functools.partial(_set_flags, leaves=leaves, flags=flags)
             try:
-                jax.tree.map(lambda flag, part: _set_flags(flag, part, leaves, flags), spec, arg, is_leaf=_is_none)
+                jax.tree.map(set_flags, spec, arg, is_leaf=lambda x: x is None)
             except ValueError as error:
                 raise ValueError(f"a tree of booleans for donation does not fit its argument: {error}") from None
         return tuple(flags)
@@ -87,18 +84,6 @@ class Donation:
 def _set_flags(flag: Any, part: Any, leaves: Sequence[Any], flags: list[bool]) -> None:
     for at in jax.tree.leaves(part):
         flags[at] = bool(flag(leaves[at]) if callable(flag) else flag)
-
-
-def _is_none(x: Any) -> bool:
-    return x is None
-
-
-def _check_flag(flag: Any) -> None:
-    if not callable(flag) and not isinstance(flag, bool | np.bool_):
-        raise TypeError(
-            f"Donation is specified by booleans, trees of booleans or functions, not {flag!r}; give one for each "
-            "argument, not the positions of arguments."
-        )
 
 
 def _as_flags(by_position: Any) -> tuple[Any, ...]:

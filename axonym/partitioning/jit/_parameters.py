@@ -41,10 +41,6 @@ class Parameters:
         for name in sorted(kwargs):
             yield name, kwargs[name]
 
-    def find_position(self, name: str) -> int | None:
-        """Returns the position of a parameter, None if it is passed by keyword only."""
-        return self.positional.index(name) if name in self.positional else None
-
     def describe_arguments(self, treedef: Any) -> list[Leaf]:
         """Describes each leaf of `(args, kwargs)`; its path begins with the name of the argument."""
         args, kwargs = fill_tree(treedef)

@@ -53,12 +53,7 @@ class _Trace(NamedTuple):
 
 
 class Traces:
-    """The traces of one function: how many there were, and what the last of them depended on.
-
-    Args:
-        name: The name of the function.
-        parameters: Its parameters.
-    """
+    """The traces of one function: how many there were, and what the last of them depended on."""
 
     def __init__(self, name: str, parameters: Parameters) -> None:
         self._name, self._parameters = name, parameters
@@ -130,7 +125,7 @@ class _Container:
 
 _Path: TypeAlias = tuple[str, ...]
 _Nodes: TypeAlias = dict[_Path, _Array | _Static | _Container]
-"""What is known of each node that a trace depends on, parents before their children."""
+"""Each node that a trace depends on, parents before their children."""
 
 
 def _make_static(value: Any) -> _Static:
@@ -138,7 +133,7 @@ def _make_static(value: Any) -> _Static:
 
 
 def _describe_trace(trace: _Trace, parameters: Parameters) -> _Nodes:
-    """Returns what is known of the mapping, the mesh, the settings of JAX and the arguments."""
+    """Returns the mapping, the mesh, the settings of JAX and the arguments, as nodes."""
     mapping = trace.mapping
     nodes: _Nodes = {("active mapping",): _make_static(None)}
     if mapping is not None:
@@ -195,7 +190,7 @@ def _compare_nodes(before: _Nodes, after: _Nodes) -> Iterator[str]:
             yield f"{''.join(path)}: {_format_trace_change(one or 'nothing', other or 'nothing')}"
     for path, node in restructured.items():
         if not any(one[: len(path)] == path for one in changed):
-            yield f"{''.join(path)}: what is static about the {node.type.__name__}"
+            yield f"{''.join(path)}: static fields of the {node.type.__name__}"
 
 
 def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
@@ -211,7 +206,7 @@ def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
 
 
 def _format_trace_change(before: Any, after: Any) -> str:
-    """Returns two texts with an arrow, also where they look alike, as two functions made by one line do."""
+    """Returns both texts with an arrow between them, also if they are equal, as for two functions of the same line."""
     return f"{before} -> {after}" if str(before) != str(after) else f"{before} -> another {after}"
 
 

@@ -53,11 +53,7 @@ class ArgumentPartition:
         self._only_kept = self._make_static_args() if all(self.kept) else None
 
     def split(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], "StaticArgs"]:
-        """Returns the donated arrays, the kept arrays and the static argument.
-
-        Raises:
-            TypeError: If a static leaf is not hashable.
-        """
+        """Returns the donated arrays, the kept arrays and the static argument; TypeError if a leaf is not hashable."""
         if self._only_kept is not None:  # the most frequent case; takes 0.5 us less, of 8 us for a call with one array
             return (), tuple(leaves), self._only_kept
         donated, kept = tuple(compress(leaves, self.donated)), tuple(compress(leaves, self.kept))

@@ -21,6 +21,12 @@ ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec | None]
 Uneven: TypeAlias = Literal["error", "replicate"]
 
 
+def check_uneven(uneven: Any) -> Uneven:
+    if uneven not in ("error", "replicate"):
+        raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
+    return uneven
+
+
 class AxisMapping(Mapping[str, Any]):
     """Which mesh axes each named axis is sharded over, and what happens to axes that are missing or do not fit.
 
@@ -55,8 +61,7 @@ class AxisMapping(Mapping[str, Any]):
         fallback: Any = None,
         uneven: Uneven = "error",
     ) -> None:
-        if uneven not in ("error", "replicate"):
-            raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
+        check_uneven(uneven)
         given = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in given.items() if value}
         keep = functools.partial(object.__setattr__, self)

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from ...named._axis import format_value
-from ..mapping._axis_mapping import Uneven
+from ..mapping._axis_mapping import Uneven, check_uneven
 from ..specs._active_mesh import MeshLike
 from ._pattern_rule import PatternRule, check_pattern_spec
-from ._rule_options import check_mesh, check_uneven
+from ._rule_options import check_mesh
 from ._rule_tree import RuleLeaf
 
 
@@ -88,12 +88,9 @@ def _matches_shape(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
 
 
 def _check_shape_pattern(pattern: Any) -> ShapePattern:
-    if not isinstance(pattern, tuple) or not all(size is None or _is_size(size) for size in pattern):
+    sizes = [size for size in pattern if size is not None] if isinstance(pattern, tuple) else [None]
+    if not all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes):
         raise TypeError(f"A pattern is a tuple of sizes, None for any, such as (None, 8), not {format_value(pattern)}.")
-    if any(size is not None and size < 0 for size in pattern):
+    if any(size < 0 for size in sizes):
         raise ValueError(f"the pattern {pattern} has a negative size; write None for any size")
     return tuple(None if size is None else int(size) for size in pattern)
-
-
-def _is_size(size: Any) -> bool:
-    return hasattr(size, "__index__") and not isinstance(size, bool)

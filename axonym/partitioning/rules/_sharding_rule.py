@@ -134,7 +134,7 @@ class BuiltInRule(ShardingRule):
     _sees_values: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Has a subclass that defines `apply` or `decide` asked through these."""
+        """Makes sure that a subclass is asked through its own `apply` or `decide`, if it defines one."""
         super().__init_subclass__(**options)
         if "apply" in vars(cls) and cls.decide is BuiltInRule.decide:
             cls.decide = ShardingRule.decide

@@ -170,9 +170,9 @@ def test_a_limit_may_be_any_number_that_is_whole(limit):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"max_memory_per_device": 0}, ValueError, "`max_memory_per_device` is a whole number, 1 or more, not 0"),
-        ({"max_memory_per_device": -8}, ValueError, "`max_memory_per_device` is a whole number, 1 or more, not -8"),
-        ({"max_memory_per_device": 1.5}, ValueError, "`max_memory_per_device` is a whole number, 1 or more, not 1.5"),
+        ({"max_memory_per_device": 0}, ValueError, "`max_memory_per_device` is an integer of at least 1, not 0"),
+        ({"max_memory_per_device": -8}, ValueError, "`max_memory_per_device` is an integer of at least 1, not -8"),
+        ({"max_memory_per_device": 1.5}, ValueError, "`max_memory_per_device` is an integer of at least 1, not 1.5"),
         ({"max_memory_per_device": math.inf}, ValueError, "`max_memory_per_device` is a whole .* not inf"),
         ({"max_memory_per_device": math.nan}, ValueError, "`max_memory_per_device` is a whole .* not nan"),
         ({"max_memory_per_device": True}, TypeError, "`max_memory_per_device` is a whole .* not True"),
