@@ -88,9 +88,9 @@ def find_coordination_client() -> tuple[Any, int, int]:
 def is_deadline_error(error: Exception) -> bool:
     """Returns whether the coordination service raised because a key did not appear in time.
 
-    Relies on the status code at the start of the message, as `is_missing_key_error` and `is_existing_key_error` do: seen in jax 0.10.2 and
-    0.12.0.1. Should codes change, a wait that times out raises JAX's own error in place of a TimeoutError with the
-    missing processes.
+    Relies on the status code at the start of the message, as `is_missing_key_error` and `is_existing_key_error` do:
+    seen in jax 0.10.2 and 0.12.0.1. Should codes change, a wait that times out raises JAX's own error in place of a
+    TimeoutError with the missing processes.
     """
     return "DEADLINE_EXCEEDED" in str(error)
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray
 from ..named._axis import format_value
-from .rules._assignment import MeshAxes, find_best_spec, get_usable_axes
+from .rules._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from .rules._rule_options import HasMesh, check_axis_names, check_integer, check_mesh, parse_axis_names
 from .rules._rule_tree import RuleTree
 from .sharding._placement import place_leaves

@@ -16,7 +16,7 @@ from ..named._axis import format_value
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, current_mapping
 from .sharding._shard import shard_tree
 from .specs._active_mesh import get_active_mesh
-from .specs._leaves import ShardedBy, require_complete_mapping
+from .specs._sharded_by import ShardedBy, require_complete_mapping
 
 
 class Optimizer(NamedTuple):

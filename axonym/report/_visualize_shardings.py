@@ -35,12 +35,12 @@ def visualize_shardings(
 ) -> None:
     """Prints the arrays of a tree in the terminal, in colours, and which shard of them is on which device.
 
-    Each array has a line: its axes, its spec, and its bytes on each device, as a number and as a bar; each mesh
-    axis has a colour. Arrays that are alike and whose paths differ in numbers only, such as arrays of layers,
-    share a line. Below, each sharding has a picture: a cell for each shard of an array, with its devices. Devices of an
-    abstract mesh or of an `Explanation` are numbered by their positions, unless the mesh is given. The
-    arrays are shown with their own shardings, whatever mapping is active. Inside `jax.jit`, this prints once, while the
-    function is traced. It needs rich: `pip install axonym[report]`.
+    Each array has a line: its axes, its spec, and its bytes on each device, as a number and as a bar; each mesh axis
+    has a colour. Arrays that are alike and whose paths differ in numbers only, such as arrays of layers, share a line.
+    Below, each sharding has a picture: a cell for each shard of an array, with its devices. Devices of an abstract mesh
+    or of an `Explanation` are numbered by their positions, unless the mesh is given. The arrays are shown with their
+    own shardings, whatever mapping is active. Inside `jax.jit`, this prints once, while the function is traced. It
+    needs rich: `pip install axonym[report]`.
 
     Args:
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays, or a `ShardingReport` or an `Explanation`.

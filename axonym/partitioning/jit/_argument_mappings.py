@@ -10,7 +10,7 @@ from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from ..sharding._shard import shard_by_mapping, shard_leaves, shard_tree, skip_unmapped_leaves
 from ..specs._active_mesh import get_active_mesh, require_mesh
 from ..specs._leaves import Leaf, describe_leaves
-from ._parameters import ArgumentKey, Parameters, fill_tree
+from ._signature import ArgumentKey, Signature, fill_tree
 
 
 ResourceMappings: TypeAlias = ResourceMapping | Sequence[ResourceMapping | None]
@@ -40,22 +40,22 @@ class Mappings:
         self.common = different.pop() if len(different) == 1 else None
         self.is_sharding = bool(self.every) or any(self.each or ())
 
-    def check_arity(self, parameters: Parameters) -> None:
-        most = len(parameters.positional)
-        if len(self.each or ()) > most and not parameters.any_position:
+    def check_arity(self, signature: Signature) -> None:
+        most = len(signature.positional)
+        if len(self.each or ()) > most and not signature.any_position:
             raise ValueError(
                 f"`in_axis_resources` has {len(self.each or ())} entries; the function takes {most} arguments by "
-                f"position: {', '.join(parameters.positional)}"
+                f"position: {', '.join(signature.positional)}"
             )
 
-    def describe_arguments(self, parameters: Parameters, treedef: Any) -> list[Leaf]:
+    def describe_arguments(self, signature: Signature, treedef: Any) -> list[Leaf]:
         """Describes each leaf of `(args, kwargs)`, with the mapping of its argument; each needs an entry."""
         if self.each is None:
-            return parameters.describe_arguments(treedef)
+            return signature.describe_arguments(treedef)
         args, kwargs = fill_tree(treedef)
         leaves: list[Leaf] = []
-        for at, (name, value) in enumerate(parameters.name_arguments(args, kwargs)):
-            positional = parameters.positional
+        for at, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
+            positional = signature.positional
             place = at if at < len(args) else positional.index(name) if name in positional else None
             if place is not None and place >= len(self.each):
                 raise ValueError(

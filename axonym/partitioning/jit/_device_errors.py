@@ -46,7 +46,7 @@ def _get_remedy(about: Leaf, mesh: Any, is_moving: bool) -> str:
 
 
 def _is_compatible(sharding: Any, expected: Any) -> bool:
-    """Returns whether JAX accepts an array with this sharding next to a mesh, or next to an array with another one."""
+    """Returns whether JAX accepts an array with this sharding on a mesh, or next to an array with another sharding."""
     one, other = _get_mesh(sharding), _get_mesh(expected)
     if one is not None and other is not None and one != other:
         if AxisType.Explicit in (*one.axis_types, *other.axis_types):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jax.sharding import PartitionSpec as P
 
 from ..specs._active_mesh import MeshLike
-from ._assignment import find_best_spec, get_usable_axes
+from ._best_spec import find_best_spec, get_usable_axes
 from ._rule_options import HasMesh, check_axis_names, check_integer, check_mesh
 from ._rule_tree import RuleTree
 from ._sharding_rule import BuiltInRule, Decision, is_empty_spec

@@ -14,7 +14,7 @@ from ...named._array import NamedArray
 from ..mapping._stacklevel import user_stacklevel
 from ..specs._active_mesh import MeshLike
 from ..specs._bytes_per_device import count_array_bytes
-from ._assignment import MeshAxes, find_best_spec, get_usable_axes
+from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from ._rule_options import HasMesh, check_axis_names, check_integer, check_mesh
 from ._rule_tree import RuleTree
 from ._sharding_rule import BuiltInRule, Decision

@@ -1,4 +1,4 @@
-"""The parameters of a function: the name of each argument of a call, and the paths of its leaves.
+"""The signature of a function: the name of each argument of a call, and the paths of its leaves.
 
 Arguments are named as in the signature of the function, `state.weight` rather than `args[0].weight`, whether they are
 passed by position or by keyword.
@@ -13,8 +13,8 @@ import jax
 from ..specs._leaves import Leaf, describe_leaves
 
 
-class Parameters:
-    """The parameters of a function; some builtins have no signature and take anything."""
+class Signature:
+    """The parameters of a function by kind; some builtins have no signature and take anything."""
 
     __slots__ = ("_rest", "any_keyword", "any_position", "by_keyword", "named", "positional")
 
