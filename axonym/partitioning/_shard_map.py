@@ -130,10 +130,7 @@ def shard_map(
         region = _make_region(mapping, mesh, axis_names)
         _check_specs(jax.tree.leaves((in_specs, out_specs)), region)
         dynamic, static = eqx.partition((args, kwargs), _is_array_leaf)
-        nodes, treedef = jax.tree.flatten(dynamic, is_leaf=is_named_array)
-        given = (None if in_specs is None else tuple(in_specs), None)
-        specs = _broadcast_specs(given, dynamic, "the `in_specs` of `shard_map` do not fit its positional arguments")
-        arguments = [_infer_argument(node, spec, region) for node, spec in zip(nodes, specs, strict=True)]
+        arguments, treedef = _infer_arguments(dynamic, in_specs, region)
         placed = jax.tree.unflatten(treedef, _place_arguments(arguments, region))
         static_results: list[Any] = []
 
@@ -149,10 +146,8 @@ def shard_map(
         specs = jax.tree.unflatten(treedef, [region.restrict(argument.spec) for argument in arguments])
         options: Any = {"mesh": region.mesh, "axis_names": region.manual, "check_vma": check_vma}
         split = functools.partial(jax.shard_map, in_specs=(specs,), **options)
-        look = split(lambda dynamic: shapes.append(jax.tree.map(jax.typeof, once(dynamic))), out_specs=None)
-        jax.eval_shape(look, placed)
-        results = region.mapping.merged(dict.fromkeys(_find_unsharded_axes(arguments)))
-        specs = _infer_out_specs(shapes[0], out_specs, region._replace(mapping=results), check_vma)
+        jax.eval_shape(split(lambda x: shapes.append(jax.tree.map(jax.typeof, once(x))), out_specs=None), placed)
+        specs = _infer_out_specs(shapes[0], arguments, out_specs, region, check_vma)
         return eqx.combine(split(once, out_specs=specs)(placed), static_results[0])
 
     return mapped
@@ -209,6 +204,14 @@ def _broadcast_specs(specs: Any, tree: Any, message: str) -> list[P | None]:
     return found
 
 
+def _infer_arguments(tree: Any, in_specs: Any, region: _Region) -> tuple[list[_Argument], Any]:
+    """Returns the arrays among the arguments with their specs, and the structure of the arguments."""
+    nodes, treedef = jax.tree.flatten(tree, is_leaf=is_named_array)
+    given = (None if in_specs is None else tuple(in_specs), None)
+    specs = _broadcast_specs(given, tree, "the `in_specs` of `shard_map` do not fit its positional arguments")
+    return [_infer_argument(node, spec, region) for node, spec in zip(nodes, specs, strict=True)], treedef
+
+
 def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:
     if spec is not None or not is_named_array(node):
         return _Argument(node, P() if spec is None else spec, False)
@@ -256,8 +259,11 @@ def _constrain_argument(argument: _Argument, array: Any, sharding: NamedSharding
     return array if typed is None else jax.reshard(array, typed)
 
 
-def _infer_out_specs(shapes: Any, out_specs: Any, region: _Region, check_vma: bool) -> Any:
+def _infer_out_specs(
+    shapes: Any, arguments: Sequence[_Argument], out_specs: Any, region: _Region, check_vma: bool
+) -> Any:
     """Returns the spec of each result: given, or inferred from its names."""
+    region = region._replace(mapping=region.mapping.merged(dict.fromkeys(_find_unsharded_axes(arguments))))
     nodes, treedef = jax.tree.flatten(shapes, is_leaf=is_named_array)
     given = _broadcast_specs(out_specs, shapes, "the `out_specs` of `shard_map` do not fit what the function returned")
     specs = []

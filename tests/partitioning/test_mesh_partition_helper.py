@@ -59,7 +59,6 @@ def test_the_spec_of_the_methods_of_a_shape_is_that_of_the_tree():
         shape = tuple(draw.choice((1, 2, 3, 4, 6, 8, 12, 16, 36)) for _ in range(draw.randint(0, 4)))
         helper = nym.MeshPartitionHelper(AbstractMesh(sizes, tuple(f"m{number}" for number in range(len(sizes)))))
         (methods,) = helper.analyze_pytree(struct(*shape)).values()
-        assert methods == helper._suggest_methods(shape)
         spec = helper.create_partition_spec(shape, methods, min_shard_size=1)
         assert spec == helper.partition_specs(struct(*shape), min_shard_size=1), (shape, sizes)
 

@@ -285,7 +285,7 @@ def test_problems_stand_out_and_say_what_is_wrong(hostile):
     page, _ = hostile
     (bad,) = (tile for tile in page.by_id("map").all(kind="tile") if "error" in tile.classes)
     assert "['uneven']" in bad.attributes["aria-label"]
-    assert "does not divide" in page.all("details")[0].text
+    assert "is not divisible" in page.all("details")[0].text
     assert page.by_id("legend").all("li")[-1].text.startswith("problem: 1")
 
 

@@ -88,7 +88,7 @@ def _matches_shape(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
 
 
 def _check_shape_pattern(pattern: Any) -> ShapePattern:
-    sizes = [size for size in pattern if size is not None] if isinstance(pattern, tuple) else [None]
+    sizes: list[Any] = [size for size in pattern if size is not None] if isinstance(pattern, tuple) else [None]
     if not all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes):
         raise TypeError(f"A pattern is a tuple of sizes, None for any, such as (None, 8), not {format_value(pattern)}.")
     if any(size < 0 for size in sizes):

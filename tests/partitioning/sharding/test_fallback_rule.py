@@ -231,8 +231,9 @@ def test_an_explanation_says_what_decided(mesh):
     rule = nym.CompositeShardingRule(PATHS, Rows())
     tree = {"attn": {"weight": jnp.ones((8, 4))}, "other": jnp.ones(8)}
     attn, other = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
-    assert [axis.why for axis in attn.axes] == ["the pattern 'attn/weight$' of a `PathShardingRule`"] * 2
-    assert [axis.why for axis in other.axes] == ["the rule `Rows`"]
+    pattern = "the pattern 'attn/weight$' of a `PathShardingRule`"
+    assert [axis.why for axis in attn.axes] == [f"{pattern}: 'data'", f"{pattern}: 'model'"]
+    assert [axis.why for axis in other.axes] == ["the rule `Rows`: 'data'"]
     (alone,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=Rows())).leaves
     assert (alone.axes[0].decision, alone.axes[0].why) == ("rule", "the rule `Rows`")
     (nothing,) = nym.explain(tree["other"], nym.AxisMapping({}, fallback=PATHS)).leaves
@@ -435,9 +436,9 @@ def test_a_rule_explains_which_part_of_it_decides(mesh):
     def why(rule):
         tree = {"q_proj": jnp.ones((8, 8)), "table": jnp.ones((8, 8))}
         leaves = nym.explain(tree, nym.AxisMapping({}, fallback=rule)).leaves
-        return [leaf.axes[0].why for leaf in leaves]
+        return [leaf.axes[0].why.partition(":")[0] for leaf in leaves]
 
-    column = "`RoleShardingRule`: the role 'column'"
+    column = "`RoleShardingRule`, the role 'column'"
     assert why(nym.RoleShardingRule())[0] == column
     assert why(nym.CompositeShardingRule(nym.RoleShardingRule(), Rows()))[0] == column
     assert why(Otherwise()) == ["the rule `Otherwise`"] * 2
