@@ -1,7 +1,7 @@
 """Everything that relies on what JAX does not promise.
 
-Each entry says what it relies on, with which versions of JAX it was seen to work, and what happens when JAX changes
-it. `tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
+Each entry states its assumption, the versions of JAX in which it was seen to hold, and the effect of a change in JAX.
+`tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
 """
 
 from typing import Any
@@ -23,19 +23,19 @@ _STORE_METHODS = (
 )
 
 TRACER: type = Tracer
-"""The class of traced arrays, of which `jax.Array` is no base class, so that a type alone shows what is traced.
+"""The class of traced arrays. `jax.Array` is not a base class of it, so a type alone shows whether a value is traced.
 
-`jax.core.Tracer` is in no list of public names. Seen in jax 0.10.2 and 0.12.0.1. Should it move, importing fails.
+`jax.core.Tracer` is not documented as public. Seen in jax 0.10.2 and 0.12.0.1. Should it move, importing fails.
 """
 
 COMPILE_EVENTS = "/jax/core/compile/"
-"""What the names of the durations begin with that `jax.monitoring` reports for tracing, lowering and compiling.
+"""The prefix of the events for which `jax.monitoring` reports how long tracing, lowering and compiling took.
 
 Seen in jax 0.10.2 and 0.12.0.1. Should the names change, `create_monitored_function` counts compilation as execution.
 """
 
 LAYOUT_ERRORS = (AssertionError, NotImplementedError)
-"""What `jax.make_mesh` and `mesh_utils` raise if a mesh does not fit the network of its devices.
+"""The errors of `jax.make_mesh` and `mesh_utils` if a mesh does not fit the network of its devices.
 
 Seen in jax 0.10.2 and 0.12.0.1. Should the types change, users see JAX's own error.
 """
@@ -88,20 +88,18 @@ def find_coordination_client() -> tuple[Any, int, int]:
 def is_deadline_error(error: Exception) -> bool:
     """Returns whether the coordination service raised because a key did not appear in time.
 
-    Relies on the status code at the start of the message, as do the two functions below: seen in jax 0.10.2 and
-    0.12.0.1. Should codes change, a wait that times out raises JAX's own error in place of a TimeoutError with the
-    missing processes.
+    Relies on the status code at the start of the message, as `is_missing_key_error` and `is_existing_key_error` do:
+    seen in jax 0.10.2 and 0.12.0.1. Should codes change, a wait that times out raises JAX's own error in place of a
+    TimeoutError with the missing processes.
     """
     return "DEADLINE_EXCEEDED" in str(error)
 
 
 def is_missing_key_error(error: Exception) -> bool:
-    """Returns whether the coordination service raised because a key does not exist."""
     return "NOT_FOUND" in str(error)
 
 
 def is_existing_key_error(error: Exception) -> bool:
-    """Returns whether the coordination service raised because a key exists already."""
     return "ALREADY_EXISTS" in str(error)
 
 

@@ -31,7 +31,6 @@ def suggest_mesh_name(name: str, options: Sequence[str]) -> str:
 
 
 def as_sizes(sizes: Any, argument: str) -> tuple[int, ...]:
-    """Returns `sizes` as a tuple of Python integers."""
     if isinstance(sizes, str):
         raise TypeError(
             f"`{argument}` is a sequence of integers, not the string '{sizes}'; `parse_mesh_from_string` reads strings"
@@ -46,7 +45,6 @@ def as_sizes(sizes: Any, argument: str) -> tuple[int, ...]:
 
 
 def as_names(names: Any, argument: str) -> tuple[str, ...]:
-    """Returns `names` as a tuple of strings."""
     # A string is a sequence of strings too, and would name one axis per letter.
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise TypeError(f'`{argument}` is a sequence of strings such as ("data", "model"), not {names!r}')

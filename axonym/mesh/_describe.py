@@ -112,7 +112,6 @@ class MeshDescription:
     __repr__ = __str__
 
     def _format_title(self) -> str:
-        """Returns the sizes and the kind of devices."""
         sizes = ", ".join(f"{escape_unprintable(axis.name)}: {axis.size}" for axis in self.axes)
         if not self.devices:
             return f"abstract mesh ({sizes}) for {format_plural(self.size, 'device', 'devices')}"
@@ -126,7 +125,6 @@ class MeshDescription:
         return f"mesh ({sizes}): {', '.join(parts)}"
 
     def _format_axis_rows(self) -> list[str]:
-        """Returns a line for each axis, aligned in columns."""
         if not self.axes:
             return []
         rows = [(escape_unprintable(axis.name), f"{axis.size:,}", axis.type.name, axis.reach) for axis in self.axes]

@@ -62,7 +62,6 @@ class DeviceGrid:
 
 
 def list_mesh_devices(mesh: Mesh) -> tuple[MeshDevice, ...]:
-    """Returns the devices of a mesh, in the order of the mesh."""
     return tuple(
         MeshDevice(
             device.id,
@@ -130,7 +129,6 @@ def escape_unprintable(text: str) -> str:
 
 
 def split_into_grids(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice]) -> Iterator[DeviceGrid]:
-    """Yields the grids of a mesh, in order."""
     shown = find_long_axes(axes)
     outer, (rows, columns) = shown[:-2], [1, 1, *(axes[i].size for i in shown)][-2:]
     cells = np.empty(prod(axis.size for axis in axes), dtype=object)
@@ -151,6 +149,11 @@ def format_ranges(numbers: Sequence[int], most: int = 3) -> str:
             ranges.append([number, number])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
     return ", ".join(texts if len(texts) <= most else [*texts[: most - 1], "...", texts[-1]])
+
+
+def pick_shown(number: int, most: int) -> list[int | None]:
+    """Returns which of so many things are shown, with None in place of the others."""
+    return [*range(number)] if number <= most else [*range(most - 2), None, number - 1]
 
 
 def format_plural(number: int, one: str, many: str) -> str:

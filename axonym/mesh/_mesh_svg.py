@@ -19,6 +19,7 @@ from ._device_grid import (
     escape_unprintable,
     find_long_axes,
     get_grid_names,
+    pick_shown,
     split_into_grids,
 )
 
@@ -55,7 +56,7 @@ def draw_mesh(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], title: st
     width, height = plan.extent
     across = _count_grids_per_row(axes, len(found), width)
     y, right = 40.0, _MARGIN + _measure_text(title, 14)
-    for at, which in enumerate(_pick_shown(len(found), _GRIDS)):
+    for at, which in enumerate(pick_shown(len(found), _GRIDS)):
         x = _MARGIN + at % across * (width + 18)
         y += (height + 14) * (at > 0 and at % across == 0)
         if which is None:
@@ -118,7 +119,7 @@ def _plan_drawing(axes: Sequence[MeshAxis], devices: Sequence[MeshDevice], found
     width = max(42, 8 * digits + 16, 6 * own + 8)
     length = found[0].cells.shape[0]
     high, wide = (
-        len(_pick_shown(count, longest)) * (each + _GAP)
+        len(pick_shown(count, longest)) * (each + _GAP)
         for count, each in zip(found[0].cells.shape, (_HEIGHT, width), strict=True)
     )
     above = max(
@@ -146,14 +147,9 @@ def _draw_text(
     )
 
 
-def _pick_shown(number: int, most: int) -> list[int | None]:
-    """Returns which of so many things are drawn, with None in place of the others."""
-    return list(range(number)) if number <= most else [*range(most - 2), None, number - 1]
-
-
 def _draw_mesh_grid(grid: DeviceGrid, plan: _DrawingPlan) -> Iterator[str]:
     """Yields the heading, the axes and the cells of a grid."""
-    rows, columns = (_pick_shown(length, plan.longest) for length in grid.cells.shape)
+    rows, columns = (pick_shown(length, plan.longest) for length in grid.cells.shape)
     across, middle = plan.left + plan.cells[0] / 2, plan.top + plan.cells[1] / 2
     if grid.heading:
         yield _draw_text(across, plan.top - 6 - 40 * bool(plan.names[1]), grid.heading, weight="bold")
@@ -218,7 +214,6 @@ def _draw_slice_outlines(
 
 
 def _draw_notes(notes: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yields a line for each note, and its width."""
     for note in notes:
         kept = escape(note)
         yield (
@@ -230,7 +225,7 @@ def _draw_notes(notes: Sequence[str]) -> Iterator[tuple[str, float]]:
 
 def _draw_legend(devices: Sequence[MeshDevice], plan: _DrawingPlan) -> Iterator[tuple[str, float]]:
     """Yields a line for each slice with the colors of its processes, and its width."""
-    for index in [index for index in _pick_shown(len(plan.slices), _LEGEND) if index is not None]:
+    for index in [index for index in pick_shown(len(plan.slices), _LEGEND) if index is not None]:
         inside = sorted({device.process for device in devices if device.slice == plan.slices[index]})
         several = len(plan.slices) > 1
         label = f"slice {plan.slices[index]}" * several
@@ -238,7 +233,7 @@ def _draw_legend(devices: Sequence[MeshDevice], plan: _DrawingPlan) -> Iterator[
             [_draw_text(0, 12, label, "start", 12, "bold")] * several,
             max(64, _measure_text(label) + 12) * several,
         )
-        for at in _pick_shown(len(inside), _LEGEND // 2 if several else _LEGEND):
+        for at in pick_shown(len(inside), _LEGEND // 2 if several else _LEGEND):
             if at is None:
                 parts.append(_draw_text(x, 12, "...", "start"))
                 x += 28

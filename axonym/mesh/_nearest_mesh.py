@@ -15,14 +15,7 @@ from ._axis_sizes import as_names, as_sizes, can_fill, fill_wildcard, format_mes
 def resolve_axes(
     axis_dims: Any, axis_names: Any, devices: int, subset: str = "pass {} of them as `devices`"
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Checks the axes of a mesh over so many devices and infers a size of -1.
-
-    Args:
-        axis_dims: The sizes.
-        axis_names: The names.
-        devices: The number of devices.
-        subset: How an error suggests using fewer devices.
-    """
+    """Checks the axes of a mesh over so many devices and infers a size of -1; `subset` suggests using fewer devices."""
     sizes, names = as_sizes(axis_dims, "axis_dims"), as_names(axis_names, "axis_names")
     problem = _find_axes_problem(sizes, names, devices)
     alternative = ""
@@ -36,7 +29,7 @@ def resolve_axes(
 
 
 def _find_axes_problem(sizes: Sequence[int], names: Sequence[str], devices: int) -> str | None:
-    """Returns what is wrong with the axes whatever their sizes, or None."""
+    """Returns a problem of the axes other than the product of their sizes, or None."""
     over = f"over {_format_device_count(devices)}"
     if len(sizes) != len(names):
         return (

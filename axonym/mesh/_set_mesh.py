@@ -1,4 +1,4 @@
-"""`set_mesh`: `jax.set_mesh` for meshes with and without devices, with errors that say what makes a mesh."""
+"""`set_mesh`: `jax.set_mesh` for meshes with and without devices, with errors that show how to make a mesh."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -23,7 +23,7 @@ def set_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager[Any]:
         A context manager. The mesh is active as soon as the call returns.
 
     Raises:
-        TypeError: It is not a mesh. The message says what makes one.
+        TypeError: It is not a mesh. The message shows how to make one.
         ValueError: The mesh has Manual axes, which `shard_map` makes, or the call is inside `jax.jit`.
 
     Example:

@@ -32,7 +32,10 @@ _GRANULE_NAMES = {"slice_index": ("slice", "slices"), "process_index": ("process
 def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
     """Returns the devices that are given, after checking them, or all devices of the backend."""
     if devices is None:
-        return _list_devices(backend)
+        found = jax.devices(backend)
+        if found[0].platform != "cpu":
+            return tuple(found)  # JAX orders accelerators by their place in the network
+        return tuple(sorted(found, key=lambda device: (device.process_index, device.id)))
     if backend is not None:
         raise ValueError(f"`devices` and `backend='{backend}'` were both given; pass one of them")
     if not isinstance(devices, (Sequence, np.ndarray)) or isinstance(devices, str):
@@ -44,18 +47,10 @@ def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
     return selected
 
 
-def _list_devices(backend: str | None) -> tuple[Device, ...]:
-    devices = jax.devices(backend)
-    if devices[0].platform == "cpu":
-        return tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
-    # The order of accelerators reflects where their chips are, so keep it.
-    return tuple(devices)
-
-
 def _check_devices(devices: Sequence[Any]) -> None:
     seen: set[Any] = set()
     for device in devices:
-        # Not `isinstance`: devices may be described only.
+        # Not `isinstance`: a device may be a description of one.
         if not hasattr(device, "device_kind"):
             raise TypeError(f"`devices` holds {device!r}, which is not a device")
         if device in seen:
@@ -69,7 +64,6 @@ def count_granules(devices: Sequence[Device], attribute: str) -> dict[int, int]:
 
 
 def spans_slices(devices: Sequence[Device]) -> bool:
-    """Returns whether the devices are in more than one slice."""
     return len(count_granules(devices, "slice_index")) > 1
 
 
@@ -122,13 +116,13 @@ def make_jax_mesh(
 def _explain_layout_errors(
     names: Sequence[str], sizes: Sequence[int], devices: Sequence[Device], option: str
 ) -> Iterator[None]:
-    """Raises what went wrong when JAX arranges devices, and what to change."""
+    """Raises an error with a remedy if JAX cannot arrange the devices."""
     try:
         yield
     except LAYOUT_ERRORS as error:
         raise ValueError(
             f"JAX cannot lay out mesh {format_mesh_shape(names, sizes)} on the network of these devices; use complete "
-            f"blocks of the network, other sizes, or {option}. JAX says: {error}"
+            f"blocks of the network, other sizes, or {option}. JAX's error: {error}"
         ) from error
     except AttributeError as error:
         if not any(error.obj is device for device in devices):

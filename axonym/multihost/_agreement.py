@@ -94,7 +94,6 @@ def _group_processes(digests: list[str]) -> list[list[int]]:
 
 
 def _format_difference(name: str | None, groups: list[list[int]], excerpts: list[str]) -> str:
-    """Writes which processes have which value."""
     parts = [
         f"{format_processes(processes)} {'has' if len(processes) == 1 else 'have'} {excerpt}"
         for processes, excerpt in zip(groups, excerpts, strict=False)

@@ -51,7 +51,6 @@ def barrier_sync(timeout: float = 200, name: str | None = None) -> None:
 
 
 def as_seconds(timeout: Any, argument: str = "timeout") -> float:
-    """Returns a time in seconds, after checking it."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.integer, np.floating)):
         raise TypeError(f"`{argument}` is a number of seconds, not {timeout!r}")
     if not 0.001 <= timeout <= _LONGEST:
@@ -60,7 +59,6 @@ def as_seconds(timeout: Any, argument: str = "timeout") -> float:
 
 
 def check_rendezvous_name(name: Any) -> None:
-    """Raises unless a name is None or a string that is not empty."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"`name` is a string or None, not {name!r}")
     if name == "":

@@ -25,16 +25,9 @@ def call_in_thread(call: Callable[[], Any]) -> Future[Any]:
 
 
 class CoordinationStore:
-    """The store of one cluster, and how often this process has called something under each key.
-
-    Args:
-        client: JAX's client of the coordination service.
-        process: The index of this process.
-        count: The number of processes.
-    """
+    """The store of a cluster of `count` processes, and how often this process has called something under each key."""
 
     def __init__(self, client: Any, process: int, count: int) -> None:
-        """Starts counting; see the class."""
         self.client, self.process, self.count = client, process, count
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()

@@ -29,14 +29,11 @@ def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
     """Returns the canonical text: equal values have equal texts, whatever the order of their entries.
 
     Arrays are written as dtype, shape and a digest of their elements, functions and classes as names, other objects as
-    what `pickle` would save of them.
+    what `pickle` would save of them. An object without content that can be compared raises a TypeError.
 
     Args:
         value: Plain values, containers, arrays, meshes, shardings, and objects that can be pickled.
         parents: The ids of the objects that contain this one.
-
-    Raises:
-        TypeError: If an object has no content that another process could compare.
     """
     if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
         return repr(value)
@@ -54,7 +51,6 @@ def write_canonical_text(value: Any, parents: tuple[int, ...] = ()) -> str:
 
 
 def hash_text(text: str) -> str:
-    """Returns the digest of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -74,7 +70,7 @@ def cut_piece(text: str, piece: int) -> str:
 
 
 def cut_excerpts(texts: Sequence[str], piece: int = 0) -> list[str]:
-    """Returns what is around the first difference between texts, or between what `cut_piece` returns of each."""
+    """Returns an excerpt of each text around the first difference; the texts may be results of `cut_piece`."""
     longest = max(map(len, texts))
     same = next((i for i, chars in enumerate(zip_longest(*texts)) if len(set(chars)) > 1), longest)
     start = max(0, same - _CONTEXT)
@@ -92,10 +88,6 @@ def _write_mapping(value: Mapping[Any, Any], write: Writer) -> str:
 def _write_sequence(value: Sequence[Any], write: Writer) -> str:
     opening, closing = "[]" if isinstance(value, list) else "()"
     return f"{_format_class(value)}{opening}{', '.join(map(write, value))}{closing}"
-
-
-def _write_set(value: frozenset[Any], write: Writer) -> str:
-    return f"{_format_class(value)}{{{', '.join(sorted(map(write, value)))}}}"
 
 
 def _format_class(value: Any) -> str:
@@ -150,7 +142,7 @@ _WRITERS: tuple[tuple[Any, Callable[[Any, Writer], str]], ...] = (
     (enum.Enum, lambda value, write: str(value)),
     (Mapping, _write_mapping),
     ((list, tuple), _write_sequence),
-    ((set, frozenset), _write_set),
+    ((set, frozenset), lambda value, write: f"{_format_class(value)}{{{', '.join(sorted(map(write, value)))}}}"),
     ((jax.Array, np.ndarray, np.generic), _write_array),
     (jax.ShapeDtypeStruct, lambda value, write: f"shape({_format_dtype_and_shape(value)}, {write(value.sharding)})"),
     ((Mesh, AbstractMesh), _write_mesh),

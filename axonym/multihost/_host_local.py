@@ -22,7 +22,7 @@ from ..named._ambient import get_entry_axes
 from ..named._axis import Names, format_axes
 from ..named._cache import cached_plan
 from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
-from ..partitioning.specs._active_mesh import MeshLike, resolve_mesh
+from ..partitioning.specs._active_mesh import MeshLike, format_mesh, resolve_mesh
 from ..partitioning.specs._divisibility import format_mesh_axes
 from ..partitioning.specs._leaves import Leaf, describe_leaves
 from ..partitioning.specs._resolve_spec import resolve_spec
@@ -138,7 +138,6 @@ def global_to_host_local(tree: T) -> T:
 
 
 def _resolve_mapping_and_mesh(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
-    """Returns the mapping and the mesh that are given or active."""
     found = as_mapping(mapping)
     if found is None:
         raise ValueError("`host_local_to_global` needs a mapping; pass one or use `with axis_mapping(...)`")
@@ -148,8 +147,8 @@ def _resolve_mapping_and_mesh(mapping: ResourceMapping | None, mesh: MeshLike | 
         raise ValueError(f"`host_local_to_global` needs a mesh with devices{where}")
     if jax.process_index() not in _locate_parts((), target):
         raise ValueError(
-            f"process {jax.process_index()} has no device of the mesh "
-            f"{format_axes(target.axis_names, tuple(target.shape.values()))}, so it has no part of any array on it"
+            f"process {jax.process_index()} has no device of the mesh {format_mesh(target)}, so it has no part of any "
+            "array on it"
         )
     return found, target
 
@@ -178,7 +177,6 @@ def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Glo
 
 
 def _format_prefix(path: str) -> str:
-    """Returns the start of a message about one leaf."""
     return f"{path}: " if path else ""
 
 

@@ -45,7 +45,7 @@ def initialize(
 
     It is `jax.distributed.initialize` with helpful errors. The first three arguments default to the variables
     `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`; on TPU, SLURM, Open MPI and Kubernetes JAX
-    determines what is still missing.
+    determines the missing ones.
 
     Args:
         coordinator_address: Host and port of process 0, as in "10.0.0.1:1234". The port must be free there.
@@ -81,8 +81,8 @@ def initialize(
     options = {
         "local_device_ids": local_device_ids,
         "cluster_detection_method": cluster_detection_method,
-        "heartbeat_timeout_seconds": _round_up_seconds(heartbeat_timeout_seconds, "heartbeat_timeout_seconds"),
-        "shutdown_timeout_seconds": _round_up_seconds(shutdown_timeout_seconds, "shutdown_timeout_seconds"),
+        "heartbeat_timeout_seconds": math.ceil(as_seconds(heartbeat_timeout_seconds, "heartbeat_timeout_seconds")),
+        "shutdown_timeout_seconds": math.ceil(as_seconds(shutdown_timeout_seconds, "shutdown_timeout_seconds")),
         "coordinator_bind_address": coordinator_bind_address,
     }
     error = _connect_processes(given, options, seconds)
@@ -112,11 +112,6 @@ def _parse_environment_integer(text: str, variable: str) -> int:
         raise ValueError(f"the environment variable {variable} is {text!r}, which is not an integer") from None
 
 
-def _round_up_seconds(seconds: float, argument: str) -> int:
-    """Returns a number of seconds as an integer, as JAX needs it."""
-    return math.ceil(as_seconds(seconds, argument))
-
-
 def _check_process_numbers(count: int | None, number: int | None) -> None:
     if count is not None and count < 1:
         raise ValueError(f"`num_processes` is {count}; it is at least 1")
@@ -139,7 +134,6 @@ def _check_addresses(address: Any, bound: Any, number: int | None) -> None:
 
 
 def _parse_address(address: Any, argument: str, host_of: str, example: str) -> tuple[str, int]:
-    """Returns the host and the port of an address."""
     if not isinstance(address, str):
         raise TypeError(f"`{argument}` is a string such as {example!r}, not {address!r}")
     host, _, port = address.rpartition(":")
@@ -180,7 +174,7 @@ def _find_port_problem(host: str, port: int) -> str | None:
 
 
 def _connect_processes(given: dict[str, Any], options: dict[str, Any], seconds: float) -> BaseException | None:
-    """Lets JAX connect, in a thread that can be abandoned; returns what went wrong."""
+    """Lets JAX connect, in a thread that can be abandoned; returns the error, if any."""
     waiting = round(seconds) + _MARGIN
     connect = functools.partial(jax.distributed.initialize, **given, **options, initialization_timeout=waiting)
     call = call_in_thread(connect)

@@ -43,7 +43,6 @@ class Rendezvous:
     def __init__(
         self, store: CoordinationStore, kind: str, name: str, seconds: float, label: str, hint: str = ""
     ) -> None:
-        """Counts the call; see the class."""
         key = f"axonym/{kind}/{quote(name, safe='', errors='surrogatepass')}"
         self._store, self._client, self._folder = store, store.client, f"{key}/{store.count_call(key)}"
         self._seconds, self._label, self._hint = seconds, label, hint
@@ -55,7 +54,7 @@ class Rendezvous:
         return time.monotonic() + self._seconds
 
     def extend_deadline(self, deadline: float) -> None:
-        """Waits until a deadline, and at least a second: what is in the store already can be read."""
+        """Sets the deadline, at least a second from now, so that data already in the store can be read."""
         self.deadline = max(deadline, time.monotonic() + _SLICE)
 
     def exchange_values(self, value: str, error: Exception | None = None) -> list[str]:
@@ -97,11 +96,7 @@ class Rendezvous:
         raise error
 
     def send(self, data: bytes) -> None:
-        """Writes bytes for all into the store, before this process arrives.
-
-        Raises:
-            TimeoutError: If that takes too long.
-        """
+        """Writes bytes for all into the store, before this process arrives; may raise a TimeoutError."""
         self._has_sent = True
         for start in range(0, len(data), _CHUNK):
             if self.deadline < time.monotonic():
@@ -109,11 +104,7 @@ class Rendezvous:
             self._client.key_value_set_bytes(f"{self._folder}/data/{start}", data[start : start + _CHUNK])
 
     def receive(self, size: int) -> bytes:
-        """Returns the bytes that one process has sent, after all have arrived.
-
-        Raises:
-            TimeoutError: If that takes too long.
-        """
+        """Returns the bytes that one process has sent, after all have arrived; may raise a TimeoutError."""
         self.extend_deadline(self.deadline)
         chunks: list[bytes] = []
         for start in range(0, size, _CHUNK):
@@ -125,7 +116,6 @@ class Rendezvous:
         return b"".join(chunks)
 
     def read_value(self, process: int) -> str:
-        """Returns the value of one process."""
         return self._client.key_value_try_get(f"{self._folder}/at/{process}")
 
     def leave(self) -> None:
@@ -193,7 +183,7 @@ class Rendezvous:
 
 
 def _format_failure(failure: dict[str, Any], process: int) -> str:
-    """Writes who did not arrive, for a process that waited or one that arrived too late."""
+    """Describes which processes did not arrive, to one that waited or one that arrived too late."""
     by, missing, seconds = failure["by"], failure["missing"], f"{failure['seconds']:g} s"
     if process in missing:
         return f"is over: process {by} gave up after {seconds}, before this process, {process}, arrived"

@@ -28,7 +28,6 @@ from .sharding._shard import (
     shard as shard,
     shard_with_axis_mapping as shard_with_axis_mapping,
 )
-from .specs._leaves import ShardedBy as ShardedBy
 from .specs._physical_axes import (
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,
@@ -36,3 +35,4 @@ from .specs._physical_axes import (
     round_axis_for_partitioning as round_axis_for_partitioning,
     sharding_for_axis as sharding_for_axis,
 )
+from .specs._sharded_by import ShardedBy as ShardedBy

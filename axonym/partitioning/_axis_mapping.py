@@ -1,4 +1,4 @@
-"""The active mapping: `axis_mapping`, and what named arrays ask of it through `named/_ambient.py`."""
+"""The active mapping: `axis_mapping`, and its answers to named arrays, which ask through `named/_ambient.py`."""
 
 import contextlib
 import threading
@@ -64,7 +64,7 @@ def _find_auto_axes(name: str, size: int, mapping: AxisMapping, mesh: MeshLike) 
 
 
 class _Entered(threading.local):
-    """The context managers that one thread has entered and not yet left, innermost last."""
+    """The active context managers of one thread, innermost last."""
 
     def __init__(self) -> None:
         self.managers: list[Any] = []
@@ -105,7 +105,6 @@ class axis_mapping(contextlib.ContextDecorator):
         uneven: Uneven | None = None,
         **entries: PhysicalAxisSpec | None,
     ) -> None:
-        """Checks the entries; see the class."""
         base = mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
         self._merge = merge
         self._fallback = base.fallback if fallback is None else fallback
@@ -113,13 +112,10 @@ class axis_mapping(contextlib.ContextDecorator):
         self._own = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
         self._entered = _Entered()
 
-    def _merge_outer(self) -> AxisMapping:
-        outer = current_mapping() if self._merge else None
-        return self._own if outer is None else outer.merged(self._own, fallback=self._fallback, uneven=self._uneven)
-
     def __enter__(self) -> Self:
-        """Activates the mapping."""
-        entered = activate_mapping(self._merge_outer())
+        own, outer = self._own, current_mapping() if self._merge else None
+        merged = own if outer is None else outer.merged(own, fallback=self._fallback, uneven=self._uneven)
+        entered = activate_mapping(merged)
         entered.__enter__()
         self._entered.managers.append(entered)
         return self
@@ -130,15 +126,9 @@ class axis_mapping(contextlib.ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Activates the outer mapping again."""
         self._entered.managers.pop().__exit__(kind, error, traceback)
 
 
 def activate_mapping(mapping: AxisMapping, stored: AxisMapping | None = None) -> Any:
-    """Returns a context manager that activates a mapping.
-
-    Args:
-        mapping: The mapping.
-        stored: The mapping by which parameters are stored, if it is another one.
-    """
+    """Returns a context manager that activates a mapping; parameters may be stored by another one."""
     return context(ActiveMapping(mapping, stored))

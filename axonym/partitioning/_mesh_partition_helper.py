@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray
 from ..named._axis import format_value
-from .rules._assignment import MeshAxes, find_best_spec, get_usable_axes
+from .rules._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from .rules._rule_options import HasMesh, check_axis_names, check_integer, check_mesh, parse_axis_names
 from .rules._rule_tree import RuleTree
 from .sharding._placement import place_leaves
@@ -29,7 +29,7 @@ Methods: TypeAlias = Sequence[Sequence[str] | str]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MeshPartitionHelper(HasMesh):
-    """Finds how arrays can be sharded over a mesh from their shapes, and shards whole trees.
+    """Finds how arrays can be sharded over a mesh from their shapes, and shards entire trees.
 
     Arrays are sharded as by `axonym.AutoShardingRule`, but with the first mesh axis on the first dimension: into as
     many equal parts as the mesh allows, with several mesh axes on one dimension where that makes more parts. The names
@@ -58,7 +58,6 @@ class MeshPartitionHelper(HasMesh):
     batch_axes: Sequence[str] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh = resolve_mesh(check_mesh(self.mesh), "`MeshPartitionHelper`")
         self._set_options(mesh=mesh, batch_axes=check_axis_names(self.batch_axes, mesh, "batch_axes"))
 
@@ -74,8 +73,8 @@ class MeshPartitionHelper(HasMesh):
             pytree: Any tree of arrays, `jax.ShapeDtypeStruct`s, named arrays or traced arrays.
 
         Returns:
-            From each shape, in the order of the leaves, to tuples of mesh axes: those of a tuple shard the same
-            dimension, and the tuples are in the order of the dimensions. If there are none, the mesh cannot shard it.
+            From each shape, in the order of the leaves, to a list of tuples of mesh axes, one for each sharded
+            dimension in order. The list is empty if the mesh cannot shard the shape.
 
         Example:
             >>> import axonym as nym
@@ -85,11 +84,8 @@ class MeshPartitionHelper(HasMesh):
             {(8, 16): [('data',), ('model',)], (3, 8): [('data', 'model')], (3,): []}
         """
         shapes = [leaf.shape for leaf in RuleTree.from_tree(pytree).leaves]
-        return {shape: self._suggest_methods(shape) for shape in dict.fromkeys(shapes) if shape is not None}
-
-    def _suggest_methods(self, shape: tuple[int, ...]) -> list[tuple[str, ...]]:
-        """Returns the mesh axes that can shard one shape; see `analyze_pytree`."""
-        return [axes for axes in map(get_entry_axes, find_best_spec(shape, self._get_axes())) if axes]
+        specs = {one: find_best_spec(one, self._get_axes()) for one in dict.fromkeys(shapes) if one is not None}
+        return {shape: [axes for axes in map(get_entry_axes, spec) if axes] for shape, spec in specs.items()}
 
     def create_partition_spec(self, array_shape: tuple[int, ...], methods: Methods, min_shard_size: int = 1024) -> P:
         """Returns the spec of a shape, sharded over the mesh axes of some methods as far as possible.
@@ -124,9 +120,12 @@ class MeshPartitionHelper(HasMesh):
             >>> helper.create_partition_spec((64, 64), [("data",), ("model",)])  # 4 parts of 1024 elements
             P('data', None)
         """
-        shape, groups = _parse_shape(array_shape), self._parse_methods(methods)
-        elements, least = math.prod(shape), max(check_integer(min_shard_size, "min_shard_size"), 1)
-        return _find_grouped_spec(shape, groups, dict(self._get_axes()), elements // least)
+        if not isinstance(array_shape, tuple | list):
+            given = format_value(array_shape)
+            raise TypeError(f"`array_shape` is a tuple of sizes, such as (1024, 4096), not {given}.")
+        shape, groups = tuple(check_integer(n, "array_shape") for n in array_shape), self._parse_methods(methods)
+        least = max(check_integer(min_shard_size, "min_shard_size"), 1)
+        return _find_grouped_spec(shape, groups, dict(self._get_axes()), math.prod(shape) // least)
 
     def partition_specs(self, pytree: Any, min_shard_size: int = 1) -> Any:
         """Chooses the spec of each array of a tree; nothing is moved.
@@ -185,7 +184,11 @@ class MeshPartitionHelper(HasMesh):
             )
         if not isinstance(partition_spec, P):
             raise TypeError(f"`partition_spec` is a `PartitionSpec`, not {format_value(partition_spec)}.")
-        return _place_arrays([array], [_check_fit(partition_spec, shape, mesh)], mesh)[0]
+        try:
+            spec = check_rule_spec(partition_spec, shape, "error", mesh, "`partition_specs` finds specs that fit")
+        except ValueError as error:
+            raise ValueError(f"{partition_spec} does not fit an array of shape {shape}: {error}") from None
+        return _place_arrays([array], [spec], mesh)[0]
 
     def auto_shard_pytree(self, pytree: T, min_shard_size: int = 1024) -> T:
         """Shards all arrays of a tree: moves them at once, or constrains them inside a traced function.
@@ -247,13 +250,6 @@ class MeshPartitionHelper(HasMesh):
         return groups
 
 
-def _parse_shape(shape: Any) -> tuple[int, ...]:
-    """Returns the sizes of an array; raises a TypeError if they are not a tuple or list."""
-    if not isinstance(shape, tuple | list):
-        raise TypeError(f"`array_shape` is a tuple of sizes, such as (1024, 4096), not {format_value(shape)}.")
-    return tuple(check_integer(size, "array_shape") for size in shape)
-
-
 def _find_grouped_spec(shape: tuple[int, ...], groups: list[tuple[str, ...]], sizes: dict[str, int], most: int) -> P:
     """Returns the best spec over some mesh axes, with groups of them on one dimension where that costs no parts."""
     units: list[tuple[str, ...]] = [(name,) for group in groups for name in group if name in sizes]
@@ -279,14 +275,6 @@ def _find_spec_of_units(
     entries = [[int(number) for number in get_entry_axes(entry)] for entry in found]
     spec = P(*(make_spec_entry(tuple(name for number in entry for name in units[number])) for entry in entries))
     return spec, math.prod(counts[number] for entry in entries for number in entry)
-
-
-def _check_fit(spec: P, shape: tuple[int, ...], mesh: MeshLike) -> P:
-    """Returns a spec without Manual mesh axes; raises a ValueError if it does not fit the array."""
-    try:
-        return check_rule_spec(spec, shape, "error", mesh, remedy="`partition_specs` finds specs that fit")
-    except ValueError as error:
-        raise ValueError(f"{spec} does not fit an array of shape {shape}: {error}") from None
 
 
 def _place_arrays(leaves: list[Any], specs: list[P], mesh: MeshLike) -> list[Any]:

@@ -23,7 +23,7 @@ from ..named._broadcasting import jit_inline
 from ._axis_mapping import activate_mapping
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
-from .specs._active_mesh import MeshLike, is_manual_axis, resolve_mesh
+from .specs._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from .specs._resolve_spec import make_spec_entry, resolve_spec
 
 
@@ -101,7 +101,7 @@ def shard_map(
         out_specs: The same for the result.
         axis_names: The mesh axes over which the function sees shards; all if None. Over the others, arrays have their
             full size inside, and are sharded as outside of `shard_map`.
-        check_vma: Whether JAX checks that what is not sharded is the same on all devices.
+        check_vma: Whether JAX checks that replicated results are the same on all devices.
 
     Returns:
         Function of the same arguments.
@@ -130,10 +130,7 @@ def shard_map(
         region = _make_region(mapping, mesh, axis_names)
         _check_specs(jax.tree.leaves((in_specs, out_specs)), region)
         dynamic, static = eqx.partition((args, kwargs), _is_array_leaf)
-        nodes, treedef = jax.tree.flatten(dynamic, is_leaf=is_named_array)
-        given = (None if in_specs is None else tuple(in_specs), None)
-        specs = _broadcast_specs(given, dynamic, "the `in_specs` of `shard_map` do not fit its positional arguments")
-        arguments = [_infer_argument(node, spec, region) for node, spec in zip(nodes, specs, strict=True)]
+        arguments, treedef = _infer_arguments(dynamic, in_specs, region)
         placed = jax.tree.unflatten(treedef, _place_arguments(arguments, region))
         static_results: list[Any] = []
 
@@ -149,10 +146,8 @@ def shard_map(
         specs = jax.tree.unflatten(treedef, [region.restrict(argument.spec) for argument in arguments])
         options: Any = {"mesh": region.mesh, "axis_names": region.manual, "check_vma": check_vma}
         split = functools.partial(jax.shard_map, in_specs=(specs,), **options)
-        look = split(lambda dynamic: shapes.append(jax.tree.map(jax.typeof, once(dynamic))), out_specs=None)
-        jax.eval_shape(look, placed)
-        results = region.mapping.merged(dict.fromkeys(_find_unsharded_axes(arguments)))
-        specs = _infer_out_specs(shapes[0], out_specs, region._replace(mapping=results), check_vma)
+        jax.eval_shape(split(lambda x: shapes.append(jax.tree.map(jax.typeof, once(x))), out_specs=None), placed)
+        specs = _infer_out_specs(shapes[0], arguments, out_specs, region, check_vma)
         return eqx.combine(split(once, out_specs=specs)(placed), static_results[0])
 
     return mapped
@@ -176,7 +171,7 @@ def _find_manual_axes(axis_names: Collection[str] | None, mesh: MeshLike) -> fro
     if axis_names is None:
         return frozenset(axis for axis in mesh.axis_names if not is_manual_axis(mesh, axis))
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-    known = format_axes(mesh.axis_names, tuple(mesh.shape.values()))
+    known = format_mesh(mesh)
     if not names:
         raise ValueError(f"the `axis_names` of `shard_map` are mesh axes of {known}, at least one")
     for name in set(names) - set(mesh.axis_names):
@@ -209,6 +204,14 @@ def _broadcast_specs(specs: Any, tree: Any, message: str) -> list[P | None]:
     return found
 
 
+def _infer_arguments(tree: Any, in_specs: Any, region: _Region) -> tuple[list[_Argument], Any]:
+    """Returns the arrays among the arguments with their specs, and the structure of the arguments."""
+    nodes, treedef = jax.tree.flatten(tree, is_leaf=is_named_array)
+    given = (None if in_specs is None else tuple(in_specs), None)
+    specs = _broadcast_specs(given, tree, "the `in_specs` of `shard_map` do not fit its positional arguments")
+    return [_infer_argument(node, spec, region) for node, spec in zip(nodes, specs, strict=True)], treedef
+
+
 def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:
     if spec is not None or not is_named_array(node):
         return _Argument(node, P() if spec is None else spec, False)
@@ -219,14 +222,13 @@ def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:
 
 
 def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:
-    """Returns the names of axes that arguments have and none of them shards, though the mapping may."""
+    """Returns the names of axes that no argument is sharded along, even if the mapping has them."""
     named = [(node.names, spec) for node, spec, _ in arguments if is_named_array(node)]
     sharded = {name for names, spec in named for name, entry in zip(names, spec, strict=False) if get_entry_axes(entry)}
     return sorted({name for names, _ in named for name in names} - sharded)
 
 
 def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[Any]:
-    """Returns the arguments, sharded by their specs."""
     is_inside = is_tracing() or not isinstance(region.mesh, Mesh)
     arrays = [node.array if is_named_array(node) else node for node, _, _ in arguments]
     shardings = [_infer_sharding(*pair, region, is_inside) for pair in zip(arguments, arrays, strict=True)]
@@ -239,7 +241,7 @@ def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[An
 
 
 def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_inside: bool) -> NamedSharding:
-    """Returns where an argument is placed; without names, it stays as it is over mesh axes not of the function."""
+    """Returns the sharding of an argument; without names, it keeps its own over the other mesh axes."""
     own, spec = jax.typeof(array).sharding if is_inside else getattr(array, "sharding", None), argument.spec
     if not argument.is_by_name and isinstance(own, NamedSharding) and own.mesh.shape == region.mesh.shape:
         pairs = itertools.zip_longest(spec, own.spec)
@@ -257,8 +259,11 @@ def _constrain_argument(argument: _Argument, array: Any, sharding: NamedSharding
     return array if typed is None else jax.reshard(array, typed)
 
 
-def _infer_out_specs(shapes: Any, out_specs: Any, region: _Region, check_vma: bool) -> Any:
-    """Returns the spec of each result: the one given, or the one that follows from its names."""
+def _infer_out_specs(
+    shapes: Any, arguments: Sequence[_Argument], out_specs: Any, region: _Region, check_vma: bool
+) -> Any:
+    """Returns the spec of each result: given, or inferred from its names."""
+    region = region._replace(mapping=region.mapping.merged(dict.fromkeys(_find_unsharded_axes(arguments))))
     nodes, treedef = jax.tree.flatten(shapes, is_leaf=is_named_array)
     given = _broadcast_specs(out_specs, shapes, "the `out_specs` of `shard_map` do not fit what the function returned")
     specs = []

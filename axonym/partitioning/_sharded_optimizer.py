@@ -16,7 +16,7 @@ from ..named._axis import format_value
 from .mapping._axis_mapping import AxisMapping, ResourceMapping, current_mapping
 from .sharding._shard import shard_tree
 from .specs._active_mesh import get_active_mesh
-from .specs._leaves import ShardedBy, require_complete_mapping
+from .specs._sharded_by import ShardedBy, require_complete_mapping
 
 
 class Optimizer(NamedTuple):
@@ -125,19 +125,15 @@ def sharded_optimizer(
 
 
 def _shard_updates(updates: Any, models: tuple[Any, ...], mapping: AxisMapping | None) -> Any:
-    """Returns updates sharded by a mapping or, if it is None, like the parameters, as far as this is known.
-
-    Args:
-        updates: The updates.
-        models: Trees with the sharding of the parameters, of which one has the structure of the updates.
-        mapping: The mapping.
-    """
+    """Returns updates sharded by a mapping or, if it is None, like the first model with their structure."""
     mesh = get_active_mesh()
     if mesh is None:
         return updates
     if mapping is not None:
         return shard_tree(updates, mapping)
-    active, is_inside = _find_parameter_mapping(), is_tracing()
+    ambient, is_inside = context.value, is_tracing()
+    stored = None if ambient is None else ambient.stored  # inside `fsdp`, its `parameter_mapping`
+    active = current_mapping() if stored is None else stored
     model = next((one for one in models if jax.tree.structure(one) == jax.tree.structure(updates)), None)
     is_typed = is_inside and AxisType.Explicit in mesh.axis_types and model is not None
     if active is not None and not (is_typed and AxisType.Auto not in mesh.axis_types):
@@ -145,13 +141,6 @@ def _shard_updates(updates: Any, models: tuple[Any, ...], mapping: AxisMapping |
     if model is None or (active is not None and not is_typed):
         return updates
     return jax.tree.map(_shard_like, updates, model)
-
-
-def _find_parameter_mapping() -> AxisMapping | None:
-    """Returns the mapping by which parameters are stored: the active one or, inside `fsdp`, its `parameter_mapping`."""
-    ambient = context.value
-    stored = None if ambient is None else ambient.stored
-    return current_mapping() if stored is None else stored
 
 
 def _shard_like(update: Any, parameter: Any) -> Any:

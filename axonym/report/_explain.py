@@ -27,10 +27,10 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
     The result is what `axonym.shard` does with the same arguments. An array for which `shard` would raise an error is
     listed with the error, and the others are explained. Without a mapping, the arrays' own shardings are explained.
 
-    Bytes per device are those of one shard of an array. An array that is not sharded counts in full on each device,
-    because a compiled function takes it so, wherever it is now. Replicated bytes are the bytes on all devices beyond
+    Bytes per device count one shard of each array. An array that is not sharded counts in full on each device, as a
+    compiled function would take it, wherever it is now. Replicated bytes are the bytes on all devices beyond
     one copy: the bytes per device times the devices, less the bytes. Elements of less than a byte count by their bits,
-    and random keys by their data. Leaves that are not arrays are left out. Inside `shard_map` sizes are those of one
+    and random keys by their data. Leaves that are not arrays are left out. Inside `shard_map` sizes refer to one
     shard, and devices that differ in Manual mesh axes alone count once.
 
     Args:

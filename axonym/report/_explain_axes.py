@@ -1,4 +1,4 @@
-"""Why each axis of an array is sharded as it is: by a mapping, or by a spec, whoever gives it."""
+"""Why each axis of an array is sharded as it is: by a mapping or by a spec."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ from ._unused_axes import find_free_axes
 
 
 class LeafMapping(NamedTuple):
-    """The mapping of an array, whether it is that of its part of the tree alone, and the names of all arrays."""
+    """The mapping of an array, whether only its part of the tree has this mapping, and the names of all arrays."""
 
     mapping: AxisMapping
     is_of_part: bool
     names: frozenset[str]
 
     def format_entry(self, name: str) -> str:
-        """Returns the entry for a name as it is written, and where it is from."""
+        """Returns the entry for a name as it is written, and whether it is in the mapping of a part."""
         axes = self.mapping.mesh_axes(name)
         entry = format_entry(name, axes) if axes else f"{name!r}: None"
         return f"{entry} in the mapping of this part" if self.is_of_part else entry
@@ -54,7 +54,7 @@ def explain_named_axis(name: str, size: int, entry: Any, of: LeafMapping, mesh: 
 def explain_invalid_axes(
     names: Names, sizes: tuple[int, ...], of: LeafMapping, mesh: MeshLike, error: str
 ) -> list[AxisExplanation]:
-    """Explains the axes of an array with an error, each alone: those that cause it, and the others."""
+    """Explains each axis of an array with an error, whether it causes the error or not."""
     claims = [axis for name in names for axis in of.mapping.mesh_axes(name)]
     axes: list[AxisExplanation] = []
     for name, size in zip(names, sizes, strict=True):
@@ -79,16 +79,16 @@ def explain_axes(
     requested: P | None = None,
     unsharded: str | None = None,
 ) -> list[AxisExplanation]:
-    """Explains each dimension of an array: that a spec shards it, or what else could.
+    """Explains each dimension of an array: over which mesh axes a spec shards it, or which others could.
 
     Args:
         shape: The sizes of the array.
         names: The names of its axes, if it has some.
         spec: Its valid spec.
-        mesh: The mesh of the spec; None if there is none, and the array is not sharded.
-        decision: What the spec is from.
+        mesh: The mesh of the spec; None if the array is not sharded.
+        decision: The origin of the spec.
         source: The same in words.
-        requested: The spec that was asked for, if mesh axes of it may have been left out.
+        requested: The requested spec, if some of its mesh axes may have been left out.
         unsharded: The reason why a dimension is not sharded; by default, the source.
     """
     free = [] if mesh is None else find_free_axes(shape, spec, mesh)
@@ -109,7 +109,7 @@ def explain_axes(
 
 
 def explain_refused_axes(shape: tuple[int, ...], names: Names | None, problems: Sequence[str]) -> list[AxisExplanation]:
-    """Explains the dimensions of an array whose spec is invalid: those that cause it, and the others."""
+    """Explains each dimension of an array with an invalid spec, by its own problems or else by all."""
     axes: list[AxisExplanation] = []
     for at, size in enumerate(shape):
         own = [each for each in problems if describe_dimension(at, names) in each]
@@ -127,7 +127,7 @@ def _explain_requested_axis(
     why: str,
     mesh: MeshLike,
 ) -> AxisExplanation:
-    """Explains an axis for which mesh axes are requested: that it is sharded over them, or why not."""
+    """Explains whether an axis is sharded over the requested mesh axes, or why not."""
     usable = [axis for axis in requested if not is_manual_axis(mesh, axis)]
     parts = math.prod(mesh.shape[axis] for axis in given)
     if not usable:
@@ -142,7 +142,7 @@ def _explain_requested_axis(
 
 
 def _advise_axis(size: int, free: list[str], mesh: MeshLike | None) -> Iterator[str]:
-    """Yields what the free mesh axes could do for a dimension that is not sharded."""
+    """Yields how the free mesh axes could shard a dimension."""
     if mesh is None or not free:
         return
     fit = [axis for axis in free if size and size % mesh.shape[axis] == 0]

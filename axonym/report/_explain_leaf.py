@@ -1,4 +1,4 @@
-"""What becomes of one array, for `explain` and for reports alike: its spec, the reason for each axis, and its bytes."""
+"""The explanation of one array, for `explain` and for reports: its spec, the reason for each axis, and its bytes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -34,14 +34,10 @@ from ._explain_axes import (
     explain_refused_axes,
 )
 from ._explanation import AxisExplanation, Decision, LeafExplanation
-from ._rule_specs import get_fallback_spec
 
 
 class ExplainedLeaf(NamedTuple):
-    """The explanation of an array, with what totals and reports need besides.
-
-    This is its bytes by devices, the array, its place in the tree, its mesh, and an invalid spec if it is given one.
-    """
+    """The explanation of an array, and for totals and reports its bytes, place in the tree, mesh and invalid spec."""
 
     leaf: LeafExplanation
     load: Load
@@ -52,7 +48,7 @@ class ExplainedLeaf(NamedTuple):
 
 
 def list_arrays(tree: Any) -> list[tuple[Any, Leaf]]:
-    """Returns the arrays among the leaves of a tree, each with what its place in the tree says about it."""
+    """Returns the arrays among the leaves of a tree, each with a description of its place in the tree."""
     pairs = zip(jax.tree.leaves(tree), describe_leaves(tree), strict=True)
     return [(leaf, about) for leaf, about in pairs if get_array_shape(leaf) is not None]
 
@@ -79,8 +75,8 @@ def explain_by_mapping(
         entries = pad_spec(placed.spec, len(own_names))
         axes = [explain_named_axis(*each, of, mesh) for each in zip(own_names, shape, entries, strict=True)]
     elif sharding is not None and rule is not None:
-        requested, source = get_fallback_spec(about, rule)
-        axes = explain_axes(shape, None, placed.spec, mesh, "rule", source, requested=requested)
+        source = about.decision.by.replace("`: ", "`, ", 1) or f"the rule `{type(rule).__name__}`"
+        axes = explain_axes(shape, None, placed.spec, mesh, "rule", source, requested=about.decision.spec)
     elif kept:
         axes = explain_axes(shape, own_names, kept.spec, mesh, "sharding", "its own sharding")
     else:
@@ -105,7 +101,7 @@ def explain_by_spec(
 
 
 def explain_own_sharding(array: Any, about: Leaf, mesh: MeshLike | None) -> ExplainedLeaf:
-    """Explains the sharding that an array has already; one that is nowhere yet counts as replicated over the mesh."""
+    """Explains the current sharding of an array; without one, it counts as replicated over the mesh."""
     own, shape = get_own_sharding(array), tuple(array.shape)
     is_on_mesh = isinstance(own, NamedSharding)
     spec, own_mesh = (own.spec, own.mesh) if is_on_mesh else (P(), mesh)
@@ -132,7 +128,7 @@ def _make_leaf(
     now: str | None = None,
     error: str | None = None,
 ) -> ExplainedLeaf:
-    """Returns what is known of an array; without a load, it is the same on each device of the mesh."""
+    """Returns the explanation of an array; without a load, each device of the mesh has as many bytes."""
     shape = tuple(array.shape)
     if load is None:
         part = shape if spec is None else [axis.size // axis.parts for axis in axes]
@@ -188,7 +184,7 @@ def describe_place(array: Any) -> str:
 
 
 def _describe_current_place(array: Any, wanted: NamedSharding) -> str | None:
-    """Returns where an array is in words, None if that is not known or just where it is wanted."""
+    """Returns where an array is in words, None if that is unknown or where it is wanted."""
     own = get_own_sharding(array)
     if own is None:
         return "on the host" if isinstance(array, np.ndarray | np.generic) else None

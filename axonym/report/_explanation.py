@@ -134,7 +134,7 @@ class Explanation(ShardedTree):
         mesh: The sizes of the mesh axes; empty if no array is on a mesh and none is given.
         mapping: The entries of the mapping, None if there is none.
         options: Options of the mapping: its fallback rule, and how it treats uneven axes.
-        devices: The number of devices; those that differ in Manual mesh axes alone count once.
+        devices: The number of devices; devices that differ in Manual mesh axes alone count once.
         bytes: The size of all arrays.
         bytes_per_device: The bytes on the fullest device.
         replicated_bytes: The bytes on all devices together beyond one copy of each array.
@@ -212,7 +212,6 @@ def format_entry(name: str, axes: tuple[str, ...]) -> str:
 
 
 def make_leaf_row(leaf: LeafExplanation) -> Row:
-    """Returns the row of an array in a table."""
     kind = {"named": "", "field": ", field(axis_names=...)", "plain": ", plain"}[leaf.kind]
     now = "" if leaf.now is None else f"; now {leaf.now}"
     axes = [_format_axis_cells(axis) for axis in leaf.axes]

@@ -39,12 +39,7 @@ def save_html_page(
     notes: Sequence[Note],
     treemap: dict[str, Any],
 ) -> Path:
-    """Writes a page to a file, completely or not at all, and returns its path.
-
-    Raises:
-        FileNotFoundError: If the folder does not exist.
-        IsADirectoryError: If the path is a folder.
-    """
+    """Writes a page to a file, completely or not at all, and returns its path."""
     template = importlib.resources.files(_PACKAGE).joinpath("_html_page.html").read_text("utf-8")
     _, _, script = template.rpartition("<script>")
     digest = hashlib.sha256(script.partition("</script>")[0].encode()).digest()

@@ -1,8 +1,8 @@
 """The sharding lock: a small text file with the sharding of each array of a tree, made to be read in a diff.
 
-It has the mesh, and of each array its shape, the names of its axes and its spec, one array to a line. Specs are written
-in one way: an entry for each axis, without mesh axes of size 1. An array that is not on the mesh has a word about where
-it is, and one that is unreduced or reduced over mesh axes has their names.
+It has the mesh, and a line for each array with its shape, the names of its axes and its spec. Specs are normalized: an
+entry for each axis, without mesh axes of size 1. The place of an array that is not on the mesh is recorded too, and so
+are the mesh axes over which an array is unreduced or reduced.
 """
 
 import json
@@ -30,11 +30,7 @@ _MOST_PROBLEMS = 10
 
 
 def make_lock(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: Sequence[str]) -> Lock:
-    """Returns the lock of arrays on a mesh with these sizes.
-
-    Raises:
-        ValueError: If the specs have problems, so that the shardings are not known.
-    """
+    """Returns the lock of arrays on a mesh with these sizes; raises a ValueError if the specs have problems."""
     if problems:
         shown = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
         raise ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown]))
@@ -64,11 +60,7 @@ def _make_locked_array(leaf: LeafReport, mesh: Mapping[str, int]) -> dict[str, A
 
 
 def save_lock(lock: Lock, path: str | os.PathLike[str]) -> None:
-    """Writes a lock file, sorted by the paths of the arrays.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Writes a lock file, sorted by the paths of the arrays."""
     arrays = [f"    {_format_json_line(key)}: {_format_json_line(one)}" for key, one in sorted(lock["arrays"].items())]
     listing = "{\n" + ",\n".join(arrays) + "\n  }" if arrays else "{}"
     mesh = _format_json_line(lock["mesh"])
@@ -83,14 +75,7 @@ def _format_json_line(value: Any) -> str:
 def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) -> list[str]:
     """Returns one line for each difference between a lock file and the arrays found.
 
-    Args:
-        path: The file.
-        found: The lock of the arrays.
-        remedy: How to make a lock, for errors.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is damaged, or of another format.
+    Raises a FileNotFoundError or, if the file is damaged or of another format, a ValueError, with the remedy.
     """
     name = repr(os.fspath(path))
     try:

@@ -10,12 +10,12 @@ from jax.tree_util import keystr
 from ..named._array import NamedArray
 from ..named._axis import suggest_name
 from ..partitioning.mapping._axis_mapping import AxisMapping
-from ..partitioning.rules._sharding_rule import ShardingRule
+from ..partitioning.rules._rule_tree import RuleTree
+from ..partitioning.rules._sharding_rule import ShardingRule, explain_decisions
 from ..partitioning.sharding._partition_specs import is_same_mesh
 from ..partitioning.specs._active_mesh import MeshLike, format_mesh
 from ..partitioning.specs._leaves import Leaf, describe_leaves, get_array_shape
 from ..partitioning.specs._spec_problems import find_spec_problems, get_first_line
-from ._rule_specs import list_rule_specs
 
 
 _REMEDY = "give its `PartitionSpec`"
@@ -39,28 +39,30 @@ class _Problem(NamedTuple):
 
 
 _Pair: TypeAlias = tuple[tuple[Any, ...], Any, Any, str]
-"""The path of a leaf, the leaf or `_NO_LEAF`, what is given for it or a problem, and a rule's reason for that."""
+"""The path of a leaf, the leaf or `_NO_LEAF`, its given spec or a problem, and the part of a rule that decided."""
 
 
 def match_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[MatchedSpec], list[str]]:
     """Returns each array of a tree with its spec, and all problems: of the structure, and of single specs.
 
-    Args:
-        tree: Any tree of arrays.
-        specs: The specs, a prefix of the tree: one spec may stand for all arrays below it. Or a rule that gives them.
-        mesh: The mesh that they are for.
-
-    Raises:
-        TypeError: If a mapping is given.
-        Exception: The error that a rule raises.
+    The specs are a prefix of the tree, or a rule that gives them, whose errors are raised.
     """
     if isinstance(specs, AxisMapping):
         raise TypeError(
             "an `AxisMapping` is a mapping from names of axes and not a tree of specs; "
             "`axonym.explain(tree, mapping, mesh)` explains what it does to each array"
         )
-    pairs = list_rule_specs(specs, tree, mesh) if isinstance(specs, ShardingRule) else _pair_specs(tree, specs)
+    pairs = _list_rule_specs(specs, tree, mesh) if isinstance(specs, ShardingRule) else _pair_specs(tree, specs)
     return _check_pairs(tree, pairs, mesh)
+
+
+def _list_rule_specs(rule: ShardingRule, tree: Any, mesh: MeshLike) -> Iterator[_Pair]:
+    """Yields each leaf with the spec that a rule gives it."""
+    leaves = RuleTree.from_tree(tree).leaves
+    for (path, leaf, _), decision in zip(leaves, explain_decisions(rule, tree, mesh), strict=True):
+        if decision.error is not None:
+            raise decision.error
+        yield path, leaf, decision.spec, decision.by.replace("`: ", "`, ", 1)
 
 
 def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[list[MatchedSpec], list[str]]:
@@ -76,7 +78,7 @@ def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[lis
         places = [next(described) for _ in arrays]
         if len(arrays) != 1 or (shape := get_array_shape(arrays[0])) is None:
             continue
-        if isinstance(given, _Problem):  # reported once already, for the whole part of the tree
+        if isinstance(given, _Problem):  # reported already, once for this part of the tree
             found.append(MatchedSpec(arrays[0], places[0], None, (given.text,)))
             continue
         spec = _read_spec(given, mesh)
@@ -90,7 +92,7 @@ def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[lis
 
 
 def _pair_specs(tree: Any, specs: Any) -> Iterator[_Pair]:
-    """Yields each leaf with its spec or a problem, and the problems of places where there is no leaf."""
+    """Yields each leaf with its spec or a problem, and problems of places without a leaf."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_takes_one_spec)
     try:
         given, structure = jax.tree.flatten(specs, is_leaf=_takes_one_spec)
@@ -107,7 +109,7 @@ def _pair_specs(tree: Any, specs: Any) -> Iterator[_Pair]:
 
 
 def _takes_one_spec(x: Any) -> bool:
-    """Returns whether a node of a tree has one spec, whatever is in it."""
+    """Returns whether a node of a tree has one spec for everything in it."""
     return x is None or type(x) is NamedArray
 
 
@@ -118,7 +120,7 @@ def _report_part(path: tuple[Any, ...], node: Any, problem: _Problem) -> Iterato
 
 
 def _pair_leaves(path: tuple[Any, ...], node: Any, spec: Any) -> Iterator[_Pair]:
-    """Yields each leaf of a part of a tree with one and the same spec or problem."""
+    """Yields each leaf of a part of a tree with the same spec or problem."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(node, is_leaf=_takes_one_spec)[0]:
         if leaf is not None:
             yield (*path, *keys), leaf, spec, ""
@@ -176,12 +178,12 @@ def _get_children(node: Any) -> dict[Any, Any]:
 
 
 def _get_structure(node: Any) -> Any:
-    """Returns the structure of a node without that of its children: its type, keys and static fields."""
+    """Returns the structure of a node without its children: its type, keys and static fields."""
     return jax.tree.structure(node, is_leaf=lambda x: x is not node)
 
 
 def _read_spec(given: Any, mesh: MeshLike) -> P | _Problem:
-    """Returns the spec meant by what is given for an array, or the problem if it is not clear."""
+    """Returns the spec that is given for an array in any form, or the problem if it is not clear."""
     given = given.array if type(given) is NamedArray else given
     if isinstance(given, NamedSharding) and not is_same_mesh(given.mesh, mesh):
         one, other = format_mesh(given.mesh), format_mesh(mesh)
@@ -193,7 +195,7 @@ def _read_spec(given: Any, mesh: MeshLike) -> P | _Problem:
 
 
 def _check_kind(given: Any) -> _Problem | None:
-    """Returns the problem of what is given in place of a spec, None if it is one."""
+    """Returns the problem of an object that is given as a spec, None if it is a spec."""
     given = given.array if type(given) is NamedArray else given
     if given is None or isinstance(given, P | NamedSharding):
         return None
@@ -208,6 +210,6 @@ def _check_kind(given: Any) -> _Problem | None:
 
 
 def _is_unwrapped_spec(x: Any) -> bool:
-    """Returns whether something is the entries of a spec in a tuple or a list, and not a tree of specs."""
+    """Returns whether a tuple or list has the entries of a spec, and is not a tree of specs."""
     names = isinstance(x, tuple | list) and all(each is None or isinstance(each, str) for each in x)
     return names and any(isinstance(each, str) for each in x)

@@ -23,7 +23,7 @@ _MOST_GROWTH = 1.5  # padding by more than half of a dimension is not worth advi
 def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
     """Returns larger sizes of single dimensions that save memory on each device, the best first.
 
-    Of those that save the same, the one with the fewest mesh axes comes first.
+    Of paddings that save the same, the one with the fewest mesh axes comes first.
     """
     shard = get_shard_shape(shape, spec, mesh)
     free = find_free_axes(shape, spec, mesh)

@@ -109,7 +109,6 @@ class ReportComparison(TabularReport):
 
 
 def compare_reports(before: ShardingReport, after: ShardingReport) -> ReportComparison:
-    """Returns what changed from one report to another."""
     ones = {leaf.path: leaf for leaf in before.leaves}
     others = {leaf.path: leaf for leaf in after.leaves}
     changes = [LeafChange(path, ones[path], leaf) for path, leaf in others.items() if path in ones]
@@ -127,19 +126,11 @@ def _to_dict(leaf: LeafReport) -> dict[str, Any]:
 
 
 def _get_key(leaf: LeafReport, mesh: Mapping[str, int]) -> Any:
-    """Returns the properties of an array that are compared."""
-    return (
-        leaf.shape,
-        leaf.dtype,
-        leaf.bytes_per_device,
-        leaf.replicated_bytes,
-        leaf.place,
-        _get_compared_entries(leaf, mesh),
-    )
+    return [getattr(leaf, key) for key in _COMPARED if key != "spec"], _get_compared_entries(leaf, mesh)
 
 
 def _get_compared_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tuple[str, ...]] | None:
-    """Returns the entries of the spec of an array, the same for all ways to write it; None if it is invalid."""
+    """Returns the entries of the spec of an array, however it is written; None if it is invalid."""
     if leaf.spec is None:
         return None
     return [

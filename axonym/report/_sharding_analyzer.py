@@ -43,7 +43,6 @@ fits is 8"]
     """
 
     def __init__(self, mesh: MeshLike | None = None) -> None:
-        """Stores the mesh."""
         self._mesh = check_mesh(mesh)
 
     @property
@@ -52,7 +51,6 @@ fits is 8"]
         return get_active_mesh() if self._mesh is None else self._mesh
 
     def __repr__(self) -> str:
-        """Shows the mesh given."""
         return "ShardingAnalyzer()" if self._mesh is None else f"ShardingAnalyzer({self._mesh!r})"
 
     def validate_partition_specs(self, pytree: Any, partition_specs: Any) -> list[str]:

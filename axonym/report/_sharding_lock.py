@@ -27,7 +27,7 @@ def assert_sharding_lock(
     `ShardingReport.save_lock` writes the file. It is text, made to be committed: the mesh, and one line for each array
     with its shape, the names of its axes and its spec. Another way to write the same spec is not a change: trailing
     Nones, `("data",)` for `"data"`, mesh axes of size 1. If an array is not on the mesh but on the host, on one
-    device or on another mesh, the file says where it is, by the mesh axes and not by single devices. The mesh axes
+    device or on another mesh, its place is in the file, by mesh axes and not by single devices. The mesh axes
     that an array is `unreduced` or `reduced` over are in the file too. Element types are not.
 
     To accept changes, run the tests with the environment variable `AXONYM_UPDATE_LOCK=1`, which writes the files again
@@ -42,7 +42,7 @@ def assert_sharding_lock(
 
     Raises:
         AssertionError: If something differs, with a line for each array that is added, removed, resized or moved.
-        FileNotFoundError: If the file does not exist; the message says how to make one.
+        FileNotFoundError: If the file does not exist; the message shows how to make one.
         ValueError: If the file is damaged, or the specs have problems.
         TypeError: If specs or a mesh are given with a report, which has both.
 

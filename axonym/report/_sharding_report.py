@@ -54,7 +54,7 @@ class ShardingReport(ShardedTree):
     Attributes:
         leaves: A report on each array, in the order of the tree.
         mesh: The sizes of the mesh axes; empty if no array is on a mesh and none is given.
-        devices: The number of devices; those that differ in Manual mesh axes alone count once.
+        devices: The number of devices; devices that differ in Manual mesh axes alone count once.
         source: What the report is about: `"specs"`, or `"shardings"`, the arrays' own.
         bytes: The size of all arrays, elements of less than a byte by their bits, random keys by their data.
         bytes_per_device: The bytes on the fullest device.

@@ -40,7 +40,6 @@ class Row(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name and kind."""
         return f"{self.name}  {self.kind}" if self.kind else self.name
 
 
@@ -83,7 +82,9 @@ class TabularReport(ABC):
         """
         if limit is not None and limit < 0:
             raise ValueError(f"`limit` is the number of arrays to show, or None for all; it was {limit}.")
-        return format_table(self._make_table(), limit)
+        table = self._make_table()
+        lines = [*_wrap_text(table.title), "", *_format_rows(table, table.rows[:limit]), *_format_notes(table)]
+        return "\n".join(lines)
 
     def to_json(self, indent: int | None = 2) -> str:
         """Returns the result of `to_dict` as JSON, with sorted keys.
@@ -94,16 +95,16 @@ class TabularReport(ABC):
         return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
 
     def __str__(self) -> str:
-        """Shows the table, with its first rows."""
         return self.table()
 
     def __repr__(self) -> str:
-        """Shows the table, with its first rows."""
         return self.table()
 
     def _repr_html_(self) -> str:
-        """Shows the table in a notebook, in its colours."""
-        return format_html_table(self._make_table())
+        table = self._make_table()
+        rows = "".join(_format_html_rows(table, table.rows[:_MOST_ROWS]))
+        notes = "".join(map(_format_html_note, table.notes))
+        return f'<div class="axonym-table">{_STYLE}<p>{html.escape(table.title)}</p><table>{rows}</table>{notes}</div>'
 
 
 def format_bytes(number: int) -> str:
@@ -134,11 +135,6 @@ def shorten_list(texts: Sequence[str], most: int = 20, source: str = "") -> list
     more = len(texts) - most
     rest = f"and {more} more" + (f"; {source} has all" if source else "")
     return [*texts] if more <= 0 else [*texts[:most], rest]
-
-
-def format_table(table: Table, limit: int | None = _MOST_ROWS) -> str:
-    """Returns a table as lines of at most 120 characters."""
-    return "\n".join([*_wrap_text(table.title), "", *_format_rows(table, table.rows[:limit]), *_format_notes(table)])
 
 
 def _format_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:
@@ -186,13 +182,6 @@ def _wrap_text(text: str, first: str = "") -> list[str]:
     """Returns a text in lines, the later ones aligned with the first."""
     indent = " " * min(len(first), _WIDTH // 2)
     return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent) or [first.rstrip()]
-
-
-def format_html_table(table: Table, limit: int = _MOST_ROWS) -> str:
-    """Returns a table as HTML that brings its own style and takes the colours of its surroundings."""
-    rows = "".join(_format_html_rows(table, table.rows[:limit]))
-    notes = "".join(map(_format_html_note, table.notes))
-    return f'<div class="axonym-table">{_STYLE}<p>{html.escape(table.title)}</p><table>{rows}</table>{notes}</div>'
 
 
 def _format_html_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:

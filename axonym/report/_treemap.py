@@ -79,7 +79,7 @@ def _group_arrays(path: tuple[str, ...], paths: _Paths, sizes: Sequence[int], ab
 
 
 def _get_kind(leaf: LeafReport) -> _Kind:
-    """Returns what the colour of an array stands for."""
+    """Returns the properties of an array that determine its colour."""
     over = tuple(str(mesh_axis) for axis in leaf.axes if axis.parts > 1 for mesh_axis in axis.mesh_axes)
     return () if leaf.error else over, leaf.place or "", leaf.error is not None
 
@@ -106,7 +106,7 @@ def _make_token(text: str) -> str:
 
 
 def _describe_leaf(leaf: LeafReport, kind: int) -> dict[str, Any]:
-    """Returns what the page shows of an array besides its path."""
+    """Returns everything that the page shows of an array except its path."""
     shape = ", ".join(str(axis.size) if axis.name is None else f"{axis.name}: {axis.size}" for axis in leaf.axes)
     return {
         "kind": kind,

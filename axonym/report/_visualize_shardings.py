@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from ..mesh._device_grid import pick_shown
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
 from ._explain_leaf import find_common_mesh, list_arrays
 from ._explanation import LeafExplanation, ShardedTree, format_mesh_title
@@ -34,12 +35,12 @@ def visualize_shardings(
 ) -> None:
     """Prints the arrays of a tree in the terminal, in colours, and which shard of them is on which device.
 
-    Each array has a line: its axes, its spec, and its bytes on each device, as a number and as a bar; the colours
-    are those of the mesh axes. Arrays that are alike and whose paths differ in numbers only, such as those of layers,
-    share a line. Below, each sharding has a picture: a cell for each shard of an array, with its devices. Devices of an
-    abstract mesh are numbered by their positions, and those of an `Explanation` too, unless the mesh is given. The
-    arrays are shown with their own shardings, whatever mapping is active. Inside `jax.jit`, this prints once, while the
-    function is traced. It needs rich: `pip install axonym[report]`.
+    Each array has a line: its axes, its spec, and its bytes on each device, as a number and as a bar; each mesh axis
+    has a colour. Arrays that are alike and whose paths differ in numbers only, such as arrays of layers, share a line.
+    Below, each sharding has a picture: a cell for each shard of an array, with its devices. Devices of an abstract mesh
+    or of an `Explanation` are numbered by their positions, unless the mesh is given. The arrays are shown with their
+    own shardings, whatever mapping is active. Inside `jax.jit`, this prints once, while the function is traced. It
+    needs rich: `pip install axonym[report]`.
 
     Args:
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays, or a `ShardingReport` or an `Explanation`.
@@ -155,7 +156,6 @@ class _Paint(NamedTuple):
 
 
 def _group_lines(leaves: tuple[LeafExplanation, ...]) -> list[_Line]:
-    """Returns the lines of all arrays, in the order of the tree."""
     alike: dict[Any, list[LeafExplanation]] = {}
     for leaf in leaves:
         pattern = re.sub(r"(?<!\w)\d+(?!\w)", "*", "/".join(split_path(leaf.path)))
@@ -269,11 +269,11 @@ def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
     rest = [at for at in range(len(order)) if at not in used]
     names, parts = [name for name, _, _ in sharding], [count for _, _, count in sharding]
     held = ids.transpose(*used, *rest).reshape(math.prod(parts[:-1]), parts[-1], -1)
-    rows = _choose_shown(held.shape[0], _MOST_ROWS)
+    rows = pick_shown(held.shape[0], _MOST_ROWS)
     labels = {row: _format_row_label(names[:-1], row, parts[:-1]) for row in rows if row is not None}
     widest = max(len(f"{names[-1]} #{parts[-1]}"), len(_format_ids(held[-1, -1], paint)) + 2) + 2
     fit = (paint.width - max(map(len, labels.values())) - 2) // widest
-    columns = _choose_shown(parts[-1], max(min(fit, _MOST_COLUMNS), 3))
+    columns = pick_shown(parts[-1], max(min(fit, _MOST_COLUMNS), 3))
     table = paint.make_table(padding=(0, 1))
     table.add_column("")
     for column in columns:
@@ -298,11 +298,6 @@ def _format_row_label(names: list[str], row: int, parts: list[int]) -> str:
     """Returns the label of a row of a grid: which part along each axis but the last."""
     where = np.unravel_index(row, parts) if parts else ()
     return ", ".join(f"{name} #{at}" for name, at in zip(names, where, strict=True))
-
-
-def _choose_shown(number: int, most: int) -> list[int | None]:
-    """Returns which of so many things to show; None stands for those left out."""
-    return [*range(number)] if number <= most else [*range(most - 2), None, number - 1]
 
 
 def _format_ids(ids: np.ndarray, paint: _Paint) -> str:

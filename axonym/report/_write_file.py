@@ -6,19 +6,10 @@ from pathlib import Path
 
 
 def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str) -> Path:
-    """Writes a text to a file; whoever reads it meanwhile gets all of the old text or all of the new one.
+    """Writes a text to a file in UTF-8, atomically: readers get the old text or the new one, never a part.
 
-    A link stays a link, and the file that it leads to is replaced; an existing file keeps its permissions.
-
-    Args:
-        path: The file.
-        text: The text, written in UTF-8 with the line ends as they are.
-        kind: The kind of file, for errors.
-        example: A name for such a file, for errors.
-
-    Raises:
-        FileNotFoundError: If the folder does not exist.
-        IsADirectoryError: If the path is a folder.
+    A link stays a link, and its target is replaced; an existing file keeps its permissions. Errors show the kind of
+    file and an example of a name.
     """
     target = Path(path)
     if target.is_dir():

@@ -202,7 +202,7 @@ def test_the_builder_changes_neither_arrangement_nor_types(sizes, axis_types):
         jaxs = create_mesh(sizes, names, axis_types=axis_types, devices=devices, use_jax=True)
     except ValueError as error:
         assert f"cannot lay out mesh (a: {sizes[0]}, b: {sizes[1]}" in str(error)
-        assert "complete blocks of the network, other sizes, or `use_jax=False`. JAX says" in str(error)
+        assert "complete blocks of the network, other sizes, or `use_jax=False`. JAX's error: " in str(error)
         assert sizes in [(2, 8), (2, 2, 4), (3, 5)]
     else:
         ours = create_mesh(sizes, names, axis_types=axis_types, devices=devices)

@@ -59,7 +59,6 @@ def test_the_spec_of_the_methods_of_a_shape_is_that_of_the_tree():
         shape = tuple(draw.choice((1, 2, 3, 4, 6, 8, 12, 16, 36)) for _ in range(draw.randint(0, 4)))
         helper = nym.MeshPartitionHelper(AbstractMesh(sizes, tuple(f"m{number}" for number in range(len(sizes)))))
         (methods,) = helper.analyze_pytree(struct(*shape)).values()
-        assert methods == helper._suggest_methods(shape)
         spec = helper.create_partition_spec(shape, methods, min_shard_size=1)
         assert spec == helper.partition_specs(struct(*shape), min_shard_size=1), (shape, sizes)
 
@@ -149,9 +148,9 @@ def test_methods_are_checked_for_any_size(methods, error, text):
 @pytest.mark.parametrize("least", [-1, 1.5, math.nan, True, "1"], ids=str)
 def test_the_least_size_is_a_whole_number(least):
     helper = nym.MeshPartitionHelper(MESH)
-    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is a whole number, 0 or more, not"):
+    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is an integer of at least 0, not"):
         helper.create_partition_spec((8,), ["data"], least)
-    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is a whole number, 0 or more, not"):
+    with pytest.raises((TypeError, ValueError), match="`min_shard_size` is an integer of at least 0, not"):
         helper.auto_shard_pytree(jnp.ones(8), least)
 
 

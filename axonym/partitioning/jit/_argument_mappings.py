@@ -10,7 +10,7 @@ from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
 from ..sharding._shard import shard_by_mapping, shard_leaves, shard_tree, skip_unmapped_leaves
 from ..specs._active_mesh import get_active_mesh, require_mesh
 from ..specs._leaves import Leaf, describe_leaves
-from ._parameters import ArgumentKey, Parameters, fill_tree
+from ._signature import ArgumentKey, Signature, fill_tree
 
 
 ResourceMappings: TypeAlias = ResourceMapping | Sequence[ResourceMapping | None]
@@ -20,23 +20,16 @@ ResourceMappings: TypeAlias = ResourceMapping | Sequence[ResourceMapping | None]
 class Mappings:
     """One mapping for all arguments or results, or one for each.
 
-    Args:
-        given: A mapping, or a sequence of mappings and None.
-
     Attributes:
         each: The mapping of each argument or result; None if there is one mapping for all.
         every: The mapping for all; empty if there is one for each.
-        common: The mapping of all those that have one, None if they differ.
+        common: The only mapping among them, None if there are several.
         is_sharding: Whether any mapping is not empty.
-
-    Raises:
-        TypeError: If it is something else.
     """
 
     __slots__ = ("common", "each", "every", "is_sharding")
 
     def __init__(self, given: Any) -> None:
-        """Converts the mappings; see the class."""
         self.each: tuple[AxisMapping | None, ...] | None = None
         self.every = AxisMapping()
         if isinstance(given, list | tuple):
@@ -47,27 +40,23 @@ class Mappings:
         self.common = different.pop() if len(different) == 1 else None
         self.is_sharding = bool(self.every) or any(self.each or ())
 
-    def check_arity(self, parameters: Parameters) -> None:
-        """Raises a ValueError if there are more mappings than arguments by position."""
-        most = len(parameters.positional)
-        if len(self.each or ()) > most and not parameters.any_position:
+    def check_arity(self, signature: Signature) -> None:
+        most = len(signature.positional)
+        if len(self.each or ()) > most and not signature.any_position:
             raise ValueError(
                 f"`in_axis_resources` has {len(self.each or ())} entries; the function takes {most} arguments by "
-                f"position: {', '.join(parameters.positional)}"
+                f"position: {', '.join(signature.positional)}"
             )
 
-    def describe_arguments(self, parameters: Parameters, treedef: Any) -> list[Leaf]:
-        """Describes each leaf of `(args, kwargs)`, with the mapping of its argument.
-
-        Raises:
-            ValueError: If an argument by position has no entry.
-        """
+    def describe_arguments(self, signature: Signature, treedef: Any) -> list[Leaf]:
+        """Describes each leaf of `(args, kwargs)`, with the mapping of its argument; each needs an entry."""
         if self.each is None:
-            return parameters.describe_arguments(treedef)
+            return signature.describe_arguments(treedef)
         args, kwargs = fill_tree(treedef)
         leaves: list[Leaf] = []
-        for at, (name, value) in enumerate(parameters.name_arguments(args, kwargs)):
-            place = at if at < len(args) else parameters.find_position(name)
+        for at, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
+            positional = signature.positional
+            place = at if at < len(args) else positional.index(name) if name in positional else None
             if place is not None and place >= len(self.each):
                 raise ValueError(
                     f"`in_axis_resources` has {len(self.each)} entries, but argument {name!r} is number {place + 1}; "
@@ -79,11 +68,7 @@ class Mappings:
         return leaves
 
     def shard_results(self, result: Any, default: AxisMapping | None, name: str) -> Any:
-        """Returns the result of a function, each part sharded by its mapping, or by `default` if it has none.
-
-        Raises:
-            ValueError: If there are more or fewer mappings than results.
-        """
+        """Returns the result of a function, each part sharded by its mapping, or by `default` if it has none."""
         if self.each is None:
             return shard_tree(result, self.every)
         if not isinstance(result, tuple | list) or len(result) != len(self.each):
@@ -99,18 +84,11 @@ class Mappings:
 
 
 class EntrySharding:
-    """Shards the arguments of one tree structure on entry; most calls find all of them in place.
-
-    Args:
-        mappings: The mappings of the arguments.
-        described: What is known of each leaf.
-        purpose: What needs a mesh, for the error if there is none.
-    """
+    """Shards the arguments of one tree structure on entry; most calls find all of them in place."""
 
     __slots__ = ("_described", "_in_place", "_is_memorable", "_mappings", "_purpose")
 
     def __init__(self, mappings: Mappings, described: list[Leaf], purpose: str) -> None:
-        """Stores the arguments; see the class."""
         self._mappings, self._described, self._purpose = mappings, described, purpose
         self._in_place: Any = None
         used = {mappings.every, *(leaf.mapping for leaf in described)}
@@ -118,11 +96,7 @@ class EntrySharding:
         self._is_memorable = all(one is None or one.fallback is None for one in used)
 
     def place(self, leaves: list[Any]) -> list[Any]:
-        """Returns the leaves of a call, those that are elsewhere moved.
-
-        Raises:
-            ValueError: If there is a mapping and no mesh, or a leaf cannot be sharded as the mapping specifies.
-        """
+        """Returns the leaves of a call, moved where they are not in place."""
         mesh = require_mesh(self._purpose) if self._mappings.is_sharding else get_active_mesh()
         if not isinstance(mesh, Mesh):  # tracers are constrained, and have no sharding to look at
             return shard_leaves(leaves, self._described, self._mappings.every, mesh)

@@ -8,15 +8,12 @@ class BoundMethod:
     """A compiled function bound to an instance, which is its first argument."""
 
     def __init__(self, jitted: Any, instance: Any) -> None:
-        """Stores both."""
         self._jitted, self._instance = jitted, instance
 
     def __eq__(self, other: object) -> bool:
-        """Returns whether the function and the instance are the same."""
         return isinstance(other, BoundMethod) and self._jitted is other._jitted and self._instance is other._instance
 
     def __hash__(self) -> int:
-        """Returns the hash of their identities."""
         return hash((id(self._jitted), id(self._instance)))
 
     def __getattr__(self, name: str) -> Any:
@@ -27,5 +24,4 @@ class BoundMethod:
         return functools.partial(found, self._instance) if name in ("lower", "trace", "eval_shape") else found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function with the instance; see `NamedJit`."""
         return self._jitted(self._instance, *args, **kwargs)

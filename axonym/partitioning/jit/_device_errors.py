@@ -8,8 +8,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.tree_util import keystr
 
 from ..._jax_compat import is_device_mismatch_error, is_tracing
-from ...named._axis import format_axes
-from ..specs._active_mesh import get_active_mesh
+from ..specs._active_mesh import format_mesh, get_active_mesh
 from ..specs._leaves import Leaf
 
 
@@ -18,15 +17,7 @@ def find_device_error(
 ) -> ValueError | None:
     """Returns the error for an argument that is on other devices than the mesh, or than the first argument.
 
-    Args:
-        error: JAX's error.
-        name: The name of the function.
-        described: What is known of the leaves of the call.
-        leaves: The leaves.
-        is_moving: Whether `in_axis_resources` moves named arguments.
-
-    Returns:
-        None if JAX's error is about something else, or all arguments are on the right devices.
+    It is None if JAX's error is about something else. `is_moving` if `in_axis_resources` moves named arguments.
     """
     if not is_device_mismatch_error(error) or is_tracing():
         return None
@@ -55,7 +46,7 @@ def _get_remedy(about: Leaf, mesh: Any, is_moving: bool) -> str:
 
 
 def _is_compatible(sharding: Any, expected: Any) -> bool:
-    """Returns whether an array with this sharding is accepted where a mesh, or the sharding of another, is expected."""
+    """Returns whether JAX accepts an array with this sharding on a mesh, or next to an array with another sharding."""
     one, other = _get_mesh(sharding), _get_mesh(expected)
     if one is not None and other is not None and one != other:
         if AxisType.Explicit in (*one.axis_types, *other.axis_types):
@@ -87,8 +78,7 @@ def _format_mesh_devices(mesh: Mesh) -> str:
 
 
 def format_mesh_types(mesh: Mesh | AbstractMesh) -> str:
-    """Returns the axes of a mesh and their types."""
     if mesh.empty:
         return "no mesh"
     types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
-    return f"{format_axes(mesh.axis_names, tuple(mesh.shape.values()))} of {types} axes"
+    return f"{format_mesh(mesh)} of {types} axes"

@@ -1,5 +1,6 @@
 """Which arguments of a compiled function are donated, by position, by name and by leaf, and warnings of donation."""
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import compress
@@ -11,7 +12,7 @@ from jax.tree_util import keystr
 
 from ...named._base import is_traced
 from ..mapping._stacklevel import user_stacklevel
-from ._parameters import Parameters, fill_tree
+from ._signature import Signature, fill_tree
 from ._static_args import ArgumentPartition, StaticArgs, is_array_type
 
 
@@ -19,56 +20,51 @@ class Donation:
     """Which leaves of a call are donated.
 
     Args:
-        parameters: The parameters of the function.
+        signature: The signature of the function.
         by_position: For each positional argument a boolean, a tree of booleans or a function from a leaf to a boolean.
         by_name: The same for arguments by name.
-
-    Raises:
-        TypeError: If something other than booleans and functions is given.
-        ValueError: If the function does not take one of the arguments.
     """
 
-    def __init__(self, parameters: Parameters, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
-        """Sorts what is given by parameter; see the class."""
-        self._by_position, self._parameters = _as_flags(by_position), parameters
-        positional, named = parameters.positional, parameters.named
+    def __init__(self, signature: Signature, by_position: Any, by_name: Mapping[str, Any] | None) -> None:
+        self._by_position, self._signature = _as_flags(by_position), signature
+        positional, named = signature.positional, signature.named
         if by_name is not None and not isinstance(by_name, Mapping):
             raise TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
-        if len(self._by_position) > len(positional) and not parameters.any_position:
+        if len(self._by_position) > len(positional) and not signature.any_position:
             raise ValueError(
                 f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
                 f"arguments by position: {', '.join(positional)}"
             )
         by_both = zip(positional, self._by_position, strict=False)
-        self._by_name = {**{n: flag for n, flag in by_both if n in parameters.by_keyword}, **(by_name or {})}
+        self._by_name = {**{n: flag for n, flag in by_both if n in signature.by_keyword}, **(by_name or {})}
         unknown = [name for name in self._by_name if name not in named]
-        if unknown and not parameters.any_keyword:
+        if unknown and not signature.any_keyword:
             raise ValueError(f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
         flags = jax.tree.leaves((self._by_position, self._by_name))
         for flag in flags:
-            _check_flag(flag)
+            if not callable(flag) and not isinstance(flag, bool | np.bool_):
+                raise TypeError(
+                    f"Donation is specified by booleans, trees of booleans or functions, not {flag!r}; give one for "
+                    "each argument, not the positions of arguments."
+                )
         self._is_empty = not any(flags)
         self._warned_of: set[str] = set()
         self.depends_on_leaves = any(callable(flag) for flag in flags)
 
     def flag_leaves(self, treedef: Any, leaves: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns whether each leaf of `(args, kwargs)` is donated.
-
-        Args:
-            treedef: The structure of the arguments.
-            leaves: Their leaves; the types of these are enough unless `depends_on_leaves`.
-        """
+        """Returns whether each leaf of `(args, kwargs)` is donated; their types suffice unless `depends_on_leaves`."""
         flags = [False] * len(leaves)
         if self._is_empty:
             return tuple(flags)
         args, kwargs = fill_tree(treedef)
-        for at, (name, arg) in enumerate(self._parameters.name_arguments(args, kwargs)):
+        for at, (name, arg) in enumerate(self._signature.name_arguments(args, kwargs)):
             by_position = at < min(len(args), len(self._by_position))
             spec = self._by_position[at] if by_position else self._by_name.get(name, False)
             if isinstance(spec, bool | np.bool_) and spec and isinstance(arg, int):
                 self._warn_of_static(name, leaves[arg])
+            set_flags = functools.partial(_set_flags, leaves=leaves, flags=flags)
             try:
-                jax.tree.map(lambda flag, part: _set_flags(flag, part, leaves, flags), spec, arg, is_leaf=_is_none)
+                jax.tree.map(set_flags, spec, arg, is_leaf=lambda x: x is None)
             except ValueError as error:
                 raise ValueError(f"a tree of booleans for donation does not fit its argument: {error}") from None
         return tuple(flags)
@@ -90,18 +86,6 @@ def _set_flags(flag: Any, part: Any, leaves: Sequence[Any], flags: list[bool]) -
         flags[at] = bool(flag(leaves[at]) if callable(flag) else flag)
 
 
-def _is_none(x: Any) -> bool:
-    return x is None
-
-
-def _check_flag(flag: Any) -> None:
-    if not callable(flag) and not isinstance(flag, bool | np.bool_):
-        raise TypeError(
-            f"Donation is specified by booleans, trees of booleans or functions, not {flag!r}; give one for each "
-            "argument, not the positions of arguments."
-        )
-
-
 def _as_flags(by_position: Any) -> tuple[Any, ...]:
     if by_position is None:
         return ()
@@ -109,7 +93,7 @@ def _as_flags(by_position: Any) -> tuple[Any, ...]:
     return tuple(by_position) if several else (by_position,)
 
 
-def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, parameters: Parameters, name: str) -> None:
+def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, signature: Signature, name: str) -> None:
     """Raises a ValueError if a donated array is passed twice, for which XLA ends the process on several devices.
 
     Arrays are compared by identity, which every call can afford: it adds about 3 % to a donating call. To read the
@@ -126,7 +110,7 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, para
             if not isinstance(leaf, jax.Array) or is_traced(leaf):
                 continue
             if id(leaf) in owners:
-                described = parameters.describe_arguments(partition.treedef)
+                described = signature.describe_arguments(partition.treedef)
                 one, other = (keystr(described[i].path) for i in (owners[id(leaf)], at))
                 raise ValueError(
                     f"`{name}` donates {one}, which is the same array as {other}; pass a copy for one of them, made "
@@ -136,14 +120,14 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, para
                 owners[id(leaf)] = at
 
 
-def warn_unused_donation(donated: Sequence[Any], static: StaticArgs, parameters: Parameters, name: str) -> None:
+def warn_unused_donation(donated: Sequence[Any], static: StaticArgs, signature: Signature, name: str) -> None:
     """Warns if the memory of donated arrays was not reused; called after a call that traced.
 
     JAX's own warning has shapes without paths, and on several devices with Auto mesh axes there is often none.
     """
     if any(getattr(jax.config, f"jax_{option}", False) for option in ("disable_jit", "debug_nans", "debug_infs")):
         return  # JAX does not donate then
-    described = parameters.describe_arguments(static.partition.treedef)
+    described = signature.describe_arguments(static.partition.treedef)
     paths = [keystr(about.path) for about in compress(described, static.partition.donated)]
     unused = [
         f"{path}, {leaf.dtype}{list(leaf.shape)}"

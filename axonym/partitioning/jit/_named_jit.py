@@ -25,8 +25,8 @@ from ._argument_mappings import EntrySharding, Mappings, ResourceMappings
 from ._bound_method import BoundMethod
 from ._device_errors import find_device_error
 from ._donation import Donation, check_donated_once, warn_unused_donation
-from ._parameters import Parameters
 from ._retrace import Traces
+from ._signature import Signature
 from ._stages import NamedLowered, NamedTraced
 from ._static_args import ArgumentPartition, StaticArgs
 
@@ -59,22 +59,21 @@ class NamedJit(Generic[Args, R]):
         donation: tuple[Any, Any],
         options: Mapping[str, Any],
     ) -> None:
-        """Wraps the function; see `named_jit`."""
         functools.update_wrapper(self, fn, updated=())
         self._fn: Callable[..., Any] = fn
-        self._parameters = Parameters(fn)
+        self._signature = Signature(fn)
         self._mapping = mapping
         self._in_mappings, self._out_mappings = in_mappings, out_mappings
         if in_mappings is not None:
-            in_mappings.check_arity(self._parameters)
-        self._donation = Donation(self._parameters, *donation)
+            in_mappings.check_arity(self._signature)
+        self._donation = Donation(self._signature, *donation)
         self._find_partition = cached_plan(self._make_partition)
 
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)
 
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
-        self._traces = Traces(self._name, self._parameters)
+        self._traces = Traces(self._name, self._signature)
         self._jitted: Any = jax.jit(traced, static_argnums=2, donate_argnums=0, **options)
 
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
@@ -89,11 +88,10 @@ class NamedJit(Generic[Args, R]):
                 raise
             raise found from error
         if split[0] and self._traces.count != traces:
-            warn_unused_donation(split[0], split[2], self._parameters, self._name)
+            warn_unused_donation(split[0], split[2], self._signature, self._name)
         return unpack_result(result) if type(result) is ResultWithStatic else result
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Binds the function to an instance, as functions in classes are."""
         return self if instance is None else BoundMethod(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:
@@ -148,7 +146,7 @@ class NamedJit(Generic[Args, R]):
         flags = self._donation.flag_leaves(treedef, leaves) if self._donation.depends_on_leaves else None
         partition, entry = self._find_partition(treedef, tuple(map(type, leaves)), flags)
         if partition.is_donating:
-            check_donated_once(leaves, partition, self._parameters, self._name)
+            check_donated_once(leaves, partition, self._signature, self._name)
         if entry is not None:
             leaves = entry.place(leaves)
         try:
@@ -164,12 +162,12 @@ class NamedJit(Generic[Args, R]):
         partition = ArgumentPartition(treedef, types, flags)
         if self._in_mappings is None:
             return partition, None
-        described = self._in_mappings.describe_arguments(self._parameters, treedef)
+        described = self._in_mappings.describe_arguments(self._signature, treedef)
         return partition, EntrySharding(self._in_mappings, described, f"`{self._name}`, which shards its arguments,")
 
     def _check_hashable(self, leaves: Sequence[Any], partition: ArgumentPartition) -> None:
         """Raises a TypeError with the path of a static leaf that is not hashable."""
-        described = self._parameters.describe_arguments(partition.treedef)
+        described = self._signature.describe_arguments(partition.treedef)
         for about, leaf, is_static in zip(described, leaves, partition.static, strict=True):
             try:
                 hash(leaf if is_static else None)
@@ -181,7 +179,7 @@ class NamedJit(Generic[Args, R]):
 
     def _find_device_error(self, error: ValueError, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
         """Returns the error for an argument on other devices than the mesh, None if JAX's error is about others."""
-        described = self._parameters.describe_arguments(static.partition.treedef)
+        described = self._signature.describe_arguments(static.partition.treedef)
         leaves = static.merge_leaves(donated, kept)
         return find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
 

@@ -20,7 +20,7 @@ from ..mapping._axis_mapping import AxisMapping, current_mapping
 from ..specs._active_mesh import get_abstract_mesh
 from ..specs._leaves import ARRAYS
 from ._device_errors import format_mesh_types
-from ._parameters import Parameters
+from ._signature import Signature
 from ._static_args import StaticArgs
 
 
@@ -53,16 +53,10 @@ class _Trace(NamedTuple):
 
 
 class Traces:
-    """The traces of one function: how many there were, and what the last of them depended on.
+    """The traces of one function: how many there were, and what the last of them depended on."""
 
-    Args:
-        name: The name of the function.
-        parameters: Its parameters.
-    """
-
-    def __init__(self, name: str, parameters: Parameters) -> None:
-        """Starts without any; see the class."""
-        self._name, self._parameters = name, parameters
+    def __init__(self, name: str, signature: Signature) -> None:
+        self._name, self._signature = name, signature
         self._recent: deque[_Trace] = deque(maxlen=_MOST_TRACES)
         self._is_cleared = False
         self.count = 0
@@ -87,7 +81,7 @@ class Traces:
         if len(self._recent) < 2:
             cause = "`clear_cache` made it forget its traces" if self._is_cleared else "that was its first trace"
             return f"{start}; {cause}"
-        last, *earlier = [_describe_trace(trace, self._parameters) for trace in reversed(self._recent)]
+        last, *earlier = [_describe_trace(trace, self._signature) for trace in reversed(self._recent)]
         changes = min((list(_compare_nodes(one, last)) for one in earlier), key=len)
         if not changes:
             return f"{start}; nothing that Axonym sees changed: a setting of JAX did, or JAX's caches were cleared"
@@ -131,15 +125,15 @@ class _Container:
 
 _Path: TypeAlias = tuple[str, ...]
 _Nodes: TypeAlias = dict[_Path, _Array | _Static | _Container]
-"""What is known of each node that a trace depends on, parents before their children."""
+"""Each node that a trace depends on, parents before their children."""
 
 
 def _make_static(value: Any) -> _Static:
     return _Static(type(value), value)
 
 
-def _describe_trace(trace: _Trace, parameters: Parameters) -> _Nodes:
-    """Returns what is known of the mapping, the mesh, the settings of JAX and the arguments."""
+def _describe_trace(trace: _Trace, signature: Signature) -> _Nodes:
+    """Returns the mapping, the mesh, the settings of JAX and the arguments, as nodes."""
     mapping = trace.mapping
     nodes: _Nodes = {("active mapping",): _make_static(None)}
     if mapping is not None:
@@ -154,7 +148,7 @@ def _describe_trace(trace: _Trace, parameters: Parameters) -> _Nodes:
         [_Array(one, flag) for one in types] for types, flag in ((trace.donated, True), (trace.kept, False))
     )
     args, kwargs = trace.static.merge(donated, kept, map(_make_static, trace.static.values))
-    for at, (name, value) in enumerate(parameters.name_arguments(args, kwargs)):
+    for at, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
         nodes.update(_walk_nodes((name,), value))
         nodes[name, " passed by"] = _make_static("position" if at < len(args) else "keyword")
     return nodes
@@ -196,7 +190,7 @@ def _compare_nodes(before: _Nodes, after: _Nodes) -> Iterator[str]:
             yield f"{''.join(path)}: {_format_trace_change(one or 'nothing', other or 'nothing')}"
     for path, node in restructured.items():
         if not any(one[: len(path)] == path for one in changed):
-            yield f"{''.join(path)}: what is static about the {node.type.__name__}"
+            yield f"{''.join(path)}: static fields of the {node.type.__name__}"
 
 
 def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
@@ -212,7 +206,7 @@ def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
 
 
 def _format_trace_change(before: Any, after: Any) -> str:
-    """Returns two texts with an arrow, also where they look alike, as two functions made by one line do."""
+    """Returns both texts with an arrow between them, also if they are equal, as for two functions of the same line."""
     return f"{before} -> {after}" if str(before) != str(after) else f"{before} -> another {after}"
 
 

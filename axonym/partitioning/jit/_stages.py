@@ -8,14 +8,12 @@ from ._static_args import StaticArgs
 
 
 class _Stage:
-    """JAX's stage of the same name, the function that splits arguments for it, and the static ones it is for."""
+    """A stage of JAX, the function that splits arguments for it, and the static arguments it was made for."""
 
     def __init__(self, stage: Any, split: Callable[[Any, Any], Any], static: StaticArgs) -> None:
-        """Stores the three."""
         self._stage, self._split, self._static = stage, split, static
 
     def __getattr__(self, name: str) -> Any:
-        """Looks up other attributes in JAX's stage."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._stage, name)
@@ -63,7 +61,7 @@ class NamedCompiled(_Stage):
         donated, kept, static = self._split(args, kwargs)
         if static != self._static:
             raise TypeError(
-                "The arguments differ in structure or static values from those that this was compiled for; `lower` and "
-                "`compile` it for them as well."
+                "The function was compiled for arguments of another structure or other static values; `lower` and "
+                "`compile` it for these as well."
             )
         return unpack_result(self._stage(donated, kept))

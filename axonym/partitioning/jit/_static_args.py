@@ -43,7 +43,6 @@ class ArgumentPartition:
     __slots__ = ("_make_static_args", "_only_kept", "donated", "is_donating", "kept", "key", "static", "treedef")
 
     def __init__(self, treedef: Any, types: Sequence[type], donate: Sequence[bool]) -> None:
-        """Assigns each leaf to a group; see the class."""
         self.treedef = treedef
         self.static = tuple([not is_array_type(kind) for kind in types])
         self.donated = tuple([flag and not static for flag, static in zip(donate, self.static, strict=True)])
@@ -54,11 +53,7 @@ class ArgumentPartition:
         self._only_kept = self._make_static_args() if all(self.kept) else None
 
     def split(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], "StaticArgs"]:
-        """Returns the donated arrays, the kept arrays and the static argument.
-
-        Raises:
-            TypeError: If a static leaf is not hashable.
-        """
+        """Returns the donated arrays, the kept arrays and the static argument; TypeError if a leaf is not hashable."""
         if self._only_kept is not None:  # the most frequent case; takes 0.5 us less, of 8 us for a call with one array
             return (), tuple(leaves), self._only_kept
         donated, kept = tuple(compress(leaves, self.donated)), tuple(compress(leaves, self.kept))
@@ -74,17 +69,14 @@ class StaticArgs:
     __slots__ = ("_hash", "_key", "partition", "values")
 
     def __init__(self, partition: ArgumentPartition, values: tuple[Any, ...]) -> None:
-        """Hashes the values."""
         self.partition, self.values = partition, values
         self._key = partition.key, values
         self._hash = hash(self._key)
 
     def __hash__(self) -> int:
-        """Returns the hash of structure and values."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Compares structure and values."""
         return self is other or (isinstance(other, StaticArgs) and self._key == other._key)
 
     def merge_leaves(

@@ -21,6 +21,12 @@ ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec | None]
 Uneven: TypeAlias = Literal["error", "replicate"]
 
 
+def check_uneven(uneven: Any) -> Uneven:
+    if uneven not in ("error", "replicate"):
+        raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
+    return uneven
+
+
 class AxisMapping(Mapping[str, Any]):
     """Which mesh axes each named axis is sharded over, and what happens to axes that are missing or do not fit.
 
@@ -55,9 +61,7 @@ class AxisMapping(Mapping[str, Any]):
         fallback: Any = None,
         uneven: Uneven = "error",
     ) -> None:
-        """Normalises the entries; see the class."""
-        if uneven not in ("error", "replicate"):
-            raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
+        check_uneven(uneven)
         given = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in given.items() if value}
         keep = functools.partial(object.__setattr__, self)
@@ -95,11 +99,9 @@ class AxisMapping(Mapping[str, Any]):
         return axes[0] if len(axes) == 1 else axes
 
     def __iter__(self) -> Iterator[str]:
-        """Iterates over the mapped names."""
         return iter(self._axes)
 
     def __len__(self) -> int:
-        """Returns the number of mapped names."""
         return len(self._axes)
 
     def __bool__(self) -> bool:
@@ -113,11 +115,9 @@ class AxisMapping(Mapping[str, Any]):
         return super().__eq__(other)
 
     def __hash__(self) -> int:
-        """Returns a hash of entries and options."""
         return self._hash
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raises an AttributeError: a mapping never changes."""
         raise AttributeError(f"An `AxisMapping` never changes, so {name!r} cannot be set; use `merged`.")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,14 +125,12 @@ class AxisMapping(Mapping[str, Any]):
         return functools.partial(AxisMapping, fallback=self.fallback, uneven=self.uneven), (_get_mapping_entries(self),)
 
     def __repr__(self) -> str:
-        """Shows the entries."""
         options = "" if self.fallback is None else f", fallback={self.fallback!r}"
         options += "" if self.uneven == "error" else f", uneven={self.uneven!r}"
         return f"AxisMapping({dict(self)}{options})"
 
 
 def _check_fallback(rule: Any) -> Any:
-    """Returns a fallback rule, or raises a TypeError if it is not one."""
     if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
         raise TypeError(
             "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, "

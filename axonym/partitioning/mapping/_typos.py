@@ -39,12 +39,12 @@ def is_typo(one: str, other: str, shortest: int = 4) -> bool:
 
 
 def warn_unknown_name(name: str, mapping: AxisMapping) -> None:
-    """Warns if a name that has no entry in a mapping looks like one that has."""
+    """Warns if a name without an entry in a mapping looks like the name of an entry."""
     for known in mapping:
         if is_typo(name, known):
             _warn_once(
                 f"axis {name!r} is not in the mapping, which has {known!r}; if the same axis is meant, it is "
-                "replicated by mistake: correct the name, or map it to None to say so"
+                "replicated by mistake: correct the name, or map it to None if this is intended"
             )
 
 
@@ -64,7 +64,7 @@ def warn_unknown_mesh_axes(mapping: AxisMapping, mesh: Mesh | AbstractMesh) -> N
 
 
 def describe_unknown_mesh_axis(name: str, axis: str, mesh: Mesh | AbstractMesh) -> str:
-    """Returns the words for an axis that is mapped to a mesh axis that the mesh lacks."""
+    """Returns the message about an axis that is mapped to an unknown mesh axis."""
     sizes = format_axes(mesh.axis_names, tuple(mesh.shape.values()))
     return f"axis {name!r} is mapped to mesh axis {axis!r}, which the mesh {sizes} does not have"
 

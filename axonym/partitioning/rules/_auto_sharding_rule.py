@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jax.sharding import PartitionSpec as P
 
 from ..specs._active_mesh import MeshLike
-from ._assignment import MeshAxes, find_best_spec, get_usable_axes
+from ._best_spec import find_best_spec, get_usable_axes
 from ._rule_options import HasMesh, check_axis_names, check_integer, check_mesh
 from ._rule_tree import RuleTree
 from ._sharding_rule import BuiltInRule, Decision, is_empty_spec
@@ -19,9 +19,9 @@ class AutoShardingRule(HasMesh, BuiltInRule):
 
     All ways to shard the dimensions over the mesh axes are compared, including several mesh axes on one dimension, so
     no other spec leaves fewer bytes on each device. Among specs that are equal in this, it prefers, in this order,
-    those that replicate a first dimension that looks like a stack of layers (the smallest, before at least two others),
-    shard more dimensions, shard larger dimensions, and put the first mesh axis on the largest one. Mesh axes of size 1,
-    and those that are Manual inside `shard_map`, are not used. The specs depend on nothing but shapes and mesh, so all
+    a replicated first dimension if it looks like a stack of layers (the smallest, before at least two others), more
+    sharded dimensions, larger sharded dimensions, and the first mesh axis on the largest one. Mesh axes of size 1, and
+    Manual ones inside `shard_map`, are not used. The specs depend on nothing but shapes and mesh, so all
     processes find the same.
 
     Shapes do not reveal which arrays a computation combines: rules that use names or roles shard weights in a way that
@@ -51,7 +51,6 @@ class AutoShardingRule(HasMesh, BuiltInRule):
     reverse: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh, names, least = check_mesh(self.mesh), self.axis_names, self.min_shard_size
         self._set_options(
             axis_names=None if names is None else check_axis_names(names, mesh, "axis_names"),
@@ -64,13 +63,11 @@ class AutoShardingRule(HasMesh, BuiltInRule):
         axes = get_usable_axes(mesh, self.axis_names)
         least = mesh.size if self.min_shard_size is None else self.min_shard_size
         shapes = [leaf.shape for leaf in tree.leaves]
-        specs = [
-            P() if shape is None or math.prod(shape) < least else self._choose_spec(shape, axes) for shape in shapes
-        ]
+        specs: list[P] = []
+        for shape in shapes:
+            if shape is None or math.prod(shape) < least:
+                specs.append(P())
+                continue
+            order = sorted(range(len(shape)), key=shape.__getitem__, reverse=not self.reverse)
+            specs.append(find_best_spec(shape, axes, order=tuple(order)))
         return [Decision(spec, mesh=mesh, is_final=not is_empty_spec(spec)) for spec in specs]
-
-    def _choose_spec(self, shape: tuple[int, ...], axes: MeshAxes) -> P:
-        sign = 1 if self.reverse else -1
-        return find_best_spec(
-            shape, axes, order=tuple(sorted(range(len(shape)), key=lambda at: (sign * shape[at], at)))
-        )

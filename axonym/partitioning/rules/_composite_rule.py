@@ -16,13 +16,12 @@ from ._sharding_rule import BuiltInRule, Decision, ShardingRule, make_default_de
 class CompositeShardingRule(BuiltInRule):
     """Asks several rules, and uses for each array the spec of the first one that decides about it.
 
-    Each rule is asked with its `decide`, for the whole tree. The rules of this library know what they decide: a pattern
-    with the spec `P()` replicates an array, and no later rule shards it. A rule of your own that only has `apply`
-    decides about the arrays to which it gives a spec that shards something. Arrays about which no rule decides are
-    replicated.
+    Each rule is asked with its `decide`, for the entire tree. If a rule of this library decides to replicate an array,
+    as a pattern with the spec `P()` does, no later rule shards it. A rule of your own that only has `apply` decides
+    about the arrays to which it gives a spec that shards something. Arrays about which no rule decides are replicated.
 
-    A `MemoryConstrainedShardingRule` counts what the rules before it have decided, also those of enclosing composites,
-    and shards the other arrays until all together keep its limit. Rules after it can only shard more.
+    A `MemoryConstrainedShardingRule` counts the arrays about which earlier rules have decided, including the rules of
+    enclosing composites, and shards the others until all together keep its limit. Rules after it can only shard more.
 
     Args:
         *rules: The rules, the most important one first.
@@ -45,7 +44,6 @@ class CompositeShardingRule(BuiltInRule):
     rules: tuple[ShardingRule, ...]
 
     def __init__(self, *rules: ShardingRule) -> None:
-        """Checks the rules; see the class."""
         if not rules:
             raise ValueError(
                 "a `CompositeShardingRule` has no rule to ask; give it some: CompositeShardingRule(one, other)"
@@ -60,7 +58,6 @@ class CompositeShardingRule(BuiltInRule):
         object.__setattr__(self, "_sees_values", self._sees_values or any(rule._sees_values for rule in rules))
 
     def _decide_leaves(self, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
-        """Returns the decision for each leaf of a tree; see `BuiltInRule`."""
         leaves = tree.leaves
         found = [make_default_decision(self)] * len(leaves)
         for rule in self.rules:
@@ -72,13 +69,11 @@ class CompositeShardingRule(BuiltInRule):
         return found
 
     def _check_patterns(self, leaves: Sequence[RuleLeaf]) -> None:
-        """Checks that a tree needs all parts of the rules."""
         for rule in self.rules:
             if isinstance(rule, BuiltInRule):
                 rule._check_patterns(leaves)
 
     def __repr__(self) -> str:
-        """Shows the rules."""
         return f"{type(self).__name__}({', '.join(map(repr, self.rules))})"
 
 

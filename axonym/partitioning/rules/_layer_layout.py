@@ -2,7 +2,7 @@
 
 Names describe what a layer does, not how libraries store it: `kernel` is (in, out), `weight` of Equinox and PyTorch is
 (out, in), `weight` of GPT-2 is (in, out), and stacked layers have another leading dimension. So sizes decide first: the
-size of the bias is that of the output, and the width of the model is the size of its norms.
+size of the bias is the size of the output, and the width of the model is the size of its norms.
 """
 
 import collections
@@ -38,8 +38,8 @@ class Layout(NamedTuple):
         inputs: The dimension of the input, or the only relevant one. For a table of tokens the vocabulary; if it is the
             head as well, because there is no other, its width.
         outputs: The dimension of the output.
-        leading: The other dimensions, mostly leading ones; better replicated, as they may be those of layers.
-        stacked: Those of them that are stacked layers, as other arrays or the names prove.
+        leading: The other dimensions, mostly leading ones; better replicated, as layers may be stacked along them.
+        stacked: The leading dimensions along which layers are stacked, as other arrays or the names prove.
         experts: The dimension of the experts, None if there is none.
         head_size: The dimension of the features of an attention head, better replicated; None if there is none.
         bias_of: The role of the matrix after which a bias is added, empty if there is none.
@@ -82,17 +82,17 @@ _Counts: TypeAlias = dict[tuple[str, ...], collections.Counter[Any]]
 
 
 class _Layers:
-    """The layers of a tree, and what the arrays around each reveal about it.
-
-    Args:
-        pairs: The path and the shape of each array.
-    """
+    """The layers of a tree, from the paths and shapes of its arrays."""
 
     def __init__(self, pairs: list[tuple[tuple[Any, ...], Shape]]) -> None:
         """Counts norms, sizes and stacks around each layer, and finds the layers that follow one another."""
         found = find_kinds_by_neighbours([(parse_layer_name(path), shape) for path, shape in pairs])
         self._second = _find_second_stacks(found)
-        self._arrays = [(name, self._move_stack_first(name, shape)) for name, shape in found]
+        # Layers that are stacked along the second dimension are moved to the first, and back in `make_layouts`.
+        self._arrays = [
+            (name, (shape[1], shape[0], *shape[2:]) if self._is_stacked_second(name, shape) else shape)
+            for name, shape in found
+        ]
         self._shapes = {name.path: shape for name, shape in self._arrays}
         counts: list[_Counts] = [collections.defaultdict(collections.Counter) for _ in range(4)]
         self._attention, self._norms, self._sizes, self._stacks = counts
@@ -104,10 +104,6 @@ class _Layers:
             self._add_array(name, shape)
         for name, shape in self._arrays:
             self._add_vote(name, shape)
-
-    def _move_stack_first(self, name: LayerName, shape: Shape) -> Shape:
-        """Returns the shape with the stacked layers first if they are stacked along the second dimension."""
-        return (shape[1], shape[0], *shape[2:]) if self._is_stacked_second(name, shape) else shape
 
     def _is_stacked_second(self, name: LayerName, shape: Shape) -> bool:
         sizes = (self._second.get(prefix) for prefix in _get_prefixes(name)) if self._second else ()
@@ -163,7 +159,7 @@ class _Layers:
         return found._replace(stacked=(0,)) if found is not None and proved else found
 
     def _is_stacked(self, name: LayerName, shape: Shape) -> bool:
-        """Returns whether norms, the bias or names prove that the first dimension is that of stacked layers."""
+        """Returns whether norms, the bias or names prove that layers are stacked along the first dimension."""
         bias = self._get_bias(name)
         stack = self._count_stack(name) == shape[0] or (bias is not None and len(bias) > 1 and bias[0] == shape[0])
         return stack or is_scanned(name) or (name.kind == "norm" and len(shape) == 2)
@@ -191,7 +187,7 @@ class _Layers:
         return Layout(role, at, at, leading, bias_of=bias_of)
 
     def _make_matrix_layout(self, name: LayerName, shape: Shape) -> Layout:
-        """Returns the layout of a matrix, which may be that of stacked experts, after other leading dimensions."""
+        """Returns the layout of a matrix, or of stacked experts, after other leading dimensions."""
         rank = len(shape)
         experts = rank - 3 if name.is_expert and rank > 2 and name.kind not in ("router", "head") else None
         leading = tuple(range(rank - 2 if experts is None else rank - 3))
@@ -239,7 +235,6 @@ class _Layers:
         return (width == first) == (name.kind not in ("out", "down"))
 
     def _get_bias(self, name: LayerName) -> tuple[int, ...] | None:
-        """Returns the sizes of the bias of a layer."""
         return next((self._shapes[path] for path in get_bias_paths(name) if path in self._shapes), None)
 
     def _is_filter(self, name: LayerName, shape: Shape) -> bool:

@@ -136,7 +136,6 @@ def find_kinds_by_neighbours(found: list[tuple[LayerName, tuple[int, ...]]]) -> 
 
 
 def get_bias_paths(name: LayerName) -> tuple[tuple[str, ...], ...]:
-    """Returns the paths that the bias of a layer may have."""
     names = list(_BIASES)
     if name.is_array:
         names = [f"{name.leaf}_bias", re.sub(r"_(kernel|weight|w)$|_proj$", "", name.leaf) + "_bias"]
@@ -147,7 +146,6 @@ def get_bias_paths(name: LayerName) -> tuple[tuple[str, ...], ...]:
 
 @cached_plan
 def _find_kind(leaf: str, layer: str, above: tuple[str, ...], usual: bool) -> str:
-    """Returns the kind of a layer by its names."""
     if leaf in _BIASES or leaf.endswith("_bias"):
         return "bias"
     if leaf in _NORM_LEAVES or _KINDS[0][1].search(layer):

@@ -14,7 +14,7 @@ from ...named._array import NamedArray
 from ..mapping._stacklevel import user_stacklevel
 from ..specs._active_mesh import MeshLike
 from ..specs._bytes_per_device import count_array_bytes
-from ._assignment import MeshAxes, find_best_spec, get_usable_axes
+from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from ._rule_options import HasMesh, check_axis_names, check_integer, check_mesh
 from ._rule_tree import RuleTree
 from ._sharding_rule import BuiltInRule, Decision
@@ -27,21 +27,21 @@ _MOST_SHOWN = 5
 class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
     """Shards the arrays of a tree until the bytes of all of them on each device fit a limit.
 
-    The limit is for the whole tree. If it holds with every array replicated, nothing is sharded. Otherwise arrays are
+    The limit is for the entire tree. If it holds with every array replicated, nothing is sharded. Otherwise arrays are
     sharded as far as the mesh allows, those first that save most, until the limit holds; the last one is sharded into
     the fewest parts that suffice. Each is sharded as by `AutoShardingRule`, but with the first mesh axis on the first
     dimension.
 
-    What counts is the bytes of one shard of each array: elements smaller than a byte count by their bits, random keys
+    The bytes of one shard of each array count: elements smaller than a byte count by their bits, random keys
     by their data, named arrays like others. Each leaf counts separately, also where one array occurs twice, because a
     compiled function returns two for it. Leaves that are not arrays count nothing.
 
-    **The limit does not include** what is not in the tree: gradients, the optimizer's state, activations and the
+    **The limit does not include** anything outside the tree: gradients, the optimizer's state, activations and the
     compiler's temporary memory. Apply the rule to the parameters and the optimizer's state as one tree to have a limit
     for both. As the `fallback` of a mapping, the rule gets the plain arrays that the mapping leaves to it, and not
     those with names.
 
-    In a `CompositeShardingRule` the limit is for the whole tree too: arrays about which earlier rules have decided
+    In a `CompositeShardingRule` the limit is for the entire tree too: arrays about which earlier rules have decided
     count with their bytes on each device, and only the others are sharded. Later rules shard what it leaves replicated.
 
     Args:
@@ -75,7 +75,6 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
     on_excess: Literal["error", "warn"] = dataclasses.field(default="error", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh, names = check_mesh(self.mesh), self.axis_names
         if self.on_excess not in ("error", "warn"):
             raise ValueError(f"`on_excess` is 'error' or 'warn', not {self.on_excess!r}")
@@ -119,7 +118,6 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
         return specs, held
 
     def _describe_excess(self, held: int, arrays: dict[str, "_ShardedArray"], fixed: int) -> str:
-        """Returns the message for a tree that exceeds the limit."""
         limit = self.max_memory_per_device
         others = f", {fixed:,} of them of arrays whose specs other rules decide" if fixed else ""
         largest = sorted(arrays, key=lambda path: -arrays[path].shard_bytes)[:_MOST_SHOWN]
@@ -145,7 +143,7 @@ class _ShardedArray(NamedTuple):
 
     @classmethod
     def make(cls, array: Any, spec: P, sizes: dict[str, int]) -> "_ShardedArray":
-        """Returns an array with a spec, whose entries count as far as they divide the sizes evenly."""
+        """Returns an array with a spec, of which entries that do not fit the sizes are ignored."""
         array = array.array if type(array) is NamedArray else array
         shard = list(array.shape)
         for at, entry in enumerate(spec[: len(shard)]):
@@ -156,7 +154,6 @@ class _ShardedArray(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of the array."""
         return tuple(self.array.shape)
 
     @property

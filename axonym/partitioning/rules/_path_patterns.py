@@ -60,7 +60,7 @@ def _find_similar_places(pattern: str, places: Iterable[str]) -> list[str]:
 
 
 def find_unneeded_patterns(patterns: Sequence[re.Pattern[str]], leaves: Iterable[RuleLeaf]) -> list[str]:
-    """Returns for each pattern that is not the first to match any array why that is, in words."""
+    """Returns a reason for each pattern that is not the first to match any array."""
     paths = [leaf.path for leaf in leaves if leaf.shape is not None]
     found = [[at for at, pattern in enumerate(patterns) if matches_path(pattern, path)] for path in paths]
     firsts = {matches[0] for matches in found if matches}

@@ -8,11 +8,11 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from ...named._axis import format_value
-from ..mapping._axis_mapping import Uneven
+from ..mapping._axis_mapping import Uneven, check_uneven
 from ..specs._active_mesh import MeshLike
 from ._path_patterns import find_shardable_places, find_unneeded_patterns, format_names, matches_path
 from ._pattern_rule import PatternRule, check_pattern_spec
-from ._rule_options import check_mesh, check_uneven
+from ._rule_options import check_mesh
 from ._rule_tree import RuleLeaf
 from ._sharding_rule import Decision
 
@@ -66,7 +66,6 @@ class PathShardingRule(PatternRule):
         strict: bool = False,
         uneven: Uneven = "error",
     ) -> None:
-        """Checks the patterns; see the class."""
         given = tuple((_compile_pattern(pattern), spec) for pattern, spec in _parse_patterns(patterns))
         for pattern, spec in given:
             check_pattern_spec(spec, f"the pattern {pattern.pattern!r}", check_mesh(mesh))
@@ -94,7 +93,6 @@ class PathShardingRule(PatternRule):
             )
 
     def __repr__(self) -> str:
-        """Shows the patterns."""
         patterns = [
             (one if one.flags != re.compile(one.pattern).flags else one.pattern, spec) for one, spec in self.patterns
         ]

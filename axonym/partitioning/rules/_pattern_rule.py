@@ -36,7 +36,7 @@ class PatternRule(HasMesh, BuiltInRule):
         return found
 
     def _format_options(self) -> str:
-        """Returns the options that differ from the defaults, as they are written after the patterns."""
+        """Returns the arguments after the patterns that differ from the defaults."""
         options = {"mesh": (self.mesh, None), "strict": (getattr(self, "strict", False), False)}
         options["uneven"] = (self.uneven, "error")
         return "".join(f", {name}={value!r}" for name, (value, default) in options.items() if value != default)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from ...named._ambient import get_entry_axes
 from ..specs._active_mesh import MeshLike, check_mesh_axes, format_mesh
 from ..specs._resolve_spec import make_spec_entry
-from ._assignment import MeshAxes, find_best_spec, get_usable_axes
+from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from ._layer_layout import Layout, find_layouts
 from ._rule_options import HasMesh, check_integer, check_mesh, parse_axis_names
 from ._rule_tree import RuleTree
@@ -48,7 +48,7 @@ class RoleShardingRule(HasMesh, BuiltInRule):
     | `position`, large `norm`, `bias`, `vector` | all, on the last dimension | |
 
     Memory comes first: an array is always sharded into as many parts as its sizes and the mesh allow. Of the specs that
-    do so, the rule uses the one that puts most mesh axes where the role wants them. So a vocabulary of 50257, which is
+    do so, the rule uses the spec with most mesh axes where the role wants them. So a vocabulary of 50257, which is
     not divisible by any mesh axis, leaves its table to be sharded along the width by all of them. Where several mesh
     axes shard one dimension of a matrix, the tensor axis comes first: gathering the shards over the others leaves what
     it needs. It comes last in a vector, so that compilers do not shard activations by it. A table of tokens is sharded
@@ -61,7 +61,7 @@ class RoleShardingRule(HasMesh, BuiltInRule):
     The role follows from the names in the path, those of Flax, Equinox and Hugging Face among them. Layers with plain
     names (`Dense_0`, `layers[1]` of an `eqx.nn.MLP`) are columns and rows in turn where several follow one another; a
     single one is a row if its output is smaller than its input. How a matrix is stored follows from its name (`kernel`
-    is (in, out)), the size of its bias (that of the output), the width of the model (the size of the nearest norms, or
+    is (in, out)), the size of its bias (equal to the output), the width of the model (the size of the nearest norms, or
     the most frequent size of matrices), then from the layers around it; otherwise `weight` is (out, in) and all else
     (in, out).
 
@@ -112,7 +112,6 @@ class RoleShardingRule(HasMesh, BuiltInRule):
     min_shard_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks the options; see the class."""
         mesh, roles = check_mesh(self.mesh), dict[str, str]()
         if self.min_shard_size is not None:
             self._set_options(min_shard_size=check_integer(self.min_shard_size, "min_shard_size"))
@@ -138,7 +137,7 @@ class RoleShardingRule(HasMesh, BuiltInRule):
 
         Returns:
             The tree with a string in place of each leaf: a role of the table of the class, with `"stacked "` before
-            that of stacked layers, `"scalar"`, `"unknown"`, or `"static"` for other leaves.
+            the role of stacked layers, `"scalar"`, `"unknown"`, or `"static"` for other leaves.
 
         Example:
             >>> import axonym as nym
@@ -169,7 +168,7 @@ class RoleShardingRule(HasMesh, BuiltInRule):
         return found
 
     def _assign_roles(self, mesh: MeshLike) -> tuple[MeshAxes, dict[str, tuple[str, ...]]]:
-        """Returns the mesh axes that shard something, and the names of those of each role."""
+        """Returns the mesh axes that shard something, and the names of the mesh axes of each role."""
         given = {name: role for role in ("tensor", "fsdp", "expert", "batch") for name in getattr(self, role) or ()}
         check_mesh_axes(mesh, given)
         axes = [axis for axis in get_usable_axes(mesh) if given.get(axis[0]) != "batch"]

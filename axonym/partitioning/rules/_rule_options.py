@@ -10,7 +10,6 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from ...named._axis import format_value
-from ..mapping._axis_mapping import Uneven
 from ..specs._active_mesh import MeshLike, check_mesh_axes, format_mesh, get_abstract_mesh, resolve_mesh
 
 
@@ -31,7 +30,7 @@ class HasMesh:
         return functools.partial(_unpickle, type(self), **self._get_options()), (_pickle_mesh(self.mesh),)
 
     def _get_options(self) -> dict[str, Any]:
-        """Returns the arguments that make the object, besides its mesh."""
+        """Returns the arguments that make the object, except the mesh."""
         fields = dataclasses.fields(self)  # pyright: ignore[reportArgumentType]
         return {field.name: getattr(self, field.name) for field in fields if field.name != "mesh"}
 
@@ -59,7 +58,7 @@ class HasMesh:
 
 
 def _pickle_mesh(mesh: MeshLike | None) -> Any:
-    """Returns what a mesh can be rebuilt from in another process."""
+    """Returns the arguments from which `_rebuild_mesh` makes the mesh in another process."""
     if not isinstance(mesh, Mesh):
         return mesh
     ids = tuple((device.platform, device.id) for device in mesh.devices.flat)
@@ -101,13 +100,6 @@ def check_mesh(mesh: Any) -> MeshLike | None:
     raise TypeError(f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}.")
 
 
-def check_uneven(uneven: Any) -> Uneven:
-    """Returns an option `uneven`; raises a ValueError if it is something else."""
-    if uneven not in ("error", "replicate"):
-        raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
-    return uneven
-
-
 def parse_axis_names(names: Any, what: str) -> tuple[str, ...]:
     """Returns names of mesh axes, given as one name or several; raises an error if they are not names or repeated."""
     given = (names,) if isinstance(names, str) else names
@@ -119,7 +111,7 @@ def parse_axis_names(names: Any, what: str) -> tuple[str, ...]:
 
 
 def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str, ...]:
-    """Returns a list of names of mesh axes as a tuple; raises an error if it is none, or the mesh lacks one."""
+    """Returns a list of names of mesh axes as a tuple; raises an error if it is not one, or the mesh lacks a name."""
     if isinstance(names, str):
         raise TypeError(f"`{what}` is a list of names of mesh axes, not one name; write [{names!r}].")
     wrong = [name for name in names if not isinstance(name, str)] if isinstance(names, list | tuple) else [names]
@@ -132,9 +124,9 @@ def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str,
 
 
 def check_integer(number: Any, what: str, least: int = 0) -> int:
-    """Returns a number as a Python integer; raises an error if it is not a whole number, or too small."""
+    """Returns a number as a Python integer; raises an error if it is not integral, or too small."""
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | float | np.integer | np.floating):
-        raise TypeError(f"`{what}` is a whole number, {least} or more, not {format_value(number)}.")
+        raise TypeError(f"`{what}` is an integer of at least {least}, not {format_value(number)}.")
     if not math.isfinite(number) or number != int(number) or number < least:
-        raise ValueError(f"`{what}` is a whole number, {least} or more, not {format_value(number)}")
+        raise ValueError(f"`{what}` is an integer of at least {least}, not {format_value(number)}")
     return int(number)

@@ -26,12 +26,7 @@ class RuleLeaf(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RuleTree:
-    """The leaves of a tree, or some of them.
-
-    Args:
-        leaves: The leaves.
-        tree: The tree, None if these are some of its leaves.
-    """
+    """All leaves of a tree, or some of them; `tree` is None if these are only some."""
 
     leaves: Sequence[RuleLeaf]
     tree: Any = None
@@ -54,10 +49,7 @@ class RuleTree:
 def flatten_up_to(tree: Any, values: Any) -> list[Any]:
     """Returns the values that a tree has in place of the leaves of another one, in order.
 
-    In place of a named array there may also be a named array that holds the value.
-
-    Raises:
-        ValueError: If the values have another structure than the tree.
+    A value may be in a named array in place of a named array. Another structure raises a ValueError.
     """
     found = jax.tree.structure(tree, is_leaf=_is_named).flatten_up_to(values)
     return [value.array if type(value) is NamedArray else value for value in found]
@@ -74,16 +66,13 @@ class PathNode:
     __slots__ = ("children", "keys")
 
     def __init__(self, children: tuple[Any, ...], keys: tuple[Any, ...]) -> None:
-        """Stores both."""
         self.children, self.keys = children, keys
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
-        """Returns the children with their keys."""
         return tuple(zip(self.keys, self.children, strict=True)), self.keys
 
     @classmethod
     def tree_unflatten(cls, keys: tuple[Any, ...], children: Iterable[Any]) -> "PathNode":
-        """Returns a node with other children."""
         return cls(tuple(children), keys)
 
 

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from ...named._axis import format_value
-from ..mapping._axis_mapping import Uneven
+from ..mapping._axis_mapping import Uneven, check_uneven
 from ..specs._active_mesh import MeshLike
 from ._pattern_rule import PatternRule, check_pattern_spec
-from ._rule_options import check_mesh, check_uneven
+from ._rule_options import check_mesh
 from ._rule_tree import RuleLeaf
 
 
@@ -54,7 +54,6 @@ class ShapeBasedShardingRule(PatternRule):
     def __init__(
         self, shape_patterns: Mapping[ShapePattern, P], mesh: MeshLike | None = None, *, uneven: Uneven = "error"
     ) -> None:
-        """Checks the patterns; see the class."""
         if not isinstance(shape_patterns, Mapping):
             raise TypeError(
                 "`shape_patterns` goes from shapes to specs, such as {(None, 8): P('data')}, "
@@ -81,7 +80,6 @@ class ShapeBasedShardingRule(PatternRule):
         return {"shape_patterns": self.shape_patterns, "uneven": self.uneven}
 
     def __repr__(self) -> str:
-        """Shows the patterns."""
         return f"{type(self).__name__}({self.shape_patterns}{self._format_options()})"
 
 
@@ -90,13 +88,9 @@ def _matches_shape(pattern: ShapePattern, shape: tuple[int, ...]) -> bool:
 
 
 def _check_shape_pattern(pattern: Any) -> ShapePattern:
-    """Returns a pattern of shapes; raises an error if it is not a tuple of sizes."""
-    if not isinstance(pattern, tuple) or not all(size is None or _is_size(size) for size in pattern):
+    sizes: list[Any] = [size for size in pattern if size is not None] if isinstance(pattern, tuple) else [None]
+    if not all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes):
         raise TypeError(f"A pattern is a tuple of sizes, None for any, such as (None, 8), not {format_value(pattern)}.")
-    if any(size is not None and size < 0 for size in pattern):
+    if any(size < 0 for size in sizes):
         raise ValueError(f"the pattern {pattern} has a negative size; write None for any size")
     return tuple(None if size is None else int(size) for size in pattern)
-
-
-def _is_size(size: Any) -> bool:
-    return hasattr(size, "__index__") and not isinstance(size, bool)

@@ -134,7 +134,7 @@ class BuiltInRule(ShardingRule):
     _sees_values: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Has a subclass that defines `apply` or `decide` asked through these."""
+        """Makes sure that a subclass is asked through its own `apply` or `decide`, if it defines one."""
         super().__init_subclass__(**options)
         if "apply" in vars(cls) and cls.decide is BuiltInRule.decide:
             cls.decide = ShardingRule.decide
@@ -152,7 +152,6 @@ class BuiltInRule(ShardingRule):
         """Checks that a tree needs all parts of the rule; a fallback gets several trees and skips this."""
 
     def _ask(self, tree: RuleTree, mesh: MeshLike | None, in_composite: bool = False) -> list[Decision]:
-        """Returns the decision for each leaf of a tree; see `ShardingRule`."""
         found = self._decide_leaves(tree, mesh)
         if not in_composite:
             self._check_leaves(tree.leaves, found)

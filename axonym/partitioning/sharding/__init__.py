@@ -1,1 +1,1 @@
-"""Placing the leaves of trees: `shard`, fallback rules, and the specs of whole trees."""
+"""Placing the leaves of trees: `shard`, fallback rules, and the specs of entire trees."""

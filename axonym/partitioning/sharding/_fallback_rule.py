@@ -22,7 +22,7 @@ from ..specs._spec_problems import check_rule_spec
 def apply_fallback_rules(
     leaves: list[Any], described: list[Leaf], mapping: AxisMapping, mesh: MeshLike | None
 ) -> list[Leaf]:
-    """Returns what is known of the leaves of a tree, with the decisions of fallback rules.
+    """Returns the descriptions of the leaves of a tree, with the decisions of fallback rules.
 
     A rule is asked once for all plain arrays with one mapping. Errors that it raises are stored in its decisions, and
     raised where one of the leaves is sharded.
@@ -93,7 +93,7 @@ def _apply_to_array(rule: Any, array: Any) -> Decision:
 
 
 def check_decision(decision: Decision, sizes: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None) -> P:
-    """Returns the spec that a fallback rule gives to a plain array; raises an error if it is none or does not fit."""
+    """Returns the spec that a fallback rule gives to a plain array; raises an error if it does not fit."""
     if decision.error is not None:
         raise decision.error
     spec, rule = decision.spec, type(mapping.fallback).__name__
@@ -125,7 +125,7 @@ def _make_rule_sharding(
 
 
 def locate_error(error: ValueError, about: Leaf, mapping: AxisMapping) -> ValueError:
-    """Returns an error about a leaf with its path; an error that a rule raises about a whole tree is not changed."""
+    """Returns an error about a leaf with its path; an error that a rule raises about a tree is not changed."""
     where = keystr(about.path)
     if about.decision is not None and error is about.decision.error and isinstance(mapping.fallback, ShardingRule):
         return error

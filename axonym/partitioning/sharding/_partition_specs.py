@@ -107,7 +107,7 @@ def infer_resource_partitions(
 
 
 def get_own_sharding(leaf: Any) -> Any:
-    """Returns the sharding that an array has already, of a traced one that of its type; None if it has none."""
+    """Returns the current sharding of an array; for a traced one the sharding in its type, None if it has none."""
     if not is_traced(leaf):
         return getattr(leaf, "sharding", None)
     own = jax.typeof(leaf).sharding
@@ -115,7 +115,7 @@ def get_own_sharding(leaf: Any) -> Any:
 
 
 def get_sharding_over(leaf: Any, mesh: MeshLike | None) -> NamedSharding | None:
-    """Returns the sharding of an array if that shards it over this mesh, or over any if None; otherwise None."""
+    """Returns the sharding of an array if it is sharded over this mesh, or over any if None; otherwise None."""
     own = get_own_sharding(leaf)
     if not isinstance(own, NamedSharding) or not (mesh is None or is_same_mesh(own.mesh, mesh)):
         return None
@@ -142,7 +142,7 @@ def pad_spec(spec: P | None, ndim: int) -> P:
 
 
 def _infer_spec(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike | None) -> P | None:
-    """Returns the spec of a leaf; without a mesh, only what needs none is checked."""
+    """Returns the spec of a leaf; without a mesh, sizes and mesh axes are not checked."""
     if mesh is not None:
         sharding = infer_leaf_sharding(leaf, about, mapping, mesh)
         return None if sharding is None else sharding.spec
@@ -159,7 +159,7 @@ def _infer_spec(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: MeshLike | N
 
 
 def _map_leaves(find: Callable[[Any, Leaf], Any], tree: Any, mapping: AxisMapping, mesh: MeshLike | None) -> Any:
-    """Returns the tree with the result of a function for each leaf, in place of a named array for its array."""
+    """Returns the tree with the result of a function in place of each leaf, and of each named array."""
     leaves = jax.tree.leaves(tree)
     described = apply_fallback_rules(leaves, describe_leaves(tree), mapping, mesh)
     treedef = jax.tree.structure(tree, is_leaf=_holds_one_array)
@@ -167,7 +167,7 @@ def _map_leaves(find: Callable[[Any, Leaf], Any], tree: Any, mapping: AxisMappin
 
 
 def _holds_one_array(x: Any) -> bool:
-    """Returns whether a node is a named array that holds an array; JAX puts other things in its place."""
+    """Returns whether a node is a named array with one array in it, and no other pytree that JAX put there."""
     if type(x) is not NamedArray:
         return False
     inside = jax.tree.structure(x.array)

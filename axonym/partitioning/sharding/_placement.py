@@ -91,8 +91,8 @@ def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) 
         part = select_axis_type(sharding, AxisType.Auto)
         if part is not None:
             auto[jax.typeof(found[at]).sharding.mesh.empty][at] = part
-    # An array from before the mesh was set is on no mesh, and only what is compiled moves it to one: a call of its own
-    # in the trace, in case that trace is evaluated and not compiled, as `jax.grad` and `jax.checkpoint` do outside jit.
+    # An array made before the mesh was set is not on it, and only compiled code moves it there. So this is a separate
+    # jitted call, because `jax.grad` and `jax.checkpoint` outside jit evaluate the trace without compiling it.
     _replace_arrays(found, auto[False], jax.lax.with_sharding_constraint)
     _replace_arrays(found, auto[True], _constrain_in_jit)
     return found

@@ -1,6 +1,6 @@
-"""`shard`: places arrays by the names of their axes, in one call inside and outside jit, on whole trees.
+"""`shard`: places arrays by the names of their axes, in one call inside and outside jit, on entire trees.
 
-Nearly all trees are placed by the names that their arrays bear, in one walk; the others are described leaf by leaf.
+Nearly all trees are placed by the names of their named arrays, in one walk; others are described leaf by leaf.
 """
 
 import math
@@ -77,7 +77,7 @@ def _check_argument_order(tree: Any, mapping: Any) -> None:
 
 
 def _is_mapping(x: Any) -> bool:
-    """Returns whether something maps to mesh axes, rather than being a tree of arrays."""
+    """Returns whether something is a mapping to mesh axes, and not a tree of arrays."""
     return isinstance(x, AxisMapping) or (isinstance(x, Mapping) and all(map(_is_mapping_entry, x.values())))
 
 
@@ -149,9 +149,9 @@ def _replace_array(node: Any, array: Any) -> Any:
 def _infer_by_names(
     nodes: list[Any], arrays: list[Any], mapping: AxisMapping, mesh: MeshLike
 ) -> list[NamedSharding | None] | None:
-    """Returns the shardings of arrays by the names that each bears, None if more has to be known of one of them.
+    """Returns the shardings of arrays by their own names, None if the names of one array are not enough.
 
-    That is its place in a module, the decision of a fallback rule, or what JAX has put in the place of an array.
+    Then its place in a module or a fallback rule decides, or JAX has put something else in the place of an array.
     """
     if not jax.tree_util.all_leaves(arrays):
         return None
@@ -181,7 +181,7 @@ def _shard_described(tree: T, described: list[Leaf], mapping: AxisMapping, mesh:
 
 
 def shard_by_mapping(tree: T, mapping: AxisMapping | None, mesh: MeshLike | None = None) -> T:
-    """Returns a tree sharded by a mapping; if that is None, only the parts of it that have a mapping of their own."""
+    """Returns a tree sharded by a mapping; if it is None, only the parts that have a mapping of their own."""
     if mapping is not None:
         return shard_tree(tree, mapping, mesh)
     if mesh is None and get_abstract_mesh() is None:
@@ -193,12 +193,11 @@ def shard_by_mapping(tree: T, mapping: AxisMapping | None, mesh: MeshLike | None
 
 
 def skip_unmapped_leaves(described: list[Leaf]) -> list[Leaf]:
-    """Returns what is known of leaves, without the names of those that have no mapping of their own."""
+    """Returns descriptions of leaves, without names where they have no mapping of their own."""
     return [one if one.mapping is not None else one._replace(names=None, declared=False) for one in described]
 
 
 def _have_mappings(described: list[Leaf]) -> bool:
-    """Returns whether some of the leaves have a mapping of their own."""
     return any(leaf.mapping is not None for leaf in described)
 
 

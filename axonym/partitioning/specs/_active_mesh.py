@@ -29,7 +29,6 @@ def get_active_mesh() -> MeshLike | None:
 
 
 def require_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`") -> MeshLike:
-    """Returns the active mesh; raises a ValueError if there is none."""
     mesh = get_active_mesh()
     if mesh is None:
         raise ValueError(f"{purpose} needs a mesh; {remedy}")

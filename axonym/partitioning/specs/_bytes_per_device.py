@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from ...named._cache import cached_plan
 from ._active_mesh import MeshLike
 
 
@@ -26,17 +25,11 @@ class Load(NamedTuple):
         return max(self.per_device * self.devices - self.bytes, 0)
 
 
-@cached_plan
-def count_element_bits(dtype: Any) -> int:
-    """Returns the bits of an element; for random keys those of their data."""
-    if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "USOMm" or dtype == jax.dtypes.float0:
-        return dtype.itemsize * 8
-    return jax.dtypes.itemsize_bits(dtype)
-
-
 def count_array_bytes(dtype: Any, shape: Sequence[int]) -> int:
-    """Returns the bytes of an array, counting elements smaller than a byte by their bits."""
-    return -(-math.prod(shape) * count_element_bits(dtype) // 8)
+    """Returns the bytes of an array, with elements smaller than a byte counted by bits, and random keys by data."""
+    has_bits = not (jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "USOMm" or dtype == jax.dtypes.float0)
+    bits = jax.dtypes.itemsize_bits(dtype) if has_bits else dtype.itemsize * 8
+    return -(-math.prod(shape) * bits // 8)
 
 
 def count_devices(mesh: MeshLike) -> int:
@@ -46,7 +39,7 @@ def count_devices(mesh: MeshLike) -> int:
 
 
 def sum_device_bytes(loads: Iterable[Load]) -> tuple[int, dict[Any, int]]:
-    """Returns the bytes that every device holds, and those that known devices hold in addition."""
+    """Returns the bytes that every device holds, and the additional bytes of each known device."""
     everywhere = 0
     groups: dict[frozenset[Any], int] = {}
     for load in loads:

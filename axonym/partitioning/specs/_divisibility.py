@@ -18,7 +18,7 @@ def format_mesh_axes(axes: Iterable[Any], mesh: MeshLike) -> str:
 
 
 def describe_uneven(where: str, size: int | None, axes: Sequence[Any], mesh: MeshLike) -> str | None:
-    """Returns the words for a size that is not divisible by its mesh axes, None if it is or is not known."""
+    """Returns the message for a size that is not divisible by its mesh axes; None if it is divisible or unknown."""
     parts = math.prod(mesh.shape[axis] for axis in axes)
     if size is None or size % parts == 0:
         return None

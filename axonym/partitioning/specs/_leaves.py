@@ -1,24 +1,21 @@
-"""What is known of each leaf of a tree: its shape, and from the tree's structure its names, path and mapping.
+"""The leaves of a tree: the shape of each and, from the tree's structure, its names, path and mapping.
 
-The latter depends on the structure alone, so a compiled function finds it once for all calls with one structure.
+Descriptions depend on the structure alone, so a compiled function makes them once for all calls with one structure.
 """
 
-import dataclasses
-import functools
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.tree_util import DictKey, SequenceKey
 
 from ...named._array import NamedArray
-from ...named._axis import Names, format_value
+from ...named._axis import Names
 from ...named._cache import cached_plan
 from ...named._field import HasLeadingAxes, get_declared_axes
-from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..mapping._axis_mapping import AxisMapping
+from ._sharded_by import ShardedBy
 
-
-T = TypeVar("T")
 
 ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 """The types of arrays, and of what stands for an array."""
@@ -70,55 +67,10 @@ class Leaf(NamedTuple):
         return stacked if self.leading_axes and len(stacked) == len(sizes) else None
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["tree"], meta_fields=["mapping"])
-@dataclasses.dataclass(frozen=True, init=False)
-class ShardedBy(Generic[T]):
-    """A part of a tree with a mapping of its own, which replaces the mapping of the rest.
-
-    It is a pytree with one child, the part; the mapping belongs to the tree's structure. `shard`, and `named_jit` for
-    arguments and results, shard the part by it instead of the given or active mapping. Where two are nested, the inner
-    one applies.
-
-    Args:
-        tree: The part, any tree of arrays.
-        mapping: From names to mesh axes. It is complete: nothing of the active mapping is added.
-
-    Raises:
-        TypeError: If the mapping is not a mapping.
-
-    Example:
-        >>> import axonym as nym
-        >>> import jax
-        >>> x = nym.ones({"batch": 8, "embed": 4})
-        >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
-        ...     one, other = nym.shard((x, nym.ShardedBy(x, {"embed": "model"})), {"batch": "data"})
-        >>> one.sharding.spec, other.tree.sharding.spec
-        (P('data', None), P(None, 'model'))
-    """
-
-    tree: T
-    mapping: AxisMapping
-
-    def __init__(self, tree: T, mapping: ResourceMapping) -> None:
-        """Stores both; see the class."""
-        object.__setattr__(self, "tree", tree)
-        object.__setattr__(self, "mapping", require_complete_mapping(mapping))
-
-
-def require_complete_mapping(mapping: Any) -> AxisMapping:
-    """Returns the given mapping; raises a TypeError if it is None, or not a mapping."""
-    found = None if mapping is None else as_mapping(mapping)
-    if found is None:
-        raise TypeError(
-            f"A mapping from names to mesh axes is needed, such as {{'mlp': 'model'}}, not {format_value(mapping)}."
-        )
-    return found
-
-
 def describe_leaves(
     tree: Any, path: tuple[Any, ...] = (), mapping: AxisMapping | None = None, leading_axes: Names = ()
 ) -> list[Leaf]:
-    """Returns what is known of each leaf of a tree, in order; it is the same for all trees of one structure.
+    """Returns a description of each leaf of a tree, in order; it is the same for all trees of one structure.
 
     If the tree is part of another one, it has a path there, perhaps a mapping, and the leading axes of stacked layers.
     """

@@ -95,5 +95,5 @@ def _format_known_sizes(names: Names, sizes: Sequence[int | None]) -> str:
 
 
 def _describe_array(names: Names, sizes: Sequence[int | None]) -> str:
-    """Returns the end of an error message about one axis that shows the whole array, if it has more axes."""
+    """Returns the end of an error message about one axis that shows the array, if it has more axes."""
     return f"; the array is {_format_known_sizes(names, sizes)}" if len(names) > 1 else ""

@@ -79,7 +79,7 @@ def _drop_manual_axes(axes: tuple[Any, ...], where: str, mesh: MeshLike) -> tupl
 
 
 def _suggest_spec(spec: P, at: int) -> str:
-    """Returns how a rule can mend a spec whose entry at one dimension does not fit."""
+    """Returns the remedy for a rule's spec whose entry at one dimension does not fit."""
     entries = [None if here == at else entry for here, entry in enumerate(spec)]
     fitting = P(*entries) if any(entries) else P()
     return f"use {fitting} instead, or replicate what does not fit with `uneven='replicate'`"
@@ -87,19 +87,15 @@ def _suggest_spec(spec: P, at: int) -> str:
 
 def _find_rank_problems(shape: Sequence[int | None], spec: P) -> Iterator[str]:
     if len(spec) > len(shape):
-        entries, dimensions = _count(len(spec), "entry", "entries"), _count(len(shape), "dimension", "dimensions")
+        entries = f"{len(spec)} {'entry' if len(spec) == 1 else 'entries'}"
+        dimensions = f"{len(shape)} {'dimension' if len(shape) == 1 else 'dimensions'}"
         more = len(spec) - len(shape)
         last = "the last" if more == 1 else f"the last {more}"
         array = "the array" if None in shape else f"the array {shape}"
         yield f"{spec} has {entries}, {array} has {dimensions}; leave out {last}"
 
 
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
-
-
 def _find_entry_problems(shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike) -> Iterator[str]:
-    """Yields the problems of the entries of a spec, in their order."""
     owners: dict[Any, str] = {}
     for at, entry in enumerate(spec.partitions):
         where = describe_dimension(at, names) if at < len(shape) else f"entry {at}"
@@ -117,17 +113,17 @@ def _find_entry_problems(shape: tuple[int, ...], names: Names | None, spec: P, m
 
 
 def get_requested_axes(entry: Any) -> tuple[Any, ...]:
-    """Returns the mesh axes that an entry of a spec asks for, or whatever it has in their place."""
+    """Returns the mesh axes of an entry of a spec, or an invalid entry as it is."""
     return get_entry_axes(entry) if entry is None or isinstance(entry, str | tuple) else (entry,)
 
 
 def describe_dimension(at: int, names: Names | None) -> str:
-    """Returns how messages call one dimension of an array."""
+    """Returns the name of a dimension in messages."""
     return f"dimension {at}" if names is None else f"axis {names[at]!r}"
 
 
 def _find_unusable_axes(axes: Sequence[Any], where: str, mesh: MeshLike) -> Iterator[str]:
-    """Yields which mesh axes of an entry are invalid, unknown or Manual."""
+    """Yields the mesh axes of an entry that are invalid, unknown or Manual."""
     for axis in dict.fromkeys(axes):
         if axis not in mesh.axis_names:
             yield _describe_unknown_entry(axis, where, mesh)
@@ -136,14 +132,14 @@ def _find_unusable_axes(axes: Sequence[Any], where: str, mesh: MeshLike) -> Iter
 
 
 def _describe_unknown_entry(axis: Any, where: str, mesh: MeshLike) -> str:
-    """Returns the words for a mesh axis of an entry that the mesh lacks."""
+    """Returns the message for a mesh axis of an entry that the mesh lacks."""
     if isinstance(axis, str):
         return f"{where}: no mesh axis {axis!r} in {format_mesh(mesh)}{suggest_mesh_axis(axis, mesh)}"
     return f"{where}: an entry is a name of a mesh axis, a tuple of names, or None, not {axis!r}"
 
 
 def _find_repeated_axes(axes: Sequence[Any], where: str, owners: dict[Any, str]) -> Iterator[str]:
-    """Yields which mesh axes of an entry shard another dimension already, and records those of the entry."""
+    """Yields the mesh axes of an entry that shard another dimension too, and records all of them."""
     for axis in axes:
         if axis in owners:
             both = f"{where} twice" if owners[axis] == where else f"both {owners[axis]} and {where}"

@@ -24,7 +24,7 @@ import axonym as nym
 def test_a_near_miss_warns_once(name, known):
     text = (
         f"axis '{name}' is not in the mapping, which has '{known}'; if the same axis is meant, it is replicated by "
-        "mistake: correct the name, or map it to None to say so"
+        "mistake: correct the name, or map it to None if this is intended"
     )
     with pytest.warns(RuntimeWarning, match=text) as caught:
         assert nym.pspec_for_axis((name, "pos"), {known: "data"}) == P(None, None)

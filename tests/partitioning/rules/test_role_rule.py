@@ -386,7 +386,7 @@ def test_fewer_elements_than_the_least_stay_whole():
     tree = {"up_proj": like(D, F), "down_proj": like(8, 8)}
     assert RULE.apply(tree) == {"up_proj": P("fsdp", "tp"), "down_proj": P("tp", "fsdp")}
     assert nym.RoleShardingRule(MESH, min_shard_size=65).apply(tree) == {"up_proj": P("fsdp", "tp"), "down_proj": P()}
-    with pytest.raises(ValueError, match="`min_shard_size` is a whole number, 0 or more, not -1"):
+    with pytest.raises(ValueError, match="`min_shard_size` is an integer of at least 0, not -1"):
         nym.RoleShardingRule(min_shard_size=-1)
 
 

@@ -38,7 +38,7 @@ class _State(NamedTuple):
 
 
 _Merit: TypeAlias = tuple[int, int, tuple[int, ...]]
-"""What is least in the best way to a state: minus the parts, the misplaced mesh axes, and the rank of each axis."""
+"""The cost of a way to a state, less is better: minus the parts, misplaced mesh axes, and the rank of each axis."""
 
 
 def get_usable_axes(mesh: MeshLike, names: Iterable[str] | None = None) -> MeshAxes:
@@ -66,9 +66,9 @@ def find_best_spec(
 ) -> P:
     """Returns the spec of an array that shards it into the most equal parts.
 
-    Among specs with equally many parts it prefers, in this order, those that put mesh axes where they are wanted,
-    replicate a leading dimension that looks like a stack of layers, shard more dimensions, shard those that come first
-    in `order` if not all can be sharded, and put the first mesh axis on the first dimension.
+    Among specs with equally many parts it prefers, in this order, mesh axes where they are wanted, a replicated first
+    dimension if it looks like a stack of layers, more sharded dimensions, dimensions that come first in `order`, and
+    the first mesh axis on the first dimension.
 
     Args:
         shape: The sizes of the array.
@@ -140,7 +140,7 @@ def _keep_best(states: dict[_State, _Merit], state: _State, merit: _Merit) -> No
 
 
 def _looks_like_a_stack(shape: tuple[int, ...]) -> bool:
-    """Returns whether the first dimension may be that of stacked layers: the smallest, before at least two others."""
+    """Returns whether layers may be stacked along the first dimension: the smallest, before at least two others."""
     return len(shape) > 2 and all(shape[0] < size for size in shape[1:])
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a function: the name of each argument of a call, and the paths of its leaves.
+"""The signature of a function: the name of each argument of a call, and the paths of its leaves.
 
 Arguments are named as in the signature of the function, `state.weight` rather than `args[0].weight`, whether they are
 passed by position or by keyword.
@@ -13,13 +13,12 @@ import jax
 from ..specs._leaves import Leaf, describe_leaves
 
 
-class Parameters:
-    """The parameters of a function; some builtins have no signature and take anything."""
+class Signature:
+    """The parameters of a function by kind; some builtins have no signature and take anything."""
 
     __slots__ = ("_rest", "any_keyword", "any_position", "by_keyword", "named", "positional")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        """Reads the signature."""
         kinds = inspect.Parameter
         try:
             kind_of = {name: one.kind for name, one in inspect.signature(fn).parameters.items()}
@@ -42,10 +41,6 @@ class Parameters:
         for name in sorted(kwargs):
             yield name, kwargs[name]
 
-    def find_position(self, name: str) -> int | None:
-        """Returns the position of a parameter, None if it is passed by keyword only."""
-        return self.positional.index(name) if name in self.positional else None
-
     def describe_arguments(self, treedef: Any) -> list[Leaf]:
         """Describes each leaf of `(args, kwargs)`; its path begins with the name of the argument."""
         args, kwargs = fill_tree(treedef)
@@ -67,7 +62,6 @@ class ArgumentKey:
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        """Stores the name."""
         self.name = name
 
     def __str__(self) -> str:
