@@ -21,7 +21,7 @@ from .._jax_compat import is_tracing
 from ..named._ambient import get_entry_axes
 from ..named._axis import Names, format_axes
 from ..named._cache import cached_plan
-from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.specs._active_mesh import MeshLike, format_mesh, resolve_mesh
 from ..partitioning.specs._divisibility import format_mesh_axes
 from ..partitioning.specs._leaves import Leaf, describe_leaves

@@ -8,7 +8,7 @@ from .jit._argument_mappings import ResourceMappings as ResourceMappings
 from .jit._fsdp import fsdp as fsdp
 from .jit._named_jit import NamedJit as NamedJit, named_jit as named_jit
 from .jit._stages import NamedCompiled as NamedCompiled, NamedLowered as NamedLowered, NamedTraced as NamedTraced
-from .mapping._axis_mapping import (
+from .mapping._mapping import (
     AxisMapping as AxisMapping,
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from ..named._ambient import context, get_entry_axes
 from ..named._axis import Names
 from ..named._cache import cached_plan
-from .mapping._axis_mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
+from .mapping._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
 from .sharding._shard import shard_array
 from .specs._active_mesh import MeshLike, get_abstract_mesh

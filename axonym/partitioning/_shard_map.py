@@ -21,7 +21,7 @@ from ..named._axis import format_axes, suggest_name
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline
 from ._axis_mapping import activate_mapping
-from .mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from .mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
 from .specs._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from .specs._resolve_spec import make_spec_entry, resolve_spec

@@ -5,7 +5,7 @@ from typing import Any
 
 from jax.sharding import AxisType
 
-from ..partitioning.mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.sharding._fallback_rule import apply_fallback_rules
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
 from ..partitioning.specs._leaves import Leaf

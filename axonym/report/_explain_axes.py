@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jax.sharding import PartitionSpec as P
 
 from ..named._axis import Names
-from ..partitioning.mapping._axis_mapping import AxisMapping
+from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.mapping._typos import is_typo
 from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
 from ..partitioning.specs._active_mesh import MeshLike, is_manual_axis

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
-from ..partitioning.mapping._axis_mapping import AxisMapping
+from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.sharding._partition_specs import (
     get_own_sharding,
     get_sharded_axes,

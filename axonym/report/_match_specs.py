@@ -9,7 +9,7 @@ from jax.tree_util import keystr
 
 from ..named._array import NamedArray
 from ..named._axis import suggest_name
-from ..partitioning.mapping._axis_mapping import AxisMapping
+from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.rules._rule_tree import RuleTree
 from ..partitioning.rules._sharding_rule import ShardingRule, explain_decisions
 from ..partitioning.sharding._partition_specs import is_same_mesh

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import Mesh
 
-from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..sharding._shard import shard_by_mapping, shard_leaves, shard_tree, skip_unmapped_leaves
 from ..specs._active_mesh import get_active_mesh, require_mesh
 from ..specs._leaves import Leaf, describe_leaves

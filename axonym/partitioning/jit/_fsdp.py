@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from ..mapping._axis_mapping import ResourceMapping
+from ..mapping._mapping import ResourceMapping
 from ._named_jit import NamedJit, named_jit
 
 

@@ -17,7 +17,7 @@ from ...named._axis import suggest_name
 from ...named._cache import cached_plan
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from .._axis_mapping import activate_mapping
-from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
+from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from ..mapping._stacklevel import user_stacklevel
 from ..sharding._shard import shard_by_mapping
 from ..specs._active_mesh import get_abstract_mesh, require_mesh

@@ -16,7 +16,7 @@ from jax.tree_util import keystr
 
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
-from ..mapping._axis_mapping import AxisMapping, current_mapping
+from ..mapping._mapping import AxisMapping, current_mapping
 from ..specs._active_mesh import get_abstract_mesh
 from ..specs._leaves import ARRAYS
 from ._device_errors import format_mesh_types

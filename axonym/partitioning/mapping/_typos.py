@@ -7,7 +7,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ...named._axis import format_axes, suggest_name
 from ...named._cache import cached_plan
-from ._axis_mapping import AxisMapping
+from ._mapping import AxisMapping
 from ._stacklevel import user_stacklevel
 
 

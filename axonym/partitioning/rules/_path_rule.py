@@ -8,7 +8,7 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from ...named._axis import format_value
-from ..mapping._axis_mapping import Uneven, check_uneven
+from ..mapping._mapping import Uneven, check_uneven
 from ..specs._active_mesh import MeshLike
 from ._path_patterns import find_shardable_places, find_unneeded_patterns, format_names, matches_path
 from ._pattern_rule import PatternRule, check_pattern_spec

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jax.tree_util import keystr
 
 from ...named._ambient import get_entry_axes
-from ..mapping._axis_mapping import Uneven
+from ..mapping._mapping import Uneven
 from ..specs._active_mesh import MeshLike, get_active_mesh
 from ..specs._spec_problems import check_rule_spec
 from ._rule_tree import RuleLeaf, RuleTree, flatten_up_to

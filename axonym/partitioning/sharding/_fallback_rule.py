@@ -10,7 +10,7 @@ from jax.tree_util import keystr
 
 from ...named._axis import format_value
 from ...named._cache import cached_plan
-from ..mapping._axis_mapping import AxisMapping
+from ..mapping._mapping import AxisMapping
 from ..mapping._stacklevel import user_stacklevel
 from ..rules._rule_tree import RuleLeaf, RuleTree
 from ..rules._sharding_rule import Decision, ShardingRule

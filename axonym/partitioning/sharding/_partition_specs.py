@@ -13,7 +13,7 @@ from ..._jax_compat import is_tracing
 from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
 from ...named._base import is_traced
-from ..mapping._axis_mapping import AxisMapping, ResourceMapping
+from ..mapping._mapping import AxisMapping, ResourceMapping
 from ..specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
 from ..specs._leaves import Leaf, describe_leaves
 from ..specs._resolve_spec import require_mapping, resolve_spec

@@ -15,7 +15,7 @@ from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
 from ...named._base import is_traced, with_array
-from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..specs._active_mesh import MeshLike, get_abstract_mesh, get_active_mesh
 from ..specs._leaves import Leaf, describe_leaves, names_or_maps_leaves
 from ..specs._resolve_spec import resolve_sharding, resolve_spec

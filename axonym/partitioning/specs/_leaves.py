@@ -13,7 +13,7 @@ from ...named._array import NamedArray
 from ...named._axis import Names
 from ...named._cache import cached_plan
 from ...named._field import HasLeadingAxes, get_declared_axes
-from ..mapping._axis_mapping import AxisMapping
+from ..mapping._mapping import AxisMapping
 from ._sharded_by import ShardedBy
 
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from ...named._axis import Names, format_axes, suggest_name
 from ...named._cache import cached_plan
-from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..mapping._typos import describe_unknown_mesh_axis, warn_unknown_mesh_axes, warn_unknown_name
 from ._active_mesh import MeshLike, is_manual_axis
 from ._divisibility import describe_uneven

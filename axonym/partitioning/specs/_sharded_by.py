@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from ...named._axis import format_value
-from ..mapping._axis_mapping import AxisMapping, ResourceMapping, as_mapping
+from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 
 
 T = TypeVar("T")

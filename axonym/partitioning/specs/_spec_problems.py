@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from ...named._ambient import get_entry_axes
 from ...named._axis import Names
 from ...named._cache import cached_plan
-from ..mapping._axis_mapping import Uneven
+from ..mapping._mapping import Uneven
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, suggest_mesh_axis
 from ._divisibility import describe_uneven
 from ._resolve_spec import make_spec_entry

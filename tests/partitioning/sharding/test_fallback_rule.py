@@ -442,4 +442,4 @@ def test_a_rule_explains_which_part_of_it_decides(mesh):
     column = "`RoleShardingRule`, the role 'column'"
     assert why(nym.RoleShardingRule())[0] == column
     assert why(nym.CompositeShardingRule(nym.RoleShardingRule(), Rows()))[0] == column
-    assert why(Otherwise()) == ["the rule `Otherwise`: 'model'"] * 2
+    assert why(Otherwise()) == ["the rule `Otherwise`"] * 2
