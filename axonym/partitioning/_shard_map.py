@@ -218,7 +218,8 @@ def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:
     try:
         return _Argument(node, resolve_spec(node.names, tuple(node.array.shape), region.mapping, region.mesh), True)
     except ValueError as error:
-        raise ValueError(f"`shard_map` shards every mapped axis, and ignores `uneven`: {error}") from None
+        remedy = "shards every mapped axis whatever `uneven` is, so leave an axis out of the mapping to replicate it"
+        raise ValueError(f"{error}; `shard_map` {remedy}") from None
 
 
 def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:

@@ -78,7 +78,9 @@ def test_the_mapping_and_the_mesh_may_be_given(mesh):
 @pytest.mark.parametrize("uneven", ["error", "replicate"])
 def test_mapped_axes_must_be_divisible_whatever_uneven_is(mesh, uneven):
     """A sum over the mesh axis would count a replicated axis several times."""
-    text = "`shard_map` shards every mapped axis, and ignores `uneven`: axis 'batch' has size 6, which is"
+    text = (
+        "axis 'batch' has size 6, which is not divisible.*; `shard_map` shards every mapped axis whatever `uneven` is"
+    )
     with nym.axis_mapping(MAPPING, uneven=uneven), pytest.raises(ValueError, match=text):
         nym.shard_map(lambda x: jax.lax.psum(x.sum("batch"), "data"))(made(batch=6, embed=4))
 
