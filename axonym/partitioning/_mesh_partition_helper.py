@@ -84,8 +84,10 @@ class MeshPartitionHelper(HasMesh):
             {(8, 16): [('data',), ('model',)], (3, 8): [('data', 'model')], (3,): []}
         """
         shapes = [leaf.shape for leaf in RuleTree.from_tree(pytree).leaves]
-        specs = {one: find_best_spec(one, self._get_axes()) for one in dict.fromkeys(shapes) if one is not None}
-        return {shape: [axes for axes in map(get_entry_axes, spec) if axes] for shape, spec in specs.items()}
+        return {shape: self._suggest_methods(shape) for shape in dict.fromkeys(shapes) if shape is not None}
+
+    def _suggest_methods(self, shape: tuple[int, ...]) -> list[tuple[str, ...]]:
+        return [axes for axes in map(get_entry_axes, find_best_spec(shape, self._get_axes())) if axes]
 
     def create_partition_spec(self, array_shape: tuple[int, ...], methods: Methods, min_shard_size: int = 1024) -> P:
         """Returns the spec of a shape, sharded over the mesh axes of some methods as far as possible.
