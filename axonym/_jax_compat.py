@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.experimental import multihost_utils
 
 
 _STORE_METHODS = (
@@ -74,6 +73,8 @@ def find_coordination_client() -> tuple[Any, int, int]:
     Raises:
         RuntimeError: If this JAX keeps it elsewhere.
     """
+    from jax.experimental import multihost_utils  # a tenth of what importing axonym takes, for several processes alone
+
     state = getattr(getattr(multihost_utils, "distributed", None), "global_state", None)
     client, process, count = (getattr(state, name, None) for name in ("client", "process_id", "num_processes"))
     lacking = [name for name in _STORE_METHODS if not hasattr(client, name)]
