@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import equinox as eqx
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import is_tracing
@@ -20,6 +19,7 @@ from ..named._array import is_named_array
 from ..named._axis import format_axes, suggest_name
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline
+from ..named._static_result import is_array
 from ._axis_mapping import activate_mapping
 from .mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
@@ -129,7 +129,7 @@ def shard_map(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         region = _make_region(mapping, mesh, axis_names)
         _check_specs(jax.tree.leaves((in_specs, out_specs)), region)
-        dynamic, static = eqx.partition((args, kwargs), _is_array_leaf)
+        dynamic, static = eqx.partition((args, kwargs), is_array)
         arguments, treedef = _infer_arguments(dynamic, in_specs, region)
         placed = jax.tree.unflatten(treedef, _place_arguments(arguments, region))
         static_results: list[Any] = []
@@ -137,7 +137,7 @@ def shard_map(
         def body(dynamic: Any) -> Any:
             args, kwargs = eqx.combine(dynamic, static)
             with activate_mapping(region.mapping):
-                arrays, others = eqx.partition(fn(*args, **kwargs), _is_array_leaf)
+                arrays, others = eqx.partition(fn(*args, **kwargs), is_array)
             static_results[:] = [others]
             return arrays
 
@@ -151,10 +151,6 @@ def shard_map(
         return eqx.combine(split(once, out_specs=specs)(placed), static_results[0])
 
     return mapped
-
-
-def _is_array_leaf(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
 def _make_region(mapping: ResourceMapping | None, mesh: MeshLike | None, axis_names: Collection[str] | None) -> _Region:
