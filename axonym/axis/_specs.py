@@ -21,6 +21,7 @@ from ..named._axis import (
     parse_selection,
     suggest_name,
 )
+from ..named._traceback import blame_caller
 
 
 ShapeDict: TypeAlias = Mapping[str, int]
@@ -56,7 +57,8 @@ def check_axes_present(found: SizeByName, wanted: SizeByName) -> None:
     """Raises a ValueError if a wanted axis is missing or has another size."""
     for name, size in wanted.items():
         if name not in found:
-            raise ValueError(f"no axis {name!r} in {format_sizes(found)}{suggest_name(name, list(found))}")
+            near = suggest_name(name, list(found))
+            raise blame_caller(ValueError(f"no axis {name!r} in {format_sizes(found)}{near}"))
         if None not in (size, found[name]) and size != found[name]:
             raise ValueError(f"axis {name!r} has size {found[name]} here, {size} was asked for")
 

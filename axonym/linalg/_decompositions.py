@@ -7,7 +7,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from ..named._axis import AxisSelector
+from ..named._axis import AxisSelector, format_value
 from ..named._base import N
 from ..named._gufunc import apply_gufunc
 from ._matrix_axes import find_matrix_axes, get_short_side, parse_new_axis
@@ -77,7 +77,7 @@ def qr(
         ((i: 3, k: 2), (k: 2, j: 2))
     """
     if mode not in ("reduced", "complete"):
-        raise ValueError(f"the `mode` of `qr` must be 'reduced' or 'complete', not {mode!r}")
+        raise ValueError(f"the `mode` of `qr` must be 'reduced' or 'complete', not {format_value(mode)}")
     names = find_matrix_axes(x, row, col)
     size = x.axis_size(row) if mode == "complete" else get_short_side(x, *names)
     new = parse_new_axis(x, new_axis, size)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 from jax.sharding import AxisType
 
@@ -36,18 +37,20 @@ def as_sizes(sizes: Any, argument: str) -> tuple[int, ...]:
             f"`{argument}` is a sequence of integers, not the string '{sizes}'; `parse_mesh_from_string` reads strings"
         )
     if not isinstance(sizes, (Sequence, np.ndarray)):
-        raise TypeError(f"`{argument}` is a sequence of integers such as (2, 4), not {sizes!r}")
+        raise TypeError(f"`{argument}` is a sequence of integers such as (2, 4), not {eqx.tree_pformat(sizes)}")
     for size in sizes:
         # `True` is an integer to Python, but nobody means a size by it.
         if isinstance(size, (bool, np.bool_)) or not hasattr(size, "__index__"):
-            raise TypeError(f"`{argument}` holds {size!r}, which is not an integer")
+            raise TypeError(f"`{argument}` holds {eqx.tree_pformat(size)}, which is not an integer")
     return tuple(map(operator.index, sizes))
 
 
 def as_names(names: Any, argument: str) -> tuple[str, ...]:
     # A string is a sequence of strings too, and would name one axis per letter.
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise TypeError(f'`{argument}` is a sequence of strings such as ("data", "model"), not {names!r}')
+        raise TypeError(
+            f'`{argument}` is a sequence of strings such as ("data", "model"), not {eqx.tree_pformat(names)}'
+        )
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"`{argument}` holds {name!r}, which is not a string")
@@ -63,7 +66,7 @@ def resolve_axis_types(axis_types: Any, names: Sequence[str]) -> tuple[AxisType,
     if not isinstance(axis_types, Sequence):
         raise TypeError(
             "`axis_types` is an `AxisType`, one of 'auto', 'explicit' and 'manual', or a sequence "
-            f"of those, not {axis_types!r}"
+            f"of those, not {eqx.tree_pformat(axis_types)}"
         )
     if len(axis_types) != len(names):
         raise ValueError(
@@ -77,7 +80,7 @@ def _as_axis_type(entry: Any) -> AxisType:
     if isinstance(entry, AxisType):
         return entry
     if not isinstance(entry, str):
-        raise TypeError(f"`axis_types` holds {entry!r}, which is neither an `AxisType` nor a string")
+        raise TypeError(f"`axis_types` holds {eqx.tree_pformat(entry)}, which is neither an `AxisType` nor a string")
     name = entry.strip().lower()
     if name not in _AXIS_TYPES:
         raise ValueError(f"no axis type '{entry}'; {suggest_mesh_name(name, tuple(_AXIS_TYPES))}")
@@ -99,7 +102,7 @@ def can_fill(sizes: Sequence[int], total: int) -> bool:
 def parse_sizes(text: Any, names: Sequence[str]) -> tuple[int, ...]:
     """Parses '2,4' or 'dp:2, tp:4' into one size per name."""
     if not isinstance(text, str):
-        raise TypeError(f"`axis_dims` is a string such as '2,4' or 'dp:2, tp:4', not {text!r}")
+        raise TypeError(f"`axis_dims` is a string such as '2,4' or 'dp:2, tp:4', not {eqx.tree_pformat(text)}")
     if not text.strip():
         raise ValueError(
             f"the mesh string '{text}' is empty; write sizes as in '2,4', or names with sizes as in 'dp:2, tp:4'"

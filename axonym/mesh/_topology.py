@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
@@ -39,7 +40,9 @@ def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
     if backend is not None:
         raise ValueError(f"`devices` and `backend='{backend}'` were both given; pass one of them")
     if not isinstance(devices, (Sequence, np.ndarray)) or isinstance(devices, str):
-        raise TypeError(f"`devices` is a sequence of devices such as `jax.devices()[:4]`, not {devices!r}")
+        raise TypeError(
+            f"`devices` is a sequence of devices such as `jax.devices()[:4]`, not {eqx.tree_pformat(devices)}"
+        )
     selected = tuple(np.asarray(devices, dtype=object).flat)
     if not selected:
         raise ValueError("`devices` is empty; a mesh needs at least one device")
@@ -52,7 +55,7 @@ def _check_devices(devices: Sequence[Any]) -> None:
     for device in devices:
         # Not `isinstance`: a device may be a description of one.
         if not hasattr(device, "device_kind"):
-            raise TypeError(f"`devices` holds {device!r}, which is not a device")
+            raise TypeError(f"`devices` holds {eqx.tree_pformat(device)}, which is not a device")
         if device in seen:
             raise ValueError(f"`devices` holds {device} twice; a mesh has each device once")
         seen.add(device)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from .._jax_compat import is_late_initialize_error, is_unknown_cluster_error
+from ..named._axis import format_value
 from ._barrier import as_seconds
 from ._coordination_store import call_in_thread
 
@@ -100,7 +101,7 @@ def _resolve_arguments(address: Any, count: Any, number: Any) -> dict[str, Any]:
     for argument in ("num_processes", "process_id"):
         value = given[argument]
         if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
-            raise TypeError(f"`{argument}` is an integer, not {value!r}")
+            raise TypeError(f"`{argument}` is an integer, not {format_value(value)}")
         given[argument] = None if value is None else operator.index(value)
     return given
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import jax
 import numpy as np
 
-from . import _dot, _matrix, _repr
+from . import _dot, _matrix
+from ._ambient import replicate_dims
+from ._array_protocols import ArrayProtocols
 from ._axis import (
     Axis,
     AxisSelection,
@@ -28,7 +30,7 @@ from ._reduce import _any_all, _cumulative, _max_min, _sort, _sum
 from ._shape import _broadcast, _flatten, _rearrange, _rename, _slice, _split, _squeeze
 
 
-class NamedArray(NamedBase):
+class NamedArray(ArrayProtocols):
     """An array whose axes have names. It holds the array and the names; sizes are read from the array.
 
     It is an immutable pytree with one child, the array; the names are part of the tree structure.
@@ -44,11 +46,13 @@ class NamedArray(NamedBase):
     Example:
         >>> import axonym as nym
         >>> import jax.numpy as jnp
-        >>> x = nym.NamedArray(jnp.zeros((8, 64)), ("batch", "embed"))
+        >>> x = nym.NamedArray(jnp.zeros((2, 3)), ("batch", "embed"))
         >>> x
-        NamedArray(float32, batch: 8, embed: 64)
+        NamedArray(float32, batch: 2, embed: 3,
+          [[0., 0., 0.],
+           [0., 0., 0.]])
         >>> x.shape["embed"]
-        64
+        3
     """
 
     __slots__ = ()
@@ -58,8 +62,6 @@ class NamedArray(NamedBase):
         def __class_getitem__(cls, axes: Any) -> type["NamedArray"]:
             """Makes `Named["batch embed"]` a `NamedArray` for type checkers; at run time `Named` is another class."""
             ...
-
-    __array_ufunc__: ClassVar[None] = None  # NumPy then leaves operators to this class
 
     def __init__(self, array: Any, axes: AxisSelector | Sequence[AxisSelector]) -> None:
         """Checks names and sizes; see the class."""
@@ -77,14 +79,6 @@ class NamedArray(NamedBase):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles and copies the array and the names."""
         return _rebuild_array, (self.array, self.names)
-
-    def __repr__(self) -> str:
-        """Formats element type, axes and mesh axes, and the elements if there are at most eight."""
-        return _repr.format_array(self)
-
-    def _repr_html_(self) -> str:
-        """Formats the same as a table, for notebooks."""
-        return _repr.format_array_html(self)
 
     def scalar(self) -> jax.Array:
         """Returns the plain array of a named array without axes.
@@ -147,16 +141,17 @@ class NamedArray(NamedBase):
         return index(self, items)
 
     def __iter__(self) -> Iterator[Any]:
-        """Raises a TypeError, since an axis is needed to iterate over."""
-        raise TypeError(f"Iterating over {format_shape(self)} needs an axis; use `unbind(x, axis)`.")
+        """Iterates over an array with one axis; raises a TypeError for any other."""
+        if len(self.names) != 1:
+            remedy = "use `unbind(x, axis)`, or `x.array` for a plain array"
+            raise TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}.")
+        return (with_array(self, element, ()) for element in replicate_dims(self.array, (0,)))
 
     def __len__(self) -> int:
-        """Raises a TypeError, since an array has a length along each axis."""
-        raise TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)` or `x.size`.")
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Returns the elements as a NumPy array."""
-        return np.array(self.array, dtype=dtype, copy=copy)
+        """Returns the size of the only axis; raises a TypeError if there are none or several."""
+        if len(self.names) != 1:
+            raise TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)`, `x.size` or `x.array`.")
+        return self.array.shape[0]
 
     def __format__(self, spec: str) -> str:
         """Formats the number of an array without axes: `f"{loss:.3f}"`."""

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, Protocol, TypeAlias
 
+import equinox as eqx
+
 from ._cache import cached_plan
+from ._traceback import blame_caller
 
 
 Names: TypeAlias = tuple[str, ...]
@@ -47,7 +50,7 @@ class Axis:
     def __post_init__(self) -> None:
         """Checks name and size, and interns the name."""
         if not isinstance(self.name, str):
-            raise TypeError(f"The name of an `Axis` must be a string, not {self.name!r}.")
+            raise TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}.")
         (name,), size = intern_names((self.name,)), _parse_size(self.name, self.size)
         if size < 0:
             raise ValueError(f"The size of axis {name!r} must not be negative, {size} was given.")
@@ -208,7 +211,7 @@ def format_value(x: Any) -> str:
     if isinstance(x, list):
         return f"a list of length {len(x)}"
     shape = getattr(x, "shape", None)
-    return repr(x) if shape is None else f"an array of shape {tuple(shape)}"
+    return eqx.tree_pformat(x, width=sys.maxsize) if shape is None else f"an array of shape {tuple(shape)}"
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
@@ -225,7 +228,7 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
 
 
 def make_missing_axis_error(name: str, names: Names, sizes: Sequence[int] | None) -> ValueError:
-    return ValueError(f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}")
+    return blame_caller(ValueError(f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}"))
 
 
 def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
@@ -239,7 +242,7 @@ def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int
         raise make_missing_axis_error(name, names, sizes)
     index = names.index(name)
     if isinstance(selector, Axis) and selector.size != sizes[index]:
-        raise ValueError(f"axis {name!r} has size {sizes[index]} here, {selector.size} was asked for")
+        raise blame_caller(ValueError(f"axis {name!r} has size {sizes[index]} here, {selector.size} was asked for"))
     return index
 
 

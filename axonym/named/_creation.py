@@ -77,8 +77,10 @@ def zeros(shape: AxisSpec, dtype: Any = None) -> NamedArray:
 
     Example:
         >>> import axonym as nym
-        >>> nym.zeros({"batch": 8, "embed": 64})
-        NamedArray(float32, batch: 8, embed: 64)
+        >>> nym.zeros({"batch": 2, "embed": 3})
+        NamedArray(float32, batch: 2, embed: 3,
+          [[0., 0., 0.],
+           [0., 0., 0.]])
     """
     return _fill_array(jnp.zeros, shape, dtype)
 

@@ -26,6 +26,7 @@ from ._broadcasting import check_matching_sizes, jit_inline
 from ._cache import cached_plan
 from ._reduce import _sum
 from ._shape._rearrange import rearrange
+from ._traceback import blame_caller
 
 
 _MISSING: Any = object()
@@ -170,7 +171,7 @@ def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...
         found = [find_axes(names, sizes, axis) for names, sizes in zip(operands, shapes, strict=True)]
     except ValueError as error:
         shown = " and ".join(format_axes(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
-        raise ValueError(f"cannot contract {shown}: {error}") from None
+        raise blame_caller(ValueError(f"cannot contract {shown}: {error}")) from None
     return tuple(operands[0][i] for i in found[0])
 
 

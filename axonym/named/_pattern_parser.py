@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ._axis import Axis, Names, format_axes, format_value, intern_names, make_missing_axis_error, suggest_name
+from ._traceback import blame_caller
 
 
 REST = "..."
@@ -76,7 +77,8 @@ def explain_fault(text: str, what: str) -> Iterator[None]:
     try:
         yield
     except Fault as fault:
-        raise ValueError(f"{what}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^") from None
+        error = ValueError(f"{what}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^")
+        raise blame_caller(error) from None
 
 
 def _make_printable(text: str) -> str:

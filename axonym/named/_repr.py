@@ -1,4 +1,4 @@
-"""Formats named arrays as a line of text, and as a table in notebooks; elements are shown for small arrays only."""
+"""Formats named arrays with their values: as text, as a card in notebooks, and in short within a module."""
 
 import html
 import math
@@ -7,44 +7,61 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import wadler_lindig as wl
 
 from ._ambient import get_entry_axes
 from ._axis import format_axes
-from ._base import NamedBase
-
-
-MAX_SHOWN_ELEMENTS = 8
+from ._base import NamedBase, is_traced
+from ._edge_items import find_edge_items, read_items
 
 
 def format_array(x: NamedBase) -> str:
-    """Formats element type, axes, mesh axes and, if there are few, the elements of an array as a line."""
-    shape = getattr(x.array, "shape", None)
-    if shape is None or len(shape) != len(x.names):  # JAX puts other objects than arrays into its trees
-        return f"{type(x).__name__}({x.array!r}, {format_axes(x.names)})"
-    axes = "".join(f", {name}: {size}" for name, size in zip(x.names, shape, strict=True))
-    array: Any = x.array
-    placement = str(array.sharding.spec) if any(_get_spec_entries(array)) else ""
-    contents = _format_elements(array)
-    return f"{type(x).__name__}({x.dtype}{axes}{placement and f', {placement}'}{contents and f', {contents}'})"
+    """Formats element type, axes, spec and values of an array."""
+    kind = type(x).__name__
+    if not _has_named_shape(x):  # JAX puts other objects than arrays into its trees
+        contents = _format_contents(x.array) if is_traced(x.array) else repr(x.array)
+        return f"{kind}({contents}, {format_axes(x.names)})"
+    axes = (f"{name}: {size}" for name, size in zip(x.names, x.array.shape, strict=True))
+    spec = _get_spec(x.array)
+    head, contents = ", ".join([str(x.dtype), *axes, *([str(spec)] if any(spec) else [])]), _format_contents(x.array)
+    line = f"{kind}({head}, {contents})"
+    fits = "\n" not in contents and len(line) <= np.get_printoptions()["linewidth"]
+    return line if fits else f"{kind}({head},\n  {contents})"
+
+
+def format_array_short(x: NamedBase) -> wl.AbstractDoc:
+    """Formats element type, axes and mesh axes as Equinox shows arrays in modules: `f32[mlp: 16@model, embed: 8]`."""
+    if not _has_named_shape(x):
+        return wl.TextDoc(format_array(x))
+    kind = None if isinstance(x.array, jax.Array) else _format_kind(x.array)
+    axes = zip(x.names, x.array.shape, map(_join_mesh_axes, _get_spec_entries(x.array)), strict=True)
+    shown = ", ".join(f"{name}: {size}{over and f'@{over}'}" for name, size, over in axes)
+    return wl.array_summary((shown,), str(x.dtype), kind)  # pyright: ignore[reportArgumentType]
 
 
 def format_array_html(x: NamedBase) -> str:
-    """Formats the same as HTML: a row for each axis, with its size and its mesh axes."""
-    if len(getattr(x.array, "shape", ())) != len(x.names):
+    """Formats the same as HTML: a row for each axis, with its size and its mesh axes, and the values."""
+    if not _has_named_shape(x):
         return f"<code>{html.escape(format_array(x))}</code>"
-    sharded = any(_get_spec_entries(x.array))
-    rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{size}</td>{_format_mesh_cell(entry) if sharded else ''}</tr>"
-        for name, size, entry in zip(x.names, x.array.shape, _get_spec_entries(x.array), strict=True)
-    )
-    head = "<tr><th>axis</th><th>size</th>" + ("<th>mesh axes</th>" if sharded else "") + "</tr>"
-    caption = f"<caption>{type(x).__name__}, {x.dtype}, {_format_bytes(x.nbytes)}</caption>"
-    contents = _format_elements(x.array)
-    return f"<table>{caption}{head}{rows}</table>" + (f"<pre>{html.escape(contents)}</pre>" if contents else "")
+    entries = _get_spec_entries(x.array)
+    titles = ("axis", "size", "mesh axes")[: 3 if any(entries) else 2]
+    axes = zip(x.names, map(str, x.array.shape), map(_join_mesh_axes, entries), strict=True)
+    rows = "".join([_format_row(titles, "th"), *(_format_row(axis[: len(titles)], "td") for axis in axes)])
+    # In the elements themselves, because the style sheets of notebooks align cells and wrap lines in their own way.
+    caption = f"{type(x).__name__}, {x.dtype}, {_format_bytes(x.nbytes)}"
+    table = f'<table style="margin:0"><caption style="{_LEFT}">{html.escape(caption)}</caption>{rows}</table>'
+    values = html.escape(_format_contents(x.array).replace("\n  ", "\n"))
+    return f'<div style="overflow-x:auto">{table}<pre style="margin:6px 0;white-space:pre">{values}</pre></div>'
 
 
-def _format_mesh_cell(entry: Any) -> str:
-    return f"<td>{html.escape(', '.join(get_entry_axes(entry)))}</td>"
+_LEFT = "text-align:left;white-space:nowrap"
+_RIGHT = "text-align:right;white-space:nowrap"
+
+
+def _format_row(cells: tuple[str, ...], tag: str) -> str:
+    styles = zip(("th", tag, tag), (_LEFT, _RIGHT, _LEFT), cells, strict=False)
+    shown = (f'<{tag} style="{style}">{html.escape(cell)}</{tag}>' for tag, style, cell in styles)
+    return f"<tr>{''.join(shown)}</tr>"
 
 
 def _format_bytes(number: int) -> str:
@@ -52,22 +69,54 @@ def _format_bytes(number: int) -> str:
     return f"{number / 1024**steps:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[steps]}"
 
 
+def _join_mesh_axes(entry: Any) -> str:
+    return ", ".join(get_entry_axes(entry))
+
+
+def _has_named_shape(x: NamedBase) -> bool:
+    return len(getattr(x.array, "shape", ())) == len(x.names) and hasattr(x.array, "dtype")
+
+
+def _get_spec(array: Any) -> tuple[Any, ...]:
+    """Returns the spec of an array, empty if it has none."""
+    sharding = getattr(jax.typeof(array) if is_traced(array) else array, "sharding", None)
+    return getattr(sharding, "spec", None) or ()
+
+
 def _get_spec_entries(array: Any) -> tuple[Any, ...]:
     """Returns the entry of each axis in the spec of an array, None for axes that are not sharded."""
-    spec = getattr(getattr(array, "sharding", None), "spec", None) or ()
+    spec = _get_spec(array)
     return (*spec, *(None,) * (len(array.shape) - len(spec)))
 
 
-def _format_elements(array: Any) -> str:
-    if not isinstance(array, jax.Array | np.ndarray) or array.size > MAX_SHOWN_ELEMENTS:
-        return ""
-    if isinstance(array, jax.Array) and not _can_read(array):
-        return ""
-    return np.array2string(np.asarray(array), separator=", ")
+def _format_kind(array: Any) -> str:
+    return "numpy" if isinstance(array, np.ndarray) else type(array).__name__
 
 
-def _can_read(array: jax.Array) -> bool:
-    """Returns whether the elements can be read: they are on this host, not traced, not deleted, not random keys."""
-    if getattr(array, "sharding", None) is None or jnp.issubdtype(array.dtype, jax.dtypes.extended):
-        return False
-    return array.is_fully_addressable and not array.is_deleted()
+def _format_contents(array: Any) -> str:
+    """Formats the values of an array, or why it has none that can be read here."""
+    if is_traced(array):
+        return f"traced as {array!r}".replace("\n", "\n  ")
+    if isinstance(array, np.ndarray):
+        return _format_values(array)
+    if not isinstance(array, jax.Array):
+        return type(array).__name__
+    if array.is_deleted():
+        return "deleted"
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        with jax.ensure_compile_time_eval():
+            values = _format_values(jax.random.key_data(array))
+        return f"key data\n  {values}" if "\n" in values else f"key data {values}"
+    return _format_values(array)
+
+
+def _format_values(array: Any) -> str:
+    """Formats values as NumPy does, with its options."""
+    options = np.get_printoptions()
+    is_summary = array.size > options["threshold"]
+    positions = [find_edge_items(size, options["edgeitems"] if is_summary else None) for size in array.shape]
+    items = read_items(array, positions)
+    if items is None:
+        return "values on other processes"
+    threshold = 0 if is_summary else items.size
+    return np.array2string(items, separator=", ", threshold=threshold, prefix="  ", suffix=")")

@@ -27,8 +27,8 @@ def normal(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
     Example:
         >>> import axonym as nym
         >>> import jax
-        >>> nym.random.normal(jax.random.key(0), {"batch": 2, "embed": 32})
-        NamedArray(float32, batch: 2, embed: 32)
+        >>> nym.random.normal(jax.random.key(0), {"batch": 2, "embed": 32}).shape
+        (batch: 2, embed: 32)
     """
     return draw_sample(jax.random.normal, key, shape, dtype=dtype)
 
@@ -134,8 +134,8 @@ def laplace(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
     Example:
         >>> import axonym as nym
         >>> import jax
-        >>> nym.random.laplace(jax.random.key(0), {"batch": 2, "embed": 32})
-        NamedArray(float32, batch: 2, embed: 32)
+        >>> nym.random.laplace(jax.random.key(0), {"batch": 2, "embed": 32}).shape
+        (batch: 2, embed: 32)
     """
     return draw_sample(jax.random.laplace, key, shape, dtype=dtype)
 
@@ -146,8 +146,8 @@ def logistic(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
     Example:
         >>> import axonym as nym
         >>> import jax
-        >>> nym.random.logistic(jax.random.key(0), {"batch": 2, "embed": 32})
-        NamedArray(float32, batch: 2, embed: 32)
+        >>> nym.random.logistic(jax.random.key(0), {"batch": 2, "embed": 32}).shape
+        (batch: 2, embed: 32)
     """
     return draw_sample(jax.random.logistic, key, shape, dtype=dtype)
 
@@ -158,8 +158,8 @@ def gumbel(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
     Example:
         >>> import axonym as nym
         >>> import jax
-        >>> nym.random.gumbel(jax.random.key(0), {"batch": 2, "embed": 32})
-        NamedArray(float32, batch: 2, embed: 32)
+        >>> nym.random.gumbel(jax.random.key(0), {"batch": 2, "embed": 32}).shape
+        (batch: 2, embed: 32)
     """
     return draw_sample(jax.random.gumbel, key, shape, dtype=dtype)
 
@@ -170,8 +170,8 @@ def cauchy(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
     Example:
         >>> import axonym as nym
         >>> import jax
-        >>> nym.random.cauchy(jax.random.key(0), {"batch": 2, "embed": 32})
-        NamedArray(float32, batch: 2, embed: 32)
+        >>> nym.random.cauchy(jax.random.key(0), {"batch": 2, "embed": 32}).shape
+        (batch: 2, embed: 32)
     """
     return draw_sample(jax.random.cauchy, key, shape, dtype=dtype)
 
@@ -188,8 +188,8 @@ def t(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArra
     Example:
         >>> import axonym as nym
         >>> import jax
-        >>> nym.random.t(jax.random.key(0), {"batch": 2, "embed": 32}, 3.0)
-        NamedArray(float32, batch: 2, embed: 32)
+        >>> nym.random.t(jax.random.key(0), {"batch": 2, "embed": 32}, 3.0).shape
+        (batch: 2, embed: 32)
     """
     return draw_sample(jax.random.t, key, shape, {"df": df}, dtype=dtype)
 

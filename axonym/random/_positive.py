@@ -52,8 +52,8 @@ def loggamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> Nam
     Example:
         >>> import axonym as nym
         >>> import jax
-        >>> nym.random.loggamma(jax.random.key(0), {"batch": 2, "embed": 32}, 0.1)
-        NamedArray(float32, batch: 2, embed: 32)
+        >>> nym.random.loggamma(jax.random.key(0), {"batch": 2, "embed": 32}, 0.1).shape
+        (batch: 2, embed: 32)
     """
     return draw_sample(jax.random.loggamma, key, shape, {"a": a}, dtype=dtype)
 

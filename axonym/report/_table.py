@@ -15,14 +15,14 @@ _COSTS = ("bytes", "per device", "copies")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STYLE = """<style>
 .axonym-table{font:0.85em/1.45 monospace;color:inherit}
-.axonym-table table{font:inherit;border-collapse:collapse;background:none;color:inherit}
+.axonym-table table{margin:0;font:inherit;border-collapse:collapse;background:none;color:inherit}
 .axonym-table tr{background:none!important}
-.axonym-table th,.axonym-table td{padding:1px 10px;text-align:left;border:0;color:inherit;font-weight:normal}
+.axonym-table th,.axonym-table td{padding:1px 10px;text-align:left!important;border:0;color:inherit;font-weight:normal}
 .axonym-table th,.axonym-table td{vertical-align:top}
 .axonym-table thead th,.axonym-table tr.all td{font-weight:bold}
 .axonym-table tr.leaf>*{border-top:1px solid rgba(128,128,128,.35)}
 .axonym-table tr.all>*{border-top:2px solid rgba(128,128,128,.7)}
-.axonym-table .number{text-align:right;white-space:nowrap}
+.axonym-table .number{text-align:right!important;white-space:nowrap}
 .axonym-table tr.axis>:first-child{padding-left:28px}
 .axonym-table tr.replicated>*{opacity:.75}
 .axonym-table .bad{border-left:3px solid #e5484d;padding-left:8px}

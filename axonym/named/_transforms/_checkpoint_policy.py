@@ -75,13 +75,15 @@ class ScanCheckpointPolicy:
         """Checks the options, and converts lists to tuples, which are hashable."""
         for option in ("save_carries", "save_inputs"):
             if getattr(self, option) not in (True, False, _OFFLOAD):
-                raise TypeError(f"`{option}` is True, False or 'offload', not {getattr(self, option)!r}.")
+                raise TypeError(f"`{option}` is True, False or 'offload', not {format_value(getattr(self, option))}.")
         for option in ("save_block_internals", "offload_block_internals"):
             names = getattr(self, option)
             if not isinstance(names, bool):
                 object.__setattr__(self, option, _parse_checkpoint_names(option, names))
         if not isinstance(self.nested, int) or self.nested < 0:
-            raise TypeError(f"`nested` is True, False or the number of steps in an inner loop, not {self.nested!r}.")
+            raise TypeError(
+                f"`nested` is True, False or the number of steps in an inner loop, not {format_value(self.nested)}."
+            )
         if self.nested is not True and self.nested == 1:  # inner loops of one step would save nothing
             object.__setattr__(self, "nested", False)
         if self.save_block_internals is True and self.offload_block_internals:
@@ -110,7 +112,7 @@ def parse_remat(remat: Remat) -> Policy:
     if isinstance(remat, str):
         if remat not in _BY_NAME:
             raise ValueError(
-                f"`remat` is one of {', '.join(map(repr, _BY_NAME))}, a boolean or a policy, not {remat!r}"
+                f"`remat` is one of {', '.join(map(repr, _BY_NAME))}, a boolean or a policy, not {format_value(remat)}"
             )
         return _BY_NAME[remat]
     if isinstance(remat, ScanCheckpointPolicy):

@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 from jax.tree_util import keystr, tree_flatten
 
-from ...named._axis import suggest_name
+from ...named._axis import format_value, suggest_name
 from ...named._cache import cached_plan
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from .._axis_mapping import activate_mapping
@@ -292,7 +292,9 @@ def named_jit(
         remedy = f"; {_REMEDIES[option]}." if option in _REMEDIES else near
         raise TypeError(f"`named_jit` has no option `{option}`{remedy}")
     if fn is not None and not callable(fn):
-        raise TypeError(f"`named_jit` compiles a function, not {fn!r}; give a mapping as `axis_resources=`.")
+        raise TypeError(
+            f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`."
+        )
     if fn is None:
         return functools.partial(
             named_jit,

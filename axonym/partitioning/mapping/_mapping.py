@@ -161,7 +161,9 @@ def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
         raise TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name.")
     axes = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
-        raise TypeError(f"Axis {name!r} is mapped to {value!r}; give a mesh axis, several of them, or None.")
+        raise TypeError(
+            f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None."
+        )
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice")
     return tuple(axes)

@@ -1,0 +1,64 @@
+"""The methods by which Python, notebooks, Equinox and treescope show an array, and NumPy and others read it."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from . import _repr
+from ._base import NamedBase
+
+
+class ArrayProtocols(NamedBase):
+    """Base class with the methods by which other programs show and read a named array."""
+
+    __slots__ = ()
+
+    __array_ufunc__: ClassVar[None] = None  # NumPy then leaves operators to this class
+
+    def __repr__(self) -> str:
+        """Formats element type, axes, spec and values, as NumPy shows values and with its `set_printoptions`."""
+        return _repr.format_array(self)
+
+    def _repr_html_(self) -> str:
+        """Formats the same as a table and the values, for notebooks."""
+        return _repr.format_array_html(self)
+
+    def __pdoc__(self, *, short_arrays: bool = True, **options: Any) -> Any:
+        """Formats the array without values for Equinox, as in `f32[mlp: 16, embed: 8]`, unless asked for them."""
+        return _repr.format_array_short(self) if short_arrays else None
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        """Renders the array in treescope."""
+        return importlib.import_module("axonym.named._treescope").render_array(self, path)
+
+    def __treescope_ndarray_adapter__(self) -> Any:
+        """Returns the adapter with which treescope draws named arrays."""
+        return importlib.import_module("axonym.named._treescope").NamedArrayAdapter()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Returns the elements as a NumPy array."""
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def to_numpy(self) -> np.ndarray:
+        """Returns the elements as a NumPy array, as `np.asarray(x)` does; Matplotlib and pandas ask for it."""
+        return np.asarray(self.array)
+
+    def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        """Applies a function of NumPy, such as `np.mean`, to the elements as a NumPy array."""
+        args, kwargs = jax.tree.map(
+            lambda leaf: np.asarray(leaf) if isinstance(leaf, NamedBase) else leaf,
+            (args, kwargs),
+            is_leaf=lambda node: isinstance(node, NamedBase),
+        )
+        return func(*args, **kwargs)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Shares the memory of the array, as in `np.from_dlpack(x)`; the names are left behind."""
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """Returns the device whose memory `__dlpack__` shares."""
+        return self.array.__dlpack_device__()
