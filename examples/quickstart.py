@@ -37,5 +37,4 @@ with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "mlp": "model"}):  #
         model, state, loss = step(model, state, train_x, train_y)
         print(f"step {i + 1}: loss {loss:.3f}", end="\r")  # waits for the step to finish
     accuracy = (model(x["batch", 1408:]).argmax("label") == y["batch", 1408:]).mean()
-    weight = model.layers[0].weight
-    print(f"\nweight {weight.shape}: {weight.sharding.spec}\ntest accuracy: {accuracy.item():.1%}")
+    print(f"\nweight: {eqx.tree_pformat(model.layers[0].weight)}\ntest accuracy: {accuracy.item():.1%}")

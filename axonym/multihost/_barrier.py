@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..named._axis import format_value
 from ._coordination_store import get_coordination_store
 from ._rendezvous import Rendezvous
 
@@ -52,7 +53,7 @@ def barrier_sync(timeout: float = 200, name: str | None = None) -> None:
 
 def as_seconds(timeout: Any, argument: str = "timeout") -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.integer, np.floating)):
-        raise TypeError(f"`{argument}` is a number of seconds, not {timeout!r}")
+        raise TypeError(f"`{argument}` is a number of seconds, not {format_value(timeout)}")
     if not 0.001 <= timeout <= _LONGEST:
         raise ValueError(f"`{argument}` is a number of seconds from 0.001 to {_LONGEST}, a year, not {timeout!r}")
     return float(timeout)

@@ -136,7 +136,7 @@ def _check_addresses(address: Any, bound: Any, number: int | None) -> None:
 
 def _parse_address(address: Any, argument: str, host_of: str, example: str) -> tuple[str, int]:
     if not isinstance(address, str):
-        raise TypeError(f"`{argument}` is a string such as {example!r}, not {address!r}")
+        raise TypeError(f"`{argument}` is a string such as {example!r}, not {format_value(address)}")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise ValueError(f"`{argument}` is {address!r}; it is {host_of} and a port from 1 to 65535, as in {example!r}")

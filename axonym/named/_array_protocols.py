@@ -61,4 +61,4 @@ class ArrayProtocols(NamedBase):
 
     def __dlpack_device__(self) -> Any:
         """Returns the device whose memory `__dlpack__` shares."""
-        return self.array.__dlpack_device__()
+        return self.array.__dlpack_device__()  # pyright: ignore[reportAttributeAccessIssue]

@@ -34,8 +34,8 @@ def format_array_short(x: NamedBase) -> wl.AbstractDoc:
     if not _has_named_shape(x):
         return wl.TextDoc(format_array(x))
     kind = None if isinstance(x.array, jax.Array) else _format_kind(x.array)
-    axes = zip(x.names, x.array.shape, map(_join_mesh_axes, _get_spec_entries(x.array)), strict=True)
-    shown = ", ".join(f"{name}: {size}{over and f'@{over}'}" for name, size, over in axes)
+    axes = zip(x.names, x.array.shape, map(get_entry_axes, _get_spec_entries(x.array)), strict=True)
+    shown = ", ".join(f"{name}: {size}{_format_short_spec(over)}" for name, size, over in axes)
     return wl.array_summary((shown,), str(x.dtype), kind)  # pyright: ignore[reportArgumentType]
 
 
@@ -52,6 +52,11 @@ def format_array_html(x: NamedBase) -> str:
     table = f'<table style="margin:0"><caption style="{_LEFT}">{html.escape(caption)}</caption>{rows}</table>'
     values = html.escape(_format_contents(x.array).replace("\n  ", "\n"))
     return f'<div style="overflow-x:auto">{table}<pre style="margin:6px 0;white-space:pre">{values}</pre></div>'
+
+
+def _format_short_spec(mesh_axes: tuple[str, ...]) -> str:
+    """Formats the mesh axes of an axis as JAX does in types: `@data`, `@(data,model)`."""
+    return f"@({','.join(mesh_axes)})" if len(mesh_axes) > 1 else "".join(f"@{name}" for name in mesh_axes)
 
 
 _LEFT = "text-align:left;white-space:nowrap"

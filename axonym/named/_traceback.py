@@ -26,7 +26,7 @@ def blame_caller(error: E) -> E:
     The frames of libraries on the stack are marked, so that IPython and pytest leave them out. With
     `JAX_TRACEBACK_FILTERING=off` the error is returned as it is.
     """
-    if jax.config.jax_traceback_filtering == "off":
+    if jax.config.jax_traceback_filtering == "off":  # pyright: ignore[reportAttributeAccessIssue]
         return error
     frame, caller = sys._getframe(1), None
     while frame is not None:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from treescope import rendering_parts as parts
 from treescope.external.jax_support import JAXArrayAdapter
-from treescope.ndarray_adapters import NamedPositionalAxisInfo, NDArrayAdapter, ShardingInfo
+from treescope.ndarray_adapters import NamedPositionlessAxisInfo, NDArrayAdapter, ShardingInfo
 
 from ._base import NamedBase, format_shape, is_traced
 from ._broadcasting import align_axes
@@ -41,8 +41,8 @@ def _summarize_array(x: NamedBase) -> str:
 class NamedArrayAdapter(NDArrayAdapter[NamedBase]):
     """Describes a named array to treescope; the methods are those of its class `NDArrayAdapter`."""
 
-    def get_axis_info_for_array_data(self, array: NamedBase) -> tuple[NamedPositionalAxisInfo, ...]:
-        return tuple(NamedPositionalAxisInfo(i, name, size) for i, (name, size) in enumerate(array.shape.items()))
+    def get_axis_info_for_array_data(self, array: NamedBase) -> tuple[NamedPositionlessAxisInfo, ...]:
+        return tuple(NamedPositionlessAxisInfo(name, size) for name, size in array.shape.items())
 
     def get_array_data_with_truncation(
         self, array: NamedBase, mask: Any, edge_items_per_axis: tuple[int | None, ...]

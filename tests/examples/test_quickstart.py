@@ -15,7 +15,7 @@ def test_quickstart_reads_digits():
     accuracy = re.search(r"test accuracy: ([\d.]+)%", done.stdout)
     assert accuracy, done.stdout
     assert float(accuracy[1]) > 95
-    assert "P('model',)" in done.stdout, "The weight is not sharded."
+    assert "f32[mlp: 128@model, pixel: 64]" in done.stdout, "The weight is not sharded."
 
 
 def test_quickstart_is_short():

@@ -30,7 +30,7 @@ MISTAKES = {
 
 
 def raise_from(mistake):
-    with pytest.raises(ValueError, match="bach|batch") as raised:
+    with pytest.raises(ValueError, match=r"bach|batch") as raised:
         mistake()
     return raised.value
 

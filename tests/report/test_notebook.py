@@ -1,0 +1,90 @@
+"""How tables look in the output area of JupyterLab, whose own rules for tables come first."""
+
+import json
+
+import jax
+import pytest
+
+import axonym as nym
+
+from ..browser import Element, opened
+
+
+# What JupyterLab's rules for rendered HTML say about tables and preformatted text.
+RULES = """
+body { margin: 0; width: 700px }
+.jp-RenderedHTMLCommon { font: 14px/1.6 sans-serif; padding-right: 20px }
+.jp-ThemedContainer .jp-RenderedHTMLCommon > pre { margin: 1.5em 2em }
+.jp-ThemedContainer .jp-RenderedHTMLCommon pre { font: 13px/1.3 monospace; padding: 0; white-space: pre-wrap }
+.jp-RenderedHTMLCommon table { border-collapse: collapse; table-layout: fixed; margin-left: auto; margin-right: auto;
+  margin-bottom: 1em; font-size: 13px }
+.jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th, .jp-RenderedHTMLCommon tr { vertical-align: middle;
+  padding: 0.5em; line-height: normal; white-space: normal; max-width: none; border: none }
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td, :not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon th,
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon tr { text-align: right }
+.jp-RenderedHTMLCommon th { font-weight: bold }
+"""
+LOOK = """
+const seen = {};
+for (const output of document.querySelectorAll(".jp-RenderedHTMLCommon"))
+  seen[output.id] = [...output.querySelectorAll("caption, td, th, pre")].map(element => {
+    const range = document.createRange(), style = getComputedStyle(element);
+    range.selectNodeContents(element);
+    const text = range.getBoundingClientRect();
+    return {text: element.textContent, tag: element.tagName, align: style.textAlign, space: style.whiteSpace,
+            lines: new Set([...range.getClientRects()].map(box => Math.round(box.top))).size,
+            left: text.left, right: text.right, number: element.classList.contains("number")};
+  });
+document.getElementById("seen").textContent = JSON.stringify(seen);
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
+    """The cells of an array, of a report and of a plain table as Chromium lays them out under these rules."""
+    mesh = nym.create_abstract_mesh((4, 2), ("data", "model"))
+    shape = jax.eval_shape(lambda: {"w": nym.zeros({"batch": 8192, "embed": 4}), "b": nym.zeros({"batch": 8192})})
+    outputs = {
+        "array": nym.named(jax.numpy.arange(120.0).reshape(3, 40), ("i", "j")),
+        "report": nym.explain(shape, {"batch": "data"}, mesh),
+    }
+    shown = {name: output._repr_html_() for name, output in outputs.items()}
+    shown["plain"] = "<table><tr><td>a</td></tr></table>"
+    parts = [
+        f'<div class="jp-OutputArea-output jp-RenderedHTMLCommon" id="{name}">{html}</div>'
+        for name, html in shown.items()
+    ]
+    page = tmp_path_factory.mktemp("notebook") / "notebook.html"
+    page.write_text(
+        f'<!doctype html><meta charset="utf-8"><style>{RULES}</style><body class="jp-ThemedContainer">'
+        f'{"".join(parts)}<p id="seen"></p><script>{LOOK}</script></body>'
+    )
+    found: Element = opened(page)[0]
+    return json.loads(found.by_id("seen").text)
+
+
+def test_the_rules_of_jupyterlab_are_in_force(seen):
+    assert [cell["align"] for cell in seen["plain"]] == ["right"]
+
+
+def test_cells_of_a_report_keep_their_alignment(seen):
+    cells = seen["report"]
+    assert {cell["align"] for cell in cells if cell["number"]} == {"right"}
+    assert {cell["align"] for cell in cells if not cell["number"]} == {"left"}
+    sizes = [cell for cell in cells if cell["text"] in ("8192", "4", "size")]
+    assert len(sizes) == 4 and len({round(cell["right"]) for cell in sizes}) == 1
+    names = [cell for cell in cells if cell["text"] in ("batch", "embed")]
+    assert len(names) == 3 and len({round(cell["left"]) for cell in names}) == 1
+
+
+def test_the_card_of_an_array_keeps_its_lines(seen):
+    caption, *cells, values = seen["array"]
+    assert caption["tag"] == "CAPTION" and caption["text"] == "NamedArray, float32, 480 bytes"
+    assert caption["lines"] == 1 and caption["left"] < 5
+    assert [(cell["text"], cell["align"], cell["lines"]) for cell in cells] == [
+        ("axis", "left", 1), ("size", "right", 1),
+        ("i", "left", 1), ("3", "right", 1),
+        ("j", "left", 1), ("40", "right", 1),
+    ]  # fmt: skip
+    assert values["tag"] == "PRE" and values["space"] == "pre" and values["left"] < 5
+    assert values["lines"] == values["text"].count("\n") + 1 > 3
