@@ -91,6 +91,11 @@ def test_pandas_takes_named_arrays(mapped):
     np.testing.assert_array_equal(pd.DataFrame(y), np.asarray(y))
 
 
+# treescope looks at all public names of NumPy, also at those that NumPy 2.5 warns about.
+treescope_scan = pytest.mark.filterwarnings("ignore:The chararray class is deprecated:DeprecationWarning")
+
+
+@treescope_scan
 def test_treescope_shows_axes_values_and_spec(mapped):
     array = nym.shard(nym.named(jnp.arange(32.0).reshape(8, 4), ("batch", "embed")))
     shown = treescope.render_to_text({"weight": array, "few": x})
@@ -100,6 +105,7 @@ def test_treescope_shows_axes_values_and_spec(mapped):
     assert "<NamedArray float32(batch: 128, embed: 256, pos: 2)>" in large
 
 
+@treescope_scan
 def test_treescope_draws_axes_values_and_shardings(mapped):
     array = nym.shard(nym.named(jnp.arange(800.0).reshape(200, 4), ("batch", "embed")))
     drawn = treescope.render_array(array, rows=["embed"]).treescope_part.html_src

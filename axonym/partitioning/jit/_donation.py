@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jax.tree_util import keystr
 
-from ...named._axis import format_value
 from ...named._base import is_traced
 from ..mapping._stacklevel import user_stacklevel
 from ._signature import Signature, fill_tree
@@ -30,7 +29,7 @@ class Donation:
         self._by_position, self._signature = _as_flags(by_position), signature
         positional, named = signature.positional, signature.named
         if by_name is not None and not isinstance(by_name, Mapping):
-            raise TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {format_value(by_name)}.")
+            raise TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
         if len(self._by_position) > len(positional) and not signature.any_position:
             raise ValueError(
                 f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
