@@ -211,7 +211,9 @@ def format_value(x: Any) -> str:
     if isinstance(x, list):
         return f"a list of length {len(x)}"
     shape = getattr(x, "shape", None)
-    return eqx.tree_pformat(x, width=sys.maxsize) if shape is None else f"an array of shape {tuple(shape)}"
+    if shape is not None:
+        return f"an array of shape {tuple(shape)}"
+    return repr(x) if x is ... else eqx.tree_pformat(x, width=sys.maxsize)  # which describes arrays by their shapes
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
