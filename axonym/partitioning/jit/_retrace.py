@@ -1,13 +1,16 @@
 """Why a compiled function was traced the last time: what changed since the nearest of its earlier traces.
 
 What a trace depends on, types and not arrays, is recorded while tracing, so calls cost nothing for it. Traces are
-compared when `explain_retrace` is called.
+compared when `explain_retrace` is called, and for warnings of many of them at the end of each trace.
 """
 
 import dataclasses
+import os
 import re
+import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -16,7 +19,9 @@ from jax.tree_util import keystr
 
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
+from ...named._cache import get_static_value, make_static_key
 from ..mapping._mapping import AxisMapping, current_mapping
+from ..mapping._stacklevel import user_stacklevel
 from ..specs._active_mesh import get_abstract_mesh
 from ..specs._leaves import ARRAYS
 from ._device_errors import format_mesh_types
@@ -25,6 +30,8 @@ from ._static_args import StaticArgs
 
 
 _MOST_TRACES = 32
+_WARNING_TRACES = 10
+_WARNING_VALUES = 4
 _MOST_CHANGES = 5
 _MOST_CHARACTERS = 40
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -55,8 +62,9 @@ class _Trace(NamedTuple):
 class Traces:
     """The traces of one function: how many there were, and what the last of them depended on."""
 
-    def __init__(self, name: str, signature: Signature) -> None:
+    def __init__(self, name: str, signature: Signature, is_warning: bool) -> None:
         self._name, self._signature = name, signature
+        self._warns_of_numbers = self._warns_of_count = is_warning
         self._recent: deque[_Trace] = deque(maxlen=_MOST_TRACES)
         self._is_cleared = False
         self.count = 0
@@ -67,11 +75,44 @@ class Traces:
         settings = tuple(getattr(jax.config, name, None) for name in _SETTINGS)
         self._recent.append(_Trace(static, *types, current_mapping(), get_abstract_mesh(), settings))
         self.count += 1
+        if os.environ.get("AXONYM_RETRACE_WARNING") != "off":
+            self._warn_of_retraces()
 
     def clear(self) -> None:
         """Forgets the traces, but not how many there were."""
         self._recent.clear()
         self._is_cleared = True
+
+    def _warn_of_retraces(self) -> None:
+        """Warns once of traces that differ by static numbers only, and once if there are many traces."""
+        *earlier, last = self._recent
+        alike = [trace for trace in earlier if _differs_by_numbers(trace, last)]
+        if self._warns_of_numbers and len(alike) >= _WARNING_VALUES - 1:
+            self._warns_of_numbers = False
+            text = self._describe_numbers([*alike, last])
+        elif self._warns_of_count and len(self._recent) >= _WARNING_TRACES and (self._warns_of_numbers or not alike):
+            self._warns_of_count = False
+            text = f"{self.explain_last()}; each trace is compiled anew"
+        else:
+            return
+        option = f"if that is intended, `named_jit({self._name}, retrace_warning=False)` turns this warning off"
+        warnings.warn(f"{text}; {option}", RuntimeWarning, stacklevel=user_stacklevel())
+
+    def _describe_numbers(self, traces: Sequence[_Trace]) -> str:
+        partition = traces[-1].static.partition
+        described = compress(self._signature.describe_arguments(partition.treedef), partition.static)
+        leaves = zip(*(trace.static.values for trace in traces), strict=True)
+        values = {  # those of each static leaf, as text, without duplicates
+            keystr(about.path): list(dict.fromkeys(map(_format_static, texts)))
+            for about, texts in zip(described, leaves, strict=True)
+        }
+        varying = {path: texts for path, texts in values.items() if len(texts) > 1}
+        numbers = ", and of ".join(f"`{path}`: {', '.join(texts)}" for path, texts in varying.items())
+        arrays = " and ".join(f"`jnp.asarray({path})`" for path in varying)
+        return (
+            f"`{self._name}` has been traced anew for each value of {numbers}; a Python number is static, so pass "
+            f"{arrays} to trace it once"
+        )
 
     def explain_last(self) -> str:
         """Returns one line on the last trace; see `NamedJit.explain_retrace`."""
@@ -101,15 +142,23 @@ class _Array:
         return str(self.type) if self.names is None else f"{self.type} with axes {format_axes(self.names)}"
 
 
+def _differs_by_numbers(one: _Trace, other: _Trace) -> bool:
+    """Returns whether two traces differ by nothing but numbers among their static leaves."""
+    if one.static.partition.key != other.static.partition.key or one._replace(static=other.static) != other:
+        return False
+    pairs = zip(one.static.values, other.static.values, strict=True)
+    return all(type(a) in (int, float, complex) or make_static_key(a) == make_static_key(b) for a, b in pairs)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Static:
-    """A static value, and its type, because `1 == True`."""
+    """A static value or its key, and its type, because `1 == True`."""
 
     type: type
     value: Any
 
     def __str__(self) -> str:
-        return _format_static(self.value)
+        return _format_static(get_static_value(self.value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +196,7 @@ def _describe_trace(trace: _Trace, signature: Signature) -> _Nodes:
     donated, kept = (
         [_Array(one, flag) for one in types] for types, flag in ((trace.donated, True), (trace.kept, False))
     )
-    args, kwargs = trace.static.merge(donated, kept, map(_make_static, trace.static.values))
+    args, kwargs = trace.static.merge(donated, kept, map(_make_static, map(make_static_key, trace.static.values)))
     for at, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
         nodes.update(_walk_nodes((name,), value))
         nodes[name, " passed by"] = _make_static("position" if at < len(args) else "keyword")
