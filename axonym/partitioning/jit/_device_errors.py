@@ -45,15 +45,16 @@ def find_sharding_error(
             continue
         if _is_committed(leaf) and not sharding.is_equivalent_to(leaf.sharding, leaf.ndim):
             move = "`jax.device_put`" if about.names is None else "`shard`"
+            before, after = map(_format_spec_on_mesh, (sharding, leaf.sharding))
             return ValueError(
                 f"`{name}` was compiled for {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, with sharding "
-                f"{_format_sharding(sharding)}, and called with {_format_sharding(leaf.sharding)}; move it with "
-                f"{move}, or `lower` and `compile` the function for this sharding as well"
+                f"{before}, and called with {after}; move it with {move}, or `lower` and `compile` the function for "
+                "this sharding as well"
             )
     return None
 
 
-def _format_sharding(sharding: Any) -> str:
+def _format_spec_on_mesh(sharding: Any) -> str:
     mesh = _get_mesh(sharding)
     return _format_place(sharding) if mesh is None else f"{sharding.spec} on {format_mesh_types(mesh)}"
 
