@@ -75,7 +75,7 @@ class Traces:
         settings = tuple(getattr(jax.config, name, None) for name in _SETTINGS)
         self._recent.append(_Trace(static, *types, current_mapping(), get_abstract_mesh(), settings))
         self.count += 1
-        if os.environ.get("AXONYM_RETRACE_WARNING") != "off":
+        if (self._warns_of_numbers or self._warns_of_count) and os.environ.get("AXONYM_RETRACE_WARNING") != "off":
             self._warn_of_retraces()
 
     def clear(self) -> None:
