@@ -86,10 +86,12 @@ class Traces:
     def _warn_of_retraces(self) -> None:
         """Warns once of traces that differ by static numbers only, and once if there are many traces."""
         *earlier, last = self._recent
-        alike = [trace for trace in earlier if _differs_by_numbers(trace, last)]
+        alike = {trace.static for trace in earlier if _differs_by_numbers(trace, last)}
         if self._warns_of_numbers and len(alike) >= _WARNING_VALUES - 1:
             self._warns_of_numbers = False
-            text = self._describe_numbers([*alike, last])
+            text = self._describe_numbers(
+                [trace.static for trace in self._recent if trace.static in alike | {last.static}]
+            )
         elif self._warns_of_count and len(self._recent) >= _WARNING_TRACES and (self._warns_of_numbers or not alike):
             self._warns_of_count = False
             text = f"{self.explain_last()}; each trace is compiled anew"
@@ -98,16 +100,14 @@ class Traces:
         option = f"if that is intended, `named_jit({self._name}, retrace_warning=False)` turns this warning off"
         warnings.warn(f"{text}; {option}", RuntimeWarning, stacklevel=user_stacklevel())
 
-    def _describe_numbers(self, traces: Sequence[_Trace]) -> str:
-        partition = traces[-1].static.partition
+    def _describe_numbers(self, calls: Sequence[StaticArgs]) -> str:
+        """Returns which numbers differ between calls, each with its values."""
+        partition = calls[-1].partition
         described = compress(self._signature.describe_arguments(partition.treedef), partition.static)
-        leaves = zip(*(trace.static.values for trace in traces), strict=True)
-        values = {  # those of each static leaf, as text, without duplicates
-            keystr(about.path): list(dict.fromkeys(map(_format_static, texts)))
-            for about, texts in zip(described, leaves, strict=True)
-        }
-        varying = {path: texts for path, texts in values.items() if len(texts) > 1}
-        numbers = ", and of ".join(f"`{path}`: {', '.join(texts)}" for path, texts in varying.items())
+        texts = zip(*(map(_format_static, call.values) for call in calls), strict=True)
+        values = {keystr(about.path): list(dict.fromkeys(own)) for about, own in zip(described, texts, strict=True)}
+        varying = [path for path, own in values.items() if len(own) > 1][:_MOST_CHANGES]
+        numbers = ", and of ".join(f"`{path}`: {', '.join(values[path])}" for path in varying)
         arrays = " and ".join(f"`jnp.asarray({path})`" for path in varying)
         return (
             f"`{self._name}` has been traced anew for each value of {numbers}; a Python number is static, so pass "
@@ -143,8 +143,10 @@ class _Array:
 
 
 def _differs_by_numbers(one: _Trace, other: _Trace) -> bool:
-    """Returns whether two traces differ by nothing but numbers among their static leaves."""
-    if one.static.partition.key != other.static.partition.key or one._replace(static=other.static) != other:
+    """Returns whether two traces differ, and by nothing but numbers among their static leaves."""
+    if one.static == other.static or one.static.partition.key != other.static.partition.key:
+        return False
+    if one._replace(static=other.static) != other:
         return False
     pairs = zip(one.static.values, other.static.values, strict=True)
     return all(type(a) in (int, float, complex) or make_static_key(a) == make_static_key(b) for a, b in pairs)

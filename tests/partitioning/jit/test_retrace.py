@@ -375,6 +375,22 @@ def test_calls_that_find_a_trace_and_cleared_ones_are_not_warned_of():
         assert warned_of([given(X, step)], fn) == []
 
 
+def test_a_value_that_is_traced_again_is_not_taken_for_another():
+    fn, context = nym.named_jit(scaled), jax.make_user_context()
+    for at in range(8):
+        with context(at):
+            assert warned_of([given(X, at % 3)], fn) == []
+    with context(8):
+        (text,) = warned_of([given(X, 3)], fn)
+    assert "each value of `step`: 0, 1, 2, 3;" in text
+
+
+def test_of_many_numbers_that_differ_some_are_said():
+    (text,) = warned_of((given([at] * 9, X) for at in range(4)), nym.named_jit(step))
+    assert "`model[4]`: 0, 1, 2, 3; a Python" in text
+    assert "model[5]" not in text
+
+
 def test_the_warning_of_retraces_can_be_turned_off(monkeypatch):
     calls = [given(X, step) for step in range(12)] + [given(np.ones(n, np.float32)) for n in range(12)]
     assert len(warned_of(calls)) == 2
