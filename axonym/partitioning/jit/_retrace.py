@@ -73,26 +73,25 @@ class Traces:
         """Records what a trace depends on; called inside the traced function."""
         types = tuple(map(jax.typeof, donated)), tuple(map(jax.typeof, kept))
         settings = tuple(getattr(jax.config, name, None) for name in _SETTINGS)
-        self._recent.append(_Trace(static, *types, current_mapping(), get_abstract_mesh(), settings))
+        trace = _Trace(static, *types, current_mapping(), get_abstract_mesh(), settings)
+        self._recent.append(trace)
         self.count += 1
         if (self._warns_of_numbers or self._warns_of_count) and os.environ.get("AXONYM_RETRACE_WARNING") != "off":
-            self._warn_of_retraces()
+            self._warn_of_retraces(trace)
 
     def clear(self) -> None:
         """Forgets the traces, but not how many there were."""
         self._recent.clear()
         self._is_cleared = True
 
-    def _warn_of_retraces(self) -> None:
+    def _warn_of_retraces(self, last: _Trace) -> None:
         """Warns once of traces that differ by static numbers only, and once if there are many traces."""
-        *earlier, last = self._recent
-        alike = {trace.static for trace in earlier if _differs_by_numbers(trace, last)}
+        recent = list(self._recent)  # other threads may trace meanwhile
+        alike = list(dict.fromkeys(trace.static for trace in recent if _differs_by_numbers(trace, last)))
         if self._warns_of_numbers and len(alike) >= _WARNING_VALUES - 1:
             self._warns_of_numbers = False
-            text = self._describe_numbers(
-                [trace.static for trace in self._recent if trace.static in alike | {last.static}]
-            )
-        elif self._warns_of_count and len(self._recent) >= _WARNING_TRACES and (self._warns_of_numbers or not alike):
+            text = self._describe_numbers([*alike, last.static])
+        elif self._warns_of_count and len(recent) >= _WARNING_TRACES and (self._warns_of_numbers or not alike):
             self._warns_of_count = False
             text = f"{self.explain_last()}; each trace is compiled anew"
         else:
@@ -119,10 +118,11 @@ class Traces:
         if not self.count:
             return f"`{self._name}` has not been traced yet"
         start = f"`{self._name}` has been traced {'once' if self.count == 1 else f'{self.count} times'}"
-        if len(self._recent) < 2:
+        recent = list(self._recent)
+        if len(recent) < 2:
             cause = "`clear_cache` made it forget its traces" if self._is_cleared else "that was its first trace"
             return f"{start}; {cause}"
-        last, *earlier = [_describe_trace(trace, self._signature) for trace in reversed(self._recent)]
+        last, *earlier = [_describe_trace(trace, self._signature) for trace in reversed(recent)]
         changes = min((list(_compare_nodes(one, last)) for one in earlier), key=len)
         if not changes:
             return f"{start}; nothing that Axonym sees changed: a setting of JAX did, or JAX's caches were cleared"
