@@ -1,20 +1,25 @@
 """The active mapping: `axis_mapping`, and its answers to named arrays, which ask through `named/_ambient.py`."""
 
 import contextlib
+import inspect
 import threading
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from jax.sharding import AxisType, NamedSharding
 
 from ..named._ambient import context, get_entry_axes
-from ..named._axis import Names
+from ..named._axis import Names, format_value
 from ..named._cache import cached_plan
 from .mapping._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
 from .sharding._shard import shard_array
 from .specs._active_mesh import MeshLike, get_abstract_mesh
 from .specs._resolve_spec import resolve_sharding, resolve_spec
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ActiveMapping:
@@ -74,7 +79,8 @@ class axis_mapping(contextlib.ContextDecorator):
     """Activates a mapping from axis names to mesh axes, for a `with` block or a decorated function.
 
     It applies to the current thread and can be entered again and nested; the inner one wins. It is part of every jit
-    cache key: a compiled function is traced anew under another mapping and reused under an equal one.
+    cache key: a compiled function is traced anew under another mapping and reused under an equal one. A block must not
+    hold a `yield` or an `await`: JAX keeps the mapping for the thread, so it would be active elsewhere meanwhile.
 
     Args:
         mapping: From names to mesh axes, one or several; None for a name replicates its axis.
@@ -85,7 +91,8 @@ class axis_mapping(contextlib.ContextDecorator):
         **entries: More entries, by keyword.
 
     Raises:
-        TypeError: If a name or a mesh axis is not a string.
+        TypeError: If a name or a mesh axis is not a string, `merge` is not a boolean, or the decorated function is a
+            generator or asynchronous.
         ValueError: If an entry names a mesh axis twice.
 
     Example:
@@ -98,6 +105,7 @@ class axis_mapping(contextlib.ContextDecorator):
 
     def __init__(
         self,
+        /,
         mapping: ResourceMapping | None = None,
         *,
         merge: bool = False,
@@ -105,12 +113,29 @@ class axis_mapping(contextlib.ContextDecorator):
         uneven: Uneven | None = None,
         **entries: PhysicalAxisSpec | None,
     ) -> None:
+        if not isinstance(merge, bool):
+            raise TypeError(
+                f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named 'merge', "
+                "put it into a mapping: `axis_mapping({'merge': ...})`."
+            )
         base = mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
         self._merge = merge
         self._fallback = base.fallback if fallback is None else fallback
         self._uneven: Uneven | None = base.uneven if uneven is None and base is mapping else uneven
         self._own = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
         self._entered = _Entered()
+
+    def __call__(self, func: F) -> F:
+        """Returns a function that runs with the mapping active."""
+        check_runs_when_called(func, "axis_mapping(...)")
+        return super().__call__(func)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles and copies the mapping and its options, not entered."""
+        return {**vars(self), "_entered": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _entered=_Entered())
 
     def __enter__(self) -> Self:
         own, outer = self._own, current_mapping() if self._merge else None
@@ -127,6 +152,21 @@ class axis_mapping(contextlib.ContextDecorator):
         traceback: TracebackType | None,
     ) -> None:
         self._entered.managers.pop().__exit__(kind, error, traceback)
+
+
+def check_runs_when_called(fn: Callable[..., Any], manager: str) -> None:
+    """Raises a TypeError for a function whose body runs after the call, when a context manager has been left."""
+    kinds = (
+        (inspect.isgeneratorfunction, "generator", "`yield`"),
+        (inspect.iscoroutinefunction, "async", "`await`"),
+        (inspect.isasyncgenfunction, "async generator", "`await` or `yield`"),
+    )
+    for is_kind, kind, word in kinds:
+        if is_kind(fn):
+            raise TypeError(
+                f"`{manager}` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} functions runs after "
+                f"the call, when the mapping is not active; use `with {manager}:` inside, around code without {word}."
+            )
 
 
 def activate_mapping(mapping: AxisMapping, stored: AxisMapping | None = None) -> Any:

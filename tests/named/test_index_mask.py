@@ -52,6 +52,15 @@ def test_fill_stands_where_a_mask_is_false():
     assert np.array_equal(x.at["embed", every].get(fill=0).array, np.maximum(base, 0))
 
 
+def test_the_sign_of_a_fill_of_zero_is_kept():
+    x, far = nym.ones({"pos": 2}), nym.named([9], "i")
+    for _ in range(2):
+        for fill in (0.0, -0.0, 0, float("nan")):
+            got = nym.index(x, {"pos": far}, fill=fill, mode="fill").array
+            np.testing.assert_array_equal(np.signbit(got), np.signbit([float(fill)]))
+            np.testing.assert_array_equal(got, [fill])
+
+
 def test_fill_beside_other_indices():
     whole = np.where(table[..., None], base, -1)
     index = nym.named([2, 0], "i")

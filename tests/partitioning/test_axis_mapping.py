@@ -1,5 +1,8 @@
 """The mapping in force: `axis_mapping` nests, is used again, keeps threads apart and is part of every jit cache key."""
 
+import copy
+import functools
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -100,6 +103,59 @@ def test_decorates_a_function():
 
     assert depth(3) == 3
     assert depth.__doc__ == "Counts."
+    assert nym.current_mapping() is None
+
+
+def generate():
+    yield nym.current_mapping()
+
+
+async def wait():
+    return nym.current_mapping()
+
+
+async def generate_and_wait():
+    yield nym.current_mapping()
+
+
+class Layer:
+    def generate(self):
+        yield self
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (generate, r"`generate`: the body of generator functions .* `with axis_mapping\(\.\.\.\):` .* without `yield`"),
+        (Layer.generate, r"`generate`: the body of generator functions runs after the call"),
+        (functools.partial(generate), "the body of generator functions runs after the call, when the mapping is not"),
+        (wait, r"`axis_mapping\(\.\.\.\)` cannot decorate `wait`: the body of async functions .* without `await`"),
+        (generate_and_wait, "the body of async generator functions .* around code without `await` or `yield`"),
+    ],
+    ids=["generator", "method", "partial", "async", "async generator"],
+)
+def test_a_function_whose_body_runs_after_the_call_cannot_be_decorated(fn, text):
+    with pytest.raises(TypeError, match=text):
+        nym.axis_mapping({"batch": "data"})(fn)
+
+
+def test_the_name_of_an_option_is_not_taken_for_an_axis():
+    with pytest.raises(
+        TypeError, match=r"`merge` .* is True or False, not 'data'; to map an axis named 'merge', put it"
+    ):
+        nym.axis_mapping(merge="data")
+    with nym.axis_mapping({"merge": "data"}, self="model"):
+        assert nym.current_mapping() == {"merge": "data", "self": "model"}
+
+
+@pytest.mark.parametrize("rebuild", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_pickled_and_copied_with_its_options_but_not_entered(rebuild):
+    with nym.axis_mapping(mlp="model", merge=True) as entered:
+        other = rebuild(entered)
+    with nym.axis_mapping({"batch": "data"}, uneven="replicate"):
+        with other, other:
+            assert nym.current_mapping() == nym.AxisMapping({"batch": "data", "mlp": "model"}, uneven="replicate")
+        assert nym.current_mapping() == nym.AxisMapping({"batch": "data"}, uneven="replicate")
     assert nym.current_mapping() is None
 
 

@@ -38,7 +38,7 @@ merging = nym.axis_mapping({"c": None}, merge=True)  # one object, entered by al
 one_at_a_time = threading.Lock()  # XLA's CPU devices can block each other if several threads launch on all of them
 
 
-@nym.named_jit
+@nym.named_jit(retrace_warning=False)
 def double(x):
     traced.append(nym.current_mapping())
     return nym.auto_sharded(x + x)

@@ -10,6 +10,7 @@ import numpy as np
 from .._axis import Names, format_axes, format_value
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
 from .._broadcasting import check_matching_sizes, split_operand
+from .._cache import make_static_key
 from .._cached_jit import cached_jit
 from ._gather_scatter import (
     Options,
@@ -63,7 +64,7 @@ class At(Generic[N]):
         if not self._masks and mode != "fill":
             raise ValueError("`fill` needs a mask, or mode='fill' for indices out of range")
         if mode == "fill":
-            options = (*options, ("fill_value", _get_fill_number(fill)))
+            options = (*options, ("fill_value", make_static_key(_get_fill_number(fill))))
         return self._gather_filled(fill, options) if self._masks else self._gather_elements(options)
 
     def set(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from .._ambient import get_out_sharding, replicate_dims, reshard_by_name
 from .._axis import Names
 from .._broadcasting import align_axes
+from .._cache import get_static_value
 from ._index_plan import Entries, IndexEntry, IndexPlan
 
 
@@ -161,7 +162,7 @@ def _find_shared_axes(names: Names, entries: Entries) -> list[int]:
 def _select_options(options: Options, names: Names, entries: Entries) -> dict[str, Any]:
     """Returns the options without `indices_are_sorted` where indices of several axes are combined."""
     single = sum(entry.kind != "slice" for entry in entries) + len(_find_shared_axes(names, entries)) <= 1
-    return {key: value for key, value in options if single or key != "indices_are_sorted"}
+    return {key: get_static_value(value) for key, value in options if single or key != "indices_are_sorted"}
 
 
 def has_unique_indices(names: Names, entries: Entries) -> bool:

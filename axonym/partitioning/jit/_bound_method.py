@@ -23,5 +23,5 @@ class BoundMethod:
         found = getattr(self._jitted, name)
         return functools.partial(found, self._instance) if name in ("lower", "trace", "eval_shape") else found
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._jitted(self._instance, *args, **kwargs)

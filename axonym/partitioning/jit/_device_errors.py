@@ -1,4 +1,4 @@
-"""Errors about arguments on other devices than the mesh, with the path of the argument and the remedy."""
+"""Errors about arguments on other devices, or sharded otherwise, with the path of the argument and the remedy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def find_device_error(
     if not is_device_mismatch_error(error) or is_tracing():
         return None
     mesh, pairs = get_active_mesh(), zip(described, leaves, strict=True)
-    committed = [(about, leaf) for about, leaf in pairs if isinstance(leaf, jax.Array) and leaf.committed]
+    committed = [(about, leaf) for about, leaf in pairs if _is_committed(leaf)]
     for about, leaf in committed:
         expected = mesh if isinstance(mesh, Mesh) else committed[0][1].sharding
         if _is_compatible(leaf.sharding, expected):
@@ -31,12 +31,44 @@ def find_device_error(
         return ValueError(
             f"`{name}`: {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, is on {_format_place(leaf.sharding)}; "
             f"{f'the active mesh is {_format_mesh_devices(mesh)}' if isinstance(mesh, Mesh) else first}; "
-            f"{_get_remedy(about, mesh, is_moving)}"
+            f"{_get_remedy(about, leaf, mesh, is_moving)}"
         )
     return None
 
 
-def _get_remedy(about: Leaf, mesh: Any, is_moving: bool) -> str:
+def find_sharding_error(
+    name: str, described: Sequence[Leaf], leaves: Sequence[Any], shardings: Sequence[Any]
+) -> ValueError | None:
+    """Returns the error for an array with another sharding than a function was compiled for, or None."""
+    for about, leaf, sharding in zip(described, leaves, shardings, strict=True):
+        if sharding is None or not isinstance(leaf, jax.Array):  # unused, or static
+            continue
+        if _is_committed(leaf) and not sharding.is_equivalent_to(leaf.sharding, leaf.ndim):
+            move = "`jax.device_put`" if about.names is None else "`shard`"
+            before, after = map(_format_spec_on_mesh, (sharding, leaf.sharding))
+            return ValueError(
+                f"`{name}` was compiled for {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, with sharding "
+                f"{before}, and called with {after}; move it with {move}, or `lower` and `compile` the function for "
+                "this sharding as well"
+            )
+    return None
+
+
+def _format_spec_on_mesh(sharding: Any) -> str:
+    mesh = _get_mesh(sharding)
+    return _format_place(sharding) if mesh is None else f"{sharding.spec} on {format_mesh_types(mesh)}"
+
+
+def _is_committed(leaf: Any) -> bool:
+    """Returns whether an array has to stay on its devices, or a shape states devices."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.sharding is not None and not isinstance(_get_mesh(leaf.sharding), AbstractMesh)
+    return isinstance(leaf, jax.Array) and leaf.committed
+
+
+def _get_remedy(about: Leaf, leaf: Any, mesh: Any, is_moving: bool) -> str:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return f"give the `ShapeDtypeStruct` {'the same devices' if mesh is None else 'a sharding on the active mesh'}"
     if mesh is None:
         return "move one of them with `jax.device_put`, or set a mesh with `jax.set_mesh` and `shard` them"
     if about.names is not None:

@@ -23,7 +23,7 @@ from ..sharding._shard import shard_by_mapping
 from ..specs._active_mesh import get_abstract_mesh, require_mesh
 from ._argument_mappings import EntrySharding, Mappings, ResourceMappings
 from ._bound_method import BoundMethod
-from ._device_errors import find_device_error
+from ._device_errors import find_device_error, find_sharding_error
 from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._retrace import Traces
 from ._signature import Signature
@@ -35,7 +35,9 @@ Args = ParamSpec("Args")
 R = TypeVar("R")
 
 _JIT_OPTIONS = frozenset({"keep_unused", "backend", "inline", "compiler_options"})
-_OWN_OPTIONS = frozenset({"axis_resources", "in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs"})
+_OWN_OPTIONS = frozenset(
+    {"axis_resources", "in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs", "retrace_warning"}
+)
 _REMEDIES = {
     "static_argnums": "arguments that are not arrays are static already",
     "static_argnames": "arguments that are not arrays are static already",
@@ -57,6 +59,7 @@ class NamedJit(Generic[Args, R]):
         in_mappings: Mappings | None,
         out_mappings: Mappings | None,
         donation: tuple[Any, Any],
+        retrace_warning: bool,
         options: Mapping[str, Any],
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
@@ -73,10 +76,10 @@ class NamedJit(Generic[Args, R]):
             return self._trace(donated, kept, static)
 
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
-        self._traces = Traces(self._name, self._signature)
+        self._traces = Traces(self._name, self._signature, retrace_warning)
         self._jitted: Any = jax.jit(traced, static_argnums=2, donate_argnums=0, **options)
 
-    def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
+    def __call__(self, /, *args: Args.args, **kwargs: Args.kwargs) -> R:
         """Calls the function, compiled for these arguments; returns before the result is ready."""
         split = self._split(args, kwargs)
         traces = self._traces.count
@@ -94,29 +97,44 @@ class NamedJit(Generic[Args, R]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else BoundMethod(self, instance)
 
-    def lower(self, *args: Any, **kwargs: Any) -> NamedLowered:
+    def lower(self, /, *args: Any, **kwargs: Any) -> NamedLowered:
         """Lowers the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
         split = self._split(args, kwargs)
-        return NamedLowered(self._jitted.lower(*split), self._split, split[2])
+        lowered = self._run_stage(self._jitted.lower, split)
+        return NamedLowered(lowered, split[2], self._split, self._find_sharding_error)
 
-    def trace(self, *args: Any, **kwargs: Any) -> NamedTraced:
+    def trace(self, /, *args: Any, **kwargs: Any) -> NamedTraced:
         """Traces the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
         split = self._split(args, kwargs)
-        return NamedTraced(self._jitted.trace(*split), self._split, split[2])
+        traced = self._run_stage(self._jitted.trace, split)
+        return NamedTraced(traced, split[2], self._split, self._find_sharding_error)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the result with a `jax.ShapeDtypeStruct` for each array; nothing is computed.
 
         Where a mapping shards a result, its sharding is on the active mesh.
         """
-        result = unpack_result(self._jitted.eval_shape(*self._split(args, kwargs)))
+        result = unpack_result(self._run_stage(self._jitted.eval_shape, self._split(args, kwargs)))
         return result if get_abstract_mesh() is None else self._shard_result(result)
+
+    def _run_stage(self, stage: Callable[..., Any], split: tuple[Any, ...]) -> Any:
+        try:
+            return stage(*split)
+        except ValueError as error:
+            found = self._find_device_error(error, *split)
+            if found is None:
+                raise
+            raise found from error
 
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
         self._find_partition.cache_clear()
         self._traces.clear()
         self._jitted.clear_cache()
+
+    def __reduce__(self) -> str:
+        """Pickles the function by name, as functions are; a copy is the function itself."""
+        return getattr(self, "__qualname__", self._name)
 
     @property
     def trace_count(self) -> int:
@@ -183,6 +201,12 @@ class NamedJit(Generic[Args, R]):
         leaves = static.merge_leaves(donated, kept)
         return find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
 
+    def _find_sharding_error(self, shardings: Any, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
+        """Returns the error for an argument with another sharding than the function was compiled for, or None."""
+        described = self._signature.describe_arguments(static.partition.treedef)
+        leaves = static.merge_leaves(donated, kept)
+        return find_sharding_error(self._name, described, leaves, static.merge_leaves(*shardings))
+
     def _trace(self, donated: tuple[Any, ...], kept: tuple[Any, ...], static: StaticArgs) -> Any:
         args, kwargs = static.merge(donated, kept)
         if self._mapping if self._out_mappings is None else self._out_mappings.is_sharding:
@@ -219,6 +243,7 @@ def named_jit(
     out_axis_resources: ResourceMappings | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
+    retrace_warning: bool = True,
     **jit_options: Any,
 ) -> NamedJit[Args, R]: ...
 @overload
@@ -230,6 +255,7 @@ def named_jit(
     out_axis_resources: ResourceMappings | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
+    retrace_warning: bool = True,
     **jit_options: Any,
 ) -> Callable[[Callable[Args, R]], NamedJit[Args, R]]: ...
 def named_jit(
@@ -240,12 +266,14 @@ def named_jit(
     out_axis_resources: ResourceMappings | None = None,
     donate_args: Any = None,
     donate_kwargs: Any = None,
+    retrace_warning: bool = True,
     **jit_options: Any,
 ) -> Any:
     """Compiles a function of trees with named arrays, sharding arguments and results by name; also a decorator.
 
     Leaves that are not arrays, Python numbers among them, are static: a new value causes a new trace. So does a change
-    of the active mapping.
+    of the active mapping. Static numbers are equal if their types and bits are, also in dataclasses and tuples there;
+    other static values, and static fields of modules, are compared by their own `==`.
 
     Args:
         fn: The function.
@@ -259,6 +287,8 @@ def named_jit(
             tree of booleans or a function from a leaf to a boolean. If an argument is moved on entry, the moved copy is
             donated. JAX warns of donated arrays that it cannot reuse, as in `jax.jit`.
         donate_kwargs: The same by name, for arguments passed by keyword.
+        retrace_warning: Whether to warn of many traces; False where they are intended, as for a few dozen shapes. The
+            environment variable `AXONYM_RETRACE_WARNING=off` turns the warning off for all functions.
         **jit_options: `keep_unused`, `inline`, `compiler_options` and `backend` of `jax.jit`, which warns that the last
             is deprecated.
 
@@ -274,7 +304,8 @@ def named_jit(
 
     Warns:
         RuntimeWarning: If donated memory could not be reused, once for each trace, with the paths of the arrays; if a
-            donated argument is not an array; or if there is an active mapping but no mesh.
+            donated argument is not an array; if there is an active mapping but no mesh; and, once for each function,
+            if four traces differ by a Python number only, or if there are ten traces.
 
     Example:
         >>> import axonym as nym
@@ -303,6 +334,7 @@ def named_jit(
             out_axis_resources=out_axis_resources,
             donate_args=donate_args,
             donate_kwargs=donate_kwargs,
+            retrace_warning=retrace_warning,
             **jit_options,
         )
     return NamedJit(
@@ -311,5 +343,6 @@ def named_jit(
         None if in_axis_resources is None else Mappings(in_axis_resources),
         None if out_axis_resources is None else Mappings(out_axis_resources),
         (donate_args, donate_kwargs),
+        retrace_warning,
         jit_options,
     )

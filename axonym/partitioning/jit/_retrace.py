@@ -1,13 +1,16 @@
 """Why a compiled function was traced the last time: what changed since the nearest of its earlier traces.
 
 What a trace depends on, types and not arrays, is recorded while tracing, so calls cost nothing for it. Traces are
-compared when `explain_retrace` is called.
+compared when `explain_retrace` is called, and for warnings of many of them at the end of each trace.
 """
 
 import dataclasses
+import os
 import re
+import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -16,7 +19,9 @@ from jax.tree_util import keystr
 
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
+from ...named._cache import get_static_value, make_static_key
 from ..mapping._mapping import AxisMapping, current_mapping
+from ..mapping._stacklevel import user_stacklevel
 from ..specs._active_mesh import get_abstract_mesh
 from ..specs._leaves import ARRAYS
 from ._device_errors import format_mesh_types
@@ -25,6 +30,8 @@ from ._static_args import StaticArgs
 
 
 _MOST_TRACES = 32
+_WARNING_TRACES = 10
+_WARNING_VALUES = 4
 _MOST_CHANGES = 5
 _MOST_CHARACTERS = 40
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -55,8 +62,9 @@ class _Trace(NamedTuple):
 class Traces:
     """The traces of one function: how many there were, and what the last of them depended on."""
 
-    def __init__(self, name: str, signature: Signature) -> None:
+    def __init__(self, name: str, signature: Signature, is_warning: bool) -> None:
         self._name, self._signature = name, signature
+        self._warns_of_numbers = self._warns_of_count = is_warning
         self._recent: deque[_Trace] = deque(maxlen=_MOST_TRACES)
         self._is_cleared = False
         self.count = 0
@@ -65,23 +73,56 @@ class Traces:
         """Records what a trace depends on; called inside the traced function."""
         types = tuple(map(jax.typeof, donated)), tuple(map(jax.typeof, kept))
         settings = tuple(getattr(jax.config, name, None) for name in _SETTINGS)
-        self._recent.append(_Trace(static, *types, current_mapping(), get_abstract_mesh(), settings))
+        trace = _Trace(static, *types, current_mapping(), get_abstract_mesh(), settings)
+        self._recent.append(trace)
         self.count += 1
+        if (self._warns_of_numbers or self._warns_of_count) and os.environ.get("AXONYM_RETRACE_WARNING") != "off":
+            self._warn_of_retraces(trace)
 
     def clear(self) -> None:
         """Forgets the traces, but not how many there were."""
         self._recent.clear()
         self._is_cleared = True
 
+    def _warn_of_retraces(self, last: _Trace) -> None:
+        """Warns once of traces that differ by static numbers only, and once if there are many traces."""
+        recent = list(self._recent)  # other threads may trace meanwhile
+        alike = list(dict.fromkeys(trace.static for trace in recent if _differs_by_numbers(trace, last)))
+        if self._warns_of_numbers and len(alike) >= _WARNING_VALUES - 1:
+            self._warns_of_numbers = False
+            text = self._describe_numbers([*alike, last.static])
+        elif self._warns_of_count and len(recent) >= _WARNING_TRACES and (self._warns_of_numbers or not alike):
+            self._warns_of_count = False
+            text = f"{self.explain_last()}; each trace is compiled anew"
+        else:
+            return
+        option = f"if that is intended, `named_jit({self._name}, retrace_warning=False)` turns this warning off"
+        warnings.warn(f"{text}; {option}", RuntimeWarning, stacklevel=user_stacklevel())
+
+    def _describe_numbers(self, calls: Sequence[StaticArgs]) -> str:
+        """Returns which numbers differ between calls, each with its values."""
+        partition = calls[-1].partition
+        described = compress(self._signature.describe_arguments(partition.treedef), partition.static)
+        texts = zip(*(map(_format_static, call.values) for call in calls), strict=True)
+        values = {keystr(about.path): list(dict.fromkeys(own)) for about, own in zip(described, texts, strict=True)}
+        varying = [path for path, own in values.items() if len(own) > 1][:_MOST_CHANGES]
+        numbers = ", and of ".join(f"`{path}`: {', '.join(values[path])}" for path in varying)
+        arrays = " and ".join(f"`jnp.asarray({path})`" for path in varying)
+        return (
+            f"`{self._name}` has been traced anew for each value of {numbers}; a Python number is static, so pass "
+            f"{arrays} to trace it once"
+        )
+
     def explain_last(self) -> str:
         """Returns one line on the last trace; see `NamedJit.explain_retrace`."""
         if not self.count:
             return f"`{self._name}` has not been traced yet"
         start = f"`{self._name}` has been traced {'once' if self.count == 1 else f'{self.count} times'}"
-        if len(self._recent) < 2:
+        recent = list(self._recent)
+        if len(recent) < 2:
             cause = "`clear_cache` made it forget its traces" if self._is_cleared else "that was its first trace"
             return f"{start}; {cause}"
-        last, *earlier = [_describe_trace(trace, self._signature) for trace in reversed(self._recent)]
+        last, *earlier = [_describe_trace(trace, self._signature) for trace in reversed(recent)]
         changes = min((list(_compare_nodes(one, last)) for one in earlier), key=len)
         if not changes:
             return f"{start}; nothing that Axonym sees changed: a setting of JAX did, or JAX's caches were cleared"
@@ -101,15 +142,25 @@ class _Array:
         return str(self.type) if self.names is None else f"{self.type} with axes {format_axes(self.names)}"
 
 
+def _differs_by_numbers(one: _Trace, other: _Trace) -> bool:
+    """Returns whether two traces differ, and by nothing but numbers among their static leaves."""
+    if one.static == other.static or one.static.partition.key != other.static.partition.key:
+        return False
+    if one._replace(static=other.static) != other:
+        return False
+    pairs = zip(one.static.values, other.static.values, strict=True)
+    return all(type(a) in (int, float, complex) or make_static_key(a) == make_static_key(b) for a, b in pairs)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Static:
-    """A static value, and its type, because `1 == True`."""
+    """A static value or its key, and its type, because `1 == True`."""
 
     type: type
     value: Any
 
     def __str__(self) -> str:
-        return _format_static(self.value)
+        return _format_static(get_static_value(self.value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +198,7 @@ def _describe_trace(trace: _Trace, signature: Signature) -> _Nodes:
     donated, kept = (
         [_Array(one, flag) for one in types] for types, flag in ((trace.donated, True), (trace.kept, False))
     )
-    args, kwargs = trace.static.merge(donated, kept, map(_make_static, trace.static.values))
+    args, kwargs = trace.static.merge(donated, kept, map(_make_static, map(make_static_key, trace.static.values)))
     for at, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
         nodes.update(_walk_nodes((name,), value))
         nodes[name, " passed by"] = _make_static("position" if at < len(args) else "keyword")

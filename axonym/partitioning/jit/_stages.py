@@ -8,10 +8,15 @@ from ._static_args import StaticArgs
 
 
 class _Stage:
-    """A stage of JAX, the function that splits arguments for it, and the static arguments it was made for."""
+    """A stage of JAX, the static arguments it was made for, and two functions of the function to compile.
 
-    def __init__(self, stage: Any, split: Callable[[Any, Any], Any], static: StaticArgs) -> None:
-        self._stage, self._split, self._static = stage, split, static
+    They split its arguments, and find the error for arguments with other shardings than it was compiled for.
+    """
+
+    def __init__(
+        self, stage: Any, static: StaticArgs, split: Callable[[Any, Any], Any], find_error: Callable[..., Any]
+    ) -> None:
+        self._stage, self._static, self._split, self._find_error = stage, static, split, find_error
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -38,7 +43,7 @@ class NamedTraced(_Stage):
 
     def lower(self, **options: Any) -> "NamedLowered":
         """Lowers it; options as for `jax.stages.Traced.lower`."""
-        return NamedLowered(self._stage.lower(**options), self._split, self._static)
+        return NamedLowered(self._stage.lower(**options), self._static, self._split, self._find_error)
 
 
 class NamedLowered(_Stage):
@@ -46,17 +51,18 @@ class NamedLowered(_Stage):
 
     def compile(self, *args: Any, **options: Any) -> "NamedCompiled":
         """Compiles it; options as for `jax.stages.Lowered.compile`."""
-        return NamedCompiled(self._stage.compile(*args, **options), self._split, self._static)
+        return NamedCompiled(self._stage.compile(*args, **options), self._static, self._split, self._find_error)
 
 
 class NamedCompiled(_Stage):
     """A compiled function: everything that `jax.stages.Compiled` offers, called with the function's own arguments."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls it with arguments of the structure, shapes and static values that it was compiled for.
 
         Raises:
             TypeError: If the structure, a shape or a static value differs.
+            ValueError: If the sharding of an array differs.
         """
         donated, kept, static = self._split(args, kwargs)
         if static != self._static:
@@ -64,4 +70,10 @@ class NamedCompiled(_Stage):
                 "The function was compiled for arguments of another structure or other static values; `lower` and "
                 "`compile` it for these as well."
             )
-        return unpack_result(self._stage(donated, kept))
+        try:
+            return unpack_result(self._stage(donated, kept))
+        except ValueError as error:
+            found = self._find_error(self._stage.input_shardings[0], donated, kept, static)
+            if found is None:
+                raise
+            raise found from error

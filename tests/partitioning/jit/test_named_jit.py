@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 
 import equinox as eqx
@@ -281,6 +282,29 @@ def test_a_method_is_the_same_wherever_it_is_taken_from_its_object():
     for _ in range(2):
         np.testing.assert_array_equal(call(model.doubled, jnp.ones(2)), [2, 2])
     assert len(traces) == 1
+
+
+def test_an_argument_may_be_called_self():
+    fn = nym.named_jit(lambda self, *, args=1, kwargs=1: self * 2)
+    arguments = {"self": jnp.ones(2), "args": 2, "kwargs": 3}
+    np.testing.assert_array_equal(fn(**arguments), [2, 2])
+    assert fn.eval_shape(**arguments).shape == (2,)
+    np.testing.assert_array_equal(fn.lower(**arguments).compile()(**arguments), [2, 2])
+    np.testing.assert_array_equal(fn.trace(**arguments).lower().compile()(**arguments), [2, 2])
+
+
+@nym.named_jit
+def tripled(x):
+    return x * 3
+
+
+def test_copied_and_pickled_as_functions_are():
+    for one in (copy.copy(tripled), copy.deepcopy([tripled])[0], pickle.loads(pickle.dumps(tripled))):
+        assert one is tripled
+    local = nym.named_jit(lambda x: x)
+    assert copy.deepcopy(local) is local
+    with pytest.raises((pickle.PicklingError, AttributeError), match=r"<lambda>|<locals>"):
+        pickle.dumps(local)
 
 
 def test_an_error_keeps_no_array_alive():

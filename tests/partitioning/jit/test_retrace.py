@@ -1,7 +1,10 @@
 """Why a function was traced again, in one line: each cause with exactly one trace more, and what causes none."""
 
+import dataclasses
 import functools
+import inspect
 import re
+import warnings
 
 import equinox as eqx
 import jax
@@ -274,3 +277,154 @@ def test_no_values_and_no_addresses_are_said():
         given(model(act=functools.partial(jnp.add, jnp.full(3, 7.25))), jnp.full(4, 7.25)),
     )
     assert not re.search(r"7\.25|0x", " ".join(said))
+
+
+def scaled(x, step=0, rate=0.1, *, flag=False):
+    return x * step
+
+
+def warned_of(calls, fn=None, **options):
+    """Returns the warnings of calls with these arguments, as texts."""
+    fn = fn or nym.named_jit(scaled, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for arguments in calls:
+            call(fn, arguments)
+    assert all(warning.category is RuntimeWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+X = np.ones(3, np.float32)
+
+
+def test_a_number_that_differs_from_trace_to_trace_is_warned_of_once():
+    assert warned_of(given(X, step) for step in range(3)) == []
+    assert warned_of(given(X, step) for step in range(9)) == [
+        "`scaled` has been traced anew for each value of `step`: 0, 1, 2, 3; a Python number is static, so pass "
+        "`jnp.asarray(step)` to trace it once; if that is intended, `named_jit(scaled, retrace_warning=False)` turns "
+        "this warning off"
+    ]
+
+
+def test_the_remedy_of_the_warning_of_numbers_works():
+    fn = nym.named_jit(scaled)
+    assert warned_of((given(X, jnp.asarray(step)) for step in range(40)), fn) == []
+    assert fn.trace_count == 1
+
+
+def test_numbers_that_change_together_are_warned_of_together():
+    (text,) = warned_of(given(X, step, rate=step / 4) for step in range(4))
+    assert "of `step`: 0, 1, 2, 3, and of `rate`: 0.0, 0.25, 0.5, 0.75;" in text
+    assert "pass `jnp.asarray(step)` and `jnp.asarray(rate)` to trace" in text
+
+
+def test_a_number_in_a_model_is_warned_of_by_path():
+    (text,) = warned_of((given(model(rate=rate / 8), X) for rate in range(4)), nym.named_jit(step))
+    assert "each value of `model.rate`: 0.0, 0.125, 0.25, 0.375;" in text
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [given(X, 1, flag=flag) for flag in (False, True)] + [given(X, 2, flag=True)],
+        [given(np.ones(n, np.float32), n) for n in range(9)],
+        [given(X, step, rate=str(step)) for step in range(9)],
+        [given(X, {"a": step} if step % 2 else [step]) for step in range(5)],
+    ],
+    ids=["booleans", "shapes", "strings", "structure"],
+)
+def test_numbers_are_not_blamed_where_something_else_differs(calls):
+    assert warned_of(calls, nym.named_jit(lambda x, step=0, rate=0.1, *, flag=False: x)) == []
+
+
+def test_ten_traces_are_warned_of_once_with_the_cause():
+    calls = [given(np.ones(n, np.float32)) for n in range(1, 40)]
+    assert warned_of(calls[:9]) == []
+    assert warned_of(calls) == [
+        "`scaled` has been traced 10 times; changed since the nearest earlier trace: x: float32[9] -> float32[10]; "
+        "each trace is compiled anew; if that is intended, `named_jit(scaled, retrace_warning=False)` turns this "
+        "warning off"
+    ]
+
+
+def test_ten_traces_that_differ_by_a_number_are_warned_of_as_such_only():
+    numbers = [given(X, step) for step in range(20)]
+    shapes = [given(np.ones(n, np.float32)) for n in range(4, 6)]
+    first, second = warned_of(numbers + shapes)
+    assert "each value of `step`: 0, 1, 2, 3;" in first
+    assert "has been traced 21 times; changed since the nearest earlier trace: x: float32[3] -> float32[4]" in second
+
+
+def test_a_mapping_that_changes_is_warned_of_too(mesh):
+    fn, x = nym.named_jit(lambda x: x), array()
+
+    def calls():
+        for at in range(10):
+            with nym.axis_mapping({"batch": "data", f"axis{at}": "model"}):
+                yield given(x)
+
+    (text,) = warned_of(calls(), fn)
+    assert "has been traced 10 times; changed since the nearest earlier trace: active mapping: " in text
+
+
+def test_calls_that_find_a_trace_and_cleared_ones_are_not_warned_of():
+    fn = nym.named_jit(scaled)
+    assert warned_of((given(X, step % 3) for step in range(60)), fn) == []
+    for step in range(10):
+        fn.clear_cache()
+        assert warned_of([given(X, step)], fn) == []
+
+
+def test_a_value_that_is_traced_again_is_not_taken_for_another():
+    fn, context = nym.named_jit(scaled), jax.make_user_context()
+    for at in range(8):
+        with context(at):
+            assert warned_of([given(X, at % 3)], fn) == []
+    with context(8):
+        (text,) = warned_of([given(X, 3)], fn)
+    assert "each value of `step`: 0, 1, 2, 3;" in text
+
+
+def test_of_many_numbers_that_differ_some_are_said():
+    (text,) = warned_of((given([at] * 9, X) for at in range(4)), nym.named_jit(step))
+    assert "`model[4]`: 0, 1, 2, 3; a Python" in text
+    assert "model[5]" not in text
+
+
+def test_the_warning_of_retraces_can_be_turned_off(monkeypatch):
+    calls = [given(X, step) for step in range(12)] + [given(np.ones(n, np.float32)) for n in range(12)]
+    assert len(warned_of(calls)) == 2
+    assert warned_of(calls, retrace_warning=False) == []
+    assert warned_of(calls, nym.named_jit(retrace_warning=False)(scaled)) == []
+    assert warned_of(calls, nym.fsdp(scaled, {}, {}, retrace_warning=False)) == []
+    monkeypatch.setenv("AXONYM_RETRACE_WARNING", "off")
+    assert warned_of(calls) == []
+
+
+def test_the_warning_points_at_the_line_of_the_call():
+    fn = nym.named_jit(scaled)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(4):
+            line = inspect.currentframe().f_lineno + 1
+            fn(X, step)
+    assert [(one.filename, one.lineno) for one in caught] == [(__file__, line)]
+
+
+def test_a_warning_that_is_an_error_stops_one_call_only():
+    fn = nym.named_jit(scaled)
+    for step in range(3):
+        fn(X, step)
+    with pytest.raises(RuntimeWarning, match=r"each value of `step`: 0, 1, 2, 3; a Python number is static"):
+        fn(X, 3)
+    np.testing.assert_array_equal(fn(X, 3), 3 * X)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    scale: float
+
+
+def test_numbers_of_equal_value_and_other_bits_are_said_to_differ():
+    assert changes(given(0.0, X), given(-0.0, X)) == ["model: 0.0 -> -0.0"]
+    assert changes(given(Config(1), X), given(Config(True), X)) == ["model: Config(scale=1) -> Config(scale=True)"]

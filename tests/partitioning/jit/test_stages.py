@@ -50,6 +50,52 @@ def test_a_compiled_function_is_for_one_structure_and_its_static_values(mesh, ca
         compiled(nym.NamedArray(np.ones((16, 4), np.float32), NAMES), nym.negative, scale=3.0)
 
 
+def shape_on(mesh, spec):
+    return nym.NamedArray(jax.ShapeDtypeStruct((8, 4), np.float32, sharding=NamedSharding(mesh, spec)), NAMES)
+
+
+def add(state, x, unused=None):
+    return state["w"] + x
+
+
+def test_shapes_on_other_devices_are_named(mesh):
+    fn = nym.named_jit(add)
+    few = jax.sharding.Mesh(mesh.devices[:2], mesh.axis_names, axis_types=mesh.axis_types)
+    here, there = shape_on(mesh, P("data")), shape_on(few, P("data"))
+    with pytest.raises(
+        ValueError,
+        match=r"`add`: state\['w'\], float32\[8, 4\], is on the mesh \(data: 2, model: 2\).*; the active mesh is "
+        r"\(data: 4, model: 2\).*; give the `ShapeDtypeStruct` a sharding on the active mesh",
+    ):
+        fn.lower({"w": there}, here)
+    with (
+        jax.set_mesh(None),
+        pytest.raises(
+            ValueError,
+            match=r"`add`: x, float32.* is on .*; state\['w'\] is on .*give the `ShapeDtypeStruct` the same dev",
+        ),
+    ):
+        fn.lower({"w": there}, here)
+    fn.lower({"w": here}, here)
+
+
+def test_a_compiled_function_names_an_array_that_is_sharded_otherwise(mesh):
+    compiled = nym.named_jit(add).lower({"w": shape_on(mesh, P("data"))}, shape_on(mesh, P()), VALUES).compile()
+    rows, columns, everywhere = (nym.shard(array(), mapping) for mapping in (ROWS, COLUMNS, {}))
+    np.testing.assert_array_equal(np.asarray(compiled({"w": rows}, everywhere, VALUES)), 2 * VALUES)
+    np.testing.assert_array_equal(np.asarray(compiled({"w": array()}, array(), VALUES)), 2 * VALUES)
+    with pytest.raises(
+        ValueError,
+        match=r"`add` was compiled for state\['w'\], float32\[8, 4\], with sharding P\('data',\) on \(data: 4, "
+        r"model: 2\) of .*, and called with P\(None, 'model'\) on .*; move it with `shard`, or `lower` and `compile` ",
+    ):
+        compiled({"w": columns}, everywhere, VALUES)
+    with pytest.raises(
+        ValueError, match=r"was compiled for x, .* with sharding P\(\) on .*, and called with P\('data'"
+    ):
+        compiled({"w": rows}, rows, VALUES)
+
+
 def test_shapes_are_enough_to_trace(mesh):
     for shape in (SHAPE, nym.shard(SHAPE, COLUMNS), array()):
         result = applied.eval_shape(shape, nym.negative)

@@ -1,5 +1,6 @@
 """How a call is passed on: what is static, what is an array, and results that hold more than arrays."""
 
+import dataclasses
 import enum
 import gc
 import weakref
@@ -100,6 +101,86 @@ def test_leaves_that_are_not_arrays_are_static_by_value(values):
         for value in values:
             fn(jnp.ones(2), {"deep": value}, option=value)
     assert [(type(value), value) for value in seen] == [(type(value), value) for value in values]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    scale: object
+    name: str = "config"
+    parts: tuple = ()
+
+
+@dataclasses.dataclass(eq=False)
+class Holds:
+    scale: float
+
+
+def bits(value):
+    """Returns a text that distinguishes numbers by type and bits."""
+    return f"{value!r} {np.asarray(value).tobytes()!r}" if isinstance(value, float | complex) else repr(value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (0.0, -0.0, 0, False),
+        (0j, complex(-0.0, 0.0), complex(0.0, -0.0)),
+        (float("nan"), -float("nan"), float("inf")),
+        (1, True, 1.0, 1 + 0j),
+        (Config(0.0), Config(-0.0), Config(0), Config(False)),
+        (Config(1, parts=(0.0, (1, Config(1)))), Config(1, parts=(0.0, (1, Config(1.0)))), Config(1, parts=(-0.0, ()))),
+        (Config(np.float32(0.0)), Config(np.float32(-0.0)), Config(np.float16(0.0))),
+    ],
+    ids=["zeros", "complex", "nan", "ones", "dataclass", "nested", "NumPy"],
+)
+def test_static_numbers_are_told_apart_by_type_and_bits(values):
+    fn, traces = counted(lambda x, value, *rest: x)
+    for _ in range(2):
+        for value in values:
+            fn(jnp.ones(2), value)
+            assert len(traces) <= len(values)
+    assert [bits(value) for _, value in traces] == [bits(value) for value in values]
+    for value in reversed(values):  # alongside others, one of them a leaf of a tuple
+        fn(jnp.ones(2), value, (value, "text"))
+    assert [bits(found) for _, _, (found, _) in traces[len(values) :]] == [bits(value) for value in values[::-1]]
+
+
+def test_a_fresh_nan_finds_its_trace():
+    fn, traces = counted(lambda x, value: x * value)
+    for _ in range(3):
+        assert np.isnan(fn(jnp.ones(()), float("nan")))
+    assert len(traces) == 1
+    compiled = fn.lower(jnp.ones(()), float("nan")).compile()
+    assert np.isnan(compiled(jnp.ones(()), float("nan")))
+    with pytest.raises(TypeError, match="another structure or other static values"):
+        compiled(jnp.ones(()), -float("nan"))
+
+
+def test_the_sign_of_a_zero_reaches_functions_within():
+    x = nym.ones({"i": 2})
+
+    def sign(carry, v, *, zero):
+        return carry + v * jnp.copysign(1.0, zero)
+
+    fold = nym.named_jit(lambda x, zero: nym.fold(sign, "i")(nym.named(0.0, ()), x, zero=zero))
+    lift = nym.named_jit(lambda x, zero: nym.lift(lambda a, zero: a * jnp.copysign(1.0, zero), "i")(x, zero))
+    for _ in range(2):
+        assert [fold(x, zero).item() for zero in (0.0, -0.0)] == [2.0, -2.0]
+        assert [lift(x, zero).array.tolist() for zero in (0.0, -0.0)] == [[1.0, 1.0], [-1.0, -1.0]]
+
+
+def test_an_object_that_is_compared_by_identity_may_change():
+    fn, traces = counted(lambda x, value: x)
+    held = Holds(1.0)
+    fn(jnp.ones(2), held)
+    held.scale = 2.0
+    fn(jnp.ones(2), held)
+    assert len(traces) == 1
+
+
+def test_a_dataclass_that_cannot_be_hashed_is_named():
+    with pytest.raises(TypeError, match=r"value is not an array, so it is static, but a Config is not hashable"):
+        nym.named_jit(lambda x, value: x)(jnp.ones(2), Config([1]))
 
 
 def test_static_fields_and_leaves_of_modules_are_static():
