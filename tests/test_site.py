@@ -20,7 +20,7 @@ PHONE = 390  # pixels; the window of Chromium cannot be as narrow, but a frame i
 PAGE = f"""# Output
 
 ```python
-print("{'error ' * 50}")
+print("{"error " * 50}")
 ```
 
 ```text

@@ -249,7 +249,7 @@ def shard_states(*modules):
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_flax_module_whose_states_are_sharded_in_each_step_compiles_once(auto_mesh, keeps):
+def test_a_flax_module_that_is_sharded_in_each_step_compiles_once(auto_mesh, keeps):
     """The recipe of `docs/rules.md`; without its last line, the compiler's own shardings compile a second step."""
 
     @nnx.jit
