@@ -80,9 +80,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         options = ocp.CheckpointManagerOptions(max_to_keep=2)
-        self.manager = ocp.CheckpointManager(
-            folder.absolute(), options=options, item_handlers=ocp.StandardCheckpointHandler()
-        )
+        self.folder = folder.absolute()
+        handler = ocp.StandardCheckpointHandler()  # stated, or the newest checkpoint is asked, which may be damaged
+        self.manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handler)
 
     def save(self, step: int, tree: Any) -> None:
         if self.manager.latest_step() != step:
@@ -91,19 +91,20 @@ class Checkpoints:
 
     def restore(self, like: Any) -> tuple[int, Any]:
         """Returns the newest step that can be read and its tree, with the structure and the shardings of `like`."""
-        folder, damaged = self.manager.directory, list[int]()
+        damaged: list[int] = []
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
                 restored, problem = self.read_leaves(step, get_leaves_by_path(like)), ""
             except Exception as error:  # orbax raises errors of many types
                 restored, problem = [], f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            if not is_true_in_any_process(bool(problem)) and all(bool(jnp.isfinite(x).all()) for x in restored):
+            is_unreadable = is_true_in_any_process(bool(problem))
+            if not is_unreadable and all(bool(jnp.isfinite(x).all()) for x in restored):
                 self.move_aside(damaged)
                 return step, jax.tree.unflatten(jax.tree.structure(like), restored)
-            problem = problem or "not all numbers in it are finite"
-            console.print(f"cannot resume from {folder / str(step)}: {problem}", markup=False)
+            problem = problem or ("unreadable elsewhere" if is_unreadable else "not all numbers in it are finite")
+            console.print(f"cannot resume from {self.folder / str(step)}: {problem}", markup=False)
             damaged.append(step)
-        raise ValueError(f"no {'undamaged ' if damaged else ''}checkpoint to resume from in {folder}")
+        raise ValueError(f"no {'undamaged ' if damaged else ''}checkpoint to resume from in {self.folder}")
 
     def read_leaves(self, step: int, like: dict[str, jax.Array]) -> list[jax.Array]:
         shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for path, x in like.items()}
@@ -113,8 +114,8 @@ class Checkpoints:
     def move_aside(self, steps: list[int]) -> None:
         """Moves damaged checkpoints out of the way of those to come."""
         for step in steps if jax.process_index() == 0 else ():
-            aside = find_free_path(self.manager.directory.with_name(f"damaged-{step}"))
-            console.print(f"moved a damaged checkpoint to {(self.manager.directory / str(step)).rename(aside)}")
+            aside = find_free_path(self.folder.with_name(f"damaged-{step}"))
+            console.print(f"moved a damaged checkpoint to {(self.folder / str(step)).rename(aside)}")
         nym.barrier_sync(name="damaged checkpoints")
         self.manager.reload()
 
