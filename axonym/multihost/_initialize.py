@@ -202,6 +202,8 @@ def _check_same_process_count(seconds: float) -> None:
     store = CoordinationStore(client, process, connected)
     rendezvous = Rendezvous(store, "initialize", "all", seconds, "`initialize`", needs_devices=False)
     counts = [int(value) for value in rendezvous.exchange_values(str(count))]
+    if process == 0:
+        client.key_value_delete(key)
     for other in sorted({*counts} - {connected}):
         who = format_processes([process for process in range(connected) if counts[process] == other])
         raise ValueError(
