@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import orbax.checkpoint as ocp
@@ -26,24 +27,51 @@ from matplotlib import pyplot as plt
 console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file; whenever the program is killed, the file has its old text or the new one."""
+    part = path.with_name(f".{path.name}")
+    part.write_text(text)
+    part.replace(path)
+
+
+def find_free_path(path: Path) -> Path:
+    """Returns the path, or one with a number after the name if it exists."""
+    numbered = (path.with_name(f"{path.name}-{i}") for i in itertools.count(1))
+    return next(one for one in itertools.chain([path], numbered) if not one.exists())
+
+
+def check_finite(loss: float, what: str) -> float:
+    if not math.isfinite(loss):
+        remedy = "lower --lr, or delete the newest checkpoint if that is damaged, and go on with --resume"
+        raise FloatingPointError(f"the {what} is {loss}; {remedy}")
+    return loss
+
+
+def is_true_in_any_process(flag: bool) -> bool:
+    """Returns the same answer in all processes."""
+    return flag if jax.process_count() == 1 else bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
 def open_folder(folder: Path, options: dict[str, Any], *, resume: bool) -> None:
     """Makes the folder of results. A new run moves earlier results aside; a resumed one must have their options."""
     file = folder / "options.json"
     if resume:
         if not file.exists():
             raise ValueError(f"no run to resume in {folder}")
-        saved = json.loads(file.read_text())
+        try:
+            saved = {name: json.loads(file.read_text())[name] for name in options}
+        except (ValueError, LookupError, TypeError):
+            raise ValueError(
+                f"{file} is damaged; write the options of the run into it: {json.dumps(options)}"
+            ) from None
         for name, value in options.items():
             if saved[name] != value:
                 raise ValueError(f"the run in {folder} has --{name} {saved[name]}, not {value}")
     elif jax.process_index() == 0:
         if folder.exists() and any(folder.iterdir()):
-            names = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(1))
-            aside = next(name for name in names if not name.exists())
-            folder.rename(aside)
-            console.print(f"moved the results of the previous run to {aside}")
+            console.print(f"moved the results of the previous run to {folder.rename(find_free_path(folder))}")
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(options))
+        write_atomically(file, json.dumps(options))
     nym.barrier_sync(name="folder of results")
 
 
@@ -52,7 +80,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         options = ocp.CheckpointManagerOptions(max_to_keep=2)
-        self.manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        self.folder = folder.absolute()
+        handler = ocp.StandardCheckpointHandler()  # stated, or the newest checkpoint is asked, which may be damaged
+        self.manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handler)
 
     def save(self, step: int, tree: Any) -> None:
         if self.manager.latest_step() != step:
@@ -60,32 +90,61 @@ class Checkpoints:
             self.manager.wait_until_finished()
 
     def restore(self, like: Any) -> tuple[int, Any]:
-        """Returns the newest step and its tree, with the structure and the shardings of `like`."""
-        step = self.manager.latest_step()
-        if step is None:
-            raise ValueError(f"no checkpoint to resume from in {self.manager.directory}")
-        leaves = get_leaves_by_path(like)
-        shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for path, x in leaves.items()}
+        """Returns the newest step that can be read and its tree, with the structure and the shardings of `like`."""
+        damaged: list[int] = []
+        for step in sorted(self.manager.all_steps(), reverse=True):
+            try:
+                restored, problem = self.read_leaves(step, get_leaves_by_path(like)), ""
+            except Exception as error:  # orbax raises errors of many types
+                restored, problem = [], f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            is_unreadable = is_true_in_any_process(bool(problem))
+            if not is_unreadable and all(bool(jnp.isfinite(x).all()) for x in restored):
+                self.move_aside(damaged)
+                return step, jax.tree.unflatten(jax.tree.structure(like), restored)
+            problem = problem or ("unreadable elsewhere" if is_unreadable else "not all numbers in it are finite")
+            console.print(f"cannot resume from {self.folder / str(step)}: {problem}", markup=False)
+            damaged.append(step)
+        raise ValueError(f"no {'undamaged ' if damaged else ''}checkpoint to resume from in {self.folder}")
+
+    def read_leaves(self, step: int, like: dict[str, jax.Array]) -> list[jax.Array]:
+        shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for path, x in like.items()}
         saved = self.manager.restore(step, args=ocp.args.StandardRestore(shapes))
-        restored = [jax.device_put(saved[path], x.sharding) for path, x in leaves.items()]
-        return step, jax.tree.unflatten(jax.tree.structure(like), restored)
+        return [jax.device_put(saved[path], x.sharding) for path, x in like.items()]
+
+    def move_aside(self, steps: list[int]) -> None:
+        """Moves damaged checkpoints out of the way of those to come."""
+        for step in steps if jax.process_index() == 0 else ():
+            aside = find_free_path(self.folder.with_name(f"damaged-{step}"))
+            console.print(f"moved a damaged checkpoint to {(self.folder / str(step)).rename(aside)}")
+        nym.barrier_sync(name="damaged checkpoints")
+        self.manager.reload()
 
 
 def get_leaves_by_path(tree: Any) -> dict[str, jax.Array]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+def read_rows(path: Path) -> list[dict[str, float]]:
+    """Returns the rows of a file, without a last line that is incomplete because the program was killed."""
+    lines, rows = path.read_text(errors="replace").splitlines(), []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            rows.append({**row, "step": int(row["step"])})
+        except (ValueError, LookupError, TypeError):
+            if number < len(lines):
+                raise ValueError(f"line {number} of {path} is damaged; delete it to resume") from None
+    return rows
+
+
 class Metrics:
     """A file with one JSON object per line, written by the first process only."""
 
     def __init__(self, path: Path, step: int) -> None:
-        rows = [json.loads(line) for line in path.read_text().splitlines()] if step and path.exists() else []
-        self.path, self.rows = path, []
+        rows = read_rows(path) if step and path.exists() else []
+        self.path, self.rows = path, [row for row in rows if row["step"] <= step]
         if jax.process_index() == 0:
-            path.write_text("")
-        for row in rows:
-            if row["step"] <= step:
-                self.add(**row)
+            write_atomically(path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
     def add(self, **row: float) -> None:
         self.rows.append(row)
@@ -123,10 +182,8 @@ class Interrupt:
         signal.signal(signal.SIGINT, self.before)
 
     def should_stop(self) -> bool:
-        """Returns whether Ctrl-C was pressed for any process; all processes get the same answer."""
-        if jax.process_count() == 1:
-            return self.asked
-        return bool(np.any(multihost_utils.process_allgather(np.array(self.asked))))
+        """Returns whether Ctrl-C was pressed for any process."""
+        return is_true_in_any_process(self.asked)
 
 
 def make_progress_bar() -> Progress:

@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 import numpy as np
 import optax
-from bookkeeping import Checkpoints, Interrupt, Metrics, console, make_progress_bar, open_folder
+from bookkeeping import Checkpoints, Interrupt, Metrics, check_finite, console, make_progress_bar, open_folder
 from jax.experimental import multihost_utils
 from transformer import Axes, Transformer, make_axes
 
@@ -145,14 +145,14 @@ def train(args: argparse.Namespace, text: Text, state: State, optimizer: Any, me
             started, step = time.perf_counter(), state.step + 1
             model, moments, loss = train_step(state.model, state.optimizer, *text.make_batch(state.step))
             state = State(model, moments, step)
-            row = {"step": step, "loss": float(loss)}  # in nats, as the optimizer sees it
+            row = {"step": step, "loss": check_finite(float(loss), f"loss of step {step}")}  # in nats
             row["tokens_per_second"] = args.batch * args.seq / (time.perf_counter() - started)
             metrics.add(**row)
             bar.update(task, completed=step, loss=row["loss"] / math.log(2), speed=row["tokens_per_second"])
             if step == args.steps or step % max(1, args.steps // 4) == 0:
-                metrics.add(step=step, eval_bits_per_byte=evaluate(eval_step, state.model, held_out))
+                shown = check_finite(evaluate(eval_step, state.model, held_out), f"held-out loss of step {step}")
+                metrics.add(step=step, eval_bits_per_byte=shown)
                 saves.save(state.step, state[:2])
-                shown = metrics.rows[-1]["eval_bits_per_byte"]
                 bar.console.print(f"step {step}: held-out loss {shown:.3f} bits per byte")
     saves.save(state.step, state[:2])
     metrics.plot(args.out / "loss.png")
@@ -176,7 +176,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="seed of parameters and batches; default %(default)s")
     add("--text", type=Path, nargs="+", default=[], help="files to train on; default: Python's own documentation")
     add("--out", type=Path, default=Path("runs/train_lm"), help="folder of results; default %(default)s")
-    add("--resume", action="store_true", help="continue from the newest checkpoint under --out")
+    add("--resume", action="store_true", help="continue from the newest undamaged checkpoint under --out")
     add("--distributed", action="store_true", help="run as one of several processes, one per host")
     add("--devices", type=int, default=8, help="virtual CPU devices per process, without GPUs and TPUs; default 8")
     args = parser.parse_args(argv)
@@ -236,7 +236,7 @@ def main(argv: list[str] | None = None) -> int:
         console.print(f"mesh ({shown}) of {mesh.size} {jax.default_backend()} devices, {args.axis_types} axes")
         with jax.set_mesh(mesh):
             run(args)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         print(f"train_lm: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -1,19 +1,19 @@
 """`create_abstract_mesh`: a mesh without devices, to plan on a laptop for a machine elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 from jax.sharding import AbstractMesh
 
-from ._axis_sizes import as_names, as_sizes, format_mesh_shape, parse_sizes, resolve_axis_types
+from ._axis_sizes import as_names, as_sizes, format_mesh_shape, parse_sizes, resolve_axis_types, split_axes
 from ._create import AxisTypes
 from ._nearest_mesh import resolve_axes
 
 
 def create_abstract_mesh(
-    axis_dims: Sequence[int] | str,
-    axis_names: Sequence[str],
+    axis_dims: Sequence[int] | Mapping[str, int] | str,
+    axis_names: Sequence[str] = (),
     *,
     axis_types: AxisTypes = None,
     device_count: int | None = None,
@@ -26,9 +26,9 @@ def create_abstract_mesh(
     raise the same errors as on the real machine.
 
     Args:
-        axis_dims: The size of each mesh axis, or a string as in
+        axis_dims: The size of each mesh axis, a mapping from names to sizes, or a string as in
             [`parse_mesh_from_string`][axonym.parse_mesh_from_string].
-        axis_names: The name of each mesh axis, all of them different.
+        axis_names: The name of each mesh axis, all of them different; leave them out if `axis_dims` is a mapping.
         axis_types: As in [`create_mesh`][axonym.create_mesh]; None is Auto in every version of JAX.
         device_count: The number of devices of the machine; None for as many as the sizes need. If it is given, one
             size may be -1.
@@ -55,6 +55,7 @@ def create_abstract_mesh(
         ValueError: mesh (data: 100, model: 8) needs 800 devices, but there are 1024; the nearest fit is \
 (data: 128, model: 8), or pass `device_count=800`
     """
+    axis_dims, axis_names = split_axes(axis_dims, axis_names)
     names = as_names(axis_names, "axis_names")
     sizes = parse_sizes(axis_dims, names) if isinstance(axis_dims, str) else as_sizes(axis_dims, "axis_dims")
     devices = _count_planned_devices(device_count, sizes, names)

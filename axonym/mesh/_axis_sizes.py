@@ -6,7 +6,7 @@ Nothing here touches a device. Wrong types raise a `TypeError`, wrong values a `
 import difflib
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 
+_DEFAULT_NAMES = ("dp", "fsdp", "ep", "tp", "sp")  # of `create_mesh`
 _AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit, "manual": AxisType.Manual}
 
 
@@ -29,6 +30,18 @@ def suggest_mesh_name(name: str, options: Sequence[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return f"the choices are {', '.join(repr(option) for option in options)}"
+
+
+def split_axes(axis_dims: Any, axis_names: Any) -> tuple[Any, Any]:
+    """Returns the sizes and the names of axes, which may be given together as a mapping."""
+    if not isinstance(axis_dims, Mapping):
+        return axis_dims, axis_names
+    if tuple(axis_names) not in ((), _DEFAULT_NAMES, tuple(axis_dims)):
+        raise TypeError(
+            f"`axis_dims` is the mapping {dict(axis_dims)}, which names the mesh axes; leave out `axis_names`, here "
+            f"{axis_names!r}"
+        )
+    return tuple(axis_dims.values()), tuple(axis_dims)
 
 
 def as_sizes(sizes: Any, argument: str) -> tuple[int, ...]:

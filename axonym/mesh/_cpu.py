@@ -3,7 +3,7 @@
 The context managers change JAX's defaults in one thread; they move no data.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import jax
@@ -15,7 +15,7 @@ from ._topology import Device
 
 
 def create_cpu_mesh(
-    axis_dims: Sequence[int] = (1, -1, 1, 1, 1),
+    axis_dims: Sequence[int] | Mapping[str, int] = (1, -1, 1, 1, 1),
     axis_names: Sequence[str] = ("dp", "fsdp", "ep", "tp", "sp"),
     *,
     axis_types: AxisTypes = None,
@@ -26,7 +26,7 @@ def create_cpu_mesh(
     of CPU processes the mesh uses the devices of all of them.
 
     Args:
-        axis_dims: The size of each mesh axis, as in [`create_mesh`][axonym.create_mesh].
+        axis_dims: The size of each mesh axis, or a mapping, as in [`create_mesh`][axonym.create_mesh].
         axis_names: The name of each mesh axis.
         axis_types: As in [`create_mesh`][axonym.create_mesh].
 
@@ -76,7 +76,7 @@ def force_cpu() -> Iterator[Device]:
 
 @contextmanager
 def cpu_context(
-    axis_dims: Sequence[int] = (1, -1, 1, 1, 1),
+    axis_dims: Sequence[int] | Mapping[str, int] = (1, -1, 1, 1, 1),
     axis_names: Sequence[str] = ("dp", "fsdp", "ep", "tp", "sp"),
     *,
     axis_types: AxisTypes = None,
@@ -89,7 +89,7 @@ def cpu_context(
     the end, also after an exception. It cannot be entered inside `jax.jit`.
 
     Args:
-        axis_dims: The size of each mesh axis, as in [`create_mesh`][axonym.create_mesh].
+        axis_dims: The size of each mesh axis, or a mapping, as in [`create_mesh`][axonym.create_mesh].
         axis_names: The name of each mesh axis.
         axis_types: As in [`create_mesh`][axonym.create_mesh].
 

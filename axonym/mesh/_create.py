@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from jax.sharding import AxisType, Mesh
 
-from ._axis_sizes import as_names, parse_sizes, resolve_axis_types
+from ._axis_sizes import as_names, parse_sizes, resolve_axis_types, split_axes
 from ._nearest_mesh import resolve_axes
 from ._topology import Device, arrange_devices, make_jax_mesh, select_devices, spans_slices
 
@@ -17,7 +17,7 @@ AxisTypes: TypeAlias = AxisType | str | Sequence[AxisType | str] | None
 
 
 def create_mesh(
-    axis_dims: Sequence[int] = (1, -1, 1, 1, 1),
+    axis_dims: Sequence[int] | Mapping[str, int] = (1, -1, 1, 1, 1),
     axis_names: Sequence[str] = ("dp", "fsdp", "ep", "tp", "sp"),
     dcn_mesh_dims: Sequence[int] | Mapping[str, int] | None = None,
     should_sort_granules_by_key: bool = True,
@@ -35,8 +35,9 @@ def create_mesh(
     them as far as they can, and the others stay within a slice. Devices of CPU processes are ordered by process and id.
 
     Args:
-        axis_dims: The size of each mesh axis. One of them may be -1, to infer it from the number of devices.
-        axis_names: The name of each mesh axis, all of them different.
+        axis_dims: The size of each mesh axis, or a mapping from names to sizes, such as `{"data": 2, "model": 4}`. One
+            size may be -1, to infer it from the number of devices.
+        axis_names: The name of each mesh axis, all of them different; leave them out if `axis_dims` is a mapping.
         dcn_mesh_dims: For each mesh axis, the factor of its size that crosses slices, or processes if there is only one
             slice; or a mapping of the factors that are not 1, such as `{"data": 2}`. They multiply to the number of
             slices; one may be -1. None chooses them. The sizes of the mesh are `axis_dims` either way.
@@ -65,7 +66,7 @@ def create_mesh(
         >>> mesh = nym.create_mesh((2, 4), ("data", "model"))
         >>> dict(mesh.shape)
         {'data': 2, 'model': 4}
-        >>> dict(nym.create_mesh((2, -1), ("data", "model")).shape)
+        >>> dict(nym.create_mesh({"data": 2, "model": -1}).shape)
         {'data': 2, 'model': 4}
         >>> nym.create_mesh((3, 4), ("x", "y"))
         Traceback (most recent call last):
@@ -73,7 +74,7 @@ def create_mesh(
         ValueError: mesh (x: 3, y: 4) needs 12 devices, but there are 8; the nearest fit is (x: 2, y: 4)
     """
     selected = select_devices(devices, backend)
-    names, sizes = resolve_axes(axis_dims, axis_names, len(selected))
+    names, sizes = resolve_axes(*split_axes(axis_dims, axis_names), len(selected))
     types = resolve_axis_types(axis_types, names)
     if use_jax and dcn_mesh_dims is None and not spans_slices(selected):
         return make_jax_mesh(names, sizes, types, selected)

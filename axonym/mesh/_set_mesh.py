@@ -64,7 +64,7 @@ def _describe_non_mesh(value: Any) -> str:
     if isinstance(value, str):
         return "a string; make one of it with `parse_mesh_from_string`"
     if isinstance(value, Mapping):
-        return f"a `{kind}`; make one of its values and keys with `create_mesh(sizes, names)`"
+        return f"a `{kind}`; make one of it with `create_mesh`"
     if isinstance(value, Sequence) or hasattr(value, "device_kind") or hasattr(value, "__array__"):
         return f"a `{kind}`; make one of devices with `create_mesh(sizes, names, devices=...)`"
     if callable(value):

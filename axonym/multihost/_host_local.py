@@ -36,6 +36,7 @@ _REMEDIES = {
     "names": "pass arrays with the same names in all processes",
     "dtype": "pass arrays of the same dtype in all processes",
     "sizes": "pass arrays of the same sizes in all processes, and pad a short last part",
+    "result": "use the same mapping and mesh in all processes",
 }
 
 
@@ -68,8 +69,9 @@ def host_local_to_global(
             Leaves that are not arrays stay as they are; a `jax.ShapeDtypeStruct` gets the global shape.
         mapping: From names to mesh axes; the active mapping if None.
         mesh: The mesh, with devices; the active mesh if None.
-        check: Whether the processes compare names, sizes and dtypes, and data if they share a part. It costs a digest
-            of the data. All processes take part and all raise, even if only one cannot provide its part.
+        check: Whether the processes compare names, sizes, dtypes, mappings and meshes, and data if they share a part.
+            It costs a digest of the data. All processes take part and all raise, even if only one cannot provide its
+            part.
         timeout: How long the check waits for the other processes, in seconds.
 
     Returns:
@@ -333,7 +335,7 @@ def _check_same_parts(mine: list[dict[str, Any]], seconds: float) -> None:
 
 
 def _compare_summaries(mine: list[dict[str, Any]], process: int, theirs: list[dict[str, Any]]) -> None:
-    """Raises unless another process has arrays of the same names, sizes and dtypes at the same paths."""
+    """Raises unless another process has arrays of the same names, sizes, dtypes and results at the same paths."""
     here, there = f"this process, {jax.process_index()},", f"process {process}"
     for number, (own, other) in enumerate(itertools.zip_longest(mine, theirs), 1):
         paths = ["missing" if one is None else one["path"] or "alone" for one in (own, other)]
@@ -344,9 +346,10 @@ def _compare_summaries(mine: list[dict[str, Any]], process: int, theirs: list[di
             )
         for kind in _REMEDIES:
             if own[kind] != other[kind]:
+                verb = "makes" if kind == "result" else "has"
+                first, second = (one[kind] if kind == "result" else _format_summary(one) for one in (own, other))
                 raise ValueError(
-                    f"{_format_prefix(own['path'])}{here} has {_format_summary(own)} and {there} "
-                    f"{_format_summary(other)}; {_REMEDIES[kind]}"
+                    f"{_format_prefix(own['path'])}{here} {verb} {first} and {there} {second}; {_REMEDIES[kind]}"
                 )
 
 
@@ -360,11 +363,13 @@ def _summarize_leaf(leaf: Any, about: Leaf, planned: _GlobalArray | None) -> dic
         return None
     data = _read_key_data(leaf) if _is_random_key(leaf) else leaf
     content = b"" if isinstance(leaf, jax.ShapeDtypeStruct) else np.ascontiguousarray(np.asarray(data)).tobytes()
+    names, sharding = about.names_of(leaf.shape) or (), planned.sharding
     return {
         "path": keystr(about.path),
-        "names": list(about.names_of(leaf.shape) or ()),
+        "names": list(names),
         "dtype": str(leaf.dtype),
         "sizes": list(leaf.shape),
+        "result": f"{format_axes(names, planned.sizes)} with {sharding.spec} on mesh {format_mesh(sharding.mesh)}",
         "part": planned.parts,
         "data": hashlib.sha256(content).hexdigest(),
     }

@@ -9,16 +9,18 @@ import math
 import operator
 import os
 import socket
+import time
 from collections.abc import Sequence
 from concurrent.futures import wait
 from typing import Any
 
 import jax
 
-from .._jax_compat import is_late_initialize_error, is_unknown_cluster_error
+from .._jax_compat import find_coordination_client, is_late_initialize_error, is_unknown_cluster_error
 from ..named._axis import format_value
 from ._barrier import as_seconds
-from ._coordination_store import call_in_thread
+from ._coordination_store import CoordinationStore, call_in_thread
+from ._rendezvous import Rendezvous, format_processes
 
 
 _VARIABLES = {
@@ -28,6 +30,7 @@ _VARIABLES = {
 }
 _BIND, _BIND_VARIABLE = "coordinator_bind_address", "JAX_COORDINATOR_BIND_ADDRESS"
 _MARGIN = 60  # seconds that JAX waits longer than we do
+_LEAST = 5  # seconds for comparing numbers of processes after a late connection
 
 
 def initialize(
@@ -62,7 +65,8 @@ def initialize(
 
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If the arguments do not fit each other, or some are missing and JAX finds no cluster with them.
+        ValueError: If the arguments do not fit each other, `num_processes` differs between processes, or some arguments
+            are missing and JAX finds no cluster with them.
         RuntimeError: If it has been called before, JAX has used its devices already, or the port is taken.
         TimeoutError: If the others do not connect in time. End the process then: JAX cannot connect a second time.
 
@@ -86,9 +90,11 @@ def initialize(
         "shutdown_timeout_seconds": math.ceil(as_seconds(shutdown_timeout_seconds, "shutdown_timeout_seconds")),
         "coordinator_bind_address": coordinator_bind_address,
     }
+    deadline = time.monotonic() + seconds
     error = _connect_processes(given, options, seconds)
     if error is not None:
         raise _explain_initialize_error(error, given, cluster_detection_method)
+    _check_same_process_count(max(_LEAST, deadline - time.monotonic()))
 
 
 def _resolve_arguments(address: Any, count: Any, number: Any) -> dict[str, Any]:
@@ -185,6 +191,26 @@ def _connect_processes(given: dict[str, Any], options: dict[str, Any], seconds: 
     return TimeoutError(
         f"{_format_who_waits(given)} within {seconds:g} s; {_diagnose_coordinator(given['coordinator_address'])}"
     )
+
+
+def _check_same_process_count(seconds: float) -> None:
+    """Raises in every process if their numbers of processes differ; process 0 has as many connections as it says."""
+    client, process, count = find_coordination_client()
+    key = "axonym/num_processes"
+    if process == 0:
+        client.key_value_set(key, str(count))
+    connected = int(client.blocking_key_value_get(key, math.ceil(seconds * 1000)))
+    store = CoordinationStore(client, process, connected)
+    rendezvous = Rendezvous(store, "initialize", "all", seconds, "`initialize`", needs_devices=False)
+    counts = [int(value) for value in rendezvous.exchange_values(str(count))]
+    if process == 0:
+        client.key_value_delete(key)
+    for other in sorted({*counts} - {connected}):
+        who = format_processes([process for process in range(connected) if counts[process] == other])
+        raise ValueError(
+            f"`num_processes` is {connected} in process 0 and {other} in {who}; start all processes again, with the "
+            "same number"
+        )
 
 
 def _format_who_waits(given: dict[str, Any]) -> str:

@@ -38,15 +38,24 @@ class Rendezvous:
         seconds: How long to wait for the others, from the first call of a method.
         label: The subject of a timeout error.
         hint: The end of a timeout error.
+        needs_devices: Whether JAX must have found the devices of all processes before they meet.
     """
 
     def __init__(
-        self, store: CoordinationStore, kind: str, name: str, seconds: float, label: str, hint: str = ""
+        self,
+        store: CoordinationStore,
+        kind: str,
+        name: str,
+        seconds: float,
+        label: str,
+        hint: str = "",
+        *,
+        needs_devices: bool = True,
     ) -> None:
         key = f"axonym/{kind}/{quote(name, safe='', errors='surrogatepass')}"
         self._store, self._client, self._folder = store, store.client, f"{key}/{store.count_call(key)}"
         self._seconds, self._label, self._hint = seconds, label, hint
-        self._has_sent = False
+        self._needs_devices, self._has_sent = needs_devices, False
 
     @functools.cached_property
     def deadline(self) -> float:
@@ -134,7 +143,9 @@ class Rendezvous:
 
     def _wait_for_outcome(self) -> str:
         """Waits for the end of the rendezvous, and returns how it ended."""
-        while not self._store.has_devices(min(_MOMENT, max(0, self.deadline - time.monotonic()))):
+        while self._needs_devices and not self._store.has_devices(
+            min(_MOMENT, max(0, self.deadline - time.monotonic()))
+        ):
             outcome = self._read_outcome()
             if outcome is not None:
                 return outcome  # the others have given up before this process arrived

@@ -7,12 +7,14 @@ are the mesh axes over which an array is unreduced or reduced.
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from jax.sharding import PartitionSpec as P
 
+from ..mesh._device_grid import escape_unprintable
 from ..named._ambient import get_entry_axes
 from ..named._axis import format_axes
 from ._leaf_report import LeafReport
@@ -34,8 +36,12 @@ def make_lock(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: S
     if problems:
         shown = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
         raise ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown]))
-    sizes = _drop_small_axes(mesh)
-    return {"format": FORMAT, "mesh": sizes, "arrays": {leaf.path: _make_locked_array(leaf, sizes) for leaf in leaves}}
+    sizes, arrays, counts = _drop_small_axes(mesh), dict[str, Any](), Counter[str]()
+    for leaf in leaves:
+        counts[leaf.path] += 1  # paths repeat if two keys have one repr
+        path = leaf.path if counts[leaf.path] == 1 else f"{leaf.path} ({counts[leaf.path]})"
+        arrays[path] = _make_locked_array(leaf, sizes)
+    return {"format": FORMAT, "mesh": sizes, "arrays": arrays}
 
 
 def _drop_small_axes(mesh: Mapping[str, int]) -> dict[str, int]:
@@ -84,12 +90,12 @@ def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) ->
         lines = _list_differences(locked, found) if version == FORMAT else []
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no sharding lock {name}; {remedy}") from None
-    except (ValueError, TypeError, LookupError, AttributeError):  # not UTF-8, not JSON, or not of the form of a lock
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or not a lock
         raise ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}") from None
     if version != FORMAT:
         reads = f"this version of Axonym reads format {FORMAT}"
-        raise ValueError(f"the sharding lock {name} has format {version}, {reads}; {remedy}")
-    return lines
+        raise ValueError(f"the sharding lock {name} has format {version!r}, {reads}; {remedy}")
+    return [escape_unprintable(line) for line in lines]
 
 
 def _list_differences(locked: Lock, found: Lock) -> list[str]:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,9 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import axonym as nym
@@ -150,6 +153,89 @@ def test_interrupted_run_resumes_to_the_same_losses(reference: Path, text: Path,
     assert resumed.returncode == 0, resumed.stderr
     assert [row["step"] for row in read_rows(tmp_path) if "loss" in row] == [1, 2, 3, 4, 5, 6]
     np.testing.assert_allclose(read_losses(tmp_path), read_losses(reference), atol=1e-5)
+
+
+def empty_checkpoint(checkpoints: Any, step: Path) -> None:
+    shutil.rmtree(step)
+    step.mkdir()
+
+
+def truncate_checkpoint(checkpoints: Any, step: Path) -> None:
+    for file in step.rglob("*"):
+        if file.is_file():
+            os.truncate(file, file.stat().st_size // 2)
+
+
+def spoil_checkpoint(checkpoints: Any, step: Path, value: float = math.nan) -> None:
+    """Writes the checkpoint again, with one number in place of all parameters."""
+    manager = checkpoints(step.parent).manager
+    tree = {path: jnp.full_like(x, value) if x.ndim else x for path, x in manager.restore(int(step.name)).items()}
+    shutil.rmtree(step)
+    manager.reload()
+    manager.save(int(step.name), args=ocp.args.StandardSave(tree))
+    manager.wait_until_finished()
+
+
+@pytest.fixture
+def run(reference: Path, tmp_path: Path) -> Path:
+    """Returns a copy of a run with the checkpoints of steps 5 and 6."""
+    return Path(shutil.copytree(reference, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("damage", [empty_checkpoint, truncate_checkpoint, spoil_checkpoint])
+def test_resume_falls_back_to_the_newest_good_checkpoint(
+    train_lm: Any, reference: Path, text: Path, run: Path, capsys: pytest.CaptureFixture[str], damage: Any
+):
+    damage(train_lm.Checkpoints, run / "checkpoints" / "6")
+    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"cannot resume from {run}/checkpoints/6: " in printed
+    assert ("not all numbers in it are finite" in printed) == (damage is spoil_checkpoint)
+    assert f"moved a damaged checkpoint to {run}/damaged-6" in printed
+    np.testing.assert_allclose(read_losses(run), read_losses(reference), atol=1e-5)
+    assert (run / "checkpoints" / "6").is_dir() and (run / "damaged-6").is_dir()
+
+
+def test_resume_without_a_good_checkpoint_names_the_folder(
+    train_lm: Any, text: Path, run: Path, capsys: pytest.CaptureFixture[str]
+):
+    for step in (5, 6):
+        empty_checkpoint(train_lm.Checkpoints, run / "checkpoints" / str(step))
+    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 2
+    assert f"no undamaged checkpoint to resume from in {run}/checkpoints" in capsys.readouterr().err
+    assert (run / "checkpoints" / "6").is_dir()
+    (run / "options.json").write_text("")
+    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 2
+    error = capsys.readouterr().err
+    assert f'{run}/options.json is damaged; write the options of the run into it: {{"layers": 2' in error
+
+
+def test_training_stops_on_a_loss_that_is_not_finite(
+    train_lm: Any, text: Path, run: Path, capsys: pytest.CaptureFixture[str]
+):
+    options = [*SMALL, "--text", str(text), "--out", str(run)]
+    spoil_checkpoint(train_lm.Checkpoints, run / "checkpoints" / "6", 3e38)
+    assert train_lm.main([*options, "--steps", "8", "--resume"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"the loss of step [78] is nan; lower --lr, or delete the newest checkpoint if .* damaged", error)
+    assert all(map(math.isfinite, read_losses(run)))
+    assert train_lm.main([*options, "--lr", "1e30"]) == 2
+    assert re.search(r"the (held-out )?loss of step [23] is (nan|inf)", capsys.readouterr().err)
+    assert not (run / "checkpoints" / "6").exists()
+
+
+def test_metrics_survive_a_kill_at_any_time(train_lm: Any, run: Path, tmp_path: Path):
+    file, held = run / "metrics.jsonl", tmp_path / "held.jsonl"
+    file.write_text(file.read_text() + '{"step": 7, "lo')
+    os.link(file, held)  # keeps what a program that is killed while it rewrites the file would leave
+    metrics = train_lm.Metrics(file, 6)
+    assert held.read_text().endswith('"lo'), "The file was emptied before it was written again."
+    assert [row["step"] for row in metrics.rows if "loss" in row] == [1, 2, 3, 4, 5, 6]
+    metrics.add(step=7, loss=1.0)
+    assert read_rows(run)[-1] == {"step": 7, "loss": 1.0}
+    file.write_text('{"st\n' + file.read_text())
+    with pytest.raises(ValueError, match=rf"line 1 of {re.escape(str(file))} is damaged; delete it to resume"):
+        train_lm.Metrics(file, 6)
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+import axonym as nym
 from axonym.mesh import create_mesh, parse_mesh_from_string
 
 
@@ -30,6 +31,23 @@ def test_the_builder_does_not_change_the_mesh(sizes, kind):
     jaxs = create_mesh(sizes, names, axis_types=kind, use_jax=True)
     assert ours == jaxs
     assert ours.devices.tolist() == jaxs.devices.tolist()
+
+
+def test_a_mapping_gives_names_and_sizes():
+    assert nym.create_mesh({"data": 4, "model": -1}).shape == {"data": 4, "model": 2}
+    assert nym.create_mesh({"data": 4}, devices=jax.devices()[:4]).shape == {"data": 4}
+    assert nym.create_cpu_mesh({"data": -1}).shape == {"data": 8}
+    assert nym.create_abstract_mesh({"data": 16, "model": 2}).shape == {"data": 16, "model": 2}
+    mesh = nym.create_mesh({"data": 4, "model": 2})
+    assert nym.create_mesh(mesh.shape, mesh.axis_names) == mesh
+    with pytest.raises(ValueError, match=r"mesh \(data: 4\) needs 4 devices, but there are 8; the nearest fit is"):
+        nym.create_mesh({"data": 4})
+    with pytest.raises(
+        TypeError, match=r"`axis_dims` is the mapping {'data': 8}, .*; leave out `axis_names`, here \('model',\)"
+    ):
+        nym.create_mesh({"data": 8}, ("model",))
+    with pytest.raises(TypeError, match="`axis_names` holds 3, which is not a string"):
+        nym.create_mesh({3: 8})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("use_jax", [False, True])

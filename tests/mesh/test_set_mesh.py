@@ -100,7 +100,7 @@ def test_another_thread_has_no_mesh_until_it_sets_one(auto_mesh):
     ("make", "message"),
     [
         (lambda: "data:4", "a string; make one of it with `parse_mesh_from_string`"),
-        (lambda: {"data": 8}, "a `dict`; make one of its values and keys with `create_mesh(sizes, names)`"),
+        (lambda: {"data": 8}, "a `dict`; make one of it with `create_mesh`"),
         (jax.devices, "a `list`; make one of devices with `create_mesh(sizes, names, devices=...)`"),
         (lambda: jax.devices()[0], "a `Device`; make one of devices with `create_mesh(sizes, names, devices=...)`"),
         (

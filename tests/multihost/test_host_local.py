@@ -179,6 +179,16 @@ with jax.set_mesh(mesh), nym.axis_mapping(batch="data"):
     assert text == (f"array 2 of the tree is {places[0]} in this process, {PROCESS}, and {places[1]} in process "
         f"{other}; pass trees of the same structure in all processes")
 
+    # Processes with different mappings or meshes would make different arrays.
+    other_mesh = nym.create_mesh((DEVICES, 1), ("data", "model"))
+    for different in ({}, {"batch": ("data", "model")}), (mesh, other_mesh):
+        options = {"mapping": {"batch": "data"}, "mesh": mesh, "check": True, "timeout": 30}
+        options["mesh" if different[0] is mesh else "mapping"] = different[odd]
+        text = raised(ValueError, nym.host_local_to_global, {"x": nym.NamedArray(np.zeros(8), "batch")}, **options)
+        has(text, f"['x']: this process, {PROCESS}, makes (batch: ", " on mesh (data: ",
+            f" and process {other} (batch: ", "; use the same mapping and mesh in all processes")
+        assert text.count(" with P(") == 2
+
     # A process that cannot provide its part reports that at the check, and the next check is in step.
     with nym.axis_mapping({"batch": ("data", "model")}):
         text = differing({"x": nym.NamedArray(np.zeros(4 if PROCESS else 3), "batch")})

@@ -133,3 +133,19 @@ def test_processes_that_do_not_connect_are_an_error_with_what_to_check():
         """,
     )
     assert ["told" in one.output for one in done] == [True] * 2, "\n".join(one.output for one in done)
+
+
+def test_different_numbers_of_processes_are_an_error_in_all_of_them():
+    outputs = run(
+        """
+        import time
+        started = time.monotonic()
+        text = raised(ValueError, nym.initialize, f"127.0.0.1:{PORT}", 3 + PROCESS, PROCESS)
+        assert text == ("`num_processes` is 3 in process 0 and 4 in process 1; start all processes again, with the "
+            "same number"), text
+        assert time.monotonic() - started < 20
+        print("told", flush=True)
+        """,
+        processes=3,
+    )
+    assert ["told" in output for output in outputs] == [True] * 3

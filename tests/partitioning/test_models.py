@@ -243,6 +243,45 @@ def test_a_model_made_in_a_compiled_function_is_divided_from_the_start(mesh):
     assert model.activation is jax.nn.relu
 
 
+def shard_states(*modules):
+    for module in modules:
+        nnx.update(module, nym.shard(nnx.state(module)))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_flax_module_that_is_sharded_in_each_step_compiles_once(auto_mesh, keeps):
+    """The recipe of `docs/rules.md`; without its last line, the compiler's own shardings compile a second step."""
+
+    @nnx.jit
+    def step(model, optimizer, x, y):
+        loss, gradients = nnx.value_and_grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
+        optimizer.update(model, gradients)
+        if keeps:
+            shard_states(model, optimizer)
+        return loss
+
+    def note(event, seconds, **_):
+        compiled.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({}, fallback=nym.RoleShardingRule()):
+        model = Features(nnx.Rngs(4))
+        optimizer = nnx.Optimizer(model, ADAM, wrt=nnx.Param)
+        shard_states(model, optimizer)
+        before = jax.tree.map(lambda leaf: leaf.sharding, nnx.state((model, optimizer)))
+        batch = jax.device_put((jnp.ones((8, EMBED)), jnp.zeros((8, EMBED))), P("data"))
+        compiled, counts = [], []
+        jax.monitoring.register_event_duration_secs_listener(note)
+        try:
+            for _ in range(4):
+                step(model, optimizer, *batch)
+                counts.append(len(compiled))
+        finally:
+            jax.monitoring.unregister_event_duration_listener(note)
+        after = jax.tree.map(lambda leaf: leaf.sharding, nnx.state((model, optimizer)))
+    assert counts == ([1, 1, 1, 1] if keeps else [1, 2, 2, 2])
+    assert (before == after) == keeps
+
+
 def test_random_states_of_flax_go_through_a_rule(mesh):
     _, state = nnx.split(nnx.Dropout(0.5, rngs=nnx.Rngs(9)))
     placed = nym.shard(state, nym.AxisMapping(fallback=nym.AutoShardingRule()))

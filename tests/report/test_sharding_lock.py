@@ -287,8 +287,25 @@ def test_a_lock_that_is_not_there_says_how_to_make_one(path):
         TEXT.replace('"model": 2', '"model": "2"'),
         TEXT.replace("<<<", "").replace('"mesh"', '<<<<<<< HEAD\n  "mesh"'),
         "\udcff",
+        "[" * 100_000,
+        TEXT.replace("[16]", f"[{'1' * 5000}]"),
+        TEXT.replace('"format": 1', f'"format": {"1" * 5000}'),
     ],
-    ids=["empty", "text", "list", "cut", "spec", "rank", "shape", "size", "merge conflict", "binary"],
+    ids=[
+        "empty",
+        "text",
+        "list",
+        "cut",
+        "spec",
+        "rank",
+        "shape",
+        "size",
+        "merge conflict",
+        "binary",
+        "nested",
+        "number",
+        "number of the format",
+    ],
 )
 def test_a_damaged_lock_says_so(text, path):
     path.write_bytes(text.encode(errors="surrogateescape"))
@@ -296,6 +313,39 @@ def test_a_damaged_lock_says_so(text, path):
         ValueError, match=r"is not a sharding lock, or is damaged; make one with `report.save_lock\(path\)`"
     ):
         nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+
+
+def test_escape_sequences_in_a_lock_do_not_reach_the_terminal(path):
+    path.write_text(TEXT.replace("['bias']", "\\u001b[31mred\x9b"))
+    with pytest.raises(AssertionError, match=r"removed  \\x1b\[31mred\\x9b \(16,\)"):
+        nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+    path.write_text(TEXT.replace('"format": 1', '"format": "\\u001b[31m"'))
+    with pytest.raises(ValueError, match=r"has format '\\x1b\[31m', this version"):
+        nym.assert_sharding_lock(TREE, path, SPECS, mesh=MESH)
+
+
+class Key:
+    """A key of a dict that is shown like each other one."""
+
+    def __init__(self, order: int) -> None:
+        self.order = order
+
+    def __lt__(self, other: "Key") -> bool:
+        return self.order < other.order
+
+    def __repr__(self) -> str:
+        return "Key()"
+
+
+def test_arrays_under_keys_with_one_repr_have_a_line_each(path):
+    tree = {Key(0): TREE["bias"], Key(1): TREE["bias"]}
+    specs = [P("data"), P("model")]
+    reported(tree, dict(zip(tree, specs, strict=True))).save_lock(path)
+    assert '"[Key()]": {"shape": [16], "spec": ["data"]}' in path.read_text()
+    assert '"[Key()] (2)": {"shape": [16], "spec": ["model"]}' in path.read_text()
+    nym.assert_sharding_lock(reported(tree, dict(zip(tree, specs, strict=True))), path)
+    with pytest.raises(AssertionError, match=r"moved    \[Key\(\)\] \(16,\): P\('data'\) -> P\('model'\)\n.*\(2\)"):
+        nym.assert_sharding_lock(reported(tree, dict(zip(tree, specs[::-1], strict=True))), path)
 
 
 def test_a_lock_of_another_format_says_so(path):

@@ -174,10 +174,12 @@ class RoleShardingRule(HasMesh, BuiltInRule):
         axes = [axis for axis in get_usable_axes(mesh) if given.get(axis[0]) != "batch"]
         by_name = {name: role for role, names in _AXIS_NAMES.items() if getattr(self, role) is None for name in names}
         known = {name: given.get(name) or by_name.get(name) for name, _ in axes}
-        if axes and not any(known.values()):
+        if axes and not {*given.values()} - {"batch"} and not any(known.values()):
+            small = [repr(name) for name in mesh.axis_names if mesh.shape[name] == 1 and name in by_name]
+            other = f"except {', '.join(small)} of size 1, " if small else ""
             raise ValueError(
-                f"no axis of mesh {format_mesh(mesh)} has a name from which its role follows, such as 'tp' or 'fsdp'; "
-                "pass `tensor=` or `fsdp=` with the mesh axes for each"
+                f"no axis of mesh {format_mesh(mesh)} has a name from which its role follows, {other}such as 'tp' or "
+                "'fsdp'; pass `tensor=` or `fsdp=` with the mesh axes for each"
             )
         default = "fsdp" if self.fsdp is None else None
         roles = {name: role or default for name, role in known.items()}

@@ -432,12 +432,24 @@ def test_mesh_axes_can_be_given():
     assert nym.RoleShardingRule(of_axes(d=1)).apply(tree) == {"up_proj": P()}
 
 
+def test_a_given_mesh_axis_of_size_1_shards_nothing():
+    tree, mesh = {"up_proj": like(D, F)}, of_axes(fsdp=1, x=8)
+    assert nym.RoleShardingRule(mesh, fsdp="fsdp").apply(tree) == {"up_proj": P()}
+    assert nym.RoleShardingRule(mesh, fsdp="fsdp", tensor="x").apply(tree) == {"up_proj": P(None, "x")}
+    assert nym.RoleShardingRule(mesh, tensor="fsdp").apply(tree) == {"up_proj": P("x", None)}
+
+
 def test_what_cannot_be_told_is_an_error():
     mesh = of_axes(x=4, y=2)
     with pytest.raises(
         ValueError, match=r"no axis of mesh \(x: 4, y: 2\) has a name from which its role follows.*pass `tensor=`"
     ):
         nym.RoleShardingRule(mesh).apply(like(8))
+    with pytest.raises(
+        ValueError,
+        match=r"no axis of mesh \(fsdp: 1, x: 8\) has a .* follows, except 'fsdp' of size 1, such as 'tp' or",
+    ):
+        nym.RoleShardingRule(of_axes(fsdp=1, x=8)).apply(like(8))
     with pytest.raises(ValueError, match="mesh axis 'x' is given as `tensor` and as `fsdp`; a mesh axis has one role"):
         nym.RoleShardingRule(mesh, tensor="x", fsdp=("x", "y"))
     with pytest.raises(ValueError, match=r"no mesh axis 'z' in \(x: 4, y: 2\)"):
