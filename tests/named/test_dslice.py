@@ -204,7 +204,9 @@ def test_a_ref_is_read_and_updated_by_a_traced_slice(mesh):
 
     ref = nym.new_ref(x)
     assert np.array_equal(step(ref, 3).array, base[:, [3, 3]])
-    assert np.array_equal(ref[...].array[:, 3], np.full((3, 5), -1)) and np.array_equal(ref[...].array[:, 2], base[:, 2])
+    assert np.array_equal(ref[...].array[:, 3], np.full((3, 5), -1)) and np.array_equal(
+        ref[...].array[:, 2], base[:, 2]
+    )
 
 
 def test_what_is_promised_to_fit_is_one_slice(equations):

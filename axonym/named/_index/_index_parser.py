@@ -62,8 +62,8 @@ def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) ->
         name, size = x.names[at], x.array.shape[at]
         if kind == "unchecked window":
             raise IndexError(
-                f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of {format_shape(x)}; if "
-                f"that is intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
+                f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of {format_shape(x)}; "
+                f"if that is intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
                 f"`x.at[{name!r}, index].set(value, mode='drop')`"
             )
         if kind != "window" and not -size <= low <= high < size:
