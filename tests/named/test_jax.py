@@ -2,6 +2,7 @@
 
 from re import escape
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,9 +175,9 @@ def test_a_named_scalar_that_gained_an_axis_is_found_out():
 
 def test_control_flow_takes_the_plain_array_of_a_named_scalar():
     done, x = nym.ones({}) > 0, nym.ones({"i": 2})
-    with pytest.raises(TypeError, match="Error interpreting argument to .* as a JAX value.*NamedArray"):
+    with pytest.raises(TypeError, match=r"Error interpreting argument to .* as a JAX value.*NamedArray"):
         jax.lax.cond(done, lambda: 1, lambda: 2)
-    with pytest.raises(TypeError, match="Error interpreting argument to .* as a JAX value.*NamedArray"):
+    with pytest.raises(TypeError, match=r"Error interpreting argument to .* as a JAX value.*NamedArray"):
         eqx.error_if(x, ~done, "stop")
     assert jax.jit(lambda done: jax.lax.cond(done.scalar(), lambda: 1, lambda: 2))(done) == 1
     assert np.array_equal(eqx.error_if(x, ~done.scalar(), "stop").array, x.array)

@@ -11,8 +11,6 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from .._ambient import replicate_dims, reshard_by_name
 from .._axis import (
-    AxesOrPositions,
-    AxisSelector,
     Names,
     find_axes,
     find_axis,
@@ -32,7 +30,7 @@ Mask: TypeAlias = NamedBase | ArrayLike
 def apply_reduction(
     fn: Callable[..., Any],
     x: Any,
-    axis: AxesOrPositions | None,
+    axis: Any,
     where: Any,
     initial: Any = None,
     **options: Hashable,
@@ -49,7 +47,7 @@ def apply_reduction(
     return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), rest)
 
 
-def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: AxesOrPositions | None, where: Any) -> Any:
+def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) -> Any:
     """Applies a positional function over axes that keeps them; for a named array, `where` is aligned by name."""
     if not isinstance(x, NamedBase):
         return _apply_to_plain(fn, x, axis, where=where)
@@ -144,7 +142,7 @@ def _get_mask_names(x: NamedBase, where: NamedBase) -> Names:
     return where.names
 
 
-def apply_reduction_along(fn: Callable[..., Any], x: Any, axis: AxisSelector | int | None) -> Any:
+def apply_reduction_along(fn: Callable[..., Any], x: Any, axis: Any) -> Any:
     """Applies a positional function that removes one axis, or all of them for None."""
     if not isinstance(x, NamedBase):
         return fn(x, axis=None if axis is None else find_position(x, axis))
@@ -158,7 +156,7 @@ def _reduce_flattened(fn: Callable[..., Any], array: Any) -> Any:
     return fn(replicate_dims(array, range(array.ndim)))
 
 
-def apply_along(fn: Callable[..., Any], x: Any, axis: AxisSelector | int, **options: Hashable) -> Any:
+def apply_along(fn: Callable[..., Any], x: Any, axis: Any, **options: Hashable) -> Any:
     """Applies a positional function that runs along one axis and keeps it."""
     if not isinstance(x, NamedBase):
         return fn(x, axis=find_position(x, axis), **options)

@@ -116,7 +116,7 @@ def _compute_cumulative_prod(array: Any, axis: int, dtype: Any) -> Any:
 
 
 def _apply_cumulative(
-    fn: Callable[..., Any], initial: int, x: Any, axis: AxisSelector | int, dtype: Any, include_initial: bool
+    fn: Callable[..., Any], initial: int, x: Any, axis: Any, dtype: Any, include_initial: bool
 ) -> Any:
     if not include_initial:
         return apply_along(fn, x, axis, dtype=dtype)

@@ -44,9 +44,11 @@ def diff(
         >>> nym.diff(nym.named([1, 4, 9], "i"), "i", prepend=0).array
         Array([1, 3, 5], dtype=int32)
     """
+    selector: Any = axis
     if not isinstance(x, NamedBase):
-        return jnp.diff(x, n=n, axis=find_position(x, axis), prepend=prepend, append=append)
-    index = find_axis(x.names, x.array.shape, axis)
+        ends: Any = {"prepend": prepend, "append": append}
+        return jnp.diff(x, n=n, axis=find_position(x, axis), **ends)
+    index = find_axis(x.names, x.array.shape, selector)
     if n < 0:
         raise ValueError(f"`n`, the number of times to take differences, must not be negative, {n} was given")
     end_names, arrays = [], []

@@ -98,7 +98,8 @@ def average(x: A, axis: AxesOrPositions | None = None, weights: NamedBase | Arra
         raise make_unnamed_error(weights)
     if not set(weights.names) <= set(x.names):
         raise ValueError(f"`weights` must have axes of {format_shape(x)} only, they have {format_shape(weights)}")
-    chosen = {x.names[i]: x.array.shape[i] for i in find_axes(x.names, x.array.shape, axis)}
+    selection: Any = axis
+    chosen = {x.names[i]: x.array.shape[i] for i in find_axes(x.names, x.array.shape, selection)}
     weighted = apply_reduction(jnp.sum, apply_binary(_multiply_weights, x, weights), tuple(chosen), None)
     # The weights are constant along axes that they lack.
     times = math.prod(size for name, size in chosen.items() if name not in weights.names)
