@@ -1,13 +1,17 @@
 """Sorting along an axis."""
 
+import functools
+from typing import Any
+
 import jax.numpy as jnp
 
+from .._ambient import leave_to_compiler
 from .._axis import AxisSelector
-from .._base import N
+from .._base import A
 from ._apply_reduction import apply_along
 
 
-def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
+def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
     """Sorts the elements along an axis, smallest first; see `jax.numpy.sort`.
 
     Args:
@@ -27,10 +31,10 @@ def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = Fa
         >>> nym.sort(nym.named([3, 9, 4], "i"), "i").array
         Array([3, 4, 9], dtype=int32)
     """
-    return apply_along(jnp.sort, x, axis, stable=stable, descending=descending)
+    return apply_along(_compute_sort, x, axis, stable=stable, descending=descending)
 
 
-def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
+def argsort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
     """Returns the positions that sort the elements along an axis; see `jax.numpy.argsort`. Arguments as for `sort`.
 
     Example:
@@ -38,4 +42,12 @@ def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool =
         >>> nym.argsort(nym.named([3, 9, 4], "i"), "i").array
         Array([0, 2, 1], dtype=int32)
     """
-    return apply_along(jnp.argsort, x, axis, stable=stable, descending=descending)
+    return apply_along(_compute_argsort, x, axis, stable=stable, descending=descending)
+
+
+def _compute_sort(array: Any, **options: Any) -> Any:
+    return leave_to_compiler(functools.partial(jnp.sort, **options), (), array)
+
+
+def _compute_argsort(array: Any, **options: Any) -> Any:
+    return leave_to_compiler(functools.partial(jnp.argsort, **options), (), array)
