@@ -28,6 +28,7 @@ ERRORS = {
     "twice": "are both mapped to mesh axis",
     "uneven": "which is not divisible by mesh axis",
     "repeated": "which names a mesh axis twice",
+    "mixed": "a mix that JAX does not keep",
 }
 MESH_SHAPES = [(64,), (8, 8), (4, 16), (16, 2), (4, 4, 4), (2, 3, 4), (1, 8), (8, 1, 2), (1,), (3,), (2, 2), (5, 3, 4)]
 count: collections.Counter[str] = collections.Counter()
@@ -67,6 +68,8 @@ def expected(x, mapping, mesh):
             wrong.add("unknown")
             continue
         number = math.prod(mesh.shape[axis] for axis in axes)
+        if len({mesh.axis_types[mesh.axis_names.index(axis)] for axis in axes}) > 1:
+            wrong.add("mixed")
         if size % number:
             wrong |= {"uneven"} if mapping.uneven == "error" else set()
             axes, number = (), 1
