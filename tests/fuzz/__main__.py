@@ -11,9 +11,9 @@ os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 
-import jax  # noqa: E402
+import jax
 
-from .programs import TYPES, find_problems, make_program  # noqa: E402
+from .programs import TYPES, find_problems, make_program, make_setting
 
 
 def main() -> int:
@@ -27,18 +27,19 @@ def main() -> int:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     seeds = range(options.first, options.first + options.programs) if options.seed is None else [options.seed]
     failed, start = [], time.monotonic()
-    for kind in [options.kind] if options.kind else TYPES:
-        for count, seed in enumerate(seeds, 1):
-            program = make_program(seed, kind)
-            problems = find_problems(program)
-            if options.seed is not None:
-                print(program)
+    for count, seed in enumerate(seeds, 1):
+        program = make_program(seed)
+        for kind in [options.kind] if options.kind else TYPES:
+            setting = make_setting(seed, kind, program)
+            problems = find_problems(program, setting)
+            if problems or options.seed is not None:
+                print("", setting, program, *problems, sep="\n")
             if problems:
                 failed.append(f"--kind {kind} --seed {seed}")
-                print("", program, *problems, f'make fuzz ARGS="{failed[-1]}"', sep="\n", flush=True)
-            if count % 100 == 0:
-                jax.clear_caches()
-                print(f"{kind}: {count} programs in {time.monotonic() - start:.0f} s, {len(failed)} failed", flush=True)
+                print(f'again: make fuzz ARGS="{failed[-1]}"', flush=True)
+        if count % 100 == 0:
+            jax.clear_caches()
+            print(f"{count} programs in {time.monotonic() - start:.0f} s, {len(failed)} failed", flush=True)
     print("all passed" if not failed else f"{len(failed)} failed: {'; '.join(failed)}")
     return bool(failed)
 

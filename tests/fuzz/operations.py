@@ -59,14 +59,22 @@ UNARY = {
 def apply_unary(random: Random, x: Sizes) -> Operation | None:
     name = random.choice(sorted(UNARY))
     if name == "log1p":
-        return Operation("log1p(abs(x))", lambda one, x: nym.log1p(abs(x)), lambda xp, x: Plain(xp.log1p(abs(x.array)), x.names))
-    return Operation(name, lambda one, x: getattr(nym, name)(x), lambda xp, x: Plain(getattr(xp, name)(x.array), x.names))
+        return Operation(
+            "log1p(abs(x))", lambda one, x: nym.log1p(abs(x)), lambda xp, x: Plain(xp.log1p(abs(x.array)), x.names)
+        )
+    return Operation(
+        name, lambda one, x: getattr(nym, name)(x), lambda xp, x: Plain(getattr(xp, name)(x.array), x.names)
+    )
 
 
 @operation
 def apply_scalar(random: Random, x: Sizes) -> Operation | None:
     factor, term = random.choice([-2, 0.5, 3]), random.choice([-0.75, 1])
-    return Operation(f"x * {factor} + {term}", lambda one, x: x * factor + term, lambda xp, x: Plain(x.array * factor + term, x.names))
+    return Operation(
+        f"x * {factor} + {term}",
+        lambda one, x: x * factor + term,
+        lambda xp, x: Plain(x.array * factor + term, x.names),
+    )
 
 
 @operation
@@ -74,7 +82,9 @@ def apply_binary(random: Random, x: Sizes, y: Sizes) -> Operation | None:
     if not (x.keys() <= y.keys() or y.keys() <= x.keys()):
         return None
     name = random.choice(["add", "subtract", "multiply", "maximum", "minimum", "hypot"])
-    return Operation(name, lambda one, x, y: getattr(nym, name)(x, y), lambda xp, x, y: broadcast(xp, getattr(xp, name), x, y))
+    return Operation(
+        name, lambda one, x, y: getattr(nym, name)(x, y), lambda xp, x, y: broadcast(xp, getattr(xp, name), x, y)
+    )
 
 
 @operation
@@ -183,7 +193,9 @@ def apply_rearrange(random: Random, x: Sizes) -> Operation | None:
             lambda xp, x: transpose(x, (order[0], *x.without(order[0]))),
         )
     argument = f"{{{' '.join(x)}}} -> {' '.join(order)}" if way == "expression" and order else order
-    return Operation(f"rearrange({argument!r})", lambda one, x: nym.rearrange(x, argument), lambda xp, x: transpose(x, order))
+    return Operation(
+        f"rearrange({argument!r})", lambda one, x: nym.rearrange(x, argument), lambda xp, x: transpose(x, order)
+    )
 
 
 @operation
@@ -258,37 +270,47 @@ def get_elements(random: Random, x: Sizes) -> Operation | None:
     def pick(one: Any, where: Any) -> Any:
         return jnp.asarray(where, jnp.int32) * one
 
-    return random.choice([
-        Operation(f"x[{axis!r}, {at}]", lambda one, x: x[axis, at], lambda xp, x: get_row(xp, x, axis, at)),
-        Operation(f"x[{axis!r}, traced {at}]", lambda one, x: x[axis, pick(one, at)], lambda xp, x: get_row(xp, x, axis, at)),
-        Operation(f"x[{axis!r}, {step}]", lambda one, x: x[axis, step], lambda xp, x: take(xp, x, range(size)[step])),
-        Operation(f"x[{axis!r}, {positions}]", lambda one, x: x[axis, positions], lambda xp, x: take(xp, x, positions)),
-        Operation(
-            f"x[{axis!r}, named {positions} along {new!r}]",
-            lambda one, x: x[axis, nym.named(pick(one, positions), new)],
-            lambda xp, x: take(xp, x, positions, new),
-        ),
-        Operation(
-            f"take({axis!r}, named {positions} along {new!r})",
-            lambda one, x: nym.take(x, axis, nym.named(jnp.asarray(positions), new)),
-            lambda xp, x: take(xp, x, positions, new),
-        ),
-        Operation(
-            f"x[{axis!r}, ds({inside}, {length})]",
-            lambda one, x: x[axis, nym.ds(inside, length)],
-            lambda xp, x: take(xp, x, range(inside, inside + length)),
-        ),
-        Operation(
-            f"x[{axis!r}, ds(traced {max(start, 0)}, {length})]",
-            lambda one, x: x[axis, nym.ds(pick(one, max(start, 0)), length)],
-            lambda xp, x: take(xp, x, reached),
-        ),
-        Operation(
-            f"slice({axis!r}, start={inside}, length={length})",
-            lambda one, x: nym.slice(x, axis, start=pick(one, inside), length=length),
-            lambda xp, x: take(xp, x, range(inside, inside + length)),
-        ),
-    ])  # fmt: skip
+    return random.choice(
+        [
+            Operation(f"x[{axis!r}, {at}]", lambda one, x: x[axis, at], lambda xp, x: get_row(xp, x, axis, at)),
+            Operation(
+                f"x[{axis!r}, traced {at}]",
+                lambda one, x: x[axis, pick(one, at)],
+                lambda xp, x: get_row(xp, x, axis, at),
+            ),
+            Operation(
+                f"x[{axis!r}, {step}]", lambda one, x: x[axis, step], lambda xp, x: take(xp, x, range(size)[step])
+            ),
+            Operation(
+                f"x[{axis!r}, {positions}]", lambda one, x: x[axis, positions], lambda xp, x: take(xp, x, positions)
+            ),
+            Operation(
+                f"x[{axis!r}, named {positions} along {new!r}]",
+                lambda one, x: x[axis, nym.named(pick(one, positions), new)],
+                lambda xp, x: take(xp, x, positions, new),
+            ),
+            Operation(
+                f"take({axis!r}, named {positions} along {new!r})",
+                lambda one, x: nym.take(x, axis, nym.named(jnp.asarray(positions), new)),
+                lambda xp, x: take(xp, x, positions, new),
+            ),
+            Operation(
+                f"x[{axis!r}, ds({inside}, {length})]",
+                lambda one, x: x[axis, nym.ds(inside, length)],
+                lambda xp, x: take(xp, x, range(inside, inside + length)),
+            ),
+            Operation(
+                f"x[{axis!r}, ds(traced {max(start, 0)}, {length})]",
+                lambda one, x: x[axis, nym.ds(pick(one, max(start, 0)), length)],
+                lambda xp, x: take(xp, x, reached),
+            ),
+            Operation(
+                f"slice({axis!r}, start={inside}, length={length})",
+                lambda one, x: nym.slice(x, axis, start=pick(one, inside), length=length),
+                lambda xp, x: take(xp, x, range(inside, inside + length)),
+            ),
+        ]
+    )
 
 
 @operation
@@ -296,12 +318,16 @@ def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
     if not x or not y.keys() < x.keys():
         return None
     axis = random.choice([name for name in x if name not in y])
-    size, rest = x[axis], {name: size for name, size in x.items() if name != axis}
+    size = x[axis]
     way = random.choice(["set", "add", "multiply"])
     at = random.randrange(size)
     start, length = random.randrange(size + 1), random.randint(1, size)
     chosen = random.sample(range(size), random.randint(1, size))
-    combine = {"set": lambda old, new: old * 0 + new, "add": lambda old, new: old + new, "multiply": lambda old, new: old * new}[way]
+    combine = {
+        "set": lambda old, new: old * 0 + new,
+        "add": lambda old, new: old + new,
+        "multiply": lambda old, new: old * new,
+    }[way]
 
     def update(positions: Any) -> Callable[..., Plain]:
         def run(xp: Any, x: Plain, y: Plain) -> Plain:
@@ -313,24 +339,25 @@ def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
     def named(where: Callable[[Any], Any]) -> Callable[..., Any]:
         return lambda one, x, y: getattr(x.at[axis, where(one)], way)(y)
 
-    del rest
     inside = min(start, size - length)
-    return random.choice([
-        Operation(f"x.at[{axis!r}, {at}].{way}(y)", named(lambda one: at), update([at])),
-        Operation(f"x.at[{axis!r}, traced {at}].{way}(y)", named(lambda one: at * one), update([at])),
-        Operation(f"x.at[{axis!r}, {chosen}].{way}(y)", named(lambda one: chosen), update(chosen)),
-        Operation(f"x.at[{axis!r}, {at}:].{way}(y)", named(lambda one: slice(at, None)), update(range(at, size))),
-        Operation(
-            f"x.at[{axis!r}, ds({inside}, {length})].{way}(y)",
-            named(lambda one: nym.ds(inside, length)),
-            update(range(inside, inside + length)),
-        ),
-        Operation(
-            f"x.at[{axis!r}, ds(traced {start}, {length})].{way}(y)",
-            named(lambda one: nym.ds(start * one, length)),
-            update(range(start, min(start + length, size))),
-        ),
-    ])  # fmt: skip
+    return random.choice(
+        [
+            Operation(f"x.at[{axis!r}, {at}].{way}(y)", named(lambda one: at), update([at])),
+            Operation(f"x.at[{axis!r}, traced {at}].{way}(y)", named(lambda one: at * one), update([at])),
+            Operation(f"x.at[{axis!r}, {chosen}].{way}(y)", named(lambda one: chosen), update(chosen)),
+            Operation(f"x.at[{axis!r}, {at}:].{way}(y)", named(lambda one: slice(at, None)), update(range(at, size))),
+            Operation(
+                f"x.at[{axis!r}, ds({inside}, {length})].{way}(y)",
+                named(lambda one: nym.ds(inside, length)),
+                update(range(inside, inside + length)),
+            ),
+            Operation(
+                f"x.at[{axis!r}, ds(traced {start}, {length})].{way}(y)",
+                named(lambda one: nym.ds(start * one, length)),
+                update(range(start, min(start + length, size))),
+            ),
+        ]
+    )
 
 
 @operation
@@ -423,14 +450,20 @@ def take_apart(random: Random, x: Sizes) -> Operation | None:
     def run(xp: Any, x: Plain) -> Plain:
         return Plain(xp.take(x.array, np.arange(first, size), axis=x.names.index(axis)), x.names)
 
-    return random.choice([
-        Operation(f"unbind({axis!r})[-1]", lambda one, x: nym.unbind(x, axis)[-1], lambda xp, x: get_row(xp, x, axis, size - 1)),
-        Operation(
-            f"split({axis!r}, {first})[1]",
-            lambda one, x: nym.split(x, axis, [nym.Axis(axis, first), nym.Axis(axis, size - first)])[1],
-            run,
-        ),
-    ])  # fmt: skip
+    return random.choice(
+        [
+            Operation(
+                f"unbind({axis!r})[-1]",
+                lambda one, x: nym.unbind(x, axis)[-1],
+                lambda xp, x: get_row(xp, x, axis, size - 1),
+            ),
+            Operation(
+                f"split({axis!r}, {first})[1]",
+                lambda one, x: nym.split(x, axis, [nym.Axis(axis, first), nym.Axis(axis, size - first)])[1],
+                run,
+            ),
+        ]
+    )
 
 
 @operation
@@ -453,15 +486,19 @@ def extend(random: Random, x: Sizes) -> Operation | None:
         return Plain(xp.stack([x.array] * 4), (new, *x.names))
 
     mode = random.choice(["constant", "edge", "wrap"])
-    return random.choice([
-        Operation(f"repeat({times}, {axis!r})", lambda one, x: nym.repeat(x, times, axis), along("repeat", times)),
-        Operation(f"tile({axis!r}: {times})", lambda one, x: nym.tile(x, {axis: times}), tile),
-        Operation(f"roll({times}, {axis!r})", lambda one, x: nym.roll(x, times, axis), along("roll", times)),
-        Operation(f"flip({axis!r})", lambda one, x: nym.flip(x, axis), along("flip")),
-        Operation(f"diff({axis!r})", lambda one, x: nym.diff(x, axis), along("diff")) if x[axis] > 1 else None,
-        Operation(f"pad({axis!r}, (1, {times}), {mode!r})", lambda one, x: nym.pad(x, {axis: (1, times)}, mode=mode), pad),
-        Operation(f"broadcast_axis({new!r}: 4)", lambda one, x: nym.broadcast_axis(x, nym.Axis(new, 4)), spread),
-    ])  # fmt: skip
+    return random.choice(
+        [
+            Operation(f"repeat({times}, {axis!r})", lambda one, x: nym.repeat(x, times, axis), along("repeat", times)),
+            Operation(f"tile({axis!r}: {times})", lambda one, x: nym.tile(x, {axis: times}), tile),
+            Operation(f"roll({times}, {axis!r})", lambda one, x: nym.roll(x, times, axis), along("roll", times)),
+            Operation(f"flip({axis!r})", lambda one, x: nym.flip(x, axis), along("flip")),
+            Operation(f"diff({axis!r})", lambda one, x: nym.diff(x, axis), along("diff")) if x[axis] > 1 else None,
+            Operation(
+                f"pad({axis!r}, (1, {times}), {mode!r})", lambda one, x: nym.pad(x, {axis: (1, times)}, mode=mode), pad
+            ),
+            Operation(f"broadcast_axis({new!r}: 4)", lambda one, x: nym.broadcast_axis(x, nym.Axis(new, 4)), spread),
+        ]
+    )
 
 
 @operation
@@ -519,7 +556,12 @@ def create(random: Random, x: Sizes) -> Operation | None:
     }[way]
 
     def run(xp: Any, x: Plain) -> Plain:
-        values = {"ones": np.ones(size), "full": np.full(size, 0.25), "arange": np.arange(size) * 0.5, "linspace": np.linspace(0, 1, size)}
+        values = {
+            "ones": np.ones(size),
+            "full": np.full(size, 0.25),
+            "arange": np.arange(size) * 0.5,
+            "linspace": np.linspace(0, 1, size),
+        }
         return Plain(xp.asarray(values[way], x.array.dtype) * xp.sum(x.array), (axis,))
 
     return Operation(f"{way}({axis!r}: {size}) * sum(x)", named, run)
@@ -534,7 +576,9 @@ def apply_triangle(random: Random, x: Sizes) -> Operation | None:
 
     def run(xp: Any, x: Plain) -> Plain:
         if way == "trace":
-            return Plain(xp.trace(x.array, axis1=x.names.index(first), axis2=x.names.index(second)), x.without(first, second))
+            return Plain(
+                xp.trace(x.array, axis1=x.names.index(first), axis2=x.names.index(second)), x.without(first, second)
+            )
         last = transpose(x, (*x.without(first, second), first, second))
         return Plain(getattr(xp, way)(last.array), last.names)
 

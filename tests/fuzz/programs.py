@@ -1,5 +1,6 @@
 """Random programs of named arrays on meshes, each made by a seed alone, and compared with NumPy and plain JAX."""
 
+import dataclasses
 import functools
 import math
 import traceback
@@ -28,48 +29,73 @@ LARGEST = 2048
 """How many elements an array has at most."""
 
 
-class Program(NamedTuple):
-    """A few operations, each on earlier results; the last results are returned."""
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A few operations, each on earlier results; some of the results are returned."""
 
-    seed: int
     inputs: tuple[Plain, ...]
     steps: tuple[tuple[Operation, tuple[int, ...]], ...]
     outputs: tuple[int, ...]
-    mapping: dict[str, tuple[str, ...]]
-    types: tuple[AxisType, ...]
-    uneven: str
-    is_compiled: bool
 
     def __str__(self) -> str:
         lines = [f"v{at} = {dict(x.sizes)}" for at, x in enumerate(self.inputs)]
         for at, (step, operands) in enumerate(self.steps, len(self.inputs)):
             lines.append(f"v{at} = {step.text}, of {', '.join(f'v{one}' for one in operands)}")
-        types = ", ".join(kind.name for kind in self.types)
-        way = "in named_jit" if self.is_compiled else "outside of jit"
-        return "\n".join([
-            f"seed {self.seed}, {way}, on (x: 2, y: 2, z: 2) of types {types}, by {self.mapping}, uneven={self.uneven!r}",
-            *lines, f"returns {', '.join(f'v{one}' for one in self.outputs)}",
-        ])  # fmt: skip
+        return "\n".join([*lines, f"returns {', '.join(f'v{one}' for one in self.outputs)}"])
 
     def run_plain(self, xp: Any, inputs: Sequence[Any]) -> list[Plain]:
-        """Returns all results, computed by position."""
+        """Returns all values, computed by position."""
         found = [Plain(array, x.names) for array, x in zip(inputs, self.inputs, strict=True)]
         for step, operands in self.steps:
             found.append(step.plain(xp, *(found[at] for at in operands)))
         return found
 
     def run_named(self, one: Any, inputs: Sequence[nym.NamedArray]) -> list[nym.NamedArray]:
-        """Returns all results, computed by name."""
+        """Returns all values, computed by name."""
         found = [*inputs]
         for step, operands in self.steps:
             found.append(step.named(one, *(found[at] for at in operands)))
         return found
 
+    @functools.cached_property
+    def values(self) -> list[Plain]:
+        """All values, by NumPy."""
+        return self.run_plain(np, [x.array for x in self.inputs])
 
-def make_program(seed: int, kind: str, steps: int = 5) -> Program:
-    """Returns the program of a seed on one kind of mesh."""
-    random = Random(f"{kind} {seed}")
-    values = np.random.default_rng(seed)
+    @functools.cached_property
+    def weights(self) -> list[Any]:
+        """What the outputs are multiplied with before all are summed to a loss."""
+        shapes = [self.values[at].array.shape for at in self.outputs]
+        return [np.cos(np.arange(math.prod(shape), dtype=np.float32)).reshape(shape) for shape in shapes]
+
+    @functools.cached_property
+    def gradients(self) -> list[Any]:
+        """The gradients of the loss, by plain JAX on one device."""
+
+        def compute_loss(inputs: Any) -> Any:
+            found = self.run_plain(jnp, inputs)
+            return sum(jnp.sum(found[at].array * weight) for at, weight in zip(self.outputs, self.weights, strict=True))
+
+        return jax.jit(jax.grad(compute_loss))([jnp.asarray(x.array, jnp.float32) for x in self.inputs])
+
+
+class Setting(NamedTuple):
+    """Where and how a program runs."""
+
+    types: tuple[AxisType, ...]
+    mapping: dict[str, tuple[str, ...]]
+    uneven: str
+    is_compiled: bool
+
+    def __str__(self) -> str:
+        types = ", ".join(kind.name for kind in self.types)
+        way = "in named_jit" if self.is_compiled else "outside of jit"
+        return f"{way}, on (x: 2, y: 2, z: 2) of types {types}, by {self.mapping}, uneven={self.uneven!r}"
+
+
+def make_program(seed: int, steps: int = 5) -> Program:
+    """Returns the program of a seed."""
+    random, values = Random(seed), np.random.default_rng(seed)
     inputs = []
     for _ in range(random.randint(1, 3)):
         names = random.sample([*SIZES], random.choice([1, 2, 2, 3]))
@@ -84,25 +110,31 @@ def make_program(seed: int, kind: str, steps: int = 5) -> Program:
                 chosen.append(step)
             else:
                 found.pop()
+    last = len(found) - 1
+    return Program((*inputs,), (*chosen,), tuple(dict.fromkeys([last, random.randint(len(inputs), last)])))
+
+
+def make_setting(seed: int, kind: str, program: Program) -> Setting:
+    """Returns where and how the program of a seed runs on one kind of mesh."""
+    random = Random(f"{kind} {seed}")
     types = random.choice(TYPES[kind])
     mapping = draw_mapping(random, types)
-    parts = {name: 2 ** len(axes) for name, axes in mapping.items()}
-    fits = all(size == 1 or size % parts.get(name, 1) == 0 for x in found for name, size in x.sizes.items())
-    last = len(found) - 1
-    outputs = tuple(dict.fromkeys([last, random.randint(len(inputs), last)]))
-    uneven = "error" if fits else "replicate"
-    return Program(seed, (*inputs,), (*chosen,), outputs, mapping, types, uneven, random.random() < 0.85)
+    sizes = {item for x in program.values for item in x.sizes.items()}
+    fits = all(size == 1 or size % 2 ** len(mapping.get(name, ())) == 0 for name, size in sizes)
+    return Setting(types, mapping, "error" if fits else "replicate", random.random() < 0.85)
 
 
 def draw_step(random: Random, found: list[Plain]) -> tuple[Operation, tuple[int, ...]] | None:
     """Returns an operation with its operands, of which late results are more likely; None if it does not apply."""
     count, draw = random.choice(DRAWS)
-    operands = tuple(min(len(found) - 1, int(random.triangular(0, len(found), len(found)))) for _ in range(count))
-    sizes = [found[at].sizes for at in operands]
-    if any(sizes[0].get(name, size) != size for other in sizes[1:] for name, size in other.items()):
-        return None
-    drawn = draw(random, *sizes)
-    return None if drawn is None else (drawn, operands)
+    for _ in range(10):  # most pairs of operands do not fit most operations
+        operands = tuple(min(len(found) - 1, int(random.triangular(0, len(found), len(found)))) for _ in range(count))
+        sizes = [found[at].sizes for at in operands]
+        if all(sizes[0].get(name, size) == size for other in sizes[1:] for name, size in other.items()):
+            drawn = draw(random, *sizes)
+            if drawn is not None:
+                return drawn, operands
+    return None
 
 
 def is_usable(x: Plain) -> bool:
@@ -126,51 +158,37 @@ def make_mesh(types: tuple[AxisType, ...]) -> Mesh:
     return jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=types)
 
 
-def find_problems(program: Program) -> list[str]:
+def find_problems(program: Program, setting: Setting) -> list[str]:
     """Returns where a program differs from NumPy, plain JAX and its mapping, or the error that it raises."""
-    mesh = make_mesh(program.types)
-    mapping = nym.AxisMapping(program.mapping, uneven=program.uneven)  # pyright: ignore[reportArgumentType]
-    wanted = program.run_plain(np, [x.array for x in program.inputs])
-    weights = [np.cos(np.arange(wanted[at].array.size)).reshape(wanted[at].array.shape) for at in program.outputs]
+    mesh = make_mesh(setting.types)
+    mapping = nym.AxisMapping(setting.mapping, uneven=setting.uneven)  # pyright: ignore[reportArgumentType]
 
     def compute_loss(inputs: Any, one: Any) -> Any:
         found = program.run_named(one, inputs)
-        terms = [
-            (found[at] * nym.named(jnp.asarray(weight, jnp.float32), wanted[at].names)).sum()
-            for at, weight in zip(program.outputs, weights, strict=True)
-        ]
-        return sum(terms[1:], terms[0]), [found[at] for at in program.outputs]
+        outputs = [found[at] for at in program.outputs]
+        names = [program.values[at].names for at in program.outputs]
+        weighted = zip(outputs, program.weights, names, strict=True)
+        return sum((x * nym.named(jnp.asarray(weight), names)).sum() for x, weight, names in weighted), outputs
 
     def compute(inputs: Any, one: Any) -> Any:
-        (_, results), gradients = nym.value_and_grad(compute_loss, has_aux=True)(inputs, one)
-        return results, gradients
+        (_, outputs), gradients = nym.value_and_grad(compute_loss, has_aux=True)(inputs, one)
+        return outputs, gradients
 
     try:
         with jax.set_mesh(mesh), nym.axis_mapping(mapping):
             inputs = [nym.shard(nym.named(np.float32(x.array), x.names)) for x in program.inputs]
-            results, gradients = (nym.named_jit(compute) if program.is_compiled else compute)(inputs, jnp.int32(1))
+            outputs, gradients = (nym.named_jit(compute) if setting.is_compiled else compute)(inputs, jnp.int32(1))
     except Exception:
         return [traceback.format_exc()]
     problems = []
-    for at, result in zip(program.outputs, results, strict=True):
-        problems += compare(f"v{at}", result, wanted[at], 1e-4)
-    plain_gradients = compute_plain_gradients(program, weights)
-    for at, (gradient, x) in enumerate(zip(gradients, program.inputs, strict=True)):
-        problems += compare(f"the gradient of v{at}", gradient, Plain(plain_gradients[at], x.names), 1e-3)
-    if program.is_compiled:
-        for what, x in [*zip(program.outputs, results, strict=True), *enumerate(gradients)]:
-            problems += compare_sharding(f"v{what}", x, program, mesh)
+    for at, output in zip(program.outputs, outputs, strict=True):
+        problems += compare(f"v{at}", output, program.values[at], 1e-4)
+    for at, (gradient, wanted) in enumerate(zip(gradients, program.gradients, strict=True)):
+        problems += compare(f"the gradient of v{at}", gradient, Plain(wanted, program.inputs[at].names), 1e-3)
+    if setting.is_compiled:
+        for at, x in [*zip(program.outputs, outputs, strict=True), *enumerate(gradients)]:
+            problems += compare_sharding(f"v{at}", x, setting.mapping, mesh)
     return problems
-
-
-def compute_plain_gradients(program: Program, weights: list[Any]) -> list[Any]:
-    """Returns the gradients of the weighted sum of the results with plain JAX on one device."""
-
-    def compute_loss(inputs: Any) -> Any:
-        found = program.run_plain(jnp, inputs)
-        return sum(jnp.sum(found[at].array * weight) for at, weight in zip(program.outputs, weights, strict=True))
-
-    return jax.jit(jax.grad(compute_loss))([jnp.asarray(x.array, jnp.float32) for x in program.inputs])
 
 
 def compare(what: str, found: nym.NamedArray, wanted: Plain, tolerance: float) -> list[str]:
@@ -183,13 +201,12 @@ def compare(what: str, found: nym.NamedArray, wanted: Plain, tolerance: float) -
     return [] if error <= bound else [f"{what} differs by {error:g}, more than {bound:g}:\n{found.array}\n{expected}"]
 
 
-def compare_sharding(what: str, x: nym.NamedArray, program: Program, mesh: Mesh) -> list[str]:
+def compare_sharding(what: str, x: nym.NamedArray, mapping: dict[str, tuple[str, ...]], mesh: Mesh) -> list[str]:
     """Returns the difference from the sharding that the mapping defines."""
     entries = []
     for name, size in x.shape.items():
-        axes = program.mapping.get(name, ())
+        axes = mapping.get(name, ())
         entries.append(axes if axes and size % math.prod(mesh.shape[axis] for axis in axes) == 0 else None)
     wanted = NamedSharding(mesh, P(*entries))
-    assert x.array.sharding.mesh is not None
     same = x.array.sharding.is_equivalent_to(wanted, len(entries))
     return [] if same else [f"{what} with axes {dict(x.shape)} has {x.array.sharding.spec}, not {wanted.spec}"]
