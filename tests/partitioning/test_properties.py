@@ -10,7 +10,6 @@ from pathlib import Path
 LEAST = {
     "specs": 600,
     "sharded": 400,
-    "computed": 50,
     "unknown": 100,
     "twice": 30,
     "uneven": 100,
