@@ -4,6 +4,7 @@
 #   make demo      train the example model        make format   format the code
 #   make test      run the tests                  make clean    remove what these commands made
 #   make check     lint, types, imports, docs     make tpu      let the tests compile for TPUs, too
+#   make fuzz      compare random sharded programs with NumPy: ARGS="--programs 5000"
 #   make bench     measure what names cost, and write docs/benchmarks.md
 #   make bench-smoke, make bench-rules
 #                  find out whether that runs; measure the sharding rules
@@ -21,7 +22,7 @@ WORKERS ?= 2
 bin := $(VENV)/bin
 export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
 
-.PHONY: help demo test bench bench-smoke bench-rules .bench tpu check format clean FORCE
+.PHONY: help demo test fuzz bench bench-smoke bench-rules .bench tpu check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -33,6 +34,9 @@ demo: $(VENV)/.installed-examples
 
 test: $(VENV)/.installed-dev
 	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+fuzz: $(VENV)/.installed-dev
+	$(bin)/python -W error -m tests.fuzz $(ARGS)
 
 # In a virtual environment of its own: what is compared with brings some sixty packages.
 bench: .bench

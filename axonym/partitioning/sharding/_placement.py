@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from ..._jax_compat import is_tracing
 from ...named._ambient import get_entry_axes
 from ...named._cache import cached_plan
-from ..specs._active_mesh import MeshLike
+from ..specs._active_mesh import MeshLike, describe_mixed_types
 from ..specs._resolve_spec import make_spec_entry
 
 
@@ -116,10 +116,18 @@ def _constrain_in_jit(arrays: Any, shardings: Any) -> Any:
 
 @cached_plan
 def select_axis_type(sharding: NamedSharding, kind: AxisType) -> NamedSharding | None:
-    """Returns the part of a sharding over mesh axes of one kind, None if the mesh has none of that kind."""
+    """Returns the part of a sharding over mesh axes of one kind, None if the mesh has none of that kind.
+
+    Raises:
+        ValueError: If a dimension is sharded over mesh axes of both kinds, as only rules for plain arrays choose it.
+    """
     mesh = sharding.mesh
     own = {name for name, one in zip(mesh.axis_names, mesh.axis_types, strict=True) if one == kind}
     if len(own) in (0, len(mesh.axis_names)):
         return sharding if own else None
+    for at, entry in enumerate(sharding.spec):
+        mixed = describe_mixed_types(f"dimension {at}", get_entry_axes(entry), mesh)
+        if mixed is not None:
+            raise ValueError(mixed)
     axes = [tuple(axis for axis in get_entry_axes(entry) if axis in own) for entry in sharding.spec]
     return NamedSharding(mesh, P(*map(make_spec_entry, axes)))

@@ -45,6 +45,22 @@ def is_manual_axis(mesh: MeshLike | None, axis: str) -> bool:
     return mesh is not None and mesh.axis_types[mesh.axis_names.index(axis)] == AxisType.Manual
 
 
+def describe_mixed_types(where: str, axes: Iterable[str], mesh: MeshLike | None) -> str | None:
+    """Returns the message for an axis that is sharded over Auto and Explicit mesh axes, None if it is not.
+
+    In compiled functions JAX keeps only the Explicit ones, or puts them first.
+    """
+    found = {} if mesh is None else dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    types = [found[axis] for axis in axes if axis in found]
+    if len(set(types)) < 2:
+        return None
+    both = " and ".join(f"{axis!r} ({kind.name})" for axis, kind in zip(axes, types, strict=True))
+    return (
+        f"{where} is sharded over mesh axes {both}, a mix that JAX does not keep in compiled functions; use mesh axes "
+        "of one type for it, or make both of the same type by `axis_types`"
+    )
+
+
 def format_mesh(mesh: MeshLike) -> str:
     """Returns the axes of a mesh with their sizes."""
     return format_axes(tuple(map(str, mesh.axis_names)), tuple(mesh.shape.values()))

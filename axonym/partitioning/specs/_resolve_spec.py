@@ -13,7 +13,7 @@ from ...named._axis import Names, format_axes, suggest_name
 from ...named._cache import cached_plan
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..mapping._typos import describe_unknown_mesh_axis, warn_unknown_mesh_axes, warn_unknown_name
-from ._active_mesh import MeshLike, is_manual_axis
+from ._active_mesh import MeshLike, describe_mixed_types, is_manual_axis
 from ._divisibility import describe_uneven
 
 
@@ -33,7 +33,8 @@ def resolve_spec(
         warn: Whether to warn of names that look mistyped.
 
     Raises:
-        ValueError: If a mesh axis is unknown or would shard two axes, or a size is not divisible.
+        ValueError: If a mesh axis is unknown or would shard two axes, an axis is mapped to Auto and Explicit mesh axes,
+            or a size is not divisible.
     """
     owners: dict[str, str] = {}
     entries: list[Any] = []
@@ -43,6 +44,9 @@ def resolve_spec(
             warn_unknown_name(name, mapping)
         check_mapped_axes(name, axes, mesh, names, sizes)
         axes = tuple(axis for axis in axes if not is_manual_axis(mesh, axis))
+        mixed = describe_mixed_types(f"axis {name!r}", axes, mesh)
+        if mixed is not None:
+            raise ValueError(f"{mixed}{_describe_array(names, sizes)}")
         uneven = None if mesh is None else describe_uneven(f"axis {name!r}", size, axes, mesh)
         if uneven is not None and size != 1 and mapping.uneven == "error":
             remedy = "(`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`"

@@ -1,0 +1,49 @@
+"""Runs many random programs: `make fuzz ARGS="--programs 5000"`, or one again with `--kind auto --seed 7`."""
+
+import argparse
+import os
+import sys
+import time
+
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
+import jax
+
+from .programs import TYPES, find_problems, make_program, make_setting
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser.add_argument("--programs", type=int, default=300, help="how many on each kind of mesh")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--kind", choices=sorted(TYPES), help="one kind of mesh only")
+    parser.add_argument("--seed", type=int, help="this program only")
+    options = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    seeds = range(options.first, options.first + options.programs) if options.seed is None else [options.seed]
+    failed, start = [], time.monotonic()
+    for count, seed in enumerate(seeds, 1):
+        program = make_program(seed)
+        for kind in [options.kind] if options.kind else TYPES:
+            setting = make_setting(seed, kind, program)
+            problems = find_problems(program, setting)
+            if problems or options.seed is not None:
+                print("", setting, program, *problems, sep="\n")
+            if problems:
+                failed.append(f"--kind {kind} --seed {seed}")
+                print(f'again: make fuzz ARGS="{failed[-1]}"', flush=True)
+        if count % 20 == 0:
+            jax.clear_caches()  # compiled programs take gigabytes
+        if count % 100 == 0:
+            print(f"{count} programs in {time.monotonic() - start:.0f} s, {len(failed)} failed", flush=True)
+    print("all passed" if not failed else f"{len(failed)} failed: {'; '.join(failed)}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

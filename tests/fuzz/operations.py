@@ -1,0 +1,602 @@
+"""The operations of random programs: each draws its arguments, and runs on named arrays and on plain ones.
+
+An operation gets a random generator and the sizes of its operands, and returns an `Operation`, or None where it does
+not apply. Functions with kinks, such as `maximum`, get no constants that a result is likely to hit.
+"""
+
+import inspect
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import axonym as nym
+
+from .plain import Plain, align, broadcast, contract, get_row, get_rows, stack, transpose, update_rows
+
+
+NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
+Sizes = dict[str, int]
+
+
+class Operation(NamedTuple):
+    """What a program does in one step."""
+
+    text: str
+    named: Callable[..., Any]
+    """Of a traced 1 and the operands, which are named arrays."""
+    plain: Callable[..., Plain]
+    """Of NumPy or `jax.numpy` and the operands, which are `Plain`."""
+
+
+DRAWS: list[tuple[int, Callable[..., Operation | None]]] = []
+"""For each operation the number of its operands, and the function that draws its arguments."""
+
+
+def operation(draw: Callable[..., Operation | None]) -> Callable[..., Operation | None]:
+    DRAWS.append((len(inspect.signature(draw).parameters) - 1, draw))
+    return draw
+
+
+def some(random: Random, sizes: Sizes, least: int = 1) -> tuple[str, ...]:
+    """Returns some of the axes in a random order, at least so many."""
+    return tuple(random.sample([*sizes], random.randint(least, len(sizes))))
+
+
+def unused(random: Random, *operands: Sizes) -> str:
+    return random.choice([name for name in NAMES if not any(name in sizes for sizes in operands)])
+
+
+UNARY = {
+    "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "square": np.square, "negative": np.negative, "abs": np.abs,
+    "arctan": np.arctan, "exp2": np.exp2, "log1p": lambda x: x, "sinc": np.sinc,
+}  # fmt: skip
+
+
+@operation
+def apply_unary(random: Random, x: Sizes) -> Operation | None:
+    name = random.choice(sorted(UNARY))
+    if name == "log1p":
+        return Operation(
+            "log1p(abs(x))", lambda one, x: nym.log1p(abs(x)), lambda xp, x: Plain(xp.log1p(abs(x.array)), x.names)
+        )
+    return Operation(
+        name, lambda one, x: getattr(nym, name)(x), lambda xp, x: Plain(getattr(xp, name)(x.array), x.names)
+    )
+
+
+@operation
+def apply_scalar(random: Random, x: Sizes) -> Operation | None:
+    factor, term = random.choice([-2, 0.5, 3]), random.choice([-0.75, 1])
+    return Operation(
+        f"x * {factor} + {term}",
+        lambda one, x: x * factor + term,
+        lambda xp, x: Plain(x.array * factor + term, x.names),
+    )
+
+
+@operation
+def apply_binary(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    if not (x.keys() <= y.keys() or y.keys() <= x.keys()):
+        return None
+    name = random.choice(["add", "subtract", "multiply", "maximum", "minimum", "hypot"])
+    return Operation(
+        name, lambda one, x, y: getattr(nym, name)(x, y), lambda xp, x, y: broadcast(xp, getattr(xp, name), x, y)
+    )
+
+
+@operation
+def apply_where(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    if not y.keys() <= x.keys():
+        return None
+    return Operation(
+        "where(y > 0.317, x, y)",
+        lambda one, x, y: nym.where(y > 0.317, x, y),
+        lambda xp, x, y: broadcast(xp, lambda x, y: xp.where(y > 0.317, x, y), x, y),
+    )
+
+
+@operation
+def reduce(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axes = None if random.random() < 0.15 else some(random, x)
+    name = random.choice(["sum", "mean", "max", "min", "prod", "var", "std"])
+
+    def run(xp: Any, x: Plain) -> Plain:
+        dims = x.dims(x.names if axes is None else axes)
+        shift = 0.1 if name == "std" else 0  # its gradient is not defined at 0
+        array = xp.sqrt(xp.var(x.array, axis=dims) + shift) if name == "std" else getattr(xp, name)(x.array, axis=dims)
+        return Plain(array, x.without(*(x.names if axes is None else axes)))
+
+    if name == "std":
+        return Operation(f"sqrt(var({axes}) + 0.1)", lambda one, x: nym.sqrt(x.var(axes) + 0.1), run)
+    return Operation(f"{name}({axes})", lambda one, x: getattr(nym, name)(x, axes), run)
+
+
+@operation
+def reduce_masked(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    if not x or not y.keys() <= x.keys():
+        return None
+    axes = some(random, x)
+
+    def run(xp: Any, x: Plain, y: Plain) -> Plain:
+        mask = align(xp, y, x.names) < 0.217
+        return Plain(xp.sum(xp.where(mask, x.array, 0), axis=x.dims(axes)), x.without(*axes))
+
+    return Operation(f"sum({axes}, where=y < 0.217)", lambda one, x, y: nym.sum(x, axes, where=y < 0.217), run)
+
+
+@operation
+def apply_softmax(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axis, name = random.choice([*x]), random.choice(["softmax", "log_softmax", "logsumexp"])
+
+    def run(xp: Any, x: Plain) -> Plain:
+        (dim,) = x.dims([axis])
+        total = xp.log(xp.sum(xp.exp(x.array), axis=dim, keepdims=True))
+        if name == "logsumexp":
+            return Plain(xp.squeeze(total, dim), x.without(axis))
+        return Plain(xp.exp(x.array - total) if name == "softmax" else x.array - total, x.names)
+
+    return Operation(f"{name}({axis!r})", lambda one, x: getattr(nym, name)(x, axis), run)
+
+
+@operation
+def accumulate(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axis, name = random.choice([*x]), random.choice(["cumsum", "cumprod"])
+    return Operation(
+        f"{name}({axis!r})",
+        lambda one, x: getattr(nym, name)(x, axis),
+        lambda xp, x: Plain(getattr(xp, name)(x.array, axis=x.names.index(axis)), x.names),
+    )
+
+
+@operation
+def apply_dot(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    common = [name for name in x if name in y]
+    if not common:
+        return None
+    axes = tuple(random.sample(common, random.randint(1, len(common))))
+    rest = [name for name in {**x, **y} if name not in axes]
+    way = random.choice(["dot", "out_axes", "einsum"])
+    random.shuffle(rest)
+    left, right, out = " ".join(x), " ".join(y), " ".join(rest)
+    named = {
+        "dot": lambda one, x, y: nym.dot(x, y, axis=axes),
+        "out_axes": lambda one, x, y: nym.dot(x, y, axis=axes, out_axes=tuple(rest)),
+        "einsum": lambda one, x, y: nym.einsum(f"{{{left}}}, {{{right}}} -> {out}", x, y),
+    }[way]
+    return Operation(f"{way} over {axes} to {rest}", named, lambda xp, x, y: contract(xp, x, y, axes))
+
+
+@operation
+def apply_outer(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    if x.keys() & y.keys() or not x or not y:
+        return None
+    return Operation("dot(axis=())", lambda one, x, y: nym.dot(x, y, axis=()), lambda xp, x, y: contract(xp, x, y, ()))
+
+
+@operation
+def apply_rearrange(random: Random, x: Sizes) -> Operation | None:
+    order = some(random, x, len(x))
+    way = random.choice(["tuple", "rest", "expression"])
+    if way == "rest" and order:
+        return Operation(
+            f"rearrange(({order[0]!r}, ...))",
+            lambda one, x: nym.rearrange(x, (order[0], ...)),
+            lambda xp, x: transpose(x, (order[0], *x.without(order[0]))),
+        )
+    argument = f"{{{' '.join(x)}}} -> {' '.join(order)}" if way == "expression" and order else order
+    return Operation(
+        f"rearrange({argument!r})", lambda one, x: nym.rearrange(x, argument), lambda xp, x: transpose(x, order)
+    )
+
+
+@operation
+def apply_rename(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    old, new = random.choice([*x]), unused(random, x)
+    return Operation(
+        f"rename({old!r} to {new!r})",
+        lambda one, x: x.rename({old: new}),
+        lambda xp, x: Plain(x.array, tuple(new if name == old else name for name in x.names)),
+    )
+
+
+@operation
+def flatten(random: Random, x: Sizes) -> Operation | None:
+    if len(x) < 2:
+        return None
+    axes, new = some(random, x, 2), random.choice([*x, unused(random, x)])
+    if new in x and new not in axes:
+        return None
+
+    def run(xp: Any, x: Plain) -> Plain:
+        at = min(x.dims(axes))
+        rest = x.without(*axes)
+        before = [name for name in x.names[:at] if name not in axes]
+        moved = transpose(x, (*before, *axes, *rest[len(before) :]))
+        names = (*before, new, *rest[len(before) :])
+        sizes = x.sizes
+        return Plain(xp.reshape(moved.array, [-1 if name == new else sizes[name] for name in names]), names)
+
+    return Operation(f"flatten_axes({axes}, {new!r})", lambda one, x: nym.flatten_axes(x, axes, new), run)
+
+
+@operation
+def unflatten(random: Random, x: Sizes) -> Operation | None:
+    axis = random.choice([*x]) if x else ""
+    if x.get(axis, 1) % 2 or x[axis] < 4:
+        return None
+    outer, inner = random.choice([axis, unused(random, x)]), unused(random, x, {axis: 0})
+    if outer == inner:
+        return None
+    first = random.choice([2, x[axis] // 2])
+    new = {outer: first, inner: x[axis] // first}
+
+    def run(xp: Any, x: Plain) -> Plain:
+        at = x.names.index(axis)
+        shape = [*x.array.shape[:at], *new.values(), *x.array.shape[at + 1 :]]
+        return Plain(xp.reshape(x.array, shape), (*x.names[:at], *new, *x.names[at + 1 :]))
+
+    return Operation(f"unflatten_axis({axis!r}, {new})", lambda one, x: nym.unflatten_axis(x, axis, new), run)
+
+
+@operation
+def get_elements(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axis = random.choice([*x])
+    size = x[axis]
+    at = random.randrange(size)
+    positions = [random.randrange(size) for _ in range(random.choice([2, 4]))]
+    new = unused(random, x)
+    step = slice(at, None, random.choice([1, 2]))
+    start, length = random.randint(-1, size), random.randint(1, size)
+    inside = min(max(start, 0), size - length)
+    reached = [min(max(start, 0) + place, size - 1) for place in range(length)]
+
+    def take(xp: Any, x: Plain, where: Any, name: str = axis) -> Plain:
+        dim = x.names.index(axis)
+        return Plain(xp.take(x.array, np.asarray(where), axis=dim), (*x.names[:dim], name, *x.names[dim + 1 :]))
+
+    def pick(one: Any, where: Any) -> Any:
+        return jnp.asarray(where, jnp.int32) * one
+
+    return random.choice(
+        [
+            Operation(f"x[{axis!r}, {at}]", lambda one, x: x[axis, at], lambda xp, x: get_row(xp, x, axis, at)),
+            Operation(
+                f"x[{axis!r}, traced {at}]",
+                lambda one, x: x[axis, pick(one, at)],
+                lambda xp, x: get_row(xp, x, axis, at),
+            ),
+            Operation(
+                f"x[{axis!r}, {step}]", lambda one, x: x[axis, step], lambda xp, x: take(xp, x, range(size)[step])
+            ),
+            Operation(
+                f"x[{axis!r}, {positions}]", lambda one, x: x[axis, positions], lambda xp, x: take(xp, x, positions)
+            ),
+            Operation(
+                f"x[{axis!r}, named {positions} along {new!r}]",
+                lambda one, x: x[axis, nym.named(pick(one, positions), new)],
+                lambda xp, x: take(xp, x, positions, new),
+            ),
+            Operation(
+                f"take({axis!r}, named {positions} along {new!r})",
+                lambda one, x: nym.take(x, axis, nym.named(jnp.asarray(positions), new)),
+                lambda xp, x: take(xp, x, positions, new),
+            ),
+            Operation(
+                f"x[{axis!r}, ds({inside}, {length})]",
+                lambda one, x: x[axis, nym.ds(inside, length)],
+                lambda xp, x: take(xp, x, range(inside, inside + length)),
+            ),
+            Operation(
+                f"x[{axis!r}, ds(traced {max(start, 0)}, {length})]",
+                lambda one, x: x[axis, nym.ds(pick(one, max(start, 0)), length)],
+                lambda xp, x: take(xp, x, reached),
+            ),
+            Operation(
+                f"slice({axis!r}, start={inside}, length={length})",
+                lambda one, x: nym.slice(x, axis, start=pick(one, inside), length=length),
+                lambda xp, x: take(xp, x, range(inside, inside + length)),
+            ),
+        ]
+    )
+
+
+@operation
+def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    if not x or not y.keys() < x.keys():
+        return None
+    axis = random.choice([name for name in x if name not in y])
+    size = x[axis]
+    way = random.choice(["set", "add", "multiply"])
+    at = random.randrange(size)
+    start, length = random.randrange(size + 1), random.randint(1, size)
+    chosen = random.sample(range(size), random.randint(1, size))
+    combine = {
+        "set": lambda old, new: old * 0 + new,
+        "add": lambda old, new: old + new,
+        "multiply": lambda old, new: old * new,
+    }[way]
+
+    def update(positions: Any) -> Callable[..., Plain]:
+        def run(xp: Any, x: Plain, y: Plain) -> Plain:
+            value = align(xp, y, x.without(axis))
+            return update_rows(xp, x, axis, positions, lambda row, place: combine(row, value))
+
+        return run
+
+    def named(where: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda one, x, y: getattr(x.at[axis, where(one)], way)(y)
+
+    inside = min(start, size - length)
+    return random.choice(
+        [
+            Operation(f"x.at[{axis!r}, {at}].{way}(y)", named(lambda one: at), update([at])),
+            Operation(f"x.at[{axis!r}, traced {at}].{way}(y)", named(lambda one: at * one), update([at])),
+            Operation(f"x.at[{axis!r}, {chosen}].{way}(y)", named(lambda one: chosen), update(chosen)),
+            Operation(f"x.at[{axis!r}, {at}:].{way}(y)", named(lambda one: slice(at, None)), update(range(at, size))),
+            Operation(
+                f"x.at[{axis!r}, ds({inside}, {length})].{way}(y)",
+                named(lambda one: nym.ds(inside, length)),
+                update(range(inside, inside + length)),
+            ),
+            Operation(
+                f"x.at[{axis!r}, ds(traced {start}, {length})].{way}(y)",
+                named(lambda one: nym.ds(start * one, length)),
+                update(range(start, min(start + length, size))),
+            ),
+        ]
+    )
+
+
+@operation
+def apply_scan(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axis, reverse = random.choice([*x]), random.random() < 0.5
+    way = random.choice(["scan", "carry", "fold", "map"])
+
+    def step(carry: Any, row: Any) -> Any:
+        return carry * 0.5 + row
+
+    def run(xp: Any, x: Plain) -> Plain:
+        rows = get_rows(xp, x, axis)
+        if way == "map":
+            return stack(xp, [row._replace(array=row.array * 2 + 1) for row in rows], axis)
+        carry, carries = rows[0].array * 0, [None] * len(rows)
+        for at in reversed(range(len(rows))) if reverse else range(len(rows)):
+            carry = step(carry, rows[at].array)
+            carries[at] = rows[0]._replace(array=carry)
+        return stack(xp, carries, axis) if way == "scan" else carries[0 if reverse else -1]
+
+    def named(one: Any, x: Any) -> Any:
+        if way == "map":
+            return nym.map(lambda row: row * 2 + 1, axis)(x)
+        init = nym.zeros(tuple(other for other in x.axes if other.name != axis))
+        if way == "fold":
+            return nym.fold(step, axis, reverse=reverse)(init, x)
+        scanned = nym.scan(lambda carry, row: (step(carry, row), step(carry, row)), axis, reverse=reverse)(init, x)
+        return scanned[way == "scan"]
+
+    return Operation(f"{way}({axis!r}, reverse={reverse})", named, run)
+
+
+@operation
+def apply_vmap(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    common = [name for name in x if name in y]
+    if not common:
+        return None
+    axis = random.choice(common)
+    rest = [name for name in common if name != axis]
+    if rest:
+        return Operation(
+            f"vmap(dot over {rest}, {axis!r})",
+            lambda one, x, y: nym.vmap(lambda x, y: nym.dot(x, y, axis=rest), axis)(x, y),
+            lambda xp, x, y: contract(xp, x, y, rest),
+        )
+    return Operation(
+        f"vmap(dot(axis=()), {axis!r})",
+        lambda one, x, y: nym.vmap(lambda x, y: nym.dot(x, y, axis=()), axis)(x, y),
+        lambda xp, x, y: contract(xp, x, y, ()),
+    )
+
+
+@operation
+def apply_grad(random: Random, x: Sizes) -> Operation | None:
+    return Operation(
+        "grad(sum(sin(x) ** 2))",
+        lambda one, x: nym.grad(lambda x: (nym.sin(x) ** 2).sum())(x),
+        lambda xp, x: Plain(2 * xp.sin(x.array) * xp.cos(x.array), x.names),
+    )
+
+
+@operation
+def join(random: Random, x: Sizes, y: Sizes) -> Operation | None:
+    if x.keys() != y.keys() or x != y:
+        return None
+    way = random.choice(["stack", "concatenate"])
+    axis = unused(random, x) if way == "stack" else random.choice([*x, ""])
+    if not axis:
+        return None
+
+    def run(xp: Any, x: Plain, y: Plain) -> Plain:
+        if way == "stack":
+            return stack(xp, [x, y], axis)
+        arrays = [x.array, transpose(y, x.names).array]
+        return Plain(xp.concatenate(arrays, axis=x.names.index(axis)), x.names)
+
+    return Operation(f"{way}({axis!r})", lambda one, x, y: getattr(nym, way)(axis, [x, y]), run)
+
+
+@operation
+def take_apart(random: Random, x: Sizes) -> Operation | None:
+    axis = random.choice([*x]) if x else ""
+    size = x.get(axis, 1)
+    if size < 2:
+        return None
+    first = random.randint(1, size - 1)
+
+    def run(xp: Any, x: Plain) -> Plain:
+        return Plain(xp.take(x.array, np.arange(first, size), axis=x.names.index(axis)), x.names)
+
+    return random.choice(
+        [
+            Operation(
+                f"unbind({axis!r})[-1]",
+                lambda one, x: nym.unbind(x, axis)[-1],
+                lambda xp, x: get_row(xp, x, axis, size - 1),
+            ),
+            Operation(
+                f"split({axis!r}, {first})[1]",
+                lambda one, x: nym.split(x, axis, [nym.Axis(axis, first), nym.Axis(axis, size - first)])[1],
+                run,
+            ),
+        ]
+    )
+
+
+@operation
+def extend(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axis, times = random.choice([*x]), random.randint(1, 3)
+    new = unused(random, x)
+
+    def along(fn: str, *args: Any, **options: Any) -> Callable[..., Plain]:
+        return lambda xp, x: Plain(getattr(xp, fn)(x.array, *args, axis=x.names.index(axis), **options), x.names)
+
+    def tile(xp: Any, x: Plain) -> Plain:
+        return Plain(xp.tile(x.array, [times if name == axis else 1 for name in x.names]), x.names)
+
+    def pad(xp: Any, x: Plain) -> Plain:
+        return Plain(xp.pad(x.array, [(1, times) if name == axis else (0, 0) for name in x.names], mode=mode), x.names)
+
+    def spread(xp: Any, x: Plain) -> Plain:
+        return Plain(xp.stack([x.array] * 4), (new, *x.names))
+
+    mode = random.choice(["constant", "edge", "wrap"])
+    return random.choice(
+        [
+            Operation(f"repeat({times}, {axis!r})", lambda one, x: nym.repeat(x, times, axis), along("repeat", times)),
+            Operation(f"tile({axis!r}: {times})", lambda one, x: nym.tile(x, {axis: times}), tile),
+            Operation(f"roll({times}, {axis!r})", lambda one, x: nym.roll(x, times, axis), along("roll", times)),
+            Operation(f"flip({axis!r})", lambda one, x: nym.flip(x, axis), along("flip")),
+            Operation(f"diff({axis!r})", lambda one, x: nym.diff(x, axis), along("diff")) if x[axis] > 1 else None,
+            Operation(
+                f"pad({axis!r}, (1, {times}), {mode!r})", lambda one, x: nym.pad(x, {axis: (1, times)}, mode=mode), pad
+            ),
+            Operation(f"broadcast_axis({new!r}: 4)", lambda one, x: nym.broadcast_axis(x, nym.Axis(new, 4)), spread),
+        ]
+    )
+
+
+@operation
+def apply_sort(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axis, way = random.choice([*x]), random.choice(["sort", "argsort", "top_k", "median"])
+    k = random.randint(1, x[axis])
+
+    def run(xp: Any, x: Plain) -> Plain:
+        dim = x.names.index(axis)
+        if way == "median":
+            return Plain(xp.median(x.array, axis=dim), x.without(axis))
+        array = xp.sort(x.array, axis=dim)
+        return Plain(xp.take(xp.flip(array, dim), np.arange(k), axis=dim) if way == "top_k" else array, x.names)
+
+    named = {
+        "sort": lambda one, x: nym.sort(x, axis),
+        "argsort": lambda one, x: nym.take_along_axis(x, nym.argsort(x, axis), axis),
+        "top_k": lambda one, x: nym.top_k(x, axis, k)[0],
+        "median": lambda one, x: nym.median(x, axis),
+    }[way]
+    return Operation(f"{way}({axis!r}, {k})" if way == "top_k" else f"{way}({axis!r})", named, run)
+
+
+@operation
+def transform(random: Random, x: Sizes) -> Operation | None:
+    axis = random.choice([*x]) if x else ""
+    size = x.get(axis, 1)
+    if size < 2:
+        return None
+    way = random.choice(["fft", "rfft", "irfft"])
+
+    def run(xp: Any, x: Plain) -> Plain:
+        dim = x.names.index(axis)
+        found = getattr(xp.fft, way)(x.array, axis=dim)
+        return Plain(xp.real(found) + xp.imag(found), x.names)
+
+    def named(one: Any, x: Any) -> Any:
+        found = getattr(nym.fft, way)(x, axis)
+        return nym.real(found) + nym.imag(found)
+
+    return Operation(f"real and imag of {way}({axis!r})", named, run)
+
+
+@operation
+def create(random: Random, x: Sizes) -> Operation | None:
+    axis, size = random.choice([*x.items()]) if x else ("a", 4)
+    way = random.choice(["ones", "full", "arange", "linspace"])
+    named = {
+        "ones": lambda one, x: nym.ones({axis: size}) * x.sum(),
+        "full": lambda one, x: nym.full({axis: size}, 0.25) * x.sum(),
+        "arange": lambda one, x: nym.arange(nym.Axis(axis, size)) * 0.5 * x.sum(),
+        "linspace": lambda one, x: nym.linspace(nym.Axis(axis, size), start=0.0, stop=1.0) * x.sum(),
+    }[way]
+
+    def run(xp: Any, x: Plain) -> Plain:
+        values = {
+            "ones": np.ones(size),
+            "full": np.full(size, 0.25),
+            "arange": np.arange(size) * 0.5,
+            "linspace": np.linspace(0, 1, size),
+        }
+        return Plain(xp.asarray(values[way], x.array.dtype) * xp.sum(x.array), (axis,))
+
+    return Operation(f"{way}({axis!r}: {size}) * sum(x)", named, run)
+
+
+@operation
+def apply_triangle(random: Random, x: Sizes) -> Operation | None:
+    if len(x) < 2:
+        return None
+    first, second = some(random, x, 2)[:2]
+    way = random.choice(["tril", "triu", "trace"])
+
+    def run(xp: Any, x: Plain) -> Plain:
+        if way == "trace":
+            return Plain(
+                xp.trace(x.array, axis1=x.names.index(first), axis2=x.names.index(second)), x.without(first, second)
+            )
+        last = transpose(x, (*x.without(first, second), first, second))
+        return Plain(getattr(xp, way)(last.array), last.names)
+
+    return Operation(f"{way}({first!r}, {second!r})", lambda one, x: getattr(nym, way)(x, first, second), run)
+
+
+@operation
+def apply_lifted(random: Random, x: Sizes) -> Operation | None:
+    if not x:
+        return None
+    axis = random.choice([*x])
+    return Operation(
+        f"lift(x - x.mean(), {axis!r})",
+        lambda one, x: nym.lift(lambda x: x - x.mean(), axis)(x),
+        lambda xp, x: Plain(x.array - xp.mean(x.array, axis=x.names.index(axis), keepdims=True), x.names),
+    )
+
+
+@operation
+def constrain(random: Random, x: Sizes) -> Operation | None:
+    return Operation("auto_sharded", lambda one, x: nym.auto_sharded(x), lambda xp, x: x)

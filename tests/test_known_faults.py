@@ -1,0 +1,158 @@
+"""Faults of JAX and XLA that `docs/known-faults.md` lists, in plain JAX: a test fails when JAX has mended its fault.
+
+Then take the fault off the page, and what goes round it out of the package.
+"""
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "known-faults.md"
+VERSION = tuple(int(part) for part in jax.__version__.split(".")[:2])
+ON_CPU = pytest.mark.skipif(jax.default_backend() != "cpu", reason="This is a fault of XLA's CPU backend.")
+
+
+def put(mesh, spec: P, *shape: int, dtype=np.float32):
+    values = np.random.default_rng(0).uniform(0.5, 1.5, shape).astype(dtype)
+    return jax.device_put(values, NamedSharding(mesh, spec))
+
+
+@ON_CPU
+@pytest.mark.parametrize("accumulate", [jnp.cumprod, jnp.cumsum])
+def test_an_update_reads_elements_that_it_has_overwritten(accumulate):
+    def shift(x):
+        y = accumulate(x)
+        return jax.lax.dynamic_update_slice(y, y[:2], (1,))
+
+    x = jnp.array([2, 3, 4, 5])
+    y = np.asarray(accumulate(x))
+    assert np.array_equal(jax.jit(shift)(x), [y[0], y[0], y[0], y[3]])
+    with jax.disable_jit():
+        assert np.array_equal(shift(x), [y[0], y[0], y[1], y[3]])
+
+
+@ON_CPU
+@pytest.mark.parametrize("transform", [jnp.fft.fft, jnp.fft.irfft])
+def test_the_gradient_of_a_transform_fails_for_its_layout(explicit_mesh, transform):
+    with jax.set_mesh(explicit_mesh):
+        x = put(explicit_mesh, P("data", "model"), 8, 4, dtype=np.complex64)
+        gradient = jax.grad(lambda x: jnp.abs(transform(x, axis=1)).sum())
+        assert gradient(x).shape == (8, 4)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="IsMonotonicWithDim0Major"):
+            jax.jit(gradient)(x).block_until_ready()
+
+
+@pytest.mark.parametrize("transform", [jnp.fft.irfft, jnp.fft.hfft, jnp.fft.rfft])
+def test_transforms_keep_the_sharding_of_an_axis_that_they_resize(explicit_mesh, transform):
+    dtype = np.float32 if transform is jnp.fft.rfft else np.complex64
+    with jax.set_mesh(explicit_mesh):
+        with pytest.raises(ValueError, match="does not evenly divide the dimension size"):
+            transform(put(explicit_mesh, P("data"), 8, dtype=dtype))
+
+
+def of_sorted(x):
+    return (jnp.sort(x, axis=1) * jnp.arange(4.0)).sum()
+
+
+def of_argsorted(x):
+    return (jnp.take_along_axis(x, jnp.argsort(x, axis=1), axis=1) * jnp.arange(4.0)).sum()
+
+
+def of_median(x):
+    return jnp.median(x, axis=1).sum()
+
+
+@pytest.mark.parametrize("fn", [of_sorted, of_argsorted, of_median])
+def test_gradients_of_sorting_next_to_a_sharded_axis(explicit_mesh, fn):
+    with jax.set_mesh(explicit_mesh), jax.numpy_rank_promotion("allow"):
+        x = put(explicit_mesh, P("data"), 8, 4)
+        assert fn(x).shape == ()
+        if VERSION >= (0, 12):  # mended in jax 0.12
+            assert jax.grad(fn)(x).shape == (8, 4)
+        else:
+            with pytest.raises(Exception, match="equal shardings"):
+                jax.grad(fn)(x)
+
+
+@pytest.mark.parametrize("spec", [P("data"), P(None, "model")])
+def test_the_gradient_of_a_product_on_an_explicit_mesh(explicit_mesh, spec):
+    with jax.set_mesh(explicit_mesh):
+        x = put(explicit_mesh, spec, 8, 4)
+        assert jnp.prod(x, axis=1).shape == (8,)
+        with pytest.raises(Exception, match="This reshape is not supported"):
+            jax.grad(lambda x: jnp.prod(x, axis=1).sum())(x)
+
+
+def test_interleaved_tasks_see_each_others_mesh_and_context(auto_mesh, explicit_mesh):
+    context = jax.make_user_context(None)
+    seen = {}
+
+    async def work(mesh, value):
+        with jax.set_mesh(mesh), context(value):
+            await asyncio.sleep(0)
+            seen[value] = jax.sharding.get_abstract_mesh(), context.value
+            await asyncio.sleep(0)
+
+    async def main():
+        await asyncio.gather(work(auto_mesh, 1), work(explicit_mesh, 2))
+
+    try:
+        asyncio.run(main())
+        assert seen[1] == seen[2] == (explicit_mesh.abstract_mesh, 2)
+        assert context.value == 1  # and one of the values stays behind
+    finally:
+        context(None).__enter__()
+
+
+def test_a_suspended_generator_leaves_its_mesh_and_context_behind(explicit_mesh):
+    context = jax.make_user_context(None)
+
+    def generate():
+        with jax.set_mesh(explicit_mesh), context(1):
+            yield
+            yield
+
+    generator = generate()
+    next(generator)
+    assert (jax.sharding.get_abstract_mesh(), context.value) == (explicit_mesh.abstract_mesh, 1)
+    generator.close()
+    assert context.value is None
+
+
+DONATE = """
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 8)
+sharding = jax.NamedSharding(jax.make_mesh((8,), ("data",)), jax.P("data"))
+add = jax.jit(lambda x, y: (x + 1, y + 2), donate_argnums=(0, 1))
+make = lambda: jax.device_put(np.ones(1024, np.float32), sharding)
+add(make(), make())
+x = make()
+try:
+    add(x, x)
+except ValueError as error:
+    print(error)
+"""
+
+
+@ON_CPU
+def test_donating_a_sharded_array_twice_ends_the_process():
+    done = subprocess.run([sys.executable, "-c", DONATE], capture_output=True, text=True)
+    if VERSION >= (0, 12):  # an error since then
+        assert done.returncode == 0 and "Attempt to donate the same buffer twice" in done.stdout
+    else:
+        assert done.returncode < 0, done.stderr
+
+
+def test_each_test_is_on_the_page():
+    named = re.findall(r"`(test_\w+)`", PAGE.read_text())
+    own = [name for name in globals() if name.startswith("test_") and name != "test_each_test_is_on_the_page"]
+    assert sorted(set(named)) == sorted(own)
