@@ -9,7 +9,7 @@ import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import EllipsisType
+from types import EllipsisType, FunctionType, MethodType
 from typing import Any, Protocol, TypeAlias
 
 from ._cache import cached_plan
@@ -135,7 +135,8 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
         return (spec,)
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
-    axes: tuple[Any, ...] = (spec,) if isinstance(spec, str) or not isinstance(spec, Iterable) else tuple(spec)
+    is_single = isinstance(spec, str) or not isinstance(spec, Iterable) or hasattr(spec, "dtype")
+    axes: tuple[Any, ...] = (spec,) if is_single else tuple(spec)
     for axis in axes:
         if isinstance(axis, str):
             raise TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
@@ -166,7 +167,7 @@ def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
         return (selection,)
     if get_items := getattr(selection, "items", None):
         return tuple(name if size is None else Axis(name, size) for name, size in get_items())
-    if not isinstance(selection, Iterable):
+    if not isinstance(selection, Iterable) or hasattr(selection, "dtype"):
         raise TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}.")
     return tuple(selection)
 
@@ -208,7 +209,16 @@ def format_value(x: Any) -> str:
     if isinstance(x, list):
         return f"a list of length {len(x)}"
     shape = getattr(x, "shape", None)
+    if isinstance(shape, Mapping):
+        return f"the mesh {format_axes(tuple(map(str, shape)), tuple(shape.values()))}"
+    if isinstance(x, type | FunctionType | MethodType):  # the default repr has an address
+        return f"`{x.__name__}`"
     return repr(x) if shape is None else f"an array of shape {tuple(shape)}"
+
+
+def check_callable(function: str, fn: Any) -> None:
+    if not callable(fn):
+        raise TypeError(f"`{function}` takes a function first, not {format_value(fn)}.")
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
