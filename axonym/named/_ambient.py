@@ -87,8 +87,10 @@ def call_with_operand_shardings(operands: Collection[Names], fn: Callable[..., A
     entries: dict[str, Any] = {}
     mesh: Any = None
     for names, array in zip(operands, args[len(args) - len(operands) :], strict=True):
-        sharding = jax.typeof(array).sharding if names else None
-        for name, entry in zip(names, sharding.spec if sharding else (), strict=False):
+        if not names:  # a number, or the function of `apply`
+            continue
+        sharding = jax.typeof(array).sharding
+        for name, entry in zip(names, sharding.spec, strict=False):
             if entry is None:
                 continue
             mesh = sharding.mesh

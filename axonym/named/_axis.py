@@ -135,8 +135,9 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
         return (spec,)
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
-    is_single = isinstance(spec, str) or not isinstance(spec, Iterable) or hasattr(spec, "dtype")
-    axes: tuple[Any, ...] = (spec,) if is_single else tuple(spec)
+    given: Any = spec
+    is_single = isinstance(given, str) or not isinstance(given, Iterable) or hasattr(given, "dtype")
+    axes: tuple[Any, ...] = (given,) if is_single else tuple(given)
     for axis in axes:
         if isinstance(axis, str):
             raise TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")

@@ -166,7 +166,12 @@ def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
     array, other, names = x.array, y.array, x.names
     sizes, others = array.shape, other.shape
     if names == y.names and sizes == others and len(sizes) == len(names):
-        return with_array(x, fn(array, other))
+        try:
+            return with_array(x, fn(array, other))
+        except Exception:
+            if jax.typeof(array).sharding == jax.typeof(other).sharding:
+                raise
+        # On an Explicit mesh the operands are sharded differently, which the planned call resolves by name.
     call, names = plan_broadcast(fn, (names, sizes), (y.names, others))
     return with_array(x, call(array, other), names)
 

@@ -40,7 +40,6 @@ def value_and_grad(
         >>> nym.value_and_grad(lambda x: (x * x).sum())(x)
         (NamedArray(float32, 14.), NamedArray(float32, embed: 3, [2., 4., 6.]))
     """
-
     check_callable("value_and_grad", fn)
 
     def compute_value_and_grad(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:

@@ -2,7 +2,6 @@
 
 import sys
 from inspect import isfunction
-from typing import Any
 
 
 _ORDER = "axes are ordered by name, and `rearrange(x, ('embed', ...))` puts 'embed' first"

@@ -149,7 +149,6 @@ def map(
         >>> nym.map(lambda v: v * v, "i")(nym.arange(nym.Axis("i", 4))).array
         Array([0, 1, 4, 9], dtype=int32)
     """
-
     check_callable("map", fn)
 
     def call_step(carry: None, /, *args: P.args, **kwargs: P.kwargs) -> tuple[None, R]:
