@@ -113,7 +113,11 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
     if type(index) is int:
         return "scalar", (), index
     if isinstance(index, slice):
-        return "slice", _parse_bounds(x, name, index), None
+        bounds = index.start, index.stop, index.step
+        try:
+            return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
+        except TypeError:  # of JAX, for a traced integer, or of Python
+            raise _make_bounds_error(x, name) from None
     if isinstance(index, dslice):
         start = index.start if type(index.start) is int else _as_integer_array(x, name, index.start)
         if np.ndim(start):
@@ -135,15 +139,11 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
     return ("array", names, array) if names else ("scalar", (), array)
 
 
-def _parse_bounds(x: NamedBase, name: str, index: slice) -> tuple[int | None, ...]:
-    bounds = index.start, index.stop, index.step
-    try:
-        return tuple([None if i is None else operator.index(i) for i in bounds])
-    except TypeError:  # of JAX, for a traced integer, or of Python
-        raise TypeError(
-            f"a slice of axis {name!r} of {format_shape(x)} needs integers that are known before the program runs; "
-            "`axonym.ds(start, length)` is a slice from a traced start"
-        ) from None
+def _make_bounds_error(x: NamedBase, name: str) -> TypeError:
+    return TypeError(
+        f"a slice of axis {name!r} of {format_shape(x)} needs integers that are known before the program runs; "
+        "`axonym.ds(start, length)` is a slice from a traced start"
+    )
 
 
 def _as_index_array(index: Any) -> Any:
