@@ -96,6 +96,13 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`.",
     ),
+    "set of names": (
+        lambda: NYM.named(jnp.ones((2, 3)), {"a", "b"}),
+        TypeError,
+        "The axes of an array have an order, which a set lacks; give them as a tuple.",
+    ),
+    "set of axes": (lambda: NYM.zeros({Batch, Embed}), TypeError, "have an order, which a set lacks"),
+    "set as order": (lambda: x.rearrange({"embed", "batch"}), TypeError, "have an order, which a set lacks"),
     "axes as arguments": (lambda: NYM.zeros(Batch, Embed), TypeError, "Several axes are given as a tuple, so Axis("),
     "array as axes": (lambda: NYM.zeros(x), TypeError, "with a name and a size, not by an array of shape (8, 16)."),
     "array as axis": (lambda: x.sum(x), TypeError, "or by its name, not by an array of shape (8, 16)."),
@@ -232,6 +239,16 @@ def test_layers_are_still_made_of_their_fields():
     layer = nym.nn.Linear.init(Embed, Mlp, key=KEY)
     again = nym.nn.Linear(layer.weight, None, (Embed,), (Mlp,))
     assert again(row).names == ("mlp",) and type(again) is nym.nn.Linear
+    assert copy.copy(layer).In == pickle.loads(pickle.dumps(layer)).In == (Embed,)
+
+
+def test_a_subclass_of_a_layer_may_be_made_of_axes():
+    class Projection(nym.nn.Linear):
+        def __init__(self, In: Axis, *, key: jax.Array):
+            self.weight, self.bias = nym.random.normal(key, (In, Mlp)), None
+            self.In, self.Out = (In,), (Mlp,)
+
+    assert Projection(Embed, key=KEY)(row).names == ("mlp",)
 
 
 @pytest.mark.parametrize("given", ["auto_mesh", "half"])

@@ -13,6 +13,7 @@ from ._axis import (
     AxisSelector,
     Names,
     axis_name,
+    check_ordered,
     check_unique_names,
     find_axes,
     format_axes,
@@ -344,6 +345,7 @@ def parse_array_names(array: Any, axes: Any) -> Names:
         raise TypeError(f"{format_shape(array)} has names already; use `rename` to change them.")
     if not hasattr(array, "shape"):
         raise TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
+    check_ordered(axes)
     axes, sizes = parse_selection(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):

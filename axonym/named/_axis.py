@@ -136,6 +136,7 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
     given: Any = spec
+    check_ordered(given)
     is_single = isinstance(given, str) or not isinstance(given, Iterable) or hasattr(given, "dtype")
     axes: tuple[Any, ...] = (given,) if is_single else tuple(given)
     for axis in axes:
@@ -145,6 +146,12 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
             raise TypeError(f"A new axis is given by an `Axis`, with a name and a size, not by {format_value(axis)}.")
     check_unique_names(tuple(axis.name for axis in axes))
     return axes
+
+
+def check_ordered(axes: Any) -> None:
+    """Raises a TypeError if the axes of an array are a set, whose order differs from process to process."""
+    if isinstance(axes, set | frozenset):
+        raise TypeError("The axes of an array have an order, which a set lacks; give them as a tuple.")
 
 
 def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:

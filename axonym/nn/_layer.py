@@ -16,6 +16,7 @@ class Layer(eqx.Module):
             """Raises a TypeError for the arguments of `init`."""
             first = args[0] if args else None
             first = first[0] if isinstance(first, tuple) and first else first
-            if isinstance(first, Axis | int | str | type) or "key" in kwargs:
+            is_own = cls.__module__.startswith(f"{__package__}.")  # a subclass may have any `__init__`
+            if is_own and (isinstance(first, Axis | int | str | type) or "key" in kwargs):
                 raise TypeError(f"Axes and keys are arguments of `{cls.__name__}.init(...)`, which makes a new layer.")
             return super().__new__(cls)
