@@ -345,7 +345,8 @@ def parse_array_names(array: Any, axes: Any) -> Names:
         raise TypeError(f"{format_shape(array)} has names already; use `rename` to change them.")
     if not hasattr(array, "shape"):
         raise TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
-    check_ordered(axes)
+    if type(axes) is not tuple:
+        check_ordered(axes)
     axes, sizes = parse_selection(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):

@@ -136,7 +136,8 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
     given: Any = spec
-    check_ordered(given)
+    if type(given) is not tuple:
+        check_ordered(given)
     is_single = isinstance(given, str) or not isinstance(given, Iterable) or hasattr(given, "dtype")
     axes: tuple[Any, ...] = (given,) if is_single else tuple(given)
     for axis in axes:
