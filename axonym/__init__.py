@@ -1,5 +1,7 @@
 """Axonym: named-axis arrays for JAX, sharded by a mapping from axis names to the axes of a device mesh."""
 
+from typing import TYPE_CHECKING
+
 from . import (
     axis as axis,
     fft as fft,
@@ -227,6 +229,7 @@ from .named._matrix import (
     tril as tril,
     triu as triu,
 )
+from .named._missing_attribute import suggest_named_way as _suggest_named_way
 from .named._named_ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
 from .named._packbits import packbits as packbits, unpackbits as unpackbits
 from .named._reduce._any_all import all as all, any as any, count_nonzero as count_nonzero
@@ -367,3 +370,11 @@ from .report import (
 
 
 __version__ = "0.1.0"
+
+
+if not TYPE_CHECKING:  # type checkers report unknown names by themselves
+
+    def __getattr__(name: str) -> object:
+        """Raises an AttributeError that shows the named way for functions of other array libraries."""
+        hint = "" if name.startswith("_") else _suggest_named_way(name)
+        raise AttributeError(f"module 'axonym' has no attribute {name!r}{hint}", name=name)

@@ -5,13 +5,14 @@ function is traced anew under another mapping, and reused under the same one. `a
 with the methods of `Ambient`.
 """
 
+import math
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from ._axis import Names
+from ._axis import Names, format_axes
 from ._base import N, is_traced, with_array
 
 
@@ -37,6 +38,71 @@ class Ambient(Protocol):
 
 context: Any = jax.make_user_context(None)
 """Holds the active `Ambient`, or None."""
+
+
+class OperandShardings(NamedTuple):
+    """An `Ambient` for a single operation without an active mapping: axes are sharded as they are in the operands."""
+
+    mesh: AbstractMesh
+    entries: tuple[tuple[str, Any], ...]
+    mapping = None
+
+    def constrain(self, array: Any, names: Names) -> Any:
+        return array
+
+    def gather(self, array: Any, names: Names) -> Any:
+        return array
+
+    def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding:
+        entries, used = dict(self.entries), dict[str, str]()
+        spec = [entries.get(name) for name in names]
+        for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
+            axes = get_entry_axes(spec[at])
+            if size % math.prod(self.mesh.shape[axis] for axis in axes):
+                spec[at] = None
+                continue
+            for axis in axes:
+                if used.setdefault(axis, name) != name:
+                    raise ValueError(
+                        f"axes {used[axis]!r} and {name!r} of {format_axes(names, sizes)} are both sharded over mesh "
+                        f"axis {axis!r}; {_STATE_SHARDING}"
+                    )
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
+        return ()
+
+
+_STATE_SHARDING = "state the sharding of the result with `axis_mapping`, or `shard` one of the operands first"
+
+
+def call_with_operand_shardings(operands: Collection[Names], fn: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function whose last arguments are plain arrays with these names, within a trace.
+
+    Without an active mapping it states shardings on an Explicit mesh as the operands have them; the name "" stands for
+    an axis whose sharding is ignored.
+    """
+    if context.value is not None:
+        return fn(*args)
+    entries: dict[str, Any] = {}
+    mesh: Any = None
+    for names, array in zip(operands, args[len(args) - len(operands) :], strict=True):
+        if not names:  # a number, or the function of `apply`
+            continue
+        sharding = jax.typeof(array).sharding
+        for name, entry in zip(names, sharding.spec, strict=False):
+            if entry is None:
+                continue
+            mesh = sharding.mesh
+            if name and entries.setdefault(name, entry) != entry:
+                raise ValueError(
+                    f"axis {name!r} is sharded over {format_axes(get_entry_axes(entries[name]))} in one operand and "
+                    f"over {format_axes(get_entry_axes(entry))} in another; {_STATE_SHARDING}"
+                )
+    if mesh is None:
+        return fn(*args)
+    with context(OperandShardings(mesh, tuple(entries.items()))):
+        return fn(*args)
 
 
 def constrain_sharding(x: N) -> N:

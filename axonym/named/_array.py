@@ -15,6 +15,7 @@ from ._axis import (
     AxisSelector,
     Names,
     axis_name,
+    check_ordered,
     check_unique_names,
     find_axes,
     format_axes,
@@ -26,6 +27,7 @@ from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
 from ._elementwise import _arithmetic, _bitwise, _complex, _copy, _logic, _maximum, _rounding
 from ._index import Items, Updates, index, take
+from ._missing_attribute import suggest_named_way
 from ._reduce import _any_all, _cumulative, _max_min, _sort, _sum
 from ._shape import _broadcast, _flatten, _rearrange, _rename, _slice, _split, _squeeze
 
@@ -76,6 +78,20 @@ class NamedArray(ArrayProtocols):
         """Raises an AttributeError, since named arrays are immutable."""
         raise AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted.")
 
+    if not TYPE_CHECKING:  # type checkers report these by themselves
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises an AttributeError that shows the named way for attributes of other array libraries."""
+            if hint := suggest_named_way(name) if not name.startswith("_") else "":
+                raise AttributeError(f"A `NamedArray` has no attribute {name!r}{hint}.", name=name, obj=self)
+            return object.__getattribute__(self, name)  # raises the error again, that of a property included
+
+        def __setitem__(self, items: Items, *value: Any) -> None:
+            """Raises a TypeError, since named arrays are immutable."""
+            raise TypeError("A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`.")
+
+        __delitem__ = __setitem__
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles and copies the array and the names."""
         return _rebuild_array, (self.array, self.names)
@@ -92,6 +108,8 @@ class NamedArray(ArrayProtocols):
 
     def item(self) -> Any:
         """Returns the only element as a Python number."""
+        if self.names and self.size != 1:
+            raise ValueError(f"{format_shape(self)} is not a single element; reduce or index its axes first")
         return self.array.item()
 
     def tolist(self) -> Any:
@@ -159,19 +177,21 @@ class NamedArray(ArrayProtocols):
 
     def __bool__(self) -> bool:
         """Returns the truth value of the only element."""
+        if self.names and self.size != 1:
+            raise ValueError(f"the truth value of {format_shape(self)} is ambiguous; use `x.all()` or `x.any()`")
         return bool(self.array)
 
     def __int__(self) -> int:
         """Returns the only element as an integer."""
-        return int(self.array)
+        return int(self._get_scalar_element())
 
     def __float__(self) -> float:
         """Returns the only element as a float."""
-        return float(self.array)
+        return float(self._get_scalar_element())
 
     def __complex__(self) -> complex:
         """Returns the only element as a complex number."""
-        return complex(self.array)
+        return complex(self._get_scalar_element())
 
     def __round__(self, decimals: int = 0) -> Self:
         """Rounds the elements to a number of decimals."""
@@ -179,7 +199,12 @@ class NamedArray(ArrayProtocols):
 
     def __index__(self) -> int:
         """Returns the only element, which must be an integer."""
-        return self.array.__index__()
+        return self._get_scalar_element().__index__()
+
+    def _get_scalar_element(self) -> Any:
+        if self.names:
+            raise TypeError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
+        return self.array
 
     def __matmul__(self, other: Any) -> Any:
         """Raises a TypeError, since the axes to contract are needed."""
@@ -315,6 +340,8 @@ def parse_array_names(array: Any, axes: Any) -> Names:
         raise TypeError(f"{format_shape(array)} has names already; use `rename` to change them.")
     if not hasattr(array, "shape"):
         raise TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
+    if type(axes) is not tuple:
+        check_ordered(axes)
     axes, sizes = parse_selection(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):

@@ -9,7 +9,7 @@ import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import EllipsisType
+from types import EllipsisType, FunctionType, MethodType
 from typing import Any, Protocol, TypeAlias
 
 import equinox as eqx
@@ -141,7 +141,11 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
         return (spec,)
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
-    axes: tuple[Any, ...] = (spec,) if isinstance(spec, str) or not isinstance(spec, Iterable) else tuple(spec)
+    given: Any = spec
+    if type(given) is not tuple:
+        check_ordered(given)
+    is_single = isinstance(given, str) or not isinstance(given, Iterable) or hasattr(given, "dtype")
+    axes: tuple[Any, ...] = (given,) if is_single else tuple(given)
     for axis in axes:
         if isinstance(axis, str):
             raise TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
@@ -149,6 +153,12 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
             raise TypeError(f"A new axis is given by an `Axis`, with a name and a size, not by {format_value(axis)}.")
     check_unique_names(tuple(axis.name for axis in axes))
     return axes
+
+
+def check_ordered(axes: Any) -> None:
+    """Raises a TypeError if the axes of an array are a set, whose order differs from process to process."""
+    if isinstance(axes, set | frozenset):
+        raise TypeError("The axes of an array have an order, which a set lacks; give them as a tuple.")
 
 
 def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
@@ -172,7 +182,7 @@ def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
         return (selection,)
     if get_items := getattr(selection, "items", None):
         return tuple(name if size is None else Axis(name, size) for name, size in get_items())
-    if not isinstance(selection, Iterable):
+    if not isinstance(selection, Iterable) or hasattr(selection, "dtype"):
         raise TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}.")
     return tuple(selection)
 
@@ -214,9 +224,18 @@ def format_value(x: Any) -> str:
     if isinstance(x, list):
         return f"a list of length {len(x)}"
     shape = getattr(x, "shape", None)
+    if isinstance(shape, Mapping):
+        return f"the mesh {format_axes(tuple(map(str, shape)), tuple(shape.values()))}"
+    if isinstance(x, type | FunctionType | MethodType):  # the default repr has an address
+        return f"`{x.__name__}`"
     if shape is not None:
         return f"an array of shape {tuple(shape)}"
     return repr(x) if x is ... else eqx.tree_pformat(x, width=sys.maxsize)  # which describes arrays by their shapes
+
+
+def check_callable(function: str, fn: Any) -> None:
+    if not callable(fn):
+        raise TypeError(f"`{function}` takes a function first, not {format_value(fn)}.")
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:

@@ -5,7 +5,7 @@ checks nothing, since their names are correct by construction.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar, overload
 
 import jax
 
@@ -42,6 +42,10 @@ class Shape(tuple[int, ...]):
         shape.names = names
         return shape
 
+    @overload
+    def __getitem__(self, key: AxisSelector | SupportsIndex) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[int, ...]: ...
     def __getitem__(self, key: Any) -> Any:
         """Returns the size at a position or of a name, or a slice of the sizes."""
         if isinstance(key, str | Axis):

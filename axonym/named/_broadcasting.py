@@ -4,6 +4,7 @@ The names of one operand must include the names of all others; it gives the orde
 axes of size 1, so nothing is copied to full size or transposed needlessly.
 """
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax_compat import get_inline_option
-from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name
+from ._ambient import call_with_operand_shardings, get_entry_axes, get_out_sharding, reshard_by_name
 from ._axis import Names, check_rank, format_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
@@ -49,6 +50,7 @@ def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
 
 
 def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
+    operands = tuple(operand for operand in operands if operand[0])
     shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
     extra = dict.fromkeys(name for names, _ in operands for name in names if name not in widest)
     return ValueError(
@@ -79,7 +81,7 @@ def plan_broadcast(
             arrays = tuple(map(reshard_by_name, arrays, owns))
         return fn(*(align_axes(array, own, names) for own, array in zip(owns, arrays, strict=True)))
 
-    return jit_inline(call_aligned), names
+    return jit_inline(functools.partial(call_with_operand_shardings, owns, call_aligned)), names
 
 
 def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
@@ -105,6 +107,8 @@ def check_scalar(x: Any) -> Any:
         raise TypeError(
             f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`."
         )
+    if x is None or isinstance(x, str):
+        raise TypeError(f"An operand is a named array or a number, not {x!r}.")
     return x
 
 
@@ -162,7 +166,12 @@ def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
     array, other, names = x.array, y.array, x.names
     sizes, others = array.shape, other.shape
     if names == y.names and sizes == others and len(sizes) == len(names):
-        return with_array(x, fn(array, other))
+        try:
+            return with_array(x, fn(array, other))
+        except Exception:
+            if jax.typeof(array).sharding == jax.typeof(other).sharding:
+                raise
+        # On an Explicit mesh the operands are sharded differently, which the planned call resolves by name.
     call, names = plan_broadcast(fn, (names, sizes), (y.names, others))
     return with_array(x, call(array, other), names)
 

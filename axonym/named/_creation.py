@@ -42,8 +42,9 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
 
 def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
-    axes = parse_axes(shape)
-    names, sizes = get_names_and_sizes(axes)
+    if isinstance(dtype, Axis):
+        raise TypeError(f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument.")
+    names, sizes = get_names_and_sizes(parse_axes(shape))
     return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
 
 

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
-from ._ambient import get_out_sharding, reshard_by_name
+from ._ambient import call_with_operand_shardings, get_out_sharding, reshard_by_name
 from ._axis import (
     Axis,
     AxisSelection,
@@ -34,6 +34,28 @@ from ._traceback import blame_caller
 _MISSING: Any = object()
 
 
+@overload  # type checkers require `axis`
+def dot(
+    first: N,
+    /,
+    *others: N,
+    axis: AxisSelection,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_axes: PartialAxisSpec | None = None,
+    dot_general: Callable[..., Any] | None = None,
+) -> N: ...
+@overload
+def dot(
+    first: N,
+    /,
+    *others: N,
+    axis: None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_axes: PartialAxisSpec | None = None,
+    dot_general: Callable[..., Any] | None = None,
+) -> N: ...
 def dot(
     first: N,
     /,
@@ -76,7 +98,7 @@ def dot(
     _check_arguments(arrays, axis)
     operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
     chosen = axis if type(axis) is str else make_hashable_selection(axis)
-    order = None if out_axes is None else tuple(out_axes)
+    order = None if out_axes is None else (out_axes,) if isinstance(out_axes, str) else tuple(out_axes)
     for one in order or ():
         if one is not ...:
             axis_name(one)  # others may not be hashable
@@ -120,11 +142,9 @@ def contract_axes(
             known = " and ".join(map(format_shape, arrays))
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {known}")
         # It may close over arrays, so the compiled function cannot be cached.
-        left, right = plain
-        product = _compute_dot_general(
-            (operands[0], operands[1]), summed, names, precision, dtype, left, right, dot_general
-        )
-        return with_array(arrays[0], product, names)
+        multiply = functools.partial(_compute_dot_general, product=dot_general)
+        static = (operands, summed, names, precision, dtype)
+        return with_array(arrays[0], call_with_operand_shardings(operands, multiply, *static, *plain), names)
     return with_array(arrays[0], _jit_contraction(operands, summed, names, precision, dtype)(*plain), names)
 
 
@@ -135,7 +155,8 @@ def _jit_contraction(
     """Returns the compiled contraction of plain arrays."""
     product = _compute_dot_general if len(operands) == 2 and _is_dot_general(operands, summed) else _compute_einsum
     fn = _compute_sum if len(operands) == 1 else product
-    return jit_inline(functools.partial(fn, operands, summed, names, precision, dtype))
+    static = (operands, summed, names, precision, dtype)
+    return jit_inline(functools.partial(call_with_operand_shardings, operands, fn, *static))
 
 
 def _is_dot_general(operands: tuple[Names, ...], summed: Names) -> bool:

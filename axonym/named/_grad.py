@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 import equinox as eqx
 import jax
 
-from ._axis import format_value
+from ._axis import check_callable, format_value
 from ._base import NamedBase, format_shape
 
 
@@ -40,6 +40,7 @@ def value_and_grad(
         >>> nym.value_and_grad(lambda x: (x * x).sum())(x)
         (NamedArray(float32, 14.), NamedArray(float32, embed: 3, [2., 4., 6.]))
     """
+    check_callable("value_and_grad", fn)
 
     def compute_value_and_grad(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
         call_fn: Callable[..., Any] = fn
@@ -115,6 +116,11 @@ def _drop_aux(returned: Any) -> Any:
 
 def _as_plain_scalar(value: Any) -> Any:
     array = value.array if isinstance(value, NamedBase) else value
+    if isinstance(array, tuple):
+        raise TypeError(
+            f"A gradient needs a scalar result, and the function returned a tuple of length {len(array)}; with "
+            "`has_aux=True` it may return a pair of a scalar and anything else."
+        )
     if getattr(array, "shape", ()):
         what = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
         raise ValueError(

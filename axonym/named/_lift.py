@@ -16,6 +16,7 @@ from ._axis import (
     AxisSelector,
     Names,
     axis_name,
+    check_callable,
     check_selected_once,
     check_unique_names,
     find_axis,
@@ -69,6 +70,7 @@ def lift(
     axes = tuple(axis for selection in axes for axis in parse_selection(selection))
     core = intern_names(tuple(map(axis_name, axes)))
     check_selected_once(core)
+    check_callable("lift", fn)
 
     def call_lifted(*args: Any, **kwargs: Any) -> Any:
         leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)

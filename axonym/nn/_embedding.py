@@ -11,9 +11,10 @@ from ..named._dot import dot
 from ..named._index import take
 from ._gather_parameter import gather_parameter
 from ._inputs import check_input, format_layer_axes
+from ._layer import Layer
 
 
-class Embedding(eqx.Module):
+class Embedding(Layer):
     """A table of vectors, one for each element of a vocabulary.
 
     Attributes:

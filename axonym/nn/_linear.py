@@ -13,9 +13,10 @@ from ..named._creation import zeros
 from ..named._dot import dot
 from ._gather_parameter import gather_parameter
 from ._inputs import check_input, format_layer_axes
+from ._layer import Layer
 
 
-class Linear(eqx.Module):
+class Linear(Layer):
     """A linear map from input axes to output axes, with a bias: `dot(x, weight, axis=In) + bias`.
 
     Attributes:

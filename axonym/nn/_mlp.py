@@ -10,10 +10,11 @@ from .. import random
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec
 from ._activations import relu
+from ._layer import Layer
 from ._linear import Linear
 
 
-class MLP(eqx.Module):
+class MLP(Layer):
     """Linear layers applied in sequence, with an activation after each but the last.
 
     Attributes:

@@ -14,9 +14,10 @@ from ..named._cached_jit import cached_jit
 from ..named._creation import ones, zeros
 from ._gather_parameter import gather_parameter
 from ._inputs import cast_array, check_input, format_layer_axes, widen_array
+from ._layer import Layer
 
 
-class _Normalization(eqx.Module):
+class _Normalization(Layer):
     """Base class of the normalisations, which differ in whether they subtract the mean."""
 
     weight: NamedArray | None

@@ -14,12 +14,13 @@ from ..named._axis import Axis, Names, format_value
 from ..named._field import HasLeadingAxes
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._inputs import check_input
+from ._layer import Layer
 
 
 M = TypeVar("M", bound=eqx.Module)
 
 
-class Stacked(eqx.Module, HasLeadingAxes, Generic[M]):
+class Stacked(Layer, HasLeadingAxes, Generic[M]):
     """Layers of the same kind, stored as one module whose arrays have a layer axis, and applied by a scan.
 
     A scan compiles one layer instead of all of them. With gradient checkpointing, only the values passed between layers
@@ -71,6 +72,11 @@ class Stacked(eqx.Module, HasLeadingAxes, Generic[M]):
             >>> stack.stacked.norm.weight.shape, stack.fold(nym.ones(Embed)).shape
             ((layers: 3, embed: 4), (embed: 4))
         """
+        if not isinstance(Block, Axis) or not callable(module):
+            raise TypeError(
+                "`Stacked.init` takes the layer axis and the class of a layer, as in `Stacked.init(Axis('layers', 12), "
+                f"Block)`, not {format_value(Block)} and {format_value(module)}."
+            )
         make: Any = getattr(module, "init", module)
 
         def make_stacked(*args: Any, **kwargs: Any) -> "Stacked[M]":

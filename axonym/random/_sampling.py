@@ -68,8 +68,8 @@ def draw_sample(
         ValueError: If a name occurs twice, a parameter has an axis that the array lacks or one of another size, or
             several keys are given.
     """
-    axes = parse_axes(shape)
-    names, sizes = get_names_and_sizes(axes)
+    plain_key = as_plain_key(key)
+    names, sizes = get_names_and_sizes(parse_axes(shape))
     arrays: list[Any] = []
     layouts: list[tuple[str, ParameterLayout | None]] = []
     for parameter, value in parameters.items():
@@ -79,7 +79,7 @@ def draw_sample(
     out = intern_names((*names, *(axis.name for axis in event)))
     check_unique_names(out)
     static = (out, sizes, tuple(axis.size for axis in event), tuple(layouts), tuple(options.items()))
-    return place_array(cached_jit(_draw_array, sample, *static)(as_plain_key(key), *arrays))
+    return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *arrays))
 
 
 def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]) -> tuple[Any, ParameterLayout | None]:

@@ -102,7 +102,7 @@ def test_a_new_axis_needs_a_size():
     for spec in ("batch", ("batch",), (Batch, "batch")):
         with pytest.raises(TypeError, match=escape("give `Axis('batch', size)` instead of 'batch'")):
             nym.zeros(spec)  # pyright: ignore[reportArgumentType]
-    for spec, shown in ((3, "3"), ((2, 3), "2"), (None, "None"), (np.ones((4, 1)), "an array of shape (1,)")):
+    for spec, shown in ((3, "3"), ((2, 3), "2"), (None, "None"), (np.ones((4, 1)), "an array of shape (4, 1)")):
         with pytest.raises(TypeError, match=escape(f"with a name and a size, not by {shown}.")):
             nym.zeros(spec)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="size of axis 'a' must be an integer, not None"):
@@ -146,7 +146,7 @@ def test_axes_are_selected_in_many_ways(selection):
         (("batch", -1), TypeError, "An axis is given by an `Axis` or by its name, not by -1."),
         ((("batch",),), TypeError, "An axis is given by an `Axis` or by its name, not by ('batch')."),
         ((["batch"],), TypeError, "An axis is given by an `Axis` or by its name, not by a list of length 1."),
-        (jnp.arange(2), TypeError, "An axis is given by an `Axis` or by its name, not by an array of shape ()."),
+        (jnp.arange(2), TypeError, "An axis is given by an `Axis` or by its name, not by an array of shape (2,)."),
     ],
 )
 def test_a_wrong_selection_says_what_is_wrong(selection, kind, text):

@@ -5,6 +5,7 @@ from typing import Any, assert_type
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import axonym as nym
 from axonym import Axis, NamedArray
@@ -31,6 +32,9 @@ def test_creation():
 
 def test_properties():
     assert_type(x.shape, nym.Shape)
+    assert_type(x.shape["a"], int)
+    assert_type(x.shape[A] + x.shape[0], int)
+    assert_type(x.shape[1:], tuple[int, ...])
     assert_type(x.axes, tuple[Axis, ...])
     assert_type(x.names, tuple[str, ...])
     assert_type(x.ndim, int)
@@ -115,6 +119,49 @@ def test_indexing():
     assert_type(nym.take(x, "a", [0, 1]), NamedArray)
     assert_type(x.at["a", 0].set(0.0), NamedArray)
     assert_type(x.at["a", 0].get(mode="clip"), NamedArray)
+
+
+def test_all_kinds_of_indices(selection: nym.AxisSelection | None = "b", items: Any = ("a", 0)):
+    i: Any = 0
+    chosen: dict[str, Any] = {"a": 0}
+    for name in x.names:
+        assert_type(x[name, i], NamedArray)
+    for one in (0, np.int32(0), jnp.int32(0), [0, 1], range(2), [True, False], np.arange(2), jnp.arange(2), slice(1)):
+        assert_type(x["a", one], NamedArray)
+    assert_type(x[chosen], NamedArray)
+    assert_type(x[{"a": 0, B: slice(2)}], NamedArray)
+    assert_type(x[items], NamedArray)
+    assert_type(x[next(iter(chosen.items()))], NamedArray)
+    assert_type(x["a", nym.named([0, 1], "n"), "b", nym.ds(i, 2)], NamedArray)
+    assert_type(nym.dot(x, v, axis=selection), NamedArray)
+
+
+def test_wrong_arguments_are_type_errors():
+    with pytest.raises(TypeError, match="`dot` needs `axis=`"):
+        nym.dot(x, v)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="`dot` needs `axis=`"):
+        x.dot(v)  # pyright: ignore[reportCallIssue]
+    for wrong in (
+        lambda: x["a", "b"],  # pyright: ignore[reportArgumentType]
+        lambda: x["a", 0, "b", "a"],  # pyright: ignore[reportArgumentType]
+        lambda: x.at["a", "b"],  # pyright: ignore[reportArgumentType]
+        lambda: x[{"a": "b"}],  # pyright: ignore[reportArgumentType]
+        lambda: x["a", None],  # pyright: ignore[reportArgumentType]
+    ):
+        with pytest.raises(TypeError, match="is indexed by integers, not by"):
+            wrong()
+    for wrong in (
+        lambda: x[0],  # pyright: ignore[reportArgumentType]
+        lambda: x["a"],  # pyright: ignore[reportArgumentType]
+        lambda: x[:, 0],  # pyright: ignore[reportArgumentType]
+        lambda: x["a", 0, "b"],  # pyright: ignore[reportArgumentType]
+    ):
+        with pytest.raises(ValueError, match="an index names its axes"):
+            wrong()
+    with pytest.raises(AttributeError, match="no attribute 'T'"):
+        _ = x.T  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match="no attribute 'reshape'"):
+        _ = nym.reshape  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def scale(row: NamedArray, factor: float) -> NamedArray:

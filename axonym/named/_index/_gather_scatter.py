@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
-from .._ambient import get_out_sharding, replicate_dims, reshard_by_name
+from .._ambient import call_with_operand_shardings, get_out_sharding, replicate_dims, reshard_by_name
 from .._axis import Names
 from .._broadcasting import align_axes
 from .._cache import get_static_value
@@ -27,6 +27,18 @@ Options: TypeAlias = tuple[tuple[str, Hashable], ...]
 
 def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
     """Returns the indexed elements."""
+    own = [entry.detail if entry.kind == "array" else () for entry in plan.held]
+    operands = (_omit_indexed(names, names, plan), *own)
+    return call_with_operand_shardings(operands, _gather_elements, names, plan, options, array, *arrays)
+
+
+def _omit_indexed(own: Names, names: Names, plan: IndexPlan) -> Names:
+    """Returns names of axes with "" in place of those that are indexed, whose shardings the result does not have."""
+    indexed = {names[entry.position] for entry in plan.entries}
+    return tuple("" if name in indexed else name for name in own)
+
+
+def _gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
     array = replicate_dims(array, {entry.position for entry in plan.entries if entry.kind != "array"})
     window, start, entries, arrays = _pop_window(plan.entries, arrays)
     while window is not None:
@@ -52,6 +64,21 @@ def gather_with_fill(
     *rest: Any,
 ) -> Any:
     """Returns the indexed elements of an array in which `fill` replaces elements where a mask is False."""
+    operands = (names, own, *masks, *(() for _ in plan.held))
+    args = (names, plan, options, masks, own, array, fill, *rest)
+    return call_with_operand_shardings(operands, _gather_with_fill, *args)
+
+
+def _gather_with_fill(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    masks: tuple[Names, ...],
+    own: Names,
+    array: Any,
+    fill: Any,
+    *rest: Any,
+) -> Any:
     mask = _combine_masks(names, masks, array.shape, rest[: len(masks)])
     fill = _broadcast_by_name(fill, own, names, array.shape) if own else fill
     array = jnp.where(mask, reshard_by_name(array, names), fill)
@@ -62,6 +89,14 @@ def scatter_values(
     names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
 ) -> Any:
     """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
+    operands = (names, _omit_indexed(own, names, plan), *(() for _ in plan.held))
+    args = (names, plan, options, own, method, array, value, *arrays)
+    return call_with_operand_shardings(operands, _scatter_values, *args)
+
+
+def _scatter_values(
+    names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
+) -> Any:
     mode = _get_mode(options)
     entries = plan.entries
     if mode == _CLIP:
@@ -147,6 +182,22 @@ def scatter_where(
     *rest: Any,
 ) -> Any:
     """Returns the result of `scatter_values` where all masks are True, and the original elements elsewhere."""
+    operands = (names, _omit_indexed(own, names, plan), *masks, *(() for _ in plan.held))
+    args = (names, plan, options, own, method, masks, array, value, *rest)
+    return call_with_operand_shardings(operands, _scatter_where, *args)
+
+
+def _scatter_where(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    own: Names,
+    method: str,
+    masks: tuple[Names, ...],
+    array: Any,
+    value: Any,
+    *rest: Any,
+) -> Any:
     mask, arrays = _combine_masks(names, masks, array.shape, rest[: len(masks)]), rest[len(masks) :]
     if method in _SCALING:  # elements that stay must not make gradients NaN
         picked = gather_elements(names, plan, options, mask, *arrays)

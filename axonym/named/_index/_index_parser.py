@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +14,29 @@ from ._dslice import dslice
 from ._index_plan import IndexPlan, Part
 
 
-Index: TypeAlias = int | slice | dslice | Sequence[int] | NamedBase | jax.Array | np.ndarray | np.integer[Any]
-Items: TypeAlias = Mapping[Any, Any] | tuple[Any, ...]
+Index: TypeAlias = SupportsIndex | slice | dslice | Sequence[SupportsIndex] | NamedBase | jax.Array | np.ndarray
+Items: TypeAlias = (
+    Mapping[Any, Index]
+    | tuple[()]
+    | tuple[AxisSelector, Index]
+    | tuple[AxisSelector, Index, AxisSelector, Index]
+    | tuple[AxisSelector, Index, AxisSelector, Index, AxisSelector, Index]
+    | tuple[AxisSelector, Index, AxisSelector, Index, AxisSelector, Index, AxisSelector, Index]
+)
 
 
 def parse_index(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any, ...]]:
     """Returns the parts of an index, and for each the array or integer that it holds, or None."""
     parts: list[Part] = []
     arrays: list[Any] = []
-    for selector, index in _iterate_items(items):
-        kind, detail, array = _parse_axis_index(x, axis_name(selector), index)
+    for selector, index in _iterate_items(x, items):
+        try:
+            name = axis_name(selector)
+        except TypeError:
+            if isinstance(items, tuple):
+                raise _make_position_error(x, items) from None
+            raise
+        kind, detail, array = _parse_axis_index(x, name, index)
         parts.append((selector, kind, detail, array.shape if kind in ("array", "mask") else ()))
         arrays.append(array)
     return tuple(parts), tuple(arrays)
@@ -74,15 +87,31 @@ def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) ->
             )
 
 
-def _iterate_items(items: Items) -> Iterable[tuple[AxisSelector, Any]]:
+def _iterate_items(x: NamedBase, items: Any) -> Iterable[tuple[AxisSelector, Any]]:
     if isinstance(items, tuple) and not len(items) % 2:
         return zip(items[::2], items[1::2], strict=True)
     if isinstance(items, Mapping):
         return items.items()
-    raise ValueError(
-        "an index names its axes, as in x['pos', 3], x['pos', 3, 'batch', 0:2] or x[{'pos': 3}], not "
-        f"{format_value(items)}"
+    raise _make_position_error(x, items)
+
+
+def _make_position_error(x: NamedBase, items: Any) -> ValueError:
+    first, last = (x.names[0], x.names[-1]) if x.names else ("pos", "batch")
+    second = f"x[{first!r}, 3, {last!r}, 0:2], " if first != last else ""
+    return ValueError(
+        f"an index names its axes, as in x[{first!r}, 3], {second}or x[{{{first!r}: 3}}], not "
+        f"x[{_format_positions(items)}]"
     )
+
+
+def _format_positions(items: Any) -> str:
+    """Formats an index as it is written between brackets."""
+    if isinstance(items, tuple):
+        return ", ".join(map(_format_positions, items))
+    if isinstance(items, slice):
+        bounds = items.start, items.stop, *(() if items.step is None else (items.step,))
+        return ":".join("" if i is None else format_value(i) for i in bounds)
+    return "..." if items is ... else format_value(items)
 
 
 def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, Any]:
@@ -90,8 +119,11 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
     if type(index) is int:
         return "scalar", (), index
     if isinstance(index, slice):
-        bounds = (index.start, index.stop, index.step)
-        return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
+        bounds = index.start, index.stop, index.step
+        try:
+            return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
+        except TypeError:  # of JAX, for a traced integer, or of Python
+            raise _make_bounds_error(x, name) from None
     if isinstance(index, dslice):
         start = index.start if type(index.start) is int else _as_integer_array(x, name, index.start)
         if np.ndim(start):
@@ -119,6 +151,13 @@ def _classify_window(x: NamedBase, name: str, start: Any, length: int) -> str:
         return "unchecked window"
     size, first = x.axis_size(name), int(start)
     return "window" if 0 <= (first + size if first < 0 else first) <= size - length else "unchecked window"
+
+
+def _make_bounds_error(x: NamedBase, name: str) -> TypeError:
+    return TypeError(
+        f"a slice of axis {name!r} of {format_shape(x)} needs integers that are known before the program runs; "
+        "`axonym.ds(start, length)` is a slice from a traced start"
+    )
 
 
 def _as_index_array(index: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 
-from .._ambient import reshard_by_name
+from .._ambient import call_with_operand_shardings, reshard_by_name
 from .._axis import (
     Axis,
     AxisSelector,
@@ -15,6 +15,7 @@ from .._axis import (
     check_rank,
     check_unique_names,
     format_axes,
+    format_value,
     intern_names,
     make_missing_axis_error,
 )
@@ -47,7 +48,7 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
         >>> nym.stack("copy", [x, -x]).shape
         (copy: 2, i: 3)
     """
-    return _join_arrays(_plan_stack, axis, arrays)
+    return _join_arrays("stack", _plan_stack, axis, arrays)
 
 
 @cached_plan
@@ -58,7 +59,10 @@ def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Cal
         raise ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
     check_unique_names((name, *first))
     names = intern_names((name, *first))
-    return jit_inline(functools.partial(_compute_stack, names, tuple(own for own, _ in operands))), names
+    own_names = tuple(own for own, _ in operands)
+    return jit_inline(
+        functools.partial(call_with_operand_shardings, own_names, _compute_stack, names, own_names)
+    ), names
 
 
 def _compute_stack(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
@@ -85,7 +89,7 @@ def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
         >>> nym.concatenate("i", [nym.zeros({"i": 2}), nym.ones({"i": 3})]).shape
         (i: 5)
     """
-    return _join_arrays(_plan_concatenate, axis, arrays)
+    return _join_arrays("concatenate", _plan_concatenate, axis, arrays)
 
 
 @cached_plan
@@ -99,7 +103,9 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
     if isinstance(axis, Axis) and axis.size != size:
         raise ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
     own_names = tuple(own for own, _ in operands)
-    return jit_inline(functools.partial(_compute_concatenate, names, index, own_names)), names
+    return jit_inline(
+        functools.partial(call_with_operand_shardings, own_names, _compute_concatenate, names, index, own_names)
+    ), names
 
 
 def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
@@ -108,8 +114,10 @@ def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], 
     return reshard_by_name(jnp.concatenate([reshard_by_name(row, rest) for row in rows], axis=index), names)
 
 
-def _join_arrays(plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
-    axis_name(axis)  # others may not be hashable
+def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
+    if type(axis) is not str and not isinstance(axis, str | Axis):
+        given = f"{format_value(axis)} and {format_value(arrays)}"
+        raise TypeError(f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not {given}.")
     rows = list(arrays)
     for x in rows:
         check_named(x)

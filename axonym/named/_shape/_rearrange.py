@@ -12,6 +12,7 @@ from .._axis import (
     Names,
     PartialAxisSpec,
     axis_name,
+    check_ordered,
     complete_order,
     format_axes,
     format_value,
@@ -71,8 +72,10 @@ def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | i
         raise TypeError(
             f"Only an expression such as 'b h -> h b' takes aliases, {format_axes(tuple(aliases))} were given."
         )
-    if type(order) is not tuple and (isinstance(order, Axis) or not isinstance(order, Iterable)):
-        raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {format_value(order)}.")
+    if type(order) is not tuple:
+        check_ordered(order)
+        if isinstance(order, Axis) or not isinstance(order, Iterable):
+            raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {format_value(order)}.")
     stated = tuple(order)
     for one in stated:
         if type(one) is not str and one is not ...:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding
+from .._ambient import call_with_operand_shardings, get_out_sharding
 from .._axis import Names, check_rank, format_axes, intern_names, suggest_name
 from .._base import N, with_array
 from .._broadcasting import jit_inline
@@ -60,7 +60,9 @@ def _plan_pattern(
     if not transposed and merged is None:
         return None, result_names
     return jit_inline(
-        functools.partial(_compute_rearranged, split, order if transposed else None, merged)
+        functools.partial(
+            call_with_operand_shardings, (names,), _compute_rearranged, split, order if transposed else None, merged
+        )
     ), result_names
 
 

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .._axis import Axis, AxisSelector, axis_name, check_unique_names, find_axis, format_axes, intern_names
+from .._axis import (
+    Axis,
+    AxisSelector,
+    axis_name,
+    check_unique_names,
+    find_axis,
+    format_axes,
+    format_value,
+    intern_names,
+)
 from .._base import N, check_named, with_array
 
 
@@ -26,6 +35,11 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
         (key_pos: 4, embed: 2)
     """
     check_named(x)
+    if not hasattr(renames, "items"):
+        raise TypeError(
+            "`rename` takes a mapping from old to new names, such as {'pos': 'key_pos'}, not "
+            f"{format_value(renames)}."
+        )
     names = list(x.names)
     for old, new in renames.items():
         index = find_axis(x.names, x.array.shape, old)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .._ambient import replicate_dims, reshard_named
 from .._array import is_named_array
-from .._axis import AxisSelection, AxisSelector, format_value
+from .._axis import AxisSelection, AxisSelector, check_callable, format_value
 from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._static_result import is_array, unpack_result
@@ -61,6 +61,7 @@ def scan(
         >>> total.item(), partial.array
         (6, Array([0, 1, 3, 6], dtype=int32))
     """
+    check_callable("scan", f)
     call_fn: Callable[..., Any] = f
 
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -106,6 +107,7 @@ def fold(
         >>> nym.fold(lambda carry, v: carry + v, "i")(nym.named(0, ()), x).item()
         6
     """
+    check_callable("fold", fn)
     call_fn: Callable[..., Any] = fn
 
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, None]:
@@ -147,6 +149,7 @@ def map(
         >>> nym.map(lambda v: v * v, "i")(nym.arange(nym.Axis("i", 4))).array
         Array([0, 1, 4, 9], dtype=int32)
     """
+    check_callable("map", fn)
 
     def call_step(carry: None, /, *args: P.args, **kwargs: P.kwargs) -> tuple[None, R]:
         return None, fn(*args, **kwargs)
@@ -204,14 +207,22 @@ def _scan_slices(loop: _Loop, inner_axes: tuple[AxisSelector, ...], init: Any, g
 
 
 def _check_carry(function: str, before: Any, after: Any) -> None:
-    """Raises a TypeError if a step changes the axes of its carry; JAX checks everything else."""
+    """Raises a TypeError if a step changes the axes or dtype of its carry; JAX checks everything else."""
     leaves, treedef = jax.tree.flatten(before, is_leaf=is_named_array)
     others, other_treedef = jax.tree.flatten(after, is_leaf=is_named_array)
-    for leaf, other in zip(leaves, others, strict=True) if treedef == other_treedef else ():
+    if treedef != other_treedef:
+        leaves, others = ([before], [after]) if is_named_array(before) or is_named_array(after) else ([], [])
+    for leaf, other in zip(leaves, others, strict=True):
         if (is_named_array(leaf) or is_named_array(other)) and _get_carry_axes(leaf) != _get_carry_axes(other):
             raise TypeError(
                 f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(other)} after "
                 "it; every step must return it with the same axes in the same order."
+            )
+        # JAX itself converts a weakly typed carry to the dtype that the step returns.
+        if is_named_array(leaf) and leaf.dtype != other.dtype and not jax.typeof(leaf.array).weak_type:
+            raise TypeError(
+                f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
+                f"{other.dtype} after it; convert it with `astype`."
             )
 
 
@@ -220,6 +231,8 @@ def _get_carry_axes(leaf: Any) -> Any:
 
 
 def _format_carry(leaf: Any) -> str:
+    if isinstance(leaf, tuple):
+        return f"({', '.join(_format_carry(each) for each in leaf)})"
     return f"a named array {format_shape(leaf)}" if is_named_array(leaf) else format_value(leaf)
 
 

@@ -18,6 +18,7 @@ from .._axis import (
     format_value,
     intern_names,
     parse_selection,
+    suggest_name,
 )
 from .._base import format_shape, with_array
 from .._static_result import pack_result
@@ -79,16 +80,18 @@ def slice_args(args: Any, axis: AxisSelector, specs: SliceSpec | list[SliceSpec]
     name = axis_name(axis)
     dims = [_find_sliced_dim(leaf, axis, name, spec) for leaf, spec in zip(leaves, each, strict=True)]
     sliced = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
-    return SlicedArgs(Axis(name, _find_common_size(sliced, axis, function)), treedef, leaves, dims)
+    return SlicedArgs(Axis(name, _find_common_size(leaves, sliced, axis, function)), treedef, leaves, dims)
 
 
-def _find_common_size(sliced: list[tuple[Any, int]], axis: AxisSelector, function: str) -> int:
+def _find_common_size(leaves: list[Any], sliced: list[tuple[Any, int]], axis: AxisSelector, function: str) -> int:
     name = axis_name(axis)
     sizes = [(leaf.array if isinstance(leaf, NamedArray) else leaf).shape[dim] for leaf, dim in sliced]
     if isinstance(axis, Axis):
         size = axis.size
     elif not sliced:
-        raise ValueError(f"`{function}` over axis {name!r}: no argument has it; give an `Axis` with its size")
+        known = [known for leaf in leaves if is_named_array(leaf) for known in leaf.names]
+        hint = suggest_name(name, known) or "; give an `Axis` with its size"
+        raise ValueError(f"`{function}` over axis {name!r}: no argument has it{hint}")
     else:
         size = next((size for (leaf, _), size in zip(sliced, sizes, strict=True) if is_named_array(leaf)), sizes[0])
     for (leaf, _), other in zip(sliced, sizes, strict=True):

@@ -8,7 +8,7 @@ import jax
 
 from .._ambient import get_mesh_axes
 from .._array import is_named_array
-from .._axis import AxisSelection, AxisSelector
+from .._axis import AxisSelection, AxisSelector, check_callable
 from .._static_result import unpack_result
 from ._slices import UNSLICED, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
@@ -58,6 +58,7 @@ def vmap(
         >>> nym.vmap(products, "batch", args=(True, False))(x, x).shape
         (batch: 2, other: 2)
     """
+    check_callable("vmap", fn)
     find_specs = functools.partial(_find_specs, default, tuple(args), dict(kwargs or {}))
     mapped: Any = fn
     for one in reversed(parse_mapped_axes(axis)):

@@ -8,8 +8,10 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from jax.sharding import AbstractMesh, Mesh
+
 from ...named._ambient import context
-from ...named._axis import format_value
+from ...named._axis import Axis, format_value
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]
@@ -149,8 +151,9 @@ def _check_fallback(rule: Any) -> Any:
 def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
     """Returns entries as a dict, including those that are None."""
     if entries is not None and not isinstance(entries, Mapping):
+        remedy = "; set a mesh with `with jax.set_mesh(mesh):`" if isinstance(entries, Mesh | AbstractMesh) else ""
         raise TypeError(
-            f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not {format_value(entries)}."
+            f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not {format_value(entries)}{remedy}."
         )
     replicated = entries._replicated if isinstance(entries, AxisMapping) else ()
     return {**dict.fromkeys(replicated), **(entries or {})}
@@ -158,11 +161,13 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
 
 def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
     if not isinstance(name, str):
-        raise TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name.")
+        remedy = f"; use {name.name!r}" if isinstance(name, Axis) else ""
+        raise TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}.")
     axes = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
+        remedy = "; set a mesh with `with jax.set_mesh(mesh):`" if isinstance(value, Mesh | AbstractMesh) else ""
         raise TypeError(
-            f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None."
+            f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None{remedy}."
         )
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice")

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from ..._jax_compat import is_tracing
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
 from ...named._base import is_traced, with_array
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
-from ..specs._active_mesh import MeshLike, get_abstract_mesh, get_active_mesh
+from ..rules._rule_options import check_mesh
+from ..specs._active_mesh import MeshLike, format_mesh, get_abstract_mesh, get_active_mesh
 from ..specs._leaves import Leaf, describe_leaves, names_or_maps_leaves
 from ..specs._resolve_spec import resolve_sharding
 from ._fallback_rule import apply_fallback_rules, locate_error, resolve_decision
@@ -59,6 +61,8 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
     """
     _check_argument_order(tree, mapping)
     found = as_mapping(mapping)
+    if mesh is not None:
+        _check_given_mesh(mesh)
     if found is None and not _have_mappings(describe_leaves(tree)):
         warnings.warn("`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`.", RuntimeWarning, 2)
         return tree
@@ -72,6 +76,22 @@ def _check_argument_order(tree: Any, mapping: Any) -> None:
     """Raises a TypeError if the mapping is given first."""
     if isinstance(tree, AxisMapping) or (mapping is not None and _is_mapping(tree) and not _is_mapping(mapping)):
         raise TypeError("`shard` takes the tree first and the mapping second; here the mapping is first.")
+
+
+def _check_given_mesh(mesh: Any) -> None:
+    """Raises an error if a mesh is not one, or if JAX cannot shard over it within the function being traced."""
+    check_mesh(mesh)
+    active = get_abstract_mesh() if is_tracing() else None
+    if active is None:
+        return
+    is_auto, may_be_auto = (AxisType.Auto in one.axis_types for one in (mesh, active))
+    if mesh.size != active.size or (is_auto and not may_be_auto):
+        kinds = (", ".join(dict.fromkeys(kind.name for kind in one.axis_types)) for one in (active, mesh))
+        shown, given = (f"{format_mesh(one)} of {kind} axes" for one, kind in zip((active, mesh), kinds, strict=True))
+        raise ValueError(
+            f"`shard` inside a compiled function takes the active mesh {shown}, not {given}; leave out `mesh=`, or "
+            "shard over the other mesh outside"
+        )
 
 
 def _is_mapping(x: Any) -> bool:

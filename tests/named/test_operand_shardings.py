@@ -1,0 +1,147 @@
+"""Operations on an Explicit mesh without an active mapping: results are sharded as their operands."""
+
+from re import escape
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import axonym as nym
+from axonym import Axis, dslice
+
+
+MAPPING = {"batch": "data", "embed": "model", "seq": "data", "row": "data"}
+P = jax.P
+
+
+@pytest.fixture(autouse=True)
+def entered(explicit_mesh: Mesh):
+    with jax.set_mesh(explicit_mesh):
+        yield
+
+
+def make_operands() -> dict[str, nym.NamedArray]:
+    """Returns arrays that are not sharded; `shard` does so by `MAPPING`."""
+    values = np.random.default_rng(0)
+    sizes = {"x": {"batch": 8, "embed": 4}, "y": {"batch": 8, "pos": 3, "embed": 4}, "w": {"embed": 4, "mlp": 6}}
+    sizes |= {"table": {"vocab": 12, "embed": 4}, "rows": {"row": 8, "embed": 4}}
+    arrays = {key: nym.named(values.normal(size=(*axes.values(),)).astype("f"), axes) for key, axes in sizes.items()}
+    arrays["i"] = nym.named(jnp.asarray([3, 0, 2, 1, 1, 0, 2, 2]), "batch")
+    arrays["u"] = nym.ones({"batch": 8, "embed": 4})
+    return arrays
+
+
+CASES = {
+    "index list": (lambda x, **_: x["batch", [3, 0, 7, 3]], P(None, "model")),
+    "index mask": (lambda x, i, **_: nym.index(x, {"batch": i > 1}, fill=0.0), P("data", "model")),
+    "index aligned": (lambda x, i, **_: x["embed", i], P("data")),
+    "index positions": (lambda y, i, **_: y["pos", i % 3], P("data", "model")),
+    "index both axes": (lambda x, **_: x["batch", nym.named([0, 5], "k"), "embed", nym.named([1, 1], "k")], P(None)),
+    "look up": (lambda table, i, **_: table["vocab", i], P("data", "model")),
+    "look up with fill": (lambda table, i, **_: nym.take(table, "vocab", i + 10, mode="fill", fill=0.0), None),
+    "set": (lambda x, **_: x.at["batch", 3].set(0.0), P("data", "model")),
+    "set slice": (lambda x, **_: x.at["embed", 1:3].set(2.0), P("data", "model")),
+    "set window": (lambda y, x, **_: y.at["pos", dslice(1, 2)].set(x), P("data", None, "model")),
+    "add rows": (lambda table, x, i, **_: table.at["vocab", i].add(x), P(None, "model")),
+    "multiply masked": (lambda x, i, **_: x.at["batch", i > 1].multiply(2.0), P("data", "model")),
+    "apply": (lambda x, **_: x.at["batch", [0, 1]].apply(jnp.exp), P("data", "model")),
+    "concatenate": (lambda x, u, **_: nym.concatenate("batch", [x, u]), P("data", "model")),
+    "concatenate other": (lambda y, **_: nym.concatenate("pos", [y, y * 2]), P("data", None, "model")),
+    "concatenate uneven": (lambda x, u, **_: nym.concatenate("batch", [x, u["batch", 0:3]]), P(None, "model")),
+    "stack": (lambda x, u, **_: nym.stack("n", [x, u]), P(None, "data", "model")),
+    "dot": (lambda x, w, **_: nym.dot(x, w, axis="embed"), P("data", None)),
+    "dot of three": (lambda x, w, **_: nym.dot(x, w, x, axis="embed"), P("data", None)),
+    "dot batched": (lambda x, y, **_: nym.dot(x, y, axis="embed"), P("data", None)),
+    "einsum": (lambda x, y, **_: nym.einsum("{batch embed}, {batch embed} -> embed pos", x, y), P("model", None)),
+    "add": (lambda x, u, **_: x + u, P("data", "model")),
+    "add column": (lambda y, i, **_: y + i, P("data", None, "model")),
+    "merge": (lambda y, **_: y.rearrange("{batch pos embed} -> batch (z: pos embed)"), P("data", None)),
+    "split": (lambda x, **_: x.rearrange("{(batch: a b)} -> ... a b", a=2), P("model", None, None)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_sharded_as_operands(case: str):
+    run, spec = CASES[case]
+    operands = make_operands()
+    expected = run(**operands)
+    with nym.axis_mapping(MAPPING):
+        sharded = {**nym.shard(operands), "u": operands["u"]}
+    for result in (run(**sharded), jax.jit(lambda arrays: run(**arrays))(sharded)):
+        assert result.names == expected.names
+        np.testing.assert_allclose(result.array, expected.array, rtol=1e-5)
+        assert spec is None or result.sharding.spec == spec
+
+
+def test_layers_and_gradients_are_sharded_as_parameters(getkey):
+    layer = nym.nn.Linear.init(Axis("embed", 4), Axis("mlp", 6), key=getkey())
+    table = nym.nn.Embedding.init(Axis("vocab", 12), Axis("embed", 4), key=getkey())
+    ids = nym.named(jnp.arange(8), "batch")
+
+    def loss(model, ids):
+        layer, table = model
+        return nym.square(layer(table(ids))).mean()
+
+    expected, gradient = nym.value_and_grad(loss)((layer, table), ids)
+    found, sharded = jax.jit(nym.value_and_grad(loss))(*nym.shard(((layer, table), ids), MAPPING))
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(sharded), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert sharded[1].weight.sharding.spec == P(None, "model")
+
+
+TEXTS = {
+    "dot": (
+        lambda x, rows, **_: nym.dot(x, rows, axis="embed"),
+        "axes 'batch' and 'row' of (batch: 8, row: 8) are both sharded over mesh axis 'data'; state the sharding of "
+        "the result with `axis_mapping`, or `shard` one of the operands first",
+    ),
+    "add column": (
+        lambda x, rows, **_: x + nym.shard(rows["embed", 0].rename({"row": "batch"}), {"batch": "model"}),
+        "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding",
+    ),
+    "add": (
+        lambda x, rows, **_: x + nym.shard(rows.rename({"row": "batch"}), {"batch": "model"}),
+        "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_ambiguous_shardings_are_errors_that_name_the_axes(case: str):
+    run, text = TEXTS[case]
+    sharded = nym.shard(make_operands(), MAPPING)
+    for call in (run, lambda **arrays: jax.jit(lambda arrays: run(**arrays))(arrays)):
+        with pytest.raises(ValueError, match=escape(text)):
+            call(**sharded)
+
+
+def test_a_mapping_decides_where_operands_are_sharded_differently():
+    operands = make_operands()
+    x, other = nym.shard(operands["x"], {"batch": "data"}), nym.shard(operands["u"], {"batch": "model"})
+    with nym.axis_mapping({"batch": "data"}):
+        for result in (x + other, jax.jit(nym.add)(x, other)):
+            assert result.sharding.spec == P("data", None)
+            np.testing.assert_allclose(result.array, (operands["x"] + operands["u"]).array, rtol=1e-6)
+
+
+def test_a_replacement_of_dot_general_gets_the_sharding_of_the_operands():
+    operands = make_operands()
+    sharded = nym.shard(operands, MAPPING)
+    seen = []
+
+    def multiply(*args, out_sharding=None, **options):
+        seen.append(out_sharding.spec)
+        return jax.lax.dot_general(*args, out_sharding=out_sharding, **options)
+
+    result = nym.dot(sharded["x"], sharded["w"], axis="embed", dot_general=multiply)
+    assert result.sharding.spec == P("data", None) == seen[0]
+
+
+def test_no_mapping_is_active_inside_a_function_that_is_applied():
+    x = nym.shard(make_operands()["x"], MAPPING)
+    seen = []
+    x.at["batch", [0, 1]].apply(lambda row: seen.append(nym.current_mapping()) or row)
+    assert seen and set(seen) == {None}
