@@ -213,6 +213,7 @@ from .named._elementwise._trigonometric import (
 from .named._elementwise._where import select as select, where as where
 from .named._field import field as field
 from .named._grad import grad as grad, value_and_grad as value_and_grad
+from .named._named_call import named_call as named_call
 from .named._histogram import bincount as bincount, histogram as histogram
 from .named._index import dblock as dblock, ds as ds, dslice as dslice, index as index, take as take
 from .named._interp import interp as interp

@@ -4,6 +4,8 @@ Each entry states its assumption, the versions of JAX in which it was seen to ho
 `tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
 """
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,6 +49,34 @@ def get_inline_option() -> Any:
     change, True still inlines, at a later stage, so that jaxprs have more equations.
     """
     return getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+
+
+class _ArraySignature(inspect.Signature):
+    """The signature of a function of arrays and, last, one static argument; see `set_argument_names`."""
+
+    def __init__(self, name_arrays: Callable[..., dict[str, Any]]) -> None:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        super().__init__([inspect.Parameter(name, kind) for name in ("donated", "kept", "static")])
+        self._name_arrays = name_arrays
+
+    def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        """Binds the arrays by the names that the function returns."""
+        bound = super().bind(*args, **kwargs)
+        donated, kept, static = bound.args
+        bound.arguments = {**self._name_arrays(donated, kept), "static": static}
+        return bound
+
+
+def set_argument_names(traced: Any, name_arrays: Callable[..., dict[str, Any]], fn: Any) -> None:
+    """Makes `jax.jit` name the arrays of `traced(donated, kept, static)` in programs and errors by a function of them.
+
+    It also makes them refer to the source of `fn`. Relies on `jax.jit` binding the arguments of a call to
+    `inspect.signature(traced)` before it traces the call, and only then, and on `inspect.unwrap`: seen in jax 0.10.2
+    and 0.12.0.1. Should that change, arrays are named by position, `kept[0]`.
+    """
+    traced.__signature__ = _ArraySignature(name_arrays)
+    if inspect.isfunction(fn):
+        traced.__wrapped__ = fn
 
 
 def is_tracing() -> bool:

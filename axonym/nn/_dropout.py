@@ -8,6 +8,7 @@ from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise._where import where
+from ..named._named_call import named_call
 from ._inputs import check_input
 
 
@@ -40,6 +41,7 @@ class Dropout(eqx.Module):
         if isinstance(self.pdrop, float | int) and not 0 <= self.pdrop <= 1:
             raise ValueError(f"`pdrop` must be a probability between 0 and 1, not {self.pdrop}.")
 
+    @named_call
     def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
         """Drops elements.
 
