@@ -5,7 +5,8 @@ Each entry states its assumption, the versions of JAX in which it was seen to ho
 """
 
 import inspect
-from collections.abc import Callable
+import weakref
+from types import MethodType
 from typing import Any
 
 import jax
@@ -54,21 +55,23 @@ def get_inline_option() -> Any:
 class _ArraySignature(inspect.Signature):
     """The signature of a function of arrays and, last, one static argument; see `set_argument_names`."""
 
-    def __init__(self, name_arrays: Callable[..., dict[str, Any]]) -> None:
+    def __init__(self, name_arrays: MethodType) -> None:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         super().__init__([inspect.Parameter(name, kind) for name in ("donated", "kept", "static")])
-        self._name_arrays = name_arrays
+        self._name_arrays = weakref.WeakMethod(name_arrays)  # JAX's caches hold the signature
 
     def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
         """Binds the arrays by the names that the function returns."""
         bound = super().bind(*args, **kwargs)
-        donated, kept, static = bound.args
-        bound.arguments = {**self._name_arrays(donated, kept), "static": static}
+        name_arrays = self._name_arrays()
+        if name_arrays is not None:
+            donated, kept, static = bound.args
+            bound.arguments = {**name_arrays(donated, kept), "static": static}
         return bound
 
 
-def set_argument_names(traced: Any, name_arrays: Callable[..., dict[str, Any]], fn: Any) -> None:
-    """Makes `jax.jit` name the arrays of `traced(donated, kept, static)` in programs and errors by a function of them.
+def set_argument_names(traced: Any, name_arrays: Any, fn: Any) -> None:
+    """Makes `jax.jit` name the arrays of `traced(donated, kept, static)` in programs and errors by a method.
 
     It also makes them refer to the source of `fn`. Relies on `jax.jit` binding the arguments of a call to
     `inspect.signature(traced)` before it traces the call, and only then, and on `inspect.unwrap`: seen in jax 0.10.2

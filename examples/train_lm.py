@@ -53,7 +53,7 @@ def compute_loss(model: Transformer, inputs: NamedArray, targets: NamedArray) ->
 def make_train_step(optimizer: Any) -> Any:
     @nym.fsdp(PARAMETERS, COMPUTE, donate_args=(True, True))
     def train_step(model: Transformer, state: Any, inputs: NamedArray, targets: NamedArray) -> Any:
-        loss, gradients = jax.value_and_grad(compute_loss)(model, inputs, targets)
+        loss, gradients = jax.value_and_grad(nym.named_call(compute_loss))(model, inputs, targets)
         updates, state = optimizer.update(gradients, state, model)
         return eqx.apply_updates(model, updates), state, loss
 

@@ -76,7 +76,6 @@ class NamedJit(Generic[Args, R]):
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)
 
-
         self._called = threading.local()
         set_argument_names(traced, self._name_arrays, fn)
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
