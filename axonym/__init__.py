@@ -213,7 +213,6 @@ from .named._elementwise._trigonometric import (
 from .named._elementwise._where import select as select, where as where
 from .named._field import field as field
 from .named._grad import grad as grad, value_and_grad as value_and_grad
-from .named._named_call import named_call as named_call
 from .named._histogram import bincount as bincount, histogram as histogram
 from .named._index import dblock as dblock, ds as ds, dslice as dslice, index as index, take as take
 from .named._interp import interp as interp
@@ -228,6 +227,7 @@ from .named._matrix import (
     tril as tril,
     triu as triu,
 )
+from .named._named_call import named_call as named_call
 from .named._named_ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
 from .named._packbits import packbits as packbits, unpackbits as unpackbits
 from .named._reduce._any_all import all as all, any as any, count_nonzero as count_nonzero

@@ -46,6 +46,7 @@ def make_optimizer(args: argparse.Namespace) -> Any:  # optax's own types do not
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.1))
 
 
+@nym.named_call
 def compute_loss(model: Transformer, inputs: NamedArray, targets: NamedArray) -> jax.Array:
     return nym.nn.cross_entropy_loss(model(inputs), "vocab", targets).scalar()
 
@@ -53,7 +54,7 @@ def compute_loss(model: Transformer, inputs: NamedArray, targets: NamedArray) ->
 def make_train_step(optimizer: Any) -> Any:
     @nym.fsdp(PARAMETERS, COMPUTE, donate_args=(True, True))
     def train_step(model: Transformer, state: Any, inputs: NamedArray, targets: NamedArray) -> Any:
-        loss, gradients = jax.value_and_grad(nym.named_call(compute_loss))(model, inputs, targets)
+        loss, gradients = jax.value_and_grad(compute_loss)(model, inputs, targets)
         updates, state = optimizer.update(gradients, state, model)
         return eqx.apply_updates(model, updates), state, loss
 

@@ -112,13 +112,13 @@ class _OpenCall:
 
 def _add_module_paths(tree: Any, path: str, paths: dict[int, str]) -> None:
     """Adds the path of each module of a tree by its identity; the first one if there are several."""
-    for key, child in _get_children(tree, path):
+    for key, child in _iterate_children(tree, path):
         if dataclasses.is_dataclass(child) and paths.setdefault(id(child), key) != key:
             continue
         _add_module_paths(child, key, paths)
 
 
-def _get_children(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _iterate_children(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, list | tuple):
         pairs = enumerate(tree)
     elif isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""Names in compiled programs: scopes of operations, paths of modules, forward and backward, under every transformation."""
+"""Names in compiled programs: scopes of operations and paths of modules, forward and backward."""
 
 import re
 import threading
@@ -124,7 +124,7 @@ def test_a_jaxpr_shows_paths_inside_and_outside_of_loops():
     assert "# [compute_loss/embedding/unembed/dot(embed -> vocab)]" in text
 
 
-def test_a_rebuilt_module_that_no_call_was_given_has_the_name_of_its_class():
+def test_a_rebuilt_module_has_the_name_of_its_class():
     text = jaxpr_text(jax.grad(compute_loss), make_model("scan"), TOKENS)
     assert "jvp(Embedding)/unembed" in text
     assert "Stacked/attention/query/dot(embed -> heads, head_dim)" in text
@@ -141,7 +141,7 @@ def test_modules_in_arguments_of_a_compiled_function_have_paths():
     assert "[f/model/embedding/take(vocab -> embed)]" in text
 
 
-def test_a_method_and_a_call_inside_of_its_own_module_add_only_what_is_new():
+def test_a_method_adds_its_name_once_to_that_of_its_module():
     class Layer(eqx.Module):
         weight: nym.NamedArray
 

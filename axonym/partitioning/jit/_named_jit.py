@@ -174,7 +174,7 @@ class NamedJit(Generic[Args, R]):
         return partition, EntrySharding(self._in_mappings, described, f"`{self._name}`, which shards its arguments,")
 
     def _name_arrays(self, donated: tuple[Any, ...], kept: tuple[Any, ...]) -> dict[str, Any]:
-        """Returns the arrays of the call that is about to be traced by their paths, such as `model.layers[0].weight`."""
+        """Returns the arrays of the call that is traced next by their paths, such as `model.layers[0].weight`."""
         partition = self._called.static.partition
         paths = [keystr(leaf.path) for leaf in self._signature.describe_arguments(partition.treedef)]
         pairs = zip(compress(paths, partition.donated), donated, strict=True)
