@@ -230,6 +230,7 @@ from .named._matrix import (
     triu as triu,
 )
 from .named._missing_attribute import suggest_named_way as _suggest_named_way
+from .named._named_call import named_call as named_call
 from .named._named_ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
 from .named._packbits import packbits as packbits, unpackbits as unpackbits
 from .named._reduce._any_all import all as all, any as any, count_nonzero as count_nonzero

@@ -4,6 +4,9 @@ Each entry states its assumption, the versions of JAX in which it was seen to ho
 `tests/test_jax_compat.py` has a test for each, so that a new version of JAX shows which one broke.
 """
 
+import inspect
+import weakref
+from types import MethodType
 from typing import Any
 
 import jax
@@ -47,6 +50,36 @@ def get_inline_option() -> Any:
     change, True still inlines, at a later stage, so that jaxprs have more equations.
     """
     return getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+
+
+class _ArraySignature(inspect.Signature):
+    """The signature of a function of arrays and, last, one static argument; see `set_argument_names`."""
+
+    def __init__(self, name_arrays: MethodType) -> None:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        super().__init__([inspect.Parameter(name, kind) for name in ("donated", "kept", "static")])
+        self._name_arrays = weakref.WeakMethod(name_arrays)  # JAX's caches hold the signature
+
+    def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        """Binds the arrays by the names that the function returns."""
+        bound = super().bind(*args, **kwargs)
+        name_arrays = self._name_arrays()
+        if name_arrays is not None:
+            donated, kept, static = bound.args
+            bound.arguments = {**name_arrays(donated, kept), "static": static}
+        return bound
+
+
+def set_argument_names(traced: Any, name_arrays: Any, fn: Any) -> None:
+    """Makes `jax.jit` name the arrays of `traced(donated, kept, static)` in programs and errors by a method.
+
+    It also makes them refer to the source of `fn`. Relies on `jax.jit` binding the arguments of a call to
+    `inspect.signature(traced)` before it traces the call, and only then, and on `inspect.unwrap`: seen in jax 0.10.2
+    and 0.12.0.1. Should that change, arrays are named by position, `kept[0]`.
+    """
+    traced.__signature__ = _ArraySignature(name_arrays)
+    if inspect.isfunction(fn):
+        traced.__wrapped__ = fn
 
 
 def is_tracing() -> bool:

@@ -46,6 +46,7 @@ def make_optimizer(args: argparse.Namespace) -> Any:  # optax's own types do not
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=0.1))
 
 
+@nym.named_call
 def compute_loss(model: Transformer, inputs: NamedArray, targets: NamedArray) -> jax.Array:
     return nym.nn.cross_entropy_loss(model(inputs), "vocab", targets).scalar()
 

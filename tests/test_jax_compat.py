@@ -137,3 +137,30 @@ def test_arrays_on_different_devices_raise_a_device_mismatch(auto_mesh, explicit
             jax.jit(lambda *xs: sum(xs))(*arguments)
         assert _jax_compat.is_device_mismatch_error(caught.value)
     assert not _jax_compat.is_device_mismatch_error(ValueError("another error"))
+
+
+def test_jit_names_arguments_by_a_method_that_it_calls_once_for_a_trace():
+    class Names:
+        calls = 0
+
+        def name_arrays(self, donated, kept):
+            self.calls += 1
+            return {"model.weight": donated[0], "x": kept[0]}
+
+    def fn(model, x):
+        return x
+
+    def traced(donated, kept, static):
+        return fn(donated[0], kept[0])
+
+    names = Names()
+    _jax_compat.set_argument_names(traced, names.name_arrays, fn)
+    jitted = jax.jit(traced, static_argnums=2)
+    args = ((jnp.ones(2),), (jnp.ones(2),), "static")
+    info = jitted.trace(*args).jaxpr.jaxpr.debug_info
+    assert info.arg_names == ("model.weight", "x")
+    assert info.func_src_info.startswith("fn at ")
+    before = names.calls
+    for _ in range(3):
+        jitted(*args)
+    assert names.calls == before > 0

@@ -26,6 +26,7 @@ from ._axis import (
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_matching_sizes, jit_inline
 from ._cache import cached_plan
+from ._named_call import format_scope, name_compiled
 from ._reduce import _sum
 from ._shape._rearrange import rearrange
 from ._traceback import blame_caller
@@ -133,6 +134,7 @@ def contract_axes(
     precision: Any = None,
     dtype: Any = None,
     dot_general: Callable[..., Any] | None = None,
+    function: str = "dot",
 ) -> N:
     """Multiplies arrays whose sizes are known to match, sums over names, and orders the others."""
     operands, plain = tuple([x.names for x in arrays]), [x.array for x in arrays]
@@ -144,19 +146,27 @@ def contract_axes(
         # It may close over arrays, so the compiled function cannot be cached.
         multiply = functools.partial(_compute_dot_general, product=dot_general)
         static = (operands, summed, names, precision, dtype)
-        return with_array(arrays[0], call_with_operand_shardings(operands, multiply, *static, *plain), names)
-    return with_array(arrays[0], _jit_contraction(operands, summed, names, precision, dtype)(*plain), names)
+        with jax.named_scope(_format_contraction(function, operands, summed, names)):
+            product = call_with_operand_shardings(operands, multiply, *static, *plain)
+        return with_array(arrays[0], product, names)
+    return with_array(arrays[0], _jit_contraction(operands, summed, names, precision, dtype, function)(*plain), names)
 
 
 @cached_plan
 def _jit_contraction(
-    operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any
+    operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, function: str
 ) -> Callable[..., Any]:
     """Returns the compiled contraction of plain arrays."""
     product = _compute_dot_general if len(operands) == 2 and _is_dot_general(operands, summed) else _compute_einsum
     fn = _compute_sum if len(operands) == 1 else product
     static = (operands, summed, names, precision, dtype)
-    return jit_inline(functools.partial(call_with_operand_shardings, operands, fn, *static))
+    scope = _format_contraction(function, operands, summed, names)
+    return jit_inline(name_compiled(scope, functools.partial(call_with_operand_shardings, operands, fn, *static)))
+
+
+def _format_contraction(function: str, operands: tuple[Names, ...], summed: Names, names: Names) -> str:
+    """Formats the axes summed over and the axes of the result that the first operand lacks."""
+    return format_scope(function, summed, tuple(name for name in names if name not in operands[0]))
 
 
 def _is_dot_general(operands: tuple[Names, ...], summed: Names) -> bool:

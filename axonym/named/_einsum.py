@@ -68,7 +68,7 @@ def einsum(
         check_named(x)
     operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
     summed, names = _plan_einsum(equation, operands, shapes, check_aliases(aliases))
-    return contract_axes(arrays, summed, names, precision, preferred_element_type)
+    return contract_axes(arrays, summed, names, precision, preferred_element_type, function="einsum")
 
 
 @cached_plan

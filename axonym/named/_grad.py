@@ -8,6 +8,7 @@ import jax
 
 from ._axis import check_callable, format_value
 from ._base import NamedBase, format_shape
+from ._named_call import enter_scope
 
 
 P = ParamSpec("P")
@@ -51,7 +52,8 @@ def value_and_grad(
             given: list[Any] = list(args)
             for at, variable, (_, rest) in zip(selected, variables, parts, strict=True):
                 given[at] = eqx.combine(variable, rest)
-            returned = call_fn(*given, **kwargs)
+            with enter_scope("", None, (*given, *kwargs.values())):
+                returned = call_fn(*given, **kwargs)
             return _as_plain_scalar(_drop_aux(returned) if has_aux else returned), returned
 
         variables = tuple(variable for variable, _ in parts)

@@ -12,6 +12,7 @@ from ..named._base import format_shape
 from ..named._creation import as_plain_number, make_from_indices
 from ..named._dot import dot
 from ..named._elementwise._where import where
+from ..named._named_call import enter_function_scope, format_scope
 from ..named._reduce import _softmax
 from ._inputs import cast_array, check_input
 
@@ -96,7 +97,22 @@ def dot_product_attention(
             f"dot_product_attention: axis {axis_name(KPos)!r} of the key {format_shape(key)} has size 0, so a query "
             "has nothing to attend to; give at least one key, which a `mask` may hide"
         )
-    dtype = query.dtype if attention_dtype is None else attention_dtype
+    names = tuple(map(axis_name, (*parse_selection(Key), KPos)))
+    with enter_function_scope(format_scope("dot_product_attention", names)):
+        return _average_values(KPos, Key, query, key, value, mask, bias, attention_dtype or query.dtype, precision)
+
+
+def _average_values(
+    KPos: AxisSelector,
+    Key: AxisSelection,
+    query: NamedArray,
+    key: NamedArray,
+    value: NamedArray,
+    mask: NamedArray | None,
+    bias: NamedArray | None,
+    dtype: Any,
+    precision: Any,
+) -> NamedArray:
     scale = 1 / math.sqrt(math.prod(query.axis_size(axis) for axis in parse_selection(Key)))
     scores = dot(cast_array(query, dtype) * scale, cast_array(key, dtype), axis=Key, precision=precision)
     if bias is not None:

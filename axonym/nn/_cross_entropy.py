@@ -6,11 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSelector, format_axes
+from ..named._axis import AxisSelection, AxisSelector, axis_name, format_axes
 from ..named._base import format_shape
 from ..named._broadcasting import apply_broadcast
 from ..named._creation import arange
 from ..named._elementwise import _where
+from ..named._named_call import enter_function_scope, format_scope
 from ..named._reduce import _softmax, _sum
 from ._inputs import check_input, widen_array
 
@@ -55,21 +56,25 @@ def cross_entropy_loss(
             f"cross_entropy_loss: the targets {format_shape(targets)} have axes {format_axes(extra)}, which the logits "
             f"{format_shape(logits)} lack"
         )
+    with enter_function_scope(format_scope("cross_entropy_loss", (axis_name(Label),))):
+        losses = _compute_losses(logits, Label, targets)
+        if reduction is None:
+            return losses if where is None else _where.where(where, losses, 0)
+        return reduction(losses, reduction_axis, where=where)
+
+
+def _compute_losses(logits: NamedArray, Label: AxisSelector, targets: NamedArray) -> NamedArray:
     wide = widen_array(logits)
     label = wide.resolve_axis(Label)
     if targets.has_axis(label.name):
-        losses = -_sum.sum(_softmax.log_softmax(wide, label) * targets, label)
-    elif jnp.issubdtype(targets.dtype, jnp.integer):
+        return -_sum.sum(_softmax.log_softmax(wide, label) * targets, label)
+    if jnp.issubdtype(targets.dtype, jnp.integer):
         target_scores = apply_broadcast(_select_target_scores, wide, targets, arange(label))
-        losses = _softmax.logsumexp(wide, label) - _sum.sum(target_scores, label)
-    else:
-        raise ValueError(
-            f"cross_entropy_loss: targets of {targets.dtype} without axis {label.name!r} are neither integer labels "
-            "nor probabilities"
-        )
-    if reduction is None:
-        return losses if where is None else _where.where(where, losses, 0)
-    return reduction(losses, reduction_axis, where=where)
+        return _softmax.logsumexp(wide, label) - _sum.sum(target_scores, label)
+    raise ValueError(
+        f"cross_entropy_loss: targets of {targets.dtype} without axis {label.name!r} are neither integer labels nor "
+        "probabilities"
+    )
 
 
 def _select_target_scores(scores: Any, targets: Any, labels: Any) -> Any:

@@ -10,6 +10,7 @@ from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise._where import where
+from ..named._named_call import named_call
 from ._inputs import check_input
 
 
@@ -46,6 +47,7 @@ class Dropout(eqx.Module):
     broadcast_axes: AxisSelection | None = eqx.field(static=True, default=None)
     inference: bool = False
 
+    @named_call
     def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
         """Drops elements.
 

@@ -9,6 +9,7 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._dot import dot
 from ..named._index import take
+from ..named._named_call import enter_function_scope, format_scope, named_call
 from ._gather_parameter import gather_parameter
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
@@ -51,6 +52,7 @@ class Embedding(Layer):
         axes = parse_axes(Embed)
         return Embedding(random.truncated_normal(key, (Vocab, *axes), -3, 3) * init_scale, Vocab, axes)
 
+    @named_call
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Looks up vectors.
 
@@ -72,8 +74,12 @@ class Embedding(Layer):
             (),
             tuple(axis.name for axis in self.Embed),
         )
-        return constrain_sharding(take(gather_parameter(self.weight), self.Vocab, ids))
+        weight = gather_parameter(self.weight)
+        with enter_function_scope(format_scope("take", (self.Vocab.name,), tuple(axis.name for axis in self.Embed))):
+            vectors = take(weight, self.Vocab, ids)
+        return constrain_sharding(vectors)
 
+    @named_call
     def unembed(self, x: NamedArray) -> NamedArray:
         """Computes a score for each element of the vocabulary: the product of vectors and the table.
 

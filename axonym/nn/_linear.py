@@ -11,6 +11,7 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._creation import zeros
 from ..named._dot import dot
+from ..named._named_call import named_call
 from ._gather_parameter import gather_parameter
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
@@ -77,6 +78,7 @@ class Linear(Layer):
         weight = random.truncated_normal(key, axes, -3, 3) * scale
         return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs)
 
+    @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer.
 

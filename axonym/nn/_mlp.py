@@ -9,6 +9,7 @@ import jax
 from .. import random
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec
+from ..named._named_call import named_call
 from ._activations import relu
 from ._layer import Layer
 from ._linear import Linear
@@ -86,6 +87,7 @@ class MLP(Layer):
         )
         return MLP(layers, activation)
 
+    @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layers.
 

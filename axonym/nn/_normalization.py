@@ -1,6 +1,8 @@
 """Root-mean-square and layer normalisation over named axes, with statistics in float32 at least."""
 
-from typing import ClassVar
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -10,8 +12,10 @@ from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._base import with_array
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import jit_inline
+from ..named._cache import cached_plan
 from ..named._creation import ones, zeros
+from ..named._named_call import format_scope, name_compiled, named_call
 from ._gather_parameter import gather_parameter
 from ._inputs import cast_array, check_input, format_layer_axes, widen_array
 from ._layer import Layer
@@ -24,8 +28,10 @@ class _Normalization(Layer):
     bias: NamedArray | None
     axis: tuple[Axis, ...] = eqx.field(static=True)
     eps: float = eqx.field(static=True)
+    _function: ClassVar[str]
     _subtract_mean: ClassVar[bool]
 
+    @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Normalises.
 
@@ -41,13 +47,19 @@ class _Normalization(Layer):
         """
         dims = check_input(f"{type(self).__name__} ({format_layer_axes(self.axis)})", x, self.axis)
         wide = widen_array(x)
-        normalize = cached_jit(_normalize_dims, dims, float(self.eps), self._subtract_mean)
+        scope = format_scope(self._function, tuple([axis.name for axis in self.axis]))
+        normalize = _jit_normalization(scope, dims, float(self.eps), self._subtract_mean)
         result = with_array(wide, normalize(wide.array))
         if self.weight is not None:
             result = result * gather_parameter(self.weight)
         if self.bias is not None:
             result = result + gather_parameter(self.bias)
         return constrain_sharding(cast_array(result, x.dtype))
+
+
+@cached_plan
+def _jit_normalization(scope: str, dims: tuple[int, ...], eps: float, subtract_mean: bool) -> Callable[..., Any]:
+    return jit_inline(name_compiled(scope, functools.partial(_normalize_dims, dims, eps, subtract_mean)))
 
 
 def _normalize_dims(dims: tuple[int, ...], eps: float, subtract_mean: bool, array: jax.Array) -> jax.Array:
@@ -67,6 +79,7 @@ class RmsNorm(_Normalization):
         eps: Added to the mean square.
     """
 
+    _function = "rms_norm"
     _subtract_mean = False
 
     @staticmethod
@@ -105,6 +118,7 @@ class LayerNorm(_Normalization):
         eps: Added to the variance.
     """
 
+    _function = "layer_norm"
     _subtract_mean = True
 
     @staticmethod

@@ -12,6 +12,7 @@ import numpy as np
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names, format_value
 from ..named._field import HasLeadingAxes
+from ..named._named_call import enter_scope, find_module_name
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._inputs import check_input
 from ._layer import Layer
@@ -130,8 +131,19 @@ class Stacked(Layer, HasLeadingAxes, Generic[M]):
         self, loop: Callable[..., Any], step: Callable[..., Any], unroll: int | bool
     ) -> Callable[..., Any]:
         """Returns a function of a carry that folds or scans a step over the layers."""
-        run = loop(step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
-        return lambda init, /, *args, **kwargs: run(init, self.stacked, *args, **kwargs)
+
+        def run_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+            path = find_module_name(self)
+
+            def call_step(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+                with enter_scope(path, layer):  # once more, because JAX adds names of the loop to those outside of it
+                    return step(carry, layer, *args, **kwargs)
+
+            run = loop(call_step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
+            with enter_scope(path, self):
+                return run(init, self.stacked, *args, **kwargs)
+
+        return run_layers
 
     def get_layer(self, index: int) -> M:
         """Returns one layer as a separate module.

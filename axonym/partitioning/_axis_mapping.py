@@ -7,11 +7,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+import jax
 from jax.sharding import AxisType, NamedSharding
 
 from ..named._ambient import context, get_entry_axes
 from ..named._axis import Names, format_value
+from ..named._base import is_traced
 from ..named._cache import cached_plan
+from ..named._named_call import format_scope
 from .mapping._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
 from .sharding._shard import shard_array
@@ -38,16 +41,25 @@ class ActiveMapping:
         return self._hash
 
     def constrain(self, array: Any, names: Names) -> Any:
-        return shard_array(array, names, self.mapping)
+        if not is_traced(array):
+            return shard_array(array, names, self.mapping)
+        with jax.named_scope(format_scope("shard", names)):
+            return shard_array(array, names, self.mapping)
 
     def gather(self, array: Any, names: Names) -> Any:
         mesh = None if self.stored is None or self.stored == self.mapping else get_abstract_mesh()
-        if mesh is not None and AxisType.Auto in mesh.axis_types:
+        if mesh is None:
+            return self.constrain(array, names)
+        with jax.named_scope(format_scope("gather", names)):
+            return self._gather_stored(array, names, mesh)
+
+    def _gather_stored(self, array: Any, names: Names, mesh: MeshLike) -> Any:
+        if AxisType.Auto in mesh.axis_types:
             # Both constraints are needed on an Auto mesh: the first one makes each layer gather its own slice, and the
             # gradient, constrained by both in turn, is reduced to shards only. Explicit meshes have this in types.
             with contextlib.suppress(ValueError):  # a slice of a parameter need not be divisible where the parameter is
                 array = shard_array(array, names, cast(AxisMapping, self.stored))
-        return self.constrain(array, names)
+        return shard_array(array, names, self.mapping)
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
         mesh = get_abstract_mesh()

@@ -6,15 +6,19 @@ The function is traced once per signature, and its results are sharded inside th
 
 import contextlib
 import functools
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 from jax.tree_util import keystr, tree_flatten
 
+from ..._jax_compat import set_argument_names
 from ...named._axis import format_value, suggest_name
 from ...named._cache import cached_plan
+from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from .._axis_mapping import activate_mapping
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
@@ -75,6 +79,8 @@ class NamedJit(Generic[Args, R]):
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)
 
+        self._called = threading.local()
+        set_argument_names(traced, self._name_arrays, fn)
         self._name = traced.__name__ = traced.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
         self._traces = Traces(self._name, self._signature, retrace_warning)
         self._jitted: Any = jax.jit(traced, static_argnums=2, donate_argnums=0, **options)
@@ -168,10 +174,12 @@ class NamedJit(Generic[Args, R]):
         if entry is not None:
             leaves = entry.place(leaves)
         try:
-            return partition.split(leaves)
+            split = partition.split(leaves)
         except TypeError:
             self._check_hashable(leaves, partition)
             raise
+        self._called.static = split[2]
+        return split
 
     def _make_partition(
         self, treedef: Any, types: tuple[type, ...], flags: tuple[bool, ...] | None
@@ -182,6 +190,15 @@ class NamedJit(Generic[Args, R]):
             return partition, None
         described = self._in_mappings.describe_arguments(self._signature, treedef)
         return partition, EntrySharding(self._in_mappings, described, f"`{self._name}`, which shards its arguments,")
+
+    def _name_arrays(self, donated: tuple[Any, ...], kept: tuple[Any, ...]) -> dict[str, Any]:
+        """Returns the arrays of the call that is traced next by their paths, such as `model.layers[0].weight`."""
+        partition = self._called.static.partition
+        paths = [keystr(leaf.path) for leaf in self._signature.describe_arguments(partition.treedef)]
+        pairs = zip(compress(paths, partition.donated), donated, strict=True)
+        named = [*pairs, *zip(compress(paths, partition.kept), kept, strict=True)]
+        # The keys of a user's pytree need not differ.
+        return dict(named) if len(dict(named)) == len(named) else {"donated": donated, "kept": kept}
 
     def _check_hashable(self, leaves: Sequence[Any], partition: ArgumentPartition) -> None:
         """Raises a TypeError with the path of a static leaf that is not hashable."""
@@ -213,7 +230,8 @@ class NamedJit(Generic[Args, R]):
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
         stored = None if self._in_mappings is None else self._in_mappings.common
         with contextlib.nullcontext() if self._mapping is None else activate_mapping(self._mapping, stored):
-            result = self._fn(*args, **kwargs)
+            with enter_scope("", None, (*args, *kwargs.values())):
+                result = self._fn(*args, **kwargs)
         result = pack_result(self._shard_result(result))
         self._traces.record(donated, kept, static)
         return result

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import re
 import weakref
 
 import equinox as eqx
@@ -321,3 +322,33 @@ def test_an_error_keeps_no_array_alive():
         assert kept() is None
     finally:
         gc.enable()
+
+
+def _find_argument_names(fn, *args, **kwargs):
+    text = fn.lower(*args, **kwargs).compile().as_text()
+    names = re.findall(r'parameter\(\d+\).*op_name="([^"]*)"', text)
+    return [name.replace("\\", "") for name in names]
+
+
+@pytest.mark.parametrize("donate", [None, (True, False)])
+def test_arrays_have_the_paths_of_their_arguments_in_programs(donate, mesh):
+    def step(state, batch, *rest, lr, flag=True):
+        return {"w": state["w"] * lr + batch.sum() + rest[0]}
+
+    fn = nym.named_jit(step, donate_args=donate)
+    with jax.set_mesh(mesh):
+        state = {"w": nym.ones({"embed": 4}), "static": "text"}
+        found = _find_argument_names(fn, state, nym.ones({"batch": 8}), jnp.ones(()), lr=jnp.ones(()), flag=False)
+        traced = fn.trace(state, nym.ones({"batch": 8}), jnp.ones(()), lr=jnp.ones(()))
+    assert {name for name in found if "/" not in name} == {"state['w']", "batch", "rest[0]", "lr"}
+    info = traced.jaxpr.jaxpr.debug_info
+    assert info.arg_names == ("state['w']", "batch", "rest[0]", "lr")
+    assert info.func_src_info.startswith("step at ") and "test_named_jit.py" in info.func_src_info
+
+
+def test_errors_of_jax_name_the_path_of_an_argument():
+    devices = jax.devices()
+    shardings = [jax.NamedSharding(jax.sharding.Mesh(devices[at : at + 2], "x"), jax.P("x")) for at in (0, 2)]
+    weight, x = (jax.ShapeDtypeStruct((8,), jnp.float32, sharding=sharding) for sharding in shardings)
+    with pytest.raises(ValueError, match=r"argument model\['w'\] of .* and argument x of"):
+        nym.named_jit(lambda model, x: model["w"] + x).lower({"w": weight}, x).compile()

@@ -1,0 +1,192 @@
+"""`named_call`: the names of functions and modules in compiled programs.
+
+JAX stores the names of the scopes that are open where an operation is traced. A module does not know the field that
+holds it, but its caller does: while a module or a function is called, the modules within it or its arguments are found
+by identity. `grad`, `scan` and `vmap` rebuild trees, so a path is known below the innermost call that was given the
+rebuilt module; a module that no open call knows has the name of its class.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+
+from .._jax_compat import is_tracing
+from ._axis import Axis
+from ._base import NamedBase
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MOST_CHARACTERS = 120
+_UNSAFE = re.compile(r"[^\w .+-]")
+
+
+@overload
+def named_call(fn: Callable[P, R], *, name: str | None = None) -> Callable[P, R]: ...
+@overload
+def named_call(fn: None = None, *, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def named_call(fn: Any = None, *, name: str | None = None) -> Any:
+    """Names what a function or method computes, in jaxprs, HLO and profiles; see `jax.named_scope`. Also a decorator.
+
+    A method of a module has the path of the field that holds the module, such as `blocks[0]/attention`, or the name of
+    its class where that is not known; methods other than `__call__` add their own name. Any other function has its own
+    name. Modules in the fields of the module, or in the arguments of the function, are named by their paths in turn.
+
+    The layers of `axonym.nn` and functions compiled by `named_jit` name their modules without it. `jax.grad` and other
+    transformations of JAX rebuild a model, so decorate the function that they differentiate, or the `__call__` of the
+    model. A call outside of traced functions has no names.
+
+    Args:
+        fn: The function, or the method of a class.
+        name: The name to use instead.
+
+    Returns:
+        The function with the same signature.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> Embed, Mlp = nym.make_axes(embed=4, mlp=8)
+        >>> model = {"up": nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), use_bias=False)}
+        >>> @nym.named_call
+        ... def compute_loss(model, x):
+        ...     return model["up"](x).sum().scalar()
+        >>> jaxpr = jax.make_jaxpr(jax.grad(compute_loss))(model, nym.ones(Embed))
+        >>> "jvp(compute_loss)/up/dot(embed -> mlp)" in jaxpr.pretty_print(name_stack=True)
+        True
+    """
+    if fn is None:
+        return functools.partial(named_call, name=name)
+    is_method = _get_first_parameter(fn) == "self"
+    own_name = getattr(fn, "__name__", type(fn).__name__)
+
+    @functools.wraps(fn)
+    def call_in_scope(*args: Any, **kwargs: Any) -> Any:
+        if not is_tracing():
+            return fn(*args, **kwargs)
+        if not is_method:
+            scope = enter_scope(own_name if name is None else name, None, (*args, *kwargs.values()))
+        elif name is None:
+            path = find_module_name(args[0])
+            method = () if own_name == "__call__" else (own_name,)
+            scope = enter_scope("/".join((path, *method) if path else method), args[0])
+        else:
+            scope = enter_scope(name, args[0])
+        with scope:
+            return fn(*args, **kwargs)
+
+    return call_in_scope
+
+
+def _get_first_parameter(fn: Any) -> str | None:
+    code = getattr(fn, "__code__", None)
+    return code.co_varnames[0] if code is not None and code.co_argcount else None
+
+
+class _OpenCall:
+    """A call in progress: the module that is called, and the trees in which modules have paths."""
+
+    __slots__ = ("_paths", "_trees", "module")
+
+    def __init__(self, module: Any, trees: tuple[Any, ...]) -> None:
+        self.module, self._trees = module, trees
+        self._paths: dict[int, str] | None = None
+
+    def find_path(self, module: Any) -> str | None:
+        """Returns the path of a module, which is empty for the module that is called, None if it is not known."""
+        if module is self.module:
+            return ""
+        if self._paths is None:
+            self._paths = {}
+            for tree in (self.module, *self._trees):
+                _add_module_paths(tree, "", self._paths)
+        return self._paths.get(id(module)) or None
+
+
+def _add_module_paths(tree: Any, path: str, paths: dict[int, str]) -> None:
+    """Adds the path of each module of a tree by its identity; the first one if there are several."""
+    for key, child in _iterate_children(tree, path):
+        if dataclasses.is_dataclass(child) and paths.setdefault(id(child), key) != key:
+            continue
+        _add_module_paths(child, key, paths)
+
+
+def _iterate_children(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, list | tuple):
+        pairs = enumerate(tree)
+    elif isinstance(tree, dict):
+        pairs = tree.items()
+    elif dataclasses.is_dataclass(tree) and not isinstance(tree, NamedBase | Axis | type):
+        start = f"{path}/" if path else ""
+        for field in dataclasses.fields(tree):
+            if not field.metadata.get("static", False):
+                yield f"{start}{field.name}", getattr(tree, field.name, None)
+        return
+    else:
+        return
+    for key, child in pairs:
+        yield f"{path}[{_clean_name(key)}]" if path else _clean_name(key), child
+
+
+class _OpenCalls(threading.local):
+    """The calls in progress in one thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.calls: list[_OpenCall] = []
+
+
+_open = _OpenCalls()
+
+
+def find_module_name(module: Any) -> str:
+    """Returns the path of a module below the innermost open call that holds it, the name of its class if none does.
+
+    It is empty for a module whose call is open.
+    """
+    for call in reversed(_open.calls):
+        path = call.find_path(module)
+        if path is not None:
+            return path
+    return type(module).__name__
+
+
+def enter_scope(path: str, module: Any, trees: tuple[Any, ...] = ()) -> contextlib.ExitStack:
+    """Opens a scope for each part of a path, and a call in which modules have their paths in a module and in trees."""
+    stack = contextlib.ExitStack()
+    for part in path.split("/") if path else ():
+        stack.enter_context(jax.named_scope(part))
+    _open.calls.append(_OpenCall(module, trees))
+    stack.callback(_open.calls.pop)
+    return stack
+
+
+def enter_function_scope(name: str) -> contextlib.AbstractContextManager[Any]:
+    """Opens a scope for a function of named arrays while it is traced."""
+    return jax.named_scope(name) if is_tracing() else contextlib.nullcontext()
+
+
+def name_compiled(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function to be compiled, with a scope around what it computes."""
+    named = jax.named_scope(name)(lambda *args: fn(*args))
+    named.__name__ = named.__qualname__ = name.partition("(")[0]
+    return named
+
+
+def format_scope(function: str, axes: tuple[str, ...], new_axes: tuple[str, ...] = ()) -> str:
+    """Formats a function and its axes as the name of a scope, such as `dot(embed -> heads, head_dim)`."""
+    text = ", ".join(map(_clean_name, axes))
+    if new_axes:
+        text = f"{text} -> {', '.join(map(_clean_name, new_axes))}".lstrip()
+    return f"{function}({text if len(text) <= _MOST_CHARACTERS else f'{text[: _MOST_CHARACTERS - 3]}...'})"
+
+
+def _clean_name(name: Any) -> str:
+    """Returns a name without the characters that separate scopes or that texts of programs quote."""
+    return _UNSAFE.sub("_", str(name)[:_MOST_CHARACTERS])
