@@ -1,0 +1,45 @@
+"""`haliax.haxtyping`: annotations such as `f32["batch embed"]` and `f32[NamedArray, "batch embed"]`."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import jaxtyping
+
+from ._array import NamedArray
+from ._array_axes import NamedArrayAxes as NamedArrayAxes
+
+
+class _DtypeAnnotation:
+    """An annotation of arrays with some dtypes, subscripted with axes, or with an array class and axes."""
+
+    def __init__(self, dtype: Any, elements: Any) -> None:
+        self._dtype = dtype
+        self._elements = elements
+
+    def __getitem__(self, item: Any) -> Any:
+        array, axes = item if isinstance(item, tuple) and item and isinstance(item[0], type) else (NamedArray, item)
+        if isinstance(array, type) and issubclass(array, NamedArray):
+            return NamedArrayAxes.annotate(array, axes, self._dtype)
+        return self._elements[array, axes]
+
+
+Named = _DtypeAnnotation(None, jaxtyping.Shaped)
+Float = _DtypeAnnotation(float, jaxtyping.Float)
+Int = _DtypeAnnotation(int, jaxtyping.Int)
+UInt = _DtypeAnnotation(jnp.unsignedinteger, jaxtyping.UInt)
+Complex = _DtypeAnnotation(complex, jaxtyping.Complex)
+bool_ = _DtypeAnnotation(jnp.bool_, jaxtyping.Bool)
+bf16 = _DtypeAnnotation(jnp.bfloat16, jaxtyping.BFloat16)
+f16 = _DtypeAnnotation(jnp.float16, jaxtyping.Float16)
+f32 = _DtypeAnnotation(jnp.float32, jaxtyping.Float32)
+f64 = _DtypeAnnotation(jnp.float64, jaxtyping.Float64)
+complex64 = _DtypeAnnotation(jnp.complex64, jaxtyping.Complex64)
+complex128 = _DtypeAnnotation(jnp.complex128, jaxtyping.Complex128)
+i8 = _DtypeAnnotation(jnp.int8, jaxtyping.Int8)
+i16 = _DtypeAnnotation(jnp.int16, jaxtyping.Int16)
+i32 = _DtypeAnnotation(jnp.int32, jaxtyping.Int32)
+i64 = _DtypeAnnotation(jnp.int64, jaxtyping.Int64)
+u8 = _DtypeAnnotation(jnp.uint8, jaxtyping.UInt8)
+u16 = _DtypeAnnotation(jnp.uint16, jaxtyping.UInt16)
+u32 = _DtypeAnnotation(jnp.uint32, jaxtyping.UInt32)
+u64 = _DtypeAnnotation(jnp.uint64, jaxtyping.UInt64)
