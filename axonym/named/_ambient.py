@@ -5,11 +5,11 @@ function is traced anew under another mapping, and reused under the same one. `a
 with the methods of `Ambient`.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._axis import Names
 from ._base import N, is_traced, with_array
@@ -84,6 +84,18 @@ def replicate_dims(array: Any, dims: Collection[int]) -> Any:
         return array
     spec = PartitionSpec(*(None if dim in dims else entry for dim, entry in enumerate(sharding.spec)))
     return jax.reshard(array, NamedSharding(sharding.mesh, spec))  # on its own mesh, which may not be the active one
+
+
+def leave_to_compiler(fn: Callable[..., Any], dims: Collection[int], *arrays: Any) -> Any:
+    """Calls a function whose gradient lacks sharding rules in JAX, so that the compiler shards it on an Explicit mesh.
+
+    Its result is sharded as the first array, without these dimensions.
+    """
+    sharding = jax.typeof(arrays[0]).sharding
+    if AxisType.Explicit not in sharding.mesh.axis_types:
+        return fn(*arrays)
+    spec = PartitionSpec(*(entry for dim, entry in enumerate(sharding.spec) if dim not in dims))
+    return jax.sharding.auto_axes(fn, out_sharding=NamedSharding(sharding.mesh, spec))(*arrays)
 
 
 def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:

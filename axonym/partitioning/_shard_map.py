@@ -205,7 +205,24 @@ def _infer_arguments(tree: Any, in_specs: Any, region: _Region) -> tuple[list[_A
     nodes, treedef = jax.tree.flatten(tree, is_leaf=is_named_array)
     given = (None if in_specs is None else tuple(in_specs), None)
     specs = _broadcast_specs(given, tree, "the `in_specs` of `shard_map` do not fit its positional arguments")
-    return [_infer_argument(node, spec, region) for node, spec in zip(nodes, specs, strict=True)], treedef
+    arguments = [_infer_argument(node, spec, region) for node, spec in zip(nodes, specs, strict=True)]
+    _check_sharded_alike(arguments)
+    return arguments, treedef
+
+
+def _check_sharded_alike(arguments: Sequence[_Argument]) -> None:
+    """Raises a ValueError if one argument is sharded along an axis that has size 1, and so is replicated, in another.
+
+    From its name alone a result with this axis could be either.
+    """
+    sharded: dict[str, bool] = {}
+    for node, spec, is_by_name in arguments:
+        for name, entry in zip(node.names, spec, strict=True) if is_by_name else ():
+            if sharded.setdefault(name, entry is not None) != (entry is not None):
+                raise ValueError(
+                    f"axis {name!r} has size 1 in one argument of `shard_map` and is sharded in another; `rename` "
+                    "it in one of them"
+                )
 
 
 def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:

@@ -132,6 +132,8 @@ def _explain_requested_axis(
     parts = math.prod(mesh.shape[axis] for axis in given)
     if not usable:
         decision, why = "manual", f"{why}, which is Manual here"
+    elif not given and size == 1:
+        decision, why = "size 1", f"{why}, but an axis of size 1 is replicated"
     elif not given:
         fits = round_up(size, math.prod(mesh.shape[axis] for axis in usable))
         over = format_mesh_axes(usable, mesh)

@@ -42,7 +42,7 @@ class AxisExplanation:
         decision: What decided: `"mapping"`, `"rule"` (the fallback rule), `"sharding"` (the array's own), `"spec"` (a
             given one), or for an axis that is not sharded `"not in the mapping"`, `"None"` (so mapped), `"uneven"`,
             `"manual"` (its mesh axes are Manual here), `"no rule"` (for plain arrays) or `"no mapping"`; `"size 1"` if
-            its mesh axes have one device only, `"refused"` if `shard` raises an error because of it.
+            it or its mesh axes have size 1, `"refused"` if `shard` raises an error because of it.
         why: The same in words.
         near_miss: A name in the mapping that was perhaps meant.
 

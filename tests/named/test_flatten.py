@@ -46,9 +46,16 @@ def test_flatten_axes_merges_all_axes_as_reductions_take_all():
     assert same(nym.flatten_axes(x, None, "all"), x.array.ravel(), ("all",))  # pyright: ignore[reportArgumentType]
 
 
+def test_flatten_axes_of_none_adds_an_axis_of_size_1_in_front(mapped):
+    assert same(x.flatten_axes((), Axis("new", 1)), x.array[None], ("new", "a", "b", "c"))
+    assert nym.ones({}).flatten_axes((), "new").shape == {"new": 1}
+    y = nym.shard(nym.ones({"batch": 8}))
+    assert jax.jit(lambda y: y.flatten_axes((), "new"))(y).shape == {"new": 1, "batch": 8}
+    with pytest.raises(ValueError, match=escape("axes () of (a: 2, b: 3, c: 4) have 1 elements, not 2")):
+        x.flatten_axes((), Axis("new", 2))
+
+
 def test_flatten_axes_refuses():
-    with pytest.raises(ValueError, match=escape("no axes of (a: 2, b: 3, c: 4) to merge into 'new' were given")):
-        x.flatten_axes((), "new")
     with pytest.raises(ValueError, match=escape("no axis 'z' in (a: 2, b: 3, c: 4)")):
         x.flatten_axes(("a", "z"), "new")
     with pytest.raises(ValueError, match="axis 'a' is given more than once"):

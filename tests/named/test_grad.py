@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 import axonym as nym
 
@@ -141,3 +142,33 @@ def test_a_function_with_aux_returns_a_pair(x):
     for wrong in (lambda x: x.sum(), lambda x: (x.sum(),), lambda x: [x.sum(), 1]):
         with pytest.raises(TypeError, match="with `has_aux=True` must return a pair"):
             nym.grad(wrong, has_aux=True)(x)
+
+
+PRODUCTS_AND_ORDERS = {
+    "masked prod": lambda x: nym.prod(x, "batch", where=x > 0),
+    "masked nanprod": lambda x: nym.nanprod(x, "embed", where=x > 0),
+    "prod of all": nym.prod,
+    "prod in bfloat16": lambda x: nym.prod(x, "embed", dtype=jnp.bfloat16).astype(jnp.float32),
+    "descending": lambda x: nym.sort(x, "batch", descending=True),
+    "argsort": lambda x: nym.take_along_axis(x * x, nym.argsort(x, "embed"), "embed"),
+    "vmap of sort": nym.vmap(lambda x: nym.sort(x, "embed"), "batch"),
+    "vmap of prod": nym.vmap(lambda x: nym.prod(x, "batch"), "embed"),
+    "checkpoint": jax.checkpoint(lambda x: nym.sort(x, "batch") * nym.prod(x, "batch")),
+    "second": lambda x: nym.grad(lambda x: (nym.prod(x, "batch") ** 2).sum() + (nym.sort(x, "embed") ** 3).sum())(x),
+}
+
+
+def test_gradients_that_jax_has_no_sharding_rule_for(mapped, draw):
+    x = draw(batch=8, embed=4)
+
+    def differentiate(x):
+        return {name: nym.grad(lambda x, fn=fn: (fn(x) ** 2).sum())(x) for name, fn in PRODUCTS_AND_ORDERS.items()}
+
+    with jax.set_mesh(None):
+        expected = jax.jit(differentiate)(x)
+    for name, gradient in jax.jit(differentiate)(nym.shard(x)).items():
+        if mapped.axis_types[0] == AxisType.Explicit:
+            assert gradient.sharding.spec == jax.P("data", "model"), name
+        assert np.allclose(gradient.array, expected[name].array, rtol=1e-3, atol=1e-5), name
+    eager = nym.grad(lambda x: (nym.sort(x, "batch") * nym.prod(x, "embed")).sum())
+    assert np.allclose(eager(nym.shard(x)).array, eager(x).array, rtol=1e-4, atol=1e-6)

@@ -251,6 +251,15 @@ def test_under_jit_grad_and_vmap(functions: list[Function]):
                 check(row.rearrange(one.names), one.array)
 
 
+def squares_gradient(fn: Callable[..., Any], operands: list[Any]) -> Any:
+    """The gradient of the sum of the squares of what a function returns, None if it has none."""
+
+    def loss(*operands: Any) -> Any:
+        return 1.0 * total(jax.tree.map(jnp.square, fn(*operands)))
+
+    return outcome(jax.grad(loss, argnums=tuple(range(len(operands)))), *operands)
+
+
 ON_MESHES = [("batch", chunks(ALL, 24)), ("embed", chunks(OVER_AXES, 24))]
 
 
@@ -265,9 +274,16 @@ def test_on_both_meshes_with_sharded_operands(axis: str, functions: list[Functio
     def computed(operands: Any) -> Any:
         return [named_call(function, axis)(*own) for function, own in zip(functions, operands, strict=True)]
 
-    results = jax.jit(computed)(nym.shard(operands))
+    def differentiated(operands: Any) -> Any:
+        pairs = [(function, own) for function, own in zip(functions, operands, strict=True) if function.runs_over_axes]
+        return {function.named.__name__: squares_gradient(named_call(function, axis), own) for function, own in pairs}
+
+    results, gradients = jax.jit(lambda operands: (computed(operands), differentiated(operands)))(nym.shard(operands))
+    with jax.set_mesh(None):
+        wanted = jax.jit(differentiated)(operands)
     for function, own, result in zip(functions, operands, results, strict=True):
         with concerning(function):
+            check(*(found.get(function.named.__name__) for found in (gradients, wanted)))
             arrays = [positional(x, ("batch", "embed")) for x in own]
             expected = plain_call(function, dim)(*arrays)
             check(result, expected)

@@ -11,8 +11,10 @@ from .._axis import Axis
 class dslice:
     """A slice whose start may be traced and whose length is fixed; `ds` is the same.
 
-    A slice that would reach past an end is moved back inside, as by `jax.lax.dynamic_slice`, for reads and updates. A
-    negative start counts from the end.
+    A slice that runs over an end raises an error if its start is known, as other indices do. If its start is a JAX
+    array, elements over the end follow the `mode` of `axonym.index` and of `x.at`: by default, the nearest element is
+    read and nothing is updated. Slices with a known start, and all slices with the mode "promise_in_bounds", compile to
+    `jax.lax.dynamic_slice`. A negative start counts from the end.
 
     Args:
         start: First element, an integer or an integer scalar array, named or not.

@@ -1,7 +1,8 @@
 """Gather and scatter on plain arrays, for traced functions whose first arguments are static.
 
 Slices and windows are cut, which moves less data than a gather; the rest is one gather or scatter. A mask only decides
-which of the elements read or replaced are kept.
+which of the elements read or replaced are kept. A window that may run over an end is gathered, which takes as long, and
+written as a slice from which the elements over the end are dropped.
 """
 
 import functools
@@ -10,11 +11,13 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.lax import GatherScatterMode
+from jax.sharding import AxisType
 
 from .._ambient import get_out_sharding, replicate_dims, reshard_by_name
 from .._axis import Names
 from .._broadcasting import align_axes
-from ._index_plan import Entries, IndexEntry, IndexPlan
+from ._index_plan import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
 Options: TypeAlias = tuple[tuple[str, Hashable], ...]
@@ -25,8 +28,8 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
     """Returns the indexed elements."""
     array = replicate_dims(array, {entry.position for entry in plan.entries if entry.kind != "array"})
     window, start, entries, arrays = _pop_window(plan.entries, arrays)
-    while window is not None:  # a slice moves less than a gather
-        array = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
+    while window is not None:
+        array = _read_window(array, window, start, options)
         window, start, entries, arrays = _pop_window(entries, arrays)
     index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
     sizes = tuple(plan.sizes[plan.names.index(name)] for name in natural)
@@ -58,17 +61,32 @@ def scatter_values(
     names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
 ) -> Any:
     """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
-    cut = {entry.position for entry in plan.entries if entry.kind == "window"}
+    mode = _get_mode(options)
+    entries = plan.entries
+    if mode == _CLIP:
+        entries, arrays = _gather_windows(names, array.shape, entries, arrays)
+    cut = {entry.position for entry in entries if entry.kind in WINDOWS}
     left = tuple("" if at in cut else name for at, name in enumerate(names))
     if cut and own:
         value = reshard_by_name(value, tuple(name if name in left else "" for name in own))
 
-    def update(array: Any, entries: Entries, arrays: tuple[Any, ...]) -> Any:
+    def update(array: Any, value: Any, own: Names, entries: Entries, arrays: tuple[Any, ...]) -> Any:
         window, start, entries, arrays = _pop_window(entries, arrays)
         if window is not None:  # a slice moves less than a scatter
-            part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
-            part = update(part, entries, arrays)
-            return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=window.position)
+            at, length, size = window.position, window.detail, array.shape[window.position]
+            if window.kind == "window" or mode == _PROMISED:
+                part = jax.lax.dynamic_slice_in_dim(array, start, length, axis=at)
+                part = update(part, value, own, entries, arrays)
+                return _write_slice(array, part, start, at)
+            start = _count_from_front(start, size)
+            first = jnp.clip(start, 0, size - length)
+            place = jnp.arange(length) + (first - start)  # of each element of the slice among those of the value
+            valid = (place >= 0) & (place < length)
+            value, own = _shift_value(value, own, names[at], place, valid, method)
+            part = jax.lax.dynamic_slice_in_dim(array, first, length, axis=at)
+            valid = jnp.expand_dims(valid, tuple(dim for dim in range(array.ndim) if dim != at))
+            part = jnp.where(valid, update(part, value, own, entries, arrays), part)
+            return _write_slice(array, part, first, at)
         index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
         sharding = get_out_sharding(left, array.shape)
         unique = {"unique_indices": True} if has_unique_indices(names, entries) else {}
@@ -81,8 +99,9 @@ def scatter_values(
         return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
 
     if not cut:
-        return update(array, plan.entries, arrays)
-    return reshard_by_name(update(reshard_by_name(replicate_dims(array, cut), left), plan.entries, arrays), names)
+        return update(array, value, own, entries, arrays)
+    array = reshard_by_name(replicate_dims(array, cut), left)
+    return reshard_by_name(update(array, value, own, entries, arrays), names)
 
 
 def scatter_where(
@@ -98,7 +117,7 @@ def scatter_where(
 ) -> Any:
     """Returns the result of `scatter_values` where all masks are True, and the original elements elsewhere."""
     mask, arrays = _combine_masks(names, masks, array.shape, rest[: len(masks)]), rest[len(masks) :]
-    if method in ("multiply", "divide", "power"):  # elements that stay must not make gradients NaN
+    if method in _SCALING:  # elements that stay must not make gradients NaN
         picked = gather_elements(names, plan, options, mask, *arrays)
         value = _broadcast_by_name(convert_values(value, array.dtype), own, plan.names, plan.sizes)
         value, own = jnp.where(picked, value, jnp.ones((), value.dtype)), plan.names
@@ -118,11 +137,80 @@ def _broadcast_by_name(array: Any, own: Names, names: Names, sizes: tuple[int, .
     return jnp.broadcast_to(aligned, sizes, out_sharding=get_out_sharding(names, sizes))
 
 
+def _get_mode(options: Options) -> GatherScatterMode | None:
+    """Returns the mode of an index, None if none is given."""
+    mode: Any = dict(options).get("mode")
+    return None if mode is None else GatherScatterMode.from_any(mode)
+
+
+def _count_from_front(start: Any, size: int) -> Any:
+    """Returns the start of a window counted from the front of its axis; it is negative if it is before the front."""
+    start = jnp.asarray(start)
+    start = start.astype(jnp.promote_types(start.dtype, jnp.int32))
+    return jnp.where(start < 0, start + size, start)
+
+
+def _read_window(array: Any, window: IndexEntry, start: Any, options: Options) -> Any:
+    """Returns a window of an array; elements over an end are treated as the mode says."""
+    at, mode = window.position, _get_mode(options)
+    if window.kind == "window" or mode == _PROMISED:
+        return jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=at)
+    places = _count_from_front(start, array.shape[at]) + jnp.arange(window.detail)
+    return _take_positions(array, at, places, _CLIP if mode is None else mode, dict(options).get("fill_value"))
+
+
+def _take_positions(array: Any, at: int, positions: Any, mode: GatherScatterMode, fill_value: Any = None) -> Any:
+    """Returns the elements at increasing positions along one axis, which is not sharded."""
+    sharding = jax.typeof(array).sharding
+    return array.at[(*(slice(None),) * at, positions)].get(
+        mode=mode,
+        fill_value=fill_value,
+        indices_are_sorted=True,
+        wrap_negative_indices=False,
+        out_sharding=sharding if AxisType.Explicit in sharding.mesh.axis_types else None,
+    )
+
+
+def _write_slice(array: Any, part: Any, start: Any, at: int) -> Any:
+    """Returns an array with a slice along one axis replaced."""
+    sharding = jax.typeof(part).sharding
+    if AxisType.Explicit in sharding.mesh.axis_types and jax.typeof(array).sharding.mesh.empty:
+        array = jax.reshard(array, sharding)  # it was made before the mesh was set
+    return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=at)
+
+
+def _gather_windows(
+    names: Names, sizes: tuple[int, ...], entries: Entries, arrays: tuple[Any, ...]
+) -> tuple[Entries, tuple[Any, ...]]:
+    """Returns an index in which windows that may run over an end are arrays of clipped positions."""
+    supply, found, held = iter(arrays), [], []
+    for entry in entries:
+        array = None if entry.kind == "slice" else next(supply)
+        if entry.kind == "unchecked window":
+            at, size = entry.position, sizes[entry.position]
+            array = jnp.clip(_count_from_front(array, size) + jnp.arange(entry.detail), 0, size - 1)
+            entry = IndexEntry(at, "array", (names[at],))
+        found.append(entry)
+        held += [] if array is None else [array]
+    return tuple(found), tuple(held)
+
+
+def _shift_value(value: Any, own: Names, name: str, place: Any, valid: Any, method: str) -> tuple[Any, Names]:
+    """Returns the value for each element of a slice, and its names; where it is dropped, it changes nothing."""
+    if name in own:
+        value = _take_positions(value, own.index(name), place, _CLIP)
+    if method not in _SCALING:  # elsewhere what is dropped must not make gradients NaN
+        return value, own
+    value, own = (value, own) if name in own else (jnp.expand_dims(value, 0), (name, *own))
+    valid = jnp.expand_dims(valid, tuple(dim for dim, one in enumerate(own) if one != name))
+    return jnp.where(valid, value, jnp.ones((), jnp.result_type(value))), own
+
+
 def _pop_window(entries: Entries, arrays: tuple[Any, ...]) -> tuple[IndexEntry | None, Any, Entries, tuple[Any, ...]]:
     """Returns the first window and its start, then the other entries and their arrays."""
     held = [entry for entry in entries if entry.kind != "slice"]
     for at, entry in enumerate(held):
-        if entry.kind == "window":
+        if entry.kind in WINDOWS:
             return entry, arrays[at], tuple(one for one in entries if one is not entry), arrays[:at] + arrays[at + 1 :]
     return None, None, entries, arrays
 
@@ -194,6 +282,11 @@ def convert_values(value: Any, dtype: Any) -> Any:
             raise TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
     return value.astype(dtype)
 
+
+_CLIP, _PROMISED = GatherScatterMode.CLIP, GatherScatterMode.PROMISE_IN_BOUNDS
+
+_SCALING = "multiply", "divide", "power"
+"""The methods that leave an element unchanged if the value is 1."""
 
 _UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "set": lambda _, value: value,

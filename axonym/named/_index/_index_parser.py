@@ -52,15 +52,21 @@ def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
 
 def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) -> None:
     """Raises an IndexError for known integers that are out of range, because JAX would take other elements."""
-    for (at, kind, _), array in zip(plan.held, arrays, strict=True):
+    for (at, kind, detail), array in zip(plan.held, arrays, strict=True):
         if type(array) is int:
             low = high = array
         elif isinstance(array, np.ndarray) and array.size:
             low, high = array.min(), array.max()
         else:
             continue
-        if kind != "window" and not -x.array.shape[at] <= low <= high < x.array.shape[at]:
-            name = x.names[at]
+        name, size = x.names[at], x.array.shape[at]
+        if kind == "unchecked window":
+            raise IndexError(
+                f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of {format_shape(x)}; "
+                f"if that is intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
+                f"`x.at[{name!r}, index].set(value, mode='drop')`"
+            )
+        if kind != "window" and not -size <= low <= high < size:
             raise IndexError(
                 f"an index of axis {name!r} of {format_shape(x)} is out of range; if that is intended, give "
                 f"`mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
@@ -92,7 +98,7 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
             raise ValueError(
                 f"a `dslice` of axis {name!r} of {format_shape(x)} starts at {format_value(start)}, not at an integer"
             )
-        return "window", index.length, start
+        return _classify_window(x, name, start, index.length), index.length, start
     array = _as_index_array(index)
     if not isinstance(index, NamedBase) and array.ndim > 1:
         raise ValueError(
@@ -105,6 +111,14 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
             return "mask", names, array
         array = _as_integer_array(x, name, index)
     return ("array", names, array) if names else ("scalar", (), array)
+
+
+def _classify_window(x: NamedBase, name: str, start: Any, length: int) -> str:
+    """Returns the kind of a window, by whether its start is known and it fits into its axis."""
+    if isinstance(start, jax.Array):
+        return "unchecked window"
+    size, first = x.axis_size(name), int(start)
+    return "window" if 0 <= (first + size if first < 0 else first) <= size - length else "unchecked window"
 
 
 def _as_index_array(index: Any) -> Any:

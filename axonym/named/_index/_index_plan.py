@@ -11,11 +11,13 @@ class IndexEntry(NamedTuple):
     """The static part of the index of one axis."""
 
     position: int
-    kind: str  # "scalar", "slice", "window", "array" or "mask"
+    kind: str  # "scalar", "slice", "window", "unchecked window" (which may run over an end), "array" or "mask"
     detail: Any  # (), (start, stop, step), a length, or the names of the array
 
 
 Entries: TypeAlias = tuple[IndexEntry, ...]
+
+WINDOWS = "window", "unchecked window"
 
 
 Part: TypeAlias = tuple[AxisSelector, str, Any, tuple[int, ...]]
@@ -42,7 +44,7 @@ def plan_index(
     given = [IndexEntry(find_axis(names, sizes, selector), kind, detail) for selector, kind, detail, _ in parts]
     check_selected_once(tuple(names[entry.position] for entry in given))
     for entry, part in zip(given, parts, strict=True):
-        if entry.kind == "window" and not 0 <= entry.detail <= sizes[entry.position]:
+        if entry.kind in WINDOWS and not 0 <= entry.detail <= sizes[entry.position]:
             raise ValueError(
                 f"a `dslice` of {entry.detail} elements does not fit into axis {names[entry.position]!r} of "
                 f"{format_axes(names, sizes)}"
@@ -82,7 +84,7 @@ def _compute_result_axes(
     for at, kind, detail in entries:
         if kind == "slice":
             lengths[at] = len(range(sizes[at])[slice(*detail)])
-        elif kind == "window":
+        elif kind in WINDOWS:
             lengths[at] = detail
         elif kind != "mask":
             picked[at] = detail, shapes[at]

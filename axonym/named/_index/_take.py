@@ -23,8 +23,8 @@ def index(x: N, items: Items, *, fill: Any = None, mode: Any = None) -> N:
             size, as with `where(mask, x, fill)`. A mask that is traced or has several axes of `x` needs it. With mode
             "fill" it must be a number, which is used for indices out of range as well.
         mode: The treatment of an index out of range, see `jax.numpy.ndarray.at`: "clip", "fill" or
-            "promise_in_bounds". If None, a traced index takes the nearest element, and others raise an error. A slice
-            ends at the end of the axis, a `dslice` is moved back inside.
+            "promise_in_bounds". If None, a traced index takes the nearest element, and others raise an error. The
+            elements of a `dslice` count as indices, while a slice ends at the end of the axis.
 
     Returns:
         Array with the remaining axes and the axes of the index arrays.
@@ -33,7 +33,8 @@ def index(x: N, items: Items, *, fill: Any = None, mode: Any = None) -> N:
         ValueError: If an axis is missing or indexed twice, an index with several axes has no names, or a mask with
             several axes has no `fill`.
         TypeError: If an index holds neither integers nor booleans, or a mask without `fill` is traced.
-        IndexError: If an integer, list or NumPy array holds an index out of range and `mode` is None.
+        IndexError: If an integer, list or NumPy array holds an index out of range, or a `dslice` with a known start
+            runs over an end, and `mode` is None.
 
     Example:
         >>> import axonym as nym
@@ -79,11 +80,12 @@ def take(x: N, axis: AxisSelector, index: Index, *, fill: Any = None, mode: Any 
 
 def _select_elements(x: N, items: Items, fill: Any, mode: Any) -> N:
     """Returns `At(x, items).get(...)`, with less overhead for an index without masks."""
-    if fill is not None or mode is not None:
+    if fill is not None:
         return At(x, items).get(fill=fill, mode=mode)
     check_named(x)
     parts, given = parse_index(x, items)
     plan, held, masks = plan_index(x.names, x.array.shape, parts)
     if masks or not parts:
-        return At(x, items).get()
-    return with_array(x, call_with_plan(gather_elements, x, plan, tuple([given[i] for i in held])), plan.names)
+        return At(x, items).get(mode=mode)
+    options = () if mode is None else (("mode", mode),)
+    return with_array(x, call_with_plan(gather_elements, x, plan, tuple([given[i] for i in held]), options), plan.names)

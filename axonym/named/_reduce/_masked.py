@@ -1,4 +1,7 @@
-"""Positional reductions with masks that JAX lacks: variances whose gradients ignore masked elements, and ranges."""
+"""Positional reductions with masks that JAX lacks: variances whose gradients ignore masked elements, and ranges.
+
+And products, whose gradients JAX cannot shard over Explicit mesh axes.
+"""
 
 import functools
 from collections.abc import Callable
@@ -6,6 +9,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+
+from .._ambient import leave_to_compiler
 
 
 def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
@@ -41,6 +46,20 @@ def masked_nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: in
 
 def compute_count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
     return jnp.sum(array != 0, axis=axis, where=where, dtype=int)
+
+
+def compute_prod(array: Any, axis: tuple[int, ...], where: Any = None, dtype: Any = None) -> Any:
+    return _reduce_by_compiler(jnp.prod, array, axis, where, dtype)
+
+
+def compute_nanprod(array: Any, axis: tuple[int, ...], where: Any = None, dtype: Any = None) -> Any:
+    return _reduce_by_compiler(jnp.nanprod, array, axis, where, dtype)
+
+
+def _reduce_by_compiler(fn: Callable[..., Any], array: Any, axis: tuple[int, ...], where: Any, dtype: Any) -> Any:
+    if where is None:
+        return leave_to_compiler(functools.partial(fn, axis=axis, dtype=dtype), axis, array)
+    return leave_to_compiler(lambda array, where: fn(array, axis=axis, dtype=dtype, where=where), axis, array, where)
 
 
 def compute_ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:

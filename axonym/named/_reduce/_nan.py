@@ -29,7 +29,7 @@ def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
         >>> nym.nanprod(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         4.0
     """
-    return apply_reduction(jnp.nanprod, x, axis, where, dtype=dtype)
+    return apply_reduction(_masked.compute_nanprod, x, axis, where, dtype=dtype)
 
 
 def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:

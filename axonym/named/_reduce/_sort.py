@@ -1,7 +1,11 @@
 """Sorting along an axis."""
 
+import functools
+from typing import Any
+
 import jax.numpy as jnp
 
+from .._ambient import leave_to_compiler
 from .._axis import AxisSelector
 from .._base import N
 from ._apply_reduction import apply_along
@@ -27,7 +31,7 @@ def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = Fa
         >>> nym.sort(nym.named([3, 9, 4], "i"), "i").array
         Array([3, 4, 9], dtype=int32)
     """
-    return apply_along(jnp.sort, x, axis, stable=stable, descending=descending)
+    return apply_along(_compute_sort, x, axis, stable=stable, descending=descending)
 
 
 def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
@@ -38,4 +42,12 @@ def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool =
         >>> nym.argsort(nym.named([3, 9, 4], "i"), "i").array
         Array([0, 2, 1], dtype=int32)
     """
-    return apply_along(jnp.argsort, x, axis, stable=stable, descending=descending)
+    return apply_along(_compute_argsort, x, axis, stable=stable, descending=descending)
+
+
+def _compute_sort(array: Any, **options: Any) -> Any:
+    return leave_to_compiler(functools.partial(jnp.sort, **options), (), array)
+
+
+def _compute_argsort(array: Any, **options: Any) -> Any:
+    return leave_to_compiler(functools.partial(jnp.argsort, **options), (), array)

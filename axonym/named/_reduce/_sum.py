@@ -9,7 +9,7 @@ from .._axis import AxisSelection, find_axes
 from .._base import N, NamedBase, check_named, format_shape
 from .._broadcasting import apply_binary
 from ._apply_reduction import apply_reduction
-from ._masked import masked_std, masked_var
+from ._masked import compute_prod, masked_std, masked_var
 
 
 def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
@@ -46,7 +46,7 @@ def prod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = N
         >>> nym.prod(nym.arange(nym.Axis("i", 4), start=1)).item()
         24
     """
-    return apply_reduction(jnp.prod, x, axis, where, dtype=dtype)
+    return apply_reduction(compute_prod, x, axis, where, dtype=dtype)
 
 
 def mean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:

@@ -29,7 +29,6 @@ from .._base import N, check_named, with_array
 from .._broadcasting import jit_inline
 from .._cache import cached_plan
 from ._rearrange import rearrange
-from ._squeeze import expand
 
 
 def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
@@ -41,10 +40,10 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
         new_axis: The merged axis, a name or an `Axis` of the product of their sizes.
 
     Returns:
-        Array with the new axis at the position of the first old axis.
+        Array with the new axis at the position of the first old axis; in front, with size 1, if there is no old axis.
 
     Raises:
-        ValueError: If no axis is given, one is missing, or the sizes do not fit.
+        ValueError: If an axis is missing, or the sizes do not fit.
 
     Example:
         >>> import axonym as nym
@@ -63,10 +62,8 @@ def _plan_flatten(
     names: Names, sizes: tuple[int, ...], old_axes: AxisSelection | None, new_axis: AxisSelector
 ) -> tuple[Callable[..., Any], Names]:
     merged = find_axes(names, sizes, old_axes)
-    if not merged:
-        raise ValueError(f"no axes of {format_axes(names, sizes)} to merge into {axis_name(new_axis)!r} were given")
     rest = [at for at in range(len(names)) if at not in merged]
-    first = sum(at < min(merged) for at in rest)
+    first = sum(at < min(merged, default=0) for at in rest)
     order = (*rest[:first], *merged, *rest[first:])
     size = math.prod(sizes[at] for at in merged)
     if isinstance(new_axis, Axis) and new_axis.size != size:
@@ -141,8 +138,6 @@ def ravel(x: N, new_axis_name: AxisSelector) -> N:
         (element: 6)
     """
     check_named(x)
-    if not x.names:
-        return expand(x, new_axis_name)
     return flatten_axes(x, x.names, new_axis_name)
 
 
@@ -189,7 +184,7 @@ def flatten_all_axes_but(
     kept = find_axes(x.names, x.array.shape, axis)
     merged = tuple(one for dim, one in enumerate(x.axes) if dim not in kept)
     names = x.names
-    flat = flatten_axes(x, merged, axis_name) if merged else expand(x, axis_name)
+    flat = flatten_axes(x, merged, axis_name)
     if reorder_to_front:
         flat = rearrange(flat, (axis_name, ...))
 

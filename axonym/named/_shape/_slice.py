@@ -56,7 +56,8 @@ def slice(
     items = {
         window.name: _make_dslice(x, name, first.get(name, 0), window.size, "slice") for name, window in windows.items()
     }
-    return index(rename(x, {name: window.name for name, window in windows.items()}), items) if items else x
+    renamed = rename(x, {name: window.name for name, window in windows.items()})
+    return index(renamed, items, mode="promise_in_bounds") if items else x  # `dynamic_slice` then moves it back inside
 
 
 def _parse_starts_and_lengths(
@@ -151,4 +152,4 @@ def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
     items = {name: _make_dslice(x, name, one, have.get(name, 1), "updated_slice") for name, one in first.items()}
     array = replicate_dims(update.array, tuple(dim for dim, name in enumerate(update.names) if name in items))
     array = reshard_by_name(array, tuple("" if name in items else name for name in update.names))
-    return At(x, items).set(with_array(update, array))
+    return At(x, items).set(with_array(update, array), mode="promise_in_bounds")

@@ -16,7 +16,7 @@ from ...named._base import is_traced
 from ..mapping._mapping import AxisMapping, ResourceMapping
 from ..specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
 from ..specs._leaves import Leaf, describe_leaves
-from ..specs._resolve_spec import require_mapping, resolve_spec
+from ..specs._resolve_spec import find_mapping, resolve_spec
 from ._fallback_rule import apply_fallback_rules, check_decision, locate_error
 from ._placement import resolve_unconstrained
 from ._shard import find_leaf_names, infer_leaf_sharding
@@ -27,7 +27,7 @@ def pspec_for(tree: Any, mapping: ResourceMapping | None = None, preserve_existi
 
     Args:
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays.
-        mapping: From names to mesh axes; the active mapping if None.
+        mapping: From names to mesh axes; the active mapping if None. Without either, names shard nothing.
         preserve_existing_shardings: Whether an array that is sharded over the active mesh, or over any mesh if none is
             active, keeps its spec. An unsharded array, on one device or replicated, follows the mapping.
 
@@ -37,7 +37,7 @@ def pspec_for(tree: Any, mapping: ResourceMapping | None = None, preserve_existi
         every other leaf becomes None.
 
     Raises:
-        ValueError: If there is no mapping, a mesh axis is unknown or used twice by one array, or a size is not
+        ValueError: If a mesh axis is unknown or used twice by one array, or a size is not
             divisible. The message names the leaf.
 
     Example:
@@ -47,7 +47,7 @@ def pspec_for(tree: Any, mapping: ResourceMapping | None = None, preserve_existi
         >>> nym.pspec_for(tree, {"embed": "data"})
         {'bias': P(None,), 'weight': P('data', None)}
     """
-    found, mesh = require_mapping(mapping), get_active_mesh()
+    found, mesh = find_mapping(mapping), get_active_mesh()
 
     def find_spec(leaf: Any, about: Leaf) -> P | None:
         if not isinstance(getattr(leaf, "shape", None), tuple):
@@ -68,7 +68,7 @@ def infer_resource_partitions(
 
     Args:
         tree: Any tree of arrays, `jax.ShapeDtypeStruct`s or traced arrays.
-        mapping: From names to mesh axes; the active mapping if None.
+        mapping: From names to mesh axes; the active mapping if None. Without either, names shard nothing.
         preserve_existing_shardings: Whether an array that is sharded over the mesh keeps its sharding. An unsharded
             array, on one device or replicated, follows the mapping.
         mesh: The mesh, abstract or with devices; the active mesh if None.
@@ -79,7 +79,7 @@ def infer_resource_partitions(
         accept it. Plain arrays without a decision and Python numbers are replicated; every other leaf becomes None.
 
     Raises:
-        ValueError: If there is no mapping or no mesh, a mesh axis is unknown or used twice by one array, or a size is
+        ValueError: If there is no mesh, a mesh axis is unknown or used twice by one array, or a size is
             not divisible. The message names the leaf.
 
     Example:
@@ -91,7 +91,7 @@ def infer_resource_partitions(
         ...     jax.jit(lambda params: params, out_shardings=shardings)(params)["weight"].sharding.spec
         P('data', None)
     """
-    found, target = require_mapping(mapping), resolve_mesh(mesh, "`infer_resource_partitions`")
+    found, target = find_mapping(mapping), resolve_mesh(mesh, "`infer_resource_partitions`")
 
     def find_sharding(leaf: Any, about: Leaf) -> NamedSharding | None:
         if not isinstance(getattr(leaf, "shape", None), tuple):

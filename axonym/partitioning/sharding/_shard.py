@@ -3,7 +3,6 @@
 Nearly all trees are placed by the names of their named arrays, in one walk; others are described leaf by leaf.
 """
 
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
@@ -11,14 +10,13 @@ from typing import Any, TypeVar, cast
 import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
 from ...named._base import is_traced, with_array
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..specs._active_mesh import MeshLike, get_abstract_mesh, get_active_mesh
 from ..specs._leaves import Leaf, describe_leaves, names_or_maps_leaves
-from ..specs._resolve_spec import resolve_sharding, resolve_spec
+from ..specs._resolve_spec import resolve_sharding
 from ._fallback_rule import apply_fallback_rules, locate_error, resolve_decision
 from ._placement import constrain_arrays, place_leaves
 
@@ -32,8 +30,8 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
     Named arrays are sharded by the mapping, plain arrays that a module declares with `field(axis_names=...)` by the
     declared names, other arrays by the mapping's fallback rule or not at all. Outside jit only arrays that are not in
     place yet are moved, all of them at once; inside, the result is constrained. A `jax.ShapeDtypeStruct` gets the
-    sharding too. Named vectors of one element inside a tree are replicated: optimizers use these in place of a
-    parameter. A moved array may share memory with its original, so copy an array whose original is to be donated.
+    sharding too. An axis of size 1 is replicated. A moved array may share memory with its original, so copy an array
+    whose original is to be donated.
 
     Args:
         tree: Any tree of arrays.
@@ -167,7 +165,7 @@ def _infer_by_names(
             continue
         key = node.names, sizes
         if key not in known:
-            if sizes is None or len(sizes) != len(node.names) or sizes == (1,):
+            if sizes is None or len(sizes) != len(node.names):
                 return None
             known[key] = resolve_sharding(node.names, sizes, mapping, mesh)
         found.append(known[key])
@@ -238,10 +236,6 @@ def infer_leaf_sharding(
     mapping = mapping if about.mapping is None else about.mapping
     try:
         names = find_leaf_names(about, sizes)
-        if names is not None and sizes == (1,) and about.path:  # optimizers put such in place of a parameter
-            spec = resolve_spec(names, (None,), mapping, mesh, warn)
-            is_sharded = math.prod(mesh.shape[axis] for axis in get_entry_axes(spec[0])) > 1
-            return NamedSharding(mesh, P(None) if is_sharded else spec)
         if names is not None:
             return resolve_sharding(names, sizes, mapping, mesh, warn)
         if mapping.fallback is not None:

@@ -8,7 +8,7 @@ from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, 
 from ..mapping._mapping import PhysicalAxisSpec, ResourceMapping, as_mapping
 from ._active_mesh import MeshLike, get_abstract_mesh, resolve_mesh
 from ._divisibility import round_up
-from ._resolve_spec import check_mapped_axes, require_mapping, resolve_sharding, resolve_spec
+from ._resolve_spec import check_mapped_axes, find_mapping, resolve_sharding, resolve_spec
 
 
 def pspec_for_axis(axis: AxisSelection, mapping: ResourceMapping | None = None) -> P:
@@ -16,20 +16,20 @@ def pspec_for_axis(axis: AxisSelection, mapping: ResourceMapping | None = None) 
 
     Args:
         axis: One axis or several, by name or as `Axis`; sizes are checked where they are given and a mesh is set.
-        mapping: The mapping; the active mapping if None.
+        mapping: The mapping; the active mapping if None. Without either, nothing is sharded.
 
     Returns:
         A spec with one entry for each axis.
 
     Raises:
-        ValueError: If there is no mapping, a mesh axis is unknown or used twice, or a size is not divisible.
+        ValueError: If a mesh axis is unknown or used twice, or a size is not divisible.
 
     Example:
         >>> import axonym as nym
         >>> nym.pspec_for_axis(("batch", "embed"), {"batch": "data"})
         P('data', None)
     """
-    return resolve_spec(*_parse_axes(axis), require_mapping(mapping), get_abstract_mesh())
+    return resolve_spec(*_parse_axes(axis), find_mapping(mapping), get_abstract_mesh())
 
 
 def sharding_for_axis(
@@ -39,14 +39,14 @@ def sharding_for_axis(
 
     Args:
         axis: One axis or several, by name or as `Axis`.
-        mapping: The mapping; the active mapping if None.
+        mapping: The mapping; the active mapping if None. Without either, nothing is sharded.
         mesh: The mesh, abstract or with devices; the active mesh if None.
 
     Returns:
         A sharding over the mesh, with one entry for each axis.
 
     Raises:
-        ValueError: If there is no mapping or no mesh, a mesh axis is unknown or used twice, or a size is not divisible.
+        ValueError: If there is no mesh, a mesh axis is unknown or used twice, or a size is not divisible.
 
     Example:
         >>> import axonym as nym
@@ -55,7 +55,7 @@ def sharding_for_axis(
         (2,)
     """
     mesh = resolve_mesh(mesh, "`sharding_for_axis`")
-    return resolve_sharding(*_parse_axes(axis), require_mapping(mapping), mesh)
+    return resolve_sharding(*_parse_axes(axis), find_mapping(mapping), mesh)
 
 
 def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = None) -> PhysicalAxisSpec | None:
@@ -63,7 +63,7 @@ def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = Non
 
     Args:
         axis: The axis, by name or as `Axis`.
-        mapping: The mapping; the active mapping if None.
+        mapping: The mapping; the active mapping if None. Without either, nothing is sharded.
 
     Example:
         >>> import axonym as nym
@@ -81,11 +81,11 @@ def physical_axis_size(
 
     Args:
         axis: The axis, by name or as `Axis`.
-        mapping: The mapping; the active mapping if None.
+        mapping: The mapping; the active mapping if None. Without either, nothing is sharded.
         mesh: The mesh, abstract or with devices; the active mesh if None.
 
     Returns:
-        The product of the sizes of its mesh axes.
+        The product of the sizes of its mesh axes, whatever the size of the axis.
 
     Raises:
         ValueError: If the axis is mapped and there is no mesh, or the mesh lacks one of its mesh axes.
@@ -113,7 +113,7 @@ def round_axis_for_partitioning(
 
     Args:
         axis: The axis.
-        mapping: The mapping; the active mapping if None.
+        mapping: The mapping; the active mapping if None. Without either, nothing is sharded.
         mesh: The mesh, abstract or with devices; the active mesh if None.
 
     Returns:

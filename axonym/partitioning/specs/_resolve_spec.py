@@ -23,6 +23,8 @@ def resolve_spec(
 ) -> P:
     """Returns the spec of an array with these names, with one entry for each axis.
 
+    An axis of size 1 is replicated where its mesh axes have more devices, as one key head is that all others share.
+
     Args:
         names: The names of its axes.
         sizes: Their sizes, None where a size is not known.
@@ -42,10 +44,10 @@ def resolve_spec(
         check_mapped_axes(name, axes, mesh, names, sizes)
         axes = tuple(axis for axis in axes if not is_manual_axis(mesh, axis))
         uneven = None if mesh is None else describe_uneven(f"axis {name!r}", size, axes, mesh)
-        if uneven is not None and mapping.uneven == "error":
+        if uneven is not None and size != 1 and mapping.uneven == "error":
             remedy = "(`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`"
             raise ValueError(f"{uneven} {remedy}{_describe_array(names, sizes)}")
-        axes = axes if uneven is None else ()
+        axes = axes if uneven is None and (mesh is not None or size != 1) else ()
         for axis in axes:
             if axis in owners:
                 raise ValueError(
@@ -72,12 +74,9 @@ def make_spec_entry(axes: tuple[str, ...]) -> Any:
     return None if not axes else axes[0] if len(axes) == 1 else axes
 
 
-def require_mapping(mapping: ResourceMapping | None) -> AxisMapping:
-    """Returns the given mapping, or the active mapping if it is None; raises a ValueError if there is neither."""
-    found = as_mapping(mapping)
-    if found is None:
-        raise ValueError("no axis mapping is given and none is active; use `with axis_mapping(...)` or pass one")
-    return found
+def find_mapping(mapping: ResourceMapping | None) -> AxisMapping:
+    """Returns the given mapping, or the active mapping if it is None; an empty one if there is neither."""
+    return as_mapping(mapping) or AxisMapping()
 
 
 def check_mapped_axes(

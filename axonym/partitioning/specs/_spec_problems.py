@@ -43,6 +43,8 @@ def check_rule_spec(
 ) -> P:
     """Returns the spec for a plain array, without mesh axes that are Manual here, if it fits.
 
+    A dimension of size 1 is replicated where its mesh axes have more devices, as by `resolve_spec`.
+
     Args:
         spec: The spec.
         shape: The sizes of the array, None where a size is not known.
@@ -61,7 +63,7 @@ def check_rule_spec(
         where, axes = describe_dimension(at, None), () if entry is P.UNCONSTRAINED else get_requested_axes(entry)
         kept = axes if mesh is None else _drop_manual_axes(axes, where, mesh)
         problem = None if mesh is None else describe_uneven(where, shape[at], kept, mesh)
-        if problem is not None and uneven == "error":
+        if problem is not None and shape[at] != 1 and uneven == "error":
             raise ValueError(f"{problem}; {remedy or _suggest_spec(spec, at)}")
         kept = () if problem is not None else kept
         for problem in _find_repeated_axes(kept, where, owners):

@@ -49,11 +49,12 @@ def test_each_array_has_a_spec_with_an_entry_for_each_axis():
         assert specs.step == P()
 
 
-def test_the_mapping_in_force_is_taken_and_one_is_needed():
+def test_the_active_mapping_is_taken_and_without_one_nothing_is_sharded(mesh):
     with nym.axis_mapping(MAPPING):
         assert nym.pspec_for(nym.ones({"embed": 8})) == P("data")
-    with pytest.raises(ValueError, match="no axis mapping is given and none is active"):
-        nym.pspec_for(nym.ones({"embed": 8}))
+    tree = {"w": nym.ones({"embed": 8}), "part": nym.ShardedBy(nym.ones({"embed": 8}), {"embed": "model"}), "n": 1}
+    assert nym.pspec_for(tree) == {"w": P(None), "part": nym.ShardedBy(P("model"), {"embed": "model"}), "n": P()}
+    assert nym.infer_resource_partitions(tree)["w"] == NamedSharding(mesh, P(None))
 
 
 def test_leaves_that_are_not_arrays_have_no_spec_and_numbers_an_empty_one():

@@ -117,11 +117,24 @@ def test_queries_work_inside_jit(mesh):
         jax.eval_shape(f, 1.0)
 
 
-@pytest.mark.parametrize("query", [nym.pspec_for_axis, lambda axis: nym.sharding_for_axis(axis, mesh=ABSTRACT)])
-def test_a_query_without_a_mapping_is_an_error(query):
-    text = r"no axis mapping is given and none is active; use `with axis_mapping\(...\)` or pass one"
-    with pytest.raises(ValueError, match=text):
-        query("batch")
+def test_without_a_mapping_nothing_is_sharded():
+    assert nym.pspec_for_axis("batch") == P(None) and nym.pspec_for_axis(("batch", "embed")) == P(None, None)
+    assert nym.sharding_for_axis(nym.Axis("batch", 3), mesh=ABSTRACT) == NamedSharding(ABSTRACT, P(None))
+    assert nym.physical_axis_name("batch") is None and nym.physical_axis_size("batch") is None
+    assert nym.round_axis_for_partitioning(nym.Axis("batch", 3)).size == 3
+
+
+def test_an_axis_of_size_1_is_replicated(mesh):
+    mapping, one = {"kv_heads": "model", "heads": "model"}, nym.Axis("kv_heads", 1)
+    assert nym.pspec_for_axis(one, mapping) == P(None) and nym.pspec_for_axis("kv_heads", mapping) == P("model")
+    assert nym.pspec_for_axis((one, "heads"), mapping) == P(None, "model")
+    assert nym.sharding_for_axis(one, mapping).spec == P(None)
+    with jax.set_mesh(None):
+        assert nym.pspec_for_axis((one, "heads"), mapping) == P(None, "model")
+    alone = nym.create_mesh((8, 1), ("data", "model"))
+    assert nym.sharding_for_axis(one, mapping, alone).spec == P("model")
+    with pytest.raises(ValueError, match="axis 'kv_heads' has size 3, which is not divisible by mesh axis 'model'"):
+        nym.pspec_for_axis(nym.Axis("kv_heads", 3), mapping)
 
 
 def test_a_query_without_a_mesh_is_an_error():
