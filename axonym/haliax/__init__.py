@@ -26,6 +26,7 @@ from . import (
     partitioning as partitioning,
     quantization as quantization,
     random as random,
+    specialized_fns as specialized_fns,
     state_dict as state_dict,
     tree as tree,
     tree_util as tree_util,
@@ -37,7 +38,7 @@ from ._adapt import make_getattr
 from ._array import NamedArray as NamedArray
 from ._array_axes import NamedArrayAxes as NamedArrayAxes
 from ._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
-from ._functions import dslice as dslice, vmap as vmap
+from ._functions import dslice as dslice, field as field, vmap as vmap
 from ._ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
 from .axis import (
     axis_name as axis_name,

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import jax
 
 from ..named import _array
-from ..named._axis import Axis, AxisSelection, AxisSelector, PartialAxisSpec
-from ..named._base import set_array, set_names, with_array
+from ..named._axis import Axis, AxisSelection, AxisSelector
+from ..named._base import set_array, set_names
 from ..named._elementwise._maximum import clip
 from ..named._shape._flatten import ravel
 from . import _axis_names, _axis_order, _indexing, _reshaping
@@ -128,6 +128,8 @@ class NamedArray(_array.NamedArray):
     cumprod = _reshaping.cumprod  # pyright: ignore[reportAssignmentType]
     cumsum = _reshaping.cumsum  # pyright: ignore[reportAssignmentType]
     flatten_axes = _reshaping.flatten_axes  # pyright: ignore[reportAssignmentType]
+    rename = _reshaping.rename  # pyright: ignore[reportAssignmentType]
+    updated_slice = _reshaping.updated_slice  # pyright: ignore[reportAssignmentType]
     rearrange = _axis_order.rearrange  # pyright: ignore[reportAssignmentType]
     sort = _reshaping.sort  # pyright: ignore[reportAssignmentType]
     split = _reshaping.split  # pyright: ignore[reportAssignmentType]

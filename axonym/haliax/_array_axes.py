@@ -16,7 +16,7 @@ class NamedArrayAxes:
         after: Names after `...`.
         ordered: Whether the names have an order.
         subset: Whether there may be other axes, where the `...` is.
-        dtype: A dtype, or `float`, `int` and so on for any dtype of this kind; None for any.
+        dtype: A dtype, or a kind of dtypes such as `jnp.floating`; None for any.
 
     Example:
         >>> import axonym.haliax as hax
@@ -52,7 +52,7 @@ class NamedArrayAxes:
 
     def matches(self, names: tuple[str, ...], dtype: Any) -> bool:
         """Returns whether names and a dtype are as described."""
-        if self.dtype is not None and not jnp.issubdtype(dtype, _KINDS.get(self.dtype, self.dtype)):
+        if self.dtype is not None and not jnp.issubdtype(dtype, getattr(self.dtype, "category", self.dtype)):
             return False
         described = (*self.before, *self.after)
         if len(names) < len(described) or (len(names) > len(described) and not self.subset):
@@ -69,6 +69,3 @@ class NamedArrayAxes:
         else:
             text = f"{{{', '.join([*self.before, *dots])}}}"
         return f"NamedArray[{text}]" if self.dtype is None else f"NamedArray[{self.dtype} {text}]"
-
-
-_KINDS = {float: jnp.floating, int: jnp.signedinteger, complex: jnp.complexfloating, bool: jnp.bool_}

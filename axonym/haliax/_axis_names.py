@@ -90,14 +90,14 @@ def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
 
 
 def _fill_ellipses(listed: list[Any], names: list[str], rest: list[str]) -> Iterable[str]:
-    """Yields the names of an order; an ellipsis takes the rest up to the next name listed, the last one all."""
+    """Yields the names of an order; the last ellipsis takes the rest, the others what precedes all axes yet to come."""
     for at, one in enumerate(listed):
         if one is not ...:
             yield one
             continue
-        following = next((name for name in listed[at + 1 :] if name is not ...), None)
-        is_last = ... not in listed[at + 1 :]
-        taken = rest if is_last or following is None else [n for n in rest if names.index(n) < names.index(following)]
+        coming = listed[at + 1 :]
+        until = min((names.index(name) for name in coming if name is not ...), default=len(names))
+        taken = [name for name in rest if names.index(name) < until] if ... in coming else rest
         yield from taken
         rest = [name for name in rest if name not in taken]
 
@@ -122,3 +122,14 @@ def resolve_axis(axis_spec: Any, axis_selection: AxisSelection) -> Any:
         (Axis(name='embed', size=3), {'batch': 2})
     """
     return resolve_selection(axis_spec, axis_selection)
+
+
+def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
+    """Returns the sizes of axes by name, None for those given by name alone.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.axis.axis_spec_to_shape_dict((hax.Axis("batch", 2), "embed"))
+        {'batch': 2, 'embed': None}
+    """
+    return {get_name(one): one.size if isinstance(one, Axis) else None for one in parse_selection(axis_spec)}

@@ -15,9 +15,7 @@ from ._axis_names import rearrange_for_partial_order
 
 def is_axis_selection(x: Any) -> bool:
     """Returns whether a positional argument is a selection of axes, as the first argument of `dot` once was."""
-    return isinstance(x, str | Axis) or (
-        isinstance(x, tuple | list) and all(isinstance(one, str | Axis) for one in x)
-    )
+    return isinstance(x, str | Axis) or (isinstance(x, tuple | list) and all(isinstance(one, str | Axis) for one in x))
 
 
 def _list_in_order(arrays: Any, left_out: Any = ()) -> Names:

@@ -1,10 +1,12 @@
 """The functions of Axonym by Haliax's names, with its parameter names, and the few that differ in more than these."""
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from .. import fft, partitioning, poly
 from ..axis import AxisSelector
@@ -18,7 +20,7 @@ axonym: Any = importlib.import_module(__name__.partition(".")[0])
 # From the spelling of parameters, Haliax's before the "=" and Axonym's after it, to the functions that have it.
 _SPELLINGS = {
     "": """
-        allclose arange array_equal array_equiv bincount broadcast_arrays broadcast_arrays_and_return_axes concatenate
+        arange bincount broadcast_arrays broadcast_arrays_and_return_axes concatenate
         freeze full get logspace geomspace make_axes ones searchsorted stack swap zeros
         """,
     "a=x": """
@@ -35,8 +37,7 @@ _SPELLINGS = {
         right_shift subtract true_divide
         """,
     "array=x": """
-        argmax argmin nanargmax nanargmin nonzero pad pad_left ravel rename roll slice take trace unflatten_axis unique
-        unique_all unique_counts unique_inverse unique_values updated_slice
+        argmax argmin nanargmax nanargmin nonzero pad pad_left ravel roll slice take trace unflatten_axis unique
         """,
     "array=x a_min=min a_max=max": "clip",
     "array=x new_axis_name=new_axis": "flatten",
@@ -49,13 +50,11 @@ _SPELLINGS = {
 _REDUCTIONS = """
     all amax amin any max mean min nanmax nanmean nanmin nanprod nanstd nansum nanvar prod product ptp std sum var
     """
-_FFT = {"a=x": "fft hfft ifft ihfft irfft rfft", "axes=axis": "fftshift ifftshift", "": "fftfreq rfftfreq"}
+_FFT = {"axes=axis": "fftshift ifftshift", "": "fftfreq rfftfreq"}
 _POLY = {
-    "p1=p p2=q": "polyadd polydiv polymul polysub",
     "seq_of_zeros=zeros": "poly",
     "f=x": "trim_zeros",
-    "degree=new_axis": "vander",
-    "": "polyder polyfit polyint polyval roots",
+    "": "polyder polyfit polyint roots",
 }
 
 
@@ -72,10 +71,49 @@ def _adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
     return adapt(reduce_tree)
 
 
+def _adapt_test(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a comparison of entire arrays that returns a plain scalar."""
+
+    @functools.wraps(fn)
+    def compare(*args: Any, **kwargs: Any) -> Any:
+        result = fn(*args, **kwargs)
+        return result.array if axonym.is_named_array(result) else result
+
+    return compare
+
+
+def _adapt_poly(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of two polynomials whose coefficients may be along axes of different names."""
+
+    @functools.wraps(fn)
+    def combine(p1: Any, p2: Any) -> Any:
+        if axonym.is_named_array(p1) and axonym.is_named_array(p2):
+            p2 = p2.rename(dict(zip(p2.names, p1.names, strict=False)))
+        return fn(p1, p2)
+
+    return adapt(combine)
+
+
+def _adapt_fft(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a transform whose sizes may be given by axes."""
+
+    @functools.wraps(fn)
+    def transform(a: Any, axis: Any = None, norm: Any = None) -> Any:
+        if isinstance(axis, dict):
+            axis = {name: size.size if isinstance(size, Axis) else size for name, size in axis.items()}
+        return fn(a, axis, norm)
+
+    return adapt(transform)
+
+
 def list_functions() -> dict[str, Callable[..., Any]]:
     """Returns the adapted functions by name."""
     reductions = {name: _adapt_reduction(getattr(axonym, name)) for name in _REDUCTIONS.split()}
-    return {**adapt_all(axonym, _SPELLINGS), **reductions, **adapt_all(fft, _FFT), **adapt_all(poly, _POLY)}
+    scalars = {name: _adapt_test(getattr(axonym, name)) for name in "allclose array_equal array_equiv".split()}
+    products = {name: _adapt_poly(getattr(poly, name)) for name in "polyadd polydiv polymul polysub".split()}
+    transforms = {name: _adapt_fft(getattr(fft, name)) for name in "fft hfft ifft ihfft irfft rfft".split()}
+    tables = {**adapt_all(axonym, _SPELLINGS), **adapt_all(fft, _FFT), **adapt_all(poly, _POLY)}
+    return {**tables, **reductions, **scalars, **products, **transforms}
 
 
 def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> Any:
@@ -88,6 +126,93 @@ def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True
     """
     axis = Axis(axis, 50) if isinstance(axis, str) else axis
     return axonym.linspace(axis, start=start, stop=stop, endpoint=endpoint, dtype=dtype)
+
+
+def polyval(p: Any, x: Any) -> Any:
+    """Evaluates a polynomial; a plain array gives a plain array.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.polyval(hax.named([1.0, 0.0], "degree"), 3.0)
+        Array(3., dtype=float32)
+    """
+    return poly.polyval(p, x) if axonym.is_named_array(x) else jnp.polyval(getattr(p, "array", p), x)
+
+
+def vander(x: Any, degree: AxisSelector) -> Any:
+    """Returns the Vandermonde matrix; an axis given by name gets as many columns as `x` has elements.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.vander(hax.arange(hax.Axis("i", 2)), "degree").shape
+        {'i': 2, 'degree': 2}
+    """
+    return poly.vander(x, Axis(degree, x.size) if isinstance(degree, str) else degree)
+
+
+def field(*, axis_names: Any = None, metadata: Any = None, **kwargs: Any) -> Any:
+    """Declares a field of a module, with names for the axes of the plain array it holds; see `axonym.field`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import dataclasses
+        >>> @dataclasses.dataclass
+        ... class Scale:
+        ...     weight: object = hax.field(axis_names=("embed",))
+        >>> dataclasses.fields(Scale)[0].metadata["axis_names"]
+        ('embed',)
+    """
+    names = {} if axis_names is None else {"axis_names": axis_names}
+    return axonym.field(axis_names=axis_names, metadata={**(metadata or {}), **names}, **kwargs)
+
+
+def _call_unique(outputs: str, array: Any, Unique: Axis, axis: Any, fill_value: Any) -> Any:
+    options = {f"return_{output}": True for output in outputs.split()}
+    return axonym.unique(array, Unique, axis=axis, fill_value=fill_value, **options)
+
+
+def unique_all(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements, their first positions, the inverse and the counts.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> [x.array.tolist() for x in hax.unique_all(hax.named([2, 1, 2], "i"), hax.Axis("u", 2))]
+        [[1, 2], [1, 0], [1, 0, 1], [1, 2]]
+    """
+    return _call_unique("index inverse counts", array, Unique, axis, fill_value)
+
+
+def unique_counts(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements and how often they occur.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> [x.array.tolist() for x in hax.unique_counts(hax.named([2, 1, 2], "i"), hax.Axis("u", 2))]
+        [[1, 2], [1, 2]]
+    """
+    return _call_unique("counts", array, Unique, axis, fill_value)
+
+
+def unique_inverse(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements and for each element its position among them.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> [x.array.tolist() for x in hax.unique_inverse(hax.named([2, 1, 2], "i"), hax.Axis("u", 2))]
+        [[1, 2], [1, 0, 1]]
+    """
+    return _call_unique("inverse", array, Unique, axis, fill_value)
+
+
+def unique_values(array: Any, Unique: Axis, *, axis: Any = None, fill_value: Any = None) -> Any:
+    """Returns the unique elements.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.unique_values(hax.named([2, 1, 2], "i"), hax.Axis("u", 2)).array.tolist()
+        [1, 2]
+    """
+    return _call_unique("", array, Unique, axis, fill_value)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, fill_value: Any = 0, new_axis: Axis | None = None) -> Any:
@@ -144,7 +269,10 @@ def axis_mapping(mapping: Any, *, merge: bool = False, **kwargs: Any) -> Any:
 
     Example:
         >>> import axonym.haliax as hax
-        >>> with hax.axis_mapping({"batch": "data"}), hax.axis_mapping({"batch": "model", "embed": "model"}, merge=True):
+        >>> with (
+        ...     hax.axis_mapping({"batch": "data"}),
+        ...     hax.axis_mapping({"batch": "model", "embed": "model"}, merge=True),
+        ... ):
         ...     hax.current_thread_local_mapping()
         {'batch': 'data', 'embed': 'model'}
     """

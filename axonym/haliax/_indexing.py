@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ..named._axis import axis_name
 from ..named._base import NamedBase
-from ..named._index import At as NamedAt, Updates as NamedUpdates, index as index_by_name
+from ..named._index import At as NamedAt, Updates as NamedUpdates, dslice, index as index_by_name
 from ..named._shape import _rearrange
 
 
@@ -32,20 +30,34 @@ def index(array: Any, slices: Any) -> Any:
 
 
 def _order_index_axes(x: Any, items: Any, result: Any) -> Any:
-    """Returns the elements with the axes of several index arrays where Haliax puts them."""
+    """Returns the elements with the axes of several indices where Haliax, and NumPy, put them."""
     pairs = list(items.items()) if isinstance(items, Mapping) else list(zip(items[::2], items[1::2], strict=True))
-    given = {axis_name(axis): at for axis, at in pairs if isinstance(at, NamedBase) and at.names}
-    if len(given) < 2:
+    arrays: list[tuple[tuple[str, ...], int]] = []
+    places: list[int] = []
+    for axis, at in pairs:
+        name = axis_name(axis)
+        if isinstance(at, dslice):
+            arrays.append(((name,), at.length))
+        elif isinstance(at, NamedBase) and at.names:
+            arrays.append((at.names, at.size))
+        elif isinstance(at, slice) or getattr(at, "ndim", 0) or isinstance(at, list):
+            continue
+        places.append(x.names.index(name))
+    if not arrays or len(places) < 2:
         return result
-    order: tuple[str, ...] = ()
-    for at in given.values():
-        order = (*(name for name in at.names if name not in order), *order)
-    scalar = {axis_name(axis) for axis, at in pairs if isinstance(at, int | np.integer) or getattr(at, "ndim", 1) == 0}
-    places = sorted(x.names.index(name) for name in {*given, *scalar})
-    adjacent = places == list(range(places[0], places[-1] + 1))
+    order = _broadcast_index_names(arrays)
     rest = [name for name in result.names if name not in order]
-    first = sum(name in rest for name in x.names[: places[0]]) if adjacent else 0
+    adjacent = sorted(places) == list(range(min(places), max(places) + 1))
+    first = sum(name in rest for name in x.names[: min(places)]) if adjacent else 0
     return _rearrange.rearrange(result, (*rest[:first], *order, *rest[first:]))
+
+
+def _broadcast_index_names(arrays: list[tuple[tuple[str, ...], int]]) -> tuple[str, ...]:
+    """Returns the names of index arrays as Haliax broadcasts them: to the largest, each before those it has so far."""
+    order = max(arrays, key=lambda one: one[1])[0]
+    for names, _ in arrays:
+        order = (*(name for name in names if name not in order), *order)
+    return order
 
 
 class At(NamedAt[Any]):

@@ -5,11 +5,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named import _matrix
+from ..named import _matrix, _transforms
 from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name as get_name, parse_axes, parse_selection
 from ..named._base import NamedBase
 from ..named._reduce import _cumulative, _sort
-from ..named._shape import _broadcast, _flatten, _rearrange, _repeat, _split, _squeeze
+from ..named._shape import _broadcast, _flatten, _rearrange, _rename, _repeat, _slice, _split, _squeeze
 
 
 def broadcast_axis(a: Any, axis: Any) -> Any:
@@ -201,3 +201,33 @@ def argsort(a: Any, axis: AxisSelector | None, *, stable: bool = True) -> Any:
     if axis is None:
         return jnp.argsort(a.array, axis=None, stable=stable)
     return _sort.argsort(a, axis, stable=stable)
+
+
+def rename(array: Any, renames: Any) -> Any:
+    """Gives axes other names; names that the array lacks are ignored.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.rename(hax.ones({"pos": 2}), {"pos": "key_pos", "other": "more"}).shape
+        {'key_pos': 2}
+    """
+    return _rename.rename(array, {old: new for old, new in renames.items() if get_name(old) in array.names})
+
+
+def updated_slice(array: Any, start: Any, update: Any) -> Any:
+    """Replaces a slice; a start that is a named array replaces another slice for each element of its axes.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> x = hax.zeros({"batch": 2, "pos": 3})
+        >>> hax.updated_slice(x, {"pos": hax.named([0, 2], "batch")}, hax.ones({"batch": 2, "pos": 1})).array
+        Array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
+    """
+    ragged = {name: None for at in start.values() if isinstance(at, NamedBase) for name in at.names}
+    if not ragged:
+        return _slice.updated_slice(array, start, update)
+    if missing := [name for name in ragged if name not in array.names]:
+        raise ValueError(f"axis {missing[0]!r} of a start is not found in the array ({', '.join(array.names)})")
+    update_one = _transforms.vmap(_slice.updated_slice, tuple(ragged))
+    return _rearrange.rearrange(update_one(array, start, update), array.names)

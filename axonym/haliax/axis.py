@@ -16,6 +16,7 @@ from ..named._axis import Axis as Axis
 from ._adapt import adapt
 from ._axis_names import (
     axis_name as axis_name,
+    axis_spec_to_shape_dict as axis_spec_to_shape_dict,
     is_axis_compatible as is_axis_compatible,
     rearrange_for_partial_order as rearrange_for_partial_order,
     resolve_axis as resolve_axis,
@@ -27,7 +28,6 @@ from .util import ensure_tuple as ensure_tuple
 ds = dslice
 dblock = dslice.block
 axis_size = adapt(axis.axis_size, "ax=spec")
-axis_spec_to_shape_dict = adapt(axis.axis_spec_to_shape_dict, "axis_spec=spec")
 axis_spec_to_tuple = adapt(axis.axis_spec_to_tuple, "axis_spec=spec")
 concat_axes = concat_axis_specs = adapt(axis.concat_axes, "a1=first a2=second")
 eliminate_axes = adapt(axis.eliminate_axes, "axis_spec=spec to_remove=remove")

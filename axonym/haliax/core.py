@@ -4,23 +4,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
-from ..named._field import field as field
 from . import _axis_order, _functions, _indexing, _reshaping
 from ._adapt import adapt, adapt_all
 from ._array import NamedArray as NamedArray
 from ._array_axes import NamedArrayAxes as NamedArrayAxes
-from ._functions import dslice as dslice
+from ._functions import dslice as dslice, field as field
 from .types import NamedOrNumeric as NamedOrNumeric
 
 
 _RESHAPING = """
-    argsort broadcast_axis cumprod cumsum flatten_all_axes_but flatten_axes sort split tile tril triu unbind
+    argsort broadcast_axis cumprod cumsum flatten_all_axes_but flatten_axes rename sort split tile tril
+    triu unbind updated_slice
+    """
+
+_DIFFERENT = """
+    linspace polyval unique_all unique_counts unique_inverse unique_values vander where
     """
 
 globals().update(_functions.list_functions())
 globals().update(adapt_all(_reshaping, {"": _RESHAPING}))
 globals().update(adapt_all(_axis_order, {"": "dot einsum rearrange"}))
-globals().update(adapt_all(_functions, {"": "linspace where"}))
+globals().update(adapt_all(_functions, {"": _DIFFERENT}))
 index = adapt(_indexing.index)
 
 

@@ -46,7 +46,7 @@ def diagnose_common_issues(module: eqx.Module) -> None:
     for path, leaf in leaves:
         array = leaf.array if is_named_array(leaf) else leaf
         if isinstance(array, jax.Array | np.ndarray):
-            paths.setdefault(id(array), []).append(jax.tree_util.keystr(path).lstrip("."))
+            paths.setdefault(id(array), []).append(jax.tree_util.keystr(path))
     problems = ModuleProblems([found for found in paths.values() if len(found) > 1], list(_find_static_arrays(module)))
     if problems:
         raise problems
@@ -55,13 +55,13 @@ def diagnose_common_issues(module: eqx.Module) -> None:
 def _find_static_arrays(module: Any, path: str = "") -> Any:
     """Yields the paths of static fields that hold arrays."""
     for field in dataclasses.fields(module):
-        value, name = getattr(module, field.name, None), f"{path}{field.name}"
+        value, name = getattr(module, field.name, None), f"{path}.{field.name}"
         if field.metadata.get("static"):
             leaves = jax.tree.leaves(value, is_leaf=is_named_array)
             if any(isinstance(leaf, NamedArray | jax.Array | np.ndarray) for leaf in leaves):
                 yield name
         elif isinstance(value, eqx.Module):
-            yield from _find_static_arrays(value, f"{name}.")
+            yield from _find_static_arrays(value, name)
 
 
 def describe_array(arr: Any) -> str:

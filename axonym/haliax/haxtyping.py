@@ -1,5 +1,6 @@
 """`haliax.haxtyping`: annotations such as `f32["batch embed"]` and `f32[NamedArray, "batch embed"]`."""
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,11 +24,29 @@ class _DtypeAnnotation:
         return self._elements[array, axes]
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class DTypeCategory:
+    """A kind of dtypes, such as all floats.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.haxtyping.Float["batch"].__metadata__[0].dtype
+        float
+    """
+
+    name: str
+    category: Any
+
+    def __repr__(self) -> str:
+        """Formats the name."""
+        return self.name
+
+
 Named = _DtypeAnnotation(None, jaxtyping.Shaped)
-Float = _DtypeAnnotation(float, jaxtyping.Float)
-Int = _DtypeAnnotation(int, jaxtyping.Int)
-UInt = _DtypeAnnotation(jnp.unsignedinteger, jaxtyping.UInt)
-Complex = _DtypeAnnotation(complex, jaxtyping.Complex)
+Float = _DtypeAnnotation(DTypeCategory("float", jnp.floating), jaxtyping.Float)
+Int = _DtypeAnnotation(DTypeCategory("int", jnp.signedinteger), jaxtyping.Int)
+UInt = _DtypeAnnotation(DTypeCategory("uint", jnp.unsignedinteger), jaxtyping.UInt)
+Complex = _DtypeAnnotation(DTypeCategory("complex", jnp.complexfloating), jaxtyping.Complex)
 bool_ = _DtypeAnnotation(jnp.bool_, jaxtyping.Bool)
 bf16 = _DtypeAnnotation(jnp.bfloat16, jaxtyping.BFloat16)
 f16 = _DtypeAnnotation(jnp.float16, jaxtyping.Float16)

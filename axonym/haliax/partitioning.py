@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from .. import partitioning
 from ..mesh import set_mesh as set_mesh
 from ..named._ambient import get_entry_axes
+from ..named._array import is_named_array
 from ..partitioning import (
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,
@@ -32,8 +34,6 @@ from .util import StringHolderEnum
 
 auto_sharded = adapt(partitioning.auto_sharded, "x=tree")
 shard = adapt(partitioning.shard, "x=tree")
-pspec_for = adapt(partitioning.pspec_for, "resource_mapping=mapping")
-infer_resource_partitions = adapt(partitioning.infer_resource_partitions, "resource_mapping=mapping")
 mesh_context = set_mesh
 MeshLike = Mesh | AbstractMesh
 
@@ -52,6 +52,38 @@ class ResourceAxis(metaclass=StringHolderEnum):
     REPLICA = "replica"
     REPLICA_DCN = "replica_dcn"
     CONTEXT = "context"
+
+
+def pspec_for(tree: Any, resource_mapping: Any = None, preserve_existing_shardings: bool = True) -> Any:
+    """Returns the spec of each array of a tree, with a bare spec in place of a named array; see `axonym.pspec_for`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.partitioning.pspec_for(hax.ones({"batch": 4}), {"batch": "data"})
+        P('data',)
+    """
+    return _unwrap_arrays(partitioning.pspec_for(tree, resource_mapping, preserve_existing_shardings))
+
+
+def infer_resource_partitions(
+    tree: Any, resource_mapping: Any = None, preserve_existing_shardings: bool = True, mesh: Any = None
+) -> Any:
+    """Returns the sharding of each array of a tree; see `axonym.infer_resource_partitions`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> hax.partitioning.infer_resource_partitions(hax.ones({"batch": 4}), {"batch": "data"}, mesh=mesh).spec
+        P('data',)
+    """
+    found = partitioning.infer_resource_partitions(tree, resource_mapping, preserve_existing_shardings, mesh)
+    return _unwrap_arrays(found)
+
+
+def _unwrap_arrays(tree: Any) -> Any:
+    """Returns a tree with what is in place of the arrays of named arrays in place of these."""
+    return jax.tree.map(lambda x: x.array if is_named_array(x) else x, tree, is_leaf=is_named_array)
 
 
 def _get_mesh() -> Any:

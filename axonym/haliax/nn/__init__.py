@@ -4,8 +4,8 @@ from typing import Any
 
 import jax
 
-from ...named._axis import Axis
 from ...named._array import is_named_array
+from ...named._axis import Axis
 from ...named._creation import arange
 from .._adapt import make_getattr
 from .._array import convert_result

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 
 from ... import nn
+from .._array import convert_result
 
 
 class Dropout(nn.Dropout):
@@ -17,6 +18,10 @@ class Dropout(nn.Dropout):
     """
 
     pdrop: float = eqx.field(static=True, default=0.5)
+
+    def __call__(self, x: Any, *, inference: bool | None = None, key: Any = None) -> Any:
+        """Drops elements."""
+        return convert_result(super().__call__(x, inference=inference, key=key))
 
     @property
     def is_active(self) -> bool:
@@ -32,4 +37,4 @@ def dropout(x: Any, pdrop: float, broadcast_axes: Any = None, *, inference: bool
         >>> hax.nn.dropout(hax.ones({"i": 2}), 0.5, inference=True).array
         Array([1., 1.], dtype=float32)
     """
-    return nn.Dropout(pdrop, broadcast_axes, inference)(x, key=key)
+    return Dropout(pdrop, broadcast_axes, inference)(x, key=key)

@@ -56,9 +56,7 @@ class Linear(eqx.Module):
             NotImplementedError: If a `reparam_cls` is given; muP is not there yet.
         """
         check_reparam(reparam_cls)
-        layer = nn.Linear.init(
-            In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=init_scale
-        )
+        layer = nn.Linear.init(In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=init_scale)
         return Linear(convert_result(layer.weight), convert_result(layer.bias), In, Out, dot_general)  # pyright: ignore[reportArgumentType]
 
     @property

@@ -4,9 +4,9 @@ from typing import Any
 
 from ... import nn
 from ...named._axis import AxisSelection, AxisSelector
-from ...named._elementwise._maximum import maximum
-from ...named._elementwise._exponential import exp, log1p
 from ...named._elementwise._arithmetic import abs as compute_abs
+from ...named._elementwise._exponential import exp, log1p
+from ...named._elementwise._maximum import maximum
 from ...named._elementwise._where import where as select_where
 from ...named._reduce._sum import mean
 from ..util import UNSPECIFIED

@@ -6,10 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from ... import nn
+from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec, parse_axes
 from ...named._creation import ones, zeros
 from ...named._elementwise._arithmetic import rsqrt
 from ...named._reduce._sum import mean as compute_mean, var as compute_variance
+from ...nn._gather_parameter import gather_parameter
 from .._adapt import adapt
 from .._array import convert_result
 
@@ -50,8 +52,13 @@ class LayerNormBase(eqx.Module):
         return cls(axis, weight, convert_result(zeros(axis)) if use_bias else None, eps, dtype)
 
     def _normalize(self, kind: Any, x: Any) -> Any:
-        from_dtype, x = x.dtype, x if self.dtype is None else x.astype(self.dtype)
-        return kind(self.weight, self.bias, parse_axes(self.axis), self.eps)(x).astype(from_dtype)
+        axes = parse_axes(self.axis)
+        if self.dtype is None:
+            return kind(self.weight, self.bias, axes, self.eps)(x)
+        result = kind(None, None, axes, self.eps)(x.astype(self.dtype))
+        result = result if self.weight is None else result * gather_parameter(self.weight)
+        result = result if self.bias is None else result + gather_parameter(self.bias)
+        return constrain_sharding(result.astype(x.dtype))
 
 
 class LayerNorm(LayerNormBase):
