@@ -38,13 +38,12 @@ def adapt_all(module: Any, table: Mapping[str, str]) -> dict[str, Callable[..., 
     return {name: adapt(getattr(module, name), spelling) for spelling, names in table.items() for name in names.split()}
 
 
-def make_getattr(module: str, pending: str, later: str = "") -> Callable[[str], Any]:
+def make_getattr(module: str, pending: str) -> Callable[[str], Any]:
     """Returns the `__getattr__` of a module, whose error tells names that are not there yet from mistakes.
 
     Args:
         module: Name of the module in Haliax.
-        pending: The names that Haliax has and this package does not yet.
-        later: What to use until then.
+        pending: The names that Haliax has and this package does not have yet.
 
     Returns:
         Function that raises an AttributeError.
@@ -54,7 +53,7 @@ def make_getattr(module: str, pending: str, later: str = "") -> Callable[[str], 
     def find_missing(name: str) -> Any:
         if name in names:
             raise AttributeError(
-                f"`{module}.{name}` is not in `axonym.haliax` yet; the page on Haliax lists what is still missing{later}"
+                f"`{module}.{name}` is not in `axonym.haliax` yet; the page 'Coming from Haliax' lists what is missing"
             )
         raise AttributeError(f"module 'axonym.{module}' has no attribute {name!r}")
 

@@ -61,14 +61,13 @@ _POLY = {
 def _adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a reduction that also reduces each named array of a tree, as Haliax's do."""
 
-    def reduce_tree(array: Any, axis: Any = None, **options: Any) -> Any:
-        if isinstance(array, dict | list | tuple):
-            return jax.tree.map(lambda x: fn(x, axis, **options), array, is_leaf=axonym.is_named_array)
-        return fn(array, axis, **options)
+    @functools.wraps(fn)
+    def reduce_tree(x: Any, axis: Any = None, **options: Any) -> Any:
+        if isinstance(x, dict | list | tuple):
+            return jax.tree.map(lambda leaf: fn(leaf, axis, **options), x, is_leaf=axonym.is_named_array)
+        return fn(x, axis, **options)
 
-    reduce_tree.__name__ = fn.__name__
-    reduce_tree.__doc__ = fn.__doc__
-    return adapt(reduce_tree)
+    return adapt(reduce_tree, "array=x")
 
 
 def _adapt_test(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 IntScalar: TypeAlias = int | jax.Array
 Scalar: TypeAlias = float | int | jax.Array
 Precision: TypeAlias = jax.lax.Precision
-PrecisionLike: TypeAlias = None | str | jax.lax.Precision | tuple[str, str] | tuple[Precision, Precision]
+PrecisionLike: TypeAlias = str | jax.lax.Precision | tuple[str, str] | tuple[Precision, Precision] | None
 DType: TypeAlias = np.dtype
 FilterSpec: TypeAlias = bool | Callable[[Any], bool]
 FilterTree: TypeAlias = PyTree[FilterSpec]

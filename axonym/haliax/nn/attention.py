@@ -13,6 +13,7 @@ from ...named._elementwise import _where
 from .._adapt import adapt
 from .._array import convert_result
 from .._axis_order import dot
+from .._reshaping import broadcast_axis
 
 
 causal_mask = adapt(nn.causal_mask)
@@ -94,7 +95,7 @@ def combine_masks_and(mask1: Any, mask2: Any) -> Any:
         >>> hax.nn.attention.combine_masks_and(None, None) is None
         True
     """
-    return mask2 if mask1 is None else mask1 if mask2 is None else _combine_masks(mask1, mask2, jnp.logical_and)
+    return mask2 if mask1 is None else mask1 if mask2 is None else mask1 & broadcast_axis(mask2, mask1.axes)
 
 
 def combine_masks_or(mask1: Any, mask2: Any) -> Any:
@@ -105,14 +106,7 @@ def combine_masks_or(mask1: Any, mask2: Any) -> Any:
         >>> hax.nn.attention.combine_masks_or(None, None) is None
         True
     """
-    return mask2 if mask1 is None else mask1 if mask2 is None else _combine_masks(mask1, mask2, jnp.logical_or)
-
-
-def _combine_masks(mask1: Any, mask2: Any, combine: Any) -> Any:
-    """Returns two masks combined, with the axes of both."""
-    new = [axis for axis in mask2.axes if axis.name not in mask1.names]
-    wide = mask1.broadcast_axis(new) if new else mask1
-    return wide & mask2 if combine is jnp.logical_and else wide | mask2
+    return mask2 if mask1 is None else mask1 if mask2 is None else mask1 | broadcast_axis(mask2, mask1.axes)
 
 
 def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> Any:

@@ -74,6 +74,7 @@ class Linear(eqx.Module):
 
 
 def check_reparam(reparam_cls: Any) -> None:
+    """Raises a NotImplementedError for a parametrisation other than the standard one."""
     if reparam_cls is not None:
         raise NotImplementedError("`reparam_cls` needs `nn.mup`, which is not in `axonym.haliax` yet")
 

@@ -55,7 +55,10 @@ class LayerNormBase(eqx.Module):
         axes = parse_axes(self.axis)
         if self.dtype is None:
             return kind(self.weight, self.bias, axes, self.eps)(x)
-        result = kind(None, None, axes, self.eps)(x.astype(self.dtype))
+        result = x.astype(self.dtype)
+        if kind is nn.LayerNorm:
+            result = result - result.mean(axes)
+        result = result * rsqrt((result * result).mean(axes) + self.eps)
         result = result if self.weight is None else result * gather_parameter(self.weight)
         result = result if self.bias is None else result + gather_parameter(self.bias)
         return constrain_sharding(result.astype(x.dtype))
