@@ -34,7 +34,7 @@ from . import (
     util as util,
     wrap as wrap,
 )
-from ._adapt import make_getattr
+from ._adapt import make_getattr as _make_getattr
 from ._array import NamedArray as NamedArray
 from ._array_axes import NamedArrayAxes as NamedArrayAxes
 from ._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
@@ -55,6 +55,7 @@ from .axis import (
     to_jax_shape as to_jax_shape,
     union_axes as union_axes,
 )
+from .core import are_shape_checks_enabled as are_shape_checks_enabled
 from .haxtyping import Named as Named
 from .jax_utils import tree_checkpoint_name as tree_checkpoint_name
 from .partitioning import (
@@ -77,13 +78,9 @@ from .wrap import (
 )
 
 
-_find_missing = make_getattr("haliax", "wrap_axiswise_call wrap_reduction_call")
+globals().update({name: function for name, function in core.FUNCTIONS.items() if name not in globals()})
+_find_missing = _make_getattr("haliax", "wrap_axiswise_call wrap_reduction_call")
 
 
 def __getattr__(name: str) -> Any:
-    """Returns one of the functions of `core`."""
-    return getattr(core, name) if name in vars(core) and not name.startswith("_") else _find_missing(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for name in vars(core) if not name.startswith("_"))})
+    return _find_missing(name)

@@ -85,7 +85,7 @@ class NamedArray(_array.NamedArray):
 
     __rmatmul__ = __matmul__
 
-    def axis_size(self, axis: AxisSelection) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def axis_size(self, axis: AxisSelection) -> Any:
         """Returns the size of an axis, or a tuple of the sizes of several."""
         if isinstance(axis, str | Axis):
             return super().axis_size(axis)
@@ -105,17 +105,17 @@ class NamedArray(_array.NamedArray):
         """Returns whether the axes, and the dtype if it is given, match an annotation or a description of axes."""
         return NamedArrayAxes.parse(spec).matches(self.names, self.dtype)
 
-    def dot(self, *args: Any, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def dot(self, *args: Any, **options: Any) -> Any:
         """Multiplies with other arrays and sums over `axis`; the result has the order of the operands."""
         if args and _axis_order.is_axis_selection(args[0]):
             return _axis_order.dot(args[0], self, *args[1:], **options)
         return _axis_order.dot(self, *args, **options)
 
-    def clip(self, a_min: Any = None, a_max: Any = None) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def clip(self, a_min: Any = None, a_max: Any = None) -> Self:
         """Limits the elements to an interval."""
         return clip(self, a_min, a_max)
 
-    def flatten(self, new_axis_name: AxisSelector) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def flatten(self, new_axis_name: AxisSelector) -> Self:
         """Merges all axes into one."""
         return ravel(self, new_axis_name)
 
@@ -123,17 +123,17 @@ class NamedArray(_array.NamedArray):
         """Returns the elements as bytes, in C or Fortran order."""
         return jax.device_get(self.array).tobytes(order)
 
-    argsort = _reshaping.argsort  # pyright: ignore[reportAssignmentType]
-    broadcast_axis = _reshaping.broadcast_axis  # pyright: ignore[reportAssignmentType]
-    cumprod = _reshaping.cumprod  # pyright: ignore[reportAssignmentType]
-    cumsum = _reshaping.cumsum  # pyright: ignore[reportAssignmentType]
-    flatten_axes = _reshaping.flatten_axes  # pyright: ignore[reportAssignmentType]
-    rename = _reshaping.rename  # pyright: ignore[reportAssignmentType]
-    updated_slice = _reshaping.updated_slice  # pyright: ignore[reportAssignmentType]
-    rearrange = _axis_order.rearrange  # pyright: ignore[reportAssignmentType]
-    sort = _reshaping.sort  # pyright: ignore[reportAssignmentType]
-    split = _reshaping.split  # pyright: ignore[reportAssignmentType]
-    unbind = _reshaping.unbind  # pyright: ignore[reportAssignmentType]
+    argsort = _reshaping.argsort
+    broadcast_axis = _reshaping.broadcast_axis
+    cumprod = _reshaping.cumprod
+    cumsum = _reshaping.cumsum
+    flatten_axes = _reshaping.flatten_axes
+    rename = _reshaping.rename
+    updated_slice = _reshaping.updated_slice
+    rearrange = _axis_order.rearrange
+    sort = _reshaping.sort
+    split = _reshaping.split
+    unbind = _reshaping.unbind
 
 
 def convert_result(tree: T) -> T:
@@ -158,11 +158,15 @@ def _make_array(array: Any, names: tuple[str, ...]) -> NamedArray:
     return result
 
 
+def _restore_array(names: Any, children: Any) -> NamedArray:
+    return _make_array(children[0], names)
+
+
 _ARRAY_KEY = jax.tree_util.GetAttrKey("array")
 
 jax.tree_util.register_pytree_with_keys(
     NamedArray,
     lambda x: (((_ARRAY_KEY, x.array),), x.names),
-    lambda names, children: _make_array(children[0], names),
+    _restore_array,
     lambda x: ((x.array,), x.names),
 )

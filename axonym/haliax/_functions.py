@@ -219,8 +219,8 @@ def where(condition: Any, x: Any = None, y: Any = None, fill_value: Any = 0, new
 
     Example:
         >>> import axonym.haliax as hax
-        >>> hax.where(hax.arange(hax.Axis("i", 3)) > 1, 1.0, 0.0).array
-        Array([0., 0., 1.], dtype=float32)
+        >>> hax.where(hax.arange(hax.Axis("i", 3)) > 1, 1, 0).array.tolist()
+        [0, 0, 1]
     """
     if new_axis is None:
         return axonym.where(condition, x, y)
@@ -258,8 +258,14 @@ class dslice(NamedDslice):
         return slice(self.start, self.start + self.length)
 
     @staticmethod
-    def block(idx: Any, size: int) -> "dslice":
-        """Returns block number `idx`."""
+    def block(idx: Any, size: int) -> "dslice":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns block number `idx`.
+
+        Example:
+            >>> import axonym.haliax as hax
+            >>> hax.dblock(1, 2).start
+            2
+        """
         return dslice(idx * size, size)
 
 
@@ -296,8 +302,10 @@ def shard_with_axis_mapping(x: Any, mapping: Any = None, mesh: Any = None) -> An
 
     Example:
         >>> import axonym.haliax as hax
-        >>> hax.shard_with_axis_mapping(hax.ones({"batch": 2}), {}, None).shape
-        {'batch': 2}
+        >>> import jax
+        >>> mesh = jax.make_mesh((2,), ("data",))
+        >>> hax.shard_with_axis_mapping(hax.ones({"batch": 2}), {"batch": "data"}, mesh).sharding.spec
+        P('data',)
     """
     return axonym.shard(x, mapping, mesh)
 

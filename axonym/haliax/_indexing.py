@@ -70,7 +70,7 @@ class At(NamedAt[Any]):
         super().__init__(x, items)
         self._items = items
 
-    def get(self, *, fill_value: Any = None, mode: Any = None, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def get(self, *, fill_value: Any = None, mode: Any = None, **options: Any) -> Any:
         """Returns the elements; with `fill_value`, this value for indices out of range."""
         mode = "fill" if mode is None and fill_value is not None else mode
         elements = super().get(fill=fill_value if mode == "fill" else None, mode=mode, **options)

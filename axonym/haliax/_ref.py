@@ -99,10 +99,14 @@ class NamedRef(_named_ref.NamedRef):
             everything[self.view] = self.value().at[items].set(value)
 
 
+def _restore_ref(names: Any, children: Any) -> NamedRef:
+    return NamedRef(children[0], names, children[1])
+
+
 jax.tree_util.register_pytree_with_keys(
     NamedRef,
     lambda x: (((jax.tree_util.GetAttrKey("ref"), x.ref), (jax.tree_util.GetAttrKey("view"), x.view)), x.names),
-    lambda names, children: NamedRef(children[0], names, children[1]),
+    _restore_ref,
 )
 
 

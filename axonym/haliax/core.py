@@ -21,11 +21,14 @@ _DIFFERENT = """
     linspace polyval unique_all unique_counts unique_inverse unique_values vander where
     """
 
-globals().update(_functions.list_functions())
-globals().update(adapt_all(_reshaping, {"": _RESHAPING}))
-globals().update(adapt_all(_axis_order, {"": "dot einsum rearrange"}))
-globals().update(adapt_all(_functions, {"": _DIFFERENT}))
-index = adapt(_indexing.index)
+FUNCTIONS = {
+    **_functions.list_functions(),
+    **adapt_all(_reshaping, {"": _RESHAPING}),
+    **adapt_all(_axis_order, {"": "dot einsum rearrange"}),
+    **adapt_all(_functions, {"": _DIFFERENT}),
+    "index": adapt(_indexing.index),
+}
+globals().update(FUNCTIONS)
 
 
 def check_shape(jnp_shape: Sequence[int], hax_axes: Any) -> tuple[Axis, ...]:

@@ -159,7 +159,7 @@ def sync_global_devices(name: str) -> None:
         >>> import axonym.haliax as hax
         >>> hax.jax_utils.sync_global_devices("start")
     """
-    multihost.barrier_sync(name)
+    multihost.barrier_sync(name=name)
 
 
 def assert_equal(in_tree: Any, fail_message: str = "") -> None:

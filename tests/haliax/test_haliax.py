@@ -52,7 +52,7 @@ def test_model_trains_on_a_mesh(mesh, getkey):
         @hax.named_jit(axis_resources=MAPPING)
         def step(blocks, x):
             grads = eqx.filter_grad(lambda blocks: hax.mean(array=blocks.fold(x) ** 2).scalar())(blocks)
-            return jax.tree.map(lambda p, g: p - 0.1 * g, blocks, grads)
+            return eqx.apply_updates(blocks, jax.tree.map(lambda g: -0.1 * g, grads))
 
         new = step(blocks, x)
         assert is_ours(new) and is_ours(blocks.fold(x))
@@ -85,7 +85,7 @@ def test_dataclasses_replace_gives_an_array_other_values():
 
 
 def test_signatures_show_the_names_of_haliax():
-    assert list(inspect.signature(hax.sum).parameters)[0] == "array"
+    assert next(iter(inspect.signature(hax.sum).parameters)) == "array"
     assert list(inspect.signature(hax.add).parameters) == ["a", "b"]
     assert list(inspect.signature(hax.named).parameters) == ["a", "axis"]
     assert list(inspect.signature(hax.clip).parameters) == ["array", "a_min", "a_max"]
@@ -111,9 +111,9 @@ def test_what_is_not_there_yet_says_so(module: str, name: str):
 
 
 def test_unknown_names_are_errors():
-    with pytest.raises(AttributeError, match="module 'axonym.haliax' has no attribute 'softmacks'"):
-        hax.softmacks
-    with pytest.raises(NotImplementedError, match="`reparam_cls` needs `nn.mup`"):
+    with pytest.raises(AttributeError, match=r"module 'axonym.haliax' has no attribute 'softmacks'"):
+        hax.__getattr__("softmacks")
+    with pytest.raises(NotImplementedError, match=r"`reparam_cls` needs `nn.mup`"):
         hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), reparam_cls=object)
 
 
@@ -207,7 +207,7 @@ def test_selections_of_axes_that_do_not_fit_are_errors():
         hax.axis.resolve_axis((Batch,), "head")
     with pytest.raises(ValueError, match="axis 'batch' has size 8 here, 3 was asked for"):
         hax.ones(Batch).resolve_axis(Batch.resize(3))
-    with pytest.raises(ValueError, match="the order leaves out embed; add"):
+    with pytest.raises(ValueError, match=r"the order .batch. leaves out .embed.; add"):
         hax.rearrange(hax.ones((Batch, Embed)), ("batch",))
     with pytest.raises(ValueError, match="the order lists 'head'"):
         hax.axis.rearrange_for_partial_order((..., "head", ...), (Batch,))

@@ -14,9 +14,10 @@ from .._functions import vmap
 
 
 M = TypeVar("M", bound=eqx.Module)
+M_co = TypeVar("M_co", covariant=True)
 
 
-class BlockFoldable(Protocol[M]):
+class BlockFoldable(Protocol[M_co]):
     """What `Stacked` and other containers of layers can do, for annotations.
 
     Example:
@@ -52,7 +53,7 @@ class Stacked(nn.Stacked[M]):
     """
 
     @classmethod
-    def init(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def init(
         cls, Block: Axis, module: type[M], *, gradient_checkpointing: Any = False, prevent_cse: bool | None = None
     ) -> Callable[..., "Stacked[M]"]:
         """Returns a function that makes the layers; `gradient_checkpointing` is a policy, its name or a boolean."""
