@@ -44,8 +44,9 @@ def public_things() -> dict[str, dict[str, Any]]:
         for name in dir(module):
             thing = getattr(module, name)
             package, _, inner = (getattr(thing, "__module__", None) or "").partition(".")
-            if not name.startswith("_") and callable(thing) and package == "axonym" and id(thing) not in seen:
-                seen.add(id(thing))
+            original = id(inspect.unwrap(thing)) if callable(thing) else None  # `axonym.haliax` adapts functions
+            if not name.startswith("_") and callable(thing) and package == "axonym" and original not in seen:
+                seen.add(original)
                 found[inner.split(".")[0]][f"{namespace}.{name}"] = thing
     return found
 

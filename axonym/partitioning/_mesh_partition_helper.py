@@ -281,13 +281,13 @@ def _find_spec_of_units(
 
 def _place_arrays(leaves: list[Any], specs: list[P], mesh: MeshLike) -> list[Any]:
     """Returns leaves with the arrays among them placed by their specs."""
-    arrays = [leaf.array if type(leaf) is NamedArray else leaf for leaf in leaves]
+    arrays = [leaf.array if isinstance(leaf, NamedArray) else leaf for leaf in leaves]
     known = [isinstance(x, ARRAYS) and get_array_shape(x) is not None for x in arrays]
     shardings = [NamedSharding(mesh, spec) if one else None for one, spec in zip(known, specs, strict=True)]
     moved = place_leaves(arrays, shardings, mesh)
     return [
         jax.tree.unflatten(jax.tree.structure(leaf), [new])
-        if type(leaf) is NamedArray and new is not leaf.array
+        if isinstance(leaf, NamedArray) and new is not leaf.array
         else new
         for leaf, new in zip(leaves, moved, strict=True)
     ]

@@ -74,7 +74,7 @@ def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[lis
         if leaf is _NO_LEAF:
             problems.append(f"{where}{given.text}")
             continue
-        arrays = jax.tree.leaves(leaf.array) if type(leaf) is NamedArray else [leaf]
+        arrays = jax.tree.leaves(leaf.array) if isinstance(leaf, NamedArray) else [leaf]
         places = [next(described) for _ in arrays]
         if len(arrays) != 1 or (shape := get_array_shape(arrays[0])) is None:
             continue
@@ -110,7 +110,7 @@ def _pair_specs(tree: Any, specs: Any) -> Iterator[_Pair]:
 
 def _takes_one_spec(x: Any) -> bool:
     """Returns whether a node of a tree has one spec for everything in it."""
-    return x is None or type(x) is NamedArray
+    return x is None or isinstance(x, NamedArray)
 
 
 def _report_part(path: tuple[Any, ...], node: Any, problem: _Problem) -> Iterator[_Pair]:
@@ -133,7 +133,7 @@ def _pair_node(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pair]:
             yield path, _NO_LEAF, _Problem("there are specs and no array; remove them"), ""
     elif _takes_one_spec(node) or _is_leaf(node):
         yield path, node, specs, ""
-    elif _is_leaf(specs) or type(specs) is NamedArray or _is_unwrapped_spec(specs):
+    elif _is_leaf(specs) or isinstance(specs, NamedArray) or _is_unwrapped_spec(specs):
         problem = _check_kind(specs)
         yield from _pair_leaves(path, node, specs) if problem is None else _report_part(path, node, problem)
     else:
@@ -184,7 +184,7 @@ def _get_structure(node: Any) -> Any:
 
 def _read_spec(given: Any, mesh: MeshLike) -> P | _Problem:
     """Returns the spec that is given for an array in any form, or the problem if it is not clear."""
-    given = given.array if type(given) is NamedArray else given
+    given = given.array if isinstance(given, NamedArray) else given
     if isinstance(given, NamedSharding) and not is_same_mesh(given.mesh, mesh):
         one, other = format_mesh(given.mesh), format_mesh(mesh)
         difference = f"not on {other}" if one != other else "of other devices or types of mesh axes"
@@ -196,7 +196,7 @@ def _read_spec(given: Any, mesh: MeshLike) -> P | _Problem:
 
 def _check_kind(given: Any) -> _Problem | None:
     """Returns the problem of an object that is given as a spec, None if it is a spec."""
-    given = given.array if type(given) is NamedArray else given
+    given = given.array if isinstance(given, NamedArray) else given
     if given is None or isinstance(given, P | NamedSharding):
         return None
     kind = f"`{type(given).__name__}`"

@@ -210,7 +210,7 @@ def _walk_nodes(path: _Path, node: Any) -> Iterator[tuple[_Path, _Array | _Stati
         yield path, node
     elif node is None:
         yield path, _make_static(None)
-    elif type(node) is NamedArray and isinstance(node.array, _Array):
+    elif isinstance(node, NamedArray) and isinstance(node.array, _Array):
         yield path, dataclasses.replace(node.array, names=node.names)
     else:
         pairs, structure = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)

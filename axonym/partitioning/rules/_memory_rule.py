@@ -144,7 +144,7 @@ class _ShardedArray(NamedTuple):
     @classmethod
     def make(cls, array: Any, spec: P, sizes: dict[str, int]) -> "_ShardedArray":
         """Returns an array with a spec, of which entries that do not fit the sizes are ignored."""
-        array = array.array if type(array) is NamedArray else array
+        array = array.array if isinstance(array, NamedArray) else array
         shard = list(array.shape)
         for at, entry in enumerate(spec[: len(shard)]):
             axes = () if entry is P.UNCONSTRAINED else get_entry_axes(entry)

@@ -52,11 +52,11 @@ def flatten_up_to(tree: Any, values: Any) -> list[Any]:
     A value may be in a named array in place of a named array. Another structure raises a ValueError.
     """
     found = jax.tree.structure(tree, is_leaf=_is_named).flatten_up_to(values)
-    return [value.array if type(value) is NamedArray else value for value in found]
+    return [value.array if isinstance(value, NamedArray) else value for value in found]
 
 
 def _is_named(x: Any) -> bool:
-    return type(x) is NamedArray
+    return isinstance(x, NamedArray)
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -138,14 +138,14 @@ def shard_with_axis_mapping(tree: T, mapping: ResourceMapping, mesh: MeshLike | 
 def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T:
     """Returns a tree sharded by a mapping on the given or active mesh, unchanged if there is none."""
     one: Any = tree
-    if type(one) is NamedArray and (is_traced(one.array) or isinstance(one.array, jax.Array)):
+    if isinstance(one, NamedArray) and (is_traced(one.array) or isinstance(one.array, jax.Array)):
         array = shard_array(one.array, one.names, mapping, mesh)
         return tree if array is one.array else cast(T, with_array(one, array))
     target = get_active_mesh() if mesh is None else mesh
     if target is None:
         return tree
     nodes, treedef = jax.tree.flatten(tree, is_leaf=_is_described)
-    arrays = [node.array if type(node) is NamedArray else node for node in nodes]
+    arrays = [node.array if isinstance(node, NamedArray) else node for node in nodes]
     try:
         shardings = _infer_by_names(nodes, arrays, mapping, target)
     except ValueError:  # it is raised again, with the path of the array
@@ -157,11 +157,11 @@ def shard_tree(tree: T, mapping: AxisMapping, mesh: MeshLike | None = None) -> T
 
 
 def _is_described(x: Any) -> bool:
-    return type(x) is NamedArray or names_or_maps_leaves(type(x))
+    return isinstance(x, NamedArray) or names_or_maps_leaves(type(x))
 
 
 def _replace_array(node: Any, array: Any) -> Any:
-    return with_array(node, array) if type(node) is NamedArray else array
+    return with_array(node, array) if isinstance(node, NamedArray) else array
 
 
 def _infer_by_names(

@@ -26,7 +26,7 @@ def get_array_shape(leaf: Any) -> tuple[int, ...] | None:
 
     NumPy arrays of dtypes that JAX does not support, such as text, do not count as arrays.
     """
-    leaf = leaf.array if type(leaf) is NamedArray else leaf
+    leaf = leaf.array if isinstance(leaf, NamedArray) else leaf
     if isinstance(leaf, np.ndarray | np.generic) and not _is_jax_dtype(leaf.dtype):
         return None
     shape = getattr(leaf, "shape", None)
@@ -78,12 +78,12 @@ def describe_leaves(
     mapping = tree.mapping if type(tree) is ShardedBy else mapping
     leading_axes = (*leading_axes, *tree._leading_axes()) if isinstance(tree, HasLeadingAxes) else leading_axes
     pairs, _ = jax.tree_util.tree_flatten_with_path(
-        tree, is_leaf=lambda x: type(x) is NamedArray or (x is not tree and _describes_leaves(x))
+        tree, is_leaf=lambda x: isinstance(x, NamedArray) or (x is not tree and _describes_leaves(x))
     )
     found: list[Leaf] = []
     for keys, node in pairs:
         where = (*path, *keys)
-        if type(node) is NamedArray:
+        if isinstance(node, NamedArray):
             found += [Leaf(node.names, False, where, mapping)] * len(jax.tree.leaves(node.array))
         elif node is not tree and _describes_leaves(node):
             found += describe_leaves(node, where, mapping, leading_axes)

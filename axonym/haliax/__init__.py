@@ -1,0 +1,86 @@
+"""Haliax's names and conventions on Axonym's arrays: `import axonym.haliax as hax`.
+
+A program written for Haliax runs with this import in place of `import haliax as hax`. Whatever Haliax names, orders or
+scales otherwise than Axonym does so here alone; new programs import `axonym` itself.
+"""
+
+from typing import Any
+
+from ..named._array import is_named_array as is_named_array
+from ..named._axis import (
+    Axis as Axis,
+    AxisSelection as AxisSelection,
+    AxisSelector as AxisSelector,
+    AxisSpec as AxisSpec,
+    PartialAxisSpec as PartialAxisSpec,
+)
+from . import (
+    axis as axis,
+    core as core,
+    debug as debug,
+    haxtyping as haxtyping,
+    hof as hof,
+    jax_utils as jax_utils,
+    nn as nn,
+    ops as ops,
+    partitioning as partitioning,
+    quantization as quantization,
+    random as random,
+    specialized_fns as specialized_fns,
+    state_dict as state_dict,
+    tree as tree,
+    tree_util as tree_util,
+    types as types,
+    util as util,
+    wrap as wrap,
+)
+from ._adapt import make_getattr as _make_getattr
+from ._array import NamedArray as NamedArray
+from ._array_axes import NamedArrayAxes as NamedArrayAxes
+from ._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
+from ._functions import dslice as dslice, field as field, vmap as vmap
+from ._ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
+from .axis import (
+    axis_name as axis_name,
+    axis_size as axis_size,
+    axis_spec_to_tuple as axis_spec_to_tuple,
+    concat_axes as concat_axes,
+    concat_axis_specs as concat_axis_specs,
+    dblock as dblock,
+    ds as ds,
+    eliminate_axes as eliminate_axes,
+    replace_axis as replace_axis,
+    resolve_axis as resolve_axis,
+    selects_axis as selects_axis,
+    to_jax_shape as to_jax_shape,
+    union_axes as union_axes,
+)
+from .core import are_shape_checks_enabled as are_shape_checks_enabled
+from .haxtyping import Named as Named
+from .jax_utils import tree_checkpoint_name as tree_checkpoint_name
+from .partitioning import (
+    auto_sharded as auto_sharded,
+    axis_mapping as axis_mapping,
+    current_thread_local_mapping as current_thread_local_mapping,
+    fsdp as fsdp,
+    named_jit as named_jit,
+    set_mesh as set_mesh,
+    shard as shard,
+    shard_map as shard_map,
+    shard_with_axis_mapping as shard_with_axis_mapping,
+)
+from .types import NamedOrNumeric as NamedOrNumeric, Scalar as Scalar
+from .wrap import (
+    ReductionFunction as ReductionFunction,
+    SimpleReductionFunction as SimpleReductionFunction,
+    wrap_elemwise_binary as wrap_elemwise_binary,
+    wrap_elemwise_unary as wrap_elemwise_unary,
+)
+
+
+globals().update({name: function for name, function in core.FUNCTIONS.items() if name not in globals()})
+_find_missing = _make_getattr("haliax", "wrap_axiswise_call wrap_reduction_call")
+
+
+def __getattr__(name: str) -> Any:
+    return _find_missing(name)

@@ -1,0 +1,172 @@
+"""`NamedArray` with the attributes and the orders of axes of Haliax, and the conversion of results to it."""
+
+import dataclasses
+from typing import Any, ClassVar, Self, TypeVar
+
+import jax
+
+from ..named import _array
+from ..named._axis import Axis, AxisSelection, AxisSelector
+from ..named._base import set_array, set_names
+from ..named._elementwise._maximum import clip
+from ..named._shape._flatten import ravel
+from . import _axis_names, _axis_order, _indexing, _reshaping
+from ._array_axes import NamedArrayAxes
+
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class _Fields:
+    """The fields that `dataclasses.replace` sees in an array."""
+
+    array: Any
+    axis_names: Any
+
+
+class NamedArray(_array.NamedArray):
+    """An `axonym.NamedArray` with the attributes of Haliax's and its orders of axes.
+
+    Operations on it return the same class. `shape` is a dict, `dot` keeps the order in which axes occur in the
+    operands, several index arrays follow NumPy's rule, `split` and `unbind` return lists, and `dataclasses.replace`
+    accepts it.
+
+    Args:
+        array: Anything with a shape and an element type.
+        axis_names: One name or `Axis` for each axis of the array, in order; or a mapping from name to size.
+        axes: The same, under its older name.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import dataclasses
+        >>> x = hax.ones({"batch": 2, "embed": 3})
+        >>> x.shape.keys() - {"batch"}, dataclasses.replace(x, array=2 * x.array).sum().item()
+        ({'embed'}, 12.0)
+    """
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[Any] = _Fields.__dataclass_fields__
+
+    def __init__(self, array: Any, axis_names: Any = None, *, axes: Any = None) -> None:
+        """Checks names and sizes; see the class."""
+        super().__init__(array, axis_names if axes is None else axes)
+
+    def __class_getitem__(cls, axes: Any) -> Any:
+        """Returns the annotation of an array with these axes."""
+        return NamedArrayAxes.annotate(cls, axes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles and copies the array and the names."""
+        return NamedArray, (self.array, self.names)
+
+    @property
+    def shape(self) -> dict[str, int]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The sizes by name."""
+        return dict(super().shape.items())
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The names in order."""
+        return self.names
+
+    @property
+    def at(self) -> Any:
+        """Selects elements to read or replace: `x.at["pos", 3].set(0.0)`."""
+        return _indexing.Updates(self)
+
+    def __getitem__(self, items: Any) -> Self:
+        """Selects elements by named axis; several index arrays follow NumPy's rule for the place of their axes."""
+        return _indexing.index(self, items)
+
+    def __matmul__(self, other: Any) -> Any:
+        """Raises a ValueError, since the axes to contract are needed."""
+        raise ValueError("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`.")
+
+    __rmatmul__ = __matmul__
+
+    def axis_size(self, axis: AxisSelection) -> Any:
+        """Returns the size of an axis, or a tuple of the sizes of several."""
+        if isinstance(axis, str | Axis):
+            return super().axis_size(axis)
+        return tuple(one.size for one in _axis_names.resolve_selection(self.axes, tuple(axis)))
+
+    def axis_indices(self, axis: AxisSelection) -> Any:
+        """Returns the position of an axis, None if it is missing, or a tuple of the positions of several."""
+        if isinstance(axis, str | Axis):
+            return super().axis_indices(axis) if self.has_axis(axis) else None
+        return tuple(self.axis_indices(one) for one in _axis_names.list_selectors(axis))
+
+    def resolve_axis(self, axes: AxisSelection) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns the axes of a selection with their sizes: an `Axis`, a tuple or a dict, as the selection is."""
+        return _axis_names.resolve_selection(self.axes, axes)
+
+    def matches_axes(self, spec: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns whether the axes, and the dtype if it is given, match an annotation or a description of axes."""
+        return NamedArrayAxes.parse(spec).matches(self.names, self.dtype)
+
+    def dot(self, *args: Any, **options: Any) -> Any:
+        """Multiplies with other arrays and sums over `axis`; the result has the order of the operands."""
+        if args and _axis_order.is_axis_selection(args[0]):
+            return _axis_order.dot(args[0], self, *args[1:], **options)
+        return _axis_order.dot(self, *args, **options)
+
+    def clip(self, a_min: Any = None, a_max: Any = None) -> Self:
+        """Limits the elements to an interval."""
+        return clip(self, a_min, a_max)
+
+    def flatten(self, new_axis_name: AxisSelector) -> Self:
+        """Merges all axes into one."""
+        return ravel(self, new_axis_name)
+
+    def tobytes(self, order: str = "C") -> bytes:
+        """Returns the elements as bytes, in C or Fortran order."""
+        return jax.device_get(self.array).tobytes(order)
+
+    argsort = _reshaping.argsort
+    broadcast_axis = _reshaping.broadcast_axis
+    cumprod = _reshaping.cumprod
+    cumsum = _reshaping.cumsum
+    flatten_axes = _reshaping.flatten_axes
+    rename = _reshaping.rename
+    updated_slice = _reshaping.updated_slice
+    rearrange = _axis_order.rearrange
+    sort = _reshaping.sort
+    split = _reshaping.split
+    unbind = _reshaping.unbind
+
+
+def convert_result(tree: T) -> T:
+    """Returns a tree with every named array as a `NamedArray` of this package."""
+    if type(tree) is NamedArray or isinstance(tree, jax.Array | str | bool | int | float | type(None)):
+        return tree
+    if isinstance(tree, _array.NamedArray):
+        return _convert_array(tree)
+    return jax.tree.map(
+        lambda x: _convert_array(x) if _array.is_named_array(x) else x, tree, is_leaf=_array.is_named_array
+    )
+
+
+def _convert_array(x: Any) -> Any:
+    return x if isinstance(x, NamedArray) else _make_array(x.array, x.names)
+
+
+def _make_array(array: Any, names: tuple[str, ...]) -> NamedArray:
+    result = object.__new__(NamedArray)
+    set_array(result, array)
+    set_names(result, names)
+    return result
+
+
+def _restore_array(names: Any, children: Any) -> NamedArray:
+    return _make_array(children[0], names)
+
+
+_ARRAY_KEY = jax.tree_util.GetAttrKey("array")
+
+jax.tree_util.register_pytree_with_keys(
+    NamedArray,
+    lambda x: (((_ARRAY_KEY, x.array),), x.names),
+    _restore_array,
+    lambda x: ((x.array,), x.names),
+)

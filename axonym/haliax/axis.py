@@ -1,0 +1,39 @@
+"""`haliax.axis`: axes without arrays."""
+
+from .. import axis
+from ..axis import (
+    AxisSelection as AxisSelection,
+    AxisSelector as AxisSelector,
+    AxisSpec as AxisSpec,
+    PartialAxisSpec as PartialAxisSpec,
+    PartialShapeDict as PartialShapeDict,
+    ShapeDict as ShapeDict,
+    make_axes as make_axes,
+    selects_axis as selects_axis,
+    to_jax_shape as to_jax_shape,
+)
+from ..named._axis import Axis as Axis
+from ._adapt import adapt
+from ._axis_names import (
+    axis_name as axis_name,
+    axis_spec_to_shape_dict as axis_spec_to_shape_dict,
+    is_axis_compatible as is_axis_compatible,
+    rearrange_for_partial_order as rearrange_for_partial_order,
+    resolve_axis as resolve_axis,
+)
+from ._functions import dslice as dslice
+from .util import ensure_tuple as ensure_tuple
+
+
+ds = dslice
+dblock = dslice.block
+axis_size = adapt(axis.axis_size, "ax=spec")
+axis_spec_to_tuple = adapt(axis.axis_spec_to_tuple, "axis_spec=spec")
+concat_axes = concat_axis_specs = adapt(axis.concat_axes, "a1=first a2=second")
+eliminate_axes = adapt(axis.eliminate_axes, "axis_spec=spec to_remove=remove")
+intersect_axes = adapt(axis.intersect_axes, "ax1=first ax2=second")
+replace_axis = adapt(axis.replace_axis, "axis_spec=spec")
+replace_missing_with_ellipsis = adapt(axis.replace_missing_with_ellipsis, "ax1=partial ax2=axes")
+union_axes = adapt(axis.union_axes, "a1=first a2=second")
+unsize_axes = adapt(axis.unsize_axes, "axis_spec=spec")
+without_axes = adapt(axis.without_axes, "axis_spec=spec to_remove=remove")

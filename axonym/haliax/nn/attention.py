@@ -1,0 +1,157 @@
+"""`haliax.nn.attention`: attention and its masks."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from ... import nn, random
+from ...named._ambient import constrain_sharding
+from ...named._axis import Axis, AxisSelection, parse_selection
+from ...named._creation import arange, named
+from ...named._elementwise import _where
+from .._adapt import adapt
+from .._array import convert_result
+from .._axis_order import dot
+from .._reshaping import broadcast_axis
+
+
+causal_mask = adapt(nn.causal_mask)
+
+
+def dot_product_attention_weights(
+    Key: AxisSelection,
+    KPos: AxisSelection,
+    query: Any,
+    key: Any,
+    mask: Any = None,
+    bias: Any = None,
+    attention_dtype: Any = None,
+    precision: Any = None,
+    scaling_factor: float | None = None,
+) -> Any:
+    """Returns how much each query attends to each key: the softmax of their scaled products over `KPos`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> q, k = hax.ones({"pos": 2, "head_dim": 4}), hax.ones({"key_pos": 2, "head_dim": 4})
+        >>> hax.nn.attention.dot_product_attention_weights("head_dim", "key_pos", q, k).array
+        Array([[0.5, 0.5],
+               [0.5, 0.5]], dtype=float32)
+    """
+    dtype = query.dtype
+    if scaling_factor is None:
+        scaling_factor = 1 / math.sqrt(math.prod(query.axis_size(axis) for axis in parse_selection(Key)))
+    query = query * scaling_factor
+    if attention_dtype is not None:
+        query, key = query.astype(attention_dtype), key.astype(attention_dtype)
+    scores = dot(query, key, axis=Key, precision=precision)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = _where.where(mask, scores, jnp.finfo(scores.dtype).min)
+    return nn.softmax(scores, KPos).astype(dtype)
+
+
+def dot_product_attention(
+    KPos: AxisSelection,
+    Key: AxisSelection,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any = None,
+    bias: Any = None,
+    attention_dtype: Any = None,
+    precision: Any = None,
+) -> Any:
+    """Averages values by how well their keys match each query; see `axonym.nn.dot_product_attention`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> q, k = hax.ones({"pos": 2, "head_dim": 4}), hax.ones({"key_pos": 3, "head_dim": 4})
+        >>> hax.nn.attention.dot_product_attention("key_pos", "head_dim", q, k, k).shape
+        {'pos': 2, 'head_dim': 4}
+    """
+    weights = dot_product_attention_weights(Key, KPos, query, key, mask, bias, attention_dtype, precision)
+    return constrain_sharding(dot(weights, value, axis=KPos))
+
+
+def mask_to_bias(mask: Any, mask_value: float = -1e9) -> Any:
+    """Returns a bias that is `mask_value` where a mask is True, and 0 elsewhere.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.attention.mask_to_bias(hax.named([True, False], "i")).array
+        Array([-1.e+09,  0.e+00], dtype=float32)
+    """
+    return mask * mask_value
+
+
+def combine_masks_and(mask1: Any, mask2: Any) -> Any:
+    """Returns where both masks are True; None is a mask that is True everywhere.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.attention.combine_masks_and(None, None) is None
+        True
+    """
+    return mask2 if mask1 is None else mask1 if mask2 is None else mask1 & broadcast_axis(mask2, mask1.axes)
+
+
+def combine_masks_or(mask1: Any, mask2: Any) -> Any:
+    """Returns where one of two masks is True; None is no mask.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.attention.combine_masks_or(None, None) is None
+        True
+    """
+    return mask2 if mask1 is None else mask1 if mask2 is None else mask1 | broadcast_axis(mask2, mask1.axes)
+
+
+def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> Any:
+    """Returns the causal mask with which every query also attends to the first `prefix_len` keys.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.attention.prefix_lm_mask(*hax.make_axes(q=2, k=2), 2).array
+        Array([[ True,  True],
+               [ True,  True]], dtype=bool)
+    """
+    prefix = arange(KSeqLen, start=k_start) < prefix_len
+    return convert_result(nn.causal_mask(QSeqLen, KSeqLen, q_start, k_start) | prefix)
+
+
+def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True, *, key: Any) -> Any:
+    """Returns a mask that is False for random keys, and never for the first one.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> bool(hax.nn.attention.forgetful_causal_mask(hax.Axis("k", 8), 1.0, False, key=jax.random.key(0))["k", 0])
+        True
+    """
+    first, second = random.split(key, 2)
+    probability = random.uniform(first, (), maxval=mask_prob) if sample_prob else named(mask_prob, ())
+    kept = random.bernoulli(second, KPos, 1 - probability)
+    return convert_result(kept | (arange(KPos) == 0))
+
+
+def alibi_attention_bias(Heads: Axis, KPos: Axis, bias_max: float = 8, dtype: Any = jnp.float32) -> Any:
+    """Returns the bias of ALiBi: key positions times a slope for each head (Press et al., 2021).
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.attention.alibi_attention_bias(*hax.make_axes(heads=1, k=2)).array
+        Array([[0.        , 0.00390625]], dtype=float32)
+    """
+    slopes = named(jnp.asarray(_list_alibi_slopes(Heads.size, bias_max), dtype), Heads)
+    positions = arange(KPos, dtype=dtype).broadcast_axis(Heads)
+    return convert_result(slopes * positions)
+
+
+def _list_alibi_slopes(heads: int, bias_max: float) -> list[float]:
+    """Returns a geometric sequence, extended by every other slope of twice as many heads if not a power of two."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-bias_max * (i + 1) / power) for i in range(power)]
+    return slopes if power == heads else slopes + _list_alibi_slopes(2 * power, bias_max)[::2][: heads - power]

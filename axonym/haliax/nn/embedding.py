@@ -1,0 +1,77 @@
+"""`haliax.nn.embedding`: a table of vectors, with Haliax's scale."""
+
+import dataclasses
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+
+from ... import nn
+from ...named._axis import Axis, AxisSpec, axis_name, parse_axes
+from ...tree_util import resize_axis
+from .._array import NamedArray, convert_result
+from .linear import check_reparam
+
+
+class Embedding(eqx.Module):
+    """A table of vectors, one for each element of a vocabulary; see `axonym.nn.Embedding`.
+
+    Attributes:
+        weight: Array with the vocabulary axis and the embedding axes.
+        Vocab: The vocabulary axis.
+        Embed: The axes of a vector, as they were given.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> layer = hax.nn.Embedding.init(*hax.make_axes(vocab=10, embed=4), key=jax.random.key(0))
+        >>> layer.embed(hax.named([1, 2], "pos")).shape, layer.resize_embeddings(12).Vocab
+        ({'pos': 2, 'embed': 4}, Axis(name='vocab', size=12))
+    """
+
+    weight: NamedArray
+    Vocab: Axis = eqx.field(static=True)
+    Embed: AxisSpec = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Vocab: Axis,
+        Embed: AxisSpec,
+        *,
+        init_scale: float = 1,
+        key: Any,
+        initializer_range: float | None = None,
+        reparam_cls: Any = None,
+    ) -> "Embedding":
+        """Makes a table of random vectors, with standard deviation `init_scale` / number of elements of a vector.
+
+        Raises:
+            NotImplementedError: If a `reparam_cls` is given; muP is not there yet.
+        """
+        check_reparam(reparam_cls)
+        size = 1
+        for axis in parse_axes(Embed):
+            size *= axis.size
+        scale = init_scale if initializer_range is None else initializer_range
+        layer = nn.Embedding.init(Vocab, Embed, key=key, init_scale=scale / size)
+        return Embedding(convert_result(layer.weight), Vocab, Embed)  # pyright: ignore[reportArgumentType]
+
+    def _as_layer(self) -> nn.Embedding:
+        return nn.Embedding(self.weight, self.Vocab, parse_axes(self.Embed))
+
+    def embed(self, input_ids: NamedArray) -> NamedArray:
+        """Looks up vectors."""
+        return self._as_layer()(input_ids)  # pyright: ignore[reportReturnType]
+
+    def __call__(self, input_ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Looks up vectors."""
+        return self.embed(input_ids)
+
+    def unembed(self, input_embeds: NamedArray) -> NamedArray:
+        """Computes a score for each element of the vocabulary."""
+        return self._as_layer().unembed(input_embeds)  # pyright: ignore[reportReturnType]
+
+    def resize_embeddings(self, new_size: int, key: Any = None) -> Self:
+        """Returns the layer with another size of the vocabulary; see `axonym.tree_util.resize_axis`."""
+        weight = resize_axis(self.weight, axis_name(self.Vocab), new_size, key=key)
+        return dataclasses.replace(self, weight=weight, Vocab=self.Vocab.resize(new_size))

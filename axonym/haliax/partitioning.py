@@ -1,0 +1,115 @@
+"""`haliax.partitioning`: mappings, shardings and compiled functions."""
+
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+
+from .. import partitioning
+from ..mesh import set_mesh as set_mesh
+from ..named._ambient import get_entry_axes
+from ..named._array import is_named_array
+from ..partitioning import (
+    PhysicalAxisSpec as PhysicalAxisSpec,
+    ResourceMapping as ResourceMapping,
+    fsdp as fsdp,
+    named_jit as named_jit,
+    physical_axis_name as physical_axis_name,
+    physical_axis_size as physical_axis_size,
+    pspec_for_axis as pspec_for_axis,
+    round_axis_for_partitioning as round_axis_for_partitioning,
+    sharding_for_axis as sharding_for_axis,
+)
+from ..partitioning.specs._active_mesh import get_active_mesh
+from ._adapt import adapt
+from ._functions import (
+    axis_mapping as axis_mapping,
+    current_thread_local_mapping as current_thread_local_mapping,
+    shard_map as shard_map,
+    shard_with_axis_mapping as shard_with_axis_mapping,
+)
+from .jax_utils import is_in_jit as is_in_jit
+from .util import StringHolderEnum
+
+
+auto_sharded = adapt(partitioning.auto_sharded, "x=tree")
+shard = adapt(partitioning.shard, "x=tree")
+mesh_context = set_mesh
+MeshLike = Mesh | AbstractMesh
+
+
+class ResourceAxis(metaclass=StringHolderEnum):
+    """The usual names of mesh axes.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.partitioning.ResourceAxis.DATA
+        'data'
+    """
+
+    MODEL = "model"
+    DATA = "data"
+    REPLICA = "replica"
+    REPLICA_DCN = "replica_dcn"
+    CONTEXT = "context"
+
+
+def pspec_for(tree: Any, resource_mapping: Any = None, preserve_existing_shardings: bool = True) -> Any:
+    """Returns the spec of each array of a tree, with a bare spec in place of a named array; see `axonym.pspec_for`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.partitioning.pspec_for(hax.ones({"batch": 4}), {"batch": "data"})
+        P('data',)
+    """
+    return _unwrap_arrays(partitioning.pspec_for(tree, resource_mapping, preserve_existing_shardings))
+
+
+def infer_resource_partitions(
+    tree: Any, resource_mapping: Any = None, preserve_existing_shardings: bool = True, mesh: Any = None
+) -> Any:
+    """Returns the sharding of each array of a tree; see `axonym.infer_resource_partitions`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> mesh = jax.make_mesh((4,), ("data",))
+        >>> hax.partitioning.infer_resource_partitions(hax.ones({"batch": 4}), {"batch": "data"}, mesh=mesh).spec
+        P('data',)
+    """
+    found = partitioning.infer_resource_partitions(tree, resource_mapping, preserve_existing_shardings, mesh)
+    return _unwrap_arrays(found)
+
+
+def _unwrap_arrays(tree: Any) -> Any:
+    """Returns a tree with what is in place of the arrays of named arrays in place of these."""
+    return jax.tree.map(lambda x: x.array if is_named_array(x) else x, tree, is_leaf=is_named_array)
+
+
+_get_mesh = get_active_mesh
+
+
+def all_mesh_axes_explicit(mesh: Any, pspec: PartitionSpec | None) -> bool:
+    """Returns whether every mesh axis in a spec is Explicit.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.partitioning.all_mesh_axes_explicit(None, None)
+        False
+    """
+    if mesh is None or pspec is None:
+        return False
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return all(types.get(axis) == AxisType.Explicit for entry in pspec for axis in get_entry_axes(entry))
+
+
+def get_pspec_for_manual_mesh(axis: Any, mapping: Any = None, *, mesh: Any = None) -> PartitionSpec | None:
+    """Returns the spec of axes if all mesh axes in it are Explicit, None otherwise.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.partitioning.get_pspec_for_manual_mesh(("batch",), {"batch": "data"}) is None
+        True
+    """
+    spec = pspec_for_axis(axis, mapping)
+    return spec if all_mesh_axes_explicit(get_active_mesh() if mesh is None else mesh, spec) else None

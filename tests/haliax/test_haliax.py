@@ -1,0 +1,223 @@
+"""What programs written for Haliax do with `axonym.haliax` beyond the values of single functions."""
+
+import dataclasses
+import inspect
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+import axonym.haliax as hax
+
+
+Batch, Pos, Embed, Mlp = hax.make_axes(batch=8, pos=4, embed=6, mlp=10)
+MAPPING = {"batch": "data", "mlp": "model"}
+
+
+class Block(eqx.Module):
+    norm: hax.nn.RmsNorm
+    up: hax.nn.Linear
+    down: hax.nn.Linear
+    dropout: hax.nn.Dropout
+
+    @staticmethod
+    def init(Embed: Any, Mlp: Any, *, key: Any) -> "Block":
+        first, second = hax.jax_utils.maybe_rng_split(key, 2)
+        up, down = hax.nn.Linear.init(Embed, Mlp, key=first), hax.nn.Linear.init(Mlp, Embed, key=second)
+        return Block(hax.nn.RmsNorm.init(Embed), up, down, hax.nn.Dropout(0.0))
+
+    @hax.jax_utils.named_call
+    def __call__(self, x: Any) -> Any:
+        return x + self.dropout(self.down(hax.nn.relu(a=self.up(self.norm(x)))))
+
+
+def is_ours(tree: Any) -> bool:
+    arrays = [one for one in jax.tree.leaves(tree, is_leaf=nym.is_named_array) if nym.is_named_array(one)]
+    return bool(arrays) and all(isinstance(one, hax.NamedArray) for one in arrays)
+
+
+def test_model_trains_on_a_mesh(mesh, getkey):
+    with jax.set_mesh(mesh), hax.axis_mapping(MAPPING):
+        blocks = hax.nn.Stacked.init(hax.Axis("layers", 2), Block, gradient_checkpointing=True)(
+            Embed, Mlp, key=hax.jax_utils.shaped_rng_split(getkey(), 2)
+        )
+        x = hax.shard(hax.random.normal(getkey(), (Batch, Pos, Embed)))
+
+        @hax.named_jit(axis_resources=MAPPING)
+        def step(blocks, x):
+            grads = eqx.filter_grad(lambda blocks: hax.mean(array=blocks.fold(x) ** 2).scalar())(blocks)
+            return eqx.apply_updates(blocks, jax.tree.map(lambda g: -0.1 * g, grads))
+
+        new = step(blocks, x)
+        assert is_ours(new) and is_ours(blocks.fold(x))
+        assert new.stacked.up.weight.array.sharding.spec[1] == "model"
+        assert float(hax.mean(new.fold(x) ** 2).array) < float(hax.mean(blocks.fold(x) ** 2).array)
+
+
+def test_operations_keep_the_class_of_arrays():
+    x = hax.random.normal(jax.random.key(0), (Batch, Embed))
+    results = [x + 1, 1 - x, -x, x.sum("batch"), x["batch", 0], x.rename({"batch": "b"}), hax.exp(x), x > 0]
+    results += [hax.where(x > 0, x, 0), hax.stack("z", [x, x]), hax.vmap(lambda row: row, "batch")(x), x.astype(int)]
+    results += [jax.jit(lambda x: x)(x), jax.grad(lambda x: x.sum().scalar())(x), pickle.loads(pickle.dumps(x))]
+    results += [hax.nn.dropout(x, 0.5, inference=False, key=jax.random.key(1)), hax.nn.one_hot(hax.arange(Batch), Mlp)]
+    assert [is_ours(result) for result in results] == [True] * len(results)
+
+
+def test_arrays_of_axonym_become_arrays_of_haliax():
+    x = nym.ones({"a": 2, "b": 3})
+    assert is_ours(hax.dot(x, x, axis="b")) and is_ours(hax.exp(x))
+    assert isinstance(hax.ones({"a": 2}), nym.NamedArray)
+
+
+def test_dataclasses_replace_gives_an_array_other_values():
+    x = hax.ones((Batch, Embed))
+    assert dataclasses.replace(x, array=2 * x.array).sum().item() == 96
+    renamed = dataclasses.replace(x, axes=("one", "two"))
+    assert renamed.axis_names == ("one", "two")
+    with pytest.raises(ValueError, match="has 1 axes, 2 are named"):
+        dataclasses.replace(x, array=x.array[0])
+
+
+def test_signatures_show_the_names_of_haliax():
+    assert next(iter(inspect.signature(hax.sum).parameters)) == "array"
+    assert list(inspect.signature(hax.add).parameters) == ["a", "b"]
+    assert list(inspect.signature(hax.named).parameters) == ["a", "axis"]
+    assert list(inspect.signature(hax.clip).parameters) == ["array", "a_min", "a_max"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("nn", "Conv"),
+        ("nn", "MoELinear"),
+        ("nn.scan", "BlockSeq"),
+        ("quantization", "QuantizationConfig"),
+        ("state_dict", "to_state_dict"),
+        ("", "wrap_axiswise_call"),
+    ],
+)
+def test_what_is_not_there_yet_says_so(module: str, name: str):
+    found: Any = hax
+    for part in filter(None, module.split(".")):
+        found = getattr(found, part)
+    with pytest.raises(AttributeError, match=f"{name}` is not in `axonym.haliax` yet; the page 'Coming from Haliax'"):
+        getattr(found, name)
+
+
+def test_unknown_names_are_errors():
+    with pytest.raises(AttributeError, match=r"module 'axonym.haliax' has no attribute 'softmacks'"):
+        hax.__getattr__("softmacks")
+    with pytest.raises(NotImplementedError, match=r"`reparam_cls` needs `nn.mup`"):
+        hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), reparam_cls=object)
+
+
+def test_linear_uses_another_dot_general():
+    seen = []
+
+    def product(x, y, dims, **options):
+        seen.append(dims)
+        return jax.lax.dot_general(x, y, dims, **options)
+
+    layer = hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), dot_general=product)
+    plain = hax.nn.Linear(layer.weight, layer.bias, Embed, Mlp)
+    x = hax.ones((Batch, Embed))
+    assert bool(hax.allclose(layer(x), plain(x))) and len(seen) == 1
+    assert layer.out_first and not hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), out_first=False).out_first
+
+
+def test_stacked_applies_layers_to_the_same_input():
+    keys = jax.random.split(jax.random.key(0), 3)
+    stack = hax.nn.Stacked.init(hax.Axis("layers", 3), hax.nn.Linear)(Embed, Mlp, key=keys)
+    x = hax.ones(Embed)
+    expected = hax.stack("layers", [layer(x) for layer in stack.unstacked()])
+    assert bool(hax.allclose(stack.vmap(x), expected))
+    assert bool(hax.allclose(stack.vmap_via(lambda layer, x, scale: layer(x) * scale)(x, 2.0), 2 * expected))
+
+
+def test_checkpoint_policies_by_name():
+    policy = hax.ScanCheckpointPolicy.from_bool_or_str
+    assert policy(False).disable and policy("nested").nested and not policy("full").save_carries
+    assert policy("save_all").checkpoint("carry", "input", jnp.sin)(0.0) == 0.0
+    with pytest.raises(ValueError, match="a checkpoint policy is a boolean or one of offload"):
+        policy("sometimes")
+
+
+def test_weighted_cross_entropy():
+    logits, targets = hax.zeros({"batch": 2, "vocab": 4}), hax.named([0, 1], "batch")
+    loss = hax.nn.cross_entropy_loss(logits, "vocab", targets, weight=hax.named([3.0, 1.0], "batch"))
+    assert loss.item() == pytest.approx(2 * 1.3862944)
+
+
+def test_shard_map_takes_the_arguments_of_haliax(mesh):
+    with jax.set_mesh(mesh):
+        double = hax.shard_map(lambda x: 2 * x, axis_mapping=MAPPING, check_rep=False)
+        assert double(hax.ones((Batch,))).array.tolist() == [2.0] * 8
+
+
+def test_specs_are_bare(mesh):
+    with jax.set_mesh(mesh), hax.axis_mapping(MAPPING):
+        tree = {"x": hax.ones((Batch, Mlp))}
+        spec = hax.partitioning.pspec_for(tree, resource_mapping=MAPPING)
+        assert spec == {"x": jax.sharding.PartitionSpec("data", "model")}
+        sharding = hax.partitioning.infer_resource_partitions(tree, resource_mapping=MAPPING)
+        assert sharding["x"].spec == spec["x"]
+        assert hax.partitioning._get_mesh().axis_names == mesh.axis_names
+
+
+def test_views_of_a_mutable_array():
+    ref = hax.new_ref(hax.zeros({"layer": 2, "pos": 3}))
+    view = ref.slice({"layer": 1})
+    view[...] = 1.0
+    view["pos", 0] = 5.0
+    assert ref.value().array.tolist() == [[0, 0, 0], [5, 1, 1]]
+    assert view.named_shape == {"pos": 3} and view.unsliced().shape == {"layer": 2, "pos": 3}
+    with pytest.raises(ValueError, match="axis 'layer' of this view is sliced already"):
+        view.slice({"layer": 0})
+    with pytest.raises(ValueError, match="no axis 'head' in"):
+        ref.slice({"head": 0})
+
+
+def test_reused_and_static_arrays_are_found():
+    class Shared(eqx.Module):
+        first: Any
+        second: Any
+        table: Any = eqx.field(static=True)
+
+    x = jnp.ones(2)
+    with pytest.raises(hax.debug.ModuleProblems, match=r"the fields .first, .second share an array"):
+        hax.debug.diagnose_common_issues(Shared(x, x, None))
+
+
+def test_annotations_describe_axes():
+    x = hax.ones((Batch, Embed))
+    assert x.matches_axes(hax.haxtyping.f32["batch embed"]) and not x.matches_axes(hax.haxtyping.Int["batch embed"])
+    assert x.matches_axes(hax.NamedArray["batch ..."]) and not x.matches_axes("embed batch")
+    with pytest.raises(ValueError, match="with at most one"):
+        x.matches_axes("... embed ...")
+
+
+def test_selections_of_axes_that_do_not_fit_are_errors():
+    with pytest.raises(ValueError, match="no axis 'head' among batch"):
+        hax.axis.resolve_axis((Batch,), "head")
+    with pytest.raises(ValueError, match="axis 'batch' has size 8 here, 3 was asked for"):
+        hax.ones(Batch).resolve_axis(Batch.resize(3))
+    with pytest.raises(ValueError, match=r"the order .batch. leaves out .embed.; add"):
+        hax.rearrange(hax.ones((Batch, Embed)), ("batch",))
+    with pytest.raises(ValueError, match="the order lists 'head'"):
+        hax.axis.rearrange_for_partial_order((..., "head", ...), (Batch,))
+
+
+def test_inner_mapping_yields_to_the_outer_one_when_merged():
+    with hax.axis_mapping({"a": "x"}), hax.axis_mapping({"a": "y", "b": "y"}, merge=True, c="z"):
+        assert hax.partitioning.current_thread_local_mapping() == {"a": "x", "b": "y", "c": "z"}
+
+
+def test_axonym_does_not_import_it():
+    code = "import sys, axonym; assert not [name for name in sys.modules if name.startswith('axonym.haliax')]"
+    subprocess.run([sys.executable, "-c", code], check=True)
