@@ -158,7 +158,7 @@ def _make_array(array: Any, names: tuple[str, ...]) -> NamedArray:
     return result
 
 
-def _restore_array(names: Any, children: Any) -> NamedArray:
+def _restore_haliax_array(names: Any, children: Any) -> NamedArray:
     return _make_array(children[0], names)
 
 
@@ -167,6 +167,6 @@ _ARRAY_KEY = jax.tree_util.GetAttrKey("array")
 jax.tree_util.register_pytree_with_keys(
     NamedArray,
     lambda x: (((_ARRAY_KEY, x.array),), x.names),
-    _restore_array,
+    _restore_haliax_array,
     lambda x: ((x.array,), x.names),
 )
