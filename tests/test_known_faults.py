@@ -41,6 +41,22 @@ def test_an_update_reads_elements_that_it_has_overwritten(accumulate):
 
 
 @ON_CPU
+def test_the_gradient_of_a_multiplying_update_along_a_sharded_axis():
+    explicit, auto = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(explicit, auto, explicit))
+    random = np.random.default_rng(0)
+    x, weight, y = (random.normal(size=shape).astype(np.float32) for shape in ((8, 4), (8, 4), (8,)))
+    weight = jnp.asarray(weight)
+    both = jax.grad(lambda x, y: (x.at[:, 3].multiply(y) * weight).sum(), argnums=(0, 1))
+    wanted = jax.jit(both)(x, y)[0]
+    with jax.set_mesh(mesh):
+        sharded = [jax.device_put(x, NamedSharding(mesh, P("z", "y"))), jax.device_put(y, NamedSharding(mesh, P("z")))]
+        np.testing.assert_allclose(both(*sharded)[0], wanted, rtol=1e-4)
+        is_right = np.allclose(jax.jit(both)(*sharded)[0], wanted, rtol=1e-4)
+        assert is_right == (VERSION >= (0, 12))  # mended in jax 0.12
+
+
+@ON_CPU
 @pytest.mark.parametrize("transform", [jnp.fft.fft, jnp.fft.irfft])
 def test_the_gradient_of_a_transform_fails_for_its_layout(explicit_mesh, transform):
     with jax.set_mesh(explicit_mesh):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,6 +19,8 @@ from .plain import Plain, align, broadcast, contract, get_row, get_rows, stack, 
 
 
 NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
+MULTIPLIES = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
+"""Whether gradients of updates that multiply are right: `docs/known-faults.md`."""
 Sizes = dict[str, int]
 
 
@@ -319,10 +322,10 @@ def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
         return None
     axis = random.choice([name for name in x if name not in y])
     size = x[axis]
-    way = random.choice(["set", "add", "multiply"])
+    way = random.choice(["set", "add", "multiply" if MULTIPLIES else "add"])
     at = random.randrange(size)
     start, length = random.randrange(size + 1), random.randint(1, size)
-    chosen = random.sample(range(size), random.randint(1, size))
+    chosen = random.sample(range(size), random.randint(1, size) if way != "multiply" else 1)  # JAX's gradient needs one
     combine = {
         "set": lambda old, new: old * 0 + new,
         "add": lambda old, new: old + new,
@@ -443,9 +446,9 @@ def join(random: Random, x: Sizes, y: Sizes) -> Operation | None:
 def take_apart(random: Random, x: Sizes) -> Operation | None:
     axis = random.choice([*x]) if x else ""
     size = x.get(axis, 1)
-    if size < 2:
+    if size % 2:
         return None
-    first = random.randint(1, size - 1)
+    first = size // 2  # both pieces are sharded alike
 
     def run(xp: Any, x: Plain) -> Plain:
         return Plain(xp.take(x.array, np.arange(first, size), axis=x.names.index(axis)), x.names)
