@@ -5,7 +5,6 @@ from typing import Any, assert_type
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import axonym as nym
 from axonym import Axis, NamedArray
@@ -134,34 +133,6 @@ def test_all_kinds_of_indices(selection: nym.AxisSelection | None = "b", items: 
     assert_type(x[next(iter(chosen.items()))], NamedArray)
     assert_type(x["a", nym.named([0, 1], "n"), "b", nym.ds(i, 2)], NamedArray)
     assert_type(nym.dot(x, v, axis=selection), NamedArray)
-
-
-def test_wrong_arguments_are_type_errors():
-    with pytest.raises(TypeError, match="`dot` needs `axis=`"):
-        nym.dot(x, v)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(TypeError, match="`dot` needs `axis=`"):
-        x.dot(v)  # pyright: ignore[reportCallIssue]
-    for wrong in (
-        lambda: x["a", "b"],  # pyright: ignore[reportArgumentType]
-        lambda: x["a", 0, "b", "a"],  # pyright: ignore[reportArgumentType]
-        lambda: x.at["a", "b"],  # pyright: ignore[reportArgumentType]
-        lambda: x[{"a": "b"}],  # pyright: ignore[reportArgumentType]
-        lambda: x["a", None],  # pyright: ignore[reportArgumentType]
-    ):
-        with pytest.raises(TypeError, match="is indexed by integers, not by"):
-            wrong()
-    for wrong in (
-        lambda: x[0],  # pyright: ignore[reportArgumentType]
-        lambda: x["a"],  # pyright: ignore[reportArgumentType]
-        lambda: x[:, 0],  # pyright: ignore[reportArgumentType]
-        lambda: x["a", 0, "b"],  # pyright: ignore[reportArgumentType]
-    ):
-        with pytest.raises(ValueError, match="an index names its axes"):
-            wrong()
-    with pytest.raises(AttributeError, match="no attribute 'T'"):
-        _ = x.T  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(AttributeError, match="no attribute 'reshape'"):
-        _ = nym.reshape  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def scale(row: NamedArray, factor: float) -> NamedArray:
