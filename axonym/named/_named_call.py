@@ -167,9 +167,11 @@ def enter_scope(path: str, module: Any, trees: tuple[Any, ...] = ()) -> contextl
     return stack
 
 
-def enter_function_scope(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Opens a scope for a function of named arrays while it is traced."""
-    return jax.named_scope(name) if is_tracing() else contextlib.nullcontext()
+def enter_function_scope(
+    function: str, axes: tuple[str, ...], new_axes: tuple[str, ...] = ()
+) -> contextlib.AbstractContextManager[Any]:
+    """Opens a scope for a function of named arrays while it is traced; see `format_scope`."""
+    return jax.named_scope(format_scope(function, axes, new_axes)) if is_tracing() else contextlib.nullcontext()
 
 
 def name_compiled(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:

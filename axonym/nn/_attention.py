@@ -12,7 +12,7 @@ from ..named._base import format_shape
 from ..named._creation import as_plain_number, make_from_indices
 from ..named._dot import dot
 from ..named._elementwise._where import where
-from ..named._named_call import enter_function_scope, format_scope
+from ..named._named_call import enter_function_scope
 from ..named._reduce import _softmax
 from ._inputs import cast_array, check_input
 
@@ -98,7 +98,7 @@ def dot_product_attention(
             "has nothing to attend to; give at least one key, which a `mask` may hide"
         )
     names = tuple(map(axis_name, (*parse_selection(Key), KPos)))
-    with enter_function_scope(format_scope("dot_product_attention", names)):
+    with enter_function_scope("dot_product_attention", names):
         return _average_values(KPos, Key, query, key, value, mask, bias, attention_dtype or query.dtype, precision)
 
 

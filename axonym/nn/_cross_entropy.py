@@ -11,7 +11,7 @@ from ..named._base import format_shape
 from ..named._broadcasting import apply_broadcast
 from ..named._creation import arange
 from ..named._elementwise import _where
-from ..named._named_call import enter_function_scope, format_scope
+from ..named._named_call import enter_function_scope
 from ..named._reduce import _softmax, _sum
 from ._inputs import check_input, widen_array
 
@@ -56,7 +56,7 @@ def cross_entropy_loss(
             f"cross_entropy_loss: the targets {format_shape(targets)} have axes {format_axes(extra)}, which the logits "
             f"{format_shape(logits)} lack"
         )
-    with enter_function_scope(format_scope("cross_entropy_loss", (axis_name(Label),))):
+    with enter_function_scope("cross_entropy_loss", (axis_name(Label),)):
         losses = _compute_losses(logits, Label, targets)
         if reduction is None:
             return losses if where is None else _where.where(where, losses, 0)

@@ -9,7 +9,7 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._dot import dot
 from ..named._index import take
-from ..named._named_call import enter_function_scope, format_scope, named_call
+from ..named._named_call import enter_function_scope, named_call
 from ._gather_parameter import gather_parameter
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
@@ -75,7 +75,7 @@ class Embedding(Layer):
             tuple(axis.name for axis in self.Embed),
         )
         weight = gather_parameter(self.weight)
-        with enter_function_scope(format_scope("take", (self.Vocab.name,), tuple(axis.name for axis in self.Embed))):
+        with enter_function_scope("take", (self.Vocab.name,), tuple(axis.name for axis in self.Embed)):
             vectors = take(weight, self.Vocab, ids)
         return constrain_sharding(vectors)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._axis import Axis, AxisSpec, Names, parse_axes
 from ..named._base import with_array
 from ..named._broadcasting import jit_inline
 from ..named._cache import cached_plan
@@ -47,8 +47,8 @@ class _Normalization(Layer):
         """
         dims = check_input(f"{type(self).__name__} ({format_layer_axes(self.axis)})", x, self.axis)
         wide = widen_array(x)
-        scope = format_scope(self._function, tuple([axis.name for axis in self.axis]))
-        normalize = _jit_normalization(scope, dims, float(self.eps), self._subtract_mean)
+        names = tuple([axis.name for axis in self.axis])
+        normalize = _jit_normalization(self._function, names, dims, float(self.eps), self._subtract_mean)
         result = with_array(wide, normalize(wide.array))
         if self.weight is not None:
             result = result * gather_parameter(self.weight)
@@ -58,7 +58,10 @@ class _Normalization(Layer):
 
 
 @cached_plan
-def _jit_normalization(scope: str, dims: tuple[int, ...], eps: float, subtract_mean: bool) -> Callable[..., Any]:
+def _jit_normalization(
+    function: str, names: Names, dims: tuple[int, ...], eps: float, subtract_mean: bool
+) -> Callable[..., Any]:
+    scope = format_scope(function, names)
     return jit_inline(name_compiled(scope, functools.partial(_normalize_dims, dims, eps, subtract_mean)))
 
 

@@ -7,7 +7,7 @@ from ..named._axis import Axis, AxisSelector, axis_name, format_axes
 from ..named._base import format_shape
 from ..named._creation import arange
 from ..named._elementwise._trigonometric import cos, sin
-from ..named._named_call import enter_function_scope, format_scope
+from ..named._named_call import enter_function_scope
 from ..named._shape._broadcast import broadcast_axis
 from ..named._shape._concatenate import concatenate
 from ..named._shape._split import split
@@ -47,7 +47,7 @@ def rotary_embedding(
     axis = x.resolve_axis(Key)
     if axis.size % 2:
         raise ValueError(f"rotary_embedding: axis {axis.name!r} has size {axis.size}, which is odd")
-    with enter_function_scope(format_scope("rotary_embedding", (axis_name(Pos), axis.name))):
+    with enter_function_scope("rotary_embedding", (axis_name(Pos), axis.name)):
         return _rotate_pairs(x, Pos, axis, positions, theta)
 
 
