@@ -1,13 +1,13 @@
 """Formats named arrays with their values: as text, as a card in notebooks, and in short within a module."""
 
 import html
+import importlib
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import wadler_lindig as wl
 
 from ._ambient import get_entry_axes
 from ._axis import format_axes
@@ -29,14 +29,15 @@ def format_array(x: NamedBase) -> str:
     return line if fits else f"{kind}({head},\n  {contents})"
 
 
-def format_array_short(x: NamedBase) -> wl.AbstractDoc:
+def format_array_short(x: NamedBase) -> Any:
     """Formats element type, axes and mesh axes as Equinox shows arrays in modules: `f32[mlp: 16@model, embed: 8]`."""
+    wl = importlib.import_module("wadler_lindig")  # which calls `__pdoc__`, and comes with Equinox
     if not _has_named_shape(x):
         return wl.TextDoc(format_array(x))
     kind = None if isinstance(x.array, jax.Array) else _format_kind(x.array)
     axes = zip(x.names, x.array.shape, map(get_entry_axes, _get_spec_entries(x.array)), strict=True)
     shown = ", ".join(f"{name}: {size}{_format_short_spec(over)}" for name, size, over in axes)
-    return wl.array_summary((shown,), str(x.dtype), kind)  # pyright: ignore[reportArgumentType]
+    return wl.array_summary((shown,), str(x.dtype), kind)
 
 
 def format_array_html(x: NamedBase) -> str:
