@@ -4,9 +4,11 @@ Then take the fault off the page, and what goes round it out of the package.
 """
 
 import asyncio
+import contextlib
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -54,6 +56,34 @@ def test_the_gradient_of_a_multiplying_update_along_a_sharded_axis():
         np.testing.assert_allclose(both(*sharded)[0], wanted, rtol=1e-4)
         is_right = np.allclose(jax.jit(both)(*sharded)[0], wanted, rtol=1e-4)
         assert is_right == (VERSION >= (0, 12))  # mended in jax 0.12
+
+
+def test_nans_are_not_looked_for_after_a_context_has_been_left():
+    def look_for_nans(turn_on):
+        log = jax.jit(jnp.log)
+        assert jnp.isnan(log(-1.0))
+        with turn_on():
+            return bool(jnp.isnan(log(-1.0)))
+
+    @contextlib.contextmanager
+    def configure():
+        jax.config.update("jax_debug_nans", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_debug_nans", False)
+
+    def leave_context():
+        with jax.debug_nans(False):
+            pass
+        return look_for_nans(configure)
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(FloatingPointError, match="invalid value"):
+        thread.submit(look_for_nans, configure).result()
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(leave_context).result()
+        with pytest.raises(FloatingPointError, match="invalid value"):
+            thread.submit(look_for_nans, lambda: jax.debug_nans(True)).result()
 
 
 @ON_CPU
