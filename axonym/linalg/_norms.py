@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ..named._axis import AxisSelection, AxisSelector, find_axes, format_axes
@@ -46,7 +47,7 @@ def norm(x: N, axis: AxisSelection | None = None, *, ord: int | float | str | No
 def _compute_norm(array: Any, *, axis: tuple[int, ...], ord: int | float | str | None) -> Any:
     if ord is not None:
         return jnp.linalg.norm(array, ord=ord, axis=axis)
-    array = array.astype(jnp.result_type(array, float))
+    array = array.astype(jax.eval_shape(jnp.sqrt, array).dtype)  # JAX's own float type for integers
     return jnp.sqrt(jnp.sum(jnp.real(array * jnp.conj(array)), axis=axis))
 
 

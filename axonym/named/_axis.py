@@ -92,6 +92,9 @@ class SizesByName(Protocol):
     def items(self) -> Iterable[tuple[str, int]]: ...
 
 
+AxesOrPositions: TypeAlias = AxisSelection | int | Sequence[int]
+"""The axes of a named array, or the positions of the axes of a plain one."""
+
 AxisSpec: TypeAlias = Axis | Sequence[Axis] | SizesByName
 """The axes of a new array: an `Axis`, a sequence of them, or a mapping from name to size."""
 

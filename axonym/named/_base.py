@@ -168,7 +168,11 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 
 def check_named(x: Any) -> None:
     if not isinstance(x, NamedBase):
-        raise TypeError(f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`.")
+        raise make_unnamed_error(x)
+
+
+def make_unnamed_error(x: Any) -> TypeError:
+    return TypeError(f"A named array is needed, not {format_value(x)}; make one with `axonym.named(array, axes)`.")
 
 
 _traced: dict[type, bool] = {}

@@ -14,12 +14,14 @@ from ._axis import (
     Names,
     PartialAxisSpec,
     axis_name,
+    check_selected_once,
     complete_order,
-    find_axes,
+    find_axis,
     format_axes,
     format_value,
     intern_names,
     make_hashable_selection,
+    parse_selection,
 )
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_matching_sizes, jit_inline
@@ -41,7 +43,7 @@ def dot(
     out_axes: PartialAxisSpec | None = None,
     dot_general: Callable[..., Any] | None = None,
 ) -> N:
-    """Multiplies arrays and sums over axes that all of them have; other shared axes are batch axes.
+    """Multiplies arrays and sums over axes that at least two of them have; other shared axes are batch axes.
 
     Args:
         first: Array of any axes.
@@ -59,8 +61,8 @@ def dot(
         `out_axes` there is none if exchanging two operands gives that order.
 
     Raises:
-        ValueError: If an operand lacks a contracted axis, a name has two sizes, or a `dot_general` is given for
-            more or less than two arrays.
+        ValueError: If fewer than two operands have a contracted axis, a name has two sizes, or a `dot_general` is given
+            for more or less than two arrays.
         TypeError: If an operand is not a named array, or `axis` is not given.
 
     Example:
@@ -92,11 +94,12 @@ def _check_arguments(arrays: tuple[Any, ...], axis: Any) -> None:
             raise TypeError(f"`dot` takes the axes to sum over by keyword: `dot(x, y, axis={format_value(x)})`.")
         check_named(x)
     if axis is _MISSING:
-        shared = [name for name in arrays[0].names if all(name in x.names for x in arrays)]
+        names = [name for x in arrays for name in x.names]
+        shared = [name for name in dict.fromkeys(names) if names.count(name) >= min(len(arrays), 2)]
         here = f", here {format_axes(shared)}" if shared else ""
         raise TypeError(
-            f"`dot` needs `axis=`, the axes to sum over, which all operands must have{here}; `axis=()` sums over "
-            "nothing, and `axis=None` over all axes."
+            f"`dot` needs `axis=`, the axes to sum over, which at least two operands must have{here}; `axis=()` sums "
+            "over nothing, and `axis=None` over all axes."
         )
 
 
@@ -166,12 +169,20 @@ def get_natural_order(operands: tuple[Names, ...], summed: Collection[str]) -> N
 def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], axis: AxisSelection | None) -> Names:
     if axis is None:
         return tuple(dict.fromkeys(name for names in operands for name in names))
+    pairs, selected = [*zip(operands, shapes, strict=True)], parse_selection(axis)
+    summed = tuple(map(axis_name, selected))
     try:
-        found = [find_axes(names, sizes, axis) for names, sizes in zip(operands, shapes, strict=True)]
+        for name, selector in zip(summed, selected, strict=True):
+            having = [pair for pair in pairs if name in pair[0]]
+            if len(having) == 1 and len(pairs) > 2:
+                raise ValueError(f"only {format_axes(*having[0])} has axis {name!r}; `sum` over it first")
+            for names, sizes in having if len(having) > 1 else pairs:
+                find_axis(names, sizes, selector)
+        check_selected_once(summed)
     except ValueError as error:
-        shown = " and ".join(format_axes(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
+        shown = " and ".join(format_axes(names, sizes) for names, sizes in pairs)
         raise ValueError(f"cannot contract {shown}: {error}") from None
-    return tuple(operands[0][i] for i in found[0])
+    return summed
 
 
 def _compute_sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:

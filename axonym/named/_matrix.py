@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ._ambient import reshard_by_name
+from ._ambient import get_out_sharding, reshard_by_name
 from ._axis import AxisSelection, AxisSelector, Names, axis_name, find_axes, find_axis, intern_names
 from ._base import N, check_named, format_shape, with_array
 from ._broadcasting import align_axes
@@ -174,7 +174,7 @@ def outer(x: N, y: N) -> N:
         Array with the axes of `x`, then those of `y`.
 
     Raises:
-        ValueError: If the arrays share an axis.
+        ValueError: If the arrays share an axis, or on an Explicit mesh two axes are mapped to one mesh axis.
 
     Example:
         >>> import axonym as nym
@@ -194,6 +194,7 @@ def outer(x: N, y: N) -> N:
 
 
 def _compute_outer(left: Names, right: Names, x: Any, y: Any) -> Any:
+    get_out_sharding(left + right, x.shape + y.shape)  # raises an error if two axes are mapped to one mesh axis
     x, y = (align_axes(reshard_by_name(array, own), own, left + right) for array, own in ((x, left), (y, right)))
     return reshard_by_name(jnp.multiply(x, y), left + right)
 

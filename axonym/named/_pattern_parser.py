@@ -293,8 +293,9 @@ class Binding:
                 raise Fault(term.at, f"{other!r} and {term.name!r} both stand for axis {name!r}")
 
     def check_size(self, term: Term, size: int) -> None:
-        """Raises a Fault if an alias gives another size for an axis."""
-        expected = self.get_size(term.name)
+        """Raises a Fault if an alias gives another size for an axis; in `(a: b a)` it gives that of the part."""
+        is_own_part = any(part.name == term.name for part in term.parts or ())
+        expected = None if is_own_part else self.get_size(term.name)
         if expected not in (None, size):
             raise Fault(term.at, f"axis {self.get_name(term.name)!r} has size {size} here, {expected} was asked for")
 

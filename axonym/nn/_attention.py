@@ -73,7 +73,7 @@ def dot_product_attention(
         Array with the axes shared by weights and values, then the remaining axes of the query, then those of the value.
 
     Raises:
-        ValueError: If an array lacks one of its axes, or `query` has `KPos`.
+        ValueError: If an array lacks one of its axes, `query` has `KPos`, or there are no keys.
         TypeError: If an array is not named, or `mask` is not boolean.
 
     Example:
@@ -90,6 +90,11 @@ def dot_product_attention(
         raise ValueError(
             f"dot_product_attention: the query {format_shape(query)} has the axis of key positions "
             f"{axis_name(KPos)!r}; `rename` it in key and value"
+        )
+    if key.axis_size(KPos) == 0:
+        raise ValueError(
+            f"dot_product_attention: axis {axis_name(KPos)!r} of the key {format_shape(key)} has size 0, so a query "
+            "has nothing to attend to; give at least one key, which a `mask` may hide"
         )
     dtype = query.dtype if attention_dtype is None else attention_dtype
     scale = 1 / math.sqrt(math.prod(query.axis_size(axis) for axis in parse_selection(Key)))

@@ -1,5 +1,7 @@
 """Dropout, in which all elements along chosen axes can be dropped together."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 
@@ -11,15 +13,24 @@ from ..named._elementwise._where import where
 from ._inputs import check_input
 
 
+def _check_pdrop(pdrop: Any) -> Any:
+    if isinstance(pdrop, jax.Array):
+        raise TypeError("`pdrop` is a static Python number, not a JAX array; `axonym.random.bernoulli` takes arrays.")
+    if not 0 <= pdrop <= 1:
+        raise ValueError(f"`pdrop` must be a probability between 0 and 1, not {pdrop}.")
+    return pdrop
+
+
 class Dropout(eqx.Module):
     """Sets elements to zero with a probability, and scales the rest so that the mean stays the same.
 
     Args:
-        pdrop: The probability of zero.
+        pdrop: The probability of zero, which is static: no leaf of the tree, and another one traces anew.
         broadcast_axes: Axes along which all elements are dropped together; None for none.
         inference: Whether to return inputs unchanged; `equinox.nn.inference_mode` switches it.
 
     Raises:
+        TypeError: If `pdrop` is a JAX array.
         ValueError: If `pdrop` is not between 0 and 1.
 
     Example:
@@ -31,14 +42,9 @@ class Dropout(eqx.Module):
         (2.0, True)
     """
 
-    pdrop: float = 0.5
+    pdrop: float = eqx.field(static=True, default=0.5, converter=_check_pdrop)
     broadcast_axes: AxisSelection | None = eqx.field(static=True, default=None)
     inference: bool = False
-
-    def __check_init__(self) -> None:
-        """Raises a ValueError if `pdrop` is not a probability."""
-        if isinstance(self.pdrop, float | int) and not 0 <= self.pdrop <= 1:
-            raise ValueError(f"`pdrop` must be a probability between 0 and 1, not {self.pdrop}.")
 
     def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
         """Drops elements.
@@ -57,14 +63,11 @@ class Dropout(eqx.Module):
         """
         shared = () if self.broadcast_axes is None else parse_selection(self.broadcast_axes)
         check_input("Dropout", x, shared)
-        if (self.inference if inference is None else inference) or self._has_pdrop(0):
+        if (self.inference if inference is None else inference) or self.pdrop == 0:
             return x
         if key is None:
             raise ValueError("`Dropout` needs a `key` when it drops elements; give one, or set `inference=True`.")
         names = {axis_name(axis) for axis in shared}
         kept = random.bernoulli(key, tuple(axis for axis in x.axes if axis.name not in names), 1.0 - self.pdrop)
-        scaled = x if self._has_pdrop(1) else x / (1 - self.pdrop)
+        scaled = x if self.pdrop == 1 else x / (1 - self.pdrop)
         return constrain_sharding(where(kept, scaled, 0))
-
-    def _has_pdrop(self, pdrop: int) -> bool:
-        return isinstance(self.pdrop, float | int) and self.pdrop == pdrop

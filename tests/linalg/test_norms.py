@@ -60,6 +60,15 @@ def test_norms_have_the_type_that_jax_gives_them(dtype):
     np.testing.assert_allclose(found.array.astype(float), expected.astype(float), rtol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int32, jnp.int64, bool, jnp.float16, jnp.complex64])
+def test_norms_have_the_type_that_jax_gives_them_in_double_precision(dtype):
+    with jax.enable_x64(True):
+        plain = jnp.ones((2, 3)).astype(dtype)
+        for ord in (None, 1, 2):
+            expected = jnp.linalg.norm(plain, ord=ord, axis=1).dtype
+            assert linalg.norm(nym.named(plain, ("i", "j")), "j", ord=ord).dtype == expected, ord
+
+
 def test_a_norm_says_what_does_not_fit(draw):
     x = draw(i=4, batch=2, j=3)
     with pytest.raises(ValueError, match=escape("a norm with `ord` needs one or two axes, not (i, batch, j)")):

@@ -150,9 +150,9 @@ def test_another_dot_general_may_multiply():
 
 
 def test_what_to_sum_over_is_said():
-    with pytest.raises(TypeError, match=escape("which all operands must have, here (b, c); `axis=()`")):
+    with pytest.raises(TypeError, match=escape("which at least two operands must have, here (b, c); `axis=()`")):
         nym.dot(x, y)
-    with pytest.raises(TypeError, match=escape("which all operands must have; `axis=()` sums over noth")):
+    with pytest.raises(TypeError, match=escape("which at least two operands must have; `axis=()` sums over noth")):
         drawn("a", 1).dot(drawn("b", 1))
     for axis in ("c", Axis("c", 4)):
         with pytest.raises(TypeError, match=escape(f"by keyword: `dot(x, y, axis={axis!r})`")):
@@ -188,7 +188,8 @@ def test_precision_and_element_type_reach_jax():
 
 
 @pytest.mark.parametrize(
-    "operands", [(x, drawn("ab", 5)), (drawn("ab", 5), x), (x, y, drawn("ab", 5)), (drawn("ab", 5),)]
+    "operands",
+    [(x, drawn("ab", 5)), (drawn("ab", 5), x), (drawn("ab", 5),), (drawn("ab", 5), drawn("ab", 5), drawn("a", 5))],
 )
 def test_every_operand_has_the_contracted_axis(operands):
     shown = " and ".join(map(repr, (one.shape for one in operands)))
@@ -198,6 +199,23 @@ def test_every_operand_has_the_contracted_axis(operands):
         nym.dot(*operands, axis="c")
     with pytest.raises(ValueError, match="cannot contract"):
         jax.jit(lambda *operands: nym.dot(*operands, axis="c"))(*operands)
+
+
+def test_of_three_arrays_two_have_the_contracted_axis(mapped):
+    one, two, three = drawn("ab", 1), drawn("bc", 2), drawn("ca", 3)
+    plain = one.array, two.array, three.array
+    for axis, text in ((("b", "c"), "ab,bc,ca->a"), (("a", "b", "c"), "ab,bc,ca->"), (Axis("b", 3), "ab,bc,ca->ca")):
+        result = jax.jit(lambda *o, axis=axis: nym.dot(*o, axis=axis))(one, two, three)
+        assert np.allclose(result.rearrange(tuple(text.split("->")[1])).array, jnp.einsum(text, *plain), rtol=1e-5)
+    gradient = nym.grad(lambda x: nym.dot(x, two, three, axis=("b", "c")).sum())(one)
+    assert np.allclose(gradient.array, jnp.einsum("bc,ca->ab", *plain[1:]), rtol=1e-5)
+    text = (
+        "cannot contract (a: 2, b: 3) and (b: 3, c: 4) and (b: 3): only (b: 3, c: 4) has axis 'c'; `sum` over it first"
+    )
+    with pytest.raises(ValueError, match=escape(text)):
+        nym.dot(one, two, drawn("b", 1), axis=("b", "c"))
+    with pytest.raises(ValueError, match="axis 'b' has size 3 here, 4 was asked for"):
+        nym.dot(one, two, three, axis=Axis("b", 4))
 
 
 def test_what_does_not_fit_says_so():

@@ -2,6 +2,7 @@
 
 from re import escape
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -170,3 +171,14 @@ def test_a_named_scalar_that_gained_an_axis_is_found_out():
     for wrong in (lambda many: many + 1, lambda many: many * v, lambda many: many.sum()):
         with pytest.raises(ValueError, match=escape("an array of shape (3,) has the names ()")):
             wrong(many)
+
+
+def test_control_flow_takes_the_plain_array_of_a_named_scalar():
+    done, x = nym.ones({}) > 0, nym.ones({"i": 2})
+    with pytest.raises(TypeError, match=r"Error interpreting argument to .* as a JAX value.*NamedArray"):
+        jax.lax.cond(done, lambda: 1, lambda: 2)
+    with pytest.raises(TypeError, match=r"Error interpreting argument to .* as a JAX value.*NamedArray"):
+        eqx.error_if(x, ~done, "stop")
+    assert jax.jit(lambda done: jax.lax.cond(done.scalar(), lambda: 1, lambda: 2))(done) == 1
+    assert np.array_equal(eqx.error_if(x, ~done.scalar(), "stop").array, x.array)
+    assert nym.where(done, 1.0, 2.0).scalar() == 1

@@ -189,6 +189,16 @@ def test_an_outer_product_may_be_one_of_an_array_with_itself_renamed(mapped, dra
     np.testing.assert_allclose(result.array, np.outer(np.asarray(x), np.asarray(x)), rtol=1e-6)
 
 
+def test_an_outer_product_over_one_mesh_axis_says_which_axes(explicit_mesh):
+    left, right = nym.ones({"a": 8}), nym.ones({"b": 8})
+    with jax.set_mesh(explicit_mesh), nym.axis_mapping({"a": "data", "b": "data"}):
+        for run in (nym.outer, jax.jit(nym.outer)):
+            with pytest.raises(
+                ValueError, match=r"axes 'a' and 'b' of \(a: 8, b: 8\) are both mapped to mesh axis 'data'"
+            ):
+                run(left, right)
+
+
 def _loss(x):
     parts = nym.tril(x, "batch", "pos"), nym.trace(x, "pos", "embed"), nym.diagonal(x, "embed", "batch")
     return sum(nym.sum(part * part).scalar() for part in parts)

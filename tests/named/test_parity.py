@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import axonym as nym
+from axonym import Axis
 
 
 SPACES = (jnp, jax.nn, jax.lax)
@@ -165,6 +166,60 @@ def test_functions_over_axes_on_random_arrays(function: Function, data: Any):
     result = outcome(function.named, x, axis=axis if axis is None or count > 1 else axis[0], **function.given)
     left = tuple(name for name in names if axis is not None and name not in axis)
     check(result, expected, names if expected is not None and expected.ndim == len(names) else left)
+
+
+@pytest.mark.parametrize("function", OVER_AXES)
+@pytest.mark.parametrize("axis", [0, -1, (0, 1), None])
+def test_plain_arrays_pass_through(function: Function, axis: Any):
+    (x,) = examples(function, a=3, b=2)
+    if (isinstance(axis, tuple) and not function.takes_several_axes) or (
+        axis is None and not function.may_leave_out_axis
+    ):
+        axis = 1
+    expected = function.plain(x.array, axis=axis, **function.given)
+    for array in (x.array, np.asarray(x)):
+        found = jax.jit(lambda x: function.named(x, axis=axis, **function.given))(array)
+        assert not is_named(found)
+        check(found, expected)
+        check(function.named(array, axis=axis, **function.given), expected)
+    for name in ("a", Axis("a", 3)):
+        with pytest.raises(
+            TypeError, match=r"shape \(3, 2\) has no names, so .*a.* is none of its axes; give positions"
+        ):
+            function.named(x.array, axis=name, **function.given)
+    with pytest.raises(ValueError, match="out of bounds for array of dimension 2"):
+        function.named(x.array, axis=2, **function.given)
+    if "where" in function.parameters:
+        mask = x.array > 0.5
+        masked = function.named(x.array, 0, where=mask)
+        check(masked, function.named(x, "a", where=nym.named(mask, ("a", "b"))).array)
+        with pytest.raises(TypeError, match=r"A plain array of shape \(3, 2\) takes a plain `where`, not a named one"):
+            function.named(x.array, 0, where=nym.named(mask, ("a", "b")))
+
+
+def test_plain_arguments_of_plain_arrays():
+    x = jnp.arange(6.0).reshape(2, 3)
+    assert np.array_equal(nym.average(x, 0, weights=jnp.array([1.0, 3.0])), jnp.average(x, 0, jnp.array([1.0, 3.0])))
+    assert np.array_equal(nym.diff(x, 1, n=2, prepend=0.0), jnp.diff(x, 2, 1, jnp.zeros((2, 1))))
+    assert np.array_equal(nym.quantile(x, jnp.array([0.1, 0.5]), 1), jnp.quantile(x, jnp.array([0.1, 0.5]), 1))
+    assert np.array_equal(nym.cumulative_sum(x, 1, include_initial=True)[:, 1:], jnp.cumsum(x, 1))
+    assert (
+        nym.sum(2.0) == 2 and nym.all(True) and nym.max(np.float32(3)) == 3 and nym.sum(nym.ones({"i": 2})).item() == 2
+    )
+    one = nym.ones({"i": 2})
+    for run in (lambda: nym.average(x, 0, weights=one), lambda: nym.quantile(x, one, 0)):
+        with pytest.raises(TypeError, match=r"A plain array of shape \(2, 3\) takes plain .*, not named ones"):
+            run()
+    for other in (None, "text", [1, 2]):
+        with pytest.raises(TypeError, match="A named array is needed, not"):
+            nym.sum(other)  # pyright: ignore[reportArgumentType]
+
+
+def test_plain_sharded_arrays(mesh):
+    x = jax.device_put(jnp.arange(32.0).reshape(8, 4), jax.NamedSharding(mesh, jax.P("data", "model")))
+    for fn in (nym.sum, nym.prod, nym.sort, nym.max, nym.softmax, nym.std):
+        loss = lambda x, fn=fn: jnp.sum(fn(x, axis=1) ** 2)  # noqa: E731
+        assert np.allclose(jax.jit(jax.grad(loss))(x), jax.grad(loss)(np.asarray(x)), rtol=1e-3), fn
 
 
 def examples(function: Function, **sizes: int) -> list[nym.NamedArray]:

@@ -196,7 +196,7 @@ def test_a_caret_shows_sizes_that_do_not_fit():
     refused("{(embed: n d)} -> n ... d", 1, f"{both} 4", n=2, d=Axis("d", 2))
     refused("b h w e -> w h b e", 2, "axis 'height' has size 3 here, 4 was asked for", h=4)
     refused("{} -> ... b", 10, "axis 'batch' has size 2 here, 4 was asked for", b=Axis("batch", 4))
-    refused("b h w (n d) -> b h w (d: d n)", 21, "axis 'd' has size 6 here, 3 was asked for", d=3)
+    refused("b h w (n d) -> b h w (e: d n)", 21, "axis 'e' has size 6 here, 3 was asked for", d=3, e=3)
     refused("{embed} -> (p: ...) embed", 11, "axis 'pixel' has size 24 here, 12 was asked for", p=Axis("pixel", 12))
 
 
@@ -240,3 +240,15 @@ def test_it_has_a_gradient():
     loss = lambda y: jnp.sum(jnp.sin(y.rearrange("b h w (n d) -> d (p: w b) n h", n=2).array) * 2)  # noqa: E731
     gradient = jax.grad(loss)(x)
     assert gradient.names == x.names and np.allclose(gradient.array, 2 * np.cos(array), atol=1e-5)
+
+
+def test_an_axis_and_a_part_of_it_may_have_one_name(mapped):
+    y = nym.named(np.arange(192.0).reshape(3, 8, 8), ("c", "h", "batch"))
+    expected = y.array.reshape(3, 2, 4, 8).transpose(1, 2, 0, 3)
+    for sizes in ({"patch_h": 2}, {"h": 4}, {"h": Axis("h", 4)}, {"h": 4, "patch_h": 2}):
+        split = nym.rearrange(y, "{(h: patch_h h) ...} -> patch_h h ...", **sizes)
+        assert split.shape == {"patch_h": 2, "h": 4, "c": 3, "batch": 8} and np.array_equal(split.array, expected)
+        merged = nym.rearrange(split, "{patch_h h} -> ... (h: patch_h h) ...", h=4)
+        assert np.array_equal(nym.rearrange(merged, ("c", "h", "batch")).array, y.array)
+    with pytest.raises(ValueError, match="axis 'h' has 8 elements, the parts with known sizes have 3"):
+        nym.rearrange(y, "{(h: patch_h h) ...} -> patch_h h ...", h=3)

@@ -138,6 +138,9 @@ def test_errors_of_attention_name_the_input_and_the_axes(draw):
         attention(KeyPos.resize(5), "head_dim", query, key, key)
     with refusal("dot_product_attention (value): the input must be a named array", TypeError):
         attention("key_pos", "head_dim", query, key, key.array)
+    none = key["key_pos", 0:0]
+    with refusal("axis 'key_pos' of the key (key_pos: 0, head_dim: 8) has size 0, so a query has nothing to attend to"):
+        attention("key_pos", "head_dim", query, none, none)
     with refusal("cannot broadcast"):
         attention("key_pos", "head_dim", query, key, key, nym.ones({"pos": 4, "kye_pos": 6}, bool))
     with refusal("axis 'pos' occurs more than once"):

@@ -61,9 +61,45 @@ def test_everything_is_dropped_and_gradients_are_zero():
     assert (jax.grad(lambda x: layer(x, key=KEY).sum().scalar())(x) == 0).all()
 
 
-def test_the_probability_may_be_traced():
-    found = jax.jit(lambda p, x: nym.nn.Dropout(p)(x, key=KEY))(jnp.float32(0.25), x)
-    assert jnp.array_equal(found.array, nym.nn.Dropout(0.25)(x, key=KEY).array)
+def test_the_probability_is_static():
+    layer = nym.nn.Dropout(0.25)
+    assert jax.tree.leaves(eqx.filter(layer, lambda leaf: not isinstance(leaf, bool))) == []
+    assert jax.tree.map(lambda leaf: leaf, layer).pdrop == 0.25
+    traces = []
+    run = nym.named_jit(lambda layer, x: traces.append(1) or layer(x, key=KEY))
+    for pdrop in (0.25, 0.25, 0.5):
+        assert jnp.array_equal(run(nym.nn.Dropout(pdrop), x).array, nym.nn.Dropout(pdrop)(x, key=KEY).array)
+    assert len(traces) == 2
+    for run in (jax.jit(nym.nn.Dropout), nym.nn.Dropout):
+        with refusal("`pdrop` is a static Python number, not a JAX array", TypeError):
+            run(jnp.float32(0.25))
+
+
+class Block(eqx.Module):
+    linear: nym.nn.Linear
+    dropout: nym.nn.Dropout
+
+    @staticmethod
+    def init(Embed, *, key):
+        return Block(nym.nn.Linear.init(Embed, Embed.alias("out"), key=key), nym.nn.Dropout(0.25))
+
+    def __call__(self, x, *, key):
+        return self.dropout(self.linear(x).rename({"out": "embed"}), key=key)
+
+
+def test_stacked_layers_with_dropout_train(mesh):
+    Layers = nym.Axis("layers", 3)
+    stacked = nym.nn.Stacked.init(Layers, Block)(Embed, key=jax.random.split(KEY, 3))
+    assert stacked.stacked.dropout.pdrop == 0.25
+    keys = jax.random.split(jax.random.key(1), 3)
+
+    @eqx.filter_jit
+    @eqx.filter_grad
+    def differentiate(stacked):
+        return (stacked.fold(x, key=keys) ** 2).sum().scalar()
+
+    gradient = jax.tree.leaves(differentiate(stacked))
+    assert len(gradient) == 2 and all(jnp.isfinite(one).all() and (one != 0).any() for one in gradient)
 
 
 def test_low_precision_is_kept():

@@ -38,8 +38,9 @@ def where(condition: Any, x: Any = None, y: Any = None, *, fill_value: Any = 0, 
         new_axis: Axis of the positions, if neither `x` nor `y` is given.
 
     Returns:
-        Array with the broadcast axes; both branches are computed. For the condition alone, a tuple of integer arrays
-        over the new axis, one for each axis of the condition.
+        Array with the broadcast axes; both branches are computed. It is named if one operand is, even the condition
+        alone: `.scalar()` returns the plain array of a result without axes. For the condition alone, a tuple of integer
+        arrays over the new axis, one for each axis of the condition.
 
     Raises:
         ValueError: If the operands do not broadcast by name, or only one of `x` and `y` is given.

@@ -73,20 +73,13 @@ def scatter_values(
     def update(array: Any, value: Any, own: Names, entries: Entries, arrays: tuple[Any, ...]) -> Any:
         window, start, entries, arrays = _pop_window(entries, arrays)
         if window is not None:  # a slice moves less than a scatter
-            at, length, size = window.position, window.detail, array.shape[window.position]
-            if window.kind == "window" or mode == _PROMISED:
-                part = jax.lax.dynamic_slice_in_dim(array, start, length, axis=at)
-                part = update(part, value, own, entries, arrays)
-                return _write_slice(array, part, start, at)
-            start = _count_from_front(start, size)
-            first = jnp.clip(start, 0, size - length)
-            place = jnp.arange(length) + (first - start)  # of each element of the slice among those of the value
-            valid = (place >= 0) & (place < length)
-            value, own = _shift_value(value, own, names[at], place, valid, method)
-            part = jax.lax.dynamic_slice_in_dim(array, first, length, axis=at)
-            valid = jnp.expand_dims(valid, tuple(dim for dim in range(array.ndim) if dim != at))
-            part = jnp.where(valid, update(part, value, own, entries, arrays), part)
-            return _write_slice(array, part, first, at)
+
+            def update_slice(part: Any, value: Any, own: Names) -> Any:
+                return update(part, value, own, entries, arrays)
+
+            is_inside = window.kind == "window" or mode == _PROMISED
+            update_window = _update_inner_window if is_inside else _update_window
+            return update_window(update_slice, array, value, own, names[window.position], window, start, method)
         index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
         sharding = get_out_sharding(left, array.shape)
         unique = {"unique_indices": True} if has_unique_indices(names, entries) else {}
@@ -102,6 +95,43 @@ def scatter_values(
         return update(array, value, own, entries, arrays)
     array = reshard_by_name(replicate_dims(array, cut), left)
     return reshard_by_name(update(array, value, own, entries, arrays), names)
+
+
+def _update_inner_window(
+    update: Callable[..., Any],
+    array: Any,
+    value: Any,
+    own: Names,
+    name: str,
+    window: IndexEntry,
+    start: Any,
+    method: str,
+) -> Any:
+    """Returns an array with a slice updated that does not run over an end."""
+    part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
+    return _write_slice(array, update(part, value, own), start, window.position)
+
+
+def _update_window(
+    update: Callable[..., Any],
+    array: Any,
+    value: Any,
+    own: Names,
+    name: str,
+    window: IndexEntry,
+    start: Any,
+    method: str,
+) -> Any:
+    """Returns an array with a slice updated, except for elements over an end: a slice that is moved back inside."""
+    at, length, size = window.position, window.detail, array.shape[window.position]
+    start = _count_from_front(start, size)
+    first = jnp.clip(start, 0, size - length)
+    place = jnp.arange(length) + (first - start)  # of each element of the moved slice among those of the value
+    valid = (place >= 0) & (place < length)
+    value, own = _shift_value(value, own, name, place, valid, method)
+    part = jax.lax.dynamic_slice_in_dim(array, first, length, axis=at)
+    valid = jnp.expand_dims(valid, tuple(dim for dim in range(array.ndim) if dim != at))
+    return _write_slice(array, jnp.where(valid, update(part, value, own), part), first, at)
 
 
 def scatter_where(

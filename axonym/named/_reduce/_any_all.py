@@ -2,13 +2,13 @@
 
 import jax.numpy as jnp
 
-from .._axis import AxisSelection
-from .._base import N, NamedBase
+from .._axis import AxesOrPositions
+from .._base import A
 from . import _masked
-from ._apply_reduction import apply_reduction
+from ._apply_reduction import Mask, apply_reduction
 
 
-def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+def any(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
     """Returns whether any element along axes is true; see `jax.numpy.any`. Arguments as for `sum`.
 
     Example:
@@ -19,7 +19,7 @@ def any(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
     return apply_reduction(jnp.any, x, axis, where)
 
 
-def all(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+def all(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
     """Returns whether all elements along axes are true; see `jax.numpy.all`. Arguments as for `sum`.
 
     Example:
@@ -30,7 +30,7 @@ def all(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
     return apply_reduction(jnp.all, x, axis, where)
 
 
-def count_nonzero(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+def count_nonzero(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
     """Counts the elements along axes that are not 0; see `jax.numpy.count_nonzero`. Arguments as for `sum`.
 
     Example:

@@ -2,34 +2,42 @@
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from .._ambient import replicate_dims, reshard_by_name
 from .._axis import (
-    AxisSelection,
-    AxisSelector,
     Names,
     find_axes,
     find_axis,
     format_value,
     make_hashable_selection,
 )
-from .._base import N, NamedBase, check_named, format_shape, with_array
+from .._base import NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, check_matching_sizes, get_array, jit_inline
 from .._cache import cached_plan
 from .._cached_jit import cached_jit
 
 
+Mask: TypeAlias = NamedBase | ArrayLike
+"""What `where` takes: a named array for a named array, and a plain one for a plain array."""
+
+
 def apply_reduction(
     fn: Callable[..., Any],
-    x: N,
-    axis: AxisSelection | None,
-    where: NamedBase | None,
+    x: Any,
+    axis: Any,
+    where: Any,
     initial: Any = None,
     **options: Hashable,
-) -> N:
-    """Applies a positional reduction over named axes; `where` is aligned with `x` by name."""
-    check_named(x)
+) -> Any:
+    """Applies a positional reduction over axes; for a named array, `where` is aligned with it by name."""
+    if not isinstance(x, NamedBase):
+        return _apply_to_plain(fn, x, axis, where=where, initial=initial, **options)
     array, selected = x.array, make_hashable_selection(axis)
     if where is None and initial is None:
         call, rest = _plan_reduction(fn, x.names, array.shape, selected, *options.items())
@@ -39,9 +47,10 @@ def apply_reduction(
     return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), rest)
 
 
-def apply_keeping_axes(fn: Callable[..., Any], x: N, axis: AxisSelection | None, where: NamedBase | None) -> N:
-    """Applies a positional function over named axes that keeps them; `where` is aligned with `x` by name."""
-    check_named(x)
+def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) -> Any:
+    """Applies a positional function over axes that keeps them; for a named array, `where` is aligned by name."""
+    if not isinstance(x, NamedBase):
+        return _apply_to_plain(fn, x, axis, where=where)
     array, selected = x.array, make_hashable_selection(axis)
     if where is None:
         return with_array(x, _plan_reduction(fn, x.names, array.shape, selected)[0](array))
@@ -91,6 +100,38 @@ def _reduce_masked_dims(
     return fn(array, axis=dims, where=where, **initial, **dict(options))
 
 
+def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, **options: Any) -> Any:
+    """Applies a positional function to a plain array or a number, over axes that are given by position."""
+    dims = find_positions(x, axis)
+    if any(isinstance(one, NamedBase) for one in options.values()):
+        raise TypeError(f"A plain array of shape {np.shape(x)} takes a plain `where`, not a named one.")
+    return fn(x, axis=dims, **{key: value for key, value in options.items() if value is not None})
+
+
+def find_positions(x: Any, axis: Any) -> tuple[int, ...]:
+    """Returns the positions of the selected axes of a plain array; of all axes if the selection is None."""
+    if not isinstance(x, _PLAIN):
+        check_named(x)
+    if axis is None:
+        return tuple(range(np.ndim(x)))
+    for one in axis if isinstance(axis, tuple | list) else (axis,):
+        if isinstance(one, bool) or not hasattr(one, "__index__"):
+            raise TypeError(
+                f"A plain array of shape {np.shape(x)} has no names, so {format_value(one)} is none of its axes; give "
+                "positions, or name its axes with `axonym.named(array, axes)`."
+            )
+    return normalize_axis_tuple(axis, np.ndim(x))
+
+
+_PLAIN = (jax.Array, np.ndarray, np.generic, int, float, complex)
+
+
+def find_position(x: Any, axis: Any) -> int:
+    """Returns the position of the one selected axis of a plain array."""
+    (dim,) = find_positions(x, (axis,))
+    return dim
+
+
 def _get_mask_names(x: NamedBase, where: NamedBase) -> Names:
     """Returns the names of a mask, after checking that `x` has them in the same sizes."""
     if not isinstance(where, NamedBase):
@@ -101,9 +142,10 @@ def _get_mask_names(x: NamedBase, where: NamedBase) -> Names:
     return where.names
 
 
-def apply_reduction_along(fn: Callable[..., Any], x: N, axis: AxisSelector | None) -> N:
+def apply_reduction_along(fn: Callable[..., Any], x: Any, axis: Any) -> Any:
     """Applies a positional function that removes one axis, or all of them for None."""
-    check_named(x)
+    if not isinstance(x, NamedBase):
+        return fn(x, axis=None if axis is None else find_position(x, axis))
     if axis is None:
         return with_array(x, cached_jit(_reduce_flattened, fn)(get_array(x)), ())
     dim = find_axis(x.names, x.array.shape, axis)
@@ -114,9 +156,10 @@ def _reduce_flattened(fn: Callable[..., Any], array: Any) -> Any:
     return fn(replicate_dims(array, range(array.ndim)))
 
 
-def apply_along(fn: Callable[..., Any], x: N, axis: AxisSelector, **options: Hashable) -> N:
+def apply_along(fn: Callable[..., Any], x: Any, axis: Any, **options: Hashable) -> Any:
     """Applies a positional function that runs along one axis and keeps it."""
-    check_named(x)
+    if not isinstance(x, NamedBase):
+        return fn(x, axis=find_position(x, axis), **options)
     dim = find_axis(x.names, x.array.shape, axis)
     return with_array(x, cached_jit(_run_along_dim, fn, x.names, dim, *options.items())(x.array))
 

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from .._axis import AxisSelector, find_axis
-from .._base import N, check_named
+from .._base import A, NamedBase
 from .._resize import apply_resizing, reshard_like
-from ._apply_reduction import apply_along
+from ._apply_reduction import apply_along, find_position
 
 
-def cumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
+def cumsum(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
     """Adds up the elements along an axis, keeping all partial sums; see `jax.numpy.cumsum`.
 
     Args:
@@ -34,7 +34,7 @@ def cumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
     return apply_along(jnp.cumsum, x, axis, dtype=dtype)
 
 
-def cumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
+def cumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
     """Multiplies the elements along an axis, keeping all partial products; see `jax.numpy.cumprod`.
 
     Arguments as for `cumsum`.
@@ -47,7 +47,7 @@ def cumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
     return apply_along(_compute_cumprod, x, axis, dtype=dtype)
 
 
-def nancumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
+def nancumsum(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
     """Adds up the elements along an axis, with 0 for NaN; see `jax.numpy.nancumsum`. Arguments as for `cumsum`.
 
     Example:
@@ -58,7 +58,7 @@ def nancumsum(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
     return apply_along(jnp.nancumsum, x, axis, dtype=dtype)
 
 
-def nancumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
+def nancumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
     """Multiplies the elements along an axis, with 1 for NaN; see `jax.numpy.nancumprod`. Arguments as for `cumsum`.
 
     Example:
@@ -69,7 +69,7 @@ def nancumprod(x: N, axis: AxisSelector, *, dtype: Any = None) -> N:
     return apply_along(jnp.nancumprod, x, axis, dtype=dtype)
 
 
-def cumulative_sum(x: N, axis: AxisSelector, *, dtype: Any = None, include_initial: bool = False) -> N:
+def cumulative_sum(x: A, axis: AxisSelector | int, *, dtype: Any = None, include_initial: bool = False) -> A:
     """Adds up the elements along an axis, optionally starting at 0; see `jax.numpy.cumulative_sum`.
 
     Args:
@@ -92,7 +92,7 @@ def cumulative_sum(x: N, axis: AxisSelector, *, dtype: Any = None, include_initi
     return _apply_cumulative(jnp.cumulative_sum, 0, x, axis, dtype, include_initial)
 
 
-def cumulative_prod(x: N, axis: AxisSelector, *, dtype: Any = None, include_initial: bool = False) -> N:
+def cumulative_prod(x: A, axis: AxisSelector | int, *, dtype: Any = None, include_initial: bool = False) -> A:
     """Multiplies the elements along an axis, optionally starting at 1; see `jax.numpy.cumulative_prod`.
 
     Arguments as for `cumulative_sum`.
@@ -116,11 +116,12 @@ def _compute_cumulative_prod(array: Any, axis: int, dtype: Any) -> Any:
 
 
 def _apply_cumulative(
-    fn: Callable[..., Any], initial: int, x: N, axis: AxisSelector, dtype: Any, include_initial: bool
-) -> N:
+    fn: Callable[..., Any], initial: int, x: Any, axis: Any, dtype: Any, include_initial: bool
+) -> Any:
     if not include_initial:
         return apply_along(fn, x, axis, dtype=dtype)
-    check_named(x)
+    if not isinstance(x, NamedBase):
+        return _prepend_initial(x, find_position(x, axis), fn, initial, dtype)
     index = find_axis(x.names, x.array.shape, axis)
     return apply_resizing(_prepend_initial, x, index, accumulate=fn, initial=initial, dtype=dtype)
 

@@ -3,18 +3,25 @@
 from typing import Any
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .._ambient import replicate_dims, reshard_by_name
 from .._axis import AxisSelector, Names, find_axis, format_axes
-from .._base import N, NamedBase, check_named, format_shape, with_array
+from .._base import A, NamedBase, format_shape, with_array
 from .._broadcasting import align_axes, check_matching_sizes, split_operand
 from .._cached_jit import cached_jit
 from .._resize import reshard_like, unname_axis
+from ._apply_reduction import find_position
 
 
 def diff(
-    x: N, axis: AxisSelector, *, n: int = 1, prepend: N | complex | None = None, append: N | complex | None = None
-) -> N:
+    x: A,
+    axis: AxisSelector | int,
+    *,
+    n: int = 1,
+    prepend: NamedBase | ArrayLike | None = None,
+    append: NamedBase | ArrayLike | None = None,
+) -> A:
     """Computes differences of neighbouring elements along an axis; see `jax.numpy.diff`.
 
     Args:
@@ -37,8 +44,11 @@ def diff(
         >>> nym.diff(nym.named([1, 4, 9], "i"), "i", prepend=0).array
         Array([1, 3, 5], dtype=int32)
     """
-    check_named(x)
-    index = find_axis(x.names, x.array.shape, axis)
+    selector: Any = axis
+    if not isinstance(x, NamedBase):
+        ends: Any = {"prepend": prepend, "append": append}
+        return jnp.diff(x, n=n, axis=find_position(x, axis), **ends)
+    index = find_axis(x.names, x.array.shape, selector)
     if n < 0:
         raise ValueError(f"`n`, the number of times to take differences, must not be negative, {n} was given")
     end_names, arrays = [], []

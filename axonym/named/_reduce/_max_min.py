@@ -4,13 +4,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._axis import AxisSelection, AxisSelector
-from .._base import N, NamedBase
+from .._axis import AxesOrPositions, AxisSelector
+from .._base import A
 from . import _masked
-from ._apply_reduction import apply_reduction, apply_reduction_along
+from ._apply_reduction import Mask, apply_reduction, apply_reduction_along
 
 
-def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+def max(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, initial: Any = None) -> A:
     """Returns the largest element along axes; see `jax.numpy.max`. Alias: `amax`.
 
     Args:
@@ -27,7 +27,7 @@ def max(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
     return apply_reduction(jnp.max if where is None else _masked.masked_max, x, axis, where, initial)
 
 
-def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+def min(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, initial: Any = None) -> A:
     """Returns the smallest element along axes; see `jax.numpy.min`. Alias: `amin`.
 
     Arguments as for `max`.
@@ -40,7 +40,7 @@ def min(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
     return apply_reduction(jnp.min if where is None else _masked.masked_min, x, axis, where, initial)
 
 
-def ptp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+def ptp(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
     """Returns the range, largest minus smallest element, along axes; see `jax.numpy.ptp`. Arguments as for `sum`.
 
     Example:
@@ -51,7 +51,7 @@ def ptp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
     return apply_reduction(_masked.compute_ptp, x, axis, where)
 
 
-def argmax(x: N, axis: AxisSelector | None = None) -> N:
+def argmax(x: A, axis: AxisSelector | int | None = None) -> A:
     """Returns the position of the largest element along an axis; see `jax.numpy.argmax`.
 
     Args:
@@ -72,7 +72,7 @@ def argmax(x: N, axis: AxisSelector | None = None) -> N:
     return apply_reduction_along(jnp.argmax, x, axis)
 
 
-def argmin(x: N, axis: AxisSelector | None = None) -> N:
+def argmin(x: A, axis: AxisSelector | int | None = None) -> A:
     """Returns the position of the smallest element along an axis; see `jax.numpy.argmin`.
 
     Arguments as for `argmax`.

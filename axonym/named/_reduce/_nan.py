@@ -4,13 +4,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._axis import AxisSelection, AxisSelector
-from .._base import N, NamedBase
+from .._axis import AxesOrPositions, AxisSelector
+from .._base import A
 from . import _masked
-from ._apply_reduction import apply_reduction, apply_reduction_along
+from ._apply_reduction import Mask, apply_reduction, apply_reduction_along
 
 
-def nansum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+def nansum(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
     """Adds the elements along axes, ignoring NaN; see `jax.numpy.nansum`. Arguments as for `sum`.
 
     Example:
@@ -21,7 +21,7 @@ def nansum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
     return apply_reduction(jnp.nansum, x, axis, where, dtype=dtype)
 
 
-def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+def nanprod(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
     """Multiplies the elements along axes, ignoring NaN; see `jax.numpy.nanprod`. Arguments as for `sum`.
 
     Example:
@@ -32,7 +32,7 @@ def nanprod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
     return apply_reduction(_masked.compute_nanprod, x, axis, where, dtype=dtype)
 
 
-def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+def nanmean(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
     """Averages the elements along axes, ignoring NaN; see `jax.numpy.nanmean`. Arguments as for `sum`.
 
     Example:
@@ -44,8 +44,13 @@ def nanmean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
 
 
 def nanvar(
-    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
-) -> N:
+    x: A,
+    axis: AxesOrPositions | None = None,
+    *,
+    where: Mask | None = None,
+    ddof: int = 0,
+    dtype: Any = None,
+) -> A:
     """Computes the variance along axes, ignoring NaN; see `jax.numpy.nanvar`. Arguments as for `var`.
 
     Example:
@@ -57,8 +62,13 @@ def nanvar(
 
 
 def nanstd(
-    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
-) -> N:
+    x: A,
+    axis: AxesOrPositions | None = None,
+    *,
+    where: Mask | None = None,
+    ddof: int = 0,
+    dtype: Any = None,
+) -> A:
     """Computes the standard deviation along axes, ignoring NaN; see `jax.numpy.nanstd`. Arguments as for `var`.
 
     Example:
@@ -69,7 +79,7 @@ def nanstd(
     return apply_reduction(_masked.masked_nanstd, x, axis, where, ddof=ddof, dtype=dtype)
 
 
-def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+def nanmax(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, initial: Any = None) -> A:
     """Returns the largest element along axes, ignoring NaN; see `jax.numpy.nanmax`. Arguments as for `max`.
 
     Example:
@@ -80,7 +90,7 @@ def nanmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
     return apply_reduction(jnp.nanmax if where is None else _masked.masked_nanmax, x, axis, where, initial)
 
 
-def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, initial: Any = None) -> N:
+def nanmin(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, initial: Any = None) -> A:
     """Returns the smallest element along axes, ignoring NaN; see `jax.numpy.nanmin`. Arguments as for `max`.
 
     Example:
@@ -91,7 +101,7 @@ def nanmin(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None =
     return apply_reduction(jnp.nanmin if where is None else _masked.masked_nanmin, x, axis, where, initial)
 
 
-def nanargmax(x: N, axis: AxisSelector | None = None) -> N:
+def nanargmax(x: A, axis: AxisSelector | int | None = None) -> A:
     """Returns the position of the largest element along an axis, ignoring NaN; see `jax.numpy.nanargmax`.
 
     Arguments as for `argmax`; where all elements are NaN the result is -1.
@@ -104,7 +114,7 @@ def nanargmax(x: N, axis: AxisSelector | None = None) -> N:
     return apply_reduction_along(jnp.nanargmax, x, axis)
 
 
-def nanargmin(x: N, axis: AxisSelector | None = None) -> N:
+def nanargmin(x: A, axis: AxisSelector | int | None = None) -> A:
     """Returns the position of the smallest element along an axis, ignoring NaN; see `jax.numpy.nanargmin`.
 
     Arguments as for `argmax`; where all elements are NaN the result is -1.

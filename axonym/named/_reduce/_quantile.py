@@ -4,15 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
-from .._axis import AxisSelection, AxisSelector, intern_names, parse_selection
-from .._base import N, NamedBase, check_named, with_array
+from .._axis import AxesOrPositions, AxisSelector, intern_names, parse_selection
+from .._base import A, NamedBase, with_array
 from .._broadcasting import check_scalar
 from .._gufunc import apply_gufunc
+from ._apply_reduction import find_positions
 
 
-def quantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+def quantile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
     """Computes quantiles of the elements along axes; see `jax.numpy.quantile`.
 
     Args:
@@ -36,7 +38,7 @@ def quantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, metho
     return _apply_quantile(jnp.quantile, x, q, axis, method)
 
 
-def percentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+def percentile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
     """Computes percentiles of the elements along axes; see `jax.numpy.percentile`.
 
     Arguments as for `quantile`, with `q` from 0 to 100.
@@ -49,7 +51,7 @@ def percentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, met
     return _apply_quantile(jnp.percentile, x, q, axis, method)
 
 
-def nanquantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+def nanquantile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
     """Computes quantiles along axes, ignoring NaN; see `jax.numpy.nanquantile`.
 
     Arguments as for `quantile`.
@@ -62,7 +64,7 @@ def nanquantile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, me
     return _apply_quantile(jnp.nanquantile, x, q, axis, method)
 
 
-def nanpercentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, method: str = "linear") -> N:
+def nanpercentile(x: A, q: NamedBase | ArrayLike, axis: AxesOrPositions | None = None, *, method: str = "linear") -> A:
     """Computes percentiles along axes, ignoring NaN; see `jax.numpy.nanpercentile`.
 
     Arguments as for `percentile`.
@@ -75,7 +77,7 @@ def nanpercentile(x: N, q: N | ArrayLike, axis: AxisSelection | None = None, *, 
     return _apply_quantile(jnp.nanpercentile, x, q, axis, method)
 
 
-def median(x: N, axis: AxisSelection | None = None) -> N:
+def median(x: A, axis: AxesOrPositions | None = None) -> A:
     """Computes the median along axes; see `jax.numpy.median`.
 
     Example:
@@ -86,7 +88,7 @@ def median(x: N, axis: AxisSelection | None = None) -> N:
     return _apply_median(jnp.median, x, axis)
 
 
-def nanmedian(x: N, axis: AxisSelection | None = None) -> N:
+def nanmedian(x: A, axis: AxesOrPositions | None = None) -> A:
     """Computes the median along axes, ignoring NaN; see `jax.numpy.nanmedian`.
 
     Example:
@@ -97,17 +99,23 @@ def nanmedian(x: N, axis: AxisSelection | None = None) -> N:
     return _apply_median(jnp.nanmedian, x, axis)
 
 
-def _apply_median(function: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
+def _apply_median(function: Callable[..., Any], x: Any, axis: AxesOrPositions | None) -> Any:
+    if not isinstance(x, NamedBase):
+        return function(x, axis=find_positions(x, axis))
     chosen = _select_axes(x, axis)
     return apply_gufunc(function, (x,), (chosen,), ((),), axis=tuple(range(-len(chosen), 0)))[0]
 
 
-def _select_axes(x: NamedBase, axis: AxisSelection | None) -> tuple[AxisSelector, ...]:
-    check_named(x)
+def _select_axes(x: NamedBase, axis: Any) -> tuple[AxisSelector, ...]:
     return x.names if axis is None else parse_selection(axis)
 
 
-def _apply_quantile(function: Callable[..., Any], x: N, q: Any, axis: AxisSelection | None, method: str) -> N:
+def _apply_quantile(function: Callable[..., Any], x: Any, q: Any, axis: AxesOrPositions | None, method: str) -> Any:
+    if not isinstance(x, NamedBase):
+        dims = find_positions(x, axis)
+        if isinstance(q, NamedBase):
+            raise TypeError(f"A plain array of shape {np.shape(x)} takes plain quantiles, not named ones.")
+        return function(x, q, axis=dims, method=method)
     chosen = _select_axes(x, axis)
     ranks = with_array(x, q.array, q.names) if isinstance(q, NamedBase) else with_array(x, check_scalar(q), ())
     dims = tuple(range(-len(chosen), 0))

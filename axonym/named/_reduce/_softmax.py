@@ -2,12 +2,12 @@
 
 import jax
 
-from .._axis import AxisSelection
-from .._base import N, NamedBase
-from ._apply_reduction import apply_keeping_axes, apply_reduction
+from .._axis import AxesOrPositions
+from .._base import A
+from ._apply_reduction import Mask, apply_keeping_axes, apply_reduction
 
 
-def logsumexp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+def logsumexp(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
     """Computes `log(sum(exp(x)))` along axes without overflow; see `jax.nn.logsumexp`. Arguments as for `sum`.
 
     Example:
@@ -18,7 +18,7 @@ def logsumexp(x: N, axis: AxisSelection | None = None, *, where: NamedBase | Non
     return apply_reduction(jax.nn.logsumexp, x, axis, where)
 
 
-def softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+def softmax(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
     """Computes `exp(x) / sum(exp(x))` along axes without overflow; see `jax.nn.softmax`.
 
     Args:
@@ -40,7 +40,7 @@ def softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None 
     return apply_keeping_axes(jax.nn.softmax, x, axis, where)
 
 
-def log_softmax(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None) -> N:
+def log_softmax(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
     """Computes `log(softmax(x))` along axes without overflow; see `jax.nn.log_softmax`. Arguments as for `softmax`.
 
     Example:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 from .._ambient import leave_to_compiler
 from .._axis import AxisSelector
-from .._base import N
+from .._base import A
 from ._apply_reduction import apply_along
 
 
-def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
+def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
     """Sorts the elements along an axis, smallest first; see `jax.numpy.sort`.
 
     Args:
@@ -34,7 +34,7 @@ def sort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = Fa
     return apply_along(_compute_sort, x, axis, stable=stable, descending=descending)
 
 
-def argsort(x: N, axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> N:
+def argsort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
     """Returns the positions that sort the elements along an axis; see `jax.numpy.argsort`. Arguments as for `sort`.
 
     Example:

@@ -4,16 +4,21 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
-from .._axis import AxisSelection, find_axes
-from .._base import N, NamedBase, check_named, format_shape
+from .._axis import AxesOrPositions, find_axes
+from .._base import A, NamedBase, format_shape, make_unnamed_error
 from .._broadcasting import apply_binary
-from ._apply_reduction import apply_reduction
+from ._apply_reduction import Mask, apply_reduction, find_positions
 from ._masked import compute_prod, masked_std, masked_var
 
 
-def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+def sum(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
     """Adds the elements along axes; see `jax.numpy.sum`.
+
+    Plain arrays and numbers pass through to `jax.numpy`, as in all reductions and functions along axes: `axis` is then
+    a position or several.
 
     Args:
         x: Array of any axes.
@@ -26,6 +31,7 @@ def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
 
     Raises:
         ValueError: If `x` lacks an axis, or an `Axis` given has another size.
+        TypeError: If a plain array is reduced along a named axis, or with a named mask.
 
     Example:
         >>> import axonym as nym
@@ -36,7 +42,7 @@ def sum(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = No
     return apply_reduction(jnp.sum, x, axis, where, dtype=dtype)
 
 
-def prod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+def prod(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
     """Multiplies the elements along axes; see `jax.numpy.prod`. Alias: `product`.
 
     Arguments as for `sum`.
@@ -49,7 +55,7 @@ def prod(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = N
     return apply_reduction(compute_prod, x, axis, where, dtype=dtype)
 
 
-def mean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, dtype: Any = None) -> N:
+def mean(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
     """Averages the elements along axes; see `jax.numpy.mean`. Arguments as for `sum`.
 
     Example:
@@ -60,7 +66,7 @@ def mean(x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = N
     return apply_reduction(jnp.mean, x, axis, where, dtype=dtype)
 
 
-def average(x: N, axis: AxisSelection | None = None, weights: N | None = None) -> N:
+def average(x: A, axis: AxesOrPositions | None = None, weights: NamedBase | ArrayLike | None = None) -> A:
     """Computes the weighted average along axes; see `jax.numpy.average`.
 
     Args:
@@ -83,11 +89,17 @@ def average(x: N, axis: AxisSelection | None = None, weights: N | None = None) -
     """
     if weights is None:
         return apply_reduction(jnp.mean, x, axis, None)
-    check_named(x)
-    check_named(weights)
+    if not isinstance(x, NamedBase):
+        dims = find_positions(x, axis)
+        if isinstance(weights, NamedBase):
+            raise TypeError(f"A plain array of shape {np.shape(x)} takes plain `weights`, not named ones.")
+        return jnp.average(x, dims, weights)
+    if not isinstance(weights, NamedBase):
+        raise make_unnamed_error(weights)
     if not set(weights.names) <= set(x.names):
         raise ValueError(f"`weights` must have axes of {format_shape(x)} only, they have {format_shape(weights)}")
-    chosen = {x.names[i]: x.array.shape[i] for i in find_axes(x.names, x.array.shape, axis)}
+    selection: Any = axis
+    chosen = {x.names[i]: x.array.shape[i] for i in find_axes(x.names, x.array.shape, selection)}
     weighted = apply_reduction(jnp.sum, apply_binary(_multiply_weights, x, weights), tuple(chosen), None)
     # The weights are constant along axes that they lack.
     times = math.prod(size for name, size in chosen.items() if name not in weights.names)
@@ -108,8 +120,13 @@ def _sum_weights(weights: Any, axis: tuple[int, ...], times: int) -> Any:
 
 
 def var(
-    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
-) -> N:
+    x: A,
+    axis: AxesOrPositions | None = None,
+    *,
+    where: Mask | None = None,
+    ddof: int = 0,
+    dtype: Any = None,
+) -> A:
     """Computes the variance along axes; see `jax.numpy.var`. Arguments as for `sum`.
 
     Args:
@@ -128,8 +145,13 @@ def var(
 
 
 def std(
-    x: N, axis: AxisSelection | None = None, *, where: NamedBase | None = None, ddof: int = 0, dtype: Any = None
-) -> N:
+    x: A,
+    axis: AxesOrPositions | None = None,
+    *,
+    where: Mask | None = None,
+    ddof: int = 0,
+    dtype: Any = None,
+) -> A:
     """Computes the standard deviation along axes; see `jax.numpy.std`. Arguments as for `var`.
 
     Example:

@@ -33,7 +33,8 @@ def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | i
     - In braces they are names of axes, in any order, and other axes need no `...`: `"{h} -> h ..."`.
     - `(name: a b)` on the right merges axes into a new axis, the first varying slowest; on the left it splits an axis,
       by position, where the name may be left out, or by name. Aliases give the sizes, of which one may be left out:
-      `rearrange(x, "{(embed: heads head_dim)} -> heads ... head_dim", heads=4)`.
+      `rearrange(x, "{(embed: heads head_dim)} -> heads ... head_dim", heads=4)`. A part may have the name of the axis,
+      as in `{(height: patch height)}`; its alias then gives the size of the part.
     - `...` on the right stands for the other axes, in their order; in a group it merges them. With several `...`, the
       other axes keep their place before or after the axes in between: `"{h w} -> ... (pixel: h w) ..."` merges two
       axes at the position of the first.
