@@ -3,6 +3,7 @@
 from typing import Any
 
 from .. import random
+from ..named._axis import parse_axes
 from ._adapt import adapt, adapt_all
 from ._array import convert_result
 
@@ -39,9 +40,13 @@ def categorical(key: Any, logits: Any, axis: Any, shape: Any = None) -> Any:
         >>> hax.random.categorical(jax.random.key(0), logits, "label").array
         Array([0, 1], dtype=int32)
     """
+    axes = logits.axes
     if shape is not None:
-        return convert_result(random.categorical(key, logits, axis, shape))
-    noise = random.gumbel(key, logits.axes, logits.dtype)
+        order, own = list(parse_axes(shape)), logits.resolve_axis(axis)
+        after = logits.names[logits.names.index(own.name) + 1 :]
+        order.insert(next((at for at, one in enumerate(order) if one.name in after), len(order)), own)
+        axes, logits = order, logits.broadcast_to(order)
+    noise = random.gumbel(key, axes, logits.dtype)
     return convert_result((noise + logits).argmax(axis))
 
 
