@@ -314,7 +314,7 @@ def test_where_takes_both_choices_or_neither(draw):
 
 @pytest.mark.parametrize("wrong", ["a", None, object()])
 def test_what_is_no_number_is_refused(wrong, draw):
-    with pytest.raises(TypeError, match="argument"):
+    with pytest.raises(TypeError, match=r"argument|An operand is a named array or a number"):
         draw(a=2) + wrong
     with pytest.raises(TypeError, match="argument"):
         nym.exp(wrong)

@@ -344,11 +344,3 @@ def test_arrays_have_the_paths_of_their_arguments_in_programs(donate, mesh):
     info = traced.jaxpr.jaxpr.debug_info
     assert info.arg_names == ("state['w']", "batch", "rest[0]", "lr")
     assert info.func_src_info.startswith("step at ") and "test_named_jit.py" in info.func_src_info
-
-
-def test_errors_of_jax_name_the_path_of_an_argument():
-    devices = jax.devices()
-    shardings = [jax.NamedSharding(jax.sharding.Mesh(devices[at : at + 2], "x"), jax.P("x")) for at in (0, 2)]
-    weight, x = (jax.ShapeDtypeStruct((8,), jnp.float32, sharding=sharding) for sharding in shardings)
-    with pytest.raises(ValueError, match=r"argument model\['w'\] of .* and argument x of"):
-        nym.named_jit(lambda model, x: model["w"] + x).lower({"w": weight}, x).compile()
