@@ -8,6 +8,7 @@ import jax
 from ... import nn
 from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec, parse_axes
+from ...named._named_call import named_call
 from ...nn._gather_parameter import gather_parameter
 from .._adapt import make_getattr
 from .._array import NamedArray, convert_result
@@ -65,6 +66,7 @@ class Linear(eqx.Module):
         outputs = parse_axes(self.Out)
         return not outputs or self.weight.names[-1] != outputs[-1].name
 
+    @named_call
     def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer."""
         if self.dot_general is None:
