@@ -158,7 +158,7 @@ def _jit_contraction(
 ) -> Callable[..., Any]:
     """Returns the compiled contraction of plain arrays."""
     product = _compute_dot_general if len(operands) == 2 and _is_dot_general(operands, summed) else _compute_einsum
-    fn = _compute_sum if len(operands) == 1 else product
+    fn: Callable[..., Any] = _compute_sum if len(operands) == 1 else product
 
     def contract(*arrays: Any) -> Any:
         with use_operand_shardings(operands, arrays):

@@ -11,8 +11,8 @@ from ... import nn
 from ...named._axis import Axis, AxisSpec, axis_name, parse_axes
 from ...named._named_call import named_call
 from ...tree_util import resize_axis
+from .._adapt import check_reparam
 from .._array import NamedArray, convert_result
-from .linear import check_reparam
 
 
 class Embedding(eqx.Module):

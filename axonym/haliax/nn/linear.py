@@ -10,7 +10,7 @@ from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec, parse_axes
 from ...named._named_call import named_call
 from ...nn._gather_parameter import gather_parameter
-from .._adapt import make_getattr
+from .._adapt import check_reparam, make_getattr
 from .._array import NamedArray, convert_result
 from .._axis_order import dot
 
@@ -73,12 +73,6 @@ class Linear(eqx.Module):
             return nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))(inputs)  # pyright: ignore[reportReturnType]
         product = dot(inputs, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)
         return constrain_sharding(product if self.bias is None else product + gather_parameter(self.bias))
-
-
-def check_reparam(reparam_cls: Any) -> None:
-    """Raises a NotImplementedError for a parametrisation other than the standard one."""
-    if reparam_cls is not None:
-        raise NotImplementedError("`reparam_cls` needs `nn.mup`, which is not in `axonym.haliax` yet")
 
 
 __getattr__ = make_getattr("haliax.nn.linear", "MoELinear ragged_dot gmm_sharded")
