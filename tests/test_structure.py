@@ -39,7 +39,8 @@ def public_things() -> dict[str, dict[str, Any]]:
     """Returns the public functions and classes of each part, by the names under which users know them."""
     found: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     seen: set[int] = set()
-    for namespace in ("axonym", *(f"axonym.{part}" for part in PARTS if part not in FLAT)):
+    folders = [f"axonym.{part}" for part in PARTS if part not in FLAT]
+    for namespace in ("axonym", *folders):
         module = importlib.import_module(namespace)
         for name in dir(module):
             thing = getattr(module, name)
@@ -48,6 +49,11 @@ def public_things() -> dict[str, dict[str, Any]]:
             if not name.startswith("_") and callable(thing) and package == "axonym" and original not in seen:
                 seen.add(original)
                 found[inner.split(".")[0]][f"{namespace}.{name}"] = thing
+    for file in sorted((PACKAGE / "haliax").rglob("[!_]*.py")):  # its modules are namespaces, which import helpers too
+        namespace = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for name, thing in vars(importlib.import_module(namespace)).items():
+            if not name.startswith("_") and callable(thing) and thing.__module__ == namespace:
+                found["haliax"][f"{namespace}.{name}"] = thing
     return found
 
 

@@ -1,5 +1,6 @@
 """Functions that change axes, in which Haliax accepts or returns something other than Axonym."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,14 +56,13 @@ def flatten_axes(array: Any, old_axes: AxisSelection, new_axis: AxisSelector) ->
         return _flatten.flatten_axes(array, old_axes, new_axis)
     axes = parse_axes(array)
     merged = [one for one in axes if one.name in {get_name(old) for old in parse_selection(old_axes)}]
-    size = 1
-    for one in merged:
-        size *= one.size
+    size = math.prod(one.size for one in merged)
     new = Axis(get_name(new_axis), size)
     if isinstance(new_axis, Axis) and new_axis != new:
         raise ValueError(f"the axes merged into {new_axis.name!r} have {size} elements, not {new_axis.size}")
-    flat = [new if one is merged[0] else one for one in axes if one is merged[0] or one not in merged] if merged else []
-    return tuple(flat) if merged else (new, *axes)
+    if not merged:
+        return (new, *axes)
+    return tuple(new if one is merged[0] else one for one in axes if one is merged[0] or one not in merged)
 
 
 def flatten_all_axes_but(

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import multihost
 from .._jax_compat import is_tracing
+from ..named import _named_call
 from ..named._array import is_named_array
 from ..named._transforms import tree_checkpoint_name as tree_checkpoint_name
 
@@ -28,23 +29,14 @@ class Static(eqx.Module):
 
 
 def named_call(f: Callable[..., Any] | None = None, name: str | None = None) -> Any:
-    """Gives the operations of a function a name in XLA's metadata; also a decorator. See `jax.named_scope`.
+    """Names what a function computes, in jaxprs, HLO and profiles; also a decorator. See `axonym.named_call`.
 
     Example:
         >>> import axonym.haliax as hax
         >>> hax.jax_utils.named_call(lambda x: x + 1, name="increment")(1)
         2
     """
-    if f is None:
-        return functools.partial(named_call, name=name)
-    scope = name or getattr(f, "__name__", type(f).__name__)
-
-    @functools.wraps(f)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with jax.named_scope(scope):
-            return f(*args, **kwargs)
-
-    return run
+    return _named_call.named_call(f, name=name)
 
 
 def maybe_rng_split(key: Any, num: int = 2) -> Any:

@@ -5,8 +5,9 @@ function is traced anew under another mapping, and reused under the same one. `a
 with the methods of `Ambient`.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -76,17 +77,17 @@ class OperandShardings(NamedTuple):
 _STATE_SHARDING = "state the sharding of the result with `axis_mapping`, or `shard` one of the operands first"
 
 
-def call_with_operand_shardings(operands: Collection[Names], fn: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function whose last arguments are plain arrays with these names, within a trace.
+def use_operand_shardings(operands: Collection[Names], arrays: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context for a traced operation on plain arrays with these names, shardings being those of the arrays.
 
-    Without an active mapping it states shardings on an Explicit mesh as the operands have them; the name "" stands for
-    an axis whose sharding is ignored.
+    It changes nothing under an active mapping, or where no array is sharded over Explicit mesh axes. The name "" stands
+    for an axis whose sharding is ignored.
     """
     if context.value is not None:
-        return fn(*args)
+        return contextlib.nullcontext()
     entries: dict[str, Any] = {}
     mesh: Any = None
-    for names, array in zip(operands, args[len(args) - len(operands) :], strict=True):
+    for names, array in zip(operands, arrays, strict=True):
         if not names:  # a number, or the function of `apply`
             continue
         sharding = jax.typeof(array).sharding
@@ -99,10 +100,7 @@ def call_with_operand_shardings(operands: Collection[Names], fn: Callable[..., A
                     f"axis {name!r} is sharded over {format_axes(get_entry_axes(entries[name]))} in one operand and "
                     f"over {format_axes(get_entry_axes(entry))} in another; {_STATE_SHARDING}"
                 )
-    if mesh is None:
-        return fn(*args)
-    with context(OperandShardings(mesh, tuple(entries.items()))):
-        return fn(*args)
+    return contextlib.nullcontext() if mesh is None else context(OperandShardings(mesh, tuple(entries.items())))
 
 
 def constrain_sharding(x: N) -> N:

@@ -4,7 +4,6 @@ The names of one operand must include the names of all others; it gives the orde
 axes of size 1, so nothing is copied to full size or transposed needlessly.
 """
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax_compat import get_inline_option
-from ._ambient import call_with_operand_shardings, get_entry_axes, get_out_sharding, reshard_by_name
+from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name, use_operand_shardings
 from ._axis import Names, check_rank, format_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
@@ -77,11 +76,12 @@ def plan_broadcast(
     names, owns = broadcast_names(*operands), tuple(own for own, _ in operands)
 
     def call_aligned(*arrays: Any) -> Any:
-        if get_out_sharding((), ()) is not None and _has_sharding_conflict(owns, arrays):
-            arrays = tuple(map(reshard_by_name, arrays, owns))
-        return fn(*(align_axes(array, own, names) for own, array in zip(owns, arrays, strict=True)))
+        with use_operand_shardings(owns, arrays):
+            if get_out_sharding((), ()) is not None and _has_sharding_conflict(owns, arrays):
+                arrays = tuple(map(reshard_by_name, arrays, owns))
+            return fn(*(align_axes(array, own, names) for own, array in zip(owns, arrays, strict=True)))
 
-    return jit_inline(functools.partial(call_with_operand_shardings, owns, call_aligned)), names
+    return jit_inline(call_aligned), names
 
 
 def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:

@@ -1,13 +1,12 @@
 """`dot`: products of arrays summed over named axes, computed by `dot_general` without transposes."""
 
-import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
-from ._ambient import call_with_operand_shardings, get_out_sharding, reshard_by_name
+from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
 from ._axis import (
     Axis,
     AxisSelection,
@@ -144,10 +143,11 @@ def contract_axes(
             known = " and ".join(map(format_shape, arrays))
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {known}")
         # It may close over arrays, so the compiled function cannot be cached.
-        multiply = functools.partial(_compute_dot_general, product=dot_general)
-        static = (operands, summed, names, precision, dtype)
-        with jax.named_scope(_format_contraction(function, operands, summed, names)):
-            product = call_with_operand_shardings(operands, multiply, *static, *plain)
+        scope = jax.named_scope(_format_contraction(function, operands, summed, names))
+        with scope, use_operand_shardings(operands, plain):
+            product = _compute_dot_general(
+                (operands[0], operands[1]), summed, names, precision, dtype, plain[0], plain[1], dot_general
+            )
         return with_array(arrays[0], product, names)
     return with_array(arrays[0], _jit_contraction(operands, summed, names, precision, dtype, function)(*plain), names)
 
@@ -158,10 +158,13 @@ def _jit_contraction(
 ) -> Callable[..., Any]:
     """Returns the compiled contraction of plain arrays."""
     product = _compute_dot_general if len(operands) == 2 and _is_dot_general(operands, summed) else _compute_einsum
-    fn = _compute_sum if len(operands) == 1 else product
-    static = (operands, summed, names, precision, dtype)
-    scope = _format_contraction(function, operands, summed, names)
-    return jit_inline(name_compiled(scope, functools.partial(call_with_operand_shardings, operands, fn, *static)))
+    fn: Callable[..., Any] = _compute_sum if len(operands) == 1 else product
+
+    def contract(*arrays: Any) -> Any:
+        with use_operand_shardings(operands, arrays):
+            return fn(operands, summed, names, precision, dtype, *arrays)
+
+    return jit_inline(name_compiled(_format_contraction(function, operands, summed, names), contract))
 
 
 def _format_contraction(function: str, operands: tuple[Names, ...], summed: Names, names: Names) -> str:

@@ -13,8 +13,8 @@ import jax
 
 from .._jax_compat import COMPILE_EVENTS
 from ..named._base import is_traced
+from ..named._traceback import find_stacklevel
 from ..partitioning.jit._signature import Signature
-from ..partitioning.mapping._stacklevel import user_stacklevel
 from ..partitioning.specs._leaves import get_array_shape
 from ._sharding_analyzer import ShardingAnalyzer
 from ._table import shorten_list
@@ -107,7 +107,7 @@ def create_monitored_function(
             problems = "\n  ".join(shorten_list(issues, 10, "`validation_issues`"))
             name = getattr(fn, "__name__", type(fn).__name__)
             text = f"{name!r} runs, but its first argument does not match the specs:\n  {problems}"
-            warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
+            warnings.warn(text, RuntimeWarning, stacklevel=find_stacklevel())
         with contextlib.suppress(Exception):  # errors of what computes an argument are for the function to raise
             jax.block_until_ready(_list_ready_arrays((args, kwargs)))
         with _record_compile_spans() as spans:

@@ -60,6 +60,12 @@ def test_model_trains_on_a_mesh(mesh, getkey):
         assert float(hax.mean(new.fold(x) ** 2).array) < float(hax.mean(blocks.fold(x) ** 2).array)
 
 
+def test_layers_are_named_by_their_fields():
+    block, x = Block.init(Embed, Mlp, key=jax.random.key(0)), hax.ones(Embed)
+    text = jax.make_jaxpr(block)(x).pretty_print(name_stack=True)
+    assert all(path in text for path in ("Block/norm/", "Block/up/Linear/dot(embed -> mlp)", "Block/down/Linear/dot("))
+
+
 def test_operations_keep_the_class_of_arrays():
     x = hax.random.normal(jax.random.key(0), (Batch, Embed))
     results = [x + 1, 1 - x, -x, x.sum("batch"), x["batch", 0], x.rename({"batch": "b"}), hax.exp(x), x > 0]

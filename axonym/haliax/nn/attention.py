@@ -81,8 +81,8 @@ def mask_to_bias(mask: Any, mask_value: float = -1e9) -> Any:
 
     Example:
         >>> import axonym.haliax as hax
-        >>> hax.nn.attention.mask_to_bias(hax.named([True, False], "i")).array
-        Array([-1.e+09,  0.e+00], dtype=float32)
+        >>> hax.nn.attention.mask_to_bias(hax.named([True, False], "i")).array.tolist()
+        [-1000000000.0, 0.0]
     """
     return mask * mask_value
 

@@ -1,6 +1,7 @@
 """`haliax.nn.embedding`: a table of vectors, with Haliax's scale."""
 
 import dataclasses
+import math
 from typing import Any, Self
 
 import equinox as eqx
@@ -8,9 +9,10 @@ import jax
 
 from ... import nn
 from ...named._axis import Axis, AxisSpec, axis_name, parse_axes
+from ...named._named_call import named_call
 from ...tree_util import resize_axis
+from .._adapt import check_reparam
 from .._array import NamedArray, convert_result
-from .linear import check_reparam
 
 
 class Embedding(eqx.Module):
@@ -49,9 +51,7 @@ class Embedding(eqx.Module):
             NotImplementedError: If a `reparam_cls` is given; muP is not there yet.
         """
         check_reparam(reparam_cls)
-        size = 1
-        for axis in parse_axes(Embed):
-            size *= axis.size
+        size = math.prod(axis.size for axis in parse_axes(Embed))
         scale = init_scale if initializer_range is None else initializer_range
         layer = nn.Embedding.init(Vocab, Embed, key=key, init_scale=scale / size)
         return Embedding(convert_result(layer.weight), Vocab, Embed)  # pyright: ignore[reportArgumentType]
@@ -59,6 +59,7 @@ class Embedding(eqx.Module):
     def _as_layer(self) -> nn.Embedding:
         return nn.Embedding(self.weight, self.Vocab, parse_axes(self.Embed))
 
+    @named_call
     def embed(self, input_ids: NamedArray) -> NamedArray:
         """Looks up vectors."""
         return self._as_layer()(input_ids)  # pyright: ignore[reportReturnType]
@@ -67,6 +68,7 @@ class Embedding(eqx.Module):
         """Looks up vectors."""
         return self.embed(input_ids)
 
+    @named_call
     def unembed(self, input_embeds: NamedArray) -> NamedArray:
         """Computes a score for each element of the vocabulary."""
         return self._as_layer().unembed(input_embeds)  # pyright: ignore[reportReturnType]

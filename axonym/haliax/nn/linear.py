@@ -8,8 +8,9 @@ import jax
 from ... import nn
 from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec, parse_axes
+from ...named._named_call import named_call
 from ...nn._gather_parameter import gather_parameter
-from .._adapt import make_getattr
+from .._adapt import check_reparam, make_getattr
 from .._array import NamedArray, convert_result
 from .._axis_order import dot
 
@@ -65,18 +66,13 @@ class Linear(eqx.Module):
         outputs = parse_axes(self.Out)
         return not outputs or self.weight.names[-1] != outputs[-1].name
 
+    @named_call
     def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer."""
         if self.dot_general is None:
             return nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))(inputs)  # pyright: ignore[reportReturnType]
         product = dot(inputs, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)
         return constrain_sharding(product if self.bias is None else product + gather_parameter(self.bias))
-
-
-def check_reparam(reparam_cls: Any) -> None:
-    """Raises a NotImplementedError for a parametrisation other than the standard one."""
-    if reparam_cls is not None:
-        raise NotImplementedError("`reparam_cls` needs `nn.mup`, which is not in `axonym.haliax` yet")
 
 
 __getattr__ = make_getattr("haliax.nn.linear", "MoELinear ragged_dot gmm_sharded")

@@ -8,6 +8,7 @@ import jax
 
 from ... import nn
 from ...named._axis import Axis, AxisSpec
+from ...named._named_call import named_call
 from .._array import NamedArray, convert_result
 from .activations import relu
 from .linear import Linear
@@ -78,6 +79,7 @@ class MLP(eqx.Module):
         """The output axes."""
         return self.layers[-1].Out
 
+    @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layers."""
         for layer in self.layers[:-1]:

@@ -10,6 +10,7 @@ from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec, parse_axes
 from ...named._creation import ones, zeros
 from ...named._elementwise._arithmetic import rsqrt
+from ...named._named_call import named_call
 from ...named._reduce._sum import mean as compute_mean, var as compute_variance
 from ...nn._gather_parameter import gather_parameter
 from .._adapt import adapt
@@ -74,6 +75,7 @@ class LayerNorm(LayerNormBase):
         Array([[-1.,  1.]], dtype=float32)
     """
 
+    @named_call
     def __call__(self, x: Any) -> Any:
         """Normalises."""
         return self._normalize(nn.LayerNorm, x)
@@ -88,6 +90,7 @@ class RmsNorm(LayerNormBase):
         {'embed': 2}
     """
 
+    @named_call
     def __call__(self, x: Any) -> Any:
         """Normalises."""
         return self._normalize(nn.RmsNorm, x)

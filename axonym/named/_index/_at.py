@@ -10,8 +10,8 @@ import numpy as np
 from .._axis import Names, format_axes, format_value
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
 from .._broadcasting import check_matching_sizes, split_operand
-from .._cache import make_static_key
 from .._cached_jit import cached_jit
+from .._static_key import make_static_key
 from ._gather_scatter import (
     Options,
     gather_elements,

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
-from .._ambient import call_with_operand_shardings, get_out_sharding, replicate_dims, reshard_by_name
+from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, use_operand_shardings
 from .._axis import Names
 from .._broadcasting import align_axes
-from .._cache import get_static_value
+from .._static_key import get_static_value
 from ._index_plan import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
@@ -28,29 +28,25 @@ Options: TypeAlias = tuple[tuple[str, Hashable], ...]
 def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
     """Returns the indexed elements."""
     own = [entry.detail if entry.kind == "array" else () for entry in plan.held]
-    operands = (_omit_indexed(names, names, plan), *own)
-    return call_with_operand_shardings(operands, _gather_elements, names, plan, options, array, *arrays)
+    with use_operand_shardings((_omit_indexed(names, names, plan), *own), (array, *arrays)):
+        array = replicate_dims(array, {entry.position for entry in plan.entries if entry.kind != "array"})
+        window, start, entries, arrays = _pop_window(plan.entries, arrays)
+        while window is not None:
+            array = _read_window(array, window, start, options)
+            window, start, entries, arrays = _pop_window(entries, arrays)
+        index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
+        sizes = tuple(plan.sizes[plan.names.index(name)] for name in natural)
+        sharding = get_out_sharding(natural, sizes)
+        picked = array.at[index].get(**_select_options(options, names, entries), out_sharding=sharding)
+        if natural != plan.names:
+            picked = jnp.transpose(picked, tuple(map(natural.index, plan.names)))
+        return reshard_by_name(picked, plan.names)
 
 
 def _omit_indexed(own: Names, names: Names, plan: IndexPlan) -> Names:
     """Returns names of axes with "" in place of those that are indexed, whose shardings the result does not have."""
     indexed = {names[entry.position] for entry in plan.entries}
     return tuple("" if name in indexed else name for name in own)
-
-
-def _gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
-    array = replicate_dims(array, {entry.position for entry in plan.entries if entry.kind != "array"})
-    window, start, entries, arrays = _pop_window(plan.entries, arrays)
-    while window is not None:
-        array = _read_window(array, window, start, options)
-        window, start, entries, arrays = _pop_window(entries, arrays)
-    index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
-    sizes = tuple(plan.sizes[plan.names.index(name)] for name in natural)
-    sharding = get_out_sharding(natural, sizes)
-    picked = array.at[index].get(**_select_options(options, names, entries), out_sharding=sharding)
-    if natural != plan.names:
-        picked = jnp.transpose(picked, tuple(map(natural.index, plan.names)))
-    return reshard_by_name(picked, plan.names)
 
 
 def gather_with_fill(
@@ -64,34 +60,20 @@ def gather_with_fill(
     *rest: Any,
 ) -> Any:
     """Returns the indexed elements of an array in which `fill` replaces elements where a mask is False."""
-    operands = (names, own, *masks, *(() for _ in plan.held))
-    args = (names, plan, options, masks, own, array, fill, *rest)
-    return call_with_operand_shardings(operands, _gather_with_fill, *args)
-
-
-def _gather_with_fill(
-    names: Names,
-    plan: IndexPlan,
-    options: Options,
-    masks: tuple[Names, ...],
-    own: Names,
-    array: Any,
-    fill: Any,
-    *rest: Any,
-) -> Any:
-    mask = _combine_masks(names, masks, array.shape, rest[: len(masks)])
-    fill = _broadcast_by_name(fill, own, names, array.shape) if own else fill
-    array = jnp.where(mask, reshard_by_name(array, names), fill)
-    return gather_elements(names, plan, options, array, *rest[len(masks) :])
+    given, arrays = rest[: len(masks)], rest[len(masks) :]
+    with use_operand_shardings((names, own, *masks), (array, fill, *given)):
+        mask = _combine_masks(names, masks, array.shape, given)
+        fill = _broadcast_by_name(fill, own, names, array.shape) if own else fill
+        array = jnp.where(mask, reshard_by_name(array, names), fill)
+        return gather_elements(names, plan, options, array, *arrays)
 
 
 def scatter_values(
     names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
 ) -> Any:
     """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
-    operands = (names, _omit_indexed(own, names, plan), *(() for _ in plan.held))
-    args = (names, plan, options, own, method, array, value, *arrays)
-    return call_with_operand_shardings(operands, _scatter_values, *args)
+    with use_operand_shardings((names, _omit_indexed(own, names, plan)), (array, value)):
+        return _scatter_values(names, plan, options, own, method, array, value, *arrays)
 
 
 def _scatter_values(
@@ -113,9 +95,11 @@ def _scatter_values(
             def update_slice(part: Any, value: Any, own: Names) -> Any:
                 return update(part, value, own, entries, arrays)
 
-            is_inside = window.kind == "window" or mode == _PROMISED
-            update_window = _update_inner_window if is_inside else _update_window
-            return update_window(update_slice, array, value, own, names[window.position], window, start, method)
+            if window.kind == "unchecked window" and mode != _PROMISED:
+                name = names[window.position]
+                return _update_unchecked_window(update_slice, array, value, own, name, window, start, method)
+            part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
+            return _write_slice(array, update_slice(part, value, own), start, window.position)
         index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
         sharding = get_out_sharding(left, array.shape)
         unique = {"unique_indices": True} if has_unique_indices(names, entries) else {}
@@ -133,22 +117,7 @@ def _scatter_values(
     return reshard_by_name(update(array, value, own, entries, arrays), names)
 
 
-def _update_inner_window(
-    update: Callable[..., Any],
-    array: Any,
-    value: Any,
-    own: Names,
-    name: str,
-    window: IndexEntry,
-    start: Any,
-    method: str,
-) -> Any:
-    """Returns an array with a slice updated that does not run over an end."""
-    part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
-    return _write_slice(array, update(part, value, own), start, window.position)
-
-
-def _update_window(
+def _update_unchecked_window(
     update: Callable[..., Any],
     array: Any,
     value: Any,
@@ -182,29 +151,15 @@ def scatter_where(
     *rest: Any,
 ) -> Any:
     """Returns the result of `scatter_values` where all masks are True, and the original elements elsewhere."""
-    operands = (names, _omit_indexed(own, names, plan), *masks, *(() for _ in plan.held))
-    args = (names, plan, options, own, method, masks, array, value, *rest)
-    return call_with_operand_shardings(operands, _scatter_where, *args)
-
-
-def _scatter_where(
-    names: Names,
-    plan: IndexPlan,
-    options: Options,
-    own: Names,
-    method: str,
-    masks: tuple[Names, ...],
-    array: Any,
-    value: Any,
-    *rest: Any,
-) -> Any:
-    mask, arrays = _combine_masks(names, masks, array.shape, rest[: len(masks)]), rest[len(masks) :]
-    if method in _SCALING:  # elements that stay must not make gradients NaN
-        picked = gather_elements(names, plan, options, mask, *arrays)
-        value = _broadcast_by_name(convert_values(value, array.dtype), own, plan.names, plan.sizes)
-        value, own = jnp.where(picked, value, jnp.ones((), value.dtype)), plan.names
-    updated = scatter_values(names, plan, options, own, method, array, value, *arrays)
-    return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
+    given, arrays = rest[: len(masks)], rest[len(masks) :]
+    with use_operand_shardings((names, _omit_indexed(own, names, plan), *masks), (array, value, *given)):
+        mask = _combine_masks(names, masks, array.shape, given)
+        if method in _SCALING:  # elements that stay must not make gradients NaN
+            picked = gather_elements(names, plan, options, mask, *arrays)
+            value = _broadcast_by_name(convert_values(value, array.dtype), own, plan.names, plan.sizes)
+            value, own = jnp.where(picked, value, jnp.ones((), value.dtype)), plan.names
+        updated = scatter_values(names, plan, options, own, method, array, value, *arrays)
+        return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
 
 
 def _combine_masks(names: Names, masks: tuple[Names, ...], sizes: tuple[int, ...], arrays: tuple[Any, ...]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 
-from .._ambient import call_with_operand_shardings, reshard_by_name
+from .._ambient import reshard_by_name, use_operand_shardings
 from .._axis import (
     Axis,
     AxisSelector,
@@ -60,14 +60,13 @@ def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Cal
     check_unique_names((name, *first))
     names = intern_names((name, *first))
     own_names = tuple(own for own, _ in operands)
-    return jit_inline(
-        functools.partial(call_with_operand_shardings, own_names, _compute_stack, names, own_names)
-    ), names
+    return jit_inline(functools.partial(_compute_stack, names, own_names)), names
 
 
 def _compute_stack(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
-    rows = (align_axes(array, own, names[1:]) for own, array in zip(operands, arrays, strict=True))
-    return reshard_by_name(jnp.stack([reshard_by_name(row, names[1:]) for row in rows]), names)
+    with use_operand_shardings(operands, arrays):
+        rows = (align_axes(array, own, names[1:]) for own, array in zip(operands, arrays, strict=True))
+        return reshard_by_name(jnp.stack([reshard_by_name(row, names[1:]) for row in rows]), names)
 
 
 def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -103,15 +102,14 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
     if isinstance(axis, Axis) and axis.size != size:
         raise ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
     own_names = tuple(own for own, _ in operands)
-    return jit_inline(
-        functools.partial(call_with_operand_shardings, own_names, _compute_concatenate, names, index, own_names)
-    ), names
+    return jit_inline(functools.partial(_compute_concatenate, names, index, own_names)), names
 
 
 def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
     rest = unname_axis(names, index)
-    rows = (align_axes(array, own, names) for own, array in zip(operands, arrays, strict=True))
-    return reshard_by_name(jnp.concatenate([reshard_by_name(row, rest) for row in rows], axis=index), names)
+    with use_operand_shardings(operands, arrays):
+        rows = (align_axes(array, own, names) for own, array in zip(operands, arrays, strict=True))
+        return reshard_by_name(jnp.concatenate([reshard_by_name(row, rest) for row in rows], axis=index), names)
 
 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._ambient import call_with_operand_shardings, get_out_sharding
+from .._ambient import get_out_sharding, use_operand_shardings
 from .._axis import Names, check_rank, format_axes, intern_names, suggest_name
 from .._base import N, with_array
 from .._broadcasting import jit_inline
@@ -59,17 +59,17 @@ def _plan_pattern(
     split = split if transposed and tuple(size for _, size in split) != sizes else None
     if not transposed and merged is None:
         return None, result_names
-    return jit_inline(
-        functools.partial(
-            call_with_operand_shardings, (names,), _compute_rearranged, split, order if transposed else None, merged
-        )
-    ), result_names
+    compute = functools.partial(_compute_rearranged, names, split, order if transposed else None, merged)
+    return jit_inline(compute), result_names
 
 
-def _compute_rearranged(split: Axes | None, order: tuple[int, ...] | None, merged: Axes | None, array: Any) -> Any:
-    array = array if split is None else _reshape_by_name(array, split)
-    array = array if order is None else jnp.transpose(array, order)
-    return array if merged is None else _reshape_by_name(array, merged)
+def _compute_rearranged(
+    names: Names, split: Axes | None, order: tuple[int, ...] | None, merged: Axes | None, array: Any
+) -> Any:
+    with use_operand_shardings((names,), (array,)):
+        array = array if split is None else _reshape_by_name(array, split)
+        array = array if order is None else jnp.transpose(array, order)
+        return array if merged is None else _reshape_by_name(array, merged)
 
 
 def _reshape_by_name(array: Any, axes: Axes) -> Any:

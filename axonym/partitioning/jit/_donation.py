@@ -11,7 +11,7 @@ import numpy as np
 from jax.tree_util import keystr
 
 from ...named._base import is_traced
-from ..mapping._stacklevel import user_stacklevel
+from ...named._traceback import find_stacklevel
 from ._signature import Signature, fill_tree
 from ._static_args import ArgumentPartition, StaticArgs, is_array_type
 
@@ -77,7 +77,7 @@ class Donation:
             warnings.warn(
                 f"argument {name!r} is to be donated, but is of type {kind.__name__}; only arrays can be donated",
                 RuntimeWarning,
-                stacklevel=user_stacklevel(),
+                stacklevel=find_stacklevel(),
             )
 
 
@@ -139,5 +139,5 @@ def warn_unused_donation(donated: Sequence[Any], static: StaticArgs, signature: 
             f"`{name}` cannot reuse donated memory, because no result has the same shape, dtype and sharding or "
             f"because it does not use the argument: {'; '.join(unused)}",
             RuntimeWarning,
-            stacklevel=user_stacklevel(),
+            stacklevel=find_stacklevel(),
         )

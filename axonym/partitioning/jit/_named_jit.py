@@ -20,9 +20,9 @@ from ...named._axis import format_value, suggest_name
 from ...named._cache import cached_plan
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
+from ...named._traceback import find_stacklevel
 from .._axis_mapping import activate_mapping
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
-from ..mapping._stacklevel import user_stacklevel
 from ..sharding._shard import shard_by_mapping
 from ..specs._active_mesh import get_abstract_mesh, require_mesh
 from ._argument_mappings import EntrySharding, Mappings, ResourceMappings
@@ -245,7 +245,7 @@ class NamedJit(Generic[Args, R]):
                 f"a mapping is active where `{self._name}` is traced, but no mesh, so nothing is sharded; "
                 "use `jax.set_mesh`",
                 RuntimeWarning,
-                stacklevel=user_stacklevel(),
+                stacklevel=find_stacklevel(),
             )
         if self._out_mappings is None:
             return shard_by_mapping(result, default)

@@ -19,9 +19,9 @@ from jax.tree_util import keystr
 
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
-from ...named._cache import get_static_value, make_static_key
+from ...named._static_key import get_static_value, make_static_key
+from ...named._traceback import find_stacklevel
 from ..mapping._mapping import AxisMapping, current_mapping
-from ..mapping._stacklevel import user_stacklevel
 from ..specs._active_mesh import get_abstract_mesh
 from ..specs._leaves import ARRAYS
 from ._device_errors import format_mesh_types
@@ -97,7 +97,7 @@ class Traces:
         else:
             return
         option = f"if that is intended, `named_jit({self._name}, retrace_warning=False)` turns this warning off"
-        warnings.warn(f"{text}; {option}", RuntimeWarning, stacklevel=user_stacklevel())
+        warnings.warn(f"{text}; {option}", RuntimeWarning, stacklevel=find_stacklevel())
 
     def _describe_numbers(self, calls: Sequence[StaticArgs]) -> str:
         """Returns which numbers differ between calls, each with its values."""

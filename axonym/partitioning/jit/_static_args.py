@@ -15,7 +15,8 @@ from typing import Any
 import jax
 
 from ..._jax_compat import TRACER
-from ...named._cache import cached_plan, get_static_value, make_static_key, needs_static_key
+from ...named._cache import cached_plan
+from ...named._static_key import get_static_value, make_static_key, needs_static_key
 from ..specs._leaves import ARRAYS
 
 

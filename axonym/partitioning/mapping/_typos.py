@@ -7,8 +7,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ...named._axis import format_axes, suggest_name
 from ...named._cache import cached_plan
+from ...named._traceback import find_stacklevel
 from ._mapping import AxisMapping
-from ._stacklevel import user_stacklevel
 
 
 _WORD = re.compile(r"[^\W\d_]+")
@@ -71,4 +71,4 @@ def describe_unknown_mesh_axis(name: str, axis: str, mesh: Mesh | AbstractMesh) 
 
 @cached_plan
 def _warn_once(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
+    warnings.warn(text, RuntimeWarning, stacklevel=find_stacklevel())

@@ -11,7 +11,7 @@ from jax.tree_util import keystr
 
 from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
-from ..mapping._stacklevel import user_stacklevel
+from ...named._traceback import find_stacklevel
 from ..specs._active_mesh import MeshLike
 from ..specs._bytes_per_device import count_array_bytes
 from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
@@ -99,7 +99,7 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
             text = self._describe_excess(held, paths, sum(array.shard_bytes for array in fixed.values()))
             if self.on_excess == "error":
                 raise ValueError(text)
-            warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
+            warnings.warn(text, RuntimeWarning, stacklevel=find_stacklevel())
         return [Decision(specs.get(at, P()), mesh=mesh, is_final=at in specs) for at in range(len(tree.leaves))]
 
     def _choose_specs(self, arrays: dict[int, "_ShardedArray"], axes: MeshAxes, fixed: int) -> tuple[dict[int, P], int]:

@@ -10,8 +10,8 @@ from jax.tree_util import keystr
 
 from ...named._axis import format_value
 from ...named._cache import cached_plan
+from ...named._traceback import find_stacklevel
 from ..mapping._mapping import AxisMapping
-from ..mapping._stacklevel import user_stacklevel
 from ..rules._rule_tree import RuleLeaf, RuleTree
 from ..rules._sharding_rule import Decision, ShardingRule
 from ..specs._active_mesh import MeshLike
@@ -52,7 +52,7 @@ def _ask_fallback_rule(
         return _collect_decisions(rule, arrays, paths, mesh)
     decisions, caught = _decide_by_shapes(rule, tuple([(array.shape, array.dtype) for array in arrays]), paths, mesh)
     for warning in caught:
-        warnings.warn(warning.message, warning.category, stacklevel=user_stacklevel())
+        warnings.warn(warning.message, warning.category, stacklevel=find_stacklevel())
     return decisions
 
 
