@@ -150,6 +150,16 @@ def replicate_dims(array: Any, dims: Collection[int]) -> Any:
     return jax.reshard(array, NamedSharding(sharding.mesh, spec))  # on its own mesh, which may not be the active one
 
 
+def shard_by_compiler(fn: Callable[..., Any], out_sharding: Any) -> Callable[..., Any]:
+    """Returns a function that the compiler shards on an Explicit mesh, because JAX lacks sharding rules for it.
+
+    Mesh axes that are Manual, as in `shard_map` over some of the mesh axes, stay so: JAX cannot make them Auto.
+    """
+    mesh = jax.tree.leaves(out_sharding)[0].mesh
+    axes = tuple(axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
+    return jax.sharding.auto_axes(fn, axes=axes, out_sharding=out_sharding)
+
+
 def leave_to_compiler(fn: Callable[..., Any], dims: Collection[int], *arrays: Any) -> Any:
     """Calls a function whose gradient lacks sharding rules in JAX, so that the compiler shards it on an Explicit mesh.
 
@@ -159,7 +169,7 @@ def leave_to_compiler(fn: Callable[..., Any], dims: Collection[int], *arrays: An
     if AxisType.Explicit not in sharding.mesh.axis_types:
         return fn(*arrays)
     spec = PartitionSpec(*(entry for dim, entry in enumerate(sharding.spec) if dim not in dims))
-    return jax.sharding.auto_axes(fn, out_sharding=NamedSharding(sharding.mesh, spec))(*arrays)
+    return shard_by_compiler(fn, NamedSharding(sharding.mesh, spec))(*arrays)
 
 
 def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:

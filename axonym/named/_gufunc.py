@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ._ambient import get_entry_axes, reshard_by_name
+from ._ambient import get_entry_axes, reshard_by_name, shard_by_compiler
 from ._axis import (
     AxisSelection,
     AxisSelector,
@@ -129,7 +129,7 @@ def _call_gufunc(
         # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them.
         spec = get_loop_spec(zip(operands, inputs, strict=True), loop)
         specs = (PartitionSpec(*spec, *(None for _ in names[len(loop) :])) for names in results)
-        call = jax.sharding.auto_axes(call_fn, out_sharding=tuple(NamedSharding(mesh, one) for one in specs))
+        call = shard_by_compiler(call_fn, tuple(NamedSharding(mesh, one) for one in specs))
     return tuple(reshard_by_name(array, names) for array, names in zip(call(*arrays), results, strict=True))
 
 

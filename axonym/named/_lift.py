@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ._ambient import get_mesh_axes, reshard_by_name
+from ._ambient import get_mesh_axes, reshard_by_name, shard_by_compiler
 from ._array import NamedArray, is_named_array
 from ._axis import (
     Axis,
@@ -94,7 +94,7 @@ def lift(
         if AxisType.Explicit in mesh.axis_types:
             # On an Explicit mesh many functions have no sharding rule; the compiler has one for all of them.
             spec = get_loop_spec([(x.names, x.array) for x in named], loop_names)
-            vectorized = jax.sharding.auto_axes(vectorized, out_sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+            vectorized = shard_by_compiler(vectorized, NamedSharding(mesh, PartitionSpec(*spec)))
         results, result_treedef = jax.tree.flatten(vectorized(arrays))
         selections = _spread_out_axes(fn, out_axes, results, result_treedef)
         results = [

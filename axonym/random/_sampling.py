@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..named._ambient import constrain_sharding, get_out_sharding, place_array
+from ..named._ambient import constrain_sharding, get_out_sharding, place_array, shard_by_compiler
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
@@ -117,7 +117,7 @@ def _draw_array(
         return sample(key, shape=sizes, **parameters, **dict(options))
 
     sharding = get_out_sharding(names, (*sizes, *event)) or _replicate_if_explicit(parameters.values())
-    runner: Any = run if sharding is None else jax.sharding.auto_axes(run, out_sharding=sharding)
+    runner: Any = run if sharding is None else shard_by_compiler(run, sharding)
     return constrain_sharding(NamedArray(runner(key, parameters), names))
 
 

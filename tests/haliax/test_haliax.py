@@ -66,6 +66,12 @@ def test_layers_are_named_by_their_fields():
     assert all(path in text for path in ("Block/norm/", "Block/up/Linear/dot(embed -> mlp)", "Block/down/Linear/dot("))
 
 
+def test_dropout_checks_its_probability():
+    with pytest.raises(ValueError, match=r"`pdrop` must be a probability between 0 and 1, not 1\.5"):
+        hax.nn.Dropout(1.5)
+    assert hax.nn.Dropout().pdrop == 0.5
+
+
 def test_operations_keep_the_class_of_arrays():
     x = hax.random.normal(jax.random.key(0), (Batch, Embed))
     results = [x + 1, 1 - x, -x, x.sum("batch"), x["batch", 0], x.rename({"batch": "b"}), hax.exp(x), x > 0]

@@ -191,6 +191,19 @@ def test_over_some_mesh_axes_only_the_others_divide_as_outside(mesh, run, axis_n
     assert np.array_equal(result["w"], plain + 1) and placed(result["w"], mesh, None, "model")
 
 
+def test_over_some_mesh_axes_only_the_compiler_shards_what_jax_cannot(mesh):
+    values = jnp.arange(32.0).reshape(2, 8, 2)[:, ::-1]
+    rows = nym.shard(nym.named(values, ("pos", "batch", "embed")), MAPPING, mesh)
+
+    def fn(x):
+        return nym.sort(x, "pos"), nym.argsort(x, "pos"), nym.prod(x, "pos"), nym.median(x, "pos")
+
+    with nym.axis_mapping(MAPPING):
+        results = jax.jit(nym.shard_map(fn, axis_names="data"))(rows)
+    for result, expected in zip(results, fn(nym.named(values, rows.names)), strict=True):
+        np.testing.assert_allclose(result.array, expected.array, rtol=1e-6)
+
+
 @pytest.mark.parametrize("inner_axes", [{"model"}, None], ids=["named", "all that are left"])
 def test_one_inside_another_is_over_mesh_axes_that_are_left(mesh, inner_axes):
     seen = []

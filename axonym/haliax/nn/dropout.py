@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
-
 from ... import nn
 from .._array import convert_result
 
@@ -16,8 +14,6 @@ class Dropout(nn.Dropout):
         >>> hax.nn.Dropout(0.5).is_active, hax.nn.Dropout(0.5, inference=True).is_active
         (True, False)
     """
-
-    pdrop: float = eqx.field(static=True, default=0.5)
 
     def __call__(self, x: Any, *, inference: bool | None = None, key: Any = None) -> Any:
         """Drops elements."""

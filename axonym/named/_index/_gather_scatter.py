@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
-from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, use_operand_shardings
+from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, shard_by_compiler, use_operand_shardings
 from .._axis import Names
 from .._broadcasting import align_axes
 from .._static_key import get_static_value
@@ -308,7 +308,7 @@ def _scatter_apply(fn: Callable[[Any], Any], options: dict[str, Any], sharding: 
         supply = iter(arrays)
         return apply(array, *(one if at in slices else next(supply) for at, one in enumerate(index)))
 
-    return jax.sharding.auto_axes(apply_arrays, out_sharding=sharding)(array, *arrays)
+    return shard_by_compiler(apply_arrays, sharding)(array, *arrays)
 
 
 def convert_values(value: Any, dtype: Any) -> Any:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._ambient import shard_by_compiler
 from .._axis import Axis, AxisSelector, find_axes, find_axis, format_value, parse_one_axis
 from .._base import N, NamedBase, check_named, format_shape
 from .._broadcasting import get_scalar
@@ -112,7 +113,7 @@ def _pad_by_mode(array: Any, dims: tuple[int, ...], widths: _Widths, mode: str, 
     sharding = jax.typeof(array).sharding
     if any(sharding.spec):
         # On an Explicit mesh JAX has no rule for the shardings of most modes; the compiler has one for all.
-        return jax.sharding.auto_axes(run, out_sharding=sharding)(array)
+        return shard_by_compiler(run, sharding)(array)
     return run(array)
 
 
