@@ -92,8 +92,8 @@ def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) 
         if part is not None:
             own = jax.typeof(found[at]).sharding
             auto[own.mesh.empty or any(own.spec)][at] = part
-    # An array made before the mesh was set is not on it, and only compiled code moves it there; one that is sharded over
-    # Explicit axes keeps them in compiled code only (docs/known-faults.md). So this is a separate jitted call, because
+    # Only compiled code moves an array made before the mesh was set, which is not on it, and only compiled code keeps
+    # Explicit axes that an array is sharded over (docs/known-faults.md). So this is a separate jitted call, because
     # `jax.grad` and `jax.checkpoint` outside jit evaluate the trace without compiling it.
     _replace_arrays(found, auto[False], jax.lax.with_sharding_constraint)
     _replace_arrays(found, auto[True], _constrain_in_jit)
