@@ -63,7 +63,7 @@ def test_an_update_along_an_axis_that_has_just_been_sharded(auto_mesh):
             assert is_right == (VERSION >= (0, 12))  # mended in jax 0.12
 
 
-def test_the_gradient_of_a_constraint_outside_of_jit_on_a_mesh_of_both_types():
+def test_the_gradient_of_a_constraint_outside_of_jit():
     types = jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=types)
 
