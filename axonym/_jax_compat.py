@@ -163,3 +163,18 @@ def is_device_mismatch_error(error: BaseException) -> bool:
     """
     phrases = ("Received incompatible devices", "context mesh", "Mesh for all inputs should be equal")
     return isinstance(error, ValueError) and any(phrase in str(error) for phrase in phrases)
+
+
+def separate_slices(array: Any) -> Any:
+    """Returns an array behind a barrier, on whose other side the compiler must not take slices of it.
+
+    Relies on `jax.lax.optimization_barrier`, also in gradients, to keep the compiler of jax 0.10.2 from merging slices
+    so that updates along an axis that has just been sharded have wrong elements; see docs/known-faults.md. Not needed
+    in jax 0.12.0, where this returns the array. Should barriers stop to help, updates and their gradients are wrong.
+    """
+    if not _MERGES_SLICES or jax.typeof(array).sharding.mesh.empty:
+        return array
+    return jax.lax.optimization_barrier(array)
+
+
+_MERGES_SLICES = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)

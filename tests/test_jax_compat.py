@@ -5,6 +5,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import mesh_utils, multihost_utils
 
@@ -164,3 +165,17 @@ def test_jit_names_arguments_by_a_method_that_it_calls_once_for_a_trace():
     for _ in range(3):
         jitted(*args)
     assert names.calls == before > 0
+
+
+def test_a_barrier_keeps_slices_apart_also_in_gradients(auto_mesh):
+    sharding = jax.NamedSharding(auto_mesh, jax.P(None, "model"))
+    weight = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+    def compute_loss(x):
+        x = jax.lax.with_sharding_constraint(x, sharding)
+        x = _jax_compat.separate_slices(_jax_compat.separate_slices(x).at[:, 3].multiply(2))
+        return (jax.lax.with_sharding_constraint(x, sharding) * weight).sum()
+
+    with jax.set_mesh(auto_mesh):
+        gradient = jax.jit(jax.grad(compute_loss))(np.ones((8, 4), np.float32))
+    assert np.array_equal(gradient, weight * [1, 1, 1, 2])

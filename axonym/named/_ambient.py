@@ -160,6 +160,23 @@ def shard_by_compiler(fn: Callable[..., Any], out_sharding: Any) -> Callable[...
     return jax.sharding.auto_axes(fn, axes=axes, out_sharding=out_sharding)
 
 
+def align_shardings(arrays: list[Any], dims: Sequence[int]) -> list[Any]:
+    """Returns plain arrays, each sharded along its dimension over the Explicit mesh axes of the first sharded array."""
+    own = [jax.typeof(array).sharding for array in arrays]
+    entries = [sharding.spec[dim] for sharding, dim in zip(own, dims, strict=True)]
+    if all(entry == entries[0] for entry in entries):
+        return arrays
+    chosen = next(at for at, entry in enumerate(entries) if entry is not None)
+    taken = get_entry_axes(entries[chosen])
+    aligned = [*arrays]
+    for at, dim in enumerate(dims):
+        if entries[at] != entries[chosen]:
+            rest = ([axis for axis in get_entry_axes(entry) if axis not in taken] for entry in own[at].spec)
+            spec = PartitionSpec(*(taken if i == dim else tuple(axes) or None for i, axes in enumerate(rest)))
+            aligned[at] = jax.reshard(arrays[at], NamedSharding(own[chosen].mesh, spec))
+    return aligned
+
+
 def leave_to_compiler(fn: Callable[..., Any], dims: Collection[int], *arrays: Any) -> Any:
     """Calls a function whose gradient lacks sharding rules in JAX, so that the compiler shards it on an Explicit mesh.
 

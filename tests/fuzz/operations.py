@@ -9,7 +9,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,8 +18,6 @@ from .plain import Plain, align, broadcast, contract, get_row, get_rows, stack, 
 
 
 NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
-MULTIPLIES = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
-"""Whether gradients of updates that multiply are right: `docs/known-faults.md`."""
 Sizes = dict[str, int]
 
 
@@ -322,7 +319,7 @@ def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
         return None
     axis = random.choice([name for name in x if name not in y])
     size = x[axis]
-    way = random.choice(["set", "add", "multiply" if MULTIPLIES else "add"])
+    way = random.choice(["set", "add", "multiply"])
     at = random.randrange(size)
     start, length = random.randrange(size + 1), random.randint(1, size)
     chosen = random.sample(range(size), random.randint(1, size) if way != "multiply" else 1)  # JAX's gradient needs one

@@ -65,3 +65,27 @@ def test_an_array_on_a_mesh_that_is_not_in_force(mesh, draw):
     with jax.set_mesh(None):
         for pick in (lambda x: x["batch", 4:], lambda x: x["embed", 0], lambda x: nym.flip(x, "batch")):
             assert np.array_equal(pick(sharded).array, pick(x).array)
+
+
+@pytest.mark.parametrize("method", ["set", "add", "multiply", "divide", "power"])
+@pytest.mark.parametrize("types", ["Auto Auto", "Explicit Explicit", "Explicit Auto"])
+def test_updates_along_an_axis_that_is_sharded_in_the_same_function(types, method):
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=tuple(AxisType[kind] for kind in types.split()))
+    random = np.random.default_rng(0)
+    x, y, weight = (random.uniform(0.5, 1.5, shape).astype(np.float32) for shape in ((8, 4), (8,), (8, 4)))
+
+    def update(x, y):
+        return getattr(nym.auto_sharded(x).at["b", 3], method)(y)
+
+    def compute_loss(x, y):
+        return (update(x, y) * nym.named(weight, ("a", "b"))).sum()
+
+    def compute(x, y):
+        return update(nym.named(weight, ("a", "b")), y), nym.grad(lambda xy: compute_loss(*xy))((x, y))
+
+    given = nym.named(x, ("a", "b")), nym.named(y, "a")
+    wanted = jax.tree.map(np.asarray, jax.jit(compute)(*given))
+    with jax.set_mesh(mesh), nym.axis_mapping({"a": "y", "b": "x"}):
+        found = jax.tree.map(np.asarray, nym.named_jit(compute)(*given))
+    for one, expected in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-4)

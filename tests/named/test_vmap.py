@@ -156,3 +156,24 @@ def test_what_is_said_has_to_fit_the_arguments():
 def test_an_axis_without_elements():
     empty = nym.zeros({"b": 0, "c": 2})
     assert nym.vmap(lambda row: row.sum(), "b")(empty).shape == {"b": 0}
+
+
+@pytest.mark.parametrize("types", ["Explicit Explicit", "Auto Explicit"])
+def test_arrays_may_be_sharded_differently_along_the_mapped_axis(types):
+    kinds = tuple(jax.sharding.AxisType[kind] for kind in types.split())
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=kinds)
+    x, weight = np.arange(8.0, dtype=np.float32)[::-1], np.arange(32.0, dtype=np.float32).reshape(4, 8)
+    with jax.set_mesh(mesh), nym.axis_mapping({"a": "y", "b": "y"}):
+        sharded = nym.shard(nym.named(x, "a")).rename({"a": "g"})
+        other = nym.shard(nym.named(weight, ("b", "g")))
+        product = x[:, None] * weight.T
+        cases = [
+            (sharded, nym.sort(sharded, "g"), x * np.sort(x)),
+            (sharded, other, product),
+            (other, sharded, product),
+            (other, x, product),
+        ]
+        multiply = nym.vmap(lambda x, y: x * y, "g")
+        for one, two, wanted in cases:
+            for fn in (multiply, jax.jit(multiply)):
+                assert np.array_equal(fn(one, two).array, wanted)

@@ -67,3 +67,13 @@ def test_results_keep_the_spec_of_their_names(mesh, batch, embed):
 def test_a_rule_that_mixes_types_raises_where_the_mix_would_be_lost(rule):
     with nym.axis_mapping(fallback=rule), pytest.raises(ValueError, match=r"dimension 0 is sharded over mesh axes 'x'"):
         nym.named_jit(lambda: jnp.arange(8.0))()
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_auto_sharded_has_gradients_outside_of_jit(size):
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    with jax.set_mesh(mesh), nym.axis_mapping(nym.AxisMapping({"d": "y", "e": "x"}, uneven="replicate")):
+        x = nym.shard(nym.ones({"d": size, "e": 2}))
+        gradient = nym.grad(lambda x: (nym.auto_sharded(nym.concatenate("d", [x, x])) ** 2).sum())
+        for compute in (gradient, nym.named_jit(gradient)):
+            assert compute(x).array.tolist() == [[4.0] * 2] * size

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
+from ..._jax_compat import separate_slices
 from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, shard_by_compiler, use_operand_shardings
 from .._axis import Names
 from .._broadcasting import align_axes
@@ -112,9 +113,10 @@ def _scatter_values(
         return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
 
     if not cut:
-        return update(array, value, own, entries, arrays)
+        return separate_slices(update(separate_slices(array), value, own, entries, arrays))
     array = reshard_by_name(replicate_dims(array, cut), left)
-    return reshard_by_name(update(array, value, own, entries, arrays), names)
+    updated = update(separate_slices(array), value, own, entries, arrays)
+    return reshard_by_name(separate_slices(updated), names)
 
 
 def _update_unchecked_window(

@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from .._ambient import get_mesh_axes
+from .._ambient import align_shardings, get_mesh_axes
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector, check_callable
 from .._static_result import unpack_result
@@ -77,6 +77,7 @@ def _apply_vmap(
         args, kwargs = given.insert_slices(slices)
         return pack_stacked(fn(*args, **kwargs), name)
 
+    arrays = align_shardings(arrays, dims)
     spmd_axes = get_mesh_axes(name, size) or None
     mapped = jax.vmap(call_with_slices, in_axes=tuple(dims), axis_size=size, spmd_axis_name=spmd_axes)
     return unpack_result(mapped(*arrays))

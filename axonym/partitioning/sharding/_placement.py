@@ -90,9 +90,11 @@ def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) 
     for at, sharding in enumerate(shardings):
         part = select_axis_type(sharding, AxisType.Auto)
         if part is not None:
-            auto[jax.typeof(found[at]).sharding.mesh.empty][at] = part
-    # An array made before the mesh was set is not on it, and only compiled code moves it there. So this is a separate
-    # jitted call, because `jax.grad` and `jax.checkpoint` outside jit evaluate the trace without compiling it.
+            own = jax.typeof(found[at]).sharding
+            auto[own.mesh.empty or any(own.spec)][at] = part
+    # Only compiled code moves an array made before the mesh was set, which is not on it, and only compiled code keeps
+    # Explicit axes that an array is sharded over (docs/known-faults.md). So this is a separate jitted call, because
+    # `jax.grad` and `jax.checkpoint` outside jit evaluate the trace without compiling it.
     _replace_arrays(found, auto[False], jax.lax.with_sharding_constraint)
     _replace_arrays(found, auto[True], _constrain_in_jit)
     return found
