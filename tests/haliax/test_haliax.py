@@ -212,7 +212,7 @@ def test_views_are_arguments_of_compiled_functions():
     @jax.jit
     def write(view, i):
         view["pos", i] = 4.0
-        return view.slice({"pos": hax.ds(i, 2)}).slice({"pos": 0}).value()
+        return view.slice({"pos": hax.ds(i, 2)}).value()["pos", 0]
 
     assert write(ref.slice({"pos": slice(2, 8, 2)}), 1).item() == 4.0
     assert ref.value()["pos", 4].item() == 4.0
