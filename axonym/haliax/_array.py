@@ -1,6 +1,7 @@
 """`NamedArray` with the attributes and the orders of axes of Haliax, and the conversion of results to it."""
 
 import dataclasses
+import functools
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
@@ -133,7 +134,27 @@ class NamedArray(_array.NamedArray):
     rearrange = _axis_order.rearrange
     sort = _reshaping.sort
     split = _reshaping.split
+    take = _indexing.take
     unbind = _reshaping.unbind
+
+
+def _make_operator(name: str) -> Any:
+    """Returns an operator that gives a plain array where a scalar meets one, as in the carries of JAX's loops."""
+    apply = getattr(_array.NamedArray, name)
+
+    @functools.wraps(apply)
+    def apply_operator(self: NamedArray, other: Any) -> Any:
+        if not self.names and getattr(other, "ndim", 0) and not _array.is_named_array(other):
+            return getattr(self.array, name)(other)
+        return apply(self, other)
+
+    return apply_operator
+
+
+_ARITHMETIC = "add sub mul truediv floordiv mod pow and or xor"
+
+for _operator in f"{_ARITHMETIC} r{_ARITHMETIC.replace(' ', ' r')} lt le gt ge".split():
+    setattr(NamedArray, f"__{_operator}__", _make_operator(f"__{_operator}__"))
 
 
 def convert_result(tree: T) -> T:

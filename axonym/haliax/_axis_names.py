@@ -58,7 +58,7 @@ def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
 
 
 def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
-    """Returns axes in a partial order; of several `...`, each takes the axes before the next one listed.
+    """Returns axes in a partial order; of several `...`, each takes the axes before those after it.
 
     Args:
         partial_order: Names, axes and `...`.
@@ -68,7 +68,7 @@ def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
         The axes in order.
 
     Raises:
-        ValueError: If an axis listed is missing, or one is left out without a `...`.
+        ValueError: If an axis listed is missing or listed twice, or one is left out without a `...`.
 
     Example:
         >>> import axonym.haliax as hax
@@ -81,6 +81,8 @@ def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
         return algebra.rearrange_for_partial_order(order, axes)
     names = {get_name(one): one for one in axes}
     listed = [one if one is ... else get_name(one) for one in order]
+    if twice := [name for name in names if listed.count(name) > 1]:
+        raise ValueError(f"the order lists {twice[0]!r} more than once")
     if missing := [name for name in listed if name is not ... and name not in names]:
         raise ValueError(f"the order lists {missing[0]!r}, which is not among {', '.join(names)}")
     rest = [name for name in names if name not in listed]
@@ -90,16 +92,26 @@ def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
 
 
 def _fill_ellipses(listed: list[Any], names: list[str], rest: list[str]) -> Iterable[str]:
-    """Yields the names of an order; the last ellipsis takes the rest, the others what precedes all axes yet to come."""
+    """Yields the names of an order; the last ellipsis takes the rest, others what precedes the names after them."""
+    last = len(listed) - 1 - listed[::-1].index(...) if ... in listed else -1
     for at, one in enumerate(listed):
         if one is not ...:
             yield one
             continue
-        coming = listed[at + 1 :]
-        until = min((names.index(name) for name in coming if name is not ...), default=len(names))
-        taken = [name for name in rest if names.index(name) < until] if ... in coming else rest
+        fronted = {name for name in listed[at + 1 : last] if name is not ...}
+        taken = rest if at == last else _take_preceding(names, rest, fronted, listed[:at])
         yield from taken
         rest = [name for name in rest if name not in taken]
+
+
+def _take_preceding(names: list[str], rest: list[str], fronted: set[str], before: list[Any]) -> list[str]:
+    """Returns the names to take, which end at one of those that follow, or after some at one that was listed before."""
+    taken: list[str] = []
+    for name in names:
+        if name in fronted or (taken and name in before):
+            break
+        taken += [name] if name in rest else []
+    return taken
 
 
 def resolve_axis(axis_spec: Any, axis_selection: AxisSelection) -> Any:

@@ -107,13 +107,13 @@ def einsum(
         raise TypeError("`einsum` takes no `_dot_general`; use `dot(x, y, axis=..., dot_general=...)`.")
     operands, arrow, result = equation.partition("->")
     shared = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
-    if shared and "..." in result:
+    if shared and "..." in equation:
         equation = f"->{result}"
         axis_aliases = {name: axis for name, axis in axis_aliases.items() if name in result.split()}
     product = _einsum.einsum(
         equation, *arrays, precision=precision, preferred_element_type=preferred_element_type, **axis_aliases
     )
-    if not arrow or not (shared or "..." in result):
+    if not arrow or not (shared or "..." in result) or (shared and "..." in operands and "..." not in result):
         return product
     before, _, after = result.partition("...") if "..." in result else ("", "", result)
     first, last = len(before.split()), len(product.names) - len(after.split())

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from .. import fft, partitioning, poly
 from ..axis import AxisSelector
 from ..named._axis import Axis
+from ..named._base import with_array
 from ..named._index import dslice as NamedDslice
 from ._adapt import adapt, adapt_all
 
@@ -37,7 +38,7 @@ _SPELLINGS = {
         right_shift subtract true_divide
         """,
     "array=x": """
-        argmax argmin nanargmax nanargmin nonzero pad pad_left ravel roll slice take trace unflatten_axis unique
+        argmax argmin nanargmax nanargmin nonzero pad pad_left ravel roll slice trace unflatten_axis unique
         """,
     "array=x a_min=min a_max=max": "clip",
     "array=x new_axis_name=new_axis": "flatten",
@@ -54,7 +55,7 @@ _FFT = {"axes=axis": "fftshift ifftshift", "": "fftfreq rfftfreq"}
 _POLY = {
     "seq_of_zeros=zeros": "poly",
     "f=x": "trim_zeros",
-    "": "polyder polyfit polyint roots",
+    "": "polyder polyint roots",
 }
 
 
@@ -135,7 +136,21 @@ def polyval(p: Any, x: Any) -> Any:
         >>> hax.polyval(hax.named([1.0, 0.0], "degree"), 3.0)
         Array(3., dtype=float32)
     """
-    return poly.polyval(p, x) if axonym.is_named_array(x) else jnp.polyval(getattr(p, "array", p), x)
+    values = jnp.polyval(getattr(p, "array", p), getattr(x, "array", x))
+    return with_array(x, values) if axonym.is_named_array(x) else values
+
+
+def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool = False) -> Any:
+    """Fits a polynomial; with `full`, everything but the coefficients is plain. See `jax.numpy.polyfit`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> x = hax.named([0.0, 1.0, 2.0], "i")
+        >>> hax.polyfit(x, 2 * x + 1, 1).array.round(3)
+        Array([2., 1.], dtype=float32)
+    """
+    fit = poly.polyfit(x, y, deg, rcond=rcond, full=full, w=w, cov=cov)
+    return (fit[0], *(getattr(one, "array", one) for one in fit[1:])) if full else fit
 
 
 def vander(x: Any, degree: AxisSelector) -> Any:

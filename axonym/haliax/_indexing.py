@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..named._axis import axis_name
+from ..named._axis import AxisSelector, axis_name
 from ..named._base import NamedBase
-from ..named._index import At as NamedAt, Updates as NamedUpdates, dslice, index as index_by_name
+from ..named._index import At as NamedAt, Updates as NamedUpdates, dslice, index as index_by_name, take as take_by_name
 from ..named._shape import _rearrange
 
 
@@ -18,7 +18,8 @@ def index(array: Any, slices: Any) -> Any:
 
     Returns:
         Array with the remaining axes and those of the index arrays. Several index arrays follow NumPy: their axes take
-        the place of the indexed axes if these are adjacent, and come first if not.
+        the place of the indexed axes if these are adjacent, and come first if not. An axis that an index array shares
+        with `x` counts as indexed.
 
     Example:
         >>> import axonym.haliax as hax
@@ -29,20 +30,37 @@ def index(array: Any, slices: Any) -> Any:
     return _order_index_axes(array, slices, index_by_name(array, slices))
 
 
+def take(array: Any, axis: AxisSelector, index: Any, **options: Any) -> Any:
+    """Selects elements along one axis; new axes come first if the index shares other axes with the array.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> x = hax.ones({"batch": 2, "pos": 3, "vocab": 4})
+        >>> hax.take(x, "vocab", hax.named([[0, 1, 2], [1, 2, 3]], ("batch", "i"))).shape
+        {'i': 3, 'batch': 2, 'pos': 3}
+    """
+    result = take_by_name(array, axis, index, **options)
+    rest = [name for name in array.names if name != axis_name(axis)]
+    if not isinstance(index, NamedBase) or not set(rest) & set(index.names):
+        return result
+    return _rearrange.rearrange(result, (*(name for name in index.names if name not in rest), *rest))
+
+
 def _order_index_axes(x: Any, items: Any, result: Any) -> Any:
-    """Returns the elements with the axes of several indices where Haliax, and NumPy, put them."""
+    """Returns the elements with the axes of the indices where Haliax, and NumPy, put them."""
     pairs = list(items.items()) if isinstance(items, Mapping) else list(zip(items[::2], items[1::2], strict=True))
     arrays: list[tuple[tuple[str, ...], int]] = []
-    places: list[int] = []
+    places: set[int] = set()
     for axis, at in pairs:
         name = axis_name(axis)
         if isinstance(at, dslice):
             arrays.append(((name,), at.length))
         elif isinstance(at, NamedBase) and at.names:
             arrays.append((at.names, at.size))
+            places |= {x.names.index(one) for one in at.names if one in x.names}
         elif isinstance(at, slice) or getattr(at, "ndim", 0) or isinstance(at, list):
             continue
-        places.append(x.names.index(name))
+        places.add(x.names.index(name))
     if not arrays or len(places) < 2:
         return result
     order = _broadcast_index_names(arrays)

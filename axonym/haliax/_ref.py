@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from ..named import _named_ref
 from ..named._axis import Axis, AxisSelector, axis_name
+from ..named._index import dslice
 from ._array import NamedArray, convert_result
 from ._axis_names import resolve_selection
 
@@ -38,18 +41,24 @@ class NamedRef(_named_ref.NamedRef):
     def _get_all(self) -> _named_ref.NamedRef:
         return _named_ref.NamedRef(self.ref, self.names)
 
+    def _get_index(self) -> dict[str, Any]:
+        """Returns the index of the view as an array takes it."""
+        return {name: _restore_slice(one) for name, one in self.view.items()}
+
     def value(self) -> NamedArray:
         """Returns the elements."""
-        return convert_result(_named_ref.get(self._get_all(), self.view or None))  # pyright: ignore[reportReturnType]
+        return convert_result(_named_ref.get(self._get_all(), self._get_index() or None))  # pyright: ignore[reportReturnType]
 
     def slice(self, selector: Mapping[AxisSelector, Any]) -> "NamedRef":
         """Returns a view of the selected elements, to be read and written like the array itself."""
-        selected = {axis_name(axis): index for axis, index in selector.items()}
-        if twice := [name for name in selected if name in self.view]:
-            raise ValueError(f"axis {twice[0]!r} of this view is sliced already; slice it once, from `unsliced()`")
-        if missing := [name for name in selected if name not in self.names]:
-            raise ValueError(f"no axis {missing[0]!r} in ({', '.join(self.names)})")
-        return NamedRef(self.ref, self.names, {**self.view, **selected})
+        view = dict(self.view)
+        for axis, index in selector.items():
+            name = axis_name(axis)
+            if name not in self.names:
+                raise ValueError(f"no axis {name!r} in ({', '.join(self.names)})")
+            size = self.ref.shape[self.names.index(name)]
+            view[name] = _compose_index(name, view[name], index) if name in view else _make_static(index, size)
+        return NamedRef(self.ref, self.names, view)
 
     def unsliced(self) -> "NamedRef":
         """Returns the entire mutable array."""
@@ -94,20 +103,62 @@ class NamedRef(_named_ref.NamedRef):
         if not self.view:
             everything[items] = value
         elif items is ...:
-            everything[self.view] = value
+            everything[self._get_index()] = value
         else:
-            everything[self.view] = self.value().at[items].set(value)
+            everything[self._get_index()] = self.value().at[items].set(value)
 
 
-def _restore_ref(names: Any, children: Any) -> NamedRef:
-    return NamedRef(children[0], names, children[1])
+def _make_static(index: Any, size: int) -> Any:
+    """Returns a slice as a `range`, which is hashable, and other indices as they are."""
+    if isinstance(index, slice):
+        return range(size)[index]
+    if isinstance(index, dslice) and isinstance(index.start, int):
+        start = index.start % size if index.start < 0 else index.start
+        if start + index.length > size:
+            raise IndexError(f"a `dslice` of {index.length} elements from {start} runs over the end, {size}")
+        return range(start, start + index.length)
+    return index
 
 
-jax.tree_util.register_pytree_with_keys(
-    NamedRef,
-    lambda x: (((jax.tree_util.GetAttrKey("ref"), x.ref), (jax.tree_util.GetAttrKey("view"), x.view)), x.names),
-    _restore_ref,
-)
+def _restore_slice(index: Any) -> Any:
+    """Returns a `range` as a slice, and other indices as they are."""
+    if not isinstance(index, range):
+        return index
+    return slice(index.start, index.stop if index.stop >= 0 else None, index.step)
+
+
+def _compose_index(name: str, outer: Any, inner: Any) -> Any:
+    """Returns the index into an array that corresponds to an index into a view of it."""
+    if not isinstance(outer, range | dslice):
+        raise NotImplementedError(f"axis {name!r} of this view is indexed already; index it once, from `unsliced()`")
+    step, length = (outer.step, len(outer)) if isinstance(outer, range) else (1, outer.length)
+    inner = _make_static(inner, length)
+    if isinstance(inner, int):
+        if not -length <= inner < length:
+            raise IndexError(f"index {inner} is out of range for axis {name!r} of size {length}")
+        return outer.start + step * (inner % length)
+    if isinstance(inner, range) and isinstance(outer, range):
+        return outer[_restore_slice(inner)]
+    if isinstance(inner, range | dslice):
+        stride, count = (inner.step, len(inner)) if isinstance(inner, range) else (1, inner.length)
+        start = outer.start + step * inner.start
+        return dslice(start, count) if step * stride == 1 else start + step * stride * jnp.arange(count)
+    inner = np.asarray(inner) if isinstance(inner, list) else inner
+    return outer.start + step * jax.tree.map(lambda x: jnp.where(x < 0, x + length, x), inner)
+
+
+def _flatten_ref(x: NamedRef) -> tuple[Any, Any]:
+    """Returns the `jax.Ref` and the traced indices as children, and the others with the names as the static part."""
+    static = tuple((name, one) for name, one in x.view.items() if isinstance(one, int | range))
+    traced = {name: one for name, one in x.view.items() if not isinstance(one, int | range)}
+    return ((jax.tree_util.GetAttrKey("ref"), x.ref), (jax.tree_util.GetAttrKey("view"), traced)), (x.names, static)
+
+
+def _restore_ref(static: Any, children: Any) -> NamedRef:
+    return NamedRef(children[0], static[0], {**dict(static[1]), **children[1]})
+
+
+jax.tree_util.register_pytree_with_keys(NamedRef, _flatten_ref, _restore_ref)
 
 
 def new_ref(value: Any) -> NamedRef:
@@ -155,4 +206,4 @@ def freeze(ref: NamedRef) -> NamedArray:
         Array([1., 1.], dtype=float32)
     """
     frozen: Any = convert_result(_named_ref.freeze(NamedRef(ref.ref, ref.names)))
-    return frozen[ref.view] if ref.view else frozen
+    return frozen[ref._get_index()] if ref.view else frozen

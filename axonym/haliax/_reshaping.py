@@ -226,8 +226,25 @@ def updated_slice(array: Any, start: Any, update: Any) -> Any:
     """
     ragged = {name: None for at in start.values() if isinstance(at, NamedBase) for name in at.names}
     if not ragged:
+        _check_update_fits(array, start, update)
         return _slice.updated_slice(array, start, update)
+    if isinstance(update, NamedBase) and (new := [name for name in update.names if name not in array.names]):
+        raise ValueError(
+            f"the update has the axes {', '.join(new)} that are not in the original array with shape {array.shape}"
+        )
     if missing := [name for name in ragged if name not in array.names]:
         raise ValueError(f"axis {missing[0]!r} of a start is not found in the array ({', '.join(array.names)})")
     update_one = _transforms.vmap(_slice.updated_slice, tuple(ragged))
     return _rearrange.rearrange(update_one(array, start, update), array.names)
+
+
+def _check_update_fits(array: Any, start: Any, update: Any) -> None:
+    """Raises a ValueError if an update at a start that is a number runs over the end of an axis."""
+    for axis, at in start.items():
+        name = get_name(axis)
+        size = dict(update.shape.items()).get(name, 1) if isinstance(update, NamedBase) else 1
+        if isinstance(at, int) and array.has_axis(name) and at >= 0 and at + size > array.axis_size(name):
+            raise ValueError(
+                f"an update of {size} elements at {at} runs over the end of axis {name!r} of size "
+                f"{array.axis_size(name)}; start earlier or update fewer elements"
+            )

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
 from . import _axis_order, _functions, _indexing, _reshaping
-from ._adapt import adapt, adapt_all
+from ._adapt import adapt_all
 from ._array import NamedArray as NamedArray
 from ._array_axes import NamedArrayAxes as NamedArrayAxes
 from ._functions import dslice as dslice, field as field
@@ -18,7 +18,7 @@ _RESHAPING = """
     """
 
 _DIFFERENT = """
-    linspace polyval unique_all unique_counts unique_inverse unique_values vander where
+    linspace polyfit polyval unique_all unique_counts unique_inverse unique_values vander where
     """
 
 FUNCTIONS = {
@@ -26,7 +26,7 @@ FUNCTIONS = {
     **adapt_all(_reshaping, {"": _RESHAPING}),
     **adapt_all(_axis_order, {"": "dot einsum rearrange"}),
     **adapt_all(_functions, {"": _DIFFERENT}),
-    "index": adapt(_indexing.index),
+    **adapt_all(_indexing, {"": "index take"}),
 }
 globals().update(FUNCTIONS)
 

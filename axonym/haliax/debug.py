@@ -12,11 +12,11 @@ from ..report import visualize_shardings as visualize_shardings
 
 
 class ModuleProblems(Exception):
-    """What `diagnose_common_issues` found: the fields that share an array, and the static fields that hold one.
+    """What `diagnose_common_issues` found: arrays with the fields that share them, and static fields that hold one.
 
     Example:
         >>> import axonym.haliax as hax
-        >>> hax.debug.ModuleProblems([["a", "b"]], [])
+        >>> hax.debug.ModuleProblems([(None, ["a", "b"])], [])
         ModuleProblems('the fields a, b share an array')
     """
 
@@ -24,7 +24,7 @@ class ModuleProblems(Exception):
         """Stores the paths of the fields."""
         self.reused_arrays = list(reused_arrays)
         self.static_arrays = list(static_arrays)
-        parts = [f"the fields {', '.join(map(str, paths))} share an array" for paths in self.reused_arrays]
+        parts = [f"the fields {', '.join(map(str, paths))} share an array" for _, paths in self.reused_arrays]
         parts += [f"the static field {path} holds an array" for path in self.static_arrays]
         super().__init__("; ".join(parts))
 
@@ -41,13 +41,15 @@ def diagnose_common_issues(module: eqx.Module) -> None:
         >>> import jax
         >>> hax.debug.diagnose_common_issues(hax.nn.Linear.init(*hax.make_axes(a=2, b=3), key=jax.random.key(0)))
     """
-    paths: dict[int, list[str]] = {}
+    paths: dict[int, tuple[Any, list[str]]] = {}
     leaves = jax.tree_util.tree_flatten_with_path(module, is_leaf=is_named_array)[0]
     for path, leaf in leaves:
         array = leaf.array if is_named_array(leaf) else leaf
         if isinstance(array, jax.Array | np.ndarray):
-            paths.setdefault(id(array), []).append(jax.tree_util.keystr(path))
-    problems = ModuleProblems([found for found in paths.values() if len(found) > 1], list(_find_static_arrays(module)))
+            paths.setdefault(id(array), (array, []))[1].append(jax.tree_util.keystr(path))
+    problems = ModuleProblems(
+        [found for found in paths.values() if len(found[1]) > 1], list(_find_static_arrays(module))
+    )
     if problems:
         raise problems
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ...named._array import is_named_array
 from ...named._axis import Axis
@@ -54,6 +55,8 @@ from .scan import ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stack
 def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
     """Returns 1 at the position that each integer gives along a new last axis, and 0 elsewhere; see `jax.nn.one_hot`.
 
+    A plain integer that is negative counts from the end.
+
     Example:
         >>> import axonym.haliax as hax
         >>> hax.nn.one_hot(1, hax.Axis("label", 3)).array
@@ -62,7 +65,8 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
     dtype = jax.dtypes.canonicalize_dtype(float) if dtype is None else dtype
     classes = arange(class_axis)
     if not is_named_array(x):
-        return convert_result((classes == x).astype(dtype))
+        position = jnp.where(jnp.asarray(x) < 0, x + class_axis.size, x)
+        return convert_result((classes == position).astype(dtype))
     wide = x.broadcast_axis(class_axis).rearrange((..., class_axis))
     return convert_result((wide == classes).astype(dtype))
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ... import nn, random
 from ...named._ambient import constrain_sharding
-from ...named._axis import Axis, AxisSelection, parse_selection
+from ...named._axis import Axis, AxisSelection, axis_name, parse_selection
 from ...named._creation import arange, named
 from ...named._elementwise import _where
 from .._adapt import adapt
@@ -72,6 +72,11 @@ def dot_product_attention(
         >>> hax.nn.attention.dot_product_attention("key_pos", "head_dim", q, k, k).shape
         {'pos': 2, 'head_dim': 4}
     """
+    shared = [axis_name(axis) for axis in parse_selection(KPos)]
+    if missing := [name for name in shared if name not in key.names]:
+        raise ValueError(f"axis {missing[0]!r} is not found in the keys ({', '.join(key.names)})")
+    if both := [name for name in shared if name in query.names]:
+        raise ValueError(f"the axes of queries and keys must be distinct, {both[0]!r} is in both; rename it in one")
     weights = dot_product_attention_weights(Key, KPos, query, key, mask, bias, attention_dtype, precision)
     return constrain_sharding(dot(weights, value, axis=KPos))
 
