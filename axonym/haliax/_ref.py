@@ -57,7 +57,7 @@ class NamedRef(_named_ref.NamedRef):
             if name not in self.names:
                 raise ValueError(f"no axis {name!r} in ({', '.join(self.names)})")
             size = self.ref.shape[self.names.index(name)]
-            view[name] = _compose_index(name, view[name], index) if name in view else _make_static(index, size)
+            view[name] = _compose_index(name, view[name], index) if name in view else _convert_slice(index, size)
         return NamedRef(self.ref, self.names, view)
 
     def unsliced(self) -> "NamedRef":
@@ -108,7 +108,7 @@ class NamedRef(_named_ref.NamedRef):
             everything[self._get_index()] = self.value().at[items].set(value)
 
 
-def _make_static(index: Any, size: int) -> Any:
+def _convert_slice(index: Any, size: int) -> Any:
     """Returns a slice as a `range`, which is hashable, and other indices as they are."""
     if isinstance(index, slice):
         return range(size)[index]
@@ -132,7 +132,7 @@ def _compose_index(name: str, outer: Any, inner: Any) -> Any:
     if not isinstance(outer, range | dslice):
         raise NotImplementedError(f"axis {name!r} of this view is indexed already; index it once, from `unsliced()`")
     step, length = (outer.step, len(outer)) if isinstance(outer, range) else (1, outer.length)
-    inner = _make_static(inner, length)
+    inner = _convert_slice(inner, length)
     if isinstance(inner, int):
         if not -length <= inner < length:
             raise IndexError(f"index {inner} is out of range for axis {name!r} of size {length}")
