@@ -332,6 +332,16 @@ with jax.set_mesh(nym.create_mesh((2,), ("data",))):
 """
 
 
+def test_an_array_that_an_earlier_call_donated_is_an_error(mesh):
+    with nym.axis_mapping({"batch": "data"}):
+        state = {"w": nym.ones({"batch": 8}), "n": np.float32(1)}
+        add = nym.named_jit(lambda state: {**state, "w": state["w"] + 1}, donate_args=({"w": True, "n": False},))
+        after = add(state)
+        with pytest.raises(ValueError, match=r"donates state\['w'\], which is deleted, .* pass what that call"):
+            add(state)
+        assert (add(after)["w"] == 3).all().scalar()
+
+
 def test_a_donated_array_passed_twice_does_not_end_the_process():
     """A process of its own, because without the check the second call ends it."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
