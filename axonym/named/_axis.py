@@ -224,11 +224,11 @@ def format_value(x: Any) -> str:
         return f"({', '.join(map(format_value, x))})"
     if isinstance(x, list):
         return f"a list of length {len(x)}"
-    shape = getattr(x, "shape", None)
     if isinstance(x, Mesh | AbstractMesh):
-        return f"the mesh {format_axes(tuple(map(str, shape)), tuple(shape.values()))}"
+        return f"the mesh {format_axes(tuple(map(str, x.shape)), tuple(x.shape.values()))}"
     if isinstance(x, type | FunctionType | MethodType):  # the default repr has an address
         return f"`{x.__name__}`"
+    shape = getattr(x, "shape", None)
     if shape is not None:
         return f"an array of shape {tuple(shape.values() if isinstance(shape, Mapping) else shape)}"
     return repr(x) if x is ... else eqx.tree_pformat(x, width=sys.maxsize)  # which describes arrays by their shapes
