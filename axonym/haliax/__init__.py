@@ -1,7 +1,8 @@
 """Haliax's names and conventions on Axonym's arrays: `import axonym.haliax as hax`.
 
-A program written for Haliax runs with this import in place of `import haliax as hax`. Whatever Haliax names, orders or
-scales otherwise than Axonym does so here alone; new programs import `axonym` itself.
+A program written for Haliax runs with this import in place of `import haliax as hax`, unless it uses one of the few
+parts that are missing or relies on what Axonym refuses; the page "Coming from Haliax" lists both. Names, orders and
+scales that Haliax has and Axonym has not are in this package alone; new programs import `axonym` itself.
 """
 
 from typing import Any
@@ -55,7 +56,7 @@ from .axis import (
     to_jax_shape as to_jax_shape,
     union_axes as union_axes,
 )
-from .core import are_shape_checks_enabled as are_shape_checks_enabled
+from .core import are_shape_checks_enabled as are_shape_checks_enabled, enable_shape_checks as enable_shape_checks
 from .haxtyping import Named as Named
 from .jax_utils import tree_checkpoint_name as tree_checkpoint_name
 from .partitioning import (

@@ -10,6 +10,7 @@ from ..named import _dot, _einsum
 from ..named._axis import Axis, Names, axis_name, parse_selection
 from ..named._base import NamedBase
 from ..named._shape import _rearrange
+from ..named._traceback import find_stacklevel
 from ._axis_names import rearrange_for_partial_order
 
 
@@ -54,7 +55,8 @@ def dot(
         ({'batch': 2, 'pos': 3}, {'pos': 3, 'batch': 2})
     """
     if arrays and is_axis_selection(arrays[0]):
-        warnings.warn("`dot` takes its axes by keyword: `dot(x, y, axis=...)`.", DeprecationWarning, stacklevel=2)
+        text = "`dot` takes its axes by keyword: `dot(x, y, axis=...)`."
+        warnings.warn(text, DeprecationWarning, find_stacklevel())
         axis, arrays = arrays[0], arrays[1:]
     if axis is not _dot._MISSING and arrays and all(isinstance(x, NamedBase) for x in arrays):
         summed = None if axis is None else {axis_name(one) for one in parse_selection(axis)}

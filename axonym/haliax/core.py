@@ -1,6 +1,7 @@
 """`haliax.core`: named arrays and their operations."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
@@ -61,6 +62,21 @@ def are_shape_checks_enabled() -> bool:
         True
     """
     return True
+
+
+@contextlib.contextmanager
+def enable_shape_checks(enabled: bool) -> Iterator[bool]:
+    """Yields True, the previous state; shapes are checked inside too, whatever `enabled` is.
+
+    Unflattening a tree never checks shapes, so transformations of JAX need no such context.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> with hax.enable_shape_checks(False) as previous:
+        ...     previous, hax.are_shape_checks_enabled()
+        (True, True)
+    """
+    yield True
 
 
 def __getattr__(name: str) -> Any:

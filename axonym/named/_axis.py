@@ -13,6 +13,7 @@ from types import EllipsisType, FunctionType, MethodType
 from typing import Any, Protocol, TypeAlias
 
 import equinox as eqx
+from jax.sharding import AbstractMesh, Mesh
 
 from ._cache import cached_plan
 from ._traceback import blame_caller
@@ -223,13 +224,13 @@ def format_value(x: Any) -> str:
         return f"({', '.join(map(format_value, x))})"
     if isinstance(x, list):
         return f"a list of length {len(x)}"
-    shape = getattr(x, "shape", None)
-    if isinstance(shape, Mapping):
-        return f"the mesh {format_axes(tuple(map(str, shape)), tuple(shape.values()))}"
+    if isinstance(x, Mesh | AbstractMesh):
+        return f"the mesh {format_axes(tuple(map(str, x.shape)), tuple(x.shape.values()))}"
     if isinstance(x, type | FunctionType | MethodType):  # the default repr has an address
         return f"`{x.__name__}`"
+    shape = getattr(x, "shape", None)
     if shape is not None:
-        return f"an array of shape {tuple(shape)}"
+        return f"an array of shape {tuple(shape.values() if isinstance(shape, Mapping) else shape)}"
     return repr(x) if x is ... else eqx.tree_pformat(x, width=sys.maxsize)  # which describes arrays by their shapes
 
 

@@ -14,14 +14,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "from-haliax.md"
 
 
 def make_names(hax: Any) -> dict[str, Any]:
-    """Returns the names for expressions in Haliax, or in a module with the same names."""
-    axes = dict(zip("ABCD", hax.make_axes(a=2, b=3, c=4, d=5), strict=True))
-    A, B, C, D = axes.values()
-    arrays = {"x": hax.arange((A, B, C)), "y": hax.arange((C, D)), "w": hax.ones((D, A, C))}
-    indices = {"i": hax.named([0, 1], "i"), "j": hax.named([1, 2], "j")}
-    modules = {"hax": hax, "jax": jax, "jnp": jnp, "np": np, "dataclasses": dataclasses}
-    floats = {"f": hax.arange((A, B, C)).astype(float), "key": jax.random.PRNGKey(0)}
-    return {**modules, **axes, **arrays, **indices, **floats}
+    """Returns the names that the page defines for its expressions, in Haliax or in a module with the same names."""
+    names = {"hax": hax, "jax": jax, "jnp": jnp, "np": np, "dataclasses": dataclasses}
+    block = re.search(r"^A, B, C, D = (?:.*\n)*?(?=```)", PAGE.read_text(), re.MULTILINE)
+    assert block is not None
+    exec(block.group(), names)
+    return names
 
 
 def describe(result: Any) -> Any:

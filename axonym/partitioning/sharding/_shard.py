@@ -14,6 +14,7 @@ from ..._jax_compat import is_tracing
 from ...named._array import NamedArray
 from ...named._axis import Names, format_axes
 from ...named._base import is_traced, with_array
+from ...named._traceback import find_stacklevel
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..rules._rule_options import check_mesh
 from ..specs._active_mesh import MeshLike, format_mesh, get_abstract_mesh, get_active_mesh
@@ -64,10 +65,12 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
     if mesh is not None:
         _check_given_mesh(mesh)
     if found is None and not _have_mappings(describe_leaves(tree)):
-        warnings.warn("`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`.", RuntimeWarning, 2)
+        text = "`shard` has no axis mapping, so nothing is sharded; use `axis_mapping`."
+        warnings.warn(text, RuntimeWarning, find_stacklevel())
         return tree
     if mesh is None and get_abstract_mesh() is None:
-        warnings.warn("`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`.", RuntimeWarning, 2)
+        text = "`shard` has no mesh, so nothing is sharded; use `jax.set_mesh`."
+        warnings.warn(text, RuntimeWarning, find_stacklevel())
         return tree
     return shard_by_mapping(tree, found, mesh)
 
