@@ -1,6 +1,6 @@
-"""Faults of JAX and XLA that `docs/known-faults.md` lists, in plain JAX: a test fails when JAX has mended its fault.
+"""Faults of JAX and XLA that `docs/known-faults.md` lists, in plain JAX: a test fails once JAX has fixed its fault.
 
-Then take the fault off the page, and what goes round it out of the package.
+Then remove the fault from the page, and its workaround from the package.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def test_an_update_along_an_axis_that_has_just_been_sharded(auto_mesh):
         for fn in (update, compute_gradient):
             x = put(auto_mesh, P(), 8, 4)
             is_right = np.allclose(jax.jit(fn)(x), fn(x), rtol=1e-4)
-            assert is_right == (VERSION >= (0, 12))  # mended in jax 0.12
+            assert is_right == (VERSION >= (0, 12))  # fixed in jax 0.12
 
 
 def test_the_gradient_of_a_constraint_outside_of_jit():
@@ -141,7 +141,7 @@ def test_gradients_of_sorting_next_to_a_sharded_axis(explicit_mesh, fn):
     with jax.set_mesh(explicit_mesh), jax.numpy_rank_promotion("allow"):
         x = put(explicit_mesh, P("data"), 8, 4)
         assert fn(x).shape == ()
-        if VERSION >= (0, 12):  # mended in jax 0.12
+        if VERSION >= (0, 12):  # fixed in jax 0.12
             assert jax.grad(fn)(x).shape == (8, 4)
         else:
             with pytest.raises(Exception, match="equal shardings"):
