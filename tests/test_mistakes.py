@@ -49,6 +49,7 @@ ATTRIBUTES = {
     "exp": "; `axonym.exp` is a function.",
     "concatenate": "; `axonym.concatenate` is a function.",
     "relu": "; `axonym.nn.relu` is a function.",
+    "norm": "; `axonym.linalg.norm` is a function.",
 }
 
 
@@ -105,7 +106,11 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "set as order": (lambda: x.rearrange({"embed", "batch"}), TypeError, "have an order, which a set lacks"),
     "axes as arguments": (lambda: NYM.zeros(Batch, Embed), TypeError, "Several axes are given as a tuple, so Axis("),
     "array as axes": (lambda: NYM.zeros(x), TypeError, "with a name and a size, not by an array of shape (8, 16)."),
-    "array as axis": (lambda: x.sum(x), TypeError, "or by its name, not by an array of shape (8, 16)."),
+    "array as axis": (
+        lambda: x.sum(x),
+        TypeError,
+        "or by its name, not by an array of shape (8, 16); the axes are (batch, embed).",
+    ),
     "text as operand": (lambda: x + "a", TypeError, "An operand is a named array or a number, not 'a'."),
     "None as operand": (lambda: x * None, TypeError, "An operand is a named array or a number, not None."),
     "traced slice": (
@@ -179,7 +184,13 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "mesh passed to shard": (
         lambda: NYM.shard(x, MESH, MAPPING),
         TypeError,
-        "such as {'batch': 'data'}, not the mesh (data: 4, model: 2); set a mesh with `with jax.set_mesh(mesh):`.",
+        "such as {'batch': 'data'}, not the mesh (data: 4, model: 2); set a mesh with `with jax.set_mesh(mesh):`, or "
+        "pass it after the mapping, as in `shard(x, mapping, mesh)`.",
+    ),
+    "mesh passed to explain": (
+        lambda: NYM.explain(x, MESH, MAPPING),
+        TypeError,
+        "not the mesh (data: 4, model: 2); set a mesh with `with jax.set_mesh(mesh):`, or pass it after the mapping",
     ),
     "mesh as mapping": (lambda: NYM.axis_mapping(MESH), TypeError, "not the mesh (data: 4, model: 2); set a mesh with"),
     "mesh in the mapping": (

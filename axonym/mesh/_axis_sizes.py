@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 
-_DEFAULT_NAMES = ("dp", "fsdp", "ep", "tp", "sp")  # of `create_mesh`
+DEFAULT_NAMES = ("dp", "fsdp", "ep", "tp", "sp")  # of `create_mesh`
 _AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit, "manual": AxisType.Manual}
 
 
@@ -36,7 +36,7 @@ def split_axes(axis_dims: Any, axis_names: Any) -> tuple[Any, Any]:
     """Returns the sizes and the names of axes, which may be given together as a mapping."""
     if not isinstance(axis_dims, Mapping):
         return axis_dims, axis_names
-    if tuple(axis_names) not in ((), _DEFAULT_NAMES, tuple(axis_dims)):
+    if tuple(axis_names) not in ((), DEFAULT_NAMES, tuple(axis_dims)):
         raise TypeError(
             f"`axis_dims` is the mapping {dict(axis_dims)}, which names the mesh axes; leave out `axis_names`, here "
             f"{axis_names!r}"

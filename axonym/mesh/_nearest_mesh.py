@@ -9,7 +9,7 @@ from itertools import count
 from math import isqrt, prod
 from typing import Any
 
-from ._axis_sizes import as_names, as_sizes, can_fill, fill_wildcard, format_mesh_shape
+from ._axis_sizes import DEFAULT_NAMES, as_names, as_sizes, can_fill, fill_wildcard, format_mesh_shape
 
 
 def resolve_axes(
@@ -17,6 +17,8 @@ def resolve_axes(
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Checks the axes of a mesh over so many devices and infers a size of -1; `subset` suggests using fewer devices."""
     sizes, names = as_sizes(axis_dims, "axis_dims"), as_names(axis_names, "axis_names")
+    if sizes and names == DEFAULT_NAMES and len(sizes) != len(names):
+        raise _make_default_names_error(sizes)
     problem = _find_axes_problem(sizes, names, devices)
     alternative = ""
     if not problem and not can_fill(sizes, devices):
@@ -26,6 +28,14 @@ def resolve_axes(
     if problem:
         raise ValueError(f"{problem}; the nearest fit is {_format_nearest_mesh(sizes, names, devices)}{alternative}")
     return names, fill_wildcard(sizes, devices)
+
+
+def _make_default_names_error(sizes: Sequence[int]) -> ValueError:
+    names = ", ".join(('"data"', '"model"', "...")[: len(sizes)]) + ("," if len(sizes) == 1 else "")
+    return ValueError(
+        f"`axis_dims` {tuple(sizes)} and the default `axis_names` {DEFAULT_NAMES} have {len(sizes)} and "
+        f"{len(DEFAULT_NAMES)} entries; give names too, as in `create_mesh({tuple(sizes)}, ({names}))`"
+    )
 
 
 def _find_axes_problem(sizes: Sequence[int], names: Sequence[str], devices: int) -> str | None:

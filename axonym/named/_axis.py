@@ -125,15 +125,20 @@ def make_axes(**sizes: int) -> tuple[Axis, ...]:
     return tuple(Axis(name, size) for name, size in sizes.items())
 
 
-def axis_name(selection: AxisSelector) -> str:
-    """Returns the name of an axis given as an `Axis` or by name."""
+def axis_name(selection: AxisSelector, names: Names = ()) -> str:
+    """Returns the name of an axis given as an `Axis` or by name; an error lists the known `names`."""
     if type(selection) is str:
         return selection
     if isinstance(selection, Axis):
         return selection.name
     if isinstance(selection, str):
         return str(selection)
-    raise TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}.")
+    raise _make_selector_error(selection, names)
+
+
+def _make_selector_error(selection: Any, names: Names) -> TypeError:
+    known = f"; the axes are {format_axes(names)}" if names else ""
+    return TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}{known}.")
 
 
 def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
@@ -175,8 +180,8 @@ def parse_one_axis(spec: AxisSpec) -> Axis:
     return axes[0]
 
 
-def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
-    """Returns the selectors of a selection as a tuple, which is hashable."""
+def parse_selection(selection: AxisSelection, names: Names = ()) -> tuple[AxisSelector, ...]:
+    """Returns the selectors of a selection as a tuple, which is hashable; an error lists the known `names`."""
     if type(selection) is tuple:
         return selection
     if isinstance(selection, str | Axis):
@@ -184,18 +189,18 @@ def parse_selection(selection: AxisSelection) -> tuple[AxisSelector, ...]:
     if get_items := getattr(selection, "items", None):
         return tuple(name if size is None else Axis(name, size) for name, size in get_items())
     if not isinstance(selection, Iterable) or hasattr(selection, "dtype"):
-        raise TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}.")
+        raise _make_selector_error(selection, names)
     return tuple(selection)
 
 
-def make_hashable_selection(selection: AxisSelection | None) -> Any:
+def make_hashable_selection(selection: AxisSelection | None, names: Names = ()) -> Any:
     """Returns a selection as a cache key; raises a TypeError for entries other than axes, which may not be hashable."""
     if selection is None or type(selection) is str:
         return selection
-    selected = parse_selection(selection)
+    selected = parse_selection(selection, names)
     for axis in selected:
         if type(axis) is not str:
-            axis_name(axis)
+            axis_name(axis, names)
     return selected
 
 
@@ -262,7 +267,7 @@ def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int
         check_rank(names, sizes)
     if type(selector) is str and selector in names:  # nearly always
         return names.index(selector)
-    name = axis_name(selector)
+    name = axis_name(selector, names)
     if name not in names:
         raise make_missing_axis_error(name, names, sizes)
     index = names.index(name)
@@ -278,7 +283,7 @@ def find_axes(names: Names, sizes: Sequence[int], selection: AxisSelection | Non
     check_rank(names, sizes)
     if selection is None:
         return tuple(range(len(names)))
-    dims = tuple([find_axis(names, sizes, selector) for selector in parse_selection(selection)])
+    dims = tuple([find_axis(names, sizes, selector) for selector in parse_selection(selection, names)])
     if len(set(dims)) != len(dims):
         check_selected_once(tuple(names[dim] for dim in dims))
     return dims

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._jax_compat import get_inline_option
 from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name, use_operand_shardings
-from ._axis import Names, check_rank, format_axes
+from ._axis import Names, check_rank, format_axes, suggest_name
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
 
@@ -52,10 +52,11 @@ def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], w
     operands = tuple(operand for operand in operands if operand[0])
     shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
     extra = dict.fromkeys(name for names, _ in operands for name in names if name not in widest)
+    missing = [name for name in widest if any(name not in names for names, _ in operands)]
+    near = next(filter(None, (suggest_name(name, missing) for name in extra)), "")
     return ValueError(
-        f"cannot broadcast {shown}: {', '.join(map(repr, extra))} of one operand and "
-        f"{', '.join(repr(name) for name in widest if any(name not in names for names, _ in operands))} of the other "
-        "have no counterpart; add the missing axes to one operand with `broadcast_axis`"
+        f"cannot broadcast {shown}: {', '.join(map(repr, extra))} of one operand and {', '.join(map(repr, missing))} "
+        f"of the other have no counterpart{near}; add the missing axes to one operand with `broadcast_axis`"
     )
 
 

@@ -41,7 +41,7 @@ def suggest_named_way(name: str) -> str:
     if name in _HINTS:
         return f"; {_HINTS[name]}"
     library = sys.modules[__name__.partition(".")[0]]  # not an import, because the library is built on this package
-    for module in (library, library.nn):
+    for module in (library, library.nn, library.linalg):
         if isfunction(vars(module).get(name)):
             return f"; `{module.__name__}.{name}` is a function"
     return ""

@@ -141,7 +141,11 @@ def test_one_axis_is_an_order():
         (("pos",), ValueError, "the order (pos) leaves out (batch, embed); add `...` for the others"),
         (("pos", ..., "pos"), ValueError, "axis 'pos' is given more than once in (pos, pos)"),
         ((..., "pos", ...), ValueError, "`...` may occur only once in an order of axes"),
-        ((3, ...), TypeError, "An axis is given by an `Axis` or by its name, not by 3."),
+        (
+            (3, ...),
+            TypeError,
+            "An axis is given by an `Axis` or by its name, not by 3; the axes are (batch, pos, embed).",
+        ),
     ],
 )
 def test_a_wrong_order_says_what_is_wrong(partial, kind, message):

@@ -76,6 +76,20 @@ def test_sizes_that_do_not_fit_are_an_error_with_the_nearest_fit(sizes, message)
         create_mesh(sizes, ("data", "model"))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "example"),
+    [
+        ((8,), '`create_mesh((8,), ("data",))`'),
+        ((4, 2), '`create_mesh((4, 2), ("data", "model"))`'),
+        ((2, 2, 2), '`create_mesh((2, 2, 2), ("data", "model", ...))`'),
+    ],
+)
+def test_sizes_without_names_are_an_error_that_asks_for_names(sizes, example):
+    text = f"('dp', 'fsdp', 'ep', 'tp', 'sp') have {len(sizes)} and 5 entries; give names too, as in {example}"
+    with pytest.raises(ValueError, match=re.escape(text) + "$"):
+        create_mesh(sizes)
+
+
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), count=st.integers(1, 8))
 @example(sizes=[2, 2, 4], count=4)
 @quick

@@ -132,6 +132,9 @@ def test_axes_are_selected_in_many_ways(selection):
     assert nym.ones((Batch, Embed)).sum(selection).item() == 6
 
 
+KNOWN = "the axes are (batch, embed)."
+
+
 @pytest.mark.parametrize(
     ("selection", "kind", "text"),
     [
@@ -142,11 +145,15 @@ def test_axes_are_selected_in_many_ways(selection):
         ({"embed": 4}, ValueError, "axis 'embed' has size 3 here, 4 was asked for"),
         (("embed", "embed"), ValueError, "axis 'embed' is given more than once in (embed, embed)"),
         ((Embed, "embed"), ValueError, "axis 'embed' is given more than once in (embed, embed)"),
-        (0, TypeError, "An axis is given by an `Axis` or by its name, not by 0."),
-        (("batch", -1), TypeError, "An axis is given by an `Axis` or by its name, not by -1."),
-        ((("batch",),), TypeError, "An axis is given by an `Axis` or by its name, not by ('batch')."),
-        ((["batch"],), TypeError, "An axis is given by an `Axis` or by its name, not by a list of length 1."),
-        (jnp.arange(2), TypeError, "An axis is given by an `Axis` or by its name, not by an array of shape (2,)."),
+        (0, TypeError, f"An axis is given by an `Axis` or by its name, not by 0; {KNOWN}"),
+        (("batch", -1), TypeError, f"An axis is given by an `Axis` or by its name, not by -1; {KNOWN}"),
+        ((("batch",),), TypeError, f"An axis is given by an `Axis` or by its name, not by ('batch'); {KNOWN}"),
+        ((["batch"],), TypeError, f"An axis is given by an `Axis` or by its name, not by a list of length 1; {KNOWN}"),
+        (
+            jnp.arange(2),
+            TypeError,
+            f"An axis is given by an `Axis` or by its name, not by an array of shape (2,); {KNOWN}",
+        ),
     ],
 )
 def test_a_wrong_selection_says_what_is_wrong(selection, kind, text):

@@ -131,6 +131,12 @@ def test_no_operand_has_all_the_axes(other, lacking):
     assert (x.broadcast_axis(y.axes) + y).sum().item() is not None  # what the message says helps
 
 
+def test_close_names_of_operands_are_suggested():
+    text = escape("'embd' of one operand and 'embed' of the other have no counterpart; did you mean 'embed'?; add")
+    with pytest.raises(ValueError, match=text):
+        nym.ones({"batch": 2, "embed": 3}) + nym.ones({"batch": 2, "embd": 3})
+
+
 def test_errors_never_show_elements():
     with pytest.raises(ValueError, match="cannot broadcast") as error:
         nym.named([123456.0], "a") + nym.named([654321.0], "b")

@@ -164,7 +164,7 @@ def test_sharded_refs(mapped, draw):
     ("items", "value", "kind", "text"),
     [
         (("poss", 0), 0.0, ValueError, "no axis 'poss' in (batch: 2, pos: 3, embed: 4); did you mean 'pos'?"),
-        (("pos", 3), 0.0, IndexError, "an index of axis 'pos' of (batch: 2, pos: 3, embed: 4) is out of range"),
+        (("pos", 3), 0.0, IndexError, "index 3 of axis 'pos' of (batch: 2, pos: 3, embed: 4) is out of range"),
         (("pos", [3]), 0.0, IndexError, "is out of range"),
         (("pos", 0, "pos", 1), 0.0, ValueError, "axis 'pos' is given more than once"),
         (("pos",), 0.0, ValueError, "an index names its axes"),

@@ -85,7 +85,7 @@ def test_a_name_that_is_not_mapped_is_not_divided(mesh, x, run):
 
 def test_a_name_that_is_nearly_mapped_warns_once(mesh, run, word):
     array = nym.NamedArray(VALUES, (f"tokne_{word}", "embed"))
-    text = f"axis 'tokne_{word}' is not in the mapping, which has 'token_{word}'; if the same axis is meant"
+    text = f"axis 'tokne_{word}' is replicated: the mapping has no 'tokne_{word}', but has 'token_{word}'; correct"
     with pytest.warns(RuntimeWarning, match=text) as caught:
         for _ in range(2):
             assert placed(run(lambda array: nym.shard(array, {f"token_{word}": "data"}), array), mesh)

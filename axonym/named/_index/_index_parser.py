@@ -80,9 +80,10 @@ def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) ->
                 f"`x.at[{name!r}, index].set(value, mode='drop')`"
             )
         if kind != "window" and not -size <= low <= high < size:
+            shown = "an index" if np.ndim(array) else f"index {low}"
             raise IndexError(
-                f"an index of axis {name!r} of {format_shape(x)} is out of range; if that is intended, give "
-                f"`mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
+                f"{shown} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is intended, "
+                f"give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
                 f"`x.at[{name!r}, index].set(value, mode='drop')`"
             )
 
@@ -97,10 +98,12 @@ def _iterate_items(x: NamedBase, items: Any) -> Iterable[tuple[AxisSelector, Any
 
 def _make_position_error(x: NamedBase, items: Any) -> ValueError:
     first, last = (x.names[0], x.names[-1]) if x.names else ("pos", "batch")
+    is_mask = getattr(items, "dtype", None) == np.bool_
+    remedy = f"; `axonym.where(mask, x, 0)` keeps the axes, and x[{first!r}, mask] picks along one" if is_mask else ""
     second = f"x[{first!r}, 3, {last!r}, 0:2], " if first != last else ""
     return ValueError(
         f"an index names its axes, as in x[{first!r}, 3], {second}or x[{{{first!r}: 3}}], not "
-        f"x[{_format_positions(items)}]"
+        f"x[{_format_positions(items)}]{remedy}"
     )
 
 

@@ -38,7 +38,7 @@ def apply_reduction(
     """Applies a positional reduction over axes; for a named array, `where` is aligned with it by name."""
     if not isinstance(x, NamedBase):
         return _apply_to_plain(fn, x, axis, where=where, initial=initial, **options)
-    array, selected = x.array, make_hashable_selection(axis)
+    array, selected = x.array, make_hashable_selection(axis, x.names)
     if where is None and initial is None:
         call, rest = _plan_reduction(fn, x.names, array.shape, selected, *options.items())
         return with_array(x, call(array), rest)
@@ -51,7 +51,7 @@ def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) ->
     """Applies a positional function over axes that keeps them; for a named array, `where` is aligned by name."""
     if not isinstance(x, NamedBase):
         return _apply_to_plain(fn, x, axis, where=where)
-    array, selected = x.array, make_hashable_selection(axis)
+    array, selected = x.array, make_hashable_selection(axis, x.names)
     if where is None:
         return with_array(x, _plan_reduction(fn, x.names, array.shape, selected)[0](array))
     call, _ = _plan_masked_reduction(fn, x.names, array.shape, selected, _get_mask_names(x, where))

@@ -53,7 +53,7 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
     """
     check_named(x)
     axis_name(new_axis)  # others may not be hashable
-    call, names = _plan_flatten(x.names, x.array.shape, make_hashable_selection(old_axes), new_axis)
+    call, names = _plan_flatten(x.names, x.array.shape, make_hashable_selection(old_axes, x.names), new_axis)
     return with_array(x, call(x.array), names)
 
 

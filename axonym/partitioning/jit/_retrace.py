@@ -139,7 +139,8 @@ class _Array:
     names: Names | None = None
 
     def __str__(self) -> str:
-        return str(self.type) if self.names is None else f"{self.type} with axes {format_axes(self.names)}"
+        text = _format_array_type(self.type)
+        return text if self.names is None else f"{text} with axes {format_axes(self.names)}"
 
 
 def _differs_by_numbers(one: _Trace, other: _Trace) -> bool:
@@ -248,12 +249,21 @@ def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
     if before.names is not None and after.names is not None and before.names != after.names:
         yield f"{path}: axes {format_axes(before.names)} -> {format_axes(after.names)}"
     if before.type != after.type:
-        one, other = str(before.type), str(after.type)
+        one, other = _format_array_type(before.type), _format_array_type(after.type)
         if one == other:  # the mesh is part of the type on Auto meshes too
-            one, other = (f"{array.type} on {_format_static(array.type.sharding.mesh)}" for array in (before, after))
+            one, other = (
+                f"{_format_array_type(array.type)} on {_format_static(array.type.sharding.mesh)}"
+                for array in (before, after)
+            )
         yield f"{path}: {_format_trace_change(one, other)}"
     if before.is_donated != after.is_donated:
         yield f"{path}: {'donated' if after.is_donated else 'no longer donated'}"
+
+
+def _format_array_type(array_type: Any) -> str:
+    """Returns a type as JAX writes it, with words in place of the `~` of weak types."""
+    text = str(array_type)
+    return f"{text[1:]} (weakly typed)" if text.startswith("~") else text
 
 
 def _format_trace_change(before: Any, after: Any) -> str:

@@ -151,7 +151,10 @@ def _check_fallback(rule: Any) -> Any:
 def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
     """Returns entries as a dict, including those that are None."""
     if entries is not None and not isinstance(entries, Mapping):
-        remedy = "; set a mesh with `with jax.set_mesh(mesh):`" if isinstance(entries, Mesh | AbstractMesh) else ""
+        remedy = ""
+        if isinstance(entries, Mesh | AbstractMesh):
+            order = "or pass it after the mapping, as in `shard(x, mapping, mesh)`"
+            remedy = f"; set a mesh with `with jax.set_mesh(mesh):`, {order}"
         raise TypeError(
             f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not {format_value(entries)}{remedy}."
         )

@@ -19,16 +19,18 @@ def is_typo(one: str, other: str, shortest: int = 4) -> bool:
 
     A slip is two letters swapped, one left out or, in a long word, one changed. Names that differ in the first letter
     of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are intended, and
-    so are names with fewer letters than `shortest`.
+    so are names with fewer letters than `shortest`, unless two of three letters are swapped (`mpl` and `mlp`).
     """
     if one.casefold() == other.casefold():
         return True
     short, long = sorted((one, other), key=len)
-    if len(short) < shortest or len(long) - len(short) > 1:
+    if len(short) < 3 or len(long) - len(short) > 1:
         return False
     at = next((i for i, letter in enumerate(short) if letter != long[i]), len(short))
     if short[:at] + short[at : at + 2][::-1] + short[at + 2 :] == long:
-        return True
+        return len(short) >= shortest or short.isalpha()
+    if len(short) < shortest:
+        return False
     word = next((word for word in _WORD.finditer(long) if word.start() < at < word.end()), None)
     if word is None or len(word.group()) <= shortest:
         return False
@@ -43,8 +45,8 @@ def warn_unknown_name(name: str, mapping: AxisMapping) -> None:
     for known in mapping:
         if is_typo(name, known):
             _warn_once(
-                f"axis {name!r} is not in the mapping, which has {known!r}; if the same axis is meant, it is "
-                "replicated by mistake: correct the name, or map it to None if this is intended"
+                f"axis {name!r} is replicated: the mapping has no {name!r}, but has {known!r}; correct the name, or "
+                f"map {name!r} to None"
             )
 
 

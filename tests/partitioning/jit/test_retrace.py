@@ -130,7 +130,7 @@ def test_of_many_changes_some_are_said():
 
 def test_a_weak_type_is_told():
     (said,) = changes(given(model(), jnp.ones(3)), given(model(), jnp.full(3, 1.0)))
-    assert said == "x: float32[3] -> ~float32[3]"
+    assert said == "x: float32[3] -> float32[3] (weakly typed)"
 
 
 def test_what_is_donated_is_told():

@@ -19,12 +19,14 @@ import axonym as nym
         ("sequance", "sequence"),
         ("hidden_dmi", "hidden_dim"),
         ("atoken_embd", "atoken_embed"),
+        ("mpl", "mlp"),
+        ("esq", "seq"),
     ],
 )
 def test_a_near_miss_warns_once(name, known):
     text = (
-        f"axis '{name}' is not in the mapping, which has '{known}'; if the same axis is meant, it is replicated by "
-        "mistake: correct the name, or map it to None if this is intended"
+        f"^axis '{name}' is replicated: the mapping has no '{name}', but has '{known}'; correct the name, or map "
+        f"'{name}' to None$"
     )
     with pytest.warns(RuntimeWarning, match=text) as caught:
         assert nym.pspec_for_axis((name, "pos"), {known: "data"}) == P(None, None)
@@ -53,6 +55,9 @@ def test_a_near_miss_warns_once(name, known):
         ("queryx", "queryy"),
         ("x", "y"),
         ("row", "raw"),
+        ("h12", "h21"),
+        ("dim", "dims"),
+        ("mlp", "mla"),
     ],
 )
 def test_names_that_differ_on_purpose_do_not_warn(one, other):
