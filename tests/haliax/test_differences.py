@@ -19,7 +19,7 @@ REFUSED = [
     ('hax.dot(x, y, axis="d")', ValueError, "no axis 'd' in (a: 2, b: 3, c: 4)"),
     ("hax.nn.Linear.init(C, D, key=key)(hax.ones(A))", ValueError, "Linear (c: 4 -> d: 5): no axis 'c' in (a: 2)"),
     ('x["a", hax.ds(1, 5)]', ValueError, "a `dslice` of 5 elements does not fit into axis 'a'"),
-    ('x["a", 5]', IndexError, "an index of axis 'a' of (a: 2, b: 3, c: 4) is out of range"),
+    ('x["a", 5]', IndexError, "index 5 of axis 'a' of (a: 2, b: 3, c: 4) is out of range for size 2"),
     ('x["a", [0, 5]]', IndexError, "an index of axis 'a' of (a: 2, b: 3, c: 4) is out of range"),
     ("x[x > 3]", ValueError, "not x[an array of shape (2, 3, 4)]"),
     ("np.ones((2, 3, 4)) + x", TypeError, "A plain array of shape (2, 3, 4) has no axis names"),
