@@ -41,7 +41,7 @@ def adapt_all(module: Any, table: Mapping[str, str]) -> dict[str, Callable[..., 
     return {name: adapt(getattr(module, name), spelling) for spelling, names in table.items() for name in names.split()}
 
 
-def make_getattr(module: str, pending: str) -> Callable[[str], Any]:
+def make_getattr(module: str, pending: str = "") -> Callable[[str], Any]:
     """Returns the `__getattr__` of a module, whose error tells names that are not there yet from mistakes.
 
     Args:

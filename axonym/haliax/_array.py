@@ -179,15 +179,4 @@ def _make_array(array: Any, names: tuple[str, ...]) -> NamedArray:
     return result
 
 
-def _restore_haliax_array(names: Any, children: Any) -> NamedArray:
-    return _make_array(children[0], names)
-
-
-_ARRAY_KEY = jax.tree_util.GetAttrKey("array")
-
-jax.tree_util.register_pytree_with_keys(
-    NamedArray,
-    lambda x: (((_ARRAY_KEY, x.array),), x.names),
-    _restore_haliax_array,
-    lambda x: ((x.array,), x.names),
-)
+_array.register_array_class(NamedArray)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
 from . import _axis_order, _functions, _indexing, _reshaping
-from ._adapt import adapt_all
+from ._adapt import adapt_all, make_getattr
 from ._array import NamedArray as NamedArray
 from ._array_axes import NamedArrayAxes as NamedArrayAxes
 from ._functions import dslice as dslice, field as field
@@ -79,5 +79,4 @@ def enable_shape_checks(enabled: bool) -> Iterator[bool]:
     yield True
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = make_getattr("haliax.core")

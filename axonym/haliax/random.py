@@ -4,7 +4,7 @@ from typing import Any
 
 from .. import random
 from ..named._axis import parse_axes
-from ._adapt import adapt, adapt_all
+from ._adapt import adapt, adapt_all, make_getattr
 from ._array import convert_result
 
 
@@ -62,5 +62,4 @@ def rademacher(key: Any, shape: Any, dtype: Any = float) -> Any:
     return adapt(random.rademacher)(key, shape, dtype)
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = make_getattr("haliax.random")

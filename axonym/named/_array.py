@@ -363,19 +363,24 @@ def _rebuild_array(array: Any, names: Names) -> NamedArray:
     return result
 
 
-def _unflatten_array(names: Names, children: Any) -> NamedArray:
-    result = _new(NamedArray)
-    set_array(result, children[0])
-    set_names(result, names)
-    return result
+def register_array_class(kind: type[NamedArray]) -> None:
+    """Makes a class of named arrays a pytree with one child, the array; the names are part of the tree structure."""
+
+    def unflatten_array(names: Names, children: Any) -> NamedArray:
+        result = _new(kind)
+        set_array(result, children[0])
+        set_names(result, names)
+        return result
+
+    jax.tree_util.register_pytree_with_keys(
+        kind,
+        lambda x: (((_ARRAY_KEY, x.array),), x.names),
+        unflatten_array,
+        lambda x: ((x.array,), x.names),
+    )
 
 
 _new = object.__new__
 _ARRAY_KEY = jax.tree_util.GetAttrKey("array")
 
-jax.tree_util.register_pytree_with_keys(
-    NamedArray,
-    lambda x: (((_ARRAY_KEY, x.array),), x.names),
-    _unflatten_array,
-    lambda x: ((x.array,), x.names),
-)
+register_array_class(NamedArray)

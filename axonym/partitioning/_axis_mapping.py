@@ -139,7 +139,7 @@ class axis_mapping(contextlib.ContextDecorator):
 
     def __call__(self, func: F) -> F:
         """Returns a function that runs with the mapping active."""
-        check_runs_when_called(func, "axis_mapping(...)")
+        _check_runs_when_called(func)
         return super().__call__(func)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,8 +166,8 @@ class axis_mapping(contextlib.ContextDecorator):
         self._entered.managers.pop().__exit__(kind, error, traceback)
 
 
-def check_runs_when_called(fn: Callable[..., Any], manager: str) -> None:
-    """Raises a TypeError for a function whose body runs after the call, when a context manager has been left."""
+def _check_runs_when_called(fn: Callable[..., Any]) -> None:
+    """Raises a TypeError for a function whose body runs after the call, when the mapping is no longer active."""
     kinds = (
         (inspect.isgeneratorfunction, "generator", "`yield`"),
         (inspect.iscoroutinefunction, "async", "`await`"),
@@ -176,8 +176,8 @@ def check_runs_when_called(fn: Callable[..., Any], manager: str) -> None:
     for is_kind, kind, word in kinds:
         if is_kind(fn):
             raise TypeError(
-                f"`{manager}` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} functions runs after "
-                f"the call, when the mapping is not active; use `with {manager}:` inside, around code without {word}."
+                f"`axis_mapping(...)` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} functions runs after "
+                f"the call, when the mapping is not active; use `with axis_mapping(...):` inside, around code without {word}."
             )
 
 

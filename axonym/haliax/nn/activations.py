@@ -6,7 +6,7 @@ import jax
 
 from ... import nn
 from ...named._broadcasting import apply_unary
-from .._adapt import adapt, adapt_all
+from .._adapt import adapt, adapt_all, make_getattr
 
 
 globals().update(
@@ -96,5 +96,4 @@ def soft_sign(a: Any) -> Any:
     return apply_unary(jax.nn.soft_sign, a)
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = make_getattr("haliax.nn.activations")
