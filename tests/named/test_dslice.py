@@ -10,21 +10,12 @@ from jax.sharding import AxisType
 
 import axonym as nym
 from axonym import Axis, ds, dslice
+from tests.named.updates import UPDATES
 
 
 base = np.arange(1.0, 61.0, dtype=np.float32).reshape(3, 4, 5)
 x = nym.named(base, ("a", "b", "c"))
 STARTS = (0, 1, 2, 3, 4, 9, -1, -2, -4, -5, -9)
-UPDATES = {
-    "set": lambda old, new: new,
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "power": np.power,
-    "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 def find_places(start, length, size):

@@ -10,6 +10,7 @@ from jax.sharding import AxisType
 
 import axonym as nym
 from axonym import Axis, dslice
+from tests.named.updates import UPDATES
 
 
 base = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4) - 9
@@ -73,18 +74,6 @@ def test_fill_beside_other_indices():
     assert np.array_equal(two.array, np.where(np.arange(4) > 1, whole, -1))
     far = nym.index(x, {"pos": both, "embed": nym.named([0, 9], "i")}, fill=-1, mode="fill")
     assert np.array_equal(far.array[..., 0], whole[..., 0]) and (np.asarray(far.array[..., 1]) == -1).all()
-
-
-UPDATES = {
-    "set": lambda old, new: np.broadcast_to(new, old.shape),
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "power": np.power,
-    "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 @pytest.mark.parametrize("method", UPDATES)
