@@ -176,8 +176,9 @@ def _check_runs_when_called(fn: Callable[..., Any]) -> None:
     for is_kind, kind, word in kinds:
         if is_kind(fn):
             raise TypeError(
-                f"`axis_mapping(...)` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} functions runs after "
-                f"the call, when the mapping is not active; use `with axis_mapping(...):` inside, around code without {word}."
+                f"`axis_mapping(...)` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} functions "
+                "runs after the call, when the mapping is not active; use `with axis_mapping(...):` inside, around "
+                f"code without {word}."
             )
 
 
