@@ -1,5 +1,6 @@
 """Eight CPU devices for every test, the two kinds of mesh, random keys, and a clean state."""
 
+import gc
 import itertools
 import os
 import random
@@ -50,6 +51,13 @@ hypothesis.settings.register_profile(
     ],
 )
 hypothesis.settings.load_profile("axonym")
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collector away from modules and tests, which stay, and from most of what each trace makes and drops."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
