@@ -1,8 +1,11 @@
 """Eight CPU devices for every test, the two kinds of mesh, random keys, and a clean state."""
 
+import gc
 import itertools
 import os
 import random
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import hypothesis
@@ -20,12 +23,19 @@ CI = bool(os.environ.get("CI"))
 # Before JAX starts: no backend is made until the first array is. Most of the time goes into compiling programs that
 # run once, so machine code is not optimised, here and in the processes that tests start; programs stay the same.
 FASTER_COMPILING = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if jax.__version_info__ < (0, 11):  # later ones have only the emitters that compile slowly, and end at an unknown flag
+    FASTER_COMPILING += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FASTER_COMPILING}".strip()
 jax.config.update("jax_num_cpu_devices", 8)
 # Programs that are in flight at once on many virtual devices can keep each other waiting for threads.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 if "JAX_PLATFORMS" not in os.environ:
     jax.config.update("jax_platforms", "cpu")
+# Many programs are compiled several times: by both workers, for several tests, and after `forget_compiled`.
+if "AXONYM_TESTS_CACHE" not in os.environ:
+    os.environ["AXONYM_TESTS_CACHE"] = tempfile.mkdtemp(prefix="axonym-tests-")
+jax.config.update("jax_compilation_cache_dir", os.environ["AXONYM_TESTS_CACHE"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 # Arrays are lined up by name. Where JAX would line them up by position, a name has been lost.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -41,6 +51,19 @@ hypothesis.settings.register_profile(
     ],
 )
 hypothesis.settings.load_profile("axonym")
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collector away from modules and tests, which stay, and from most of what each trace makes and drops."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Removes the compiled programs at the end of the run, once all workers are done."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop("AXONYM_TESTS_CACHE"), ignore_errors=True)
 
 
 class GetKey:

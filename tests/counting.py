@@ -31,8 +31,7 @@ def python_calls(operation: Callable[[], Any], warm: int = 3) -> collections.Cou
             found[f"{_package(frame.f_code.co_filename)}:{frame.f_code.co_name}"] += 1
 
     before = sys.getprofile()
-    gc.collect()  # what it calls back must not be counted
-    gc.disable()
+    gc.disable()  # what a collection calls back must not be counted
     sys.setprofile(entered)
     try:
         operation()

@@ -18,7 +18,7 @@ import axonym as nym
 
 
 THREADS = 16
-ROUNDS = 1000
+ROUNDS = 480
 NAMES = ("a", "b", "c")
 VALUES = np.arange(512, dtype=np.float32).reshape(8, 8, 8)
 SHAPE = nym.NamedArray(jax.ShapeDtypeStruct(VALUES.shape, VALUES.dtype), NAMES)

@@ -1,6 +1,6 @@
 """What holds of every sharding rule for shapes and meshes of all kinds, for all hash seeds, and in several processes.
 
-The shapes and meshes are drawn at random from awkward ones, twenty thousand pairs. JAX judges each spec, and the best
+The shapes and meshes are drawn at random from awkward ones, ten thousand pairs. JAX judges each spec, and the best
 there is, is found by trying all ways where they are few.
 """
 
@@ -29,8 +29,9 @@ from benchmarks.sharding_quality import most_parts
 from tests.processes import run
 
 
-MESHES = 1000
+MESHES = 500
 LEAVES = 20
+SEEDS = 6  # an order that depends on the seed differs in half of them or more
 
 # Names of mesh axes as people have them, and as they may have them.
 NAMES = ("dp", "fsdp", "ep", "tp", "sp", "data", "model", "x y", "0", "größe", "Batch", "a/b", "None", "stage" * 9)
@@ -226,18 +227,18 @@ def pairs(strategy: str) -> Iterator[tuple[Case, jax.ShapeDtypeStruct, P]]:
 def test_the_shapes_and_meshes_are_of_all_kinds():
     leaves = [(case, leaf) for case in cases() for leaf in case.leaves]
     meshes = [case.mesh for case in cases()]
-    assert len(leaves) == 20_000
-    assert len({(case.mesh, leaf.shape) for case, leaf in leaves if leaf.shape}) > 14_000
+    assert len(leaves) == 10_000
+    assert len({(case.mesh, leaf.shape) for case, leaf in leaves if leaf.shape}) > 7000
     assert Counter(leaf.ndim for _, leaf in leaves).keys() == set(range(7))
-    assert min(Counter(leaf.ndim for _, leaf in leaves).values()) > 2500
-    assert min(Counter(len(mesh.axis_names) for mesh in meshes).get(count, 0) for count in range(1, 7)) > 100
-    assert sum(0 in leaf.shape for _, leaf in leaves) > 700
-    assert sum(1 in mesh.shape.values() for mesh in meshes) > 300
-    assert sum(AxisType.Manual in mesh.axis_types for mesh in meshes) > 50
-    assert sum(isinstance(mesh, Mesh) for mesh in meshes) > 50
+    assert min(Counter(leaf.ndim for _, leaf in leaves).values()) > 1250
+    assert min(Counter(len(mesh.axis_names) for mesh in meshes).get(count, 0) for count in range(1, 7)) > 50
+    assert sum(0 in leaf.shape for _, leaf in leaves) > 350
+    assert sum(1 in mesh.shape.values() for mesh in meshes) > 150
+    assert sum(AxisType.Manual in mesh.axis_types for mesh in meshes) > 25
+    assert sum(isinstance(mesh, Mesh) for mesh in meshes) > 25
     assert max(mesh.size for mesh in meshes) == 512
-    assert sum(mesh.size > 64 for mesh in meshes) > 200
-    assert sum(tractable(leaf, case.axes) for case, leaf in leaves) > 10_000
+    assert sum(mesh.size > 64 for mesh in meshes) > 100
+    assert sum(tractable(leaf, case.axes) for case, leaf in leaves) > 5000
 
 
 def test_the_specs_are_of_all_kinds():
@@ -251,8 +252,8 @@ def test_the_specs_are_of_all_kinds():
         kinds["several axes on one dimension"] += any(len(entry) > 1 for entry in axes)
         kinds["several dimensions"] += sum(bool(entry) for entry in axes) > 1
         kinds["three dimensions"] += sum(bool(entry) for entry in axes) > 2
-    assert kinds["divided"] > 8000
-    assert min(kinds.values()) > 1000, kinds
+    assert kinds["divided"] > 4000
+    assert min(kinds.values()) > 500, kinds
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -293,7 +294,7 @@ def test_a_spec_that_is_written_down_is_an_error_where_jax_refuses_it():
                     with pytest.raises(ValueError, match="not divisible"):
                         rule.apply(leaf)
                     outcomes["not divisible"] += 1
-    assert min(outcomes["divides"], outcomes["not divisible"]) > 700, outcomes
+    assert min(outcomes["divides"], outcomes["not divisible"]) > 350, outcomes
 
 
 def test_only_the_mesh_axes_that_are_given_are_used():
@@ -333,7 +334,7 @@ def test_a_limit_that_can_be_held_is_held():
         most = [parts_of(spec, case.axes) for spec in best]
         held["some are whole"] += any(count == 1 < all_parts for count, all_parts in zip(parts, most, strict=True))
         held["some are divided"] += max(parts) > 1
-    assert min(held["some are whole"], held["some are divided"]) > 125, held
+    assert min(held["some are whole"], held["some are divided"]) > 62, held
 
 
 SEEDED = """
@@ -367,9 +368,9 @@ def with_hash_seed(seed: int) -> str:
 
 def test_specs_are_the_same_with_every_hash_seed():
     with ThreadPoolExecutor(2) as pool:
-        printed = list(pool.map(with_hash_seed, range(20)))
+        printed = list(pool.map(with_hash_seed, range(SEEDS)))
     assert int(printed[0].split()[0]) > 100_000
-    assert printed == [printed[0]] * 20
+    assert printed == [printed[0]] * SEEDS
 
 
 PROCESSES = """
