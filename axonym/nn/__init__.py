@@ -27,6 +27,13 @@ from ._fused_cross_entropy import fused_cross_entropy as fused_cross_entropy
 from ._linear import Linear as Linear
 from ._mean_squared_error import mean_squared_error as mean_squared_error
 from ._mlp import MLP as MLP
+from ._mup import (
+    HiddenLinear as HiddenLinear,
+    InputLinear as InputLinear,
+    MupEmbedding as MupEmbedding,
+    OutputLinear as OutputLinear,
+    mup_learning_rates as mup_learning_rates,
+)
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
 from ._reduce_loss import reduce_loss as reduce_loss
 from ._rotary import rotary_embedding as rotary_embedding
