@@ -32,12 +32,14 @@ def make_model(width: int, parametrization: str, key: jax.Array) -> nym.nn.MLP:
     keys = jax.random.split(key, 3)
     Width, Next = nym.make_axes(width=width, next=width)
     if parametrization == "standard":
-        kinds, options = [nym.nn.Linear] * 3, {}
+        first = nym.nn.Linear.init(Feature, Width, key=keys[0])
+        second = nym.nn.Linear.init(Width, Next, key=keys[1])
+        third = nym.nn.Linear.init(Next, Label, key=keys[2])
     else:
-        kinds, options = [nym.nn.InputLinear, nym.nn.HiddenLinear, nym.nn.OutputLinear], {"base_width": BASE_WIDTH}
-    first = kinds[0].init(Feature, Width, key=keys[0])
-    second = kinds[1].init(Width, Next, key=keys[1], **options)
-    return nym.nn.MLP((first, second, kinds[2].init(Next, Label, key=keys[2], **options)), nym.nn.relu)
+        first = nym.nn.InputLinear.init(Feature, Width, key=keys[0])
+        second = nym.nn.HiddenLinear.init(Width, Next, key=keys[1], base_width=BASE_WIDTH)
+        third = nym.nn.OutputLinear.init(Next, Label, key=keys[2], base_width=BASE_WIDTH)
+    return nym.nn.MLP((first, second, third), nym.nn.relu)
 
 
 def apply_layers(model: nym.nn.MLP, x: nym.NamedArray) -> list[nym.NamedArray]:
@@ -55,7 +57,7 @@ def measure_changes(width: int, parametrization: str, steps: int, key: jax.Array
     x_key, y_key, model_key = jax.random.split(key, 3)
     x = nym.random.normal(x_key, (Batch, Feature))
     y = nym.random.randint(y_key, Batch, 0, Label.size)
-    model = make_model(width, parametrization, model_key)
+    model: Any = make_model(width, parametrization, model_key)
     factors, optimizer = nym.nn.mup_learning_rates(model), optax.adam(LEARNING_RATE)
     first, state = apply_layers(model, x), optimizer.init(model)
 

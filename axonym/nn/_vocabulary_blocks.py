@@ -86,14 +86,16 @@ def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
     return _score_sharded(head, hidden, weight, targets)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _score_sharded(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+def _map_scores(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
     arrays, results = (head.hidden, head.weight, head.targets), (head.tokens, head.tokens)
     return _map_shards(head, _score_part, arrays, results)(hidden, weight, targets)
 
 
+_score_sharded: Any = jax.custom_vjp(_map_scores, nondiff_argnums=(0,))
+
+
 def _keep_log_normalizers(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
-    log_normalizers, scores = _score_sharded(head, hidden, weight, targets)
+    log_normalizers, scores = _map_scores(head, hidden, weight, targets)
     return (log_normalizers, scores), (hidden, weight, targets, log_normalizers)
 
 

@@ -105,7 +105,7 @@ class HiddenLinearMup(LinearStandardParam):
     """The parametrization of a hidden layer under muP: the learning rate is divided by the inputs."""
 
     @property
-    def lr_scale(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def lr_scale(self) -> float:
         """1 / inputs."""
         return 1 / count_elements(self.In)
 
@@ -114,7 +114,7 @@ class OutputLinearMup(InputLinearMup):
     """The parametrization of an output layer under muP: products are divided by the inputs."""
 
     @property
-    def active_scale(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def active_scale(self) -> float:
         """1 / inputs."""
         return 1 / count_elements(self.In)
 
