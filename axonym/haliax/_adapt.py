@@ -61,9 +61,3 @@ def make_getattr(module: str, pending: str = "") -> Callable[[str], Any]:
         raise AttributeError(f"module 'axonym.{module}' has no attribute {name!r}")
 
     return find_missing
-
-
-def check_reparam(reparam_cls: Any) -> None:
-    """Raises a NotImplementedError for a parametrisation other than the standard one."""
-    if reparam_cls is not None:
-        raise NotImplementedError("`reparam_cls` needs `nn.mup`, which is not in `axonym.haliax` yet")

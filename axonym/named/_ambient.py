@@ -32,6 +32,10 @@ class Ambient(Protocol):
         """Returns the sharding that an operation must pass to JAX on an Explicit mesh; None on any other."""
         ...
 
+    def get_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+        """Returns the sharding of an array with these names; None if there is no mesh."""
+        ...
+
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         """Returns the mesh axes over which an axis is sharded, an empty tuple if it is not."""
         ...
@@ -69,6 +73,8 @@ class OperandShardings(NamedTuple):
                         f"axis {axis!r}; {_STATE_SHARDING}"
                     )
         return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    get_sharding = get_out_sharding
 
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         return ()
@@ -118,6 +124,12 @@ def get_out_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | No
     """Returns the `out_sharding` that an operation must pass to JAX: None unless a mesh axis is Explicit."""
     ambient = context.value
     return None if ambient is None else ambient.get_out_sharding(names, sizes)
+
+
+def get_sharding(names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+    """Returns the sharding of an array with these names on any mesh, as `jax.shard_map` needs it; None if unknown."""
+    ambient = context.value
+    return None if ambient is None else ambient.get_sharding(names, sizes)
 
 
 def reshard_by_name(array: Any, names: Names) -> Any:

@@ -16,11 +16,25 @@ from ._activations import (
     swish as swish,
 )
 from ._attention import causal_mask as causal_mask, dot_product_attention as dot_product_attention
-from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
+from ._binary_cross_entropy import binary_cross_entropy_loss as binary_cross_entropy_loss
+from ._cross_entropy import (
+    cross_entropy_loss as cross_entropy_loss,
+    cross_entropy_loss_and_log_normalizers as cross_entropy_loss_and_log_normalizers,
+)
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding
+from ._fused_cross_entropy import fused_cross_entropy as fused_cross_entropy
 from ._linear import Linear as Linear
+from ._mean_squared_error import mean_squared_error as mean_squared_error
 from ._mlp import MLP as MLP
+from ._mup import (
+    HiddenLinear as HiddenLinear,
+    InputLinear as InputLinear,
+    MupEmbedding as MupEmbedding,
+    OutputLinear as OutputLinear,
+    mup_learning_rates as mup_learning_rates,
+)
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
+from ._reduce_loss import reduce_loss as reduce_loss
 from ._rotary import rotary_embedding as rotary_embedding
 from ._stacked import Stacked as Stacked

@@ -36,3 +36,13 @@ def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tup
     if clash := [name for name in new if name in x.names]:
         raise ValueError(f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it")
     return dims
+
+
+def check_axes_among(function: str, operand: str, x: Any, whole: str, of: NamedArray) -> None:
+    """Checks that an operand of a function is a named array that has no other axes than another operand."""
+    check_input(f"{function} ({operand})", x, ())
+    if extra := [name for name in x.names if name not in of.names]:
+        raise ValueError(
+            f"{function}: the {operand} {format_shape(x)} have axes {format_axes(extra)}, which the {whole} "
+            f"{format_shape(of)} lack"
+        )

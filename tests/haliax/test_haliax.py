@@ -125,8 +125,29 @@ def test_what_is_not_there_yet_says_so(module: str, name: str):
 def test_unknown_names_are_errors():
     with pytest.raises(AttributeError, match=r"module 'axonym.haliax' has no attribute 'softmacks'"):
         hax.__getattr__("softmacks")
-    with pytest.raises(NotImplementedError, match=r"`reparam_cls` needs `nn.mup`"):
-        hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), reparam_cls=object)
+
+
+def test_parametrizations_scale_weights_and_products():
+    """The scales that Haliax gives these layers."""
+    mup, key = hax.nn.mup, jax.random.key(0)
+    assert hax.nn.Linear.init(Embed, Mlp, key=key).reparam == mup.LinearStandardParam(Embed, Mlp)
+    assert hax.nn.Linear.hidden_reparam() is mup.HiddenLinearMup
+    assert hax.nn.Linear.input_reparam(False) is hax.nn.Linear.output_reparam(False) is mup.LinearStandardParam
+    In = hax.Axis("in", 64)
+    cases = ((mup.LinearStandardParam, 1 / 8, 1, 1), (mup.InputLinearMup, 1, 1, 1))
+    cases += ((mup.HiddenLinearMup, 1 / 8, 1, 1 / 64), (mup.OutputLinearMup, 1, 1 / 64, 1))
+    for kind, scale, active, rate in cases:
+        layer = hax.nn.Linear.init(In, hax.Axis("out", 64), key=key, use_bias=False, reparam_cls=kind)
+        assert isinstance(layer.reparam, kind) and isinstance(layer, mup.ReparamEnabled)
+        assert (layer.reparam.active_scale, layer.reparam.lr_scale) == (active, rate)
+        assert hax.std(layer.weight).item() == pytest.approx(scale, rel=0.05)
+        product = hax.dot(hax.ones(In), layer.weight, axis=In) * active
+        assert jax.numpy.allclose(layer(hax.ones(In)).array, product.array, rtol=1e-5, atol=1e-5)
+    table = hax.nn.Embedding.init(hax.Axis("vocab", 64), In, key=key, reparam_cls=mup.EmbeddingMup)
+    assert hax.std(table.weight).item() == pytest.approx(1, rel=0.05)
+    assert mup.EmbeddingStandardParam.init_scale(hax.Axis("vocab", 8), In) == 1 / 64
+    scores = hax.dot(hax.ones(In), table.weight, axis=In) / 64
+    assert jax.numpy.allclose(table.unembed(hax.ones(In)).array, scores.array, rtol=1e-5, atol=1e-5)
 
 
 def test_linear_uses_another_dot_general():

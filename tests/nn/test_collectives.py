@@ -39,6 +39,19 @@ def hand_loss_of(logits, targets):
     return (jax.nn.logsumexp(logits, -1) - chosen.sum(-1)).mean()
 
 
+def fused_loss_of(weight, x):
+    return nym.nn.fused_cross_entropy(x, weight, label_numbers(), Embed, Vocab, block_size=8)
+
+
+def hand_fused_loss_of(weight, x):
+    logits = product("bpe,ve->bpv", x, at(weight, P("model")), HIDDEN)
+    return hand_loss_of(logits, label_numbers().array)
+
+
+def label_numbers():
+    return nym.arange(Batch) + nym.zeros((Batch, Pos), int)
+
+
 IDS = (Batch, Pos), P("data")
 X = (Batch, Pos, Embed.alias("given")), P("data")
 TABLE = (Vocab, Embed), P("model", "data")
@@ -64,6 +77,7 @@ CASES = {
         SCALE,
         X,
     ),
+    "fused_cross_entropy": (fused_loss_of, hand_fused_loss_of, TABLE, X),
     "cross_entropy_loss": (loss_of, hand_loss_of, ((Batch, Pos, Vocab), HIDDEN), IDS),
 }
 

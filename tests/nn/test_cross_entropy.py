@@ -99,6 +99,32 @@ def test_low_precision_is_widened_and_its_gradient_is_not(draw, ids):
     assert jnp.allclose(found, by_optax(logits, ids).array.mean(), rtol=1e-6)
 
 
+def test_label_smoothing_is_that_of_optax(draw, ids):
+    logits = draw(Batch, Pos, Vocab)
+    one_hot = jax.nn.one_hot(ids.array.T, Vocab.size)
+    expected = optax.softmax_cross_entropy(logits.array, optax.smooth_labels(one_hot, 0.2))
+    for targets in (ids, nym.named(one_hot, (Batch, Pos, Vocab))):
+        found = loss(logits, "vocab", targets, None, label_smoothing=0.2)
+        assert jnp.allclose(found.array, expected, atol=1e-5)
+
+
+def test_z_loss_and_weights_are_those_of_their_formulas(draw, ids):
+    logits, weight = draw(Batch, Pos, Vocab), nym.exp(draw(Pos, Batch))
+    normalizers = jax.nn.logsumexp(logits.array, axis=-1)
+    expected = (by_optax(logits, ids).array + 0.1 * normalizers**2) * weight.array.T
+    found = loss(logits, "vocab", ids, None, weight=weight, z_loss=0.1)
+    assert jnp.allclose(found.array, expected, rtol=1e-5)
+    assert jnp.allclose(loss(logits, "vocab", ids, weight=weight, z_loss=0.1).array, expected.mean(), rtol=1e-5)
+
+
+def test_log_normalizers_come_with_the_losses(draw, ids):
+    logits = draw(Batch, Pos, Vocab).astype(jnp.bfloat16)
+    losses, normalizers = nym.nn.cross_entropy_loss_and_log_normalizers(logits, Vocab, ids)
+    assert jnp.allclose(losses.array, by_optax(logits, ids).array, atol=1e-6)
+    assert normalizers.dtype == jnp.float32 and normalizers.names == ("batch", "pos")
+    assert jnp.allclose(normalizers.array, jax.nn.logsumexp(logits.array.astype(jnp.float32), axis=-1), atol=1e-6)
+
+
 def test_a_divided_label_axis_is_never_gathered(mesh, draw, ids):
     mapping = {"batch": "data", "vocab": "model"}
     scores = draw(Batch, Pos, Vocab)
@@ -131,5 +157,11 @@ def test_errors_say_what_does_not_fit():
         loss(logits, "vocab", ids.array)
     with refusal("cross_entropy_loss: the input must be a named array", TypeError):
         loss(logits.array, "vocab", ids)
+    with refusal("cross_entropy_loss: `label_smoothing` must be between 0 and 1, it is -0.1"):
+        loss(logits, "vocab", ids, label_smoothing=-0.1)
+    with refusal("reduce_loss: the weights (pos: 3) have axes (pos), which the losses (batch: 8) lack"):
+        loss(logits, "vocab", ids, weight=nym.ones(Pos))
+    with refusal("cross_entropy_loss_and_log_normalizers (targets): the input must be a named array", TypeError):
+        nym.nn.cross_entropy_loss_and_log_normalizers(logits, "vocab", ids.array)
     with refusal("no axis 'vocab' in (batch: 8)"):
         loss(logits, "vocab", ids, reduction_axis="vocab")

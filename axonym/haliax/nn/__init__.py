@@ -17,6 +17,7 @@ from . import (
     linear as linear,
     loss as loss,
     mlp as mlp,
+    mup as mup,
     normalization as normalization,
     scan as scan,
 )
@@ -73,7 +74,7 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
 
 _find_missing = make_getattr(
     "haliax.nn",
-    "BlockSeq Conv ConvTranspose MoELinear conv max_pool mean_pool min_pool mup pool ragged_dot",
+    "BlockSeq Conv ConvTranspose MoELinear conv max_pool mean_pool min_pool pool ragged_dot",
 )
 
 

@@ -1,7 +1,6 @@
 """`haliax.nn.embedding`: a table of vectors, with Haliax's scale."""
 
 import dataclasses
-import math
 from typing import Any, Self
 
 import equinox as eqx
@@ -11,11 +10,11 @@ from ... import nn
 from ...named._axis import Axis, AxisSpec, axis_name, parse_axes
 from ...named._named_call import named_call
 from ...tree_util import resize_axis
-from .._adapt import check_reparam
 from .._array import NamedArray, convert_result
+from . import mup
 
 
-class Embedding(eqx.Module):
+class Embedding(eqx.Module, mup.ReparamEnabled):
     """A table of vectors, one for each element of a vocabulary; see `axonym.nn.Embedding`.
 
     Attributes:
@@ -34,6 +33,7 @@ class Embedding(eqx.Module):
     weight: NamedArray
     Vocab: Axis = eqx.field(static=True)
     Embed: AxisSpec = eqx.field(static=True)
+    _reparam_cls: type[mup.AbstractEmbeddingReparam] = eqx.field(static=True, default=mup.EmbeddingStandardParam)
 
     @staticmethod
     def init(
@@ -43,18 +43,17 @@ class Embedding(eqx.Module):
         init_scale: float = 1,
         key: Any,
         initializer_range: float | None = None,
-        reparam_cls: Any = None,
+        reparam_cls: type[mup.AbstractEmbeddingReparam] = mup.EmbeddingStandardParam,
     ) -> "Embedding":
-        """Makes a table of random vectors, with standard deviation `init_scale` / number of elements of a vector.
+        """Makes a table of random vectors, with standard deviation `init_scale` times that of the parametrization."""
+        scale = (init_scale if initializer_range is None else initializer_range) * reparam_cls.init_scale(Vocab, Embed)
+        layer = nn.Embedding.init(Vocab, Embed, key=key, init_scale=scale)
+        return Embedding(convert_result(layer.weight), Vocab, Embed, reparam_cls)  # pyright: ignore[reportArgumentType]
 
-        Raises:
-            NotImplementedError: If a `reparam_cls` is given; muP is not there yet.
-        """
-        check_reparam(reparam_cls)
-        size = math.prod(axis.size for axis in parse_axes(Embed))
-        scale = init_scale if initializer_range is None else initializer_range
-        layer = nn.Embedding.init(Vocab, Embed, key=key, init_scale=scale / size)
-        return Embedding(convert_result(layer.weight), Vocab, Embed)  # pyright: ignore[reportArgumentType]
+    @property
+    def reparam(self) -> mup.AbstractEmbeddingReparam:
+        """The parametrization."""
+        return self._reparam_cls(self.Embed, self.Vocab)
 
     def _as_layer(self) -> nn.Embedding:
         return nn.Embedding(self.weight, self.Vocab, parse_axes(self.Embed))
@@ -71,6 +70,8 @@ class Embedding(eqx.Module):
     @named_call
     def unembed(self, input_embeds: NamedArray) -> NamedArray:
         """Computes a score for each element of the vocabulary."""
+        if self.reparam.unembed_active_scale != 1:
+            input_embeds = input_embeds * self.reparam.unembed_active_scale
         return self._as_layer().unembed(input_embeds)  # pyright: ignore[reportReturnType]
 
     def resize_embeddings(self, new_size: int, key: Any = None) -> Self:

@@ -1,5 +1,6 @@
 """`haliax.nn.linear`: the linear layer, with a replaceable `dot_general` and the axes as they were given."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -10,12 +11,13 @@ from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec, parse_axes
 from ...named._named_call import named_call
 from ...nn._gather_parameter import gather_parameter
-from .._adapt import check_reparam, make_getattr
+from .._adapt import make_getattr
 from .._array import NamedArray, convert_result
 from .._axis_order import dot
+from . import mup
 
 
-class Linear(eqx.Module):
+class Linear(eqx.Module, mup.ReparamEnabled):
     """A linear map from input axes to output axes, with a bias; see `axonym.nn.Linear`.
 
     Attributes:
@@ -38,6 +40,7 @@ class Linear(eqx.Module):
     In: AxisSpec = eqx.field(static=True)
     Out: AxisSpec = eqx.field(static=True)
     dot_general: Any = None
+    _reparam_cls: type[mup.AbstractLinearReparam] = eqx.field(static=True, default=mup.LinearStandardParam)
 
     @staticmethod
     def init(
@@ -49,16 +52,32 @@ class Linear(eqx.Module):
         out_first: bool = True,
         dot_general: Any = None,
         init_scale: float = 1.0,
-        reparam_cls: Any = None,
+        reparam_cls: type[mup.AbstractLinearReparam] = mup.LinearStandardParam,
     ) -> "Linear":
-        """Makes a layer with random weights.
+        """Makes a layer with random weights, scaled by the parametrization."""
+        scale = init_scale * reparam_cls.init_scale(In, Out) * math.sqrt(mup.count_elements(In))
+        layer = nn.Linear.init(In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=scale)
+        return Linear(convert_result(layer.weight), convert_result(layer.bias), In, Out, dot_general, reparam_cls)  # pyright: ignore[reportArgumentType]
 
-        Raises:
-            NotImplementedError: If a `reparam_cls` is given; muP is not there yet.
-        """
-        check_reparam(reparam_cls)
-        layer = nn.Linear.init(In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=init_scale)
-        return Linear(convert_result(layer.weight), convert_result(layer.bias), In, Out, dot_general)  # pyright: ignore[reportArgumentType]
+    @property
+    def reparam(self) -> mup.AbstractLinearReparam:
+        """The parametrization."""
+        return self._reparam_cls(self.In, self.Out)
+
+    @staticmethod
+    def input_reparam(use_mup: bool = True) -> type[mup.AbstractLinearReparam]:
+        """Returns the parametrization of an input layer."""
+        return mup.InputLinearMup if use_mup else mup.LinearStandardParam
+
+    @staticmethod
+    def hidden_reparam(use_mup: bool = True) -> type[mup.AbstractLinearReparam]:
+        """Returns the parametrization of a hidden layer."""
+        return mup.HiddenLinearMup if use_mup else mup.LinearStandardParam
+
+    @staticmethod
+    def output_reparam(use_mup: bool = True) -> type[mup.AbstractLinearReparam]:
+        """Returns the parametrization of an output layer."""
+        return mup.OutputLinearMup if use_mup else mup.LinearStandardParam
 
     @property
     def out_first(self) -> bool:
@@ -69,6 +88,8 @@ class Linear(eqx.Module):
     @named_call
     def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer."""
+        if self.reparam.active_scale != 1:
+            inputs = inputs * self.reparam.active_scale
         if self.dot_general is None:
             return nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))(inputs)  # pyright: ignore[reportReturnType]
         product = dot(inputs, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)

@@ -7,29 +7,27 @@ from ...named._axis import AxisSelection, AxisSelector
 from ...named._elementwise._arithmetic import abs as compute_abs
 from ...named._elementwise._exponential import exp, log1p
 from ...named._elementwise._maximum import maximum
-from ...named._elementwise._where import where as select_where
 from ...named._reduce._sum import mean
 from ..util import UNSPECIFIED
 
 
-def maybe_reduce_loss(arr: Any, reduction: Any, reduction_axis: AxisSelection | None, where: Any, weight: Any) -> Any:
-    """Multiplies losses by weights and reduces them; a reduction of None leaves out what `where` excludes.
+def maybe_reduce_loss(
+    arr: Any, reduction: Any, reduction_axis: AxisSelection | None, where: Any, weight: Any = None
+) -> Any:
+    """Multiplies losses by weights and reduces them, by their mean if the reduction is `UNSPECIFIED`.
 
     Example:
         >>> import axonym.haliax as hax
-        >>> hax.nn.loss.maybe_reduce_loss(hax.named([1.0, 3.0], "i"), hax.sum, None, None, None).item()
+        >>> hax.nn.loss.maybe_reduce_loss(hax.named([1.0, 3.0], "i"), hax.sum, None, None).item()
         4.0
     """
     if weight is not None:
         arr = arr * weight
-    if reduction is None:
-        return arr if where is None else select_where(where, arr, 0)
-    reduction = mean if reduction is UNSPECIFIED else reduction
-    return reduction(arr, reduction_axis, where=where)
+    return nn.reduce_loss(arr, mean if reduction is UNSPECIFIED else reduction, reduction_axis, where=where)
 
 
 def reduce_loss(
-    arr: Any, reduction: Any = UNSPECIFIED, reduction_axis: Any = None, *, where: Any = None, weight: Any = None
+    arr: Any, reduction: Any = UNSPECIFIED, reduction_axis: Any = None, where: Any = None, weight: Any = None
 ) -> Any:
     """Reduces losses, by their mean unless another reduction is given.
 
@@ -71,7 +69,7 @@ def cross_entropy_loss_and_log_normalizers(pred_y: Any, Label: AxisSelector, tar
         >>> [x.item() for x in hax.nn.cross_entropy_loss_and_log_normalizers(logits, "vocab", target)]
         [1.386..., 1.386...]
     """
-    return nn.cross_entropy_loss(pred_y, Label, target_y, reduction=None), nn.logsumexp(pred_y, Label)
+    return nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
 
 
 def binary_cross_entropy_loss(

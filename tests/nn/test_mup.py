@@ -1,0 +1,136 @@
+"""muP: the formulas of table 8, the learning rates as a tree for Optax, and the coordinate check."""
+
+import dataclasses
+import importlib.util
+import math
+import operator
+import re
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import axonym as nym
+
+
+Batch, Pos, Vocab = nym.make_axes(batch=8, pos=2, vocab=6)
+Embed, Mlp, Heads, Label = nym.make_axes(embed=256, mlp=64, heads=4, label=6)
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("base_width", [1, 64])
+def test_variances_and_multipliers_are_those_of_table_8(base_width):
+    inputs = nym.nn.InputLinear.init(Embed, Mlp, key=KEY)
+    hidden = nym.nn.HiddenLinear.init(Embed, Mlp, key=KEY, base_width=base_width)
+    output = nym.nn.OutputLinear.init(Embed, Mlp, key=KEY, base_width=base_width)
+    table = nym.nn.MupEmbedding.init(Mlp, Embed, key=KEY, base_width=base_width)
+    for layer, variance in ((inputs, 1 / 256), (hidden, 1 / 256), (output, 1 / base_width), (table, 1)):
+        assert nym.var(layer.weight).item() == pytest.approx(variance, rel=0.05)
+    assert output.multiplier == table.multiplier == base_width / 256
+    assert nym.nn.mup_learning_rates(hidden).weight == base_width / 256
+    assert {nym.nn.mup_learning_rates(layer).weight for layer in (inputs, output, table)} == {1.0}
+
+
+def test_at_the_base_width_a_model_is_the_standard_one():
+    x, ids = nym.random.normal(KEY, (Batch, Embed)), nym.arange(Batch) % 6
+    standard = nym.nn.Linear.init(Embed, Label, key=KEY)(x)
+    for kind in (nym.nn.HiddenLinear, nym.nn.OutputLinear):
+        layer = kind.init(Embed, Label, key=KEY, base_width=256)
+        assert jnp.allclose(layer(x).array, standard.array, atol=1e-6)
+        assert nym.nn.mup_learning_rates(layer).weight == 1
+    table, other = (
+        kind.init(Vocab, Embed, key=KEY, **options)
+        for kind, options in ((nym.nn.MupEmbedding, {"base_width": 256}), (nym.nn.Embedding, {}))
+    )
+    assert jnp.array_equal(table(ids).array, other(ids).array)
+    assert jnp.allclose(table.unembed(x).array, other.unembed(x).array)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_output_is_scaled_and_its_bias_is_not(check, draw, dtype):
+    layer = draw.layer(nym.nn.OutputLinear.init, Embed.resize(8), Mlp.resize(4), base_width=2)
+    layer = jax.tree.map(lambda x: x.astype(dtype), layer)
+
+    def reference(layer, x):
+        product = jnp.einsum("bpe,me->bpm", x.array * 0.25, layer.weight.array)
+        return nym.named(product + layer.bias.array[None, None], ("batch", "pos", "mlp"))
+
+    x = draw(Batch, Pos, Embed.resize(8)).astype(dtype)
+    check(lambda layer, x: layer(x), reference, layer, x, tolerance=1e-5 if dtype == jnp.float32 else 0.05)
+
+
+def test_scores_of_the_embedding_are_scaled_on_each_mesh(mesh, draw):
+    layer = draw.layer(nym.nn.MupEmbedding.init, Vocab, Embed, base_width=64)
+    x = draw(Batch, Embed)
+    with nym.axis_mapping({"batch": "data", "vocab": "model"}):
+        found = nym.named_jit(lambda layer, x: layer.unembed(x))(layer, x)
+    assert tuple(found.sharding.spec) == ("data", "model")
+    assert jnp.allclose(found.array, x.array @ layer.weight.array.T / 4, rtol=1e-4, atol=1e-4)
+
+
+class Block(eqx.Module):
+    up: nym.nn.HiddenLinear
+    norm: nym.nn.RmsNorm
+    scale: jax.Array
+    name: str
+
+    @staticmethod
+    def init(key):
+        up = nym.nn.HiddenLinear.init(Embed, Mlp, key=key, base_width=32, use_bias=False)
+        return Block(up, nym.nn.RmsNorm.init(Embed), jnp.ones(2), "block")
+
+
+def test_learning_rates_are_a_tree_of_factors_for_each_array():
+    Layers = nym.Axis("layers", 3)
+    model = {"blocks": nym.nn.Stacked.init(Layers, Block)(key=jax.random.split(KEY, 3)), "step": 0}
+    for tree in (model, eqx.filter_eval_shape(lambda: model)):
+        factors = nym.nn.mup_learning_rates(tree)
+        block = factors["blocks"].stacked
+        assert (block.up.weight, block.up.bias, block.norm.weight, block.scale) == (1 / 8, None, 1.0, 1.0)
+        assert block.name is None and factors["step"] is None
+    assert nym.nn.mup_learning_rates(nym.ones(Embed)) == 1.0
+    assert nym.nn.mup_learning_rates(None) is None
+
+
+def test_the_factors_scale_updates_and_choose_optimizers():
+    params = eqx.filter(Block.init(KEY), eqx.is_array)
+    factors, gradients = nym.nn.mup_learning_rates(params), jax.tree.map(jnp.ones_like, params)
+    adam = optax.adam(0.1)
+    scaled = jax.tree.map(operator.mul, factors, adam.update(gradients, adam.init(params))[0])
+    chosen = optax.multi_transform({factor: optax.adam(0.1 * factor) for factor in (1.0, 1 / 8)}, factors)
+    updates, _ = chosen.update(gradients, chosen.init(params))
+    for found in (scaled, updates):
+        assert jnp.allclose(found.up.weight.array, -0.1 / 8) and jnp.allclose(found.scale, -0.1)
+        assert jax.tree.structure(found) == jax.tree.structure(params)
+
+
+def test_layers_are_linear_layers_of_their_own_class():
+    layer = nym.nn.OutputLinear.init(Embed, (Heads, Label), key=KEY, use_bias=False, out_first=False, init_scale=0.0)
+    assert isinstance(layer, nym.nn.Linear) and layer.bias is None and layer.weight.names == ("embed", "heads", "label")
+    assert not layer.weight.array.any()
+    changed = dataclasses.replace(layer, base_width=2)
+    assert type(changed) is nym.nn.OutputLinear and changed.multiplier == 2 / 256
+
+
+def test_errors_name_the_layer_and_the_base_width():
+    for kind in (nym.nn.HiddenLinear, nym.nn.OutputLinear, nym.nn.MupEmbedding):
+        with pytest.raises(ValueError, match=re.escape(f"{kind.__name__}: `base_width` must be positive, it is 0")):
+            kind.init(Mlp, Embed, key=KEY, base_width=0)
+    with pytest.raises(TypeError, match=r"Axes and keys are arguments of `HiddenLinear.init"):
+        nym.nn.HiddenLinear(Embed, Mlp, key=KEY)
+
+
+def test_the_coordinate_check_is_flat_under_mup_alone():
+    path = Path(__file__).parents[2] / "tools" / "plot_coordinate_check.py"
+    spec = importlib.util.spec_from_file_location("plot_coordinate_check", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    growth = {}
+    for parametrization in ("standard", "muP"):
+        narrow, wide = (script.measure_changes(width, parametrization, 3, KEY) for width in (64, 512))
+        growth[parametrization] = {name: math.log2(wide[name] / narrow[name]) for name in script.LAYERS}
+    assert all(abs(found) < 0.4 for found in growth["muP"].values()), growth
+    assert growth["standard"]["hidden"] > 1.2 and growth["standard"]["output"] > 1.2, growth
