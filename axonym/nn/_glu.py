@@ -14,8 +14,8 @@ from ..named._reduce._apply_reduction import apply_along
 def glu(x: N, axis: AxisSelector) -> N:
     """Returns the first half of an axis, gated by the second: `first * sigmoid(second)`; see `jax.nn.glu`.
 
-    The two halves of a sharded axis are on different devices, so the axis is gathered. Under tensor parallelism, let the
-    layer before make an axis of size 2 besides, as in `Out=(Axis("gate", 2), Mlp)`, and gate with its elements.
+    The two halves of a sharded axis are on different devices, so the axis is gathered. Under tensor parallelism, let
+    the layer before make an axis of size 2 besides, as in `Out=(Axis("gate", 2), Mlp)`, and gate with its elements.
 
     Args:
         x: Array with the axis.

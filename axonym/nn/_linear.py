@@ -121,13 +121,14 @@ class Linear(Layer):
             >>> flat.weight.shape, flat.unflatten_from_export(layer).weight.shape
             ((__OUT__: 8, embed: 8), (heads: 2, head_dim: 4, embed: 8))
         """
-        return self._with_axes(merge_axes(self.In, "__IN__"), merge_axes(self.Out, "__OUT__"), self.out_first)
+        return self.with_axes(merge_axes(self.In, "__IN__"), merge_axes(self.Out, "__OUT__"), self.out_first)
 
     def unflatten_from_export(self, template: "Linear") -> "Linear":
         """Returns the layer with the merged axes split into those of a template, whose values are not used."""
-        return self._with_axes(template.In, template.Out, template.out_first)
+        return self.with_axes(template.In, template.Out, template.out_first)
 
-    def _with_axes(self, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], out_first: bool) -> "Linear":
+    def with_axes(self, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], out_first: bool) -> "Linear":
+        """Returns the layer with its axes merged into one, or one split into others, in this order of the weight."""
         weight = replace_axes(replace_axes(self.weight, self.Out, outputs), self.In, inputs)
         order = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         bias = None if self.bias is None else replace_axes(self.bias, self.Out, outputs).rearrange((..., *outputs))

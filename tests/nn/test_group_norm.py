@@ -66,7 +66,7 @@ def test_errors_name_the_layer_and_the_axes():
         nym.nn.GroupNorm.init(Channels, 3)
     with refusal("GroupNorm: `Channels` is an `Axis`, not 'mlp'", TypeError):
         nym.nn.GroupNorm.init("mlp", 2)
-    with refusal("axis 'mlp' is selected twice"):
+    with refusal("axis 'mlp' is given more than once in (mlp, mlp)"):
         nym.nn.GroupNorm.init(Channels, 2, "mlp")
     with refusal("GroupNorm (mlp: 8): no axis 'height' in (heigth: 2, mlp: 8); did you mean 'heigth'?"):
         nym.nn.GroupNorm.init(Channels, 2, "height")(nym.ones({"heigth": 2, "mlp": 8}))

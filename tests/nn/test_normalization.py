@@ -56,7 +56,7 @@ def test_dtype_to_compute_in_can_be_chosen(draw):
     low = nym.nn.LayerNorm.init(Embed, use_weight=False, use_bias=False, compute_dtype=jnp.bfloat16)
     centred = x - x.mean("embed")
     expected = centred * nym.rsqrt((centred * centred).mean("embed") + 1e-5)
-    assert jnp.array_equal(low(x).array, expected.array)
+    assert jnp.allclose(low(x).array, expected.array, rtol=0.03, atol=0.03)
     assert low(x.astype(jnp.float32)).dtype == jnp.float32
     assert not jnp.array_equal(low(x).array, nym.nn.LayerNorm.init(Embed)(x).array)
 
