@@ -286,7 +286,8 @@ def quick_gelu(x: A) -> A:
 
 @jax.jit
 def _compute_quick_gelu(x: ArrayLike) -> jax.Array:
-    return x * jax.nn.sigmoid(1.702 * jnp.asarray(x))
+    x = jnp.asarray(x)
+    return x * jax.nn.sigmoid(1.702 * x)
 
 
 def relu_squared(x: A) -> A:
@@ -302,4 +303,4 @@ def relu_squared(x: A) -> A:
 
 @jax.jit
 def _compute_relu_squared(x: ArrayLike) -> jax.Array:
-    return jnp.square(jax.nn.relu(x))
+    return jnp.square(jax.nn.relu(jnp.asarray(x)))

@@ -21,7 +21,7 @@ from ._normalization import scale_and_shift
 
 
 class BatchStatistics(NamedTuple):
-    """The running statistics of a `BatchNorm`: the number of batches seen, and the means over them.
+    """The running statistics of a `BatchNorm`: the number of batches seen, and the weighted means over them.
 
     Example:
         >>> import axonym as nym
@@ -31,7 +31,7 @@ class BatchStatistics(NamedTuple):
         (channels: 3)
     """
 
-    count: jax.Array
+    batches: jax.Array
     mean: NamedArray
     variance: NamedArray
 
@@ -108,7 +108,9 @@ class BatchNorm(Layer, eqx.nn.StatefulLayer):
         axes = parse_axes(axis)
         statistics = BatchStatistics(jnp.zeros((), jnp.int32), zeros(axes), zeros(axes))
         weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
-        return BatchNorm(weight, bias, eqx.nn.StateIndex(statistics), axes, eps, momentum, mode, inference)
+        index = eqx.nn.StateIndex(statistics)
+        # To pyright, the abstract `__call__` of `StatefulLayer` is a field.
+        return BatchNorm(weight, bias, index, axes, eps, momentum, mode, inference)  # pyright: ignore[reportCallIssue]
 
     @named_call
     def __call__(
@@ -148,12 +150,14 @@ class BatchNorm(Layer, eqx.nn.StatefulLayer):
         return constrain_sharding(cast_array(result, x.dtype)), state
 
     def _update_running(self, old: BatchStatistics, mean: NamedArray, variance: NamedArray) -> BatchStatistics:
-        past = jnp.where(old.count == 0, 0.0, self.momentum) if self.mode == "ema" else self.momentum
+        past = jnp.where(old.batches == 0, 0.0, self.momentum) if self.mode == "ema" else self.momentum
         new = [past * one + (1 - past) * other for one, other in zip(old[1:], (mean, variance), strict=True)]
-        return BatchStatistics(old.count + 1, *(cast_array(constrain_sharding(one), old.mean.dtype) for one in new))
+        return BatchStatistics(old.batches + 1, *(cast_array(constrain_sharding(one), old.mean.dtype) for one in new))
 
     def _get_running(self, old: BatchStatistics) -> tuple[NamedArray, NamedArray]:
         if self.mode == "ema":
             return old.mean, old.variance
-        weight = jnp.where(old.count == 0, 1.0, 1 - self.momentum**old.count)  # of all batches, as the means began at 0
-        return old.mean / weight, where(old.count == 0, 1.0, old.variance / weight)
+        weight = jnp.where(
+            old.batches == 0, 1.0, 1 - self.momentum**old.batches
+        )  # of all batches, as the means began at 0
+        return old.mean / weight, where(old.batches == 0, 1.0, old.variance / weight)

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..named._ambient import constrain_sharding
+from ..named._array import NamedArray
 from ..named._axis import AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
-from ..named._base import N, check_named, with_array
+from ..named._base import check_named, with_array
 from ..named._cached_jit import cached_jit
 from ._inputs import cast_array, widen_array
 from ._window import ByAxis, Padding, Pairs, compute_sharded, find_padding, parse_by_axis, parse_padding
@@ -28,8 +29,8 @@ class PoolPlan(NamedTuple):
 
 
 def max_pool(
-    Window: AxisSpec, x: N, stride: ByAxis | None = None, padding: Padding = "VALID", use_ceil: bool = False
-) -> N:
+    Window: AxisSpec, x: NamedArray, stride: ByAxis | None = None, padding: Padding = "VALID", use_ceil: bool = False
+) -> NamedArray:
     """Takes the maximum of each window.
 
     Args:
@@ -61,8 +62,8 @@ def max_pool(
 
 
 def min_pool(
-    Window: AxisSpec, x: N, stride: ByAxis | None = None, padding: Padding = "VALID", use_ceil: bool = False
-) -> N:
+    Window: AxisSpec, x: NamedArray, stride: ByAxis | None = None, padding: Padding = "VALID", use_ceil: bool = False
+) -> NamedArray:
     """Takes the minimum of each window. Arguments as for `max_pool`.
 
     Example:
@@ -77,13 +78,13 @@ def min_pool(
 
 def mean_pool(
     Window: AxisSpec,
-    x: N,
+    x: NamedArray,
     stride: ByAxis | None = None,
     padding: Padding = "VALID",
     *,
     use_ceil: bool = False,
     count_include_pad: bool = False,
-) -> N:
+) -> NamedArray:
     """Takes the mean of each window, in float32 at least. Arguments as for `max_pool`, and one more.
 
     Args:
@@ -133,7 +134,7 @@ def plan_pool(function: str, Window: AxisSpec, x: Any, stride: Any, padding: Any
     return PoolPlan(dims, windows, strides, pads, tuple(ceil))
 
 
-def _apply_windows(fn: Callable[..., Any], x: N, plan: PoolPlan, *static: Any) -> N:
+def _apply_windows(fn: Callable[..., Any], x: NamedArray, plan: PoolPlan, *static: Any) -> NamedArray:
     return constrain_sharding(with_array(x, cached_jit(_compute_windows, fn, x.names, plan, *static)(x.array)))
 
 

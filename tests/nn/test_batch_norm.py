@@ -82,7 +82,7 @@ def test_it_is_that_of_equinox_on_every_mesh(auto_mesh, explicit_mesh, draw, mod
         for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(own_gradients), strict=True):
             np.testing.assert_allclose(jax.device_get(one), jax.device_get(other), rtol=1e-3, atol=1e-3)
         statistics = jax.device_get(state.get(layer.statistics))
-        assert statistics.count == 2
+        assert statistics.batches == 2
         np.testing.assert_allclose(statistics.mean.array, running[0], rtol=1e-4, atol=1e-5)
         if mode == "ema":  # in the other mode, the variance of Equinox begins at 1 instead of 0
             np.testing.assert_allclose(statistics.variance.array, running[1], rtol=1e-4, atol=1e-5)
