@@ -143,7 +143,9 @@ class BatchNorm(Layer, eqx.nn.StatefulLayer):
             centred = wide - mean
             variance = compute_mean(centred * centred, others)
             new = self._update_running(old, mean, variance)
-            state = state.set(self.statistics, new)
+            # Not `state.set`, which refuses values that are sharded otherwise, as after the first step on a mesh.
+            own = state.substate(self.statistics)
+            state = state.update(jax.tree.unflatten(jax.tree.structure(own), jax.tree.leaves(new)))
             if self.mode == "ema":
                 mean, variance = new.mean, new.variance
         result = scale_and_shift((wide - mean) * rsqrt(variance + self.eps), self.weight, self.bias)

@@ -67,12 +67,12 @@ def test_it_is_that_of_equinox_on_every_mesh(auto_mesh, explicit_mesh, draw, mod
 
     _, initial = make_equinox(layer)
     own_outs, own_gradients, own_state = jax.jit(lambda *args: train(reference, *args))(arrays, batches, initial)
-    results = [jax.jit(step)(arrays, batches, make(draw, mode=mode)[1])]
+    states = [make(draw, mode=mode)[1] for _ in range(3)]
+    results = [jax.jit(step)(arrays, batches, states.pop())]
     mapping = {"batch": "data", "mlp": "model"}
     for mesh in (auto_mesh, explicit_mesh):
         with jax.set_mesh(mesh):
-            fresh = make(draw, mode=mode)[1]
-            found = nym.named_jit(step, mapping)(*nym.shard((arrays, batches, fresh), mapping))
+            found = nym.named_jit(step, mapping)(*nym.shard((arrays, batches), mapping), states.pop())
             assert tuple(found[2].get(layer.statistics).mean.sharding.spec) == ("model",)
             results.append(found)
     running = [one for one in jax.tree.leaves(own_state) if one.ndim == 1]
