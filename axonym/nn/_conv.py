@@ -1,5 +1,6 @@
 """Convolutions and transposed convolutions along any number of named axes."""
 
+import abc
 import math
 from typing import Any, ClassVar
 
@@ -39,8 +40,9 @@ class _Convolution(Layer):
     padding_mode: str = eqx.field(static=True)
     _modes: ClassVar[tuple[str, ...]]
 
+    @abc.abstractmethod
     def _plan(self, x: NamedArray) -> Convolution:
-        raise NotImplementedError
+        """Returns the convolution for an input of these sizes."""
 
     @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -181,7 +183,7 @@ class Conv(_Convolution):
         padding: The name of the padding, or pairs of numbers.
         dilation: The distance of the elements of a window along each spatial axis.
         groups: Into how many groups the channels are split.
-        padding_mode: What is padded.
+        padding_mode: Which values are padded.
     """
 
     _modes = ("zeros", "circular", "reflect", "replicate")
@@ -218,8 +220,8 @@ class Conv(_Convolution):
             dilation: The distance of the elements of a window.
             groups: Into how many groups the channels are split; the outputs of a group depend on its inputs only.
             use_bias: Whether to add a bias.
-            padding_mode: What is padded: "zeros"; "circular", the other end; "reflect", the elements next to the end,
-                in reverse; or "replicate", the last element.
+            padding_mode: Which values are padded: "zeros"; "circular", the other end; "reflect", the elements next to the
+                end, in reverse; or "replicate", the last element.
             initializer: Draws the weight, as for `Linear.init`; the window counts in fan-in and fan-out. If None, it is
                 drawn uniformly up to `1 / sqrt(fan-in)`.
             bias_initializer: Draws the bias as an array of one axis; drawn as the weight if None.
@@ -271,7 +273,7 @@ class ConvTranspose(_Convolution):
         padding: The padding of the corresponding convolution.
         dilation: The distance of the elements of a window along each spatial axis.
         groups: Into how many groups the channels are split.
-        padding_mode: What is padded.
+        padding_mode: Which values are padded.
         output_padding: How much longer the result is along each spatial axis.
     """
 

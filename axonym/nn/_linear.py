@@ -121,18 +121,11 @@ class Linear(Layer):
             >>> flat.weight.shape, flat.unflatten_from_export(layer).weight.shape
             ((__OUT__: 8, embed: 8), (heads: 2, head_dim: 4, embed: 8))
         """
-        return self.with_axes(merge_axes(self.In, "__IN__"), merge_axes(self.Out, "__OUT__"), self.out_first)
+        return replace_linear_axes(self, merge_axes(self.In, "__IN__"), merge_axes(self.Out, "__OUT__"), self.out_first)
 
     def unflatten_from_export(self, template: "Linear") -> "Linear":
         """Returns the layer with the merged axes split into those of a template, whose values are not used."""
-        return self.with_axes(template.In, template.Out, template.out_first)
-
-    def with_axes(self, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], out_first: bool) -> "Linear":
-        """Returns the layer with its axes merged into one, or one split into others, in this order of the weight."""
-        weight = replace_axes(replace_axes(self.weight, self.Out, outputs), self.In, inputs)
-        order = (*outputs, *inputs) if out_first else (*inputs, *outputs)
-        bias = None if self.bias is None else replace_axes(self.bias, self.Out, outputs).rearrange((..., *outputs))
-        return dataclasses.replace(self, weight=weight.rearrange((..., *order)), bias=bias, In=inputs, Out=outputs)
+        return replace_linear_axes(self, template.In, template.Out, template.out_first)
 
     @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -155,3 +148,11 @@ class Linear(Layer):
 
 def _format_linear(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> str:
     return f"Linear ({format_layer_axes(inputs)} -> {format_layer_axes(outputs)})"
+
+
+def replace_linear_axes(layer: Linear, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], out_first: bool) -> Linear:
+    """Returns a layer with its axes merged into one, or one split into others, in this order of the weight."""
+    weight = replace_axes(replace_axes(layer.weight, layer.Out, outputs), layer.In, inputs)
+    order = (*outputs, *inputs) if out_first else (*inputs, *outputs)
+    bias = None if layer.bias is None else replace_axes(layer.bias, layer.Out, outputs).rearrange((..., *outputs))
+    return dataclasses.replace(layer, weight=weight.rearrange((..., *order)), bias=bias, In=inputs, Out=outputs)

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 
@@ -64,14 +64,9 @@ def _split_by_axis(layer: str, option: str, value: Any, names: Names) -> tuple[A
 
 
 def _parse_integer(layer: str, option: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        _raise_not_integer(layer, option, value)
-
-
-def _raise_not_integer(layer: str, option: str, value: Any) -> NoReturn:
-    raise TypeError(f"{layer}: `{option}` takes integers, not {format_value(value)}.")
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{layer}: `{option}` takes integers, not {format_value(value)}.")
+    return operator.index(value)
 
 
 def find_padding(

@@ -82,7 +82,7 @@ def test_layer_is_that_of_equinox(draw, kind, options):
         assert jnp.allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "options"), [EVERY[1], EVERY[2], EVERY[10]], ids=[NAMES[1], NAMES[2], NAMES[10]])
+@pytest.mark.parametrize(("kind", "options"), [EVERY[2], EVERY[10]], ids=[NAMES[2], NAMES[10]])
 def test_sharded_results_and_gradients_are_the_same(check, draw, kind, options):
     check(
         lambda layer, x: layer(x),
@@ -93,9 +93,7 @@ def test_sharded_results_and_gradients_are_the_same(check, draw, kind, options):
     )
 
 
-@pytest.mark.parametrize(
-    "mapping", [{"embed": "model", "batch": "data"}, {"height": "model"}, {"mlp": ("data", "model")}]
-)
+@pytest.mark.parametrize("mapping", [{"embed": "model", "batch": "data"}, {"height": "model", "mlp": "data"}])
 def test_channels_and_spatial_axes_can_be_sharded(mesh, draw, mapping):
     layer, x = (
         make(draw, nym.nn.Conv, dict(padding=1, padding_mode="circular", groups=2)),
@@ -139,8 +137,6 @@ def test_element_types_are_those_of_a_product(draw):
     exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), low)(x.astype(jnp.float32))
     assert low(x).dtype == jnp.bfloat16
     assert jnp.allclose(low(x).array.astype(jnp.float32), exact.array, rtol=0.05, atol=0.1)
-    gradient = jax.grad(lambda layer: layer(x).astype(jnp.float32).sum().scalar())(low)
-    assert gradient.weight.dtype == jnp.bfloat16
 
 
 def test_rearranged_weights_give_the_same_result(draw):

@@ -12,6 +12,7 @@ from ...named._ambient import constrain_sharding
 from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._named_call import named_call
 from ...nn._gather_parameter import gather_parameter
+from ...nn._linear import replace_linear_axes
 from .._adapt import check_reparam, make_getattr
 from .._array import NamedArray, convert_result
 from .._axis_order import dot
@@ -83,7 +84,7 @@ class Linear(eqx.Module):
 
     def _with_axes(self, In: AxisSpec, Out: AxisSpec, like: "Linear") -> "Linear":
         layer = nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))
-        layer = layer.with_axes(parse_axes(In), parse_axes(Out), like.out_first)
+        layer = replace_linear_axes(layer, parse_axes(In), parse_axes(Out), like.out_first)
         return dataclasses.replace(self, weight=layer.weight, bias=layer.bias, In=In, Out=Out)
 
     @named_call
