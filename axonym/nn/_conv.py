@@ -220,8 +220,8 @@ class Conv(_Convolution):
             dilation: The distance of the elements of a window.
             groups: Into how many groups the channels are split; the outputs of a group depend on its inputs only.
             use_bias: Whether to add a bias.
-            padding_mode: Which values are padded: "zeros"; "circular", the other end; "reflect", the elements next to the
-                end, in reverse; or "replicate", the last element.
+            padding_mode: Which values are padded: "zeros"; "circular", the other end; "reflect", the elements next to
+                the end, in reverse; or "replicate", the last element.
             initializer: Draws the weight, as for `Linear.init`; the window counts in fan-in and fan-out. If None, it is
                 drawn uniformly up to `1 / sqrt(fan-in)`.
             bias_initializer: Draws the bias as an array of one axis; drawn as the weight if None.
