@@ -32,6 +32,10 @@ class Ambient(Protocol):
         """Returns the sharding that an operation must pass to JAX on an Explicit mesh; None on any other."""
         ...
 
+    def get_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+        """Returns the sharding of an array over mesh axes of any type; None without a mesh."""
+        ...
+
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         """Returns the mesh axes over which an axis is sharded, an empty tuple if it is not."""
         ...
@@ -69,6 +73,9 @@ class OperandShardings(NamedTuple):
                         f"axis {axis!r}; {_STATE_SHARDING}"
                     )
         return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    def get_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding:
+        return self.get_out_sharding(names, sizes)
 
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         return ()

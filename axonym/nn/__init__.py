@@ -20,7 +20,15 @@ from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding
 from ._linear import Linear as Linear
+from ._mixture_of_experts import MixtureMetrics as MixtureMetrics, MixtureOfExperts as MixtureOfExperts
 from ._mlp import MLP as MLP
+from ._moe_linear import MoELinear as MoELinear, ragged_dot as ragged_dot
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
 from ._rotary import rotary_embedding as rotary_embedding
+from ._router import (
+    Router as Router,
+    Routing as Routing,
+    load_balance_loss as load_balance_loss,
+    router_z_loss as router_z_loss,
+)
 from ._stacked import Stacked as Stacked

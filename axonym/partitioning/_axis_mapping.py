@@ -67,6 +67,10 @@ class ActiveMapping:
             return None
         return select_axis_type(resolve_sharding(names, sizes, self.mapping, mesh), AxisType.Explicit)
 
+    def get_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+        mesh = get_abstract_mesh()
+        return None if mesh is None else resolve_sharding(names, sizes, self.mapping, mesh)
+
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         mesh = get_abstract_mesh()
         return () if mesh is None else _find_auto_axes(name, size, self.mapping, mesh)
