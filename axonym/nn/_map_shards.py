@@ -39,8 +39,9 @@ def map_shards(
     if not free or (ambient is None and AxisType.Explicit not in types.values()):
         return fn({}, *arrays)
     specs = [one.spec for one in found] or [P()] * len(arrays)
-    pairs = [pair for own, spec in zip(names, specs, strict=True) for pair in zip(own, spec, strict=False)]
-    entries = dict(pairs)
+    entries = {}
+    for own, spec in zip(names, specs, strict=True):
+        entries.update(zip(own, spec, strict=False))
     axes = {name: get_entry_axes(entry) for name, entry in entries.items() if entry is not None}
     out_specs = tuple(P(*(entries.get(name) for name in own)) for own in outs)
     call = jax.shard_map(

@@ -158,8 +158,8 @@ class MixtureOfExperts(Layer):
             Array with the axes and the element type of `x`, and the metrics.
 
         Raises:
-            ValueError: If `x` lacks the axis of the vectors or one of the capacity, or has another axis of the layer; or
-                if an axis of the tokens is sharded over a mesh axis of the hidden axis or along the capacity.
+            ValueError: If `x` lacks the axis of the vectors or one of the capacity, or has another axis of the layer;
+                or if an axis of the tokens is sharded over a mesh axis of the hidden axis or along the capacity.
         """
         Experts, TopK = self.router.Experts, self.router.TopK
         check_input(format_layer(self), x, self.Embed, (Experts.name, self.Mlp.name, TopK.name))

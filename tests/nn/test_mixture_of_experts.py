@@ -34,7 +34,7 @@ def make_mesh(kind):
 
 @pytest.fixture(params=["Auto", "Explicit"])
 def expert_mesh(request, no_mesh):
-    """A mesh with an expert axis, not entered: on an Explicit mesh, arrays that are made there have it in their types."""
+    """A mesh with an expert axis, not entered: arrays made on an Explicit mesh have it in their types."""
     return make_mesh(request.param)
 
 
