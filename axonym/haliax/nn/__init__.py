@@ -41,6 +41,7 @@ from .loss import (
     reduce_loss as reduce_loss,
 )
 from .mlp import MLP as MLP
+from .moe_linear import MoELinear as MoELinear, ragged_dot as ragged_dot
 from .normalization import (
     LayerNorm as LayerNorm,
     RmsNorm as RmsNorm,
@@ -73,7 +74,7 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
 
 _find_missing = make_getattr(
     "haliax.nn",
-    "BlockSeq Conv ConvTranspose MoELinear conv max_pool mean_pool min_pool mup pool ragged_dot",
+    "BlockSeq Conv ConvTranspose conv max_pool mean_pool min_pool mup pool",
 )
 
 

@@ -13,6 +13,7 @@ from ...nn._gather_parameter import gather_parameter
 from .._adapt import check_reparam, make_getattr
 from .._array import NamedArray, convert_result
 from .._axis_order import dot
+from .moe_linear import MoELinear as MoELinear, gmm_sharded as gmm_sharded
 
 
 class Linear(eqx.Module):
@@ -75,4 +76,4 @@ class Linear(eqx.Module):
         return constrain_sharding(product if self.bias is None else product + gather_parameter(self.bias))
 
 
-__getattr__ = make_getattr("haliax.nn.linear", "MoELinear ragged_dot gmm_sharded")
+__getattr__ = make_getattr("haliax.nn.linear")
