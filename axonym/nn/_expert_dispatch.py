@@ -31,8 +31,7 @@ def sort_choices(experts: Any, size: int) -> SortedChoices:
     chosen = experts.T.reshape(-1)
     order = jnp.argsort(chosen, stable=True)
     counts = jnp.bincount(chosen, length=size)
-    places = jnp.zeros_like(order).at[order].set(jnp.arange(chosen.size, dtype=order.dtype), unique_indices=True)
-    return SortedChoices(order, places, jnp.cumsum(counts) - counts, counts)
+    return SortedChoices(order, jnp.argsort(order), jnp.cumsum(counts) - counts, counts)
 
 
 def combine_choices(rows: Any, slots: Any, is_kept: Any, weights: Any) -> Any:
@@ -132,7 +131,8 @@ def mix_within_capacity(
     rows = rows.swapaxes(0, 1).reshape(groups, own.size * capacity, -1)
     chosen = ids.swapaxes(1, 2).reshape(groups, -1)
     position = choices.places - jnp.take_along_axis(choices.starts, chosen, 1)
-    index = jnp.full(size, -1).at[own].set(jnp.arange(own.size))[chosen]  # among the experts that rows are for
-    is_kept = (position < capacity) & (index >= 0)
+    is_own = jnp.arange(size)[:, None] == own[None]
+    index = jnp.argmax(is_own, 1)[chosen]  # among the experts that rows are for
+    is_kept = (position < capacity) & is_own.any(1)[chosen]
     result = jax.vmap(combine_choices)(rows, index * capacity + position, is_kept, weights)
     return result, jnp.maximum(choices.counts - capacity, 0).sum()
