@@ -33,7 +33,7 @@ class Ambient(Protocol):
         ...
 
     def get_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
-        """Returns the sharding of an array with these names; None if there is no mesh."""
+        """Returns the sharding of an array over mesh axes of any type; None without a mesh."""
         ...
 
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:

@@ -50,7 +50,9 @@ from ._group_norm import GroupNorm as GroupNorm
 from ._initializer import initialize_weight as initialize_weight
 from ._linear import Linear as Linear
 from ._mean_squared_error import mean_squared_error as mean_squared_error
+from ._mixture_of_experts import MixtureMetrics as MixtureMetrics, MixtureOfExperts as MixtureOfExperts
 from ._mlp import MLP as MLP
+from ._moe_linear import MoELinear as MoELinear, ragged_dot as ragged_dot
 from ._mup import (
     HiddenLinear as HiddenLinear,
     InputLinear as InputLinear,
@@ -63,5 +65,11 @@ from ._one_hot import one_hot as one_hot
 from ._pool import max_pool as max_pool, mean_pool as mean_pool, min_pool as min_pool
 from ._reduce_loss import reduce_loss as reduce_loss
 from ._rotary import rotary_embedding as rotary_embedding
+from ._router import (
+    Router as Router,
+    Routing as Routing,
+    load_balance_loss as load_balance_loss,
+    router_z_loss as router_z_loss,
+)
 from ._stacked import Stacked as Stacked
 from ._standardize import standardize as standardize

@@ -106,7 +106,6 @@ def test_signatures_show_the_names_of_haliax():
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("nn", "MoELinear"),
         ("nn.scan", "BlockSeq"),
         ("quantization", "QuantizationConfig"),
         ("state_dict", "to_state_dict"),
@@ -323,3 +322,15 @@ def test_inner_mapping_yields_to_the_outer_one_when_merged():
 def test_axonym_does_not_import_it():
     code = "import sys, axonym; print([name for name in sys.modules if name.startswith('axonym.haliax')])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_products_of_groups_take_plain_arrays():
+    x, weight, sizes = jnp.arange(6.0).reshape(3, 2), jnp.arange(8.0).reshape(2, 2, 2), jnp.array([1, 2])
+    expected = jnp.stack([x[0] @ weight[0], x[1] @ weight[1], x[2] @ weight[1]])
+    assert jnp.array_equal(hax.nn.ragged_dot(x, weight, sizes, ar=True), expected)
+    assert jnp.array_equal(hax.nn.linear.gmm_sharded(x, weight, sizes), expected)
+    layer = hax.nn.MoELinear.init(*hax.make_axes(group=2, i=2, o=2), key=jax.random.key(0), use_gmm=True)
+    layer = dataclasses.replace(layer, bias=hax.ones(layer.Out))
+    out = layer(hax.named(x, ("row", "i")), hax.named(sizes, "group"))
+    assert type(out) is hax.NamedArray
+    assert jnp.allclose(out.array, hax.nn.ragged_dot(x, layer.weight.array, sizes) + 1)

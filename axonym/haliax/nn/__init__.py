@@ -55,6 +55,7 @@ from .loss import (
     reduce_loss as reduce_loss,
 )
 from .mlp import MLP as MLP
+from .moe_linear import MoELinear as MoELinear, ragged_dot as ragged_dot
 from .normalization import (
     LayerNorm as LayerNorm,
     RmsNorm as RmsNorm,
@@ -84,7 +85,7 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
 
 _find_missing = make_getattr(
     "haliax.nn",
-    "BlockSeq MoELinear ragged_dot",
+    "BlockSeq",
 )
 
 

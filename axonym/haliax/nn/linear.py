@@ -17,6 +17,7 @@ from .._adapt import make_getattr
 from .._array import NamedArray, convert_result
 from .._axis_order import dot
 from . import mup
+from .moe_linear import MoELinear as MoELinear, gmm_sharded as gmm_sharded
 
 
 class Linear(eqx.Module, mup.ReparamEnabled):
@@ -120,4 +121,4 @@ def _merge_axes(axes: AxisSpec, name: str) -> Axis:
     return Axis(name, math.prod(axis.size for axis in parse_axes(axes)))
 
 
-__getattr__ = make_getattr("haliax.nn.linear", "MoELinear ragged_dot gmm_sharded")
+__getattr__ = make_getattr("haliax.nn.linear")

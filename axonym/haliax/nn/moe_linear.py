@@ -1,0 +1,93 @@
+"""`haliax.nn.linear.MoELinear`: the linear layer of experts, with one bias for all of them, and products of groups."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from ... import nn
+from ...named._ambient import constrain_sharding
+from ...named._axis import Axis, AxisSpec, parse_axes, parse_one_axis
+from ...named._creation import named
+from ...named._named_call import named_call
+from ...nn._gather_parameter import gather_parameter
+from .._array import NamedArray, convert_result
+
+
+class MoELinear(eqx.Module):
+    """A linear map for each expert, applied to rows that are sorted by expert; see `axonym.nn.MoELinear`.
+
+    Its bias has the output axis alone: all experts share it.
+
+    Attributes:
+        weight: Array with the expert axis, the input axis and the output axis.
+        bias: Array with the output axis, or None.
+        Experts: The expert axis.
+        In: The axis contracted.
+        Out: The axis of the result in its place.
+        use_gmm: Has no effect: the compiler chooses how the product is computed.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> layer = hax.nn.MoELinear.init(*hax.make_axes(experts=2, embed=4, mlp=8), key=jax.random.key(0))
+        >>> layer(hax.ones({"token": 3, "embed": 4}), hax.named([1, 2], "experts")).shape
+        {'token': 3, 'mlp': 8}
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    Experts: AxisSpec = eqx.field(static=True)
+    In: Axis = eqx.field(static=True)
+    Out: Axis = eqx.field(static=True)
+    use_gmm: bool = eqx.field(static=True, default=False)
+
+    @staticmethod
+    def init(
+        Experts: Axis,
+        In: Axis,
+        Out: Axis,
+        *,
+        key: Any,
+        use_bias: bool = True,
+        out_first: bool = False,
+        init_scale: float = 1.0,
+        use_gmm: bool = False,
+    ) -> "MoELinear":
+        """Makes a layer with random weights."""
+        options: Any = {"out_first": out_first, "init_scale": init_scale}
+        layer = nn.MoELinear.init(Experts, In, Out, key=key, use_bias=use_bias, **options)
+        bias = None if layer.bias is None else layer.bias[Experts, 0]
+        return MoELinear(convert_result(layer.weight), convert_result(bias), Experts, In, Out, use_gmm)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def out_first(self) -> bool:
+        """Whether the output axis of the weight comes before its input axis."""
+        outputs = parse_axes(self.Out)
+        return not outputs or self.weight.names[-1] != outputs[-1].name
+
+    @named_call
+    def __call__(self, inputs: NamedArray, group_sizes: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Applies to each row the map of its expert; `group_sizes` has the number of rows of each."""
+        experts = parse_one_axis(self.Experts)
+        layer = nn.MoELinear(self.weight, None, experts, parse_axes(self.In), parse_axes(self.Out))
+        product: Any = convert_result(layer(inputs, group_sizes))
+        return product if self.bias is None else constrain_sharding(product + gather_parameter(self.bias))
+
+
+def ragged_dot(lhs_: Any, rhs_: Any, group_sizes_: Any, ar: bool = False) -> jax.Array:
+    """Multiplies rows, which are sorted by group, with the matrix of their group; see `axonym.nn.ragged_dot`.
+
+    Takes plain arrays. `ar` has no effect: partial sums of devices are always added up.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax.numpy as jnp
+        >>> hax.nn.ragged_dot(jnp.ones((3, 2)), jnp.ones((2, 2, 4)), jnp.array([1, 2])).shape
+        (3, 4)
+    """
+    x, weight = named(lhs_, ("rows", "in")), named(rhs_, ("groups", "in", "out"))
+    return nn.ragged_dot(x, weight, named(group_sizes_, "groups"), "in").array
+
+
+gmm_sharded = ragged_dot

@@ -1,0 +1,243 @@
+"""The mixture of experts: parity with every token through every expert, sharded over experts, capacity, and errors."""
+
+import functools
+import math
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import axonym as nym
+
+from ..hlo import Program
+from .conftest import arrays, assert_close, results
+
+
+Batch, Pos, Embed, Mlp, Experts = nym.make_axes(batch=8, pos=4, embed=8, mlp=22, experts=8)
+KEY = jax.random.key(0)
+MIXTURE = functools.partial(nym.nn.MixtureOfExperts.init, Embed, Mlp, Experts, 2, key=KEY)
+EXPERT = {"experts": "expert", "batch": "data"}
+BOTH = {"experts": "expert", "batch": ("data", "expert")}
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def make_mesh(kind):
+    return jax.make_mesh((2, 4), ("data", "expert"), axis_types=(getattr(AxisType, kind),) * 2)
+
+
+@pytest.fixture(params=["Auto", "Explicit"])
+def expert_mesh(request, no_mesh):
+    """A mesh with an expert axis, not entered: arrays made on an Explicit mesh have it in their types."""
+    return make_mesh(request.param)
+
+
+def mix_by_hand(layer, x):
+    """Sends every token through every expert; weights are 0 for experts that it did not choose."""
+    weights, experts, logits = layer.router(x)
+    chosen = jax.nn.one_hot(experts.array, Experts.size)
+    shares = (chosen * weights.array[..., None]).sum(-2)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (x.array, layer.up.array, layer.down.array))
+    hidden = jnp.einsum("bpe,xem->bpxm", *wide[:2])
+    if layer.gate is None:
+        hidden = layer.activation(hidden)
+    else:
+        gate = layer.gate.array.astype(jnp.float32)
+        hidden = hidden * layer.activation(jnp.einsum("bpe,xem->bpxm", wide[0], gate))
+    out = jnp.einsum("bpxm,xme,bpx->bpe", hidden, wide[2], shares)
+    share, probabilities = chosen.mean((0, 1, 2)), jax.nn.softmax(logits.array)
+    losses = (
+        Experts.size * (share * probabilities.mean((0, 1))).sum(),
+        (jax.nn.logsumexp(logits.array, -1) ** 2).mean(),
+    )
+    return nym.named(out.astype(x.dtype) + sum(losses).astype(x.dtype), x.names)
+
+
+def mix(layer, x):
+    """The layer, with its losses added, so that gradients are of all of them."""
+    out, metrics = layer(x)
+    return (out + (metrics.load_balance_loss + metrics.router_z_loss).astype(x.dtype)).rearrange(x.names)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"normalize": False, "capacity_factor": 8.0},
+        {"gated": False, "softmax": "after", "activation": nym.nn.gelu},
+    ],
+    ids=["mixtral", "switch", "not gated"],
+)
+def test_mixture_is_that_of_all_experts_with_weights(draw, options):
+    layer, x = draw.layer(lambda key: MIXTURE(**options)), draw(Batch, Pos, Embed)
+    assert_close(jax.jit(results(mix))(layer, (x,)), jax.jit(results(mix_by_hand))(layer, (x,)), 1e-4)
+
+
+def results_and_load(layer, x):
+    """Returns the result, the metrics, and the gradients for the layer and its input."""
+
+    def loss(layer, x):
+        out, metrics = layer(x)
+        losses = (metrics.load_balance_loss + metrics.router_z_loss).scalar()
+        return (out.astype(jnp.float32) * jnp.float32(0.1)).sum().scalar() ** 2 + losses, (out, metrics)
+
+    gradients, (out, metrics) = jax.grad(loss, (0, 1), has_aux=True)(layer, x)
+    return out, metrics, *gradients
+
+
+FULL = {"experts": "expert", "mlp": "data"}
+CASES = [
+    ("Auto", {**EXPERT, "embed": "data"}, EXPERT, None),
+    ("Auto", BOTH, BOTH, 1.0),
+    ("Explicit", BOTH, BOTH, None),
+    ("Explicit", {**EXPERT, "embed": "data"}, EXPERT, 1.0),
+    ("Explicit", FULL, FULL, None),
+    ("Explicit", BOTH, BOTH, 1.0),
+]
+
+
+@pytest.mark.parametrize(("kind", "stored", "mapping", "capacity_factor"), CASES)
+def test_sharded_mixture_is_the_same(draw, kind, stored, mapping, capacity_factor):
+    layer = draw.layer(lambda key: MIXTURE(capacity_factor=capacity_factor, capacity_axis="pos"))
+    x = draw(Batch, Pos, Embed)
+    expected = jax.jit(results_and_load)(layer, x)
+    assert (expected[1].dropped_fraction.item() > 0) == (capacity_factor is not None)
+    with jax.set_mesh(make_mesh(kind)):
+        options = {
+            "in_axis_resources": (stored, mapping),
+            "out_axis_resources": (mapping, mapping, stored, mapping),
+        }
+        step = nym.fsdp(results_and_load, stored, mapping, **options)
+        compiled = step.lower(layer, x).compile()
+        found = compiled(nym.shard(layer, stored), nym.shard(x, mapping))
+        assert found[0].sharding.is_equivalent_to(nym.sharding_for_axis(x.axes, mapping), 3)
+    assert_close(found, expected, 1e-4)
+    check_exchanges(compiled.as_text(), stored, mapping, capacity_factor)
+
+
+def check_exchanges(text, stored, mapping, capacity_factor):
+    """Checks that no weights of experts travel, but those of the own experts that are stored in shards."""
+    exchanges = Program(text).collectives()
+    own = Experts.size // 4 * Embed.size * Mlp.size
+    gathered = [array.shape for one in exchanges if one.kind == "all-gather" for array in one.results]
+    assert not [shape for shape in gathered if math.prod(shape) > own], f"{mapping}: {gathered}"
+    weights = [shape for shape in gathered if Mlp.size in shape]
+    assert bool(weights) == (stored != mapping), f"{mapping}: {gathered}"
+    kinds = {one.kind for one in exchanges}
+    assert ("all-to-all" in kinds) == (mapping == BOTH and capacity_factor is not None), f"{mapping}: {kinds}"
+
+
+def test_experts_without_tokens_are_left_alone(draw):
+    layer, x = draw.layer(lambda key: MIXTURE()), nym.abs(draw(Batch, Pos, Embed))
+    scores = jnp.zeros((Experts.size, Embed.size)).at[5].set(10.0).at[6].set(5.0)  # all on the last devices
+    layer = eqx.tree_at(lambda layer: layer.router.weight, layer, nym.named(scores, ("experts", "embed")))
+    expected = jax.jit(results_and_load)(layer, x)
+    with jax.set_mesh(make_mesh("Explicit")):
+        found = nym.named_jit(results_and_load, BOTH)(nym.shard(layer, BOTH), nym.shard(x, BOTH))
+    assert_close(found, expected, 1e-4)
+    assert found[1].tokens_per_expert.array.tolist() == [0, 0, 0, 0, 0, 32, 32, 0]
+    gradient = np.asarray(found[2].up.array)
+    assert not gradient[:5].any() and gradient[5].any()
+
+
+def test_full_experts_drop_the_last_choices(draw):
+    layer, x = draw.layer(lambda key: MIXTURE(capacity_factor=0.75)), draw(Batch, Pos, Embed)
+    weights, experts, _ = jax.tree.map(np.asarray, layer.router(x))
+    capacity = math.ceil(0.75 * Batch.size * Pos.size * 2 / Experts.size)
+    taken, kept = np.zeros(Experts.size, int), np.zeros((Batch.size, Pos.size, 2), bool)
+    for choice, batch, pos in np.ndindex(2, Batch.size, Pos.size):
+        expert = experts.array[batch, pos, choice]
+        kept[batch, pos, choice] = taken[expert] < capacity
+        taken[expert] += 1
+    every = [layer.down.array[expert] for expert in range(Experts.size)]
+    rows = np.einsum("bpe,xem->bpxm", x.array, layer.up.array)
+    rows *= np.asarray(jax.nn.silu(np.einsum("bpe,xem->bpxm", x.array, layer.gate.array)))
+    rows = np.einsum("bpxm,xme->bpxe", rows, np.asarray(every))
+    chosen = np.take_along_axis(rows, experts.array[..., None], 2)
+    expected = (chosen * (weights.array * kept)[..., None]).sum(2)
+    out, metrics = jax.jit(lambda layer, x: layer(x))(layer, x)
+    np.testing.assert_allclose(out.array, expected, rtol=1e-4, atol=1e-4)
+    assert metrics.tokens_per_expert.array.tolist() == taken.tolist()
+    assert metrics.dropped_fraction.item() == pytest.approx(1 - kept.mean()) and not kept.all()
+
+
+def test_mixture_in_bfloat16(draw):
+    layer, x = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.bfloat16), (draw.layer(lambda key: MIXTURE()), draw(Batch, Pos, Embed))
+    )
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (layer, x))
+    expected = jax.jit(results_and_load)(*wide)
+    with jax.set_mesh(make_mesh("Explicit")):
+        found = nym.named_jit(results_and_load, BOTH)(nym.shard(layer, BOTH), nym.shard(x, BOTH))
+    assert {one.dtype for one in arrays((found[0], *found[2:]))} == {jnp.dtype(jnp.bfloat16)}
+    assert found[1].router_z_loss.dtype == jnp.float32
+    for one, other in zip(arrays(found), arrays(expected), strict=True):
+        one, other = np.asarray(one.array, np.float32), np.asarray(other.array)
+        assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
+
+
+def test_layers_may_be_stacked(expert_mesh):
+    Layers = nym.Axis("layers", 2)
+    make = nym.nn.Stacked.init(Layers, nym.nn.MixtureOfExperts, gradient_checkpointing=True)
+    stack, x = make(Embed, Mlp, Experts, 2, key=KEY), nym.random.normal(KEY, (Batch, Pos, Embed))
+
+    def loss(stack, x, run_layers):
+        out, metrics = run_layers(stack, x)
+        return (out**2).sum().scalar() + metrics.load_balance_loss.sum().scalar(), (out, metrics.tokens_per_expert)
+
+    def run_unrolled(stack, x):
+        x, one = stack.get_layer(0)(x)
+        x, two = stack.get_layer(1)(x)
+        return x, jax.tree.map(lambda *each: nym.stack(Layers, each), one, two, is_leaf=nym.is_named_array)
+
+    run = jax.grad(loss, has_aux=True)
+    expected = jax.jit(lambda stack, x: run(stack, x, run_unrolled))(stack, x)
+    with jax.set_mesh(expert_mesh):
+        step = nym.named_jit(lambda stack, x: run(stack, x, nym.nn.Stacked.scan), EXPERT)
+        found = step(nym.shard(stack, EXPERT), nym.shard(x, EXPERT))
+    assert_close(found, expected, 1e-3)
+
+
+def test_calls_outside_of_jit_and_without_a_mapping(draw):
+    layer, x = MIXTURE(), draw(Embed)  # a single token, which has no axis
+    expected = layer(x)[0]
+    with jax.set_mesh(make_mesh("Explicit")):
+        assert_close(nym.named_jit(lambda layer, x: layer(x)[0])(layer, x), expected, 1e-5)
+        with nym.axis_mapping(EXPERT):
+            assert_close(nym.shard(layer)(nym.shard(x))[0], expected, 1e-5)
+
+
+@pytest.fixture
+def entered(no_mesh):
+    with jax.set_mesh(make_mesh("Auto")):
+        yield
+
+
+def test_wrong_arguments_are_refused(entered, draw):
+    with refusal("Router (embed: 8 -> experts: 8): `top_k` must be from 1 to the number of experts, it is 9"):
+        nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 9, key=KEY)
+    with refusal("`capacity_factor` must be positive, it is 0.0; None drops no token"):
+        MIXTURE(capacity_factor=0.0)
+    layer, x = draw.layer(lambda key: MIXTURE()), draw(Batch, Pos, Embed)
+    with refusal("MixtureOfExperts (embed: 8, mlp: 22, experts: 8): no axis 'embed' in (batch: 8, pos: 4)"):
+        layer(x["embed", 0])
+    with refusal("has the output axis 'mlp' already"):
+        layer(x.rename({"pos": "mlp"}))
+    with nym.axis_mapping(experts="expert"), refusal("axis 'experts' has size 6, which is not divisible by mesh axis"):
+        nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts.resize(6), 2, key=KEY)
+    with nym.axis_mapping(batch="data", mlp="data"):
+        with refusal("axes 'batch' and 'mlp' are both sharded over mesh axis 'data'; map one of them to another"):
+            layer(x)
+    layer = MIXTURE(capacity_factor=1.0)
+    with nym.axis_mapping(EXPERT):
+        with refusal("compete for the capacity along axis 'batch', which is sharded over (data); name other axes of"):
+            layer(x)
+    layer = MIXTURE(capacity_factor=1.0, capacity_axis="time")
+    with refusal("(capacity): no axis 'time' in (batch: 8, pos: 4, embed: 8)"):
+        layer(x)

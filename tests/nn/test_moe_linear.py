@@ -1,0 +1,138 @@
+"""`ragged_dot` and `MoELinear`: parity with products of every row and every expert, sharded in each way, and errors."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import axonym as nym
+
+from ..hlo import Program
+from .conftest import arrays, assert_close, results
+
+
+Token, Experts, Embed, Copy, Mlp = nym.make_axes(token=16, experts=8, embed=8, copy=2, mlp=10)
+SIZES = (3, 0, 1, 5, 0, 4, 2, 0)  # one row is left over, and three experts have none
+KEY = jax.random.key(0)
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def make_mesh(kind):
+    return jax.make_mesh((2, 4), ("data", "expert"), axis_types=(getattr(AxisType, kind),) * 2)
+
+
+@pytest.fixture
+def expert_mesh(no_mesh):
+    with jax.set_mesh(make_mesh("Explicit")) as mesh:
+        yield mesh
+
+
+def one_hot_of_rows(sizes):
+    """Returns for each row a 1 at its expert; rows that are left over have none."""
+    ends = jnp.cumsum(sizes.array)
+    expert = jnp.searchsorted(ends, jnp.arange(Token.size), side="right")
+    return jax.nn.one_hot(expert, sizes.array.size)
+
+
+def dense_ragged_dot(x, weight, sizes):
+    out = jnp.einsum("te,xem,tx->tm", x.array, weight.array, one_hot_of_rows(sizes))
+    return nym.named(out, ("token", "mlp"))
+
+
+def sizes_of_groups():
+    return nym.named(jnp.array(SIZES), Experts)
+
+
+CASES = [
+    ("Auto", {"experts": "expert", "token": "data"}),
+    ("Explicit", {"experts": "expert", "token": "data"}),
+    ("Auto", {"token": ("data", "expert")}),
+    ("Explicit", {"experts": "expert", "mlp": "data"}),
+    ("Auto", {"experts": "expert", "embed": "data"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "mapping"), CASES)
+def test_ragged_dot_multiplies_each_row_with_the_matrix_of_its_group(draw, kind, mapping):
+    x, weight, sizes = draw(Token, Embed), draw(Experts, Embed, Mlp), sizes_of_groups()
+    expected = jax.jit(results(dense_ragged_dot))(x, (weight, sizes))
+    assert np.all(np.asarray(expected[0].array)[sum(SIZES) :] == 0)
+    multiply = results(lambda x, weight, sizes: nym.nn.ragged_dot(x, weight, sizes, Embed))
+    with jax.set_mesh(make_mesh(kind)), nym.axis_mapping(mapping):
+        compiled = nym.named_jit(multiply).lower(nym.shard(x), (nym.shard(weight), sizes)).compile()
+        found = compiled(nym.shard(x), (nym.shard(weight), sizes))
+        assert found[0].sharding.is_equivalent_to(nym.sharding_for_axis(found[0].axes), 2)
+    assert_close(found, expected, 1e-5)
+    gathered = [one for one in Program(compiled.as_text()).collectives() if one.kind == "all-gather"]
+    assert not [one for one in gathered if any(array.shape[-1:] == (Mlp.size,) for array in one.results)]
+
+
+def test_ragged_dot_needs_no_mapping(expert_mesh, draw):
+    x, weight, sizes = draw(Token, Embed), draw(Experts, Mlp, Embed), sizes_of_groups()
+    expected = dense_ragged_dot(x, weight.rearrange((Experts, Embed, Mlp)), sizes)
+    placed = nym.shard(x, {"token": "data"}), nym.shard(weight, {"experts": "expert"})
+    assert_close(jax.jit(nym.nn.ragged_dot, static_argnums=3)(*placed, sizes, "embed"), expected, 1e-5)
+
+
+def moe_linear_by_hand(layer, x, sizes):
+    chosen = one_hot_of_rows(sizes)
+    weight = layer.weight.rearrange((Experts, Embed, Copy, Mlp)).array
+    out = jnp.einsum("te,xehm,tx->thm", x.array, weight, chosen)
+    out = out + jnp.einsum("xhm,tx->thm", layer.bias.array, chosen)
+    return nym.named(out.astype(x.dtype), ("token", "copy", "mlp"))
+
+
+def test_moe_linear_applies_the_map_of_each_expert(check, draw):
+    layer = draw.layer(nym.nn.MoELinear.init, Experts, Embed, (Copy, Mlp), out_first=True)
+    assert layer.weight.names == ("experts", "copy", "mlp", "embed")
+    check(lambda *args: args[0](*args[1:]), moe_linear_by_hand, layer, draw(Token, Embed), sizes_of_groups())
+
+
+def test_moe_linear_in_bfloat16(draw):
+    layer = draw.layer(nym.nn.MoELinear.init, Experts, Embed, (Copy, Mlp))
+    low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (layer, draw(Token, Embed)))
+    layer, x = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), low)
+    found = jax.jit(results(lambda layer, *args: layer(*args)))(low[0], (low[1], sizes_of_groups()))
+    expected = jax.jit(results(moe_linear_by_hand))(layer, (x, sizes_of_groups()))
+    for one, other in zip(arrays(found), arrays(expected), strict=True):
+        assert one.dtype == jnp.bfloat16
+        np.testing.assert_allclose(one.array.astype(jnp.float32), other.array, rtol=0.05, atol=0.05)
+
+
+def test_weights_of_experts_are_scaled_by_their_inputs(getkey):
+    wide, out = nym.make_axes(embed=256, mlp=32)
+    layer = nym.nn.MoELinear.init(Experts, wide, out, key=getkey(), init_scale=2.0)
+    assert jnp.allclose(layer.weight.array.std(), 2 / 16, rtol=0.05)
+    assert layer.bias is not None and layer.bias.names == ("experts", "mlp")
+
+
+def test_wrong_input_is_refused(draw):
+    x, weight, sizes = draw(Token, Embed), draw(Experts, Embed, Mlp), sizes_of_groups()
+    with refusal("MoELinear (experts: 8, embed: 8 -> embed: 8): axis 'embed' is given twice"):
+        nym.nn.MoELinear.init(Experts, Embed, Embed, key=KEY)
+    layer = nym.nn.MoELinear.init(Experts, Embed, Mlp, key=KEY)
+    with refusal("MoELinear (experts: 8, embed: 8 -> mlp: 10): no axis 'embed' in (token: 16)"):
+        layer(x["embed", 0], sizes)
+    with refusal("(group sizes): no axis 'experts' in (x: 8)"):
+        layer(x, sizes.rename({"experts": "x"}))
+    with refusal("the group sizes of `ragged_dot` have one axis, not ()"):
+        nym.nn.ragged_dot(x, weight, sizes.sum(), Embed)
+    with refusal("integers, not float32", TypeError):
+        nym.nn.ragged_dot(x, weight, sizes.astype(float), Embed)
+    with refusal("(batch: 2, token: 16, embed: 8) and (experts: 8, embed: 8, mlp: 10) by `ragged_dot`: the first has"):
+        nym.nn.ragged_dot(draw(nym.Axis("batch", 2), Token, Embed), weight, sizes, Embed)
+    with refusal("'experts' has size"):
+        nym.nn.ragged_dot(x, weight, sizes["experts", 0:4], Embed)
+
+
+def test_rows_and_groups_need_mesh_axes_of_their_own(expert_mesh, draw):
+    x, weight, sizes = draw(Token, Embed), draw(Experts, Embed, Mlp), sizes_of_groups()
+    with nym.axis_mapping({"token": "expert", "experts": "expert"}):
+        with refusal("axes 'token' and 'experts' are both sharded over mesh axis 'expert'; map one"):
+            nym.nn.ragged_dot(x, weight, sizes, Embed)
