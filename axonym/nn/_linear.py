@@ -1,6 +1,8 @@
 """The linear layer: a contraction over named input axes, plus a bias."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +19,11 @@ from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 
 
+def _make_node(dot_general: Any) -> Any:
+    """Returns a function as a node of the tree without leaves, because transforms of JAX take arrays as leaves only."""
+    return jax.tree_util.Partial(dot_general) if jax.tree_util.all_leaves([dot_general]) else dot_general
+
+
 class Linear(Layer):
     """A linear map from input axes to output axes, with a bias: `dot(x, weight, axis=In) + bias`.
 
@@ -25,12 +32,14 @@ class Linear(Layer):
         bias: Array with the output axes, or None.
         In: The axes contracted.
         Out: The axes of the result in their place.
+        dot_general: Replacement for `jax.lax.dot_general`, a module or a function; or None.
     """
 
     weight: NamedArray
     bias: NamedArray | None
     In: tuple[Axis, ...] = eqx.field(static=True)
     Out: tuple[Axis, ...] = eqx.field(static=True)
+    dot_general: Callable[..., Any] | None = eqx.field(default=None, converter=_make_node)
 
     @staticmethod
     def init(
@@ -41,6 +50,7 @@ class Linear(Layer):
         use_bias: bool = True,
         out_first: bool = True,
         init_scale: float = 1.0,
+        dot_general: Callable[..., Any] | None = None,
     ) -> "Linear":
         """Makes a layer with random weights.
 
@@ -52,6 +62,8 @@ class Linear(Layer):
             out_first: Whether the output axes of the weight come before its input axes.
             init_scale: Factor of the weights, which are drawn from a normal distribution truncated at three standard
                 deviations and scaled by `1 / sqrt(number of inputs)`.
+            dot_general: Replacement for `jax.lax.dot_general` with the same arguments, as `Int8DotGeneral` in
+                `axonym.quantization`. It may be a module with arrays of its own.
 
         Returns:
             A layer sharded by the active mapping.
@@ -76,7 +88,7 @@ class Linear(Layer):
         scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         weight = random.truncated_normal(key, axes, -3, 3) * scale
-        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs)
+        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs, dot_general)
 
     @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -93,7 +105,7 @@ class Linear(Layer):
             ValueError: If `x` lacks an input axis or has an output axis.
         """
         check_input(_format_linear(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
-        result = dot(x, gather_parameter(self.weight), axis=self.In)
+        result = dot(x, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)
         return constrain_sharding(result if self.bias is None else result + gather_parameter(self.bias))
 
 
