@@ -130,11 +130,11 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
             lhs, rhs = lhs.astype(self.compute_dtype), rhs.astype(self.compute_dtype)
         return self.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type, **kwargs)
 
-    def overwrite(self, gradient: Self) -> Self:
+    def overwrite(self, gradient: Any) -> Self:
         """Returns this dot with the magnitudes of a step in its histories."""
         return dataclasses.replace(self, dot_general=self.dot_general.overwrite(gradient.dot_general))
 
-    def accumulate(self, other: Self) -> Self:
+    def accumulate(self, other: Any) -> Self:
         """Combines the gradients of two microbatches."""
         return dataclasses.replace(self, dot_general=self.dot_general.accumulate(other.dot_general))
 
@@ -160,8 +160,7 @@ class QuantizationConfig:
 
     Attributes:
         targets: Names of the fields that hold the layers, or a regular expression that matches their path, with dots
-            between its keys, from the start; for stacked layers, the path after `stacked`, with a dot before it. None
-            for all layers.
+            between its keys, from the start; the path of stacked layers starts with `stacked`. None for all layers.
         amax_history_length: How many steps the largest magnitude is taken over, for `fp8`.
         compute_dtype: Element type to which operands are converted first, for `fp8`.
         fp8: Whether to multiply in 8-bit floats.
@@ -196,11 +195,11 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
     fp8 = Fp8DotGeneralOp.init(config.amax_history_length, config.compute_dtype)
 
     def is_target(path: str, layer: Any) -> bool:
-        path = path.replace("/", ".")
+        keys = path.split("/")
         if isinstance(config.targets, str):
-            _, stacked, inner = path.rpartition(".stacked.")
-            return re.match(config.targets, f".{inner}" if stacked else path) is not None
-        return config.targets is None or path.rpartition(".")[2] in config.targets
+            stacked = max((at for at, key in enumerate(keys) if key == "stacked"), default=0)
+            return re.match(config.targets, ".".join(keys[stacked:])) is not None
+        return config.targets is None or keys[-1] in config.targets
 
     return quantization.quantize_linear_layers(tree, fp8 if config.fp8 else Int8DotGeneralOp(), is_target)
 

@@ -125,7 +125,7 @@ class Float8DotGeneral(OverwriteWithGradient):
         result: Any = _multiply_float8(options, lhs, rhs, *histories)
         return result.astype(preferred_element_type or lhs.dtype)
 
-    def overwrite(self, gradient: Self) -> Self:
+    def overwrite(self, gradient: Any) -> Self:
         """Returns this dot with the magnitudes of a step in its histories.
 
         Args:
@@ -133,7 +133,7 @@ class Float8DotGeneral(OverwriteWithGradient):
         """
         return jax.tree.map(_push_amax, self, gradient, is_leaf=is_named_array)
 
-    def accumulate(self, other: Self) -> Self:
+    def accumulate(self, other: Any) -> Self:
         """Combines the gradients of two microbatches: the larger magnitudes."""
         return jax.tree.map(jnp.maximum, self, other)
 
