@@ -11,6 +11,7 @@ from jax.tree_util import keystr
 
 from ..named._array import is_named_array
 from ..named._axis import Axis, parse_axes
+from ..named._elementwise._copy import copy
 from ..named._shape._broadcast import broadcast_to
 
 
@@ -85,11 +86,12 @@ def _find_stacked_axes(layer: Any) -> tuple[Axis, ...]:
 
 
 def _stack_arrays(tree: Any, axes: tuple[Axis, ...]) -> Any:
-    """Returns a tree whose arrays have these axes before their own."""
+    """Returns a tree with copies of the arrays, which have these axes before their own."""
 
     def stack(x: Any) -> Any:
         if is_named_array(x):
-            return broadcast_to(x, (*axes, *x.axes))
-        return jnp.broadcast_to(x, (*(axis.size for axis in axes), *jnp.shape(x))) if eqx.is_array(x) else x
+            return copy(broadcast_to(x, (*axes, *x.axes)))
+        sizes = tuple(axis.size for axis in axes)
+        return jnp.copy(jnp.broadcast_to(x, (*sizes, *x.shape))) if eqx.is_array(x) else x
 
     return jax.tree.map(stack, tree, is_leaf=is_named_array)

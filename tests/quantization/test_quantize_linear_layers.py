@@ -69,6 +69,12 @@ def test_histories_of_stacked_layers_have_the_axis_of_the_layers(model):
     assert made.stacked.dot_general.lhs_amax.axes == stacked.lhs_amax.axes
 
 
+def test_each_layer_has_arrays_of_its_own_which_a_step_may_donate(model):
+    quantized = quantize_linear_layers([model["head"], model["head"]], Float8DotGeneral.init(4))
+    histories = jax.tree.leaves([layer.dot_general for layer in quantized])
+    assert len(histories) == len({id(leaf) for leaf in histories}) == 6
+
+
 def test_a_function_may_be_the_dot_general_of_a_layer_in_any_transform(draw):
     def halve(x, y, dims, **options):
         return jax.lax.dot_general(x, y, dims, **options) / 2
