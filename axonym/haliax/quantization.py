@@ -26,7 +26,13 @@ CustomGradientAccumulation = OverwriteWithGradient
 
 
 class DotGeneralOp(Protocol):
-    """The signature of a `dot_general` of linear layers, that of `jax.lax.dot_general`."""
+    """The signature of a `dot_general` of linear layers, that of `jax.lax.dot_general`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.quantization.DotGeneralOp.default()
+        DefaultDotGeneralOp()
+    """
 
     def __call__(
         self,
@@ -81,6 +87,13 @@ class Int8DotGeneralOp(Int8DotGeneral):
     """A `dot_general` in 8-bit integers; see `axonym.quantization.Int8DotGeneral`.
 
     Results are those of Haliax; gradients are not quantised, as they are there for the left operand.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> int8 = hax.quantization.Int8DotGeneralOp.init()
+        >>> hax.nn.Linear.init(*hax.make_axes(embed=4, mlp=8), key=jax.random.key(0), dot_general=int8).dot_general
+        Int8DotGeneralOp()
     """
 
     @staticmethod
@@ -94,7 +107,8 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
 
     Attributes:
         dot_general: The product.
-        compute_dtype: Element type to which the operands are converted first, None for that of the operands.
+        compute_dtype: Kept for programs that read it. Haliax converts the rounded operands to this type before it
+            multiplies them; here they are multiplied in 8 bits.
 
     Example:
         >>> import axonym.haliax as hax
@@ -126,8 +140,6 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
         **kwargs: Any,
     ) -> jax.Array:
         """Multiplies two plain arrays."""
-        if self.compute_dtype is not None:
-            lhs, rhs = lhs.astype(self.compute_dtype), rhs.astype(self.compute_dtype)
         return self.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type, **kwargs)
 
     def overwrite(self, gradient: Any) -> Self:
@@ -162,9 +174,14 @@ class QuantizationConfig:
         targets: Names of the fields that hold the layers, or a regular expression that matches their path, with dots
             between its keys, from the start; the path of stacked layers starts with `stacked`. None for all layers.
         amax_history_length: How many steps the largest magnitude is taken over, for `fp8`.
-        compute_dtype: Element type to which operands are converted first, for `fp8`.
+        compute_dtype: Changes nothing; see `Fp8DotGeneralOp`.
         fp8: Whether to multiply in 8-bit floats.
         int8: Whether to multiply in 8-bit integers.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.quantization.QuantizationConfig(targets="layers.[01]", int8=True).amax_history_length
+        1024
     """
 
     targets: list[str] | str | None = None

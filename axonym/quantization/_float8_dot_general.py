@@ -84,8 +84,8 @@ class Float8DotGeneral(OverwriteWithGradient):
             if not (jnp.issubdtype(given, jnp.floating) and given.itemsize == 1):
                 raise ValueError(f"{given.name} is no 8-bit float; use `jnp.float8_e4m3fn` or `jnp.float8_e5m2`")
         # One array each, so that a step may donate them.
-        histories = [zeros(Axis(_HISTORY, history_length), jnp.float32) for _ in range(3)]
-        return cls(*histories, jnp.dtype(dtype), jnp.dtype(gradient_dtype))
+        lhs, rhs, gradient = (zeros(Axis(_HISTORY, history_length), jnp.float32) for _ in range(3))
+        return cls(lhs, rhs, gradient, jnp.dtype(dtype), jnp.dtype(gradient_dtype))
 
     def __call__(
         self,
