@@ -40,7 +40,7 @@ def test_a_training_loop_of_haliax_updates_the_histories():
     assert tree["layer"].dot_general.output_grad_amax_history.tolist() == [1, 0]
 
 
-def test_layers_stay_as_they_are_without_an_element_type_and_two_are_refused():
+def test_no_element_type_changes_nothing_and_two_are_refused():
     layer = hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
     assert hax.quantization.quantize_linear_layers(layer, hax.quantization.QuantizationConfig()) is layer
     with pytest.raises(ValueError, match="`fp8` and `int8` are both set; choose one of them"):

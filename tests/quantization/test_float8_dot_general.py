@@ -104,7 +104,7 @@ def test_a_step_that_overflows_leaves_the_scale_as_it_is():
     assert history.overwrite(frozen).lhs_amax.array.tolist() == [1, 4, 2]
 
 
-def test_a_layer_used_twice_does_not_clip_and_microbatches_keep_the_maximum(draw):
+def test_repeated_use_does_not_clip_and_microbatches_keep_the_maximum(draw):
     layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), dot_general=Float8DotGeneral.init(2))
     x, g = draw(batch=4, embed=16), draw(batch=4, mlp=8)
     gradient = jax.jit(jax.grad(lambda layer, x: (layer(x) + layer(2 * x)).sum().scalar()))(layer, x)

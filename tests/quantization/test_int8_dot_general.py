@@ -68,7 +68,7 @@ def test_layers_are_sharded_as_without_quantisation(mesh, draw, getkey):
     assert_trees_close(jax.jit(run)(layer, x, g), expected, 1e-5)  # without a mapping
 
 
-def test_zeros_and_empty_sums_are_exact_and_the_result_has_the_type_asked_for():
+def test_zeros_and_empty_sums_are_exact_and_the_result_type_is_kept():
     dot_general, dims = Int8DotGeneral(), (((1,), (0,)), ((), ()))
     assert (dot_general(jnp.zeros((2, 3)), jnp.ones((3, 4)), dims) == 0).all()
     assert (dot_general(jnp.zeros((2, 0)), jnp.ones((0, 4)), dims) == 0).all()
