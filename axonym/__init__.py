@@ -11,6 +11,7 @@ from . import (
     nn as nn,
     partitioning as partitioning,
     poly as poly,
+    quantization as quantization,
     random as random,
     report as report,
     tree as tree,

@@ -40,6 +40,7 @@ NAMESPACES = [
     "axonym.fft",
     "axonym.linalg",
     "axonym.poly",
+    "axonym.quantization",
     "axonym.nn",
     "axonym.random",
     "axonym.tree",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -22,6 +23,11 @@ from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 
 
+def _make_node(dot_general: Any) -> Any:
+    """Returns a function as a node of the tree without leaves, because transforms of JAX take arrays as leaves only."""
+    return jax.tree_util.Partial(dot_general) if jax.tree_util.all_leaves([dot_general]) else dot_general
+
+
 class Linear(Layer):
     """A linear map from input axes to output axes, with a bias: `dot(x, weight, axis=In) + bias`.
 
@@ -30,12 +36,14 @@ class Linear(Layer):
         bias: Array with the output axes, or None.
         In: The axes contracted.
         Out: The axes of the result in their place.
+        dot_general: Replacement for `jax.lax.dot_general`, a module or a function; or None.
     """
 
     weight: NamedArray
     bias: NamedArray | None
     In: tuple[Axis, ...] = eqx.field(static=True)
     Out: tuple[Axis, ...] = eqx.field(static=True)
+    dot_general: Callable[..., Any] | None = eqx.field(default=None, converter=_make_node)
 
     @staticmethod
     def init(
@@ -49,6 +57,7 @@ class Linear(Layer):
         initializer: Initializer | None = None,
         bias_initializer: Initializer | None = None,
         dtype: Any = None,
+        dot_general: Callable[..., Any] | None = None,
     ) -> "Linear":
         """Makes a layer with random weights.
 
@@ -64,6 +73,8 @@ class Linear(Layer):
                 truncated at three standard deviations and scaled by `1 / sqrt(number of inputs)`.
             bias_initializer: Draws the bias as an array of one axis; zero if None.
             dtype: dtype of weight and bias; JAX's default float dtype if None.
+            dot_general: Replacement for `jax.lax.dot_general` with the same arguments, as `Int8DotGeneral` in
+                `axonym.quantization`. It may be a module with arrays of its own.
 
         Returns:
             A layer sharded by the active mapping.
@@ -99,7 +110,7 @@ class Linear(Layer):
             weight = random.truncated_normal(key, axes, -3, 3, dtype) * scale
         else:
             weight = initialize_weight(initializer, key, inputs, outputs, axes, dtype) * init_scale
-        return Linear(weight, bias, inputs, outputs)
+        return Linear(weight, bias, inputs, outputs, dot_general)
 
     @property
     def out_first(self) -> bool:
@@ -142,7 +153,7 @@ class Linear(Layer):
             ValueError: If `x` lacks an input axis or has an output axis.
         """
         check_input(_format_linear(self.In, self.Out), x, self.In, tuple(axis.name for axis in self.Out))
-        result = dot(x, gather_parameter(self.weight), axis=self.In)
+        result = dot(x, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)
         return constrain_sharding(result if self.bias is None else result + gather_parameter(self.bias))
 
 

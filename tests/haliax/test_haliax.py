@@ -107,7 +107,6 @@ def test_signatures_show_the_names_of_haliax():
     ("module", "name"),
     [
         ("nn.scan", "BlockSeq"),
-        ("quantization", "QuantizationConfig"),
         ("state_dict", "to_state_dict"),
         ("", "wrap_axiswise_call"),
     ],

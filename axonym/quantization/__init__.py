@@ -1,0 +1,11 @@
+"""Dots in 8-bit integers and floats, as a `dot_general` of linear layers, and state that gradients carry."""
+
+from ._float8_dot_general import Float8DotGeneral as Float8DotGeneral
+from ._int8_dot_general import Int8DotGeneral as Int8DotGeneral
+from ._overwrite_with_gradient import (
+    OverwriteWithGradient as OverwriteWithGradient,
+    accumulate_gradients as accumulate_gradients,
+    apply_updates as apply_updates,
+    partition_overwrites as partition_overwrites,
+)
+from ._quantize_linear_layers import quantize_linear_layers as quantize_linear_layers

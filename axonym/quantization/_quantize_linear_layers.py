@@ -1,0 +1,97 @@
+"""Replaces the `dot_general` of the linear layers in a model."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.tree_util import keystr
+
+from ..named._array import is_named_array
+from ..named._axis import Axis, parse_axes
+from ..named._elementwise._copy import copy
+from ..named._shape._broadcast import broadcast_to
+
+
+T = TypeVar("T")
+Target = str | Sequence[str] | Callable[[str, Any], bool] | None
+
+
+def quantize_linear_layers(tree: T, dot_general: Any, targets: Target = None) -> T:
+    """Replaces the `dot_general` of linear layers, those of a `Stacked` included.
+
+    Args:
+        tree: A model.
+        dot_general: The replacement: an `Int8DotGeneral`, a `Float8DotGeneral`, another module that is called as
+            `jax.lax.dot_general`, or None for that function itself. Every layer gets a copy of its arrays, with the
+            axes of stacked layers before theirs.
+        targets: Which layers: regular expressions, one of which matches a part of the path of the layer, with slashes
+            between its keys as in `blocks/stacked/mlp/up`; or a function of the path and the layer; by default all.
+
+    Returns:
+        The model with the other layers unchanged.
+
+    Raises:
+        ValueError: If the tree has no linear layers, or a target matches none of them.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> mlp = nym.nn.MLP.init(*nym.make_axes(pixel=64, label=10), 32, 2, key=jax.random.key(0))
+        >>> int8 = nym.quantization.Int8DotGeneral()
+        >>> low = nym.quantization.quantize_linear_layers(mlp, int8, targets=["layers/0", "layers/1"])
+        >>> [layer.dot_general for layer in low.layers]
+        [Int8DotGeneral(), Int8DotGeneral(), None]
+    """
+    found = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_linear)
+    layers = {keystr(path, simple=True, separator="/"): layer for path, layer in found if _is_linear(layer)}
+    chosen = _choose_layers(layers, targets)
+
+    def replace(path: Any, layer: Any) -> Any:
+        if not _is_linear(layer) or keystr(path, simple=True, separator="/") not in chosen:
+            return layer
+        own = _stack_arrays(dot_general, _find_stacked_axes(layer))
+        return eqx.tree_at(lambda one: one.dot_general, layer, own, is_leaf=lambda x: x is None)
+
+    return jax.tree_util.tree_map_with_path(replace, tree, is_leaf=_is_linear)
+
+
+def _is_linear(x: Any) -> bool:
+    """Returns whether this is a `Linear`, or another module with all of its fields that matter here."""
+    fields = getattr(type(x), "__dataclass_fields__", {})
+    return isinstance(x, eqx.Module) and {"weight", "In", "Out", "dot_general"} <= set(fields)
+
+
+def _choose_layers(layers: dict[str, Any], targets: Target) -> set[str]:
+    """Returns the paths of the layers that a target matches."""
+    if not layers:
+        raise ValueError("there are no linear layers in this tree; `quantize_linear_layers` replaces their dot_general")
+    if callable(targets):
+        return {path for path, layer in layers.items() if targets(path, layer)}
+    chosen: set[str] = set()
+    for pattern in [""] if targets is None else [targets] if isinstance(targets, str) else targets:
+        matching = {path for path in layers if re.search(pattern, path)}
+        if not matching:
+            raise ValueError(f"target {pattern!r} matches no linear layer; their paths are {', '.join(layers)}")
+        chosen |= matching
+    return chosen
+
+
+def _find_stacked_axes(layer: Any) -> tuple[Axis, ...]:
+    """Returns the axes of the weight that are those of stacked layers."""
+    own = {axis.name for axis in (*parse_axes(layer.In), *parse_axes(layer.Out))}
+    return tuple(axis for axis in layer.weight.axes if axis.name not in own)
+
+
+def _stack_arrays(tree: Any, axes: tuple[Axis, ...]) -> Any:
+    """Returns a tree with copies of the arrays, which have these axes before their own."""
+
+    def stack(x: Any) -> Any:
+        if is_named_array(x):
+            return copy(broadcast_to(x, (*axes, *x.axes)))
+        sizes = tuple(axis.size for axis in axes)
+        return jnp.copy(jnp.broadcast_to(x, (*sizes, *x.shape))) if eqx.is_array(x) else x
+
+    return jax.tree.map(stack, tree, is_leaf=is_named_array)
