@@ -16,9 +16,11 @@ from ._activations import (
     swish as swish,
 )
 from ._attention import causal_mask as causal_mask, dot_product_attention as dot_product_attention
+from ._block_seq import BlockSeq as BlockSeq
 from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding
+from ._layer_stack import LayerStack as LayerStack
 from ._linear import Linear as Linear
 from ._mlp import MLP as MLP
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm

@@ -50,7 +50,9 @@ POLICIES = {
     "offloaded carries": ("offload", [ONE, HOST]),
     "an offloaded name": (ScanCheckpointPolicy(offload_block_internals=["hidden"]), [ONE, ONE, HOST]),
     "offloaded inputs": (ScanCheckpointPolicy(save_inputs="offload"), [ONE, HOST]),
-    "nested": ("nested", [(2, 4, 5), (2, 5), (2, 5), (5,)]),  # 2 blocks of 4, and one of the 2 that are left
+    "nested": ("nested", [(2, 5), (2, 5, 5)]),
+    "blocks of 4": (ScanCheckpointPolicy(nested=4), [(2, 4, 5), (2, 5), (2, 5), (5,)]),  # and one of the 2 that are left
+    "offloaded blocks": (ScanCheckpointPolicy(nested=True, save_carries="offload"), [(2, 5, "host"), (2, 5, 5)]),
     "blocks of 5": (ScanCheckpointPolicy(nested=5), [(2, 5), (2, 5, 5)]),
     "one block": (ScanCheckpointPolicy(nested=99), [(1, 5), (1, 10, 5)]),
 }

@@ -14,7 +14,8 @@ from .._axis import AxisSelection, AxisSelector, check_callable, format_value
 from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._static_result import is_array, unpack_result
-from ._checkpoint_policy import Policy, Remat, checkpoint_scan, parse_remat
+from ._checkpoint_loop import checkpoint_scan
+from ._checkpoint_policy import Policy, Remat, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
 
