@@ -1,7 +1,7 @@
 """Layers in a Python sequence, applied by a Python loop."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate
 
 import equinox as eqx
@@ -13,7 +13,14 @@ from ..named._axis import Axis
 from ..named._named_call import enter_scope, find_module_name
 from ..named._shape._concatenate import stack
 from ..named._static_result import is_array, pack_result, unpack_result
-from ..named._transforms import Remat, checkpoint_loop, is_array_with_axes, parse_remat, slice_args
+from ..named._transforms import (
+    Remat,
+    check_scan_result,
+    checkpoint_loop,
+    is_array_with_axes,
+    parse_remat,
+    slice_args,
+)
 from ._layer_stack import (
     C,
     LayerStack,
@@ -49,14 +56,15 @@ class BlockSeq(LayerStack[M]):
         ((embed: 4), (layers: 2, embed: 4))
     """
 
-    blocks: tuple[M, ...] = eqx.field(converter=tuple)
+    blocks: tuple[M, ...]
     Block: Axis = eqx.field(static=True)
-    gradient_checkpointing: Remat = eqx.field(static=True, default=False)
+    gradient_checkpointing: Remat = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        """Raises a ValueError if the number of layers is not the size of the axis."""
-        if len(self.blocks) != self.Block.size:
-            raise ValueError(f"`BlockSeq` along {self.Block} was given {len(self.blocks)} layers")
+    def __init__(self, blocks: Iterable[M], Block: Axis, gradient_checkpointing: Remat = False) -> None:
+        """Checks the number of layers; `init` makes them from a class."""
+        self.blocks, self.Block, self.gradient_checkpointing = tuple(blocks), Block, gradient_checkpointing
+        if len(self.blocks) != Block.size:
+            raise ValueError(f"`BlockSeq` along {Block} was given {len(self.blocks)} layers; give as many as the axis has")
 
     @classmethod
     def init(
@@ -99,8 +107,12 @@ class BlockSeq(LayerStack[M]):
         self, fn: Callable[Concatenate[M, C, P], C], *, unroll: int | bool = 1
     ) -> Callable[Concatenate[C, P], C]:
         """Returns a function that folds `fn(layer, carry, *args)` over the layers; see `fold`."""
-        step: Callable[..., Any] = lambda *args, **kwargs: (fn(*args, **kwargs), None)  # noqa: E731
-        return lambda init, /, *args, **kwargs: self._run_layers(step, init, args, kwargs)[0]
+        call_fn: Callable[..., Any] = fn
+
+        def fold_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self._run_layers(lambda *args, **kwargs: (call_fn(*args, **kwargs), None), init, args, kwargs)[0]
+
+        return fold_layers
 
     def scan_via(
         self, fn: Callable[Concatenate[M, C, P], tuple[C, R]], *, unroll: int | bool = 1
@@ -123,13 +135,14 @@ class BlockSeq(LayerStack[M]):
             >>> nym.nn.Stacked(layers.vmap_via(lambda layer: layer)(), Layers).stacked.weight.shape
             (layers: 3, embed: 4)
         """
+        call_fn: Callable[..., Any] = fn
 
         def apply_layers(*args: Any, **kwargs: Any) -> Any:
             given = slice_args((args, kwargs), self.Block, is_array_with_axes, "BlockSeq.vmap")
             with enter_scope(find_module_name(self), self):
                 each = [given.insert_slices(slices) for slices in given.split_slices()]
                 pairs = zip(self.blocks, each, strict=True)
-                return _stack_results([fn(layer, *args, **kwargs) for layer, (args, kwargs) in pairs], self.Block)
+                return _stack_results([call_fn(layer, *args, **kwargs) for layer, (args, kwargs) in pairs], self.Block)
 
         return apply_layers
 
@@ -141,7 +154,7 @@ class BlockSeq(LayerStack[M]):
         def call_layer(index: int, carry: Any, slices: Any) -> tuple[Any, Any]:
             args, kwargs = given.insert_slices(slices)
             with enter_scope("", self):  # names of what is recomputed
-                carry, result = step(self.blocks[index], carry, *args, **kwargs)
+                carry, result = check_scan_result(step(self.blocks[index], carry, *args, **kwargs))
             return carry, pack_result(result)
 
         with enter_scope(path, self):

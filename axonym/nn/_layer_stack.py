@@ -61,7 +61,7 @@ class LayerStack(Layer, Generic[M]):
         Returns:
             The result of the last layer.
         """
-        return self.fold_via(_call_layer, unroll=unroll)(init, *args, **kwargs)
+        return self.fold_via(call_layer, unroll=unroll)(init, *args, **kwargs)
 
     def scan(self, init: C, *args: Any, unroll: int | bool = 1, **kwargs: Any) -> tuple[C, Any]:
         """Applies the layers in order; each returns a pair of the input of the next layer and an output.
@@ -75,7 +75,7 @@ class LayerStack(Layer, Generic[M]):
         Returns:
             The carry returned by the last layer, and the outputs of all layers stacked along the layer axis.
         """
-        return self.scan_via(_call_layer, unroll=unroll)(init, *args, **kwargs)
+        return self.scan_via(call_layer, unroll=unroll)(init, *args, **kwargs)
 
     def vmap(self, *args: Any, **kwargs: Any) -> Any:
         """Applies each layer to the same arguments.
@@ -88,7 +88,7 @@ class LayerStack(Layer, Generic[M]):
         Returns:
             The results of all layers stacked along the layer axis.
         """
-        return self.vmap_via(_call_layer)(*args, **kwargs)
+        return self.vmap_via(call_layer)(*args, **kwargs)
 
     @abc.abstractmethod
     def fold_via(
@@ -132,7 +132,8 @@ class LayerStack(Layer, Generic[M]):
         """
 
 
-def _call_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def call_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Applies a layer: the function of `fold_via` that `fold` uses."""
     return layer(*args, **kwargs)
 
 

@@ -49,7 +49,7 @@ from .normalization import (
     softmax as softmax,
     standardize as standardize,
 )
-from .scan import ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stacked
+from .scan import BlockSeq as BlockSeq, ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stacked
 
 
 def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
@@ -73,7 +73,7 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
 
 _find_missing = make_getattr(
     "haliax.nn",
-    "BlockSeq Conv ConvTranspose MoELinear conv max_pool mean_pool min_pool mup pool ragged_dot",
+    "Conv ConvTranspose MoELinear conv max_pool mean_pool min_pool mup pool ragged_dot",
 )
 
 

@@ -11,6 +11,6 @@ from ._checkpoint_policy import (
     parse_remat as parse_remat,
     tree_checkpoint_name as tree_checkpoint_name,
 )
-from ._scan import fold as fold, map as map, scan as scan
+from ._scan import check_scan_result as check_scan_result, fold as fold, map as map, scan as scan
 from ._slices import is_array_with_axes as is_array_with_axes, slice_args as slice_args
 from ._vmap import vmap as vmap
