@@ -2,8 +2,8 @@
 
     python -m benchmarks.scan_memory [--tpu] [--layers 12] [--batch 8] [--pos 2048] [--embed 256]
 
-Prints the table of docs/scanning.md. "Saved" is what the forward pass saves for the backward pass besides the arguments,
-as `jax.ad_checkpoint.print_saved_residuals` lists it; "temporary" is what the compiled gradient needs besides arguments
+Prints the table of docs/scanning.md. "Saved" is what the forward pass saves for the backward pass besides arguments, as
+`jax.ad_checkpoint.print_saved_residuals` lists it; "temporary" is what the compiled gradient needs besides arguments
 and results, by `memory_analysis`, for the CPU or, with `--tpu`, for a described TPU v5e. The latter needs libtpu
 (`make tpu`, and `PYTHONPATH=.venv/tpu`), but no TPU. Nothing is run.
 """
@@ -15,8 +15,9 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -29,6 +30,7 @@ import axonym as nym
 from axonym import ScanCheckpointPolicy
 
 
+ROOT = Path(__file__).parents[1]
 cp = jax.checkpoint_policies
 Loop = Callable[[Any, Any], Any]
 
@@ -188,14 +190,14 @@ def _parse_residual(line: str) -> tuple[bool, int]:
     return bool(found["host"]), math.prod(shape) * int(found["bits"]) // 8
 
 
-def print_table(sizes: Sizes, device: Any) -> None:
+def print_table(policies: Sequence[str], sizes: Sizes, device: Any) -> None:
     print("| `gradient_checkpointing=` | saved | saved on the host | temporary | temporary on the host | by hand |")
-    print("|---|---|---|---|---|---|")
-    for policy in POLICIES:
+    print("|---|---|---|---|---|---|", flush=True)
+    for policy in policies:
         both = {who: measure_memory(*loop, device=device) for who, loop in make_loops(policy, sizes).items()}
         own, by_hand = both["Axonym"], both["JAX"]
         figures = [own.saved, own.saved_on_host, own.temporary, own.temporary_on_host]
-        same = "the same" if own == by_hand else str(by_hand)
+        same = "the same" if own == by_hand else f"temporary {by_hand.temporary / 2**20:,.0f}"
         print(f"| `{policy}` |", *(f"{figure / 2**20:,.0f} |" for figure in figures), f"{same} |", flush=True)
 
 
@@ -209,10 +211,11 @@ def describe_tpu() -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tpu", action="store_true")
+    parser.add_argument("--policy", nargs="*", choices=POLICIES, default=list(POLICIES))
     for name, default in vars(Sizes()).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = vars(parser.parse_args())
-    tpu = options.pop("tpu")
+    tpu, policies = options.pop("tpu"), options.pop("policy")
     os.environ.update(JAX_PLATFORMS="cpu")
     if tpu:
         os.environ.update(
@@ -223,7 +226,7 @@ def main() -> None:
             TPU_WORKER_ID="0",
         )
     jax.config.update("jax_platforms", "cpu")
-    print_table(Sizes(**options), describe_tpu() if tpu else None)
+    print_table(policies, Sizes(**options), describe_tpu() if tpu else None)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from ..named._transforms import (
     slice_args,
 )
 from ._layer_stack import (
+    B,
     C,
     LayerStack,
     M,
@@ -64,12 +65,14 @@ class BlockSeq(LayerStack[M]):
         """Checks the number of layers; `init` makes them from a class."""
         self.blocks, self.Block, self.gradient_checkpointing = tuple(blocks), Block, gradient_checkpointing
         if len(self.blocks) != Block.size:
-            raise ValueError(f"`BlockSeq` along {Block} was given {len(self.blocks)} layers; give as many as the axis has")
+            raise ValueError(
+                f"`BlockSeq` along {Block} was given {len(self.blocks)} layers; give as many as the axis has"
+            )
 
     @classmethod
     def init(
-        cls, Block: Axis, module: Callable[..., M], *, gradient_checkpointing: Remat = False
-    ) -> Callable[..., "BlockSeq[M]"]:
+        cls, Block: Axis, module: Callable[..., B], *, gradient_checkpointing: Remat = False
+    ) -> Callable[..., "BlockSeq[B]"]:
         """Returns a function that makes layers of the same kind; see `Stacked.init`, which takes the same arguments.
 
         Args:
@@ -96,7 +99,7 @@ class BlockSeq(LayerStack[M]):
         """
         make = parse_layer_init("BlockSeq", Block, module, gradient_checkpointing)
 
-        def make_blocks(*args: Any, **kwargs: Any) -> "BlockSeq[M]":
+        def make_blocks(*args: Any, **kwargs: Any) -> Any:
             given = slice_args((args, split_layer_keys(kwargs, Block)), Block, is_array_with_axes, "BlockSeq.init")
             each = [given.insert_slices(slices) for slices in given.split_slices()]
             return cls(tuple(make(*args, **kwargs) for args, kwargs in each), Block, gradient_checkpointing)

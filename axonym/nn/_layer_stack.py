@@ -17,6 +17,7 @@ from ._layer import Layer
 
 
 M = TypeVar("M", bound=eqx.Module)
+B = TypeVar("B", bound=eqx.Module)
 C = TypeVar("C")
 R = TypeVar("R")
 P = ParamSpec("P")

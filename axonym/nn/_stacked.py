@@ -14,6 +14,7 @@ from ..named._field import HasLeadingAxes
 from ..named._named_call import enter_scope, find_module_name
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
 from ._layer_stack import (
+    B,
     C,
     LayerStack,
     M,
@@ -49,8 +50,8 @@ class Stacked(LayerStack[M], HasLeadingAxes):
 
     @classmethod
     def init(
-        cls, Block: Axis, module: Callable[..., M], *, gradient_checkpointing: Remat = False
-    ) -> Callable[..., "Stacked[M]"]:
+        cls, Block: Axis, module: Callable[..., B], *, gradient_checkpointing: Remat = False
+    ) -> Callable[..., "Stacked[B]"]:
         """Returns a function that makes the layers.
 
         Args:
@@ -88,7 +89,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         """
         make = parse_layer_init("Stacked", Block, module, gradient_checkpointing)
 
-        def make_stacked(*args: Any, **kwargs: Any) -> "Stacked[M]":
+        def make_stacked(*args: Any, **kwargs: Any) -> Any:
             stacked = vmap(make, Block)(*args, **split_layer_keys(kwargs, Block))
             return cls(_shard_layers(stacked), Block, gradient_checkpointing)
 
@@ -174,7 +175,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         return dataclasses.replace(self, stacked=mapped)
 
 
-def _shard_layers(stacked: M) -> M:
+def _shard_layers(stacked: Any) -> Any:
     """Returns layers sharded by their names: within `vmap`, the layer axis could not be sharded."""
     return jax.tree.map(lambda x: constrain_sharding(x) if is_named_array(x) else x, stacked, is_leaf=is_named_array)
 

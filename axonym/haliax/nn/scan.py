@@ -183,7 +183,7 @@ class _HaliaxLayers(Generic[M]):
         return _convert_results(parent.vmap_via(fn))
 
 
-class Stacked(_HaliaxLayers[M], nn.Stacked[M]):  # pyright: ignore[reportIncompatibleMethodOverride]
+class Stacked(_HaliaxLayers[M], nn.Stacked[M]):
     """Layers of the same kind along an axis; see `axonym.nn.Stacked`.
 
     Example:
@@ -196,7 +196,7 @@ class Stacked(_HaliaxLayers[M], nn.Stacked[M]):  # pyright: ignore[reportIncompa
     """
 
 
-class BlockSeq(_HaliaxLayers[M], nn.BlockSeq[M]):  # pyright: ignore[reportIncompatibleMethodOverride]
+class BlockSeq(_HaliaxLayers[M], nn.BlockSeq[M]):
     """Layers in a Python sequence; see `axonym.nn.BlockSeq`.
 
     Example:
