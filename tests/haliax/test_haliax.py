@@ -108,7 +108,6 @@ def test_signatures_show_the_names_of_haliax():
     [
         ("nn", "Conv"),
         ("nn", "MoELinear"),
-        ("nn.scan", "BlockSeq"),
         ("quantization", "QuantizationConfig"),
         ("state_dict", "to_state_dict"),
         ("", "wrap_axiswise_call"),

@@ -180,7 +180,7 @@ def test_layers_are_sharded_as_they_are_made(mesh):
 
 def test_errors():
     _, layers = both(Block)
-    with refusal("`BlockSeq` along layers: 4 was given 2 layers, not 4"):
+    with refusal("`BlockSeq` along layers: 4 was given 2 layers; give as many as the axis has"):
         nym.nn.BlockSeq(layers.blocks[:2], Layers)
     with refusal("there is no layer 4 in layers: 4", IndexError):
         layers.get_layer(4)
