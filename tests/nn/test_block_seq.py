@@ -119,7 +119,7 @@ def count_saved(remat):
 
 def test_a_policy_saves_what_it_says():
     found = {name: count_saved(remat) for name, remat in POLICIES.items()}
-    assert found["nothing"][0] < found["nested"][0] < found["steps"][0] < found["a name"][0] < found["none"][0]
+    assert found["nothing"][0] < found["nested"][0] < found["steps"][0] < found["a name"][0] <= found["none"][0]
     assert found["simple"] == found["steps"] == found["inputs"]
     assert [name for name, (_, hosts) in found.items() if hosts] == ["host", "host nested"]
     assert found["host"][1] > found["host nested"][1]
