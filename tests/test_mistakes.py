@@ -236,6 +236,7 @@ LAYERS: dict[str, Any] = {
     "LayerNorm": lambda Layer: Layer(Embed),
     "MLP": lambda Layer: Layer(Embed, Mlp, 32, 2, key=KEY),
     "Stacked": lambda Layer: Layer(nym.nn.RmsNorm, Axis("layers", 2)),
+    "BlockSeq": lambda Layer: Layer(Axis("layers", 2), nym.nn.RmsNorm),
 }
 
 

@@ -37,6 +37,7 @@ from ._activations import (
 from ._attention import causal_mask as causal_mask, dot_product_attention as dot_product_attention
 from ._batch_norm import BatchNorm as BatchNorm, BatchStatistics as BatchStatistics
 from ._binary_cross_entropy import binary_cross_entropy_loss as binary_cross_entropy_loss
+from ._block_seq import BlockSeq as BlockSeq
 from ._conv import Conv as Conv, ConvTranspose as ConvTranspose
 from ._cross_entropy import (
     cross_entropy_loss as cross_entropy_loss,
@@ -48,6 +49,7 @@ from ._fused_cross_entropy import fused_cross_entropy as fused_cross_entropy
 from ._glu import geglu as geglu, glu as glu, reglu as reglu, swiglu as swiglu
 from ._group_norm import GroupNorm as GroupNorm
 from ._initializer import initialize_weight as initialize_weight
+from ._layer_stack import LayerStack as LayerStack
 from ._linear import Linear as Linear
 from ._mean_squared_error import mean_squared_error as mean_squared_error
 from ._mixture_of_experts import MixtureMetrics as MixtureMetrics, MixtureOfExperts as MixtureOfExperts

@@ -106,7 +106,6 @@ def test_signatures_show_the_names_of_haliax():
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("nn.scan", "BlockSeq"),
         ("state_dict", "to_state_dict"),
         ("", "wrap_axiswise_call"),
     ],
@@ -161,13 +160,27 @@ def test_linear_uses_another_dot_general():
     assert layer.out_first and not hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), out_first=False).out_first
 
 
-def test_stacked_applies_layers_to_the_same_input():
+@pytest.mark.parametrize("kind", [hax.nn.Stacked, hax.nn.BlockSeq])
+def test_containers_of_layers_have_the_methods_of_haliax(kind):
     keys = jax.random.split(jax.random.key(0), 3)
-    stack = hax.nn.Stacked.init(hax.Axis("layers", 3), hax.nn.Linear)(Embed, Mlp, key=keys)
-    x = hax.ones(Embed)
-    expected = hax.stack("layers", [layer(x) for layer in stack.unstacked()])
-    assert bool(hax.allclose(stack.vmap(x), expected))
-    assert bool(hax.allclose(stack.vmap_via(lambda layer, x, scale: layer(x) * scale)(x, 2.0), 2 * expected))
+    init = kind.init(hax.Axis("layers", 3), hax.nn.Linear, gradient_checkpointing="nested", prevent_cse=True)
+    layers: hax.nn.scan.BlockFoldable = init(Embed, Mlp, key=keys)
+    assert type(layers) is kind and layers.Layers == layers.Block and is_ours(layers.get_layer(0))
+    assert layers.gradient_checkpointing.nested and layers.gradient_checkpointing.prevent_cse
+    x, each = hax.ones(Embed), hax.arange(layers.Block, dtype=float)
+    expected = hax.stack("layers", [layer(x) for layer in layers.unstacked()])
+    assert bool(hax.allclose(layers.vmap(x), expected)) and is_ours(layers.vmap(x))
+    found = layers.vmap_via(lambda layer, x, each: layer(x) * each)(x, each)
+    assert bool(hax.allclose(found, expected * each))
+
+    def step(layer, x, scale):
+        out = x + scale * layer(x).sum(Mlp)
+        return out, {"plain": out.array, "named": out}
+
+    carry, results = layers.scan_via(step, unroll=None)(x, 0.1)
+    assert results["plain"].shape == (3, 6) and is_ours(results["named"]) and results["named"].axes[0] == layers.Block
+    assert bool(hax.allclose(results["named"]["layers", -1], carry))
+    assert bool(hax.allclose(layers.fold_via(lambda *args: step(*args)[0])(x, 0.1), carry))
 
 
 def test_checkpoint_policies_by_name():

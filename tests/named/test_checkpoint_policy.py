@@ -1,5 +1,7 @@
 """What loops keep for the backward pass, by `ScanCheckpointPolicy` and the other values of `remat=`."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -50,7 +52,12 @@ POLICIES = {
     "offloaded carries": ("offload", [ONE, HOST]),
     "an offloaded name": (ScanCheckpointPolicy(offload_block_internals=["hidden"]), [ONE, ONE, HOST]),
     "offloaded inputs": (ScanCheckpointPolicy(save_inputs="offload"), [ONE, HOST]),
-    "nested": ("nested", [(2, 4, 5), (2, 5), (2, 5), (5,)]),  # 2 blocks of 4, and one of the 2 that are left
+    "nested": ("nested", [(2, 5), (2, 5, 5)]),
+    "blocks of 4": (
+        ScanCheckpointPolicy(nested=4),
+        [(2, 4, 5), (2, 5), (2, 5), (5,)],
+    ),  # and one of 2
+    "offloaded blocks": (ScanCheckpointPolicy(nested=True, save_carries="offload"), [(2, 5, "host"), (2, 5, 5)]),
     "blocks of 5": (ScanCheckpointPolicy(nested=5), [(2, 5), (2, 5, 5)]),
     "one block": (ScanCheckpointPolicy(nested=99), [(1, 5), (1, 10, 5)]),
 }
@@ -76,6 +83,24 @@ def test_nested_loops_give_the_results_in_order():
             expected, plain = nym.scan(lambda c, r: (c + r, c), "k", reverse=reverse)(nym.named(0, ()), rows)
             assert carry.item() == expected.item() and results[1] == "text"
             assert results[0].names == ("k",) and np.array_equal(results[0].array, plain.array)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nothing_is_named_unless_a_policy_asks_for_a_name(policy):
+    fold = nym.fold(lambda carry, row: carry * row, "layers", remat=POLICIES[policy][0])
+    named = "= name[" in str(jax.make_jaxpr(fold)(x, w))
+    assert named == (policy in ("inputs", "offloaded carries", "offloaded inputs", "offloaded blocks"))
+
+
+def test_blocks_have_equal_size_where_that_saves_few_carries():
+    def count_blocks(steps):
+        rows = nym.zeros({"layers": steps, "embed": 2})
+        fold = nym.fold(lambda carry, row: carry * row, "layers", remat="nested")
+        program = str(jax.make_jaxpr(fold)(nym.zeros({"embed": 2}), rows))
+        return [int(length) for length in re.findall(r"length=(\d+)", program)]
+
+    found = {steps: sorted(count_blocks(steps)) for steps in (12, 24, 32, 80, 34)}
+    assert found == {12: [3, 4], 24: [4, 6], 32: [4, 8], 80: [8, 10], 34: [4, 5, 6]}  # 34 = 5 * 6 + 4
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,17 @@ def test_results_of_all_layers_have_the_layer_axis_in_front(draw, unroll):
     assert sums.names == ("layers",) and jnp.allclose(sums.array, stack.stacked.weight.sum("embed").array, atol=1e-5)
 
 
+def test_layers_can_be_applied_to_the_same_input(stack, draw):
+    x, add, scale = draw(Batch, Embed), draw(Layers, Embed), draw.array((3,))
+    found = stack.vmap(x, add, scale=scale)
+    assert found.names == ("layers", "batch", "embed")
+    for i, layer in enumerate(stack.unstacked()):
+        wanted = layer(x, add["layers", i], scale=scale[i])
+        assert jnp.allclose(found["layers", i].array, wanted.array, atol=1e-5)
+    pairs = stack.vmap_via(lambda layer, x: (layer.weight, (x * layer.weight).sum("embed")))(x)
+    assert pairs[0].names == ("layers", "embed") and pairs[1].names == ("layers", "batch")
+
+
 def test_every_way_to_apply_layers_can_be_unrolled(stack, draw):
     fold = lambda layer, x: layer(x)  # noqa: E731
     scan = lambda layer, x: (layer(x), None)  # noqa: E731
@@ -282,10 +293,12 @@ def test_what_the_first_layer_takes_need_not_be_sharded(mesh, draw):
     assert jnp.allclose(jax.device_get(scanned.array), expected.array, atol=1e-6)
 
 
-def test_the_layer_axis_may_be_divided_itself(mesh, draw):
+@pytest.mark.parametrize("compile_init", [lambda fn: fn, nym.named_jit], ids=["eager", "compiled"])
+@pytest.mark.parametrize("key", [KEY, None], ids=["random", "constant"])
+def test_the_layer_axis_may_be_divided_itself(mesh, draw, compile_init, key):
     four = nym.Axis("layers", 4)
     with nym.axis_mapping({"layers": "data", "embed": "model"}):
-        stack = nym.named_jit(lambda key: nym.nn.Stacked.init(four, Shift)(Embed, key=key))(KEY)
+        stack = compile_init(lambda key: nym.nn.Stacked.init(four, Shift)(Embed, key=key))(key)
         found = nym.named_jit(lambda stack, x: stack.fold(x))(stack, nym.shard(draw(Embed)))
     assert tuple(stack.stacked.weight.sharding.spec) == ("data", "model")
     assert tuple(found.sharding.spec) == ("model",)

@@ -2,6 +2,7 @@
 
 from typing import Any, assert_type
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -210,3 +211,41 @@ def test_namespaces():
 
 def test_gradients():
     assert_type(nym.value_and_grad(loss)(x)[0], NamedArray)
+
+
+class Block(eqx.Module):
+    norm: nym.nn.RmsNorm
+
+    @staticmethod
+    def init(axis: Axis) -> "Block":
+        return Block(nym.nn.RmsNorm.init(axis))
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        return self.norm(x)
+
+
+def test_layers():
+    stacked = nym.nn.Stacked.init(A, Block, gradient_checkpointing="nested")(B)
+    assert_type(stacked, nym.nn.Stacked[Block])
+    assert_type(stacked.stacked, Block)
+    assert_type(stacked.get_layer(0), Block)
+    assert_type(stacked.unstacked(), list[Block])
+    assert_type(stacked.fold(v), NamedArray)
+    assert_type(stacked.fold_via(lambda layer, x: layer(x))(v), NamedArray)
+    assert_type(stacked.vmap_via(_sum_layer)(v), NamedArray)
+    assert_type(stacked.scan_via(_scan_layer)(v), tuple[NamedArray, jax.Array])
+    layers = nym.nn.BlockSeq.init(A, Block.init)(B)
+    assert_type(layers, nym.nn.BlockSeq[Block])
+    assert_type(layers.blocks, tuple[Block, ...])
+    assert_type(layers.fold(v), NamedArray)
+    either: nym.nn.LayerStack[Block] = layers
+    assert_type(either.Block, Axis)
+    assert_type(either.get_layer(0), Block)
+
+
+def _sum_layer(layer: Block, x: NamedArray) -> NamedArray:
+    return layer(x).sum()
+
+
+def _scan_layer(layer: Block, x: NamedArray) -> tuple[NamedArray, jax.Array]:
+    return layer(x), x.array

@@ -65,7 +65,7 @@ from .normalization import (
     standardize as standardize,
 )
 from .pool import max_pool as max_pool, mean_pool as mean_pool, min_pool as min_pool
-from .scan import ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stacked
+from .scan import BlockSeq as BlockSeq, ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stacked
 
 
 def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
@@ -85,7 +85,6 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
 
 _find_missing = make_getattr(
     "haliax.nn",
-    "BlockSeq",
 )
 
 

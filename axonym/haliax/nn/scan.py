@@ -1,24 +1,81 @@
-"""`haliax.nn.scan`: layers of one kind, stacked along an axis and applied by a scan."""
+"""`haliax.nn.scan`: layers of one kind, stacked along an axis and applied by a scan, or in a sequence."""
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 import equinox as eqx
 
 from ... import nn
 from ...named._axis import Axis
+from ...nn._layer_stack import call_layer
 from .._adapt import make_getattr
 from .._array import convert_result
 from .._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
-from .._functions import vmap
 
 
 M = TypeVar("M", bound=eqx.Module)
 M_co = TypeVar("M_co", covariant=True)
+M_contra = TypeVar("M_contra", contravariant=True)
+C = TypeVar("C")
+R_co = TypeVar("R_co", covariant=True)
+P = ParamSpec("P")
 
 
-class BlockFoldable(Protocol[M_co]):
-    """What `Stacked` and other containers of layers can do, for annotations.
+class ModuleInit(Protocol[M_co]):
+    """A function that makes a module, for annotations.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> make: hax.nn.scan.ModuleInit[hax.nn.RmsNorm] = hax.nn.RmsNorm.init
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> M_co:
+        """Makes the module."""
+        ...
+
+
+class FoldFunction(Protocol[M_contra, P, C]):
+    """A function of a layer and a carry that returns the next carry, for annotations.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> step: hax.nn.scan.FoldFunction = lambda layer, carry: layer(carry)
+    """
+
+    def __call__(self, module: M_contra, carry: C, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Applies a layer."""
+        ...
+
+
+class ScanFunction(Protocol[M_contra, C, P, R_co]):
+    """A function of a layer and a carry that returns the next carry and an output, for annotations.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> step: hax.nn.scan.ScanFunction = lambda layer, carry: (layer(carry), carry)
+    """
+
+    def __call__(self, module: M_contra, carry: C, *args: P.args, **kwargs: P.kwargs) -> tuple[C, R_co]:
+        """Applies a layer."""
+        ...
+
+
+class VmapFunction(Protocol[M_contra, P, R_co]):
+    """A function of a layer and its arguments, for annotations.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> apply: hax.nn.scan.VmapFunction = lambda layer, x: layer(x)
+    """
+
+    def __call__(self, module: M_contra, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Applies a layer."""
+        ...
+
+
+class BlockFoldable(Protocol[M]):
+    """What `Stacked` and `BlockSeq` can do, for annotations; see `axonym.nn.LayerStack`.
 
     Example:
         >>> import axonym.haliax as hax
@@ -27,20 +84,106 @@ class BlockFoldable(Protocol[M_co]):
 
     Block: Axis
 
-    def fold(self, init: Any, *args: Any, **kwargs: Any) -> Any:
+    @classmethod
+    def init(
+        cls, Block: Axis, module: type[M], *, gradient_checkpointing: Any = False, prevent_cse: bool = False
+    ) -> ModuleInit[Any]:
+        """Returns a function that makes the layers."""
+        ...
+
+    def fold(self, init: Any, *args: Any, unroll: Any = None, **kwargs: Any) -> Any:
         """Applies the layers in order."""
         ...
 
-    def scan(self, init: Any, *extra_args: Any, **extra_kwargs: Any) -> Any:
+    def scan(self, init: Any, *extra_args: Any, unroll: Any = None, **extra_kwargs: Any) -> Any:
         """Applies the layers in order and collects their outputs."""
         ...
 
-    def unstacked(self) -> Any:
+    def fold_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
+        """Returns a function that folds `fn(layer, carry, *args)` over the layers."""
+        ...
+
+    def scan_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
+        """Returns a function that scans `fn(layer, carry, *args)` over the layers."""
+        ...
+
+    def vmap_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that applies `fn(layer, *args)` to each layer."""
+        ...
+
+    def unstacked(self) -> Sequence[M]:
         """Returns the layers as separate modules."""
         ...
 
+    def get_layer(self, index: int) -> M:
+        """Returns one layer."""
+        ...
 
-class Stacked(nn.Stacked[M]):
+
+class _HaliaxLayers(Generic[M]):
+    """The arguments and results of Haliax for a container of layers, which follows in the order of resolution."""
+
+    @classmethod
+    def init(
+        cls,
+        Block: Axis,
+        module: Callable[..., M],
+        *,
+        gradient_checkpointing: Any = False,
+        prevent_cse: bool | None = None,
+    ) -> Callable[..., Any]:
+        """Returns a function that makes the layers.
+
+        Args:
+            Block: The layer axis.
+            module: The class of a layer; its `init` makes a layer.
+            gradient_checkpointing: A policy, its name or a boolean.
+            prevent_cse: The `prevent_cse` of the policy, if it is given.
+
+        Returns:
+            A function of the arguments of `module.init`.
+        """
+        policy = ScanCheckpointPolicy._mk(gradient_checkpointing)
+        policy = policy if prevent_cse is None else dataclasses.replace(policy, prevent_cse=prevent_cse)
+        parent: Any = super()
+        make = parent.init(Block, module, gradient_checkpointing=policy)
+        return lambda *args, **kwargs: convert_result(make(*args, **kwargs))
+
+    @property
+    def Layers(self) -> Axis:
+        """The layer axis."""
+        own: Any = self
+        return own.Block
+
+    def fold(self, init: Any, *args: Any, unroll: Any = None, **kwargs: Any) -> Any:
+        """Applies the layers in order."""
+        return self.fold_via(call_layer, unroll=unroll)(init, *args, **kwargs)
+
+    def scan(self, init: Any, *extra_args: Any, unroll: Any = None, **extra_kwargs: Any) -> Any:
+        """Applies the layers in order and collects their outputs."""
+        return self.scan_via(call_layer, unroll=unroll)(init, *extra_args, **extra_kwargs)
+
+    def vmap(self, *extra_args: Any, **extra_kwargs: Any) -> Any:
+        """Applies each layer to the same arguments; each layer gets its slice of arrays that have the layer axis."""
+        return self.vmap_via(call_layer)(*extra_args, **extra_kwargs)
+
+    def fold_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
+        """Returns a function that folds `fn(layer, carry, *args)` over the layers."""
+        parent: Any = super()
+        return _convert_results(parent.fold_via(fn, unroll=1 if unroll is None else unroll))
+
+    def scan_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
+        """Returns a function that scans `fn(layer, carry, *args)` over the layers."""
+        parent: Any = super()
+        return _convert_results(parent.scan_via(fn, unroll=1 if unroll is None else unroll))
+
+    def vmap_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that applies `fn(layer, *args)` to each layer, and stacks the results."""
+        parent: Any = super()
+        return _convert_results(parent.vmap_via(fn))
+
+
+class Stacked(_HaliaxLayers[M], nn.Stacked[M]):
     """Layers of the same kind along an axis; see `axonym.nn.Stacked`.
 
     Example:
@@ -52,45 +195,21 @@ class Stacked(nn.Stacked[M]):
         (Axis(name='layers', size=3), {'layers': 3, 'mlp': 5})
     """
 
-    @classmethod
-    def init(
-        cls, Block: Axis, module: type[M], *, gradient_checkpointing: Any = False, prevent_cse: bool | None = None
-    ) -> Callable[..., "Stacked[M]"]:
-        """Returns a function that makes the layers; `gradient_checkpointing` is a policy, its name or a boolean."""
-        policy = ScanCheckpointPolicy._mk(gradient_checkpointing)
-        make = super().init(Block, module, gradient_checkpointing=policy)
-        return lambda *args, **kwargs: convert_result(make(*args, **kwargs))  # pyright: ignore[reportReturnType]
 
-    @property
-    def Layers(self) -> Axis:
-        """The layer axis."""
-        return self.Block
+class BlockSeq(_HaliaxLayers[M], nn.BlockSeq[M]):
+    """Layers in a Python sequence; see `axonym.nn.BlockSeq`.
 
-    def fold(self, init: Any, *args: Any, unroll: Any = None, **kwargs: Any) -> Any:
-        """Applies the layers in order."""
-        return super().fold(init, *args, unroll=1 if unroll is None else unroll, **kwargs)
-
-    def scan(self, init: Any, *extra_args: Any, unroll: Any = None, **extra_kwargs: Any) -> Any:
-        """Applies the layers in order and collects their outputs."""
-        return super().scan(init, *extra_args, unroll=1 if unroll is None else unroll, **extra_kwargs)
-
-    def fold_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
-        """Returns a function that folds `fn(layer, carry, *args)` over the layers."""
-        return super().fold_via(fn, unroll=1 if unroll is None else unroll)
-
-    def scan_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
-        """Returns a function that scans `fn(layer, carry, *args)` over the layers."""
-        return super().scan_via(fn, unroll=1 if unroll is None else unroll)
-
-    def vmap_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that applies `fn(layer, *args)` to each layer, with the same arguments."""
-        return lambda *args, **kwargs: vmap(
-            fn, self.Block, args=(True, *(False for _ in args)), kwargs=dict.fromkeys(kwargs, False)
-        )(self.stacked, *args, **kwargs)
-
-    def vmap(self, *extra_args: Any, **extra_kwargs: Any) -> Any:
-        """Applies each layer to the same arguments."""
-        return self.vmap_via(lambda layer, *args, **kwargs: layer(*args, **kwargs))(*extra_args, **extra_kwargs)
+    Example:
+        >>> import axonym.haliax as hax
+        >>> Layers, Embed = hax.make_axes(layers=3, embed=4)
+        >>> layers = hax.nn.BlockSeq.init(Layers, hax.nn.RmsNorm)(Embed)
+        >>> layers.fold(hax.ones(Embed)).shape, len(layers.blocks)
+        ({'embed': 4}, 3)
+    """
 
 
-__getattr__ = make_getattr("haliax.nn.scan", "BlockSeq FoldFunction ScanFunction VmapFunction ModuleInit")
+def _convert_results(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: convert_result(fn(*args, **kwargs))
+
+
+__getattr__ = make_getattr("haliax.nn.scan")

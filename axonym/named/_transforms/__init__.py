@@ -4,11 +4,13 @@ Named arrays are sliced if they have the axis, plain arrays along their first ax
 slices without the axis; it comes first in the results.
 """
 
+from ._checkpoint_loop import checkpoint_loop as checkpoint_loop
 from ._checkpoint_policy import (
     Remat as Remat,
     ScanCheckpointPolicy as ScanCheckpointPolicy,
+    parse_remat as parse_remat,
     tree_checkpoint_name as tree_checkpoint_name,
 )
-from ._scan import fold as fold, map as map, scan as scan
-from ._slices import is_array_with_axes as is_array_with_axes
+from ._scan import check_scan_result as check_scan_result, fold as fold, map as map, scan as scan
+from ._slices import is_array_with_axes as is_array_with_axes, slice_args as slice_args
 from ._vmap import vmap as vmap

@@ -1,13 +1,10 @@
 """Checkpoint policies of loops: which values are saved, offloaded or recomputed for the backward pass."""
 
-import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from .._axis import format_value
@@ -40,12 +37,13 @@ class ScanCheckpointPolicy:
         save_block_internals: Whether everything computed within a step is saved, or the names of the values to save;
             see `tree_checkpoint_name`.
         offload_block_internals: The names of values computed within a step to save in host memory.
-        prevent_cse: As for `jax.checkpoint`; a loop does not need it.
+        prevent_cse: As for `jax.checkpoint`; `scan` and `Stacked` do not need it, and `BlockSeq` always sets it.
         disable: Whether to leave everything to JAX, which saves whatever it needs.
         simple: Whether to checkpoint each step as `remat=True` does, ignoring the other options.
         nested: Whether to run the loop as nested loops, where only the outer loop saves its carries: about
-            2 sqrt(n) of n carries are in memory at once, and each step is computed once more. An integer is the
-            number of steps in an inner loop.
+            2 sqrt(n) of n carries are in memory at once, and each step is computed once more. `save_carries="offload"`
+            then saves those of the outer loop in host memory. An integer is the number of steps in an inner loop; one
+            that divides n avoids copies of the arguments, and True chooses such a number where one is near sqrt(n).
 
     Raises:
         TypeError: If an option has the wrong type.
@@ -122,57 +120,24 @@ def parse_remat(remat: Remat) -> Policy:
     return remat
 
 
-def checkpoint_scan(
-    scan: Callable[..., Any], body: Callable[..., Any], policy: Policy, steps: int
-) -> Callable[..., Any]:
-    """Returns a loop with a checkpoint policy: a function of the initial carry and the arrays to slice."""
-    body = _checkpoint_step(body, policy)
-    run = functools.partial(scan, body, length=steps)
-    if not isinstance(policy, ScanCheckpointPolicy) or policy.simple:
-        return run
-    if policy.nested and steps > 1:
-        inner = math.isqrt(steps - 1) + 1 if policy.nested is True else min(steps, policy.nested)
-        run = functools.partial(_scan_nested, scan, body, steps, inner)
-    return run if policy.save_carries else jax.checkpoint(run, prevent_cse=policy.prevent_cse)
+def checkpoint_step(body: Callable[..., Any], policy: Policy, prevent_cse: bool = False) -> Callable[..., Any]:
+    """Returns a step of a loop, a function of its carry and slices, with a checkpoint policy.
 
-
-def _checkpoint_step(body: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
+    Outside of a loop of JAX, where the compiler would merge the recomputed step with the first, `prevent_cse` is True.
+    """
     if policy is None:
         return body
     if not isinstance(policy, ScanCheckpointPolicy):
-        return jax.checkpoint(body, prevent_cse=False, policy=policy)
+        return jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
+    prevent_cse = prevent_cse or policy.prevent_cse
     if policy.simple:
-        return jax.checkpoint(body, prevent_cse=policy.prevent_cse)
+        return jax.checkpoint(body, prevent_cse=prevent_cse)
 
     def run_named_step(carry: Any, slices: Any) -> Any:
         carry = tree_checkpoint_name(carry, _CARRY) if policy.save_carries == _OFFLOAD else carry
         return body(carry, tree_checkpoint_name(slices, _INPUTS) if policy.save_inputs else slices)
 
-    return jax.checkpoint(run_named_step, prevent_cse=policy.prevent_cse, policy=_make_jax_policy(policy))
-
-
-def _scan_nested(
-    scan: Callable[..., Any], body: Callable[..., Any], steps: int, inner: int, carry: Any, arrays: Sequence[Any]
-) -> tuple[Any, Any]:
-    """Runs a loop of loops of `inner` steps, and one more loop over the remaining steps."""
-    blocks, remaining = divmod(steps, inner)
-    reverse = scan.keywords["reverse"]  # pyright: ignore[reportFunctionMemberAccess]
-    split = remaining if reverse else steps - remaining
-    first, last = [array[:split] for array in arrays], [array[split:] for array in arrays]
-    full, rest = (last, first) if reverse else (first, last)
-
-    def run_block(carry: Any, slices: Any) -> Any:
-        return jax.checkpoint(functools.partial(scan, body, length=inner), prevent_cse=False)(carry, slices)
-
-    full = [jnp.reshape(array, (blocks, inner, *array.shape[1:])) for array in full]
-    carry, results = jax.lax.scan(run_block, carry, full, length=blocks, reverse=reverse)
-    results, treedef = jax.tree.flatten(results)
-    parts = [[jnp.reshape(array, (blocks * inner, *array.shape[2:])) for array in results]]
-    if remaining:
-        carry, more = jax.checkpoint(functools.partial(scan, body, length=remaining), prevent_cse=False)(carry, rest)
-        parts.insert(0 if reverse else 1, jax.tree.leaves(more))
-    joined = [jnp.concatenate(each) if remaining else each[0] for each in zip(*parts, strict=True)]
-    return carry, jax.tree.unflatten(treedef, joined)
+    return jax.checkpoint(run_named_step, prevent_cse=prevent_cse, policy=_make_jax_policy(policy))
 
 
 def _make_jax_policy(policy: ScanCheckpointPolicy) -> Callable[..., Any] | None:

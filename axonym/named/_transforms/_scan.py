@@ -14,7 +14,8 @@ from .._axis import AxisSelection, AxisSelector, check_callable, format_value
 from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._static_result import is_array, unpack_result
-from ._checkpoint_policy import Policy, Remat, checkpoint_scan, parse_remat
+from ._checkpoint_loop import checkpoint_scan
+from ._checkpoint_policy import Policy, Remat, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
 
@@ -65,10 +66,7 @@ def scan(
     call_fn: Callable[..., Any] = f
 
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        returned = call_fn(carry, *args, **kwargs)
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            raise TypeError("The function given to `scan` must return a pair: the next carry and a result.")
-        return returned
+        return check_scan_result(call_fn(carry, *args, **kwargs))
 
     loop = _Loop("scan", call_step, is_scanned, parse_remat(remat), reverse, unroll)
     axes = parse_mapped_axes(axis)
@@ -77,6 +75,13 @@ def scan(
         return _run_loop(loop, axes, init, (args, kwargs))
 
     return run_scan
+
+
+def check_scan_result(returned: Any) -> tuple[Any, Any]:
+    """Returns what the function given to `scan` returned; raises a TypeError if it is not a pair."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError("The function given to `scan` must return a pair: the next carry and a result.")
+    return returned
 
 
 def fold(

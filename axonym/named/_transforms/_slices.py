@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from .._ambient import replicate_dims
 from .._array import NamedArray, is_named_array
 from .._axis import (
     Axis,
@@ -60,6 +61,15 @@ class SlicedArgs(NamedTuple):
         sliced = [(leaf, dim) for leaf, dim in zip(self.leaves, self.dims, strict=True) if dim is not None]
         arrays = [leaf.array if isinstance(leaf, NamedArray) else leaf for leaf, _ in sliced]
         return arrays, [dim for _, dim in sliced]
+
+    def split_slices(self) -> list[list[Any]]:
+        """Returns the plain arrays of each slice, as `insert_slices` takes them."""
+        arrays, dims = self.get_sliced()
+        whole = [replicate_dims(array, (dim,)) for array, dim in zip(arrays, dims, strict=True)]
+        return [
+            [jax.lax.index_in_dim(array, index, dim, keepdims=False) for array, dim in zip(whole, dims, strict=True)]
+            for index in range(self.axis.size)
+        ]
 
     def insert_slices(self, slices: Sequence[Any]) -> Any:
         """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced."""
