@@ -15,7 +15,11 @@ from ._activations import (
     softplus as softplus,
     swish as swish,
 )
-from ._attention import dot_product_attention as dot_product_attention
+from ._attention import (
+    dot_product_attention as dot_product_attention,
+    explain_attention as explain_attention,
+)
+from ._attention_choice import AttentionChoice as AttentionChoice
 from ._attention_mask import AttentionMask as AttentionMask
 from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout

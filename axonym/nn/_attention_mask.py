@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -332,9 +333,14 @@ def split_conjunction(mask: AttentionMask) -> list[AttentionMask]:
     return [mask]
 
 
-def combine_all(masks: Sequence[AttentionMask]) -> AttentionMask | None:
+def combine_masks(masks: Sequence[AttentionMask]) -> AttentionMask | None:
     """Returns the masks combined by `&`, None if there are none."""
     return functools.reduce(operator.and_, masks) if masks else None
+
+
+def is_static_mask(mask: AttentionMask) -> bool:
+    """Returns whether all numbers of a mask are Python numbers, so that `bound_block` is exact."""
+    return all(isinstance(leaf, int) for leaf in jax.tree.leaves(mask))
 
 
 def get_causal_offset(mask: AttentionMask) -> int | None:
