@@ -15,6 +15,7 @@ from ._activations import (
     softplus as softplus,
     swish as swish,
 )
+from ._alibi import alibi_bias as alibi_bias, alibi_slopes as alibi_slopes
 from ._attention import (
     dot_product_attention as dot_product_attention,
     explain_attention as explain_attention,

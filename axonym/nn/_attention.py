@@ -87,6 +87,8 @@ def dot_product_attention(
         **{"QPos": QPos, "scale": scale, "soft_cap": soft_cap, "sinks": sinks},
         **{"dropout": dropout, "dropout_key": dropout_key},
     )
+    if block_size < 1:
+        raise ValueError(f"dot_product_attention: `block_size` is a positive integer, not {block_size}")
     chosen = choose_implementation(inputs, implementation)
     with enter_function_scope("dot_product_attention", (*inputs.Key, inputs.KPos)):
         if chosen == "blocked":

@@ -28,6 +28,12 @@ class AttentionChoice:
         implementation: Its name.
         reason: Why it is used.
         others: Pairs of each other implementation and why it is not used.
+
+    Example:
+        >>> import axonym as nym
+        >>> q, k = nym.ones({"pos": 3, "head_dim": 4}), nym.ones({"key_pos": 3, "head_dim": 4})
+        >>> nym.nn.explain_attention("key_pos", "head_dim", q, k, k).implementation
+        'plain'
     """
 
     implementation: str
