@@ -202,8 +202,8 @@ def _attend_backward(blocks: _Blocks, saved: Any, gradients: tuple[NamedArray, N
     wanted = [query, key, value, *(() if bias is None else (bias,))]
     initial = tuple(constrain_sharding(zeros_like(x, log_sums.dtype)) for x in wanted)
     found = jax.lax.scan(add_block, initial, starts)[0]
-    found = [cast_array(one, x.dtype) for one, x in zip(found, wanted, strict=True)]
-    return _Operands(*found[:3], found[3] if bias is not None else None, None, None), None
+    query, key, value, *rest = (cast_array(one, x.dtype) for one, x in zip(found, wanted, strict=True))
+    return _Operands(query, key, value, rest[0] if rest else None, None, None), None
 
 
 _attend_blocks.defvjp(_attend_forward, _attend_backward)

@@ -72,7 +72,7 @@ def find_cudnn_obstacle(inputs: AttentionInputs) -> str | None:
 def attend_by_jax(inputs: AttentionInputs) -> NamedArray:
     """Returns the average of values; see `dot_product_attention`."""
     layout, by_cudnn = find_layout(inputs), find_cudnn_obstacle(inputs) is None
-    flags, rest = _split_mask(inputs, by_cudnn)
+    flags, rest = _split_flags(inputs, by_cudnn)
     query, scale = inputs.query, inputs.scale
     if scale is None:
         scale = 1 / math.sqrt(math.prod(axis.size for axis in layout.contracted))
@@ -111,7 +111,7 @@ def _compute_attention(
     return found.reshape(sizes)
 
 
-def _split_mask(inputs: AttentionInputs, by_cudnn: bool) -> tuple[dict[str, Any], NamedArray | None]:
+def _split_flags(inputs: AttentionInputs, by_cudnn: bool) -> tuple[dict[str, Any], NamedArray | None]:
     """Returns the part of a mask that the function takes as flags, and the rest as an array."""
     if not isinstance(inputs.mask, AttentionMask) or inputs.QPos is None:
         return {}, inputs.materialize_mask()

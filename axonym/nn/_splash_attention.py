@@ -55,7 +55,7 @@ def find_splash_obstacle(inputs: AttentionInputs) -> str | None:
     if not layout.queries:
         return "the query has no axis of positions"
     for axis in (*layout.queries, *layout.keys):
-        shards = _count_shards(_find_mesh_axes(axis)) if axis in layout.queries else 1
+        shards = _count_mesh_shards(_find_mesh_axes(axis)) if axis in layout.queries else 1
         if axis.size % (_LANES * shards):
             of = f" on each of {shards} shards" if shards > 1 else ""
             return f"it needs a multiple of {_LANES} positions{of}, and axis {axis.name!r} has size {axis.size}"
@@ -67,7 +67,7 @@ def find_splash_obstacle(inputs: AttentionInputs) -> str | None:
 def _find_mask_obstacle(inputs: AttentionInputs, layout: AttentionLayout) -> str | None:
     if inputs.mask is None:
         return None
-    static, segments = _split_mask(inputs.mask)
+    static, segments = _split_segments(inputs.mask)
     if not all(map(is_static_mask, static)):
         return "it takes masks of Python numbers and segment ids combined by `&`, not arrays of positions or booleans"
     if len(segments) > 1:
@@ -84,7 +84,9 @@ def _find_mask_obstacle(inputs: AttentionInputs, layout: AttentionLayout) -> str
     return None
 
 
-def _split_mask(mask: AttentionMask | NamedArray) -> tuple[list[AttentionMask], list[tuple[NamedArray, NamedArray]]]:
+def _split_segments(
+    mask: AttentionMask | NamedArray,
+) -> tuple[list[AttentionMask], list[tuple[NamedArray, NamedArray]]]:
     """Returns the masks that are combined by `&`, and the segment ids among them."""
     pairs = [(one, get_segment_ids(one)) for one in split_conjunction(as_attention_mask(mask))]
     return [one for one, ids in pairs if ids is None], [ids for _, ids in pairs if ids is not None]
@@ -100,7 +102,7 @@ def attend_by_splash(inputs: AttentionInputs) -> NamedArray:
 
 def _attend_shards(inputs: AttentionInputs, query: NamedArray, layout: AttentionLayout) -> NamedArray:
     """Calls the kernel on the shards of each device."""
-    static, segments = ([], []) if inputs.mask is None else _split_mask(inputs.mask)
+    static, segments = ([], []) if inputs.mask is None else _split_segments(inputs.mask)
     sinks = () if inputs.sinks is None else (inputs.sinks,)
     named = [query, inputs.key, inputs.value, *(segments[0] if segments else ()), *sinks]
     names, arrays = [x.names for x in named], [x.array for x in named]
@@ -116,8 +118,11 @@ def _attend_shards(inputs: AttentionInputs, query: NamedArray, layout: Attention
     if not manual:
         return NamedArray(compute(kernel, *arrays), result)
     by_position = P(None, shards[layout.queries[0].name] or None)
-    specs = [kernel.manual_sharding_spec(NamedSharding(mesh, by_position)), *(_make_spec(own, shards) for own in names)]
-    options: Any = {"out_specs": _make_spec(result, shards), "axis_names": manual, "check_vma": False}
+    specs = [
+        kernel.manual_sharding_spec(NamedSharding(mesh, by_position)),
+        *(_make_operand_spec(own, shards) for own in names),
+    ]
+    options: Any = {"out_specs": _make_operand_spec(result, shards), "axis_names": manual, "check_vma": False}
     operands = jax.tree.map(_reshard_explicit, (kernel, *arrays), tuple(specs))
     return NamedArray(jax.shard_map(compute, in_specs=tuple(specs), **options)(*operands), result)
 
@@ -162,8 +167,8 @@ def _make_kernel(
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     (queries,), (keys,) = layout.queries, layout.keys
-    heads = math.prod(axis.size // _count_shards(shards[axis.name]) for axis in (*layout.heads, *layout.groups))
-    parts = _count_shards(shards[queries.name])
+    heads = math.prod(axis.size // _count_mesh_shards(shards[axis.name]) for axis in (*layout.heads, *layout.groups))
+    parts = _count_mesh_shards(shards[queries.name])
     q_block = next(size for size in _BLOCK_SIZES if queries.size // parts % size == 0)
     k_block = next(size for size in _BLOCK_SIZES if keys.size % size == 0)
     return splash_attention.make_splash_mha(
@@ -207,7 +212,7 @@ def _make_kernel_mask(mask: AttentionMask | None, shape: tuple[int, int]) -> Any
     return StaticMask()
 
 
-def _make_spec(names: Names, shards: dict[str, tuple[str, ...]]) -> P:
+def _make_operand_spec(names: Names, shards: dict[str, tuple[str, ...]]) -> P:
     return P(*(shards.get(name) or None for name in names))
 
 
@@ -217,7 +222,7 @@ def _find_mesh_axes(axis: Axis) -> tuple[str, ...]:
     return (*get_mesh_axes(axis.name, axis.size), *(get_entry_axes(sharding.spec[0]) if sharding else ()))
 
 
-def _count_shards(mesh_axes: tuple[str, ...]) -> int:
+def _count_mesh_shards(mesh_axes: tuple[str, ...]) -> int:
     shape = jax.sharding.get_abstract_mesh().shape
     return math.prod(shape[axis] for axis in mesh_axes)
 
