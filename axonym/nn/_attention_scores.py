@@ -11,6 +11,8 @@ from ..named._array import NamedArray
 from ..named._axis import Axis
 from ..named._cached_jit import cached_jit
 from ..named._elementwise._trigonometric import tanh
+from ..named._elementwise._where import where
+from ..named._shape._rearrange import rearrange
 from ..named._transforms import vmap
 from ._activations import sigmoid
 from ._inputs import cast_array
@@ -19,6 +21,13 @@ from ._inputs import cast_array
 def find_lowest(scores: NamedArray) -> Any:
     """Returns the score of keys that a mask hides. It is finite, so a query without keys averages all of them."""
     return jnp.finfo(scores.dtype).min
+
+
+def hide_scores(scores: NamedArray, mask: NamedArray) -> NamedArray:
+    """Returns scores of which those that a mask hides are the lowest, with the axes in the same order."""
+    if len(mask.names) == len(scores.names) and {*mask.names} == {*scores.names}:
+        mask = rearrange(mask, scores.names)
+    return where(mask, scores, find_lowest(scores))
 
 
 def cap_scores(scores: NamedArray, soft_cap: float) -> NamedArray:
@@ -53,7 +62,9 @@ def draw_kept(
     """
     names = [axis.name for axis in positions]
     rest = tuple(axis for axis in axes if axis.name not in names)
-    return cached_jit(_draw_by_position, 1 - rate, rest, positions)(key, *starts)
+    return rearrange(
+        cached_jit(_draw_by_position, 1 - rate, rest, positions)(key, *starts), tuple(axis.name for axis in axes)
+    )
 
 
 def _draw_by_position(

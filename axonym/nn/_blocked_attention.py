@@ -28,7 +28,7 @@ from ..named._elementwise._where import where
 from ..named._shape._rearrange import rearrange
 from ._attention_inputs import AttentionInputs
 from ._attention_mask import AttentionMask, as_attention_mask
-from ._attention_scores import apply_sinks, cap_scores, draw_kept, find_lowest
+from ._attention_scores import apply_sinks, cap_scores, draw_kept, find_lowest, hide_scores
 from ._inputs import cast_array
 from ._mask_block import MaskBlock
 
@@ -235,7 +235,7 @@ def _score_block(blocks: _Blocks, operands: _Operands, at: _Starts) -> tuple[Nam
         scores = scores + cast_array(part(operands.bias), scores.dtype)
     if operands.mask is not None:
         mask = operands.mask.compute_block(MaskBlock(blocks.QPos, blocks.KPos, at.query, at.key, part))
-        scores = where(mask, scores, find_lowest(scores))
+        scores = hide_scores(scores, mask)
     for axis, start, new in ((blocks.QPos, at.query, at.new_query), (blocks.KPos, at.key, at.new_key)):
         if blocks.is_overlapping and axis is not None:
             scores = where(arange(axis, start=start) >= new, scores, -jnp.inf)

@@ -6,7 +6,7 @@ from ..named._dot import dot
 from ..named._elementwise._where import where
 from ..named._reduce import _softmax
 from ._attention_inputs import AttentionInputs
-from ._attention_scores import apply_sinks, cap_scores, draw_kept, find_lowest
+from ._attention_scores import apply_sinks, cap_scores, draw_kept, hide_scores
 from ._inputs import cast_array
 
 
@@ -19,7 +19,7 @@ def attend_plainly(inputs: AttentionInputs) -> NamedArray:
     if inputs.bias is not None:
         scores = scores + cast_array(inputs.bias, scores.dtype)
     if (mask := inputs.materialize_mask()) is not None:
-        scores = where(mask, scores, find_lowest(scores))
+        scores = hide_scores(scores, mask)
     weights = _softmax.softmax(scores, inputs.KPos)
     if inputs.dropout:
         positions = tuple(weights.resolve_axis(name) for name in (inputs.QPos, inputs.KPos) if name is not None)

@@ -158,7 +158,7 @@ def test_scale_soft_cap_and_sinks_are_those_of_the_papers(draw, inputs):
     query, key, value = inputs
     bias, sinks = draw(Heads, Pos, KeyPos), draw(Heads)
     found = attention("key_pos", "head_dim", *inputs, bias=bias, scale=0.5, soft_cap=1.5, sinks=sinks)
-    scores = jnp.einsum("bqhd,hkbd->bhqk", query.array, key.array) * 0.5
+    scores = jnp.einsum("bqhd,hkdb->bhqk", query.array, key.array) * 0.5
     scores = 1.5 * jnp.tanh(scores / 1.5) + bias.array[None]
     column = jnp.broadcast_to(sinks.array[None, :, None, None], (*scores.shape[:3], 1))
     weights = jax.nn.softmax(jnp.concatenate([scores, column], axis=-1))[..., :-1]
@@ -219,7 +219,7 @@ def test_alibi_is_a_bias_that_falls_with_distance(draw, heads):
     assert jnp.allclose(slopes, 2.0 ** -jnp.array(known))
     query, key = draw(Pos, several, HeadDim), draw(KeyPos, several, HeadDim)
     distance = jnp.arange(6)[None] - jnp.arange(4)[:, None]
-    bias = nym.named(slopes[:, None, None] * distance, ("heads", "pos", "key_pos"))
+    bias = nym.named(slopes[:, None, None] * distance[None], ("heads", "pos", "key_pos"))
     mask = nym.nn.AttentionMask.causal()
     expected = attention("key_pos", "head_dim", query, key, key, mask, bias)
     found = attention("key_pos", "head_dim", query, key, key, mask, nym.nn.alibi_bias(several, KeyPos))

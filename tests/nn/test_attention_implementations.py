@@ -146,7 +146,7 @@ def test_memory_of_blocks_grows_linearly():
 
         def loss(*inputs):
             found = nym.nn.dot_product_attention(
-                "key_pos", "head_dim", *inputs, Mask.causal(), implementation=implementation, block_size=64
+                "key_pos", "head_dim", *inputs, Mask.causal(), implementation=implementation, block_size=128
             )
             return found.sum().scalar()
 
