@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding
+from ..named._ambient import constrain_sharding, get_entry_axes, get_mesh_axes, get_out_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, Names
 from ..named._broadcasting import align_axes
@@ -85,6 +85,12 @@ def order_result(x: NamedArray, inputs: AttentionInputs) -> NamedArray:
 def get_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, int]:
     """Returns the size of each axis of some arrays, given their names and shapes."""
     return {name: size for names, sizes in operands for name, size in zip(names, sizes, strict=True)}
+
+
+def find_mesh_axes(axis: Axis) -> tuple[str, ...]:
+    """Returns the mesh axes over which an axis is sharded."""
+    sharding = get_out_sharding((axis.name,), (axis.size,))
+    return (*get_mesh_axes(axis.name, axis.size), *(get_entry_axes(sharding.spec[0]) if sharding else ()))
 
 
 def get_names(*parts: tuple[Axis, ...]) -> Names:

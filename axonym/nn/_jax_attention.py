@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 from typing import Any
 
 import jax
@@ -12,7 +13,15 @@ from ..named._ambient import get_out_sharding, shard_by_compiler, use_operand_sh
 from ..named._array import NamedArray
 from ..named._axis import get_names_and_sizes
 from ._attention_inputs import AttentionInputs
-from ._attention_layout import AttentionLayout, find_layout, find_layout_obstacle, get_sizes, merge_axes, order_result
+from ._attention_layout import (
+    AttentionLayout,
+    find_layout,
+    find_layout_obstacle,
+    find_mesh_axes,
+    get_sizes,
+    merge_axes,
+    order_result,
+)
 from ._attention_mask import (
     AttentionMask,
     combine_masks,
@@ -52,7 +61,9 @@ def find_cudnn_obstacle(inputs: AttentionInputs) -> str | None:
     """Returns why the kernel of cuDNN cannot compute this, None if it can."""
     if jax.default_backend() != "gpu":
         return "there is no NVIDIA GPU"
-    capability = getattr(jax.local_devices()[0], "compute_capability", "0")
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    if not re.fullmatch(r"\d+\.\d+", capability):  # AMD's have other names
+        return "there is no NVIDIA GPU"
     if float(capability) < 8:
         return f"the compute capability of the GPU is {capability}, less than 8.0"
     if inputs.query.dtype not in (jnp.float16, jnp.bfloat16):
@@ -61,11 +72,12 @@ def find_cudnn_obstacle(inputs: AttentionInputs) -> str | None:
     size = math.prod(axis.size for axis in layout.contracted)
     if size > 128 or size % 8:
         return f"cuDNN takes heads of up to 128 elements and a multiple of 8, not {size}"
+    for axis in (*layout.queries, *layout.keys, *layout.groups, *layout.contracted, *layout.vectors):
+        if find_mesh_axes(axis):
+            return f"cuDNN shards batch and heads alone, and axis {axis.name!r} is sharded"
     odd = [axis for axis in (*layout.queries, *layout.keys) if axis.size % 2]
     if odd and (inputs.mask is not None or inputs.bias is not None):
-        return (
-            f"cuDNN takes masks and biases of an even number of positions, and axis {odd[0].name!r} has {odd[0].size}"
-        )
+        return f"cuDNN takes masks of an even number of positions, and axis {odd[0].name!r} has {odd[0].size}"
     return None
 
 

@@ -12,14 +12,15 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import find_platform
-from ..named._ambient import get_entry_axes, get_mesh_axes, get_out_sharding, use_operand_shardings
+from ..named._ambient import get_entry_axes, use_operand_shardings
 from ..named._array import NamedArray
-from ..named._axis import Axis, Names
+from ..named._axis import Names
 from ._attention_inputs import AttentionInputs
 from ._attention_layout import (
     AttentionLayout,
     find_layout,
     find_layout_obstacle,
+    find_mesh_axes,
     get_names,
     get_sizes,
     merge_axes,
@@ -55,7 +56,7 @@ def find_splash_obstacle(inputs: AttentionInputs) -> str | None:
     if not layout.queries:
         return "the query has no axis of positions"
     for axis in (*layout.queries, *layout.keys):
-        shards = _count_mesh_shards(_find_mesh_axes(axis)) if axis in layout.queries else 1
+        shards = _count_mesh_shards(find_mesh_axes(axis)) if axis in layout.queries else 1
         if axis.size % (_LANES * shards):
             of = f" on each of {shards} shards" if shards > 1 else ""
             return f"it needs a multiple of {_LANES} positions{of}, and axis {axis.name!r} has size {axis.size}"
@@ -107,7 +108,7 @@ def _attend_shards(inputs: AttentionInputs, query: NamedArray, layout: Attention
     named = [query, inputs.key, inputs.value, *(segments[0] if segments else ()), *sinks]
     names, arrays = [x.names for x in named], [x.array for x in named]
     sharded = (*layout.batch, *layout.heads, *layout.groups, *layout.queries)
-    shards = {axis.name: _find_mesh_axes(axis) for axis in sharded}
+    shards = {axis.name: find_mesh_axes(axis) for axis in sharded}
     result = get_names(layout.batch, layout.heads, layout.groups, layout.queries, layout.vectors)
 
     def compute(kernel: Any, *arrays: Any) -> Any:
@@ -214,12 +215,6 @@ def _make_kernel_mask(mask: AttentionMask | None, shape: tuple[int, int]) -> Any
 
 def _make_operand_spec(names: Names, shards: dict[str, tuple[str, ...]]) -> P:
     return P(*(shards.get(name) or None for name in names))
-
-
-def _find_mesh_axes(axis: Axis) -> tuple[str, ...]:
-    """Returns the mesh axes over which an axis is sharded."""
-    sharding = get_out_sharding((axis.name,), (axis.size,))
-    return (*get_mesh_axes(axis.name, axis.size), *(get_entry_axes(sharding.spec[0]) if sharding else ()))
 
 
 def _count_mesh_shards(mesh_axes: tuple[str, ...]) -> int:

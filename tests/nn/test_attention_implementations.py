@@ -1,6 +1,7 @@
 """The implementations of attention: each equals the plain one, and is chosen, sharded and refused as documented."""
 
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -231,6 +232,41 @@ def test_splash_attention_is_sharded_by_the_mapping(draw, mesh):
         found = nym.named_jit(lambda *inputs: attend("splash", *inputs, Mask.causal()))(*nym.shard(inputs))
         assert found.sharding.is_equivalent_to(nym.sharding_for_axis(found.axes), found.ndim)
     assert_equal(jax.device_get(found), expected)
+
+
+def test_auto_uses_cudnn_on_gpus_that_have_it(draw, monkeypatch):
+    """The choice alone: no GPU is there, so JAX computes the same without the kernel."""
+    inputs = [x.astype(jnp.bfloat16) for x in draw_inputs(draw)]
+    query, key, value = (nym.concatenate(HeadDim.resize(8), (x, x)) for x in inputs)
+    given, compute = [], jax.nn.dot_product_attention
+
+    def spy(*arrays, implementation, **flags):
+        given.append((implementation, flags.get("is_causal"), flags.get("local_window_size")))
+        return compute(*arrays, implementation="xla", **flags)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", spy)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    device = types.SimpleNamespace(compute_capability="9.0")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    attend("auto", query, key, value, Mask.causal())
+    attend("auto", query, key, value, Mask.sliding_window(3))
+    assert given == [("cudnn", True, None), ("cudnn", None, None)]
+
+    def find_why_not(query, key, value, **options):
+        choice = nym.nn.explain_attention("key_pos", "head_dim", query, key, value, QPos="pos", **options)
+        return choice.implementation, dict(choice.others).get("jax", "").partition(": ")[2]
+
+    whole = [x.astype(jnp.float32) for x in (query, key, value)]
+    assert find_why_not(*whole) == ("plain", "cuDNN takes float16 and bfloat16, not float32")
+    why = "cuDNN takes heads of up to 128 elements and a multiple of 8, not 4"
+    assert find_why_not(*inputs) == ("plain", why)
+    odd = query["pos", 0:9]
+    why = "cuDNN takes masks of an even number of positions, and axis 'pos' has 9"
+    assert find_why_not(odd, key, value, mask=Mask.causal()) == ("plain", why)
+    device.compute_capability = "7.5"
+    assert find_why_not(query, key, value) == ("plain", "the compute capability of the GPU is 7.5, less than 8.0")
+    device.compute_capability = "gfx942"
+    assert find_why_not(query, key, value) == ("plain", "there is no NVIDIA GPU")
 
 
 def test_auto_chooses_by_the_number_of_scores_and_explains():
