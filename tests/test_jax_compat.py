@@ -179,3 +179,11 @@ def test_a_barrier_keeps_slices_apart_also_in_gradients(auto_mesh):
     with jax.set_mesh(auto_mesh):
         gradient = jax.jit(jax.grad(compute_loss))(np.ones((8, 4), np.float32))
     assert np.array_equal(gradient, weight * [1, 1, 1, 2])
+
+
+def test_the_platform_is_that_of_the_active_mesh():
+    assert _jax_compat.find_platform() == jax.default_backend()
+    for platform, expected in (("tpu", "tpu"), ("cuda", "gpu")):
+        device = jax.sharding.AbstractDevice("any kind", 1, platform)
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("data",), abstract_device=device)):
+            assert _jax_compat.find_platform() == expected

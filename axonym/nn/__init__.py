@@ -34,7 +34,10 @@ from ._activations import (
     squareplus as squareplus,
     swish as swish,
 )
-from ._attention import causal_mask as causal_mask, dot_product_attention as dot_product_attention
+from ._alibi import alibi_bias as alibi_bias, alibi_slopes as alibi_slopes
+from ._attention import dot_product_attention as dot_product_attention, explain_attention as explain_attention
+from ._attention_choice import AttentionChoice as AttentionChoice
+from ._attention_mask import AttentionMask as AttentionMask
 from ._batch_norm import BatchNorm as BatchNorm, BatchStatistics as BatchStatistics
 from ._binary_cross_entropy import binary_cross_entropy_loss as binary_cross_entropy_loss
 from ._block_seq import BlockSeq as BlockSeq
@@ -51,6 +54,7 @@ from ._group_norm import GroupNorm as GroupNorm
 from ._initializer import initialize_weight as initialize_weight
 from ._layer_stack import LayerStack as LayerStack
 from ._linear import Linear as Linear
+from ._mask_block import causal_mask as causal_mask
 from ._mean_squared_error import mean_squared_error as mean_squared_error
 from ._mixture_of_experts import MixtureMetrics as MixtureMetrics, MixtureOfExperts as MixtureOfExperts
 from ._mlp import MLP as MLP

@@ -152,3 +152,75 @@ def test_a_mask_of_numbers_is_refused():
     k = q.rename({"pos": "key_pos"})
     with pytest.raises(TypeError, match="`mask` must be boolean, not float32"):
         nym.nn.dot_product_attention("key_pos", "d", q, k, k, mask=nym.zeros({"pos": 2, "key_pos": 2}))
+
+
+def test_scale_soft_cap_and_sinks_are_those_of_the_papers(draw, inputs):
+    query, key, value = inputs
+    bias, sinks = draw(Heads, Pos, KeyPos), draw(Heads)
+    found = attention("key_pos", "head_dim", *inputs, bias=bias, scale=0.5, soft_cap=1.5, sinks=sinks)
+    scores = jnp.einsum("bqhd,hkdb->bhqk", query.array, key.array) * 0.5
+    scores = 1.5 * jnp.tanh(scores / 1.5) + bias.array[None]
+    column = jnp.broadcast_to(sinks.array[None, :, None, None], (*scores.shape[:3], 1))
+    weights = jax.nn.softmax(jnp.concatenate([scores, column], axis=-1))[..., :-1]
+    expected = jnp.einsum("bhqk,bkhd->bhqd", weights, value.array)
+    assert found.names == AXES and jnp.allclose(found.array, expected, atol=1e-5)
+
+
+def test_dropout_sets_weights_to_zero_and_scales_the_rest(inputs):
+    query, key, _ = inputs
+    value = nym.eye(KeyPos, nym.Axis("out", 6))  # the result is the weights
+    weights = attention("key_pos", "head_dim", query, key, value)
+    for raw in (jax.random.key(1), jax.random.PRNGKey(1)):
+        found = attention("key_pos", "head_dim", query, key, value, dropout=0.25, dropout_key=raw)
+        kept = found.array != 0
+        assert abs(kept.mean() - 0.75) < 0.1
+        assert jnp.allclose(found.array, jnp.where(kept, weights.array / 0.75, 0), atol=1e-6)
+
+
+def test_positions_are_found_among_the_axes_of_the_query(draw):
+    grouped = nym.Axis("group", 3)
+    query, key = draw(Pos, grouped, HeadDim), draw(KeyPos, HeadDim)
+    mask = nym.nn.AttentionMask.causal()
+    with refusal(
+        "axes (pos, group) of the query (pos: 4, group: 3, head_dim: 8) are not in the key, so the mask does not"
+    ):
+        attention("key_pos", "head_dim", query, key, key, mask)
+    found = attention("key_pos", "head_dim", query, key, key, mask, QPos="pos")
+    one = query["pos", 1:2]
+    decoded = attention("key_pos", "head_dim", one, key, key, nym.nn.AttentionMask.causal(q_start=1), QPos="pos")
+    assert jnp.allclose(found["pos", 1:2].array, decoded.array, atol=1e-6)
+    ids = nym.zeros(Pos, int)
+    by_ids = attention(
+        "key_pos", "head_dim", query, key, key, mask & nym.nn.AttentionMask.segment_ids(ids, nym.zeros(KeyPos, int))
+    )
+    assert jnp.allclose(by_ids.array, found.array, atol=1e-6)
+    with refusal("the key (key_pos: 6, head_dim: 8) has the axis of query positions 'head_dim'; `rename` it in key"):
+        attention("key_pos", "head_dim", query, key, key, mask, QPos="head_dim")
+
+
+def test_numbers_of_attention_are_checked(draw, inputs):
+    with refusal("dot_product_attention: `soft_cap` is a positive number, not 0.0"):
+        attention("key_pos", "head_dim", *inputs, soft_cap=0.0)
+    with refusal("dot_product_attention: `dropout` is a probability below 1, not 1.0"):
+        attention("key_pos", "head_dim", *inputs, dropout=1.0)
+    with refusal("dot_product_attention: a `dropout` of 0.5 needs a random key, `dropout_key`"):
+        attention("key_pos", "head_dim", *inputs, dropout=0.5)
+    with refusal("`sinks` (key_pos: 6) have axes (key_pos); allowed are (batch, pos, heads)"):
+        attention("key_pos", "head_dim", *inputs, sinks=draw(KeyPos))
+    with refusal("`sinks` must be a named array, not float; use `axonym.named`.", TypeError):
+        attention("key_pos", "head_dim", *inputs, sinks=0.5)
+
+
+@pytest.mark.parametrize("heads", [1, 4, 6])
+def test_alibi_is_a_bias_that_falls_with_distance(draw, heads):
+    several = nym.Axis("heads", heads)
+    slopes = nym.nn.alibi_slopes(several).array
+    known = {1: [8], 4: [2, 4, 6, 8], 6: [2, 4, 6, 8, 1, 3]}[heads]  # Press et al., 2021; others as their own program
+    assert jnp.allclose(slopes, 2.0 ** -jnp.array(known))
+    query, key = draw(Pos, several, HeadDim), draw(KeyPos, several, HeadDim)
+    distance = jnp.arange(6)[None] - jnp.arange(4)[:, None]
+    bias = nym.named(slopes[:, None, None] * distance[None], ("heads", "pos", "key_pos"))
+    mask = nym.nn.AttentionMask.causal()
+    expected = attention("key_pos", "head_dim", query, key, key, mask, bias)
+    found = attention("key_pos", "head_dim", query, key, key, mask, nym.nn.alibi_bias(several, KeyPos))
+    assert jnp.allclose(found.array, expected.array, atol=1e-5)

@@ -10,13 +10,25 @@ from ...named._ambient import constrain_sharding
 from ...named._axis import Axis, AxisSelection, axis_name, parse_selection
 from ...named._creation import arange, named
 from ...named._elementwise import _where
-from .._adapt import adapt
 from .._array import convert_result
 from .._axis_order import dot
 from .._reshaping import broadcast_axis
 
 
-causal_mask = adapt(nn.causal_mask)
+def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> Any:
+    """Returns where a query may attend to a key: at its own position and before; see `axonym.nn.causal_mask`.
+
+    Starts that are arrays, such as one for each element of the batch, add their axes.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.attention.causal_mask(*hax.make_axes(q=2, k=2)).array
+        Array([[ True, False],
+               [ True,  True]], dtype=bool)
+    """
+    if any(getattr(start, "names", ()) for start in (q_start, k_start)):
+        return convert_result(nn.AttentionMask.causal(q_start, k_start).materialize(QPos, KPos))
+    return convert_result(nn.causal_mask(QPos, KPos, q_start, k_start))
 
 
 def dot_product_attention_weights(
@@ -150,13 +162,16 @@ def alibi_attention_bias(Heads: Axis, KPos: Axis, bias_max: float = 8, dtype: An
         >>> hax.nn.attention.alibi_attention_bias(*hax.make_axes(heads=1, k=2)).array
         Array([[0.        , 0.00390625]], dtype=float32)
     """
-    slopes = named(jnp.asarray(_list_alibi_slopes(Heads.size, bias_max), dtype), Heads)
-    positions = arange(KPos, dtype=dtype).broadcast_axis(Heads)
-    return convert_result(slopes * positions)
+    return convert_result(nn.alibi_bias(Heads, KPos, bias_max, dtype))
 
 
-def _list_alibi_slopes(heads: int, bias_max: float) -> list[float]:
-    """Returns a geometric sequence, extended by every other slope of twice as many heads if not a power of two."""
-    power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-bias_max * (i + 1) / power) for i in range(power)]
-    return slopes if power == heads else slopes + _list_alibi_slopes(2 * power, bias_max)[::2][: heads - power]
+def dropout_mask(axes: Any, dropout_rate: float, *, key: Any) -> Any:
+    """Returns a mask that is False with a probability.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import jax
+        >>> hax.nn.attention.dropout_mask(hax.Axis("k", 2), 0.0, key=jax.random.key(0)).array
+        Array([ True,  True], dtype=bool)
+    """
+    return convert_result(random.bernoulli(key, axes, 1 - dropout_rate))

@@ -1,0 +1,46 @@
+"""Compiles the gradient of attention for eight TPU v5e devices from their description alone, and saves the text.
+
+A separate program, because JAX looks for TPUs wherever it finds libtpu. Its arguments are the type of the mesh axes,
+the name of the axis that is sharded over "model", and the file for the text.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+
+os.environ.update(
+    JAX_PLATFORMS="cpu",
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+    TPU_ACCELERATOR_TYPE="v5litepod-8",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_WORKER_HOSTNAMES="localhost",
+    TPU_WORKER_ID="0",
+)
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+
+import axonym as nym
+
+
+def compute_loss(query: nym.NamedArray, key: nym.NamedArray, value: nym.NamedArray) -> jax.Array:
+    mask = nym.nn.AttentionMask.causal()
+    found = nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, mask, QPos="pos")
+    return (found.astype(jnp.float32) ** 2).sum().scalar()
+
+
+def main(axis_types: str, sharded: str, path: str) -> None:
+    devices = topologies.get_topology_desc("v5e:2x4", "tpu").devices
+    mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types=axis_types, devices=devices)
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", sharded: "model"}):
+        axes = {"batch": 4, "heads": 2, "head_dim": 128}
+        query, key = ({**axes, "group": 2, "pos": 256}, {**axes, "key_pos": 256})
+        query, key = (jax.eval_shape(lambda one=one: nym.zeros(one, jnp.bfloat16)) for one in (query, key))
+        step = nym.named_jit(jax.grad(compute_loss, (0, 1, 2)))
+        Path(path).write_text(step.lower(query, key, key).compile().as_text())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

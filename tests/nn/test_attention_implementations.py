@@ -1,0 +1,329 @@
+"""The implementations of attention: each equals the plain one, and is chosen, sharded and refused as documented."""
+
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+from ..hlo import Program
+
+
+Mask = nym.nn.AttentionMask
+Batch, Heads, Group, Pos, KeyPos, HeadDim = nym.make_axes(batch=4, heads=2, group=2, pos=10, key_pos=12, head_dim=4)
+KEY = jax.random.key(3)
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def attend(implementation, *inputs, **options):
+    return nym.nn.dot_product_attention(
+        "key_pos", "head_dim", *inputs, QPos="pos", implementation=implementation, block_size=4, **options
+    )
+
+
+def differentiate(implementation, inputs, **options):
+    """The result of attention and the gradients for its inputs and for those options that are differentiated."""
+    numbers = {name: options.pop(name) for name in ("bias", "sinks") if name in options}
+
+    @nym.named_jit
+    def compute(inputs, numbers):
+        def loss(inputs, numbers):
+            found = attend(implementation, *inputs, **numbers, **options)
+            weights = jnp.sin(1 + jnp.arange(found.size, dtype=jnp.float32)).reshape(found.array.shape)
+            return (found * nym.named(weights, found.names)).sum().scalar(), found
+
+        return jax.grad(loss, (0, 1), has_aux=True)(inputs, numbers)
+
+    return compute(inputs, numbers)
+
+
+def assert_equal(found, expected, tolerance=1e-5):
+    pairs = zip(*(jax.tree.leaves(tree, is_leaf=nym.is_named_array) for tree in (found, expected)), strict=True)
+    for one, other in pairs:
+        assert one.names == other.names
+        np.testing.assert_allclose(one.array, other.array, rtol=tolerance, atol=tolerance)
+
+
+def draw_inputs(draw, QPos=Pos, KPos=KeyPos, Value=HeadDim):
+    query, key = draw(Batch, QPos, Heads, Group, HeadDim), draw(Heads, KPos, Batch, HeadDim)
+    return query, key, draw(KPos, Batch, Heads, Value)
+
+
+def draw_segments(draw, QPos=Pos, KPos=KeyPos):
+    ids = [np.sort(draw.random.integers(0, 3, (Batch.size, axis.size))) for axis in (QPos, KPos)]
+    return nym.named(ids[0], ("batch", QPos.name)), nym.named(ids[1], ("batch", KPos.name))
+
+
+def list_blocked_cases(draw):
+    mixed = (Mask.causal(2) & Mask.segment_ids(*draw_segments(draw))) | Mask.prefix(nym.named([0, 1, 2, 3], "batch"))
+    return {
+        "window": {"mask": Mask.causal(1) & Mask.sliding_window(3)},
+        "no key": {"mask": Mask.causal(-3), "sinks": draw(Heads)},
+        "arrays": {
+            "mask": nym.named(draw.random.random((10, 12)) > 0.4, ("pos", "key_pos")),
+            "bias": draw(KeyPos, Heads),
+        },
+        "all": {
+            "mask": mixed,
+            "bias": draw(Heads, Pos, KeyPos),
+            "sinks": draw(Group, Heads),
+            "scale": 0.7,
+            "soft_cap": 2.0,
+            "dropout": 0.3,
+            "dropout_key": KEY,
+        },
+    }
+
+
+@pytest.mark.parametrize("case", ["window", "no key", "arrays", "all"])
+def test_blocks_equal_all_scores_at_once(draw, case):
+    inputs, options = draw_inputs(draw, Value=nym.Axis("out", 3)), list_blocked_cases(draw)[case]
+    assert_equal(differentiate("blocked", inputs, **options), differentiate("plain", inputs, **options))
+
+
+@pytest.mark.parametrize(("sharded", "case"), [("heads", "all"), ("pos", "window")])
+def test_blocks_are_sharded_by_the_mapping(draw, mesh, sharded, case):
+    inputs, options = draw_inputs(draw), list_blocked_cases(draw)[case]
+    expected = differentiate("plain", inputs, **options)
+    with nym.axis_mapping({"batch": "data", sharded: "model"}):
+        found = differentiate("blocked", nym.shard(inputs), **options)
+        for x in (found[1], found[0][0][0]):  # the result and the gradient of the query
+            assert x.sharding.is_equivalent_to(nym.sharding_for_axis(x.axes), x.ndim)
+    assert_equal(jax.device_get(found), expected)
+
+
+def test_a_sharded_query_is_not_gathered(auto_mesh):
+    shape = jax.ShapeDtypeStruct((64, 8), jnp.float32)
+    query, key = nym.NamedArray(shape, ("pos", "head_dim")), nym.NamedArray(shape, ("key_pos", "head_dim"))
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({"pos": "data"}):
+        for mask in (Mask.causal(), None):
+            gradient = jax.grad(
+                lambda *x, mask=mask: attend("blocked", *map(nym.shard, x), mask).sum().scalar(), (0, 1)
+            )
+            program = Program(nym.named_jit(gradient).lower(query, key, key).compile().as_text())
+            assert not [one for one in program.collectives() if one.kind != "all-reduce"]
+
+
+def test_blocks_of_low_precision_are_summed_in_float32(draw):
+    mask = Mask.causal(2)
+
+    def compute(*low):
+        return attend("blocked", *low, mask), attend("plain", *(x.astype(jnp.float32) for x in low), mask)
+
+    low = [x.astype(jnp.bfloat16) for x in draw_inputs(draw)]
+    found, exact = nym.named_jit(compute)(*low)
+    assert found.dtype == jnp.bfloat16
+    assert_equal(found.astype(jnp.float32), exact, 0.02)
+    jaxpr = str(jax.make_jaxpr(lambda *low: attend("blocked", *low, mask))(*low))
+    assert set(re.findall(r":(\w+)\[[^]]*\] = exp\b", jaxpr)) == {"f32"}
+
+
+def test_blocks_that_no_query_attends_to_are_skipped(draw):
+    query, key, value = draw_inputs(draw, Pos.resize(16), KeyPos.resize(16))
+
+    def count_blocks(mask):
+        jaxpr = jax.make_jaxpr(lambda *inputs: attend("blocked", *inputs, mask))(query, key, value)
+        return [int(length) for length in re.findall(r"scan\[[^]]*?length=(\d+)", str(jaxpr), re.DOTALL)]
+
+    assert count_blocks(None) == [16]
+    assert count_blocks(Mask.causal()) == [10]
+    assert count_blocks(Mask.causal() & Mask.sliding_window(4)) == [7]
+    assert count_blocks(Mask.causal(jnp.int32(0))) == [16]
+
+
+def test_memory_of_blocks_grows_linearly():
+    """Four times the positions take about four times the temporary memory, and sixteen times with all scores."""
+
+    def measure(implementation, size):
+        shape = jax.ShapeDtypeStruct((size, 64), jnp.float32)
+        query, key = nym.NamedArray(shape, ("pos", "head_dim")), nym.NamedArray(shape, ("key_pos", "head_dim"))
+
+        def loss(*inputs):
+            found = nym.nn.dot_product_attention(
+                "key_pos", "head_dim", *inputs, Mask.causal(), implementation=implementation, block_size=128
+            )
+            return found.sum().scalar()
+
+        compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(query, key, key).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert measure("blocked", 4096) < 4.5 * measure("blocked", 1024)
+    assert measure("plain", 4096) > 12 * measure("plain", 1024)
+
+
+def test_blocks_work_in_vmap_and_shard_map(draw, auto_mesh):
+    inputs = draw_inputs(draw)
+
+    def compute(*inputs):
+        def attend_causally(*inputs):
+            return attend("blocked", *inputs, Mask.causal(1))
+
+        return (
+            attend("plain", *inputs, Mask.causal(1)),
+            nym.vmap(attend_causally, "batch")(*inputs),
+            nym.shard_map(attend_causally)(*inputs),
+        )
+
+    with jax.set_mesh(auto_mesh), nym.axis_mapping({"batch": "data", "heads": "model"}):
+        expected, by_vmap, by_shard_map = jax.device_get(nym.named_jit(compute)(*inputs))
+    assert_equal(by_vmap.rearrange(expected.names), expected)
+    assert_equal(by_shard_map, expected)
+
+
+def test_attention_of_jax_equals_the_plain_one(draw, mesh):
+    inputs = draw_inputs(draw, KPos=KeyPos.resize(10))
+    ids, _ = draw_segments(draw)
+    options = {"mask": Mask.causal(3) & Mask.segment_ids(ids), "bias": draw(Heads, KeyPos.resize(10))}
+    expected = differentiate("plain", inputs, **options)
+    with nym.axis_mapping({"batch": "data", "heads": "model"}):
+        found = differentiate("jax", nym.shard(inputs), **options)
+    assert_equal(jax.device_get(found), expected)
+
+
+@pytest.mark.parametrize(
+    ("mask", "flags", "is_array"),
+    [
+        (Mask.causal(), {"is_causal": True}, False),
+        (Mask.sliding_window(3) & Mask.causal(), {"is_causal": True, "local_window_size": (2, 0)}, False),
+        (Mask.sliding_window(3), {"local_window_size": (2, 2)}, False),
+        (Mask.causal() & Mask.prefix(7), {"is_causal": True}, True),
+        (Mask.causal() | Mask.prefix(2), {}, True),
+        (Mask.causal(1), {}, True),
+    ],
+)
+def test_masks_reach_jax_as_flags_where_they_can(draw, monkeypatch, mask, flags, is_array):
+    inputs, given, compute = draw_inputs(draw), [], jax.nn.dot_product_attention
+
+    def spy(query, key, value, bias, mask, **options):
+        given.append((mask is not None, {name: options[name] for name in flags}))
+        assert {"is_causal", "local_window_size"} & {*options} == {*flags}
+        return compute(query, key, value, bias, mask, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", spy)
+    assert_equal(*nym.named_jit(lambda *x: (attend("jax", *x, mask), attend("plain", *x, mask)))(*inputs))
+    assert given == [(is_array, flags)]
+
+
+@pytest.mark.parametrize("case", ["causal", "window", "segments"])
+def test_splash_attention_equals_the_plain_one(draw, case):
+    """The kernel for TPUs, which Pallas interprets on CPUs."""
+    QPos, KPos = Pos.resize(128), KeyPos.resize(128)
+    ids, _ = draw_segments(draw, QPos, KPos)
+    options = {
+        "causal": {"mask": Mask.causal(), "sinks": draw(Heads, Group), "soft_cap": 2.0},
+        "window": {"mask": Mask.causal() & Mask.sliding_window(30)},
+        "segments": {"mask": (Mask.causal() | Mask.prefix(20)) & Mask.segment_ids(ids), "scale": 0.3},
+    }[case]
+    inputs = draw_inputs(draw, QPos, KPos)
+    assert_equal(differentiate("splash", inputs, **options), differentiate("plain", inputs, **options), 3e-5)
+
+
+def test_splash_attention_is_sharded_by_the_mapping(draw, mesh):
+    inputs = draw_inputs(draw, Pos.resize(512), KeyPos.resize(512))
+    expected = attend("plain", *inputs, Mask.causal())
+    with nym.axis_mapping({"pos": "data", "heads": "model"}):
+        found = nym.named_jit(lambda *inputs: attend("splash", *inputs, Mask.causal()))(*nym.shard(inputs))
+        assert found.sharding.is_equivalent_to(nym.sharding_for_axis(found.axes), found.ndim)
+    assert_equal(jax.device_get(found), expected)
+
+
+def test_auto_uses_cudnn_on_gpus_that_have_it(draw, monkeypatch):
+    """The choice alone: no GPU is there, so JAX computes the same without the kernel."""
+    inputs = [x.astype(jnp.bfloat16) for x in draw_inputs(draw)]
+    query, key, value = (nym.concatenate(HeadDim.resize(8), (x, x)) for x in inputs)
+    given, compute = [], jax.nn.dot_product_attention
+
+    def spy(*arrays, implementation, **flags):
+        given.append((implementation, flags.get("is_causal"), flags.get("local_window_size")))
+        return compute(*arrays, implementation="xla", **flags)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", spy)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    device = types.SimpleNamespace(compute_capability="9.0")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    attend("auto", query, key, value, Mask.causal())
+    attend("auto", query, key, value, Mask.sliding_window(3))
+    assert given == [("cudnn", True, None), ("cudnn", None, None)]
+
+    def find_why_not(query, key, value, **options):
+        choice = nym.nn.explain_attention("key_pos", "head_dim", query, key, value, QPos="pos", **options)
+        return choice.implementation, dict(choice.others).get("jax", "").partition(": ")[2]
+
+    whole = [x.astype(jnp.float32) for x in (query, key, value)]
+    assert find_why_not(*whole) == ("plain", "cuDNN takes float16 and bfloat16, not float32")
+    why = "cuDNN takes heads of up to 128 elements and a multiple of 8, not 4"
+    assert find_why_not(*inputs) == ("plain", why)
+    odd = query["pos", 0:9]
+    why = "cuDNN takes masks of an even number of positions, and axis 'pos' has 9"
+    assert find_why_not(odd, key, value, mask=Mask.causal()) == ("plain", why)
+    device.compute_capability = "7.5"
+    assert find_why_not(query, key, value) == ("plain", "the compute capability of the GPU is 7.5, less than 8.0")
+    device.compute_capability = "gfx942"
+    assert find_why_not(query, key, value) == ("plain", "there is no NVIDIA GPU")
+
+
+def test_auto_chooses_by_the_number_of_scores_and_explains():
+    shape = jax.ShapeDtypeStruct((4096, 8), jnp.bfloat16)
+    query, key = nym.NamedArray(shape, ("pos", "head_dim")), nym.NamedArray(shape, ("key_pos", "head_dim"))
+    choice = nym.nn.explain_attention("key_pos", "head_dim", query, key, key, Mask.causal())
+    assert choice.implementation == "blocked"
+    assert str(choice).splitlines() == [
+        "blocked (used)  the scores of a head are many: 16,777,216, more than 4,194,304",
+        "splash          on cpu it runs in interpret mode, which is slow",
+        "jax             without the kernel of cuDNN it is no better than 'plain': there is no NVIDIA GPU",
+        "plain           'blocked' comes first",
+    ]
+    bias = nym.zeros({"layers": 2, "key_pos": 4096})
+    choice = nym.nn.explain_attention("key_pos", "head_dim", query, key, key, bias=bias)
+    assert choice.implementation == "plain"
+    assert dict(choice.others)["blocked"] == "the bias has axis 'layers', which neither query nor key has"
+    jaxpr = jax.make_jaxpr(lambda *x: nym.nn.dot_product_attention("key_pos", "head_dim", *x))(query, key, key)
+    assert "scan[" in str(jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "options", "reason"),
+    [
+        ("jax", {"soft_cap": 2.0}, "it has no `soft_cap`; these can: 'splash', 'blocked', 'plain'"),
+        ("jax", {"dropout": 0.1, "dropout_key": KEY}, "it has no `dropout`; these can: 'blocked', 'plain'"),
+        ("jax", {"precision": "highest"}, "it takes no `precision`; these can: 'blocked', 'plain'"),
+        ("splash", {"bias": nym.zeros({"key_pos": 128})}, "it has no `bias`; these can: 'jax', 'blocked', 'plain'"),
+        ("splash", {"mask": nym.ones({"key_pos": 128}, bool)}, "it takes masks of Python numbers and segment ids"),
+        ("splash", {"mask": Mask.causal(-1)}, "each query must attend to a key, and the mask hides all keys from some"),
+        (
+            "splash",
+            {"attention_dtype": jnp.bfloat16},
+            "it computes the scores in float32, not in the `attention_dtype`",
+        ),
+        ("blocked", {"bias": nym.zeros({"layers": 2})}, "the bias has axis 'layers', which neither query nor key has"),
+    ],
+)
+def test_a_feature_that_an_implementation_lacks_is_an_error(draw, implementation, options, reason):
+    inputs = draw_inputs(draw, Pos.resize(128), KeyPos.resize(128))
+    with refusal(f"dot_product_attention: implementation {implementation!r} cannot compute this: {reason}"):
+        attend(implementation, *inputs, **options)
+
+
+def test_errors_of_implementations_name_axes_and_sizes(draw):
+    query, key, value = draw_inputs(draw)
+    with refusal(
+        "the `implementation` of attention is 'auto' or one of 'splash', 'jax', 'blocked', 'plain', not 'flash'"
+    ):
+        attend("flash", query, key, value)
+    with refusal("it needs a multiple of 128 positions, and axis 'pos' has size 10"):
+        attend("splash", query, key, value)
+    with refusal("it needs keys and values of the same size, here 4 and 5"):
+        attend("jax", query, key, draw(KeyPos, Batch, Heads, nym.Axis("out", 5)))
+    with refusal("the key has axis 'heads', which the value lacks"):
+        attend("jax", query, key, draw(KeyPos, Batch, HeadDim))
+    with refusal("it needs query, key and value of one dtype, here bfloat16, float32, float32"):
+        attend("jax", query.astype(jnp.bfloat16), key, value)
+    with refusal("dot_product_attention: `block_size` is a positive integer, not 0"):
+        nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, block_size=0)
