@@ -19,6 +19,7 @@ from ._attention import causal_mask as causal_mask, dot_product_attention as dot
 from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding
+from ._kv_cache import KVCache as KVCache
 from ._linear import Linear as Linear
 from ._mlp import MLP as MLP
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm

@@ -1,0 +1,172 @@
+"""Records small random models as `transformers` computes them: `make record-models`, or this file in `.venv-parity`.
+
+For each family, `tests/examples/models/<family>.safetensors` gets the state dict of a model with random parameters, its
+configuration as `config.json` has it, inputs, the output, the gradients of all parameters, and for models that generate
+text 64 greedy tokens. The tests compare the models in `examples/models/` with these files, without PyTorch.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+
+
+FOLDER = Path(__file__).parents[1] / "tests" / "examples" / "models"
+BATCH, POS, NEW_TOKENS, VOCAB = 4, 12, 64, 64
+
+
+class UnsuitableSeed(Exception):
+    """Raised when the text that a random model generates would not tell a correct model from others."""
+
+
+class Family(NamedTuple):
+    """One model: its class and configuration, how inputs are drawn, and the field of the output to compare."""
+
+    model: str
+    config: str
+    options: dict[str, Any]
+    draw_inputs: Callable[[np.random.Generator], dict[str, np.ndarray]]
+    output: str = "logits"
+    prompt: str | None = "input_ids"  # the input that `generate` starts from, None where nothing is generated
+    embedding_scale: float = 2.0  # small where it is also the head, and what follows would only repeat a token
+
+
+def draw_tokens(random: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"input_ids": random.integers(0, VOCAB, (BATCH, POS))}
+
+
+# Sizes differ wherever two axes could be confused, and are multiples of those of a mesh (data: 4, model: 2).
+TEXT = {"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+DECODER = {
+    **TEXT,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+}
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+
+FAMILIES = {
+    "gpt2": Family(
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {**TEXT, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 80},
+        draw_tokens,
+    ),
+    "llama": Family(
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**DECODER, "hidden_size": 36, "rope_parameters": LLAMA_3},
+        draw_tokens,
+    ),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        "Qwen3Config",
+        {**DECODER, "rope_parameters": YARN, "tie_word_embeddings": True},
+        draw_tokens,
+    ),
+    "gemma2": Family(
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {
+            **DECODER,
+            "hidden_size": 36,
+            "query_pre_attn_scalar": 12,
+            "sliding_window": 7,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 10.0,
+        },
+        draw_tokens,
+        embedding_scale=0.4,
+    ),
+}
+
+
+def make_model(family: Family) -> Any:
+    """Returns the model with all parameters drawn at random, so that biases and the weights of norms matter."""
+    config = getattr(transformers, family.config)(**family.options, attn_implementation="eager")
+    model = getattr(transformers, family.model)(config).eval().requires_grad_()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = (family.embedding_scale if "embed" in name else 2) * parameter.shape[-1] ** -0.5
+            parameter.add_((0.2 if parameter.ndim == 1 else scale) * torch.randn(parameter.shape))
+    return model
+
+
+def compute_output(model: Any, family: Family, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Returns the output, and leaves the gradients of a weighted mean of it in the parameters."""
+    output = getattr(model(**inputs), family.output)
+    weights = torch.cos(torch.arange(output.numel(), dtype=torch.float32)).reshape(output.shape)
+    (output * weights).mean().backward()
+    return output.detach()
+
+
+def generate_tokens(model: Any, family: Family, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Returns the greedy continuation; it must vary, and no two tokens may be so close that rounding could decide."""
+    found = model.generate(
+        **inputs,
+        do_sample=False,
+        min_new_tokens=NEW_TOKENS,
+        max_new_tokens=NEW_TOKENS,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    best = torch.stack(found.logits).topk(2).values
+    if (gap := float((best[..., 0] - best[..., 1]).min())) < 3e-4:
+        raise UnsuitableSeed(f"two logits differ by {gap:.1e} alone")
+    tokens = found.sequences[:, -NEW_TOKENS:]
+    if (fewest := min(len(set(row)) for row in tokens.tolist())) < 6:
+        raise UnsuitableSeed(f"a continuation has {fewest} tokens alone")
+    return tokens
+
+
+def record_family(name: str, seed: int) -> None:
+    family = FAMILIES[name]
+    torch.manual_seed(seed)
+    model = make_model(family)
+    inputs = {key: torch.from_numpy(x) for key, x in family.draw_inputs(np.random.default_rng(seed)).items()}
+    tensors = {"output": compute_output(model, family, inputs)}
+    tensors |= {f"input/{key}": x for key, x in inputs.items()}
+    tensors |= {f"parameter/{key}": x.detach() for key, x in model.named_parameters()}
+    tensors |= {f"gradient/{key}": x.grad for key, x in model.named_parameters() if x.grad is not None}
+    if family.prompt is not None:
+        tensors["generated"] = generate_tokens(model, family, inputs)
+    tensors = {key: x.to(torch.int32) if x.dtype == torch.int64 else x for key, x in tensors.items()}
+    config = {**model.config.to_dict(), "architectures": [family.model]}
+    file = FOLDER / f"{name}.safetensors"
+    metadata = {"config": json.dumps(config), "transformers": transformers.__version__, "seed": str(seed)}
+    save_file({key: x.contiguous() for key, x in tensors.items()}, file, metadata)
+    print(f"{name}: seed {seed}, {sum(x.numel() for x in model.parameters()):,} parameters, {file.stat().st_size:,} bytes")
+
+
+def main() -> None:
+    """Records the families that are named, all of them if none is, each with the first suitable seed."""
+    FOLDER.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or FAMILIES:
+        for seed in range(50):
+            try:
+                record_family(name, seed)
+                break
+            except UnsuitableSeed as error:
+                print(f"{name}: seed {seed} is unsuitable: {error}")
+
+
+if __name__ == "__main__":
+    main()
