@@ -15,12 +15,14 @@ from ._activations import (
     softplus as softplus,
     swish as swish,
 )
-from ._attention import causal_mask as causal_mask, dot_product_attention as dot_product_attention
+from ._attention import dot_product_attention as dot_product_attention
+from ._attention_mask import AttentionMask as AttentionMask
 from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding
 from ._kv_cache import KVCache as KVCache
 from ._linear import Linear as Linear
+from ._mask_block import causal_mask as causal_mask
 from ._mlp import MLP as MLP
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
 from ._rotary import rotary_embedding as rotary_embedding

@@ -1,0 +1,354 @@
+"""`AttentionMask`, which states where queries attend to keys without an array of all pairs.
+
+A mask is an expression: leaves such as `AttentionMask.causal()`, combined by `&`, `|` and `~`. It is computed for a
+block of queries and keys at a time, or bounded for many blocks with NumPy where its numbers are static.
+"""
+
+import abc
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ..named._array import NamedArray, is_named_array
+from ..named._axis import Axis, AxisSelector, axis_name, parse_axes
+from ..named._base import format_shape
+from ..named._shape._broadcast import broadcast_to
+from ._mask_block import (
+    MaskBlock,
+    add_positions,
+    causal_mask,
+    check_position,
+    combine_axes,
+    is_within,
+    select_named,
+    subtract_positions,
+)
+
+
+class AttentionMask(eqx.Module):
+    """States which queries attend to which keys, without an array of all pairs.
+
+    Masks are made by `causal`, `prefix`, `sliding_window`, `segment_ids` and `explicit`, and combined by `&`, `|` and
+    `~`; a named boolean array may be one of the operands. `dot_product_attention` takes them as `mask`. Its kernels get
+    them as flags where they can, and the blocked implementation computes them a block at a time.
+
+    Positions and sizes may be Python numbers, JAX scalars, or named arrays with other axes of the scores, such as one
+    position for each element of the batch. Python numbers let implementations skip blocks that no query attends to. A
+    mask is a pytree with these numbers as leaves, so `jax.jit` traces them if the mask is an argument; `named_jit` and
+    Equinox's transformations do not.
+
+    Example:
+        >>> import axonym as nym
+        >>> mask = nym.nn.AttentionMask.causal() | nym.nn.AttentionMask.prefix(2)
+        >>> mask.materialize(*nym.make_axes(pos=3, key_pos=3)).array
+        Array([[ True,  True, False],
+               [ True,  True, False],
+               [ True,  True,  True]], dtype=bool)
+    """
+
+    @staticmethod
+    def causal(q_start: Any = 0, k_start: Any = 0) -> "AttentionMask":
+        """Makes the mask with which a query attends to the keys at its own position and before.
+
+        Args:
+            q_start: Position of the first query.
+            k_start: Position of the first key.
+        """
+        return _CausalMask(subtract_positions(q_start, k_start))
+
+    @staticmethod
+    def prefix(length: Any, k_start: Any = 0) -> "AttentionMask":
+        """Makes the mask with which every query attends to the keys at positions below `length`.
+
+        With a length for each element of the batch, this hides padding. Together with `causal` by `|`, it is the mask
+        of a prefix language model (Raffel et al., 2020).
+
+        Args:
+            length: The number of positions, a number or a named integer array.
+            k_start: Position of the first key.
+        """
+        return _PrefixMask(subtract_positions(length, k_start))
+
+    @staticmethod
+    def sliding_window(size: Any, q_start: Any = 0, k_start: Any = 0) -> "AttentionMask":
+        """Makes the mask with which a query attends to keys fewer than `size` positions away, on both sides.
+
+        Together with `causal` by `&`, a query attends to its own position and the `size - 1` before (Beltagy et al.,
+        2020; Jiang et al., 2023).
+
+        Args:
+            size: The number of positions, at least 1.
+            q_start: Position of the first query.
+            k_start: Position of the first key.
+
+        Raises:
+            ValueError: If `size` is a Python number below 1.
+        """
+        if isinstance(size, int) and size < 1:
+            raise ValueError(f"the size of a sliding window is at least 1, the position of the query, not {size}")
+        return _SlidingWindowMask(check_position(size), subtract_positions(q_start, k_start))
+
+    @staticmethod
+    def segment_ids(query_ids: NamedArray, key_ids: NamedArray | None = None) -> "AttentionMask":
+        """Makes the mask with which a query attends to the keys of its own segment, such as a packed document.
+
+        Args:
+            query_ids: Integer array with the axis of query positions and any other axes of the query.
+            key_ids: The same for the keys; if None, `query_ids` with its axis renamed.
+
+        Raises:
+            TypeError: If the ids are not named arrays.
+        """
+        for ids in (query_ids, *(() if key_ids is None else (key_ids,))):
+            if not is_named_array(ids):
+                raise TypeError(f"The segment ids of a mask are named arrays, not {type(ids).__name__}; use `named`.")
+        return _SegmentMask(query_ids, key_ids)
+
+    @staticmethod
+    def explicit(mask: NamedArray) -> "AttentionMask":
+        """Makes a mask from a boolean array, to combine it with others.
+
+        Args:
+            mask: Boolean array with any axes of the scores, True where a query attends to a key.
+
+        Raises:
+            TypeError: If it is not a named array of booleans.
+        """
+        return _ExplicitMask(check_boolean(mask))
+
+    def materialize(self, QPos: Axis, KPos: Axis) -> NamedArray:
+        """Returns the mask as an array.
+
+        Args:
+            QPos: The axis of query positions.
+            KPos: The axis of key positions.
+
+        Returns:
+            Boolean array with both axes, preceded by other axes of the arrays in the mask.
+
+        Raises:
+            ValueError: If an array in the mask lacks its axis of positions, or has one of another size.
+        """
+        query, key = parse_axes((QPos, KPos))
+        found = self.bind_axes(query, key).compute_block(MaskBlock(query, key))
+        names = query.name, key.name
+        return broadcast_to(found, (*(one for one in found.axes if one.name not in names), query, key))
+
+    def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> "AttentionMask":
+        """Returns the mask with the ids of keys that follow from those of queries."""
+        return self
+
+    @abc.abstractmethod
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        """Returns the mask for a block of queries and keys, with no more axes than it needs."""
+
+    def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Returns whether any query may attend to any key, and whether every query attends to every key.
+
+        Args:
+            queries: The first and the last position of the queries, two numbers or NumPy arrays.
+            keys: The same for the keys.
+
+        Returns:
+            Two booleans or NumPy arrays. For a single query and key both are the mask if its numbers are static; they
+            are True and False if it is not known before the program runs.
+        """
+        return True, False
+
+    @property
+    @abc.abstractmethod
+    def arrays(self) -> tuple[NamedArray, ...]:
+        """The named arrays in the mask."""
+
+    def __and__(self, other: "AttentionMask | NamedArray") -> "AttentionMask":
+        """Makes the mask with which a query attends where both masks allow it."""
+        return _CombinedMask("&", self, as_attention_mask(other))
+
+    def __or__(self, other: "AttentionMask | NamedArray") -> "AttentionMask":
+        """Makes the mask with which a query attends where either mask allows it."""
+        return _CombinedMask("|", self, as_attention_mask(other))
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __invert__(self) -> "AttentionMask":
+        """Makes the mask with which a query attends where this one does not allow it."""
+        return _InvertedMask(self)
+
+
+class _CausalMask(AttentionMask):
+    offset: Any
+
+    @property
+    def arrays(self) -> tuple[NamedArray, ...]:
+        return select_named(self.offset)
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        if block.QPos is not None and not is_named_array(self.offset):
+            return causal_mask(block.QPos, block.KPos, add_positions(self.offset, block.q_start), block.k_start)
+        return combine_axes(
+            jnp.greater_equal, add_positions(block.query_positions(), self.offset), block.key_positions()
+        )
+
+    def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
+        if not isinstance(self.offset, int):
+            return True, False
+        return queries[1] + self.offset >= keys[0], queries[0] + self.offset >= keys[1]
+
+
+class _PrefixMask(AttentionMask):
+    length: Any
+
+    @property
+    def arrays(self) -> tuple[NamedArray, ...]:
+        return select_named(self.length)
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        return combine_axes(jnp.greater, self.length, block.key_positions())
+
+    def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
+        if not isinstance(self.length, int):
+            return True, False
+        any_query = queries[0] == queries[0]  # the shape of the result, where bounds are arrays
+        return (keys[0] < self.length) & any_query, (keys[1] < self.length) & any_query
+
+
+class _SlidingWindowMask(AttentionMask):
+    size: Any
+    offset: Any
+
+    @property
+    def arrays(self) -> tuple[NamedArray, ...]:
+        return select_named(self.size, self.offset)
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        queries, keys = add_positions(block.query_positions(), self.offset), block.key_positions()
+        return combine_axes(is_within, queries, keys, self.size)
+
+    def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
+        if not (isinstance(self.size, int) and isinstance(self.offset, int)):
+            return True, False
+        least, most = queries[0] + self.offset - keys[1], queries[1] + self.offset - keys[0]
+        return (least < self.size) & (most > -self.size), (least > -self.size) & (most < self.size)
+
+
+class _SegmentMask(AttentionMask):
+    query_ids: NamedArray
+    key_ids: NamedArray | None
+
+    @property
+    def arrays(self) -> tuple[NamedArray, ...]:
+        return select_named(self.query_ids, self.key_ids)
+
+    def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
+        query, key = None if QPos is None else axis_name(QPos), axis_name(KPos)
+        if self.key_ids is None:
+            if query is None or query not in self.query_ids.names:
+                of = "the axis of query positions" if query is None else f"the axis of query positions {query!r}"
+                raise ValueError(f"the segment ids {format_shape(self.query_ids)} lack {of}; give `key_ids` as well")
+            return _SegmentMask(self.query_ids, self.query_ids.rename({query: key}))
+        if key not in self.key_ids.names:
+            raise ValueError(f"the segment ids {format_shape(self.key_ids)} of keys lack their axis {key!r}")
+        return self
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        assert self.key_ids is not None, "`bind_axes` comes first"
+        return combine_axes(jnp.equal, block.slice_array(self.query_ids), block.slice_array(self.key_ids))
+
+
+class _ExplicitMask(AttentionMask):
+    mask: NamedArray
+
+    @property
+    def arrays(self) -> tuple[NamedArray, ...]:
+        return (self.mask,)
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        return block.slice_array(self.mask)
+
+
+class _CombinedMask(AttentionMask):
+    operator: str = eqx.field(static=True)
+    first: AttentionMask
+    second: AttentionMask
+
+    @property
+    def arrays(self) -> tuple[NamedArray, ...]:
+        return (*self.first.arrays, *self.second.arrays)
+
+    def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
+        return _CombinedMask(self.operator, self.first.bind_axes(QPos, KPos), self.second.bind_axes(QPos, KPos))
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        combine = jnp.logical_and if self.operator == "&" else jnp.logical_or
+        return combine_axes(combine, self.first.compute_block(block), self.second.compute_block(block))
+
+    def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
+        pairs = zip(self.first.bound_block(queries, keys), self.second.bound_block(queries, keys), strict=True)
+        some, every = ((one & other if self.operator == "&" else one | other) for one, other in pairs)
+        return some, every
+
+
+class _InvertedMask(AttentionMask):
+    mask: AttentionMask
+
+    @property
+    def arrays(self) -> tuple[NamedArray, ...]:
+        return self.mask.arrays
+
+    def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> AttentionMask:
+        return _InvertedMask(self.mask.bind_axes(QPos, KPos))
+
+    def compute_block(self, block: MaskBlock) -> NamedArray:
+        return ~self.mask.compute_block(block)
+
+    def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
+        some, every = self.mask.bound_block(queries, keys)
+        return np.logical_not(every), np.logical_not(some)
+
+
+def as_attention_mask(mask: AttentionMask | NamedArray) -> AttentionMask:
+    """Returns a mask as it is, and a named boolean array as an explicit mask."""
+    return mask if isinstance(mask, AttentionMask) else AttentionMask.explicit(mask)
+
+
+def check_boolean(mask: Any) -> NamedArray:
+    """Returns a mask that is a named array of booleans; raises a TypeError for anything else."""
+    if not is_named_array(mask):
+        raise TypeError(f"A mask is an `AttentionMask` or a named boolean array, not {type(mask).__name__}.")
+    if mask.dtype != bool:
+        raise TypeError(f"`mask` must be boolean, not {mask.dtype}; make it so with `mask > 0`.")
+    return mask
+
+
+def split_conjunction(mask: AttentionMask) -> list[AttentionMask]:
+    """Returns the masks that are combined by `&`."""
+    if isinstance(mask, _CombinedMask) and mask.operator == "&":
+        return [*split_conjunction(mask.first), *split_conjunction(mask.second)]
+    return [mask]
+
+
+def combine_all(masks: Sequence[AttentionMask]) -> AttentionMask | None:
+    """Returns the masks combined by `&`, None if there are none."""
+    return functools.reduce(operator.and_, masks) if masks else None
+
+
+def get_causal_offset(mask: AttentionMask) -> int | None:
+    """Returns the position of the first query from that of the first key if the mask is causal, and both are static."""
+    return mask.offset if isinstance(mask, _CausalMask) and isinstance(mask.offset, int) else None
+
+
+def get_window_size(mask: AttentionMask) -> int | None:
+    """Returns the size of a sliding window that is static, with queries and keys that start together."""
+    if not isinstance(mask, _SlidingWindowMask) or not isinstance(mask.size, int):
+        return None
+    return mask.size if isinstance(mask.offset, int) and mask.offset == 0 else None
+
+
+def get_segment_ids(mask: AttentionMask) -> tuple[NamedArray, NamedArray] | None:
+    """Returns the segment ids of queries and keys if this is what the mask is."""
+    return (mask.query_ids, mask.key_ids) if isinstance(mask, _SegmentMask) and mask.key_ids is not None else None
