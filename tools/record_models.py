@@ -153,7 +153,9 @@ def record_family(name: str, seed: int) -> None:
     file = FOLDER / f"{name}.safetensors"
     metadata = {"config": json.dumps(config), "transformers": transformers.__version__, "seed": str(seed)}
     save_file({key: x.contiguous() for key, x in tensors.items()}, file, metadata)
-    print(f"{name}: seed {seed}, {sum(x.numel() for x in model.parameters()):,} parameters, {file.stat().st_size:,} bytes")
+    print(
+        f"{name}: seed {seed}, {sum(x.numel() for x in model.parameters()):,} parameters, {file.stat().st_size:,} bytes"
+    )
 
 
 def main() -> None:

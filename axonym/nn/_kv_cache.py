@@ -3,11 +3,10 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, AxisSpec, axis_name, parse_axes
+from ..named._axis import Axis, AxisSelector, AxisSpec, parse_axes
 from ..named._base import format_shape, is_traced
 from ..named._creation import arange, zeros
 from ..named._elementwise._maximum import maximum
@@ -26,8 +25,9 @@ class KVCache(Layer):
     """The keys and values of earlier positions, so that decoding computes those of new positions alone.
 
     A cache has a fixed size, so that all steps run the same compiled program. Its arrays may have a layer axis as well,
-    which `Stacked` slices as it does that of the parameters. In each layer, `extend` gives the keys and values to attend
-    to; after the last layer, `update` stores those of all layers at once, in place where the cache is donated.
+    which `Stacked` slices as it does that of the parameters. In each layer, `extend` gives the keys and values that
+    queries attend to. After the last layer, `update` stores the new ones of all layers at once, in place if the cache
+    is donated.
 
     Prompts of different lengths are padded at their front: `padding` has their numbers of padded positions. These are
     masked, and positions count from the first one that is not padded.

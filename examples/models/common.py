@@ -12,7 +12,7 @@ import numpy as np
 
 import axonym as nym
 from axonym import NamedArray
-from axonym.nn import KVCache
+from axonym.nn import AttentionMask, KVCache
 
 
 M = TypeVar("M")
@@ -22,15 +22,15 @@ NewKeys = tuple[NamedArray, NamedArray] | None  # keys and values of new positio
 def attend(
     query: NamedArray, key: NamedArray, value: NamedArray, cache: KVCache | None, window: int | None = None
 ) -> tuple[NamedArray, NewKeys]:
-    """Attends to a query's own position and those before it, at most `window` in all; with a cache, also to its keys."""
+    """Attends to a query's own position and those before it, `window` at most; with a cache, also to its keys."""
     Pos = query.resolve_axis("pos")
     KeyPos = Pos.alias("key_pos")
     if cache is not None:
         keys, values, mask = cache.extend(key, value, Pos)
         return nym.nn.dot_product_attention(KeyPos.name, "head_dim", query, keys, values, mask), (key, value)
-    mask = nym.nn.causal_mask(Pos, KeyPos)
+    mask = AttentionMask.causal()
     if window is not None:
-        mask = mask & ~nym.nn.causal_mask(Pos, KeyPos, q_start=-window)
+        mask = mask & AttentionMask.sliding_window(window)
     keys, values = key.rename({Pos: KeyPos}), value.rename({Pos: KeyPos})
     return nym.nn.dot_product_attention(KeyPos, "head_dim", query, keys, values, mask), None
 
@@ -45,39 +45,39 @@ def load_parameters(model: M, names: Mapping[str, str], state: Mapping[str, Any]
 
     Args:
         model: The model, or its shapes as `equinox.filter_eval_shape` returns them.
-        names: What fields are called in the state dict; "{}" stands for the number of a layer, and other fields keep
-            their names. A parameter of the state dict has the same axes as the field, but several may be merged.
-        state: Arrays by name, of NumPy, JAX or PyTorch. The first part of a name may be missing.
+        names: What fields are called in the state dict; other fields keep their names. In the name of stacked layers,
+            "{}" is replaced by the number of a layer, and "{even}" and "{odd}" by those of the layers of a pair.
+        state: Arrays by name, of NumPy, JAX or PyTorch. The first part of a name may be missing. Each has the axes of
+            its field in the same order, several of which may be merged.
     """
 
-    def load(path: Any, leaf: Any) -> Any:
-        if not isinstance(leaf, NamedArray):
-            return leaf
-        name = make_hf_name(path, names)
-        stacked = [to_numpy(find_parameter(state, name.format(i))) for i in range(leaf.shape[0] if "{}" in name else 1)]
-        array = np.stack(stacked) if "{}" in name else stacked[0]
-        if array.size != leaf.size:
-            raise ValueError(f"{name!r} has shape {array.shape}, which does not fit {leaf.axes}")
-        loaded = NamedArray(array.reshape(tuple(leaf.shape)), leaf.names)
+    def load_field(path: Any, field: NamedArray) -> NamedArray:
+        found = {name: to_numpy(find_parameter(state, name)) for name in make_hf_names(path, field, names)}
+        for name, part in found.items():
+            if part.size * len(found) != field.size:
+                raise ValueError(f"{name!r} has shape {part.shape}, which does not fit axes {field.shape}")
+        loaded = NamedArray(np.stack(list(found.values())).reshape(tuple(field.shape)), field.names)
         return nym.shard(loaded) if nym.current_mapping() else jax.tree.map(jnp.asarray, loaded)
 
-    return jax.tree_util.tree_map_with_path(load, model, is_leaf=lambda leaf: isinstance(leaf, NamedArray))
+    return jax.tree_util.tree_map_with_path(load_field, model, is_leaf=is_named_array)
 
 
 def save_parameters(model: Any, names: Mapping[str, str], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the state dict from which `load_parameters` makes the model, with the shapes that `like` has."""
+    """Returns the state dict of a model, the inverse of `load_parameters`; `like` has arrays of the same shapes."""
     state: dict[str, np.ndarray] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda leaf: isinstance(leaf, NamedArray)):
-        name, array = make_hf_name(path, names), np.asarray(leaf.array)
-        layers = {name.format(i): part for i, part in enumerate(array)} if "{}" in name else {name: array}
-        state |= {key: part.reshape(find_parameter(like, key).shape) for key, part in layers.items()}
+    for path, field in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_named_array):
+        saved = make_hf_names(path, field, names)
+        parts = np.asarray(field.array).reshape(len(saved), -1)
+        state |= {name: part.reshape(find_parameter(like, name).shape) for name, part in zip(saved, parts, strict=True)}
     return state
 
 
-def make_hf_name(path: Any, names: Mapping[str, str]) -> str:
-    """Returns the name of a field in a state dict: `.blocks.stacked.norm.weight` may be "h.{}.ln_1.weight"."""
-    fields = re.findall(r"\w+", jax.tree_util.keystr(path))
-    return ".".join(filter(None, (names.get(field, field) for field in fields if field != "stacked")))
+def make_hf_names(path: Any, field: NamedArray, names: Mapping[str, str]) -> list[str]:
+    """Returns what a field is called in a state dict: `.blocks.stacked.norm.weight` may be "h.0.ln_1.weight" and on."""
+    parts = [part for part in re.findall(r"\w+", jax.tree_util.keystr(path)) if part != "stacked"]
+    name = ".".join(names.get(part, part) for part in parts)
+    layers = field.shape[0] if "{" in name else 1
+    return [name.format(i, even=2 * i, odd=2 * i + 1) for i in range(layers)]
 
 
 def find_parameter(state: Mapping[str, Any], name: str) -> Any:
@@ -86,6 +86,10 @@ def find_parameter(state: Mapping[str, Any], name: str) -> Any:
     if found is None:
         raise ValueError(f"the state dict has neither {name!r} nor {shorter!r}; its first names are {list(state)[:3]}")
     return found
+
+
+def is_named_array(x: Any) -> bool:
+    return isinstance(x, NamedArray)
 
 
 def to_numpy(x: Any) -> np.ndarray:
