@@ -1,8 +1,8 @@
-"""Records small random models as `transformers` computes them: `make record-models`, or this file in `.venv-parity`.
+"""Records small random models as `transformers` computes them: `make record-models`.
 
-For each family, `tests/examples/models/<family>.safetensors` gets the state dict of a model with random parameters, its
-configuration as `config.json` has it, inputs, the output, the gradients of all parameters, and for models that generate
-text 64 greedy tokens. The tests compare the models in `examples/models/` with these files, without PyTorch.
+`tests/nn/rotary.safetensors` gets rotary embeddings. For each family, `tests/examples/models/<family>.safetensors` gets
+the parameters of a small random model, its configuration as `config.json` has it, inputs, the output, the gradients of
+all parameters and, for models that generate text, 64 greedy tokens. The tests compare with these, without PyTorch.
 """
 
 import json
@@ -15,9 +15,11 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 
-FOLDER = Path(__file__).parents[1] / "tests" / "examples" / "models"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "tests" / "examples" / "models"
 BATCH, POS, NEW_TOKENS, VOCAB = 4, 12, 64, 64
 
 
@@ -158,9 +160,45 @@ def record_family(name: str, seed: int) -> None:
     )
 
 
+ROTARY = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},  # from 20 positions on
+    "llama3": {**LLAMA_3, "original_max_position_embeddings": 300},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 100},
+    "yarn_exact": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 300,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+        "attention_factor": 1.5,
+        "truncate": False,
+    },
+}
+
+
+def record_rotary() -> None:
+    """Records cosine and sine of rotary embeddings of 16 elements at the positions 0 to 39."""
+    tensors = {}
+    for name, options in ROTARY.items():
+        config = transformers.LlamaConfig(
+            hidden_size=32,
+            num_attention_heads=2,
+            max_position_embeddings=20,
+            rope_parameters={"rope_theta": 10000.0, **options},
+        )
+        rotary = LlamaRotaryEmbedding(config)
+        cosine, sine = rotary(torch.zeros(1), torch.arange(40)[None])
+        tensors[name] = torch.stack([cosine[0, :, :8], sine[0, :, :8]])
+    save_file(tensors, ROOT / "tests" / "nn" / "rotary.safetensors", {"transformers": transformers.__version__})
+
+
 def main() -> None:
-    """Records the families that are named, all of them if none is, each with the first suitable seed."""
+    """Records the families that are named, or all and the rotary embeddings, each with the first suitable seed."""
     FOLDER.mkdir(exist_ok=True)
+    if not sys.argv[1:]:
+        record_rotary()
     for name in sys.argv[1:] or FAMILIES:
         for seed in range(50):
             try:

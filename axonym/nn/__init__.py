@@ -26,4 +26,11 @@ from ._mask_block import causal_mask as causal_mask
 from ._mlp import MLP as MLP
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
 from ._rotary import rotary_embedding as rotary_embedding
+from ._rotary_scaling import (
+    DynamicRotaryScaling as DynamicRotaryScaling,
+    LinearRotaryScaling as LinearRotaryScaling,
+    Llama3RotaryScaling as Llama3RotaryScaling,
+    RotaryScaling as RotaryScaling,
+    YarnRotaryScaling as YarnRotaryScaling,
+)
 from ._stacked import Stacked as Stacked
