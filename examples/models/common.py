@@ -20,24 +20,59 @@ NewKeys = tuple[NamedArray, NamedArray] | None  # keys and values of new positio
 
 
 def attend(
-    query: NamedArray, key: NamedArray, value: NamedArray, cache: KVCache | None, window: int | None = None
+    query: NamedArray,
+    key: NamedArray,
+    value: NamedArray,
+    cache: KVCache | None,
+    *,
+    window: int | None = None,
+    **options: Any,
 ) -> tuple[NamedArray, NewKeys]:
     """Attends to a query's own position and those before it, `window` at most; with a cache, also to its keys."""
-    Pos = query.resolve_axis("pos")
-    KeyPos = Pos.alias("key_pos")
-    if cache is not None:
-        keys, values, mask = cache.extend(key, value, Pos)
-        return nym.nn.dot_product_attention(KeyPos.name, "head_dim", query, keys, values, mask), (key, value)
-    mask = AttentionMask.causal()
-    if window is not None:
-        mask = mask & AttentionMask.sliding_window(window)
-    keys, values = key.rename({Pos: KeyPos}), value.rename({Pos: KeyPos})
-    return nym.nn.dot_product_attention(KeyPos, "head_dim", query, keys, values, mask), None
+    if cache is None:
+        keys, values = key.rename({"pos": "key_pos"}), value.rename({"pos": "key_pos"})
+        mask = (
+            AttentionMask.causal() if window is None else AttentionMask.causal() & AttentionMask.sliding_window(window)
+        )
+    else:
+        keys, values, mask = cache.extend(key, value, "pos")
+    attended = nym.nn.dot_product_attention("key_pos", "head_dim", query, keys, values, mask, QPos="pos", **options)
+    return attended, None if cache is None else (key, value)
 
 
-def update_cache(cache: KVCache | None, new: NewKeys) -> KVCache | None:
-    """Returns the cache with the keys and values of new positions, of all layers at once."""
-    return cache if cache is None or new is None else cache.update(*new, "pos")
+def rotate(
+    query: NamedArray, key: NamedArray, cache: KVCache | None, theta: float, scaling: nym.nn.RotaryScaling | None
+) -> tuple[NamedArray, NamedArray]:
+    """Applies rotary embeddings to new queries and keys, whose positions follow those in the cache."""
+    positions = None if cache is None else cache.positions(query.resolve_axis("pos"))
+    query, key = (
+        nym.nn.rotary_embedding(x, "pos", "head_dim", positions=positions, theta=theta, scaling=scaling)
+        for x in (query, key)
+    )
+    return query, key
+
+
+def read_rotary(config: Mapping[str, Any]) -> tuple[float, nym.nn.RotaryScaling | None]:
+    """Returns `theta` and `scaling` of the rotary embeddings that a `config.json` describes, in its old or new form."""
+    options = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta, kind = options.get("rope_theta", config.get("rope_theta", 10000.0)), options.get("rope_type", "default")
+    factor: Any = options.get("factor")
+    original = options.get("original_max_position_embeddings", config["max_position_embeddings"])
+    match kind:
+        case "default":
+            return theta, None
+        case "linear":
+            return theta, nym.nn.LinearRotaryScaling(factor)
+        case "dynamic":
+            return theta, nym.nn.DynamicRotaryScaling(factor, config["max_position_embeddings"])
+        case "llama3":
+            low, high = options["low_freq_factor"], options["high_freq_factor"]
+            return theta, nym.nn.Llama3RotaryScaling(factor, original, low, high)
+        case "yarn":
+            names = {"beta_fast", "beta_slow", "attention_factor", "truncate"}
+            given = {name: options[name] for name in names if options.get(name) is not None}
+            return theta, nym.nn.YarnRotaryScaling(factor, original, **given)
+    raise ValueError(f"rotary embeddings of type {kind!r} are not supported")
 
 
 def load_parameters(model: M, names: Mapping[str, str], state: Mapping[str, Any]) -> M:

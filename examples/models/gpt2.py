@@ -10,7 +10,7 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, KVCache, LayerNorm, Linear, Stacked
 
-from .common import NewKeys, attend, load_parameters, update_cache
+from .common import NewKeys, attend, load_parameters
 
 
 NAMES = {
@@ -126,4 +126,4 @@ class GPT2(eqx.Module):
         positions = nym.arange(Pos) if cache is None else nym.maximum(cache.positions(Pos), 0)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
         x, new = self.blocks.scan(x, cache)
-        return self.token_embedding.unembed(self.norm(x)), update_cache(cache, new)
+        return self.token_embedding.unembed(self.norm(x)), cache and cache.update(*new, Pos="pos")
