@@ -1,12 +1,12 @@
 """Records small random models as `transformers` computes them: `make record-models`.
 
-`tests/nn/rotary.safetensors` gets rotary embeddings. For each family, `tests/examples/models/<family>.safetensors` gets
-the parameters of a small random model, its configuration as `config.json` has it, inputs, the output, the gradients of
-all parameters and, for models that generate text, 64 greedy tokens. The tests compare with these, without PyTorch.
+For each family, `tests/examples/models/<family>.safetensors` gets the parameters of a small random model, its
+configuration as `config.json` has it, inputs, the output, the gradients of all parameters and, for models that generate
+text, 64 greedy tokens; `rotary.safetensors` gets rotary embeddings. The tests compare with these, without PyTorch.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +18,7 @@ from safetensors.torch import save_file
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "tests" / "examples" / "models"
+FOLDER = Path(__file__).parents[1] / "tests" / "examples" / "models"
 BATCH, POS, NEW_TOKENS, VOCAB = 4, 12, 64, 64
 
 
@@ -139,7 +138,7 @@ def generate_tokens(model: Any, family: Family, inputs: dict[str, torch.Tensor])
     return tokens
 
 
-def record_family(name: str, seed: int) -> None:
+def record_family(name: str, seed: int, folder: Path) -> None:
     family = FAMILIES[name]
     torch.manual_seed(seed)
     model = make_model(family)
@@ -152,7 +151,7 @@ def record_family(name: str, seed: int) -> None:
         tensors["generated"] = generate_tokens(model, family, inputs)
     tensors = {key: x.to(torch.int32) if x.dtype == torch.int64 else x for key, x in tensors.items()}
     config = {**model.config.to_dict(), "architectures": [family.model]}
-    file = FOLDER / f"{name}.safetensors"
+    file = folder / f"{name}.safetensors"
     metadata = {"config": json.dumps(config), "transformers": transformers.__version__, "seed": str(seed)}
     save_file({key: x.contiguous() for key, x in tensors.items()}, file, metadata)
     print(
@@ -178,7 +177,7 @@ ROTARY = {
 }
 
 
-def record_rotary() -> None:
+def record_rotary(folder: Path) -> None:
     """Records cosine and sine of rotary embeddings of 16 elements at the positions 0 to 39."""
     tensors = {}
     for name, options in ROTARY.items():
@@ -191,21 +190,27 @@ def record_rotary() -> None:
         rotary = LlamaRotaryEmbedding(config)
         cosine, sine = rotary(torch.zeros(1), torch.arange(40)[None])
         tensors[name] = torch.stack([cosine[0, :, :8], sine[0, :, :8]])
-    save_file(tensors, ROOT / "tests" / "nn" / "rotary.safetensors", {"transformers": transformers.__version__})
+    save_file(tensors, folder / "rotary.safetensors", {"transformers": transformers.__version__})
 
 
 def main() -> None:
-    """Records the families that are named, or all and the rotary embeddings, each with the first suitable seed."""
-    FOLDER.mkdir(exist_ok=True)
-    if not sys.argv[1:]:
-        record_rotary()
-    for name in sys.argv[1:] or FAMILIES:
-        for seed in range(50):
+    """Records the families that are named or all, each with the first suitable seed, and rotary embeddings."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("families", nargs="*", help=f"some of {', '.join(FAMILIES)}; default: all")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the files; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="first seed to try; default %(default)s")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    record_rotary(args.out)
+    for name in args.families or FAMILIES:
+        for seed in range(args.seed, args.seed + 100):
             try:
-                record_family(name, seed)
+                record_family(name, seed, args.out)
                 break
             except UnsuitableSeed as error:
                 print(f"{name}: seed {seed} is unsuitable: {error}")
+        else:
+            raise SystemExit(f"{name}: no seed is suitable")
 
 
 if __name__ == "__main__":

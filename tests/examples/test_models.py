@@ -17,7 +17,8 @@ from safetensors import safe_open
 import axonym as nym
 
 
-RECORDED = Path(__file__).parent / "models"
+RECORDED = Path(os.environ.get("AXONYM_RECORDED_MODELS", Path(__file__).parent / "models"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPUTE = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
 PARAMETERS = {**COMPUTE, "embed": "data"}
 DECODERS = {"gpt2": "GPT2", "llama": "Llama", "qwen3": "Qwen3", "gemma2": "Gemma2"}
@@ -74,7 +75,7 @@ def family(request: pytest.FixtureRequest, examples_on_path: None) -> Family:
 
 @pytest.fixture
 def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(RECORDED.parents[2] / "examples"))
+    monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
 def compute_loss(model: Any, *inputs: nym.NamedArray) -> Any:
