@@ -6,7 +6,9 @@ text, 64 greedy tokens; `rotary.safetensors` gets rotary embeddings. The tests c
 """
 
 import argparse
+import copy
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 
@@ -34,12 +36,31 @@ class Family(NamedTuple):
     options: dict[str, Any]
     draw_inputs: Callable[[np.random.Generator], dict[str, np.ndarray]]
     output: str = "logits"
-    prompt: str | None = "input_ids"  # the input that `generate` starts from, None where nothing is generated
+    prompt: str | None = "input_ids"  # the input that is continued, None where nothing is generated
     embedding_scale: float = 2.0  # small where it is also the head, and what follows would only repeat a token
 
 
 def draw_tokens(random: np.random.Generator) -> dict[str, np.ndarray]:
     return {"input_ids": random.integers(0, VOCAB, (BATCH, POS))}
+
+
+def draw_masked_tokens(random: np.random.Generator) -> dict[str, np.ndarray]:
+    """Returns tokens of two segments, of which the last ones are padding in half of the sequences."""
+    positions, rows = np.arange(POS), np.arange(BATCH)[:, None]
+    return {
+        **draw_tokens(random),
+        "attention_mask": (positions < POS - rows).astype(np.int64),
+        "token_type_ids": (positions > 5 + rows).astype(np.int64),
+    }
+
+
+def draw_images(random: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"pixel_values": random.standard_normal((BATCH, 3, 8, 8), np.float32)}
+
+
+def draw_speech(random: np.random.Generator) -> dict[str, np.ndarray]:
+    features = random.standard_normal((BATCH, 8, 20), np.float32)
+    return {"input_features": features, "decoder_input_ids": draw_tokens(random)["input_ids"]}
 
 
 # Sizes differ wherever two axes could be confused, and are multiples of those of a mesh (data: 4, model: 2).
@@ -53,6 +74,29 @@ DECODER = {
     "num_key_value_heads": 2,
     "head_dim": 8,
     "max_position_embeddings": 128,
+}
+ENCODER = {
+    "hidden_size": 36,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 20,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+SPEECH = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 40,
+    "num_mel_bins": 8,
+    "max_source_positions": 10,
+    "max_target_positions": 80,
+    "decoder_start_token_id": 1,
+    "begin_suppress_tokens": None,
 }
 LLAMA_3 = {
     "rope_type": "llama3",
@@ -97,6 +141,27 @@ FAMILIES = {
         draw_tokens,
         embedding_scale=0.4,
     ),
+    "mixtral": Family(
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {**DECODER, "hidden_size": 36, "intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2},
+        draw_tokens,
+    ),
+    "bert": Family("BertForMaskedLM", "BertConfig", {**TEXT, **ENCODER}, draw_masked_tokens, prompt=None),
+    "vit": Family(
+        "ViTForImageClassification",
+        "ViTConfig",
+        {**ENCODER, "image_size": 8, "patch_size": 2, "num_labels": 6},
+        draw_images,
+        prompt=None,
+    ),
+    "whisper": Family(
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        {**TEXT, **SPEECH},
+        draw_speech,
+        prompt="decoder_input_ids",
+    ),
 }
 
 
@@ -119,23 +184,35 @@ def compute_output(model: Any, family: Family, inputs: dict[str, torch.Tensor]) 
     return output.detach()
 
 
+@torch.no_grad()
 def generate_tokens(model: Any, family: Family, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """Returns the greedy continuation; it must vary, and no two tokens may be so close that rounding could decide."""
-    found = model.generate(
-        **inputs,
-        do_sample=False,
-        min_new_tokens=NEW_TOKENS,
-        max_new_tokens=NEW_TOKENS,
-        return_dict_in_generate=True,
-        output_logits=True,
-    )
-    best = torch.stack(found.logits).topk(2).values
-    if (gap := float((best[..., 0] - best[..., 1]).min())) < 3e-4:
-        raise UnsuitableSeed(f"two logits differ by {gap:.1e} alone")
-    tokens = found.sequences[:, -NEW_TOKENS:]
+    tokens = inputs[family.prompt or ""]
+    for _ in range(NEW_TOKENS):  # without a cache, and without the rules that `generate` has for some models
+        logits = model(**{**inputs, family.prompt: tokens}, use_cache=False).logits[:, -1]
+        best = logits.topk(2).values
+        if (gap := float((best[:, 0] - best[:, 1]).min())) < 3e-4:
+            raise UnsuitableSeed(f"two logits differ by {gap:.1e} alone")
+        tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=-1)
+    tokens = tokens[:, -NEW_TOKENS:]
     if (fewest := min(len(set(row)) for row in tokens.tolist())) < 6:
         raise UnsuitableSeed(f"a continuation has {fewest} tokens alone")
     return tokens
+
+
+def make_gradients(model: Any) -> Any:
+    """Returns a model whose parameters are the gradients of those of a model."""
+    gradients = copy.deepcopy(model)
+    for gradient, parameter in zip(gradients.parameters(), model.parameters(), strict=True):
+        gradient.data = parameter.grad
+    return gradients
+
+
+def export_parameters(model: Any) -> dict[str, torch.Tensor]:
+    """Returns the parameters by their names in files, which may differ from those in the model."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
 
 
 def record_family(name: str, seed: int, folder: Path) -> None:
@@ -145,8 +222,8 @@ def record_family(name: str, seed: int, folder: Path) -> None:
     inputs = {key: torch.from_numpy(x) for key, x in family.draw_inputs(np.random.default_rng(seed)).items()}
     tensors = {"output": compute_output(model, family, inputs)}
     tensors |= {f"input/{key}": x for key, x in inputs.items()}
-    tensors |= {f"parameter/{key}": x.detach() for key, x in model.named_parameters()}
-    tensors |= {f"gradient/{key}": x.grad for key, x in model.named_parameters() if x.grad is not None}
+    tensors |= {f"parameter/{key}": x for key, x in export_parameters(model).items()}
+    tensors |= {f"gradient/{key}": x for key, x in export_parameters(make_gradients(model)).items()}
     if family.prompt is not None:
         tensors["generated"] = generate_tokens(model, family, inputs)
     tensors = {key: x.to(torch.int32) if x.dtype == torch.int64 else x for key, x in tensors.items()}
