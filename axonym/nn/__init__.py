@@ -1,30 +1,56 @@
 """Neural-network layers and functions on named arrays: Equinox modules that shard their results."""
 
-from ..named._reduce._softmax import log_softmax as log_softmax, logsumexp as logsumexp, softmax as softmax
+from ..named._elementwise._trigonometric import tanh as tanh
+from ..named._reduce._softmax import (
+    log_softmax as log_softmax,
+    logmeanexp as logmeanexp,
+    logsumexp as logsumexp,
+    softmax as softmax,
+)
 from ._activations import (
+    celu as celu,
     elu as elu,
     gelu as gelu,
-    glu as glu,
+    hard_sigmoid as hard_sigmoid,
+    hard_silu as hard_silu,
+    hard_swish as hard_swish,
     hard_tanh as hard_tanh,
+    identity as identity,
     leaky_relu as leaky_relu,
+    log1mexp as log1mexp,
     log_sigmoid as log_sigmoid,
+    mish as mish,
+    quick_gelu as quick_gelu,
     relu as relu,
     relu6 as relu6,
+    relu_squared as relu_squared,
+    selu as selu,
     sigmoid as sigmoid,
     silu as silu,
+    soft_sign as soft_sign,
     softplus as softplus,
+    sparse_plus as sparse_plus,
+    sparse_sigmoid as sparse_sigmoid,
+    squareplus as squareplus,
     swish as swish,
 )
 from ._attention import dot_product_attention as dot_product_attention
 from ._attention_mask import AttentionMask as AttentionMask
+from ._batch_norm import BatchNorm as BatchNorm, BatchStatistics as BatchStatistics
+from ._conv import Conv as Conv, ConvTranspose as ConvTranspose
 from ._cross_entropy import cross_entropy_loss as cross_entropy_loss
 from ._dropout import Dropout as Dropout
 from ._embedding import Embedding as Embedding
+from ._glu import geglu as geglu, glu as glu, reglu as reglu, swiglu as swiglu
+from ._group_norm import GroupNorm as GroupNorm
+from ._initializer import initialize_weight as initialize_weight
 from ._kv_cache import KVCache as KVCache
 from ._linear import Linear as Linear
 from ._mask_block import causal_mask as causal_mask
 from ._mlp import MLP as MLP
 from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
+from ._one_hot import one_hot as one_hot
+from ._pool import max_pool as max_pool, mean_pool as mean_pool, min_pool as min_pool
 from ._rotary import rotary_embedding as rotary_embedding
 from ._rotary_scaling import (
     DynamicRotaryScaling as DynamicRotaryScaling,
@@ -34,3 +60,4 @@ from ._rotary_scaling import (
     YarnRotaryScaling as YarnRotaryScaling,
 )
 from ._stacked import Stacked as Stacked
+from ._standardize import standardize as standardize

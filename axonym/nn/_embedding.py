@@ -1,5 +1,7 @@
 """The embedding layer: a table of vectors, looked up by index."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 
@@ -10,7 +12,9 @@ from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._dot import dot
 from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
+from ..tree_util import resize_axis
 from ._gather_parameter import gather_parameter
+from ._initializer import Initializer, initialize_weight
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 
@@ -29,17 +33,32 @@ class Embedding(Layer):
     Embed: tuple[Axis, ...] = eqx.field(static=True)
 
     @staticmethod
-    def init(Vocab: Axis, Embed: AxisSpec, *, key: jax.Array, init_scale: float = 1.0) -> "Embedding":
+    def init(
+        Vocab: Axis,
+        Embed: AxisSpec,
+        *,
+        key: jax.Array,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+        dtype: Any = None,
+    ) -> "Embedding":
         """Makes a table of random vectors.
 
         Args:
             Vocab: The vocabulary axis.
             Embed: The axes of a vector, one or several.
             key: A random key.
-            init_scale: Standard deviation of the normal distribution, which is truncated at three of them.
+            init_scale: Factor of the vectors.
+            initializer: Draws the table: a function of `jax.nn.initializers`, for which the vocabulary is the input, so
+                that its size is the fan-in, and the size of a vector the fan-out. If None, the table is drawn from a
+                normal distribution of standard deviation 1, truncated at three of them.
+            dtype: dtype of the table; JAX's default float dtype if None.
 
         Returns:
             A layer sharded by the active mapping.
+
+        Raises:
+            TypeError: If the initializer is not a function that returns an array.
 
         Example:
             >>> import axonym as nym
@@ -50,7 +69,11 @@ class Embedding(Layer):
             (pos: 3, embed: 4)
         """
         axes = parse_axes(Embed)
-        return Embedding(random.truncated_normal(key, (Vocab, *axes), -3, 3) * init_scale, Vocab, axes)
+        if initializer is None:
+            weight = random.truncated_normal(key, (Vocab, *axes), -3, 3, float if dtype is None else dtype)
+        else:
+            weight = initialize_weight(initializer, key, Vocab, axes, (Vocab, *axes), dtype)
+        return Embedding(weight * init_scale, Vocab, axes)
 
     @named_call
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -96,3 +119,26 @@ class Embedding(Layer):
             f"Embedding.unembed ({format_layer_axes(self.Embed)} -> {self.Vocab})", x, self.Embed, (self.Vocab.name,)
         )
         return constrain_sharding(dot(x, gather_parameter(self.weight), axis=self.Embed))
+
+    def resize_vocab(self, size: int, *, key: jax.Array | None = None) -> "Embedding":
+        """Returns the layer with another size of the vocabulary; see `axonym.tree_util.resize_axis`.
+
+        Args:
+            size: The new size: fewer vectors drop the last ones, more append some.
+            key: A random key, with which new vectors are drawn from normal distributions with the mean and the standard
+                deviation of the old ones; they are zero without it.
+
+        Returns:
+            A layer sharded by the active mapping.
+
+        Raises:
+            ValueError: If the size is negative.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> layer = nym.nn.Embedding.init(*nym.make_axes(vocab=10, embed=4), key=jax.random.key(0))
+            >>> layer.resize_vocab(12).weight.shape
+            (vocab: 12, embed: 4)
+        """
+        return resize_axis(self, self.Vocab, size, key)

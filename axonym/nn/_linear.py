@@ -1,6 +1,8 @@
 """The linear layer: a contraction over named input axes, plus a bias."""
 
+import dataclasses
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,7 +14,10 @@ from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._creation import zeros
 from ..named._dot import dot
 from ..named._named_call import named_call
+from ..random._sampling import as_plain_key
+from ._export_axes import merge_axes, replace_axes
 from ._gather_parameter import gather_parameter
+from ._initializer import Initializer, initialize_bias, initialize_weight
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 
@@ -41,6 +46,9 @@ class Linear(Layer):
         use_bias: bool = True,
         out_first: bool = True,
         init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+        bias_initializer: Initializer | None = None,
+        dtype: Any = None,
     ) -> "Linear":
         """Makes a layer with random weights.
 
@@ -48,16 +56,21 @@ class Linear(Layer):
             In: The input axes, one or several.
             Out: The output axes, one or several; none may also be an input axis.
             key: A random key.
-            use_bias: Whether to add a bias, zero at first.
+            use_bias: Whether to add a bias.
             out_first: Whether the output axes of the weight come before its input axes.
-            init_scale: Factor of the weights, which are drawn from a normal distribution truncated at three standard
-                deviations and scaled by `1 / sqrt(number of inputs)`.
+            init_scale: Factor of the weights.
+            initializer: Draws the weight: a function of `jax.nn.initializers`, for which the number of inputs is the
+                fan-in and the number of outputs the fan-out. If None, the weight is drawn from a normal distribution
+                truncated at three standard deviations and scaled by `1 / sqrt(number of inputs)`.
+            bias_initializer: Draws the bias as an array of one axis; zero if None.
+            dtype: dtype of weight and bias; JAX's default float dtype if None.
 
         Returns:
             A layer sharded by the active mapping.
 
         Raises:
             ValueError: If an axis is both input and output.
+            TypeError: If an initializer is not a function that returns an array.
 
         Example:
             >>> import axonym as nym
@@ -66,6 +79,8 @@ class Linear(Layer):
             >>> layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
             >>> layer(nym.ones({"batch": 2, "embed": 4})).shape
             (batch: 2, mlp: 8)
+            >>> init = jax.nn.initializers.he_normal()
+            >>> layer = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), initializer=init)
         """
         inputs, outputs = parse_axes(In), parse_axes(Out)
         if both := {axis.name for axis in inputs} & {axis.name for axis in outputs}:
@@ -73,10 +88,51 @@ class Linear(Layer):
                 f"{_format_linear(inputs, outputs)}: axis {min(both)!r} is both input and output; give one of them "
                 "another name with `alias`"
             )
-        scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
-        weight = random.truncated_normal(key, axes, -3, 3) * scale
-        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs)
+        dtype = float if dtype is None else dtype
+        bias = zeros(outputs, dtype) if use_bias else None
+        if use_bias and bias_initializer is not None:
+            key, bias_key = jax.random.split(as_plain_key(key))
+            bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
+        if initializer is None:
+            scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
+            weight = random.truncated_normal(key, axes, -3, 3, dtype) * scale
+        else:
+            weight = initialize_weight(initializer, key, inputs, outputs, axes, dtype) * init_scale
+        return Linear(weight, bias, inputs, outputs)
+
+    @property
+    def out_first(self) -> bool:
+        """Whether the output axes of the weight come before its input axes."""
+        return not self.Out or self.weight.names[-1] != self.Out[-1].name
+
+    def flatten_for_export(self) -> "Linear":
+        """Returns the layer with several input axes, or none, merged into one, and the output axes likewise.
+
+        Libraries without names have linear layers of one input and one output axis. The merged axes are called `__IN__`
+        and `__OUT__`; axes that are neither input nor output, such as those of stacked layers, stay in front.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> Embed, Heads, HeadDim = nym.make_axes(embed=8, heads=2, head_dim=4)
+            >>> layer = nym.nn.Linear.init(Embed, (Heads, HeadDim), key=jax.random.key(0))
+            >>> flat = layer.flatten_for_export()
+            >>> flat.weight.shape, flat.unflatten_from_export(layer).weight.shape
+            ((__OUT__: 8, embed: 8), (heads: 2, head_dim: 4, embed: 8))
+        """
+        return self.with_axes(merge_axes(self.In, "__IN__"), merge_axes(self.Out, "__OUT__"), self.out_first)
+
+    def unflatten_from_export(self, template: "Linear") -> "Linear":
+        """Returns the layer with the merged axes split into those of a template, whose values are not used."""
+        return self.with_axes(template.In, template.Out, template.out_first)
+
+    def with_axes(self, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], out_first: bool) -> "Linear":
+        """Returns the layer with its axes merged into one, or one split into others, in this order of the weight."""
+        weight = replace_axes(replace_axes(self.weight, self.Out, outputs), self.In, inputs)
+        order = (*outputs, *inputs) if out_first else (*inputs, *outputs)
+        bias = None if self.bias is None else replace_axes(self.bias, self.Out, outputs).rearrange((..., *outputs))
+        return dataclasses.replace(self, weight=weight.rearrange((..., *order)), bias=bias, In=inputs, Out=outputs)
 
     @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:

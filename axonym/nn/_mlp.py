@@ -11,6 +11,7 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec
 from ..named._named_call import named_call
 from ._activations import relu
+from ._initializer import Initializer
 from ._layer import Layer
 from ._linear import Linear
 
@@ -39,6 +40,9 @@ class MLP(Layer):
         use_final_bias: bool = True,
         out_first: bool = True,
         init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+        bias_initializer: Initializer | None = None,
+        dtype: Any = None,
     ) -> "MLP":
         """Makes layers with random weights.
 
@@ -53,6 +57,9 @@ class MLP(Layer):
             use_final_bias: Whether the last layer adds a bias.
             out_first: As for `Linear.init`.
             init_scale: As for `Linear.init`.
+            initializer: As for `Linear.init`.
+            bias_initializer: As for `Linear.init`.
+            dtype: As for `Linear.init`.
 
         Returns:
             Layers sharded by the active mapping.
@@ -82,10 +89,23 @@ class MLP(Layer):
                 use_bias=use_final_bias if i == depth else use_bias,
                 out_first=out_first,
                 init_scale=init_scale,
+                initializer=initializer,
+                bias_initializer=bias_initializer,
+                dtype=dtype,
             )
             for i in range(depth + 1)
         )
         return MLP(layers, activation)
+
+    @property
+    def In(self) -> tuple[Axis, ...]:
+        """The input axes."""
+        return self.layers[0].In
+
+    @property
+    def Out(self) -> tuple[Axis, ...]:
+        """The output axes."""
+        return self.layers[-1].Out
 
     @named_call
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:

@@ -1,8 +1,9 @@
 """Root-mean-square and layer normalisation over named axes, with statistics in float32 at least."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -16,6 +17,7 @@ from ..named._broadcasting import jit_inline
 from ..named._cache import cached_plan
 from ..named._creation import ones, zeros
 from ..named._named_call import format_scope, name_compiled, named_call
+from ._export_axes import merge_axes, replace_axes
 from ._gather_parameter import gather_parameter
 from ._inputs import cast_array, check_input, format_layer_axes, widen_array
 from ._layer import Layer
@@ -28,6 +30,7 @@ class _Normalization(Layer):
     bias: NamedArray | None
     axis: tuple[Axis, ...] = eqx.field(static=True)
     eps: float = eqx.field(static=True)
+    compute_dtype: Any = eqx.field(static=True, default=None)
     _function: ClassVar[str]
     _subtract_mean: ClassVar[bool]
 
@@ -46,15 +49,31 @@ class _Normalization(Layer):
             ValueError: If `x` lacks one of the axes.
         """
         dims = check_input(f"{type(self).__name__} ({format_layer_axes(self.axis)})", x, self.axis)
-        wide = widen_array(x)
+        wide = widen_array(x) if self.compute_dtype is None else cast_array(x, self.compute_dtype)
         names = tuple([axis.name for axis in self.axis])
         normalize = _jit_normalization(self._function, names, dims, float(self.eps), self._subtract_mean)
         result = with_array(wide, normalize(wide.array))
-        if self.weight is not None:
-            result = result * gather_parameter(self.weight)
-        if self.bias is not None:
-            result = result + gather_parameter(self.bias)
-        return constrain_sharding(cast_array(result, x.dtype))
+        return constrain_sharding(cast_array(scale_and_shift(result, self.weight, self.bias), x.dtype))
+
+    def flatten_for_export(self) -> Self:
+        """Returns the layer with several normalised axes merged into one, `__OUT`, for libraries without names."""
+        return self._with_axes(merge_axes(self.axis, "__OUT"))
+
+    def unflatten_from_export(self, template: Self) -> Self:
+        """Returns the layer with the merged axis split into those of a template, whose values are not used."""
+        return self._with_axes(template.axis)
+
+    def _with_axes(self, axes: tuple[Axis, ...]) -> Self:
+        weight = None if self.weight is None else replace_axes(self.weight, self.axis, axes)
+        bias = None if self.bias is None else replace_axes(self.bias, self.axis, axes)
+        return dataclasses.replace(self, weight=weight, bias=bias, axis=axes)
+
+
+def scale_and_shift(x: NamedArray, weight: NamedArray | None, bias: NamedArray | None) -> NamedArray:
+    """Returns an array times a weight plus a bias, where they are given."""
+    if weight is not None:
+        x = x * gather_parameter(weight)
+    return x if bias is None else x + gather_parameter(bias)
 
 
 @cached_plan
@@ -62,10 +81,10 @@ def _jit_normalization(
     function: str, names: Names, dims: tuple[int, ...], eps: float, subtract_mean: bool
 ) -> Callable[..., Any]:
     scope = format_scope(function, names)
-    return jit_inline(name_compiled(scope, functools.partial(_normalize_dims, dims, eps, subtract_mean)))
+    return jit_inline(name_compiled(scope, functools.partial(normalize_dims, dims, eps, subtract_mean)))
 
 
-def _normalize_dims(dims: tuple[int, ...], eps: float, subtract_mean: bool, array: jax.Array) -> jax.Array:
+def normalize_dims(dims: tuple[int, ...], eps: float, subtract_mean: bool, array: jax.Array) -> jax.Array:
     if subtract_mean:
         array = array - jnp.mean(array, dims, keepdims=True)
     # Not `square`, whose derivative keeps another array of this size for the backward pass.
@@ -80,6 +99,7 @@ class RmsNorm(_Normalization):
         bias: Array with the normalised axes, or None.
         axis: The axes normalised over.
         eps: Added to the mean square.
+        compute_dtype: The dtype to compute in; float32 at least if None.
     """
 
     _function = "rms_norm"
@@ -87,7 +107,13 @@ class RmsNorm(_Normalization):
 
     @staticmethod
     def init(
-        axis: AxisSpec, eps: float = 1e-5, *, use_weight: bool = True, use_bias: bool = False, dtype: object = None
+        axis: AxisSpec,
+        eps: float = 1e-5,
+        *,
+        use_weight: bool = True,
+        use_bias: bool = False,
+        dtype: object = None,
+        compute_dtype: object = None,
     ) -> "RmsNorm":
         """Makes a layer with weight 1 and bias 0.
 
@@ -97,6 +123,7 @@ class RmsNorm(_Normalization):
             use_weight: Whether to multiply by a weight.
             use_bias: Whether to add a bias.
             dtype: dtype of weight and bias.
+            compute_dtype: The dtype to compute in; float32 at least if None. The result has that of the input.
 
         Returns:
             A layer sharded by the active mapping.
@@ -108,7 +135,8 @@ class RmsNorm(_Normalization):
             Array([[1., 1., 1., 1.]], dtype=float32)
         """
         axes = parse_axes(axis)
-        return RmsNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
+        weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
+        return RmsNorm(weight, bias, axes, eps, compute_dtype)
 
 
 class LayerNorm(_Normalization):
@@ -119,6 +147,7 @@ class LayerNorm(_Normalization):
         bias: Array with the normalised axes, or None.
         axis: The axes normalised over.
         eps: Added to the variance.
+        compute_dtype: The dtype to compute in; float32 at least if None.
     """
 
     _function = "layer_norm"
@@ -126,7 +155,13 @@ class LayerNorm(_Normalization):
 
     @staticmethod
     def init(
-        axis: AxisSpec, eps: float = 1e-5, *, use_weight: bool = True, use_bias: bool = True, dtype: object = None
+        axis: AxisSpec,
+        eps: float = 1e-5,
+        *,
+        use_weight: bool = True,
+        use_bias: bool = True,
+        dtype: object = None,
+        compute_dtype: object = None,
     ) -> "LayerNorm":
         """Makes a layer with weight 1 and bias 0.
 
@@ -136,6 +171,7 @@ class LayerNorm(_Normalization):
             use_weight: Whether to multiply by a weight.
             use_bias: Whether to add a bias.
             dtype: dtype of weight and bias.
+            compute_dtype: The dtype to compute in; float32 at least if None. The result has that of the input.
 
         Returns:
             A layer sharded by the active mapping.
@@ -147,4 +183,5 @@ class LayerNorm(_Normalization):
             Array([[-1.,  1.]], dtype=float32)
         """
         axes = parse_axes(axis)
-        return LayerNorm(ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None, axes, eps)
+        weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
+        return LayerNorm(weight, bias, axes, eps, compute_dtype)

@@ -106,7 +106,6 @@ def test_signatures_show_the_names_of_haliax():
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("nn", "Conv"),
         ("nn", "MoELinear"),
         ("nn.scan", "BlockSeq"),
         ("quantization", "QuantizationConfig"),

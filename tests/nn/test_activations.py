@@ -10,32 +10,49 @@ import axonym as nym
 
 
 NAMES = (
-    "elu gelu hard_tanh leaky_relu log_sigmoid relu relu6 sigmoid silu softplus swish log_softmax logsumexp softmax"
+    "celu elu gelu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid mish relu relu6 selu "
+    "sigmoid silu soft_sign softplus sparse_plus sparse_sigmoid squareplus swish tanh log1mexp"
 ).split()
+ALONG = ["log_softmax", "logmeanexp", "logsumexp", "softmax"]
+OURS = ["quick_gelu", "relu_squared"]
+ELSEWHERE = set("glu dot_product_attention one_hot standardize".split())
+NOT_BY_NAME = {"get_scaled_dot_general_config", "scaled_dot_general", "scaled_matmul"}
 x = nym.named(jnp.linspace(-8, 8, 48).reshape(8, 6), ("batch", "mlp"))
 
 
-def test_every_function_is_tested():
-    functions = [name for name, thing in vars(nym.nn).items() if callable(thing) and thing.__name__ == name]
-    lower = {name for name in functions if name == name.lower()}
-    assert lower - set(NAMES) == {
-        "causal_mask",
-        "cross_entropy_loss",
-        "dot_product_attention",
-        "glu",
-        "rotary_embedding",
-    }
+def test_every_function_of_jax_is_there_and_tested():
+    functions = {name for name, thing in vars(jax.nn).items() if callable(thing) and not name.startswith("_")}
+    assert functions - NOT_BY_NAME == {*NAMES, *ALONG, *ELSEWHERE}
+    assert all(hasattr(nym.nn, name) for name in {*NAMES, *ALONG, *OURS, *ELSEWHERE})
 
 
-@pytest.mark.parametrize("name", NAMES[:11])
+def compute_quick_gelu(x):
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+def compute_relu_squared(x):
+    return jnp.maximum(x, 0) ** 2
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OURS])
 def test_activation_is_that_of_jax(name):
-    own, theirs = getattr(nym.nn, name), getattr(jax.nn, name)
+    own, theirs = getattr(nym.nn, name), getattr(jax.nn, name, None) or globals()[f"compute_{name}"]
+    x = nym.named(jnp.linspace(0.1, 8, 48).reshape(8, 6), ("batch", "mlp")) if name == "log1mexp" else globals()["x"]
     assert own(x).names == x.names
-    assert jnp.array_equal(own(x).array, theirs(x.array))
-    assert jnp.array_equal(own(x.array), theirs(x.array))
-    assert own(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    same = functools.partial(jnp.allclose, rtol=1e-6, atol=1e-6) if name in OURS else jnp.array_equal
+    assert same(own(x).array, theirs(x.array))
+    assert same(own(x.array), theirs(x.array))
+    low = own(x.astype(jnp.bfloat16))
+    assert low.dtype == jnp.bfloat16 and low.names == x.names
     gradient = jax.grad(lambda x: own(x).sum().scalar())(x)
-    assert jnp.array_equal(gradient.array, jax.grad(lambda x: theirs(x).sum())(x.array))
+    assert same(gradient.array, jax.grad(lambda x: theirs(x).sum())(x.array))
+
+
+def test_parameters_of_activations_are_those_of_jax():
+    for name, option in {"elu": "alpha", "celu": "alpha", "leaky_relu": "negative_slope", "squareplus": "b"}.items():
+        own, theirs = getattr(nym.nn, name), getattr(jax.nn, name)
+        assert jnp.array_equal(own(x, 0.3).array, theirs(x.array, 0.3))
+        assert jnp.array_equal(own(x, **{option: 0.3}).array, theirs(x.array, 0.3))
 
 
 def test_gelu_is_approximate_unless_told_otherwise():
@@ -45,10 +62,10 @@ def test_gelu_is_approximate_unless_told_otherwise():
     assert jnp.array_equal(nym.nn.gelu(x, False).array, exact)
 
 
-@pytest.mark.parametrize("name", NAMES[11:])
+@pytest.mark.parametrize("name", ALONG)
 def test_softmax_and_its_kin_go_along_an_axis(check, name):
     theirs = getattr(jax.nn, name)
-    names = ("batch",) if name == "logsumexp" else ("batch", "mlp")
+    names = ("batch",) if name in ("logmeanexp", "logsumexp") else ("batch", "mlp")
 
     def reference(_, x):
         return nym.named(theirs(x.array, axis=1), names)
@@ -75,3 +92,50 @@ def test_glu_halves_its_axis(mesh):
         nym.nn.glu(nym.ones({"i": 3}), nym.Axis("i", 3))
     with pytest.raises(ValueError, match=r"no axis 'ml' in \(mlp: 8, batch: 8\); did you mean 'mlp'\?"):
         nym.nn.glu(x, "ml")
+
+
+@pytest.mark.parametrize("name", ["swiglu", "geglu", "reglu"])
+def test_gate_is_the_second_half_unless_told_otherwise(check, draw, name):
+    activation = {"swiglu": jax.nn.silu, "geglu": jax.nn.gelu, "reglu": jax.nn.relu}[name]
+    own = getattr(nym.nn, name)
+
+    def reference(_, x):
+        return nym.named(x.array[:4] * activation(x.array[4:]), x.names)
+
+    x = draw(nym.Axis("mlp", 8), nym.Axis("batch", 8))
+    check(lambda _, x: own(x, "mlp"), reference, None, x)
+    halves = x["mlp", 4:].array, x["mlp", :4].array
+    swapped = nym.named(jnp.concatenate(halves), x.names)
+    assert jnp.array_equal(own(x, "mlp").array, own(swapped, "mlp", gate_first=True).array)
+    assert own(x.astype(jnp.bfloat16), "mlp").dtype == jnp.bfloat16
+    with pytest.raises(ValueError, match=rf"`{name}` takes an axis of even size, not \(i: 3\)"):
+        own(nym.ones({"i": 3}), "i")
+
+
+def test_exact_gelu_gates_if_asked_for():
+    found = nym.nn.geglu(x, "mlp", approximate=False).array
+    assert jnp.allclose(found, x.array[:, :3] * jax.nn.gelu(x.array[:, 3:], approximate=False), atol=1e-6)
+
+
+def test_one_hot_is_that_of_jax(mesh):
+    ids, Label = nym.named(jnp.arange(16).reshape(8, 2) - 2, ("batch", "pos")), nym.Axis("label", 6)
+    expected = jax.nn.one_hot(jax.device_get(ids.array), 6)
+    for mapping in ({"batch": "data", "label": "model"}, {"pos": "model"}):
+        with nym.axis_mapping(mapping):
+            for found in (nym.nn.one_hot(ids, Label), nym.named_jit(nym.nn.one_hot)(nym.shard(ids), Label)):
+                assert found.names == ("batch", "pos", "label")
+                assert found.sharding.is_equivalent_to(nym.sharding_for_axis(found.axes), 3)
+                assert jnp.array_equal(jax.device_get(found.array), jax.device_get(expected))
+    assert nym.nn.one_hot(2, nym.Axis("i", 3), dtype=int).array.tolist() == [0, 0, 1]
+
+
+def test_one_hot_takes_integers_and_a_new_axis():
+    Label = nym.Axis("label", 3)
+    with pytest.raises(TypeError, match="`one_hot` takes integers, not float32"):
+        nym.nn.one_hot(nym.ones({"i": 2}), Label)
+    with pytest.raises(TypeError, match=r"`one_hot` takes a named array of integers or an integer, not 1\.5"):
+        nym.nn.one_hot(1.5, Label)
+    with pytest.raises(TypeError, match="`one_hot` takes the new axis as an `Axis` with a size, not 'label'"):
+        nym.nn.one_hot(1, "label")
+    with pytest.raises(ValueError, match=r"the input \(label: 2\) has axis 'label' already; `rename` it"):
+        nym.nn.one_hot(nym.zeros({"label": 2}, int), Label)

@@ -88,3 +88,14 @@ def test_errors_name_the_layer_and_the_axes(draw):
         layer.unembed(nym.zeros({"embd": 8}))
     with refusal("Embedding.unembed (embed: 8 -> vocab: 10): the input (embed: 8, vocab: 2) has the output axis"):
         layer.unembed(nym.zeros({"embed": 8, "vocab": 2}))
+
+
+def test_the_vocabulary_can_be_resized(draw, getkey):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
+    longer = layer.resize_vocab(12)
+    assert longer.Vocab == Vocab.resize(12) and longer.weight.shape == {"vocab": 12, "embed": 8}
+    assert jnp.array_equal(longer.weight.array[:10], layer.weight.array) and (longer.weight.array[10:] == 0).all()
+    assert (layer.resize_vocab(12, key=getkey()).weight.array[10:] != 0).all()
+    assert jnp.array_equal(layer.resize_vocab(4).weight.array, layer.weight.array[:4])
+    with refusal("must not be negative"):
+        layer.resize_vocab(-1)

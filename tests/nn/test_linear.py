@@ -101,3 +101,33 @@ def test_errors_name_the_layer_and_the_axes(draw):
         nym.nn.Linear.init(Embed, Embed, key=KEY)
     with refusal("A new axis needs a size: give `Axis('embed', size)`", TypeError):
         nym.nn.Linear.init("embed", Mlp, key=KEY)
+
+
+@pytest.mark.parametrize("out_first", [True, False])
+def test_axes_are_merged_for_export_and_split_again(draw, out_first):
+    layer = draw.layer(nym.nn.Linear.init, (Heads, HeadDim), (Copy, Embed), out_first=out_first)
+    flat = layer.flatten_for_export()
+    pair = {"__OUT__": 48, "__IN__": 8} if out_first else {"__IN__": 8, "__OUT__": 48}
+    assert tuple(flat.weight.shape.items()) == tuple(pair.items()) and flat.bias.shape == {"__OUT__": 48}
+    assert flat.out_first == layer.out_first == out_first
+    x = draw(Heads, Batch, HeadDim)
+    merged = flat(x.rearrange((Batch, Heads, HeadDim)).flatten_axes(("heads", "head_dim"), "__IN__"))
+    assert jnp.allclose(merged.array, layer(x).flatten_axes(("copy", "embed"), "__OUT__").array, atol=1e-5)
+    assert eqx.tree_equal(flat.unflatten_from_export(layer), layer)
+
+
+def test_missing_axes_are_exported_as_axes_of_size_1(draw):
+    for In, Out, shape in [((), Mlp, {"__IN__": 1, "mlp": 8}), (Mlp, (), {"__OUT__": 1, "mlp": 8})]:
+        layer = draw.layer(nym.nn.Linear.init, In, Out)
+        flat = layer.flatten_for_export()
+        assert flat.weight.shape == shape and flat.bias.ndim == 1
+        assert eqx.tree_equal(flat.unflatten_from_export(layer), layer)
+    single = draw.layer(nym.nn.Linear.init, Embed, Mlp, use_bias=False)
+    assert eqx.tree_equal(single.flatten_for_export(), single)
+
+
+def test_axes_of_stacked_layers_stay_in_front_in_an_export(getkey):
+    stack = nym.nn.Stacked.init(nym.Axis("layers", 2), nym.nn.Linear)((Heads, HeadDim), (Copy, Embed), key=getkey())
+    flat = stack.stacked.flatten_for_export()
+    assert flat.weight.names == ("layers", "__OUT__", "__IN__") and flat.bias.names == ("layers", "__OUT__")
+    assert eqx.tree_equal(flat.unflatten_from_export(stack.stacked), stack.stacked)

@@ -54,6 +54,11 @@ def test_hidden_axes_take_turns(draw):
     assert names_between(draw.layer(nym.nn.MLP.init, Embed, Label, np.int64(6), 1)) == [nym.make_axes(mlp=6)]
 
 
+def test_input_and_output_axes_are_those_of_the_first_and_the_last_layer(draw):
+    layer = draw.layer(nym.nn.MLP.init, (Embed, Batch), Label, 6, 1)
+    assert layer.In == (Embed, Batch) and layer.Out == (Label,)
+
+
 def test_relu_comes_between_unless_told_otherwise(draw):
     layer = draw.layer(nym.nn.MLP.init, Embed, Label, 6, 1)
     first, last = layer.layers

@@ -51,6 +51,25 @@ def test_low_precision_is_kept_and_statistics_are_not_in_it(draw, kind, own):
     assert (found == exact).all()
 
 
+def test_dtype_to_compute_in_can_be_chosen(draw):
+    x = (10 + draw(Batch, Pos, Embed)).astype(jnp.bfloat16)
+    low = nym.nn.LayerNorm.init(Embed, use_weight=False, use_bias=False, compute_dtype=jnp.bfloat16)
+    centred = x - x.mean("embed")
+    expected = centred * nym.rsqrt((centred * centred).mean("embed") + 1e-5)
+    assert jnp.allclose(low(x).array, expected.array, rtol=0.03, atol=0.03)
+    assert low(x.astype(jnp.float32)).dtype == jnp.float32
+    assert not jnp.array_equal(low(x).array, nym.nn.LayerNorm.init(Embed)(x).array)
+
+
+def test_axes_are_merged_for_export_and_split_again(draw):
+    layer = draw.layer(keyless(nym.nn.LayerNorm), (Pos, Embed))
+    flat = layer.flatten_for_export()
+    assert flat.weight.shape == flat.bias.shape == {"__OUT": 48} and flat.axis == (nym.Axis("__OUT", 48),)
+    assert eqx.tree_equal(flat.unflatten_from_export(layer), layer)
+    single = nym.nn.RmsNorm.init(Embed)
+    assert eqx.tree_equal(single.flatten_for_export(), single)
+
+
 def test_several_axes_are_normalised_together(draw):
     x = draw(Pos, Batch, Embed)
     for kind in (nym.nn.RmsNorm, nym.nn.LayerNorm):

@@ -2,35 +2,48 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from ... import nn
 from ...named._array import is_named_array
 from ...named._axis import Axis
-from ...named._creation import arange
 from .._adapt import make_getattr
 from .._array import convert_result
 from . import (
     activations as activations,
     attention as attention,
+    conv as conv,
     embedding as embedding,
     linear as linear,
     loss as loss,
     mlp as mlp,
     normalization as normalization,
+    pool as pool,
     scan as scan,
 )
 from .activations import (
     celu as celu,
+    elu as elu,
+    gelu as gelu,
     glu as glu,
     hard_sigmoid as hard_sigmoid,
     hard_silu as hard_silu,
     hard_swish as hard_swish,
+    hard_tanh as hard_tanh,
+    leaky_relu as leaky_relu,
+    log_sigmoid as log_sigmoid,
     quick_gelu as quick_gelu,
+    relu as relu,
+    relu6 as relu6,
     relu_squared as relu_squared,
     selu as selu,
+    sigmoid as sigmoid,
+    silu as silu,
     soft_sign as soft_sign,
+    softplus as softplus,
+    swish as swish,
 )
+from .conv import Conv as Conv, ConvTranspose as ConvTranspose
 from .dropout import Dropout as Dropout, dropout as dropout
 from .embedding import Embedding as Embedding
 from .linear import Linear as Linear
@@ -49,6 +62,7 @@ from .normalization import (
     softmax as softmax,
     standardize as standardize,
 )
+from .pool import max_pool as max_pool, mean_pool as mean_pool, min_pool as min_pool
 from .scan import ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stacked
 
 
@@ -62,22 +76,16 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
         >>> hax.nn.one_hot(1, hax.Axis("label", 3)).array
         Array([0., 1., 0.], dtype=float32)
     """
-    dtype = jax.dtypes.canonicalize_dtype(float) if dtype is None else dtype
-    classes = arange(class_axis)
     if not is_named_array(x):
-        position = jnp.where(jnp.asarray(x) < 0, x + class_axis.size, x)
-        return convert_result((classes == position).astype(dtype))
-    wide = x.broadcast_axis(class_axis).rearrange((..., class_axis))
-    return convert_result((wide == classes).astype(dtype))
+        x = jnp.where(jnp.asarray(x) < 0, x + class_axis.size, x)
+    return convert_result(nn.one_hot(x, class_axis, dtype=dtype))
 
 
 _find_missing = make_getattr(
     "haliax.nn",
-    "BlockSeq Conv ConvTranspose MoELinear conv max_pool mean_pool min_pool mup pool ragged_dot",
+    "BlockSeq MoELinear mup ragged_dot",
 )
 
 
 def __getattr__(name: str) -> Any:
-    if name in vars(activations):
-        return getattr(activations, name)
     return _find_missing(name)

@@ -1,5 +1,7 @@
 """`haliax.nn.linear`: the linear layer, with a replaceable `dot_general` and the axes as they were given."""
 
+import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +9,7 @@ import jax
 
 from ... import nn
 from ...named._ambient import constrain_sharding
-from ...named._axis import AxisSpec, parse_axes
+from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._named_call import named_call
 from ...nn._gather_parameter import gather_parameter
 from .._adapt import check_reparam, make_getattr
@@ -66,6 +68,24 @@ class Linear(eqx.Module):
         outputs = parse_axes(self.Out)
         return not outputs or self.weight.names[-1] != outputs[-1].name
 
+    def flatten_for_export(self) -> "Linear":
+        """Returns the layer with its input axes merged into one and its output axes likewise, for export.
+
+        The merged axes are called `__IN__` and `__OUT__`; a layer of one `Axis` each stays.
+        """
+        if isinstance(self.In, Axis) and isinstance(self.Out, Axis):
+            return self
+        return self._with_axes(_merge_axes(self.In, "__IN__"), _merge_axes(self.Out, "__OUT__"), self)
+
+    def unflatten_from_export(self, template: "Linear") -> "Linear":
+        """Returns the layer with the merged axes split into those of a template, whose values are not used."""
+        return self._with_axes(template.In, template.Out, template)
+
+    def _with_axes(self, In: AxisSpec, Out: AxisSpec, like: "Linear") -> "Linear":
+        layer = nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))
+        layer = layer.with_axes(parse_axes(In), parse_axes(Out), like.out_first)
+        return dataclasses.replace(self, weight=layer.weight, bias=layer.bias, In=In, Out=Out)
+
     @named_call
     def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer."""
@@ -73,6 +93,10 @@ class Linear(eqx.Module):
             return nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))(inputs)  # pyright: ignore[reportReturnType]
         product = dot(inputs, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)
         return constrain_sharding(product if self.bias is None else product + gather_parameter(self.bias))
+
+
+def _merge_axes(axes: AxisSpec, name: str) -> Axis:
+    return Axis(name, math.prod(axis.size for axis in parse_axes(axes)))
 
 
 __getattr__ = make_getattr("haliax.nn.linear", "MoELinear ragged_dot gmm_sharded")

@@ -1,18 +1,16 @@
 """`haliax.nn.normalization`: layer normalisation, softmax and related functions."""
 
+import dataclasses
+import math
 from typing import Any, Self
 
 import equinox as eqx
-import jax.numpy as jnp
 
 from ... import nn
-from ...named._ambient import constrain_sharding
-from ...named._axis import AxisSpec, parse_axes
+from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._creation import ones, zeros
-from ...named._elementwise._arithmetic import rsqrt
 from ...named._named_call import named_call
-from ...named._reduce._sum import mean as compute_mean, var as compute_variance
-from ...nn._gather_parameter import gather_parameter
+from ...nn._export_axes import replace_axes
 from .._adapt import adapt
 from .._array import convert_result
 
@@ -20,6 +18,7 @@ from .._array import convert_result
 softmax = adapt(nn.softmax, "a=x")
 log_softmax = adapt(nn.log_softmax, "a=x")
 logsumexp = adapt(nn.logsumexp, "a=x")
+standardize = adapt(nn.standardize)
 
 
 class LayerNormBase(eqx.Module):
@@ -53,16 +52,21 @@ class LayerNormBase(eqx.Module):
         return cls(axis, weight, convert_result(zeros(axis)) if use_bias else None, eps, dtype)
 
     def _normalize(self, kind: Any, x: Any) -> Any:
-        axes = parse_axes(self.axis)
-        if self.dtype is None:
-            return kind(self.weight, self.bias, axes, self.eps)(x)
-        result = x.astype(self.dtype)
-        if kind is nn.LayerNorm:
-            result = result - result.mean(axes)
-        result = result * rsqrt((result * result).mean(axes) + self.eps)
-        result = result if self.weight is None else result * gather_parameter(self.weight)
-        result = result if self.bias is None else result + gather_parameter(self.bias)
-        return constrain_sharding(result.astype(x.dtype))
+        return kind(self.weight, self.bias, parse_axes(self.axis), self.eps, self.dtype)(x)
+
+    def flatten_for_export(self) -> Self:
+        """Returns the layer with several axes merged into one, `__OUT`; an `Axis` that was given alone stays."""
+        size = math.prod(axis.size for axis in parse_axes(self.axis))
+        return self if isinstance(self.axis, Axis) else self._with_axis(Axis("__OUT", size))
+
+    def unflatten_from_export(self, template: Self) -> Self:
+        """Returns the layer with the merged axis split into those of a template."""
+        return self._with_axis(template.axis)
+
+    def _with_axis(self, axis: AxisSpec) -> Self:
+        old, new = parse_axes(self.axis), parse_axes(axis)
+        weight, bias = (None if one is None else replace_axes(one, old, new) for one in (self.weight, self.bias))
+        return dataclasses.replace(self, axis=axis, weight=weight, bias=bias)
 
 
 class LayerNorm(LayerNormBase):
@@ -94,18 +98,3 @@ class RmsNorm(LayerNormBase):
     def __call__(self, x: Any) -> Any:
         """Normalises."""
         return self._normalize(nn.RmsNorm, x)
-
-
-def standardize(
-    x: Any, axis: Any, *, mean: Any = None, variance: Any = None, epsilon: float = 1e-5, where: Any = None
-) -> Any:
-    """Subtracts the mean and divides by the standard deviation; see `jax.nn.standardize`.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.nn.standardize(hax.named([1.0, 3.0], "i"), "i").array.round(3)
-        Array([-1.,  1.], dtype=float32)
-    """
-    mean = compute_mean(x, axis, where=where) if mean is None else mean
-    variance = compute_variance(x, axis, where=where) if variance is None else variance
-    return (x - mean) * rsqrt(variance + jnp.asarray(epsilon, x.dtype))

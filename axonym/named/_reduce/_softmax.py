@@ -1,4 +1,4 @@
-"""`softmax`, `log_softmax` and `logsumexp`."""
+"""`softmax`, `log_softmax`, `logsumexp` and `logmeanexp`."""
 
 import jax
 
@@ -16,6 +16,17 @@ def logsumexp(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None =
         1001.386...
     """
     return apply_reduction(jax.nn.logsumexp, x, axis, where)
+
+
+def logmeanexp(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:
+    """Computes `log(mean(exp(x)))` along axes without overflow; see `jax.nn.logmeanexp`. Arguments as for `sum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.logmeanexp(nym.full({"i": 4}, 1000.0), "i").item()
+        1000.0
+    """
+    return apply_reduction(jax.nn.logmeanexp, x, axis, where)
 
 
 def softmax(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None) -> A:

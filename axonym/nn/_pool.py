@@ -1,0 +1,185 @@
+"""Pooling: the maximum, minimum or mean of windows that slide along named axes."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..named._ambient import constrain_sharding
+from ..named._array import NamedArray
+from ..named._axis import AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
+from ..named._base import check_named, with_array
+from ..named._cached_jit import cached_jit
+from ._inputs import cast_array, widen_array
+from ._window import ByAxis, Padding, Pairs, compute_sharded, find_padding, parse_by_axis, parse_padding
+
+
+class PoolPlan(NamedTuple):
+    """Windows along some dimensions of a plain array."""
+
+    dims: tuple[int, ...]
+    windows: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: Pairs
+    ceil: tuple[int, ...]
+    """How much is added to the end of each dimension besides, so that windows cover it all."""
+
+
+def max_pool(
+    Window: AxisSpec, x: NamedArray, stride: ByAxis | None = None, padding: Padding = "VALID", use_ceil: bool = False
+) -> NamedArray:
+    """Takes the maximum of each window.
+
+    Args:
+        Window: The axes pooled over, each with the size of the window.
+        x: Array with these axes, in other sizes, and any others.
+        stride: How far the window moves each time: a number, one for each axis of `Window`, or a mapping by name; 1 if
+            None.
+        padding: `"VALID"` for none, `"SAME"` or `"SAME_LOWER"` for as much as keeps sizes, divided by the stride, or
+            numbers as for `Conv.init`. What is padded never is the maximum.
+        use_ceil: Whether elements at the end that do not fill a window get one too.
+
+    Returns:
+        Array with the axes of `x`, sharded by the active mapping.
+
+    Raises:
+        TypeError: If `x` is not a named array, an axis has no size, or an option is not made of integers.
+        ValueError: If `x` lacks an axis or is shorter than the window, or an option is given for other axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([1, 5, 2, 0, 3], "pos")
+        >>> nym.nn.max_pool(nym.Axis("pos", 2), x, stride=2).array.tolist()
+        [5, 2]
+        >>> nym.nn.max_pool(nym.Axis("pos", 2), x, stride=2, use_ceil=True).array.tolist()
+        [5, 2, 3]
+    """
+    plan = plan_pool("max_pool", Window, x, stride, padding, use_ceil)
+    return _apply_windows(_compute_window_max, x, plan)
+
+
+def min_pool(
+    Window: AxisSpec, x: NamedArray, stride: ByAxis | None = None, padding: Padding = "VALID", use_ceil: bool = False
+) -> NamedArray:
+    """Takes the minimum of each window. Arguments as for `max_pool`.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([1, 5, 2, 0, 3], "pos")
+        >>> nym.nn.min_pool(nym.Axis("pos", 3), x).array.tolist()
+        [1, 0, 0]
+    """
+    plan = plan_pool("min_pool", Window, x, stride, padding, use_ceil)
+    return _apply_windows(_compute_window_min, x, plan)
+
+
+def mean_pool(
+    Window: AxisSpec,
+    x: NamedArray,
+    stride: ByAxis | None = None,
+    padding: Padding = "VALID",
+    *,
+    use_ceil: bool = False,
+    count_include_pad: bool = False,
+) -> NamedArray:
+    """Takes the mean of each window, in float32 at least. Arguments as for `max_pool`, and one more.
+
+    Args:
+        Window: The axes pooled over, each with the size of the window.
+        x: Array with these axes, in other sizes, and any others.
+        stride: How far the window moves each time; see `max_pool`.
+        padding: How much is padded; see `max_pool`.
+        use_ceil: Whether elements at the end that do not fill a window get one too.
+        count_include_pad: Whether padded elements count as zeros; the mean is of the others if False.
+
+    Returns:
+        Array with the axes of `x`, sharded by the active mapping, in the dtype of `x` or a float dtype for integers.
+
+    Raises:
+        TypeError: If `x` is not a named array, an axis has no size, or an option is not made of integers.
+        ValueError: If `x` lacks an axis or is shorter than the window, or an option is given for other axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([1.0, 5.0, 3.0], "pos")
+        >>> nym.nn.mean_pool(nym.Axis("pos", 2), x, padding=1).array.tolist()
+        [1.0, 3.0, 4.0, 3.0]
+        >>> nym.nn.mean_pool(nym.Axis("pos", 2), x, padding=1, count_include_pad=True).array.tolist()
+        [0.5, 3.0, 4.0, 1.5]
+    """
+    plan = plan_pool("mean_pool", Window, x, stride, padding, use_ceil)
+    result = _apply_windows(_compute_window_mean, widen_array(x), plan, count_include_pad)
+    return cast_array(result, x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else result
+
+
+def plan_pool(function: str, Window: AxisSpec, x: Any, stride: Any, padding: Any, use_ceil: bool) -> PoolPlan:
+    """Returns the windows of a named array, which the name of the function stands before in errors."""
+    check_named(x)
+    names, windows = get_names_and_sizes(parse_axes(Window))
+    try:
+        dims = find_axes(x.names, x.array.shape, names)
+    except ValueError as error:
+        raise ValueError(f"{function}: {error}") from None
+    sizes = tuple(x.array.shape[dim] for dim in dims)
+    windows = parse_by_axis(function, "Window", windows, names)
+    strides = parse_by_axis(function, "stride", 1 if stride is None else stride, names)
+    pads = find_padding(function, parse_padding(function, padding, names), names, sizes, windows, strides)
+    ceil = [0] * len(dims)
+    if use_ceil:
+        spans = [sum((size, *pair)) - window for size, pair, window in zip(sizes, pads, windows, strict=True)]
+        ceil = [-span % step for span, step in zip(spans, strides, strict=True)]
+    return PoolPlan(dims, windows, strides, pads, tuple(ceil))
+
+
+def _apply_windows(fn: Callable[..., Any], x: NamedArray, plan: PoolPlan, *static: Any) -> NamedArray:
+    return constrain_sharding(with_array(x, cached_jit(_compute_windows, fn, x.names, plan, *static)(x.array)))
+
+
+def _compute_windows(fn: Callable[..., Any], names: Names, plan: PoolPlan, *rest: Any) -> Any:
+    *static, array = rest
+    return compute_sharded(functools.partial(fn, plan, *static), (names,), names, array)
+
+
+def reduce_windows(plan: PoolPlan, init: Any, fn: Callable[..., Any], array: Any) -> Any:
+    """Reduces each window of a plain array with a function of two elements; see `jax.lax.reduce_window`."""
+    windows, strides, padding = [1] * array.ndim, [1] * array.ndim, [(0, 0)] * array.ndim
+    for at, dim in enumerate(plan.dims):
+        before, after = plan.padding[at]
+        windows[dim], strides[dim], padding[dim] = plan.windows[at], plan.strides[at], (before, after + plan.ceil[at])
+    return jax.lax.reduce_window(array, init, fn, windows, strides, padding)
+
+
+def _compute_window_max(plan: PoolPlan, array: Any) -> Any:
+    return reduce_windows(plan, _get_limits(array.dtype)[0], jax.lax.max, array)
+
+
+def _compute_window_min(plan: PoolPlan, array: Any) -> Any:
+    return reduce_windows(plan, _get_limits(array.dtype)[1], jax.lax.min, array)
+
+
+def _get_limits(dtype: Any) -> tuple[Any, Any]:
+    """Returns the least and the greatest value of a dtype."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return np.array(False), np.array(True)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return np.array(-np.inf, dtype), np.array(np.inf, dtype)
+    return np.array(jnp.iinfo(dtype).min, dtype), np.array(jnp.iinfo(dtype).max, dtype)
+
+
+def _compute_window_mean(plan: PoolPlan, count_include_pad: bool, array: Any) -> Any:
+    total = reduce_windows(plan, np.array(0, array.dtype), jax.lax.add, array)
+    for at, dim in enumerate(plan.dims):
+        counts = _count_elements_in_windows(plan, at, array.shape[dim], total.shape[dim], count_include_pad)
+        total = total / np.expand_dims(counts.astype(total.dtype), tuple(set(range(array.ndim)) - {dim}))
+    return total
+
+
+def _count_elements_in_windows(plan: PoolPlan, at: int, size: int, number: int, count_include_pad: bool) -> Any:
+    """Returns how many elements count in each of a number of windows along one dimension of some size."""
+    before, after = plan.padding[at] if count_include_pad else (0, 0)
+    starts = np.arange(number) * plan.strides[at] - plan.padding[at][0]
+    ends = np.minimum(starts + plan.windows[at], size + after)
+    return np.maximum(ends - np.maximum(starts, -before), 1)  # a window of padding alone has sum 0

@@ -1,0 +1,102 @@
+"""Windows that slide along named axes, for convolutions and pooling: their sizes, strides and padding by axis."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import jax
+
+from ..named._ambient import get_out_sharding, shard_by_compiler, use_operand_shardings
+from ..named._axis import AxisSelector, Names, axis_name, format_axes, format_value
+
+
+ByAxis: TypeAlias = int | Sequence[int] | Mapping[AxisSelector, int]
+"""A number for all axes, one for each axis in order, or one for each axis by name."""
+
+Pairs: TypeAlias = tuple[tuple[int, int], ...]
+"""For each axis how much is added before and after it."""
+
+Padding: TypeAlias = str | int | Sequence[int | tuple[int, int]] | Mapping[AxisSelector, int | tuple[int, int]]
+"""`"VALID"`, `"SAME"` or `"SAME_LOWER"`; or a number or a pair of numbers, before and after, by axis."""
+
+_PADDINGS = ("VALID", "SAME", "SAME_LOWER")
+
+
+def parse_by_axis(layer: str, option: str, value: Any, names: Names, least: int = 1) -> tuple[int, ...]:
+    """Returns an integer of at least `least` for each axis."""
+    values = _split_by_axis(layer, option, value, names)
+    numbers = tuple([_parse_integer(layer, option, one) for one in values])
+    if small := [name for name, one in zip(names, numbers, strict=True) if one < least]:
+        raise ValueError(f"{layer}: `{option}` along axis {small[0]!r} must be at least {least}")
+    return numbers
+
+
+def parse_padding(layer: str, padding: Any, names: Names) -> str | Pairs:
+    """Returns the name of a padding, or pairs of numbers for all axes."""
+    if isinstance(padding, str):
+        if padding.upper() not in _PADDINGS:
+            raise ValueError(f"{layer}: `padding` is one of {', '.join(_PADDINGS)} or numbers, not {padding!r}")
+        return padding.upper()
+    return tuple([_parse_pair(layer, one) for one in _split_by_axis(layer, "padding", padding, names)])
+
+
+def _parse_pair(layer: str, value: Any) -> tuple[int, int]:
+    pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"{layer}: `padding` along an axis is a number or two of them, not {format_value(value)}")
+    return _parse_integer(layer, "padding", pair[0]), _parse_integer(layer, "padding", pair[1])
+
+
+def _split_by_axis(layer: str, option: str, value: Any, names: Names) -> tuple[Any, ...]:
+    """Returns the value for each axis."""
+    if isinstance(value, Mapping):
+        given = {axis_name(axis): one for axis, one in value.items()}
+        if set(given) != set(names):
+            raise ValueError(f"{layer}: `{option}` is given for {format_axes([*given])}, not for {format_axes(names)}")
+        return tuple(given[name] for name in names)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != len(names):
+            raise ValueError(
+                f"{layer}: `{option}` has {len(value)} entries for the {len(names)} axes {format_axes(names)}"
+            )
+        return tuple(value)
+    return (value,) * len(names)
+
+
+def _parse_integer(layer: str, option: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        _raise_not_integer(layer, option, value)
+
+
+def _raise_not_integer(layer: str, option: str, value: Any) -> NoReturn:
+    raise TypeError(f"{layer}: `{option}` takes integers, not {format_value(value)}.")
+
+
+def find_padding(
+    layer: str, padding: str | Pairs, names: Names, sizes: tuple[int, ...], windows: tuple[int, ...], strides: Any
+) -> Pairs:
+    """Returns the padding of axes of these sizes, after checking that a window fits into each of them."""
+    pairs = jax.lax.padtype_to_pads(sizes, windows, strides, padding) if isinstance(padding, str) else padding
+    pairs = tuple([(int(before), int(after)) for before, after in pairs])
+    for name, size, window, (before, after) in zip(names, sizes, windows, pairs, strict=True):
+        if before + size + after < window:
+            raise ValueError(
+                f"{layer}: axis {name!r} of size {size}, padded to {before + size + after}, is shorter than the window "
+                f"of {window}; increase `padding`"
+            )
+    return pairs
+
+
+def compute_sharded(fn: Any, operands: Sequence[Names], names: Names, *arrays: Any) -> Any:
+    """Calls a positional function of arrays with names, whose result the compiler shards on an Explicit mesh.
+
+    JAX has no sharding rule for some functions of windows; the compiler has one for all of them.
+    """
+    with use_operand_shardings(operands, arrays):
+        if get_out_sharding((), ()) is None:
+            return fn(*arrays)
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        sharding = get_out_sharding(names, jax.eval_shape(fn, *shapes).shape)
+        return shard_by_compiler(fn, sharding)(*arrays)

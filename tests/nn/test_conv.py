@@ -1,0 +1,198 @@
+"""Convolutions: parity with Equinox in value and gradient, sharding, and what they refuse."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+
+
+Embed, Mlp, Batch, Height, Width = nym.make_axes(embed=4, mlp=8, batch=8, height=6, width=5)
+KEY = jax.random.key(0)
+CONV = {
+    "valid": dict(padding="VALID"),
+    "same": dict(padding="same", stride={"width": 1, "height": 2}, dilation=(1, 2)),
+    "lower": dict(padding="SAME_LOWER", kernel_size={"width": 4, "height": 2}, groups=2),
+    "pairs": dict(padding=((1, 0), 2), stride=2, use_bias=False),
+    "depthwise": dict(padding=1, groups=4),
+    "circular": dict(padding="SAME", padding_mode="circular", dilation=2),
+    "reflect": dict(padding=1, padding_mode="reflect"),
+    "replicate": dict(padding={"width": (0, 1), "height": 2}, padding_mode="replicate"),
+}
+TRANSPOSED = {
+    "valid": dict(padding="VALID", stride=2, output_padding=(1, 0)),
+    "same": dict(padding="SAME", stride=(2, 3), output_padding=1, kernel_size=2),
+    "pairs": dict(padding=((1, 0), 2), stride=2, dilation=2, groups=2),
+    "circular": dict(padding="SAME_LOWER", padding_mode="circular", stride=2, use_bias=False),
+}
+EVERY = [(nym.nn.Conv, options) for options in CONV.values()]
+EVERY += [(nym.nn.ConvTranspose, options) for options in TRANSPOSED.values()]
+NAMES = [f"Conv-{name}" for name in CONV] + [f"ConvTranspose-{name}" for name in TRANSPOSED]
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def make(draw, kind, options):
+    return draw.layer(kind.init, ("height", "width"), Embed, Mlp, **{"kernel_size": 3, **options})
+
+
+def equinox_layer(layer):
+    """The layer of Equinox with the same options and parameters."""
+    names = ["kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"]
+    names += ["output_padding"] if isinstance(layer, nym.nn.ConvTranspose) else []
+    options = {name: getattr(layer, name) for name in names}
+    kind = getattr(eqx.nn, type(layer).__name__)
+    own = kind(
+        2, 4, 8, **{**options, "padding_mode": layer.padding_mode.upper()}, use_bias=layer.bias is not None, key=KEY
+    )
+    own = eqx.tree_at(lambda one: one.weight, own, layer.weight.array)
+    if layer.bias is None:
+        return own
+    return eqx.tree_at(lambda one: one.bias, own, layer.bias.array[:, None, None])
+
+
+def reference(layer, x):
+    moved = x.rearrange(("batch", "embed", "height", "width")).array
+    with jax.numpy_rank_promotion("allow"):
+        result = jax.vmap(equinox_layer(layer))(moved)
+    return nym.named(result, ("batch", "mlp", "height", "width")).rearrange(("height", "batch", "width", "mlp"))
+
+
+@pytest.mark.parametrize(("kind", "options"), EVERY, ids=NAMES)
+def test_layer_is_that_of_equinox(draw, kind, options):
+    layer, x = make(draw, kind, options), draw(Height, Batch, Width, Embed)
+
+    def compute(fn, layer, x):
+        def loss(layer, x):
+            out = fn(layer, x)
+            return (nym.sin(out) * out).sum().scalar(), out
+
+        gradients, out = jax.grad(loss, (0, 1), has_aux=True)(layer, x)
+        return out, gradients
+
+    found = jax.jit(lambda layer, x: compute(lambda layer, x: layer(x), layer, x))(layer, x)
+    expected = jax.jit(lambda layer, x: compute(reference, layer, x))(layer, x)
+    assert found[0].names == expected[0].names
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert jnp.allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "options"), [EVERY[1], EVERY[2], EVERY[10]], ids=[NAMES[1], NAMES[2], NAMES[10]])
+def test_sharded_results_and_gradients_are_the_same(check, draw, kind, options):
+    check(
+        lambda layer, x: layer(x),
+        reference,
+        make(draw, kind, options),
+        draw(Height, Batch, Width, Embed),
+        tolerance=1e-4,
+    )
+
+
+@pytest.mark.parametrize(
+    "mapping", [{"embed": "model", "batch": "data"}, {"height": "model"}, {"mlp": ("data", "model")}]
+)
+def test_channels_and_spatial_axes_can_be_sharded(mesh, draw, mapping):
+    layer, x = (
+        make(draw, nym.nn.Conv, dict(padding=1, padding_mode="circular", groups=2)),
+        draw(Height, Batch, Width, Embed),
+    )
+    with jax.set_mesh(None):
+        expected = jax.device_get(reference(layer, x).array)
+    with nym.axis_mapping(mapping):
+        found = nym.named_jit(lambda layer, x: layer(x))(nym.shard(layer), nym.shard(x))
+        wanted = nym.sharding_for_axis(found.axes)
+    assert found.sharding.is_equivalent_to(wanted, 4)
+    assert jnp.allclose(jax.device_get(found.array), expected, atol=1e-4)
+
+
+def test_result_without_a_mapping_is_sharded_as_its_input(explicit_mesh, draw):
+    layer, x = make(draw, nym.nn.Conv, dict(padding=1)), draw(Batch, Height, Width, Embed)
+    expected = layer(x)
+    with jax.set_mesh(explicit_mesh):
+        x = nym.shard(x, {"batch": "data", "embed": "model"})
+        found = jax.jit(lambda layer, x: layer(x))(layer, x)
+    assert tuple(found.sharding.spec)[:1] == ("data",)
+    assert jnp.allclose(jax.device_get(found.array), expected.array, atol=1e-4)
+
+
+def test_any_number_of_batch_and_spatial_axes_anywhere(draw):
+    layer, x = make(draw, nym.nn.Conv, dict(padding=1)), draw(Width, Batch, Embed, nym.Axis("pos", 3), Height)
+    found = jax.jit(lambda x: layer(x))(x)
+    assert found.shape == {"width": 5, "batch": 8, "mlp": 8, "pos": 3, "height": 6}
+    one = layer(x["batch", 2, "pos", 1])
+    assert one.names == ("width", "mlp", "height")
+    assert jnp.allclose(found["batch", 2, "pos", 1].array, one.array, atol=1e-5)
+    line = draw.layer(nym.nn.Conv.init, "height", Embed, Mlp, 6)
+    product = nym.dot(x, line.weight.rename({"kernel_height": "height"}), axis=("height", "embed")) + line.bias
+    assert jnp.allclose(line(x)["height", 0].rearrange(product.names).array, product.array, atol=1e-4)
+
+
+def test_element_types_are_those_of_a_product(draw):
+    layer, x = make(draw, nym.nn.Conv, {}), draw(Batch, Height, Width, Embed).astype(jnp.bfloat16)
+    assert layer(x).dtype == jnp.float32
+    low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer)
+    exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), low)(x.astype(jnp.float32))
+    assert low(x).dtype == jnp.bfloat16
+    assert jnp.allclose(low(x).array.astype(jnp.float32), exact.array, rtol=0.05, atol=0.1)
+    gradient = jax.grad(lambda layer: layer(x).astype(jnp.float32).sum().scalar())(low)
+    assert gradient.weight.dtype == jnp.bfloat16
+
+
+def test_rearranged_weights_give_the_same_result(draw):
+    layer, x = make(draw, nym.nn.Conv, dict(groups=2)), draw(Batch, Height, Width, Embed)
+    assert layer.weight.shape == {"mlp": 8, "embed_per_group": 2, "kernel_height": 3, "kernel_width": 3}
+    moved = eqx.tree_at(lambda one: one.weight, layer, layer.weight.rearrange(("kernel_height", ..., "mlp")))
+    assert jnp.allclose(moved(x).array, layer(x).array, atol=1e-5)
+
+
+def test_parameters_are_drawn_as_those_of_equinox(getkey):
+    layer = nym.nn.Conv.init(("height", "width"), Embed, Mlp, (3, 2), groups=2, key=getkey())
+    assert 0.25 < abs(layer.weight).max().item() <= 12**-0.5 and 0 < abs(layer.bias).max().item() <= 12**-0.5
+    one = jax.nn.initializers.ones
+    layer = nym.nn.Conv.init(
+        "height", Embed, Mlp, 3, key=KEY, initializer=one, bias_initializer=one, dtype=jnp.bfloat16
+    )
+    assert (
+        (layer.weight == 1).all() and (layer.bias == 1).all() and layer.weight.dtype == layer.bias.dtype == jnp.bfloat16
+    )
+
+
+def test_errors_name_the_layer_and_the_axes(draw):
+    layer = make(draw, nym.nn.Conv, {})
+    with refusal("Conv (embed: 4 -> mlp: 8): no axis 'width' in (height: 6, embed: 4)"):
+        layer(nym.ones((Height, Embed)))
+    with refusal("Conv (embed: 4 -> mlp: 8): axis 'height' of size 2, padded to 2, is shorter than the window of 3"):
+        layer(nym.ones((Height.resize(2), Width, Embed)))
+    with refusal(
+        "Conv (embed: 4 -> mlp: 8): the input (height: 6, width: 5, embed: 4, mlp: 2) has the output axis 'mlp'"
+    ):
+        layer(nym.ones({"height": 6, "width": 5, "embed": 4, "mlp": 2}))
+    for options, message in {
+        (("groups", 3),): "both numbers of channels must be divisible by `groups`, which is 3",
+        (("padding", "FULL"),): "`padding` is one of VALID, SAME, SAME_LOWER or numbers, not 'FULL'",
+        (("padding", ((1, 2, 3), 1)),): "`padding` along an axis is a number or two of them, not (1, 2, 3)",
+        (("stride", (1, 2, 3)),): "`stride` has 3 entries for the 2 axes (height, width)",
+        (("stride", (1, 0)),): "`stride` along axis 'width' must be at least 1",
+        (("padding_mode", "mirror"),): "`padding_mode` is one of zeros, circular, reflect, replicate, not 'mirror'",
+    }.items():
+        with refusal(f"Conv (embed: 4 -> mlp: 8): {message}"):
+            make(draw, nym.nn.Conv, dict(options))
+    with refusal("`dilation` is given for (heigth, width), not for (height, width)"):
+        make(draw, nym.nn.Conv, dict(dilation={"heigth": 1, "width": 2}))
+    with refusal("Conv (embed: 4 -> mlp: 8): `kernel_size` takes integers, not 2.5", TypeError):
+        make(draw, nym.nn.Conv, dict(kernel_size=2.5))
+    with refusal("ConvTranspose (embed: 4 -> mlp: 8): `output_padding` must be less than `stride` along each axis"):
+        make(draw, nym.nn.ConvTranspose, dict(output_padding=1))
+    with refusal("circular padding needs `padding='SAME'` or 'SAME_LOWER', and no `output_padding`"):
+        make(draw, nym.nn.ConvTranspose, dict(padding_mode="circular"))
+    with refusal("Conv (embed: 4 -> embed: 4): axis 'embed' is both input and output; give one of them another name"):
+        nym.nn.Conv.init("height", Embed, Embed, 3, key=KEY)
+    with refusal("Conv (embed: 4 -> mlp: 8): axis 'mlp' is both spatial and channels"):
+        nym.nn.Conv.init(("height", "mlp"), Embed, Mlp, 3, key=KEY)
+    with refusal("Conv: the channels are an `Axis` each, not 'embed'", TypeError):
+        nym.nn.Conv.init("height", "embed", Mlp, 3, key=KEY)

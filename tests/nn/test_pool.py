@@ -1,0 +1,110 @@
+"""Pooling: parity with Equinox and `jax.lax`, what counts in a mean, sharding, and what is refused."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+Embed, Batch, Height, Width = nym.make_axes(embed=4, batch=8, height=8, width=7)
+KINDS = {"max_pool": eqx.nn.MaxPool2d, "mean_pool": eqx.nn.AvgPool2d, "min_pool": None}
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def reference(name, **options):
+    def compute(_, x):
+        if KINDS[name] is None:
+            return -compute_by(KINDS["max_pool"], -x)
+        return compute_by(KINDS[name], x)
+
+    def compute_by(kind, x):
+        own = kind(kernel_size=(3, 2), **options)
+        moved = x.rearrange(("batch", "embed", "height", "width"))
+        return nym.named(jax.vmap(own)(moved.array), moved.names).rearrange(x.names)
+
+    return compute
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_pool_is_that_of_equinox(check, draw, name):
+    x, pool = draw(Height, Batch, Width, Embed), getattr(nym.nn, name)
+    expected = reference(name, stride=(2, 1), padding=((1, 0), (0, 1)))
+    options = {"padding": {"width": (0, 1), "height": (1, 0)}, "stride": (2, 1)}
+    options |= {"count_include_pad": True} if name == "mean_pool" else {}
+    check(lambda _, x: pool({"height": 3, "width": 2}, x, **options), expected, None, x)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_last_elements_get_a_window_if_asked_for(draw, name):
+    x, pool = draw(Batch, Height, Width, Embed), getattr(nym.nn, name)
+    found = pool({"height": 3, "width": 2}, x, 3, use_ceil=True)
+    assert found.shape == {"batch": 8, "height": 3, "width": 3, "embed": 4}
+    assert (
+        found["width", :2, "height", :2].array.shape == pool({"height": 3, "width": 2}, x, 3)["width", :2].array.shape
+    )
+    tail = x["height", 6:, "width", 6:]
+    reduce = {"max_pool": nym.max, "min_pool": nym.min, "mean_pool": nym.mean}[name]
+    assert jnp.allclose(found["height", 2, "width", 2].array, reduce(tail, ("height", "width")).array, atol=1e-6)
+
+
+def test_padding_does_not_count_unless_asked_for():
+    x = nym.named([1.0, 2.0, 3.0, 4.0], "i")
+    found = nym.nn.mean_pool({"i": 3}, x, padding="SAME").array
+    assert jnp.allclose(found, jnp.array([1.5, 2, 3, 3.5]))
+    found = nym.nn.mean_pool({"i": 3}, x, padding="SAME", count_include_pad=True).array
+    assert jnp.allclose(found, jnp.array([1, 2, 3, 7 / 3]))
+    found = nym.nn.mean_pool({"i": 3}, x, 3, padding=1, count_include_pad=True, use_ceil=True).array
+    assert jnp.allclose(found, jnp.array([1, 7 / 3]))
+    assert (nym.nn.max_pool({"i": 3}, -x, padding=1).array < 0).all()
+
+
+def test_element_types_are_kept_and_means_are_not_computed_in_them(draw):
+    x = (100 + draw(nym.Axis("height", 64))).astype(jnp.bfloat16)
+    found = nym.nn.mean_pool({"height": 64}, x)
+    assert found.dtype == jnp.bfloat16
+    assert found.array[0] == x.astype(jnp.float32).mean().array.astype(jnp.bfloat16)
+    whole = nym.named(np.array([3, 1, 2], np.int32), "i")
+    assert nym.nn.max_pool({"i": 2}, whole).array.tolist() == [3, 2]
+    assert nym.nn.min_pool({"i": 2}, whole, padding=1).array.tolist() == [3, 1, 1, 2]
+    assert nym.nn.mean_pool({"i": 2}, whole).dtype == jnp.float32
+    assert nym.nn.max_pool({"i": 2}, whole > 2).array.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_pooled_axes_can_be_sharded(mesh, draw, name):
+    x, pool = draw(Batch, Height, Width, Embed), getattr(nym.nn, name)
+
+    def compute(x):
+        return nym.value_and_grad(lambda x: (pool({"height": 2}, x, 2) ** 2).sum())(x), pool({"height": 2}, x, 2)
+
+    with jax.set_mesh(None):
+        expected = jax.device_get(jax.tree.leaves(jax.jit(compute)(x)))
+    for mapping in ({"height": "data"}, {"batch": "data", "embed": "model"}):
+        found = nym.named_jit(compute, mapping)(nym.shard(x, mapping))
+        assert found[1].sharding.is_equivalent_to(nym.sharding_for_axis(found[1].axes, mapping), 4)
+        for one, other in zip(jax.device_get(jax.tree.leaves(found)), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_errors_name_the_function_and_the_axes():
+    x = nym.ones((Batch, Height))
+    with refusal("max_pool: no axis 'heigth' in (batch: 8, height: 8); did you mean 'height'?"):
+        nym.nn.max_pool({"heigth": 2}, x)
+    with refusal(
+        "mean_pool: axis 'height' of size 8, padded to 8, is shorter than the window of 9; increase `padding`"
+    ):
+        nym.nn.mean_pool({"height": 9}, x)
+    with refusal("min_pool: `Window` along axis 'height' must be at least 1"):
+        nym.nn.min_pool({"height": 0}, x)
+    with refusal("max_pool: `stride` is given for (width), not for (height)"):
+        nym.nn.max_pool({"height": 2}, x, {"width": 1})
+    with refusal("A named array is needed", TypeError):
+        nym.nn.max_pool({"height": 2}, x.array)
