@@ -17,7 +17,18 @@ def compute_rotary_frequencies(Half: Axis, theta: float | NamedArray) -> NamedAr
 
 
 class RotaryScaling(abc.ABC):
-    """Base class of the scalings that `rotary_embedding` takes: immutable, hashable, and compared by value."""
+    """Base class of the scalings that `rotary_embedding` takes: immutable, hashable, and compared by value.
+
+    Example:
+        >>> import axonym as nym
+        >>> class TwiceAsSlow(nym.nn.RotaryScaling):
+        ...     def compute_frequencies(self, Half, theta, positions):
+        ...         return nym.nn.LinearRotaryScaling(1.0).compute_frequencies(Half, theta, positions) / 2
+        >>> x = nym.named([[1.0, 0.0], [1.0, 0.0]], ("pos", "head_dim"))
+        >>> rotated = nym.nn.rotary_embedding(x, "pos", "head_dim", scaling=TwiceAsSlow())
+        >>> [f"{value:.2f}" for value in rotated["pos", 1].array]
+        ['0.88', '0.48']
+    """
 
     @abc.abstractmethod
     def compute_frequencies(self, Half: Axis, theta: float, positions: NamedArray) -> NamedArray:
