@@ -8,6 +8,9 @@
 #   make bench     measure what names cost, and write docs/benchmarks.md
 #   make bench-smoke, make bench-rules
 #                  find out whether that runs; measure the sharding rules
+#   make parity    compare the models in examples/models with transformers, which brings PyTorch
+#   make record-models
+#                  write the files that the tests compare these models with
 #
 #   ARGS="..."     options for demo, tests or benchmarks: make test ARGS="-n 0 tests/test_docs.py"
 #   PYTHON=...     the Python to use instead of the first one found
@@ -22,7 +25,7 @@ WORKERS ?= 2
 bin := $(VENV)/bin
 export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
 
-.PHONY: help demo test fuzz bench bench-smoke bench-rules .bench tpu check format clean FORCE
+.PHONY: help demo test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -50,6 +53,19 @@ bench-rules: .bench
 
 .bench:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-bench $(VENV)-bench/.installed-bench
+
+# Also in a virtual environment of its own, of some gigabytes: with random models that nobody has recorded before.
+parity: recorded := $(VENV)-parity/recorded
+parity: .parity
+	$(VENV)-parity/bin/python tools/record_models.py --out $(recorded) --seed $$(date +%s)
+	AXONYM_RECORDED_MODELS=$(abspath $(recorded)) $(VENV)-parity/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+	    tests/nn/test_rotary.py tests/examples/test_models.py tests/examples/test_generate.py $(ARGS)
+
+record-models: .parity
+	$(VENV)-parity/bin/python tools/record_models.py $(ARGS)
+
+.parity:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-parity $(VENV)-parity/.installed-dev,parity
 
 tpu: $(VENV)/tpu
 

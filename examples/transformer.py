@@ -11,6 +11,7 @@ import jax
 
 import axonym as nym
 from axonym import Axis, NamedArray
+from axonym.nn import KVCache
 
 
 class Axes(NamedTuple):
@@ -72,17 +73,26 @@ class Block(eqx.Module):
         )
 
     def __call__(self, x: NamedArray) -> NamedArray:
-        x = x + self.attention(self.attention_norm(x)).rearrange(x.names)
-        y = self.mlp_norm(x)
-        return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y))
+        return self.decode(x, None)[0]
 
-    def attention(self, x: NamedArray) -> NamedArray:
-        _, pos, key_pos, _, _, head_dim, *_ = self.axes
-        query = nym.nn.rotary_embedding(self.query(x), pos, head_dim)
-        key = nym.nn.rotary_embedding(self.key(x), pos, head_dim).rename({pos: key_pos})
-        value = self.value(x).rename({pos: key_pos})
-        mask = nym.nn.causal_mask(pos, key_pos)
-        return self.out(nym.nn.dot_product_attention(key_pos, head_dim, query, key, value, mask))
+    def decode(self, x: NamedArray, cache: KVCache | None) -> tuple[NamedArray, tuple[NamedArray, NamedArray]]:
+        """Returns the result with the keys and values of these positions, which the cache does not have yet."""
+        attended, new = self.attention(self.attention_norm(x), cache)
+        x = x + attended.rearrange(x.names)
+        y = self.mlp_norm(x)
+        return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
+
+    def attention(self, x: NamedArray, cache: KVCache | None) -> tuple[NamedArray, tuple[NamedArray, NamedArray]]:
+        pos, head_dim = x.resolve_axis("pos"), self.axes.head_dim
+        positions = None if cache is None else cache.positions(pos)
+        query = nym.nn.rotary_embedding(self.query(x), pos, head_dim, positions=positions)
+        key, value = nym.nn.rotary_embedding(self.key(x), pos, head_dim, positions=positions), self.value(x)
+        if cache is None:
+            keys, values = key.rename({"pos": "key_pos"}), value.rename({"pos": "key_pos"})
+            mask = nym.nn.causal_mask(pos, pos.alias("key_pos"))
+        else:
+            keys, values, mask = cache.extend(key, value, pos)
+        return self.out(nym.nn.dot_product_attention("key_pos", head_dim, query, keys, values, mask)), (key, value)
 
 
 class Transformer(eqx.Module):
@@ -105,3 +115,13 @@ class Transformer(eqx.Module):
 
     def __call__(self, tokens: NamedArray) -> NamedArray:
         return self.head(self.norm(self.blocks.fold(self.embedding(tokens))))
+
+    def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
+        """Returns an empty cache for `decode`; options are those of `KVCache.init`."""
+        axes = self.blocks.stacked.axes
+        return KVCache.init(KPos, (axes.layers, Batch, axes.heads, axes.head_dim), **options)
+
+    def decode(self, tokens: NamedArray, cache: KVCache) -> tuple[NamedArray, KVCache]:
+        """Returns the logits of new tokens, and the cache with their keys and values."""
+        x, (key, value) = self.blocks.scan_via(Block.decode)(self.embedding(tokens), cache)
+        return self.head(self.norm(x)), cache.update(key, value, "pos")

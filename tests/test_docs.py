@@ -82,6 +82,7 @@ def pages() -> list[Path]:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     module = ModuleType("axonym_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with jax.numpy_rank_promotion("allow"):

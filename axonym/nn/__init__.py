@@ -52,6 +52,7 @@ from ._fused_cross_entropy import fused_cross_entropy as fused_cross_entropy
 from ._glu import geglu as geglu, glu as glu, reglu as reglu, swiglu as swiglu
 from ._group_norm import GroupNorm as GroupNorm
 from ._initializer import initialize_weight as initialize_weight
+from ._kv_cache import KVCache as KVCache
 from ._layer_stack import LayerStack as LayerStack
 from ._linear import Linear as Linear
 from ._mask_block import causal_mask as causal_mask
@@ -71,6 +72,13 @@ from ._one_hot import one_hot as one_hot
 from ._pool import max_pool as max_pool, mean_pool as mean_pool, min_pool as min_pool
 from ._reduce_loss import reduce_loss as reduce_loss
 from ._rotary import rotary_embedding as rotary_embedding
+from ._rotary_scaling import (
+    DynamicRotaryScaling as DynamicRotaryScaling,
+    LinearRotaryScaling as LinearRotaryScaling,
+    Llama3RotaryScaling as Llama3RotaryScaling,
+    RotaryScaling as RotaryScaling,
+    YarnRotaryScaling as YarnRotaryScaling,
+)
 from ._router import (
     Router as Router,
     Routing as Routing,

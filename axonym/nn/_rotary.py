@@ -3,19 +3,30 @@
 import jax.numpy as jnp
 
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, axis_name, format_axes
+from ..named._axis import Axis, AxisSelector, axis_name, format_axes, format_value
 from ..named._base import format_shape
 from ..named._creation import arange
 from ..named._elementwise._trigonometric import cos, sin
 from ..named._named_call import enter_function_scope
 from ..named._shape._broadcast import broadcast_axis
-from ..named._shape._concatenate import concatenate
-from ..named._shape._split import split
+from ..named._shape._concatenate import concatenate, stack
+from ..named._shape._flatten import flatten_axes, unflatten_axis
+from ..named._shape._rearrange import rearrange
+from ..named._shape._split import split, unbind
 from ._inputs import check_input
+from ._rotary_scaling import RotaryScaling, compute_rotary_frequencies
 
 
 def rotary_embedding(
-    x: NamedArray, Pos: AxisSelector, Key: AxisSelector, *, positions: NamedArray | None = None, theta: float = 10000.0
+    x: NamedArray,
+    Pos: AxisSelector,
+    Key: AxisSelector,
+    *,
+    positions: NamedArray | None = None,
+    theta: float = 10000.0,
+    scaling: RotaryScaling | None = None,
+    rotary_size: int | None = None,
+    interleaved: bool = False,
 ) -> NamedArray:
     """Rotates pairs of elements by angles that grow with the position (Su et al., 2021).
 
@@ -28,13 +39,18 @@ def rotary_embedding(
         Key: The axis whose elements are rotated, of even size.
         positions: Position of each element along `Pos`, with any other axes of `x`; counted from 0 if None.
         theta: Base of the angles.
+        scaling: How the angles change for sequences longer than those trained on: a `LinearRotaryScaling`,
+            `DynamicRotaryScaling`, `Llama3RotaryScaling` or `YarnRotaryScaling`.
+        rotary_size: How many elements of `Key` are rotated, an even number; the others stay as they are. All if None.
+        interleaved: Whether element `2 i` is paired with element `2 i + 1` instead.
 
     Returns:
         Array with the axes and the dtype of `x`.
 
     Raises:
-        ValueError: If `x` lacks an axis, the size of `Key` is odd, or `positions` lacks `Pos` or has an axis that `x`
-            lacks.
+        ValueError: If `x` lacks an axis, the number of rotated elements is odd or does not fit `Key`, or `positions`
+            lacks `Pos` or has an axis that `x` lacks.
+        TypeError: If `scaling` is not a scaling.
 
     Example:
         >>> import axonym as nym
@@ -45,22 +61,59 @@ def rotary_embedding(
     """
     check_input("rotary_embedding", x, (Pos, Key))
     axis = x.resolve_axis(Key)
-    if axis.size % 2:
-        raise ValueError(f"rotary_embedding: axis {axis.name!r} has size {axis.size}, which is odd")
+    size = _check_rotary_size(axis, rotary_size)
+    if scaling is not None and not isinstance(scaling, RotaryScaling):
+        raise TypeError(
+            f"rotary_embedding: `scaling` is made by `LinearRotaryScaling` and the like, it is not "
+            f"{format_value(scaling)}."
+        )
     with enter_function_scope("rotary_embedding", (axis_name(Pos), axis.name)):
-        return _rotate_pairs(x, Pos, axis, positions, theta)
+        positions = arange(x.resolve_axis(Pos)) if positions is None else _check_positions(x, Pos, axis, positions)
+        rotated, *rest = split(x, axis, (axis.resize(size), axis.resize(axis.size - size))) if rotary_size else (x,)
+        cosine, sine = _compute_rotation(positions, axis.resize(size // 2), theta, scaling)
+        rotate = _rotate_interleaved if interleaved else _rotate_halves
+        rotated = rotate(rotated, axis.resize(size), cosine.astype(x.dtype), sine.astype(x.dtype))
+        return concatenate(axis, (rotated, *rest)) if rest else rotated
 
 
-def _rotate_pairs(
-    x: NamedArray, Pos: AxisSelector, axis: Axis, positions: NamedArray | None, theta: float
-) -> NamedArray:
-    half = axis.resize(axis.size // 2)
-    positions = arange(x.resolve_axis(Pos)) if positions is None else _check_positions(x, Pos, axis, positions)
-    frequencies = theta ** (arange(half, dtype=jnp.float32) * (-2 / axis.size))
+def _check_rotary_size(axis: Axis, rotary_size: int | None) -> int:
+    """Returns how many elements of an axis are rotated."""
+    size = axis.size if rotary_size is None else rotary_size
+    if rotary_size is not None and not 0 < rotary_size <= axis.size:
+        raise ValueError(
+            f"rotary_embedding: `rotary_size` is {rotary_size}, and axis {axis.name!r} has size {axis.size}; give an "
+            "even number of its elements"
+        )
+    if size % 2:
+        what = f"axis {axis.name!r} has size" if rotary_size is None else "`rotary_size` is"
+        raise ValueError(f"rotary_embedding: {what} {size}, which is odd")
+    return size
+
+
+def _compute_rotation(
+    positions: NamedArray, Half: Axis, theta: float, scaling: RotaryScaling | None
+) -> tuple[NamedArray, NamedArray]:
+    """Returns cosine and sine of the angle of each pair at each position."""
+    if scaling is None:
+        frequencies, factor = compute_rotary_frequencies(Half, theta), 1.0
+    else:
+        frequencies, factor = scaling.compute_frequencies(Half, theta, positions), scaling.compute_attention_factor()
     angles = broadcast_axis(frequencies, positions.axes) * positions.astype(jnp.float32)
-    cosine, sine = cos(angles).astype(x.dtype), sin(angles).astype(x.dtype)
+    cosine, sine = cos(angles), sin(angles)
+    return (cosine, sine) if factor == 1 else (cosine * factor, sine * factor)
+
+
+def _rotate_halves(x: NamedArray, axis: Axis, cosine: NamedArray, sine: NamedArray) -> NamedArray:
+    half = axis.resize(axis.size // 2)
     first, second = split(x, axis, (half, half))
     return concatenate(axis, (first * cosine - second * sine, second * cosine + first * sine))
+
+
+def _rotate_interleaved(x: NamedArray, axis: Axis, cosine: NamedArray, sine: NamedArray) -> NamedArray:
+    half, pair = axis.resize(axis.size // 2), Axis("_pair", 2)
+    first, second = unbind(unflatten_axis(x, axis, (half, pair)), pair)
+    rotated = stack(pair, (first * cosine - second * sine, second * cosine + first * sine))
+    return rearrange(flatten_axes(rotated, (half, pair), axis), x.names)
 
 
 def _check_positions(x: NamedArray, Pos: AxisSelector, Key: Axis, positions: NamedArray) -> NamedArray:

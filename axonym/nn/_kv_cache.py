@@ -1,0 +1,214 @@
+"""The keys and values of earlier positions, kept for decoding."""
+
+from typing import Any
+
+import equinox as eqx
+
+from ..named._ambient import constrain_sharding
+from ..named._array import NamedArray
+from ..named._axis import Axis, AxisSelector, AxisSpec, parse_axes
+from ..named._base import format_shape, is_traced
+from ..named._creation import arange, zeros
+from ..named._elementwise._maximum import maximum
+from ..named._elementwise._where import where
+from ..named._index import take
+from ..named._named_call import named_call
+from ..named._shape._broadcast import broadcast_axis
+from ..named._shape._concatenate import concatenate
+from ..named._shape._rename import rename
+from ..named._shape._slice import updated_slice
+from ._inputs import cast_array, check_input
+from ._layer import Layer
+
+
+class KVCache(Layer):
+    """The keys and values of earlier positions, so that decoding computes those of new positions alone.
+
+    A cache has a fixed size, so that all steps run the same compiled program. Its arrays may have a layer axis as well,
+    which `Stacked` slices as it does that of the parameters. In each layer, `extend` gives the keys and values that
+    queries attend to. After the last layer, `update` stores the new ones of all layers at once, in place if the cache
+    is donated.
+
+    Prompts of different lengths are padded at their front: `padding` has their numbers of padded positions. These are
+    masked, and positions count from the first one that is not padded.
+
+    Attributes:
+        key: Array with the axis of key positions and those given to `init`.
+        value: Array with the same axes.
+        length: Number of positions stored so far, padded ones included; an integer without axes.
+        padding: Number of positions that are padded at the front of each sequence, or None.
+        KPos: The axis of key positions.
+        sliding_window: Whether only the newest `KPos.size` positions are kept, as a ring.
+    """
+
+    key: NamedArray
+    value: NamedArray
+    length: NamedArray
+    padding: NamedArray | None
+    KPos: Axis = eqx.field(static=True)
+    sliding_window: bool = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        KPos: Axis,
+        axes: AxisSpec,
+        dtype: Any = None,
+        *,
+        padding: NamedArray | None = None,
+        sliding_window: bool = False,
+    ) -> "KVCache":
+        """Makes an empty cache.
+
+        Args:
+            KPos: The axis of key positions. Its size is the largest number of positions or, with `sliding_window`, the
+                number of positions that a query attends to, its own included.
+            axes: The other axes of keys and values, such as layers, batch, heads and the size of a head. The last one
+                comes after `KPos` in memory and the others before it, as products over the last one like it best.
+            dtype: dtype of keys and values; JAX's default float if None.
+            padding: Integer array with batch axes, the number of padded positions at the front of each sequence.
+            sliding_window: Whether to keep only the newest positions, as a ring.
+
+        Returns:
+            A cache sharded by the active mapping.
+
+        Raises:
+            ValueError: If `axes` has `KPos`, or `padding` has an axis that is not in `axes`.
+
+        Example:
+            >>> import axonym as nym
+            >>> Batch, Pos, KPos, Heads, HeadDim = nym.make_axes(batch=2, pos=3, key_pos=8, heads=4, head_dim=5)
+            >>> cache = nym.nn.KVCache.init(KPos, (Batch, Heads, HeadDim))
+            >>> key = value = query = nym.ones((Batch, Pos, Heads, HeadDim))
+            >>> keys, values, mask = cache.extend(key, value, Pos)
+            >>> nym.nn.dot_product_attention(KPos, HeadDim, query, keys, values, mask).shape
+            (batch: 2, heads: 4, pos: 3, head_dim: 5)
+            >>> cache.update(key, value, Pos).length.item()
+            3
+        """
+        parsed = parse_axes(axes)
+        if any(axis.name == KPos.name for axis in parsed):
+            raise ValueError(f"KVCache: `axes` has axis {KPos.name!r}, which is given as `KPos`; leave it out")
+        if padding is not None:
+            check_input("KVCache (padding)", padding, ())
+            for name in padding.names:
+                if not any(axis.name == name for axis in parsed):
+                    raise ValueError(
+                        f"KVCache: `padding` {format_shape(padding)} has axis {name!r}, which keys and values lack; "
+                        "add it to `axes`"
+                    )
+        stored = (*parsed[:-1], KPos, *parsed[-1:])
+        return KVCache(zeros(stored, dtype), zeros(stored, dtype), zeros((), int), padding, KPos, sliding_window)
+
+    def positions(self, Pos: Axis) -> NamedArray:
+        """Returns the positions that come next, for rotary or learned embeddings; padded ones are negative.
+
+        Args:
+            Pos: The axis of new positions.
+
+        Returns:
+            Integer array with `Pos`, after the axes of `padding` if there is padding.
+        """
+        following = self.length + arange(Pos)
+        return following if self.padding is None else broadcast_axis(following, self.padding.axes) - self.padding
+
+    @named_call
+    def extend(
+        self, key: NamedArray, value: NamedArray, Pos: AxisSelector
+    ) -> tuple[NamedArray, NamedArray, NamedArray]:
+        """Returns the keys and values that queries at new positions attend to, and the mask; stores nothing.
+
+        Args:
+            key: Keys of the new positions, with `Pos` and the axes of the cache.
+            value: Their values, with the same axes.
+            Pos: The axis of new positions.
+
+        Returns:
+            Keys and values with the axis of key positions, and a boolean mask with `Pos`, the axis of key positions and
+            the axes of `padding`. The axis of key positions has the size of the cache, except that several positions
+            given to a sliding window are appended to it.
+
+        Raises:
+            ValueError: If axes are missing, or there are more positions than the cache has room for.
+        """
+        new = self._check_inputs(key, value, Pos)
+        if self._is_written_at_once(new):
+            extended = self.update(key, value, Pos)
+            return extended.key, extended.value, self._make_mask(extended._list_indices(), new)
+        indices = concatenate(self.KPos.name, (self._list_indices(), self.length + arange(new.alias(self.KPos.name))))
+        keys, values = (
+            concatenate(self.KPos.name, (old, cast_array(rename(x, {new: self.KPos.name}), old.dtype)))
+            for old, x in ((self.key, key), (self.value, value))
+        )
+        return constrain_sharding(keys), constrain_sharding(values), self._make_mask(indices, new)
+
+    @named_call
+    def update(self, key: NamedArray, value: NamedArray, Pos: AxisSelector) -> "KVCache":
+        """Stores the keys and values of new positions.
+
+        Args:
+            key: Keys of the new positions, with `Pos` and the axes of the cache.
+            value: Their values, with the same axes.
+            Pos: The axis of new positions.
+
+        Returns:
+            A cache with the same axes and dtype. Within a compiled function, positions past the end of a cache without
+            a sliding window overwrite its last ones; choose `KPos` large enough.
+
+        Raises:
+            ValueError: If axes are missing, or there are more positions than the cache has room for.
+        """
+        new = self._check_inputs(key, value, Pos)
+        write = self._write_slice if self._is_written_at_once(new) else self._write_ring
+        return KVCache(
+            write(self.key, key, new),
+            write(self.value, value, new),
+            self.length + new.size,
+            self.padding,
+            self.KPos,
+            self.sliding_window,
+        )
+
+    def _check_inputs(self, key: NamedArray, value: NamedArray, Pos: AxisSelector) -> Axis:
+        """Returns the axis of new positions."""
+        for what, x, like in (("key", key, self.key), ("value", value, self.value)):
+            others = [axis for axis in like.axes if axis.name != self.KPos.name]
+            check_input(f"KVCache ({what})", x, (Pos, *others), (self.KPos.name,))
+        new = key.resolve_axis(Pos)
+        past = 0 if is_traced(self.length.array) else self.length.item()
+        if not self.sliding_window and past + new.size > self.KPos.size:
+            raise ValueError(
+                f"KVCache: axis {self.KPos.name!r} has size {self.KPos.size}, which {past} stored positions and "
+                f"{new.size} new ones exceed; make it larger or give `sliding_window=True`"
+            )
+        return new
+
+    def _is_written_at_once(self, new: Axis) -> bool:
+        """Returns whether new positions are contiguous in the cache and overwrite none that their queries attend to."""
+        return new.size == 1 or not self.sliding_window
+
+    def _list_indices(self) -> NamedArray:
+        """Returns the index of the position stored in each place, which is negative in an empty place."""
+        last = self.length - 1
+        return last - (last - arange(self.KPos)) % self.KPos.size
+
+    def _make_mask(self, indices: NamedArray, new: Axis) -> NamedArray:
+        queries = broadcast_axis(self.length + arange(new), indices.axes)
+        mask = (indices <= queries) & (indices >= 0)
+        if self.sliding_window:
+            mask = mask & (indices > queries - self.KPos.size)
+        if self.padding is None:
+            return mask
+        shown = broadcast_axis(indices, self.padding.axes) >= self.padding
+        return broadcast_axis(mask, self.padding.axes) & broadcast_axis(shown, new)
+
+    def _write_slice(self, old: NamedArray, x: NamedArray, new: Axis) -> NamedArray:
+        start = self.length % self.KPos.size if self.sliding_window else self.length
+        update = cast_array(rename(x, {new: self.KPos.name}), old.dtype)
+        return constrain_sharding(updated_slice(old, {self.KPos: start}, update))
+
+    def _write_ring(self, old: NamedArray, x: NamedArray, new: Axis) -> NamedArray:
+        """Returns a ring in which each place has the newest position that belongs there."""
+        last = self.length + new.size - 1
+        chosen = new.size - 1 - (last - arange(self.KPos)) % self.KPos.size  # among the new positions
+        update = cast_array(take(x, new, maximum(chosen, 0)), old.dtype)
+        return constrain_sharding(where(chosen >= 0, update, old).rearrange(old.names))

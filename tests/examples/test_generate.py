@@ -1,0 +1,124 @@
+"""The program that generates text: from checkpoints and from folders of `transformers`, batched, sharded, sampled."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import axonym as nym
+
+from .test_models import EXAMPLES, read_family
+
+
+@pytest.fixture(scope="module")
+def generate() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        yield importlib.import_module("generate")
+
+
+@pytest.fixture(scope="module")
+def llama_folder(generate: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    llama = read_family("llama")
+    save_file(llama.parameters, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(llama.load.keywords["config"]))
+    return folder
+
+
+def continue_slowly(model: Any, tokens: list[int], steps: int) -> list[int]:
+    """Returns the greedy continuation by a model without a cache."""
+    compute = jax.jit(lambda model, tokens: model(tokens))
+    padded = np.zeros(len(tokens) + steps, np.int32)
+    padded[: len(tokens)] = tokens
+    for at in range(len(tokens), len(padded)):
+        logits = compute(model, nym.named(padded[None], ("batch", "pos")))
+        padded[at] = logits["batch", 0, "pos", at - 1].argmax("vocab").item()
+    return padded.tolist()
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_prompts_of_a_folder_are_continued_together(generate, llama_folder, axis_types, capsys):
+    llama = read_family("llama")
+    (tokens,) = llama.inputs
+    prompts = tokens.array.tolist()
+    prompts[1] = prompts[1][:7]
+    options = ["--tokens", "20", "--temperature", "0", "--mesh", "data:4,model:2", "--axis-types", axis_types]
+    with jax.set_mesh(None):
+        assert generate.main([str(llama_folder), *(" ".join(map(str, prompt)) for prompt in prompts), *options]) == 0
+    shown = [list(map(int, line.split())) for line in capsys.readouterr().out.split("\n\n")]
+    expected = [prompt + text for prompt, text in zip(prompts, llama.generated[:, :20].tolist(), strict=True)]
+    expected[1] = continue_slowly(llama.load(llama.parameters), prompts[1], 20)
+    assert shown == expected
+
+
+def test_a_run_of_the_training_program_is_continued(generate, tmp_path, capsys):
+    train_lm = importlib.import_module("train_lm")
+    axes = train_lm.make_axes(1, 1, embed=32, layers=2)
+    with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
+        model = nym.named_jit(train_lm.Transformer.init, train_lm.PARAMETERS)(axes, key=jax.random.key(0))
+        moments = jax.tree.map(jnp.zeros_like, model)
+        train_lm.open_folder(tmp_path / "run", {"layers": 2, "embed": 32}, resume=False)
+        train_lm.Checkpoints(tmp_path / "run" / "checkpoints").save(3, (model, moments))
+    with jax.set_mesh(None):
+        assert generate.main([str(tmp_path / "run"), "The ", "--tokens", "12", "--temperature", "0"]) == 0
+    shown = capsys.readouterr().out.removesuffix("\n")
+    model = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), model)
+    assert shown == bytes(continue_slowly(model, list(b"The "), 12)).decode(errors="replace").rstrip("\ufffd")
+
+
+def test_sampling_draws_from_the_most_probable_tokens(generate):
+    logits = nym.named(jnp.log(jnp.array([0.1, 0.5, 0.25, 0.15])), "vocab").broadcast_axis(nym.Axis("batch", 2000))
+    sample = jax.jit(generate.sample_token, static_argnums=(2, 3))
+
+    def share(temperature: float, top_p: float) -> np.ndarray:
+        drawn = sample(logits, jax.random.key(0), temperature, top_p)
+        return np.bincount(drawn.array, minlength=4) / 2000
+
+    np.testing.assert_allclose(share(1.0, 1.0), [0.1, 0.5, 0.25, 0.15], atol=0.05)
+    np.testing.assert_allclose(share(1.0, 0.7), [0, 2 / 3, 1 / 3, 0], atol=0.05)
+    np.testing.assert_allclose(share(1.0, 0.3), [0, 1, 0, 0])
+    np.testing.assert_allclose(share(0.5, 1.0), np.array([1, 25, 6.25, 2.25]) / 34.5, atol=0.05)
+    np.testing.assert_allclose(share(0.0, 1.0), [0, 1, 0, 0])
+
+
+def test_a_text_that_has_ended_stays_as_it_is(generate, capsys):
+    tokens = generate.Numbers({"eos_token_id": [9, 10]})
+    stream = iter([np.array([1, 9]), np.array([2, 3]), np.array([9, 4]), np.array([5, 6])])
+    assert generate.show_stream([[0], [0]], tokens, stream) == ["0 1 2 ", "0 "]
+    assert len(list(stream)) == 1, "The program stops after the last text has ended."
+
+
+def test_characters_of_several_bytes_are_shown_once_complete(generate, capsys):
+    stream = (np.array([byte]) for byte in "aü€".encode())
+    assert generate.show_stream([list(b"> ")], generate.Bytes(), stream) == ["> aü€"]
+    assert capsys.readouterr().out == "> aü€\n"
+
+
+def test_texts_are_encoded_by_the_tokenizer_of_the_folder(generate, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers", reason="it comes with `make parity`")
+    words = tokenizers.models.WordLevel({"hello": 0, "world": 1, "?": 2}, unk_token="?")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokens = generate.HuggingFaceTokens(tmp_path, {"eos_token_id": 2})
+    assert (tokens.encode("world hello there"), tokens.decode([0, 1]), tokens.end) == ([1, 0, 2], "hello world", 2)
+
+
+def test_mistakes_are_one_line(generate, llama_folder, tmp_path, capsys):
+    def complain(*argv: str) -> str:
+        with jax.set_mesh(None):
+            assert generate.main([*argv, "--tokens", "2"]) == 2
+        return capsys.readouterr().err.strip()
+
+    assert complain(str(llama_folder), " ") == "generate: a prompt is empty; it needs a token at least"
+    (tmp_path / "config.json").write_text('{"model_type": "gpt9"}')
+    assert complain(str(tmp_path), "1") == f"generate: there are no safetensors files in {tmp_path}"
+    save_file({"x": np.zeros(1)}, tmp_path / "model.safetensors")
+    assert "is of type 'gpt9'; known are gpt2, llama" in complain(str(tmp_path), "1")

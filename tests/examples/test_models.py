@@ -1,0 +1,161 @@
+"""The models in `examples/models`: equal to `transformers` in value, gradient and greedy text, sharded and not."""
+
+import functools
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+import axonym as nym
+
+
+RECORDED = Path(os.environ.get("AXONYM_RECORDED_MODELS", Path(__file__).parent / "models"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COMPUTE = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
+PARAMETERS = {**COMPUTE, "embed": "data"}
+DECODERS = {"gpt2": "GPT2", "llama": "Llama", "qwen3": "Qwen3", "gemma2": "Gemma2", "whisper": "Whisper"}
+FAMILIES = {**DECODERS, "bert": "BERT", "vit": "ViT"}
+
+
+def list_sharded(families: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns pairs of a family and a kind of mesh: all of them for `make parity`, which has more time."""
+    is_thorough = "AXONYM_RECORDED_MODELS" in os.environ
+    pairs = [(name, kind) for name in families for kind in ("auto", "explicit")]
+    return [(name, kind) for name, kind in pairs if is_thorough or kind == "explicit" or name == "llama"]
+
+
+class Family(NamedTuple):
+    """A model with parameters of `transformers`, its inputs, and what `transformers` computes from them."""
+
+    module: Any
+    load: Callable[[dict[str, np.ndarray]], Any]
+    parameters: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+    inputs: list[nym.NamedArray]
+    output: np.ndarray
+    generated: np.ndarray | None
+
+
+AXES = {
+    "pixel_values": ("batch", "channels", "height", "width"),
+    "input_features": ("batch", "mel", "frames"),
+    "input_ids": ("batch", "pos"),
+    "decoder_input_ids": ("batch", "pos"),
+    "attention_mask": ("batch", "pos"),
+    "token_type_ids": ("batch", "pos"),
+}
+
+
+@functools.cache
+def read_family(name: str) -> Family:
+    with safe_open(RECORDED / f"{name}.safetensors", framework="numpy") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}
+        config = json.loads(file.metadata()["config"])
+    groups: dict[str, dict[str, np.ndarray]] = {"input": {}, "parameter": {}, "gradient": {}}
+    for key in [key for key in tensors if "/" in key]:
+        group, _, rest = key.partition("/")
+        groups[group][rest] = tensors.pop(key)
+    module = importlib.import_module(f"models.{name}")
+    load = functools.partial(getattr(module, FAMILIES[name]).from_hf, config=config)
+    given = groups["input"]
+    if "attention_mask" in given:
+        given["attention_mask"] = given["attention_mask"] == 1
+    inputs = [nym.NamedArray(given[key], axes) for key, axes in AXES.items() if key in given]
+    return Family(
+        module, load, groups["parameter"], groups["gradient"], inputs, tensors["output"], tensors.get("generated")
+    )
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest, examples_on_path: None) -> Family:
+    return read_family(request.param)
+
+
+@pytest.fixture
+def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def compute_loss(model: Any, *inputs: nym.NamedArray) -> Any:
+    """Returns the weighted mean whose gradients are recorded, and the output."""
+    output = model(*inputs)
+    weights = nym.cos(nym.arange(nym.Axis("all", output.size)).astype(jnp.float32)).array.reshape(tuple(output.shape))
+    return (output * nym.NamedArray(weights, output.names)).mean().scalar(), output
+
+
+def assert_close(found: Any, expected: Any, tolerance: float) -> None:
+    """Compares trees, each leaf by the norm of its difference relative to its own norm."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True):
+        difference = np.linalg.norm(np.asarray(one) - np.asarray(other))
+        bound = tolerance * np.linalg.norm(other) + 1e-6  # a bias of keys changes nothing: its gradient is rounding
+        assert difference < bound, f"{jax.tree_util.keystr(path)} differs by {difference:.1e}, more than {bound:.1e}"
+
+
+def test_output_is_that_of_transformers(family: Family):
+    output = jax.jit(lambda model, inputs: model(*inputs))(family.load(family.parameters), family.inputs)
+    np.testing.assert_allclose(output.array, family.output, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("family", "mesh"), list_sharded(FAMILIES), indirect=True)
+def test_sharded_output_and_gradients_are_those_of_transformers(family: Family, mesh: Any):
+    with nym.axis_mapping(PARAMETERS):
+        model = family.load(family.parameters)
+    step = nym.fsdp(jax.grad(compute_loss, has_aux=True), PARAMETERS, COMPUTE)
+    gradients, output = step(model, *nym.shard(family.inputs, COMPUTE))
+    assert_close(output.array, family.output, 1e-4)
+    assert_close(gradients, family.load(family.gradients), 1e-4)
+
+
+def decode(family: Family, model: Any) -> tuple[nym.NamedArray, Any, list[Any]]:
+    """Returns 64 greedy tokens of each sequence, the cache after them, and the shapes that the step was traced for."""
+    traced = []
+
+    @nym.named_jit(donate_kwargs={"cache": True})
+    def step(model: Any, tokens: nym.NamedArray, *given: Any, cache: Any) -> tuple[nym.NamedArray, Any]:
+        traced.append(tokens.shape)
+        logits, cache = model.decode(tokens, cache, *given)
+        following = logits["pos", -1].argmax("vocab")
+        return following.broadcast_axis(nym.Axis("pos", 1)).rearrange(("batch", "pos")), cache
+
+    *speech, tokens = family.inputs
+    given = [nym.named_jit(type(model).encode)(model, *speech)] if speech else []
+    batch, pos = tokens.axes
+    cache = model.init_cache(batch, nym.Axis("key_pos", pos.size + 64))
+    found = []
+    for _ in range(64):
+        tokens, cache = step(model, tokens, *given, cache=cache)
+        found.append(tokens)
+    return nym.concatenate("pos", found), cache, traced
+
+
+def test_greedy_text_without_a_mesh_is_that_of_transformers(examples_on_path: None):
+    llama = read_family("llama")
+    np.testing.assert_array_equal(decode(llama, llama.load(llama.parameters))[0].array, llama.generated)
+
+
+@pytest.mark.parametrize(("family", "mesh"), list_sharded(DECODERS), indirect=True)
+def test_sharded_greedy_text_is_that_of_transformers(family: Family, mesh: Any):
+    with nym.axis_mapping(COMPUTE):
+        found, cache, traced = decode(family, family.load(family.parameters))
+    np.testing.assert_array_equal(found.array, family.generated)
+    assert len(traced) == 2, "The step is traced for the prompt and for the first token, and not again."
+    for leaf in jax.tree.leaves(cache, is_leaf=lambda leaf: isinstance(leaf, nym.NamedArray)):
+        assert leaf.sharding.is_equivalent_to(nym.sharding_for_axis(leaf.axes, COMPUTE), leaf.ndim)
+
+
+def test_saved_parameters_are_those_of_transformers(family: Family):
+    saved = importlib.import_module("models.common").save_parameters(
+        family.load(family.parameters), family.module.NAMES, family.parameters
+    )
+    assert saved.keys() == family.parameters.keys()
+    for name, array in saved.items():
+        np.testing.assert_array_equal(array, family.parameters[name])

@@ -1,0 +1,114 @@
+"""The key-value cache: attention step by step equals attention over everything at once, and errors."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import axonym as nym
+from axonym.nn import AttentionMask, KVCache
+
+
+Batch, Pos, KPos, Heads, HeadDim = nym.make_axes(batch=4, pos=11, key_pos=16, heads=2, head_dim=4)
+AXES = (Batch, Heads, HeadDim)
+
+
+def refusal(message, error=ValueError):
+    return pytest.raises(error, match=re.escape(message))
+
+
+def attend_at_once(query, key, value, window, padding):
+    mask = AttentionMask.causal()
+    if window:
+        mask = mask & AttentionMask.sliding_window(window)
+    if padding is not None:
+        mask = mask & ~AttentionMask.prefix(padding)
+    key, value = (x.rename({"pos": "key_pos"}) for x in (key, value))
+    return nym.nn.dot_product_attention("key_pos", HeadDim, query, key, value, mask)
+
+
+def attend_in_parts(query, key, value, window, padding):
+    cache = KVCache.init(KPos.resize(window or 16), AXES, padding=padding, sliding_window=window is not None)
+    found, start = [], 0
+    for size in (2, 1, 5, 1, 2):
+        q, k, v = (x["pos", start : start + size] for x in (query, key, value))
+        keys, values, mask = cache.extend(k, v, "pos")
+        found.append(nym.nn.dot_product_attention("key_pos", HeadDim, q, keys, values, mask))
+        cache = cache.update(k, v, "pos")
+        start += size
+    return nym.concatenate("pos", found), cache
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_in_parts_is_that_at_once(draw, window, padded):
+    query, key, value = draw(Batch, Pos, Heads, HeadDim), draw(Batch, Pos, Heads, HeadDim), draw(Pos, *AXES)
+    padding = nym.arange(Batch) if padded else None
+
+    @jax.jit
+    def attend_both(query, key, value):
+        found, cache = attend_in_parts(query, key, value, window, padding)
+        return found, cache, attend_at_once(query, key, value, window, padding)
+
+    found, cache, expected = attend_both(query, key, value)
+    shown = nym.arange(Pos).broadcast_axis(Batch) >= (nym.arange(Batch) if padded else 0)  # the rest sees no key
+    found, expected = (nym.where(shown, x, 0).rearrange((..., "pos")).array for x in (found, expected))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert cache.length.item() == 11
+    assert cache.key.shape == {"batch": 4, "heads": 2, "key_pos": window or 16, "head_dim": 4}
+
+
+def test_all_layers_are_stored_at_once(draw, mesh):
+    Layers = nym.Axis("layers", 3)
+    key, value = draw(Layers, Batch, Pos, Heads, HeadDim), draw(Layers, Batch, Pos, Heads, HeadDim)
+    mapping = {"batch": "data", "heads": "model"}
+
+    @nym.named_jit(axis_resources=mapping, donate_args=(True, False, False))
+    def store(cache, key, value):
+        return cache.update(key, value, "pos")
+
+    with nym.axis_mapping(mapping):
+        cache = KVCache.init(KPos, (Layers, *AXES))
+    cache = store(
+        store(cache, *nym.shard((key["pos", :3], value["pos", :3]), mapping)), key["pos", 3:4], value["pos", 3:4]
+    )
+    for stored, x in ((cache.key, key), (cache.value, value)):
+        assert stored.sharding.is_equivalent_to(nym.sharding_for_axis(stored.axes, mapping), stored.ndim)
+        expected = x["pos", :4].rename({"pos": "key_pos"}).rearrange(stored.names).array
+        np.testing.assert_array_equal(stored["key_pos", :4].array, expected)
+        assert not stored["key_pos", 4:].array.any()
+
+
+def test_positions_continue_and_skip_padding():
+    padding = nym.named([0, 2], "batch")
+    two = Batch.resize(2)
+    cache = KVCache.init(KPos, (two, HeadDim), padding=padding)
+    key = nym.ones((two, Pos.resize(3), HeadDim))
+    after = cache.update(key, key, "pos")
+    assert after.positions(Pos.resize(2)).array.tolist() == [[3, 4], [1, 2]]
+    assert KVCache.init(KPos, HeadDim).positions(Pos.resize(2)).array.tolist() == [0, 1]
+
+
+def test_keys_are_stored_in_the_dtype_of_the_cache(draw):
+    cache = KVCache.init(KPos, AXES, "bfloat16")
+    key = draw(Batch, Pos, Heads, HeadDim)
+    assert cache.update(key, key, "pos").key.dtype == "bfloat16"
+    assert {x.dtype.name for x in cache.extend(key, key, "pos")} == {"bfloat16", "bool"}
+
+
+def test_errors_of_the_cache_name_axes_and_sizes(draw):
+    key = draw(Batch, Pos, Heads, HeadDim)
+    with refusal("KVCache: `axes` has axis 'key_pos', which is given as `KPos`; leave it out"):
+        KVCache.init(KPos, (Batch, KPos, HeadDim))
+    with refusal("`padding` (batch: 4) has axis 'batch', which keys and values lack; add it to `axes`"):
+        KVCache.init(KPos, HeadDim, padding=nym.arange(Batch))
+    with refusal("Axes and keys are arguments of `KVCache.init(...)`", TypeError):
+        KVCache(KPos, HeadDim)
+    cache = KVCache.init(KPos, AXES)
+    with refusal("KVCache (key): no axis 'position' in (batch: 4, pos: 11, heads: 2, head_dim: 4)"):
+        cache.update(key, key, "position")
+    with refusal("KVCache (value): no axis 'heads' in (batch: 4, pos: 11, head_dim: 4)"):
+        cache.extend(key, key["heads", 0], "pos")
+    with refusal("axis 'key_pos' has size 16, which 11 stored positions and 11 new ones exceed; make it larger"):
+        cache.update(key, key, "pos").extend(key, key, "pos")
