@@ -28,15 +28,7 @@ class InputLinear(Linear):
     """
 
     @staticmethod
-    def init(
-        In: AxisSpec,
-        Out: AxisSpec,
-        *,
-        key: jax.Array,
-        use_bias: bool = True,
-        out_first: bool = True,
-        init_scale: float = 1.0,
-    ) -> "InputLinear":
+    def init(In: AxisSpec, Out: AxisSpec, *, key: jax.Array, **options: Any) -> "InputLinear":
         """Makes a layer with random weights; arguments as for `Linear.init`.
 
         Example:
@@ -47,7 +39,6 @@ class InputLinear(Linear):
             >>> nym.nn.mup_learning_rates(layer).weight
             1.0
         """
-        options: Any = {"use_bias": use_bias, "out_first": out_first, "init_scale": init_scale}
         return InputLinear(**_get_fields(Linear.init(In, Out, key=key, **options)))
 
 
@@ -68,27 +59,16 @@ class HiddenLinear(Linear):
     base_width: int = eqx.field(static=True, default=1)
 
     @staticmethod
-    def init(
-        In: AxisSpec,
-        Out: AxisSpec,
-        *,
-        key: jax.Array,
-        use_bias: bool = True,
-        out_first: bool = True,
-        init_scale: float = 1.0,
-        base_width: int = 1,
-    ) -> "HiddenLinear":
-        """Makes a layer with random weights; other arguments as for `Linear.init`.
+    def init(In: AxisSpec, Out: AxisSpec, *, key: jax.Array, base_width: int = 1, **options: Any) -> "HiddenLinear":
+        """Makes a layer with random weights.
 
         Args:
             In: The input axes, one or several.
             Out: The output axes, one or several.
             key: A random key.
-            use_bias: Whether to add a bias.
-            out_first: Whether the output axes of the weight come before its input axes.
-            init_scale: Factor of the weights.
             base_width: The number of inputs of this layer in the base model, whose learning rate is transferred; 1
                 gives table 8 as it is printed.
+            **options: Other arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -102,7 +82,6 @@ class HiddenLinear(Linear):
             (0.25, 1.0)
         """
         _check_base_width("HiddenLinear", base_width)
-        options: Any = {"use_bias": use_bias, "out_first": out_first, "init_scale": init_scale}
         return HiddenLinear(**_get_fields(Linear.init(In, Out, key=key, **options)), base_width=base_width)
 
 
@@ -128,22 +107,20 @@ class OutputLinear(Linear):
         Out: AxisSpec,
         *,
         key: jax.Array,
-        use_bias: bool = True,
-        out_first: bool = True,
         init_scale: float = 1.0,
         base_width: int = 1,
+        **options: Any,
     ) -> "OutputLinear":
-        """Makes a layer with random weights; other arguments as for `Linear.init`.
+        """Makes a layer with random weights.
 
         Args:
             In: The input axes, one or several.
             Out: The output axes, one or several.
             key: A random key.
-            use_bias: Whether to add a bias.
-            out_first: Whether the output axes of the weight come before its input axes.
             init_scale: Factor of the weights; 0 is also common.
             base_width: The number of inputs of this layer in the base model, at which it equals `Linear`; 1 gives table
                 8 as it is printed.
+            **options: Other arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -158,7 +135,7 @@ class OutputLinear(Linear):
         """
         _check_base_width("OutputLinear", base_width)
         scale = init_scale * math.sqrt(_count_elements(In) / base_width)
-        layer = Linear.init(In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=scale)
+        layer = Linear.init(In, Out, key=key, init_scale=scale, **options)
         return OutputLinear(**_get_fields(layer), base_width=base_width)
 
     @property
@@ -187,17 +164,15 @@ class MupEmbedding(Embedding):
     base_width: int = eqx.field(static=True, default=1)
 
     @staticmethod
-    def init(
-        Vocab: Axis, Embed: AxisSpec, *, key: jax.Array, init_scale: float = 1.0, base_width: int = 1
-    ) -> "MupEmbedding":
-        """Makes a table of random vectors; other arguments as for `Embedding.init`.
+    def init(Vocab: Axis, Embed: AxisSpec, *, key: jax.Array, base_width: int = 1, **options: Any) -> "MupEmbedding":
+        """Makes a table of random vectors.
 
         Args:
             Vocab: The vocabulary axis.
             Embed: The axes of a vector, one or several.
             key: A random key.
-            init_scale: Standard deviation of the vectors.
             base_width: The number of elements of a vector in the base model, at which it equals `Embedding`.
+            **options: Other arguments of `Embedding.init`.
 
         Raises:
             ValueError: If `base_width` is not positive.
@@ -210,7 +185,7 @@ class MupEmbedding(Embedding):
             0.25
         """
         _check_base_width("MupEmbedding", base_width)
-        layer = Embedding.init(Vocab, Embed, key=key, init_scale=init_scale)
+        layer = Embedding.init(Vocab, Embed, key=key, **options)
         return MupEmbedding(**_get_fields(layer), base_width=base_width)
 
     @property
