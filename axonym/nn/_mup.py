@@ -10,8 +10,9 @@ import equinox as eqx
 import jax
 
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._axis import Axis, AxisSpec
 from ._embedding import Embedding
+from ._initializer import count_fan
 from ._linear import Linear
 
 
@@ -28,15 +29,7 @@ class InputLinear(Linear):
     """
 
     @staticmethod
-    def init(
-        In: AxisSpec,
-        Out: AxisSpec,
-        *,
-        key: jax.Array,
-        use_bias: bool = True,
-        out_first: bool = True,
-        init_scale: float = 1.0,
-    ) -> "InputLinear":
+    def init(In: AxisSpec, Out: AxisSpec, *, key: jax.Array, **options: Any) -> "InputLinear":
         """Makes a layer with random weights; arguments as for `Linear.init`.
 
         Example:
@@ -47,8 +40,7 @@ class InputLinear(Linear):
             >>> nym.nn.mup_learning_rates(layer).weight
             1.0
         """
-        options: Any = {"use_bias": use_bias, "out_first": out_first, "init_scale": init_scale}
-        return InputLinear(**_get_fields(Linear.init(In, Out, key=key, **options)))
+        return InputLinear(**vars(Linear.init(In, Out, key=key, **options)))
 
 
 class HiddenLinear(Linear):
@@ -73,22 +65,18 @@ class HiddenLinear(Linear):
         Out: AxisSpec,
         *,
         key: jax.Array,
-        use_bias: bool = True,
-        out_first: bool = True,
-        init_scale: float = 1.0,
         base_width: int = 1,
+        **options: Any,
     ) -> "HiddenLinear":
-        """Makes a layer with random weights; other arguments as for `Linear.init`.
+        """Makes a layer with random weights.
 
         Args:
             In: The input axes, one or several.
             Out: The output axes, one or several.
             key: A random key.
-            use_bias: Whether to add a bias.
-            out_first: Whether the output axes of the weight come before its input axes.
-            init_scale: Factor of the weights.
             base_width: The number of inputs of this layer in the base model, whose learning rate is transferred; 1
                 gives table 8 as it is printed.
+            **options: More arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -102,8 +90,7 @@ class HiddenLinear(Linear):
             (0.25, 1.0)
         """
         _check_base_width("HiddenLinear", base_width)
-        options: Any = {"use_bias": use_bias, "out_first": out_first, "init_scale": init_scale}
-        return HiddenLinear(**_get_fields(Linear.init(In, Out, key=key, **options)), base_width=base_width)
+        return HiddenLinear(**vars(Linear.init(In, Out, key=key, **options)), base_width=base_width)
 
 
 class OutputLinear(Linear):
@@ -128,22 +115,20 @@ class OutputLinear(Linear):
         Out: AxisSpec,
         *,
         key: jax.Array,
-        use_bias: bool = True,
-        out_first: bool = True,
         init_scale: float = 1.0,
         base_width: int = 1,
+        **options: Any,
     ) -> "OutputLinear":
-        """Makes a layer with random weights; other arguments as for `Linear.init`.
+        """Makes a layer with random weights.
 
         Args:
             In: The input axes, one or several.
             Out: The output axes, one or several.
             key: A random key.
-            use_bias: Whether to add a bias.
-            out_first: Whether the output axes of the weight come before its input axes.
             init_scale: Factor of the weights; 0 is also common.
             base_width: The number of inputs of this layer in the base model, at which it equals `Linear`; 1 gives table
                 8 as it is printed.
+            **options: More arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -157,14 +142,14 @@ class OutputLinear(Linear):
             0.25
         """
         _check_base_width("OutputLinear", base_width)
-        scale = init_scale * math.sqrt(_count_elements(In) / base_width)
-        layer = Linear.init(In, Out, key=key, use_bias=use_bias, out_first=out_first, init_scale=scale)
-        return OutputLinear(**_get_fields(layer), base_width=base_width)
+        scale = init_scale * math.sqrt(count_fan(In) / base_width)
+        layer = Linear.init(In, Out, key=key, init_scale=scale, **options)
+        return OutputLinear(**vars(layer), base_width=base_width)
 
     @property
     def multiplier(self) -> float:
         """The factor of the products, `base_width` / inputs."""
-        return self.base_width / _count_elements(self.In)
+        return self.base_width / count_fan(self.In)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer; see `Linear`."""
@@ -187,17 +172,15 @@ class MupEmbedding(Embedding):
     base_width: int = eqx.field(static=True, default=1)
 
     @staticmethod
-    def init(
-        Vocab: Axis, Embed: AxisSpec, *, key: jax.Array, init_scale: float = 1.0, base_width: int = 1
-    ) -> "MupEmbedding":
-        """Makes a table of random vectors; other arguments as for `Embedding.init`.
+    def init(Vocab: Axis, Embed: AxisSpec, *, key: jax.Array, base_width: int = 1, **options: Any) -> "MupEmbedding":
+        """Makes a table of random vectors.
 
         Args:
             Vocab: The vocabulary axis.
             Embed: The axes of a vector, one or several.
             key: A random key.
-            init_scale: Standard deviation of the vectors.
             base_width: The number of elements of a vector in the base model, at which it equals `Embedding`.
+            **options: More arguments of `Embedding.init`.
 
         Raises:
             ValueError: If `base_width` is not positive.
@@ -210,13 +193,12 @@ class MupEmbedding(Embedding):
             0.25
         """
         _check_base_width("MupEmbedding", base_width)
-        layer = Embedding.init(Vocab, Embed, key=key, init_scale=init_scale)
-        return MupEmbedding(**_get_fields(layer), base_width=base_width)
+        return MupEmbedding(**vars(Embedding.init(Vocab, Embed, key=key, **options)), base_width=base_width)
 
     @property
     def multiplier(self) -> float:
         """The factor of the scores, `base_width` / elements of a vector."""
-        return self.base_width / _count_elements(self.Embed)
+        return self.base_width / count_fan(self.Embed)
 
     def unembed(self, x: NamedArray) -> NamedArray:
         """Computes a score for each element of the vocabulary; see `Embedding`."""
@@ -251,7 +233,7 @@ def mup_learning_rates(tree: Any) -> Any:
         rates = jax.tree.map(_get_unit_rate, node, is_leaf=is_named_array)
         if not isinstance(node, HiddenLinear):
             return rates
-        return eqx.tree_at(lambda layer: layer.weight, rates, node.base_width / _count_elements(node.In))
+        return eqx.tree_at(lambda layer: layer.weight, rates, node.base_width / count_fan(node.In))
 
     return jax.tree.map(find_rates, tree, is_leaf=lambda node: isinstance(node, HiddenLinear) or is_named_array(node))
 
@@ -260,14 +242,6 @@ def _get_unit_rate(leaf: Any) -> float | None:
     return 1.0 if is_named_array(leaf) or eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) else None
 
 
-def _count_elements(axes: AxisSpec) -> int:
-    return max(1, math.prod(axis.size for axis in parse_axes(axes)))
-
-
 def _check_base_width(layer: str, base_width: int) -> None:
     if base_width < 1:
         raise ValueError(f"{layer}: `base_width` must be positive, it is {base_width}")
-
-
-def _get_fields(layer: eqx.Module) -> dict[str, Any]:
-    return dict(vars(layer))
