@@ -1,4 +1,4 @@
-"""Functions of the shards of each device, for layers that say themselves what devices exchange."""
+"""Functions of the shards of each device, for layers that state the communication of devices themselves."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
