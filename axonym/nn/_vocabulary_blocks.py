@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from ..named._ambient import reshard_by_name, use_operand_shardings
 from ..named._axis import Names
 from ..named._broadcasting import align_axes
+from ._inputs import widen_dtype
 from ._map_shards import Shards, find_shards
 
 
@@ -104,7 +105,7 @@ def _score_part(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any
         return jnp.logaddexp(log_normalizers, jax.nn.logsumexp(block.logits, dim)), scores + chosen
 
     sizes = tuple(size for name, size in zip(head.hidden, hidden.shape, strict=True) if name in head.tokens)
-    zeros = jnp.zeros(sizes, _widen_type(hidden, weight))
+    zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
     log_normalizers, scores = _fold_blocks(head, weight, add_block, (zeros - jnp.inf, zeros))
     if axes := head.shards.get_mesh_axes((head.vocab,)):
         most = jax.lax.pmax(log_normalizers, axes)
@@ -134,7 +135,7 @@ def _differentiate_part(
         return d_hidden + _multiply(head, d_logits, head.logits, block.weight, head.weight, head.products), d_weight
 
     ordered = align_axes(hidden, head.hidden, head.products)
-    zeros = jnp.zeros_like(ordered, _widen_type(hidden, weight)), jnp.zeros_like(weight)
+    zeros = jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight)
     d_hidden, d_weight = _fold_blocks(head, weight, add_block, zeros)
     d_hidden = align_axes(d_hidden, head.products, head.hidden)
     if axes := head.shards.get_mesh_axes((head.vocab,)):
@@ -183,12 +184,7 @@ def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: An
     return _Block(part, logits, is_target, head.label_smoothing / total)
 
 
-def _widen_type(*arrays: Any) -> Any:
-    """Returns the type in which sums are kept: float32 at least."""
-    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
-
-
 def _multiply(head: Head, one: Any, names: Names, other: Any, others: Names, result: Names) -> Any:
     """Multiplies two arrays and sums over the names that the result lacks, in float32 at least."""
-    options: Any = {"precision": head.precision, "preferred_element_type": _widen_type(one, other)}
+    options: Any = {"precision": head.precision, "preferred_element_type": widen_dtype(one, other)}
     return jnp.einsum(one, names, other, others, result, **options)
