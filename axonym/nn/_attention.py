@@ -83,21 +83,9 @@ def dot_product_attention(
         (heads: 2, pos: 3, head_dim: 4)
     """
     inputs = check_attention_inputs(
-        KPos,
-        Key,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        attention_dtype,
-        precision,
-        QPos=QPos,
-        scale=scale,
-        soft_cap=soft_cap,
-        sinks=sinks,
-        dropout=dropout,
-        dropout_key=dropout_key,
+        *(KPos, Key, query, key, value, mask, bias, attention_dtype, precision),
+        **{"QPos": QPos, "scale": scale, "soft_cap": soft_cap, "sinks": sinks},
+        **{"dropout": dropout, "dropout_key": dropout_key},
     )
     if block_size < 1:
         raise ValueError(f"dot_product_attention: `block_size` is a positive integer, not {block_size}")
