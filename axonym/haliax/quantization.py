@@ -17,7 +17,6 @@ from ..quantization import (
     apply_updates as apply_updates,
     partition_overwrites,
 )
-from ._adapt import make_getattr
 
 
 T = TypeVar("T")
@@ -222,5 +221,3 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
 
 
 partition_for_grad_overwrite = partition_overwrites
-
-__getattr__ = make_getattr("haliax.quantization")

@@ -1,4 +1,4 @@
-"""The checked arguments of attention, which every implementation takes."""
+"""The arguments of attention after checks, which every implementation takes."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ..named._array import NamedArray, is_named_array
+from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, format_axes, parse_selection
 from ..named._base import format_shape
 from ._attention_mask import AttentionMask, check_boolean
@@ -75,7 +75,7 @@ def check_attention_inputs(
     dropout_key: jax.Array | None = None,
 ) -> AttentionInputs:
     """Returns the arguments of `dot_product_attention`, checked, with names in place of axes."""
-    _check_axes(KPos, Key, query, key, value)
+    _check_axes(KPos, Key, query, key, value, bias)
     keys, names = axis_name(KPos), tuple(map(axis_name, parse_selection(Key)))
     found = _find_query_axis(QPos, query, key, mask)
     if isinstance(mask, AttentionMask):
@@ -95,10 +95,19 @@ def check_attention_inputs(
     return AttentionInputs(found, keys, names, *rest)
 
 
-def _check_axes(KPos: AxisSelector, Key: AxisSelection, query: NamedArray, key: NamedArray, value: NamedArray) -> None:
+def _check_axes(
+    KPos: AxisSelector,
+    Key: AxisSelection,
+    query: NamedArray,
+    key: NamedArray,
+    value: NamedArray,
+    bias: NamedArray | None,
+) -> None:
     check_input("dot_product_attention (query)", query, Key)
     check_input("dot_product_attention (key)", key, (KPos, *parse_selection(Key)))
     check_input("dot_product_attention (value)", value, KPos)
+    if bias is not None:
+        check_input("dot_product_attention (bias)", bias, ())
     if axis_name(KPos) in query.names:
         raise ValueError(
             f"dot_product_attention: the query {format_shape(query)} has the axis of key positions "
@@ -137,8 +146,7 @@ def _find_query_axis(
 
 
 def _check_sinks(sinks: NamedArray, KPos: str, Key: Names, query: NamedArray, key: NamedArray) -> None:
-    if not is_named_array(sinks):
-        raise TypeError(f"`sinks` must be a named array, not {type(sinks).__name__}; use `axonym.named`.")
+    check_input("dot_product_attention (sinks)", sinks, ())
     allowed = {*query.names, *key.names} - {KPos, *Key}
     if extra := [name for name in sinks.names if name not in allowed]:
         raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding, get_entry_axes, get_mesh_axes, get_out_sharding
+from ..named._ambient import constrain_sharding, get_entry_axes, get_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, Names
 from ..named._broadcasting import align_axes
@@ -89,8 +89,8 @@ def get_sizes(*operands: tuple[Names, tuple[int, ...]]) -> dict[str, int]:
 
 def find_mesh_axes(axis: Axis) -> tuple[str, ...]:
     """Returns the mesh axes over which an axis is sharded."""
-    sharding = get_out_sharding((axis.name,), (axis.size,))
-    return (*get_mesh_axes(axis.name, axis.size), *(get_entry_axes(sharding.spec[0]) if sharding else ()))
+    sharding = get_sharding((axis.name,), (axis.size,))
+    return () if sharding is None else get_entry_axes(sharding.spec[0])
 
 
 def get_names(*parts: tuple[Axis, ...]) -> Names:
@@ -98,7 +98,7 @@ def get_names(*parts: tuple[Axis, ...]) -> Names:
     return tuple(axis.name for part in parts for axis in part)
 
 
-def merge_axes(array: Any, names: Names, sizes: Mapping[str, int], *parts: tuple[Axis, ...]) -> Any:
+def merge_parts(array: Any, names: Names, sizes: Mapping[str, int], *parts: tuple[Axis, ...]) -> Any:
     """Returns a plain array with one axis for each part of a layout.
 
     Args:

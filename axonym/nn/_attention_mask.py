@@ -356,5 +356,5 @@ def get_window_size(mask: AttentionMask) -> int | None:
 
 
 def get_segment_ids(mask: AttentionMask) -> tuple[NamedArray, NamedArray] | None:
-    """Returns the segment ids of queries and keys if this is what the mask is."""
+    """Returns the segment ids of queries and keys if the mask is made of them."""
     return (mask.query_ids, mask.key_ids) if isinstance(mask, _SegmentMask) and mask.key_ids is not None else None

@@ -1,4 +1,4 @@
-"""What attention does to scores and weights besides the softmax: the soft cap, sinks and dropout."""
+"""Changes to the scores and weights of attention besides the softmax: the soft cap, sinks and dropout."""
 
 from typing import Any
 

@@ -185,7 +185,7 @@ class BlockSeq(LayerStack[M]):
             TypeError: If one of the others is not a `BlockSeq`.
             ValueError: If the layer axes differ.
         """
-        check_same_layers(self, others)
+        check_same_layers(BlockSeq, self.Block, others)
         mapped = map(fn, self.blocks, *(other.blocks for other in others))
         return dataclasses.replace(self, blocks=tuple(mapped))
 

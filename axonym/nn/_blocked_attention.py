@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import constrain_sharding, get_entry_axes, get_mesh_axes, get_out_sharding
+from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
 from ..named._base import with_array
@@ -27,9 +27,10 @@ from ..named._elementwise._maximum import maximum
 from ..named._elementwise._where import where
 from ..named._shape._rearrange import rearrange
 from ._attention_inputs import AttentionInputs
+from ._attention_layout import find_mesh_axes
 from ._attention_mask import AttentionMask, as_attention_mask
 from ._attention_scores import apply_sinks, cap_scores, draw_kept, find_lowest, hide_scores
-from ._inputs import cast_array
+from ._inputs import cast_array, widen_dtype
 from ._mask_block import MaskBlock
 
 
@@ -68,7 +69,7 @@ class _Blocks:
 
 
 class _Starts(NamedTuple):
-    """Where a block starts, and from where on its elements are not those of the block before."""
+    """The first positions of a block, and its first positions that the block before lacks."""
 
     query: Any
     key: Any
@@ -141,9 +142,7 @@ def _plan_blocks(inputs: AttentionInputs, mask: AttentionMask | None, size: int)
 
 def _is_sharded(x: NamedArray, axis: Axis) -> bool:
     """Returns whether an axis is sharded by the active mapping, or in the type of the array."""
-    sharding = get_out_sharding((axis.name,), (axis.size,))
-    entries = jax.typeof(x.array).sharding.spec[x.names.index(axis.name)], sharding and sharding.spec[0]
-    return bool(get_mesh_axes(axis.name, axis.size)) or any(get_entry_axes(entry) for entry in entries)
+    return bool(find_mesh_axes(axis) or jax.typeof(x.array).sharding.spec[x.names.index(axis.name)])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -164,7 +163,7 @@ def _attend_forward(blocks: _Blocks, operands: _Operands, starts: _Starts) -> tu
         weights, decay = exp(scores - new_highest), exp(highest - new_highest)
         total = total * decay + weights.sum(blocks.KPos.name)
         weights = cast_array(_drop_weights(blocks, operands, weights, at), value.dtype)
-        part = _multiply(blocks, weights, blocks.slice_array(value, at), (blocks.KPos.name,))
+        part = _multiply_named(blocks, weights, blocks.slice_array(value, at), (blocks.KPos.name,))
         found = new_highest, total, averages * decay + part
         return tuple(blocks.update_array(x, at, one) for x, one in zip(state, found, strict=True)), None
 
@@ -182,20 +181,20 @@ def _attend_backward(blocks: _Blocks, saved: Any, gradients: tuple[NamedArray, N
     # A query that attends to no key has no weights: its average is computed elsewhere.
     log_sums = where(log_sums <= find_lowest(log_sums), jnp.inf, log_sums)
     products = cast_array(out, log_sums.dtype) * cast_array(averages, log_sums.dtype)
-    shift = products.sum(_without(averages.names, log_sums)) - log_sums_gradient
+    shift = products.sum(_exclude_names(averages.names, log_sums)) - log_sums_gradient
 
     def add_block(totals: Any, at: _Starts) -> tuple[Any, None]:
         part = functools.partial(blocks.slice_array, starts=at)
         scores, slope = _score_block(blocks, operands, at)
         weights = exp(scores - part(log_sums))
         dropped = cast_array(_drop_weights(blocks, operands, weights, at), value.dtype)
-        for_value = _multiply(blocks, dropped, part(out), _without(weights.names, value))
-        for_weights = _multiply(blocks, part(out), part(value), _without(value.names, weights))
+        for_value = _multiply_named(blocks, dropped, part(out), _exclude_names(weights.names, value))
+        for_weights = _multiply_named(blocks, part(out), part(value), _exclude_names(value.names, weights))
         for_scores = weights * (_drop_weights(blocks, operands, for_weights, at) - part(shift))
-        for_bias = () if bias is None else (for_scores.sum(_without(for_scores.names, bias)),)
+        for_bias = () if bias is None else (for_scores.sum(_exclude_names(for_scores.names, bias)),)
         low = cast_array(for_scores if slope is None else for_scores * slope, query.dtype)
-        for_query = _multiply(blocks, low, part(key), _without(low.names, query))
-        for_key = _multiply(blocks, low, part(query), _without(low.names, key))
+        for_query = _multiply_named(blocks, low, part(key), _exclude_names(low.names, query))
+        for_key = _multiply_named(blocks, low, part(query), _exclude_names(low.names, key))
         found = for_query, for_key, for_value, *for_bias
         return tuple(blocks.add_to_array(x, at, one) for x, one in zip(totals, found, strict=True)), None
 
@@ -209,18 +208,18 @@ def _attend_backward(blocks: _Blocks, saved: Any, gradients: tuple[NamedArray, N
 _attend_blocks.defvjp(_attend_forward, _attend_backward)
 
 
-def _without(names: Names, x: NamedArray) -> Names:
+def _exclude_names(names: Names, x: NamedArray) -> Names:
     return tuple(name for name in names if name not in x.names)
 
 
-def _multiply(blocks: _Blocks, x: NamedArray, y: NamedArray, axis: Names) -> NamedArray:
+def _multiply_named(blocks: _Blocks, x: NamedArray, y: NamedArray, axis: Names) -> NamedArray:
     """Returns a product that is summed in float32 at least."""
-    dtype = jnp.promote_types(jnp.result_type(x.dtype, y.dtype), jnp.float32)
+    dtype = widen_dtype(x.dtype, y.dtype)
     return dot(x, y, axis=axis, precision=blocks.precision, preferred_element_type=dtype)
 
 
 def _compute_scores(blocks: _Blocks, query: NamedArray, key: NamedArray) -> NamedArray:
-    return _multiply(blocks, query, key, blocks.Key)
+    return _multiply_named(blocks, query, key, blocks.Key)
 
 
 def _score_block(blocks: _Blocks, operands: _Operands, at: _Starts) -> tuple[NamedArray, NamedArray | None]:

@@ -5,7 +5,6 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from .. import random
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
@@ -14,7 +13,7 @@ from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
 from ..tree_util import resize_axis
 from ._gather_parameter import gather_parameter
-from ._initializer import Initializer, initialize_weight
+from ._initializer import Initializer, draw_scaled_normal, initialize_weight
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 
@@ -70,10 +69,10 @@ class Embedding(Layer):
         """
         axes = parse_axes(Embed)
         if initializer is None:
-            weight = random.truncated_normal(key, (Vocab, *axes), -3, 3, float if dtype is None else dtype)
+            weight = draw_scaled_normal(key, (Vocab, *axes), (), init_scale, dtype)
         else:
-            weight = initialize_weight(initializer, key, Vocab, axes, (Vocab, *axes), dtype)
-        return Embedding(weight * init_scale, Vocab, axes)
+            weight = initialize_weight(initializer, key, Vocab, axes, (Vocab, *axes), dtype) * init_scale
+        return Embedding(weight, Vocab, axes)
 
     @named_call
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:

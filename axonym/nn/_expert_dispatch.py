@@ -1,4 +1,4 @@
-"""The way of tokens to their experts and back, on the plain arrays of one device, with all tokens kept or a capacity.
+"""Sends tokens to their experts and back, on the plain arrays of one device, with all tokens kept or a capacity.
 
 Each token has `k` choices. They are sorted by expert, all first choices before all second ones, so that the rows of one
 expert are neighbours.

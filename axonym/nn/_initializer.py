@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding, context, get_out_sharding, place_array, shard_by_compiler
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, check_unique_names, format_axes, format_value, get_names_and_sizes, parse_axes
+from ..random import truncated_normal
 from ..random._sampling import as_plain_key
 
 
@@ -62,6 +63,16 @@ def initialize_weight(
     window = tuple(axis for axis in order if axis not in inputs and axis not in outputs)
     shape = (*(axis.size for axis in window), _count_elements(inputs), _count_elements(outputs))
     return _draw_parameter(initializer, key, shape, (*window, *inputs, *outputs), order, dtype)
+
+
+def draw_scaled_normal(key: jax.Array, axes: tuple[Axis, ...], In: AxisSpec, scale: float, dtype: Any) -> NamedArray:
+    """Draws from a normal distribution truncated at three standard deviations, times `scale / sqrt(inputs)`."""
+    return truncated_normal(key, axes, -3, 3, float if dtype is None else dtype) * (scale / math.sqrt(count_fan(In)))
+
+
+def count_fan(axes: AxisSpec) -> int:
+    """Returns the number of elements of the input or output axes of a weight, at least 1."""
+    return max(1, _count_elements(parse_axes(axes)))
 
 
 def initialize_bias(initializer: Initializer, key: jax.Array, Out: tuple[Axis, ...], dtype: Any) -> NamedArray:

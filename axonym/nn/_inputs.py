@@ -17,7 +17,12 @@ def cast_array(x: NamedArray, dtype: Any) -> NamedArray:
 
 def widen_array(x: NamedArray) -> NamedArray:
     """Returns an array in float32 at least."""
-    return cast_array(x, jnp.promote_types(x.array.dtype, jnp.float32))
+    return cast_array(x, widen_dtype(x.array.dtype))
+
+
+def widen_dtype(*operands: Any) -> Any:
+    """Returns the common dtype of arrays or dtypes, float32 at least."""
+    return jnp.promote_types(jnp.result_type(*operands), jnp.float32)
 
 
 def format_layer_axes(axes: AxisSpec) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._jax_compat import find_platform
 from ..named._ambient import get_out_sharding, shard_by_compiler, use_operand_shardings
 from ..named._array import NamedArray
 from ..named._axis import get_names_and_sizes
@@ -19,7 +20,7 @@ from ._attention_layout import (
     find_layout_obstacle,
     find_mesh_axes,
     get_sizes,
-    merge_axes,
+    merge_parts,
     order_result,
 )
 from ._attention_mask import (
@@ -59,7 +60,7 @@ def find_dtype_obstacle(inputs: AttentionInputs) -> str | None:
 
 def find_cudnn_obstacle(inputs: AttentionInputs) -> str | None:
     """Returns why the kernel of cuDNN cannot compute this, None if it can."""
-    if jax.default_backend() != "gpu":
+    if find_platform() != "gpu":
         return "there is no NVIDIA GPU"
     capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
     if not re.fullmatch(r"\d+\.\d+", capability):  # AMD's have other names
@@ -114,8 +115,8 @@ def _compute_attention(
     ]
     scores = (batch, (*heads, *groups), layout.queries, layout.keys)
     known = get_sizes(*((own, array.shape) for own, array in zip(names, arrays, strict=True)))
-    query, key, value = map(lambda array, own, order: merge_axes(array, own, known, *order), arrays, names, orders)
-    rest = [merge_axes(array, own, known, *scores) for array, own in zip(arrays[3:], names[3:], strict=True)]
+    query, key, value = map(lambda array, own, order: merge_parts(array, own, known, *order), arrays, names, orders)
+    rest = [merge_parts(array, own, known, *scores) for array, own in zip(arrays[3:], names[3:], strict=True)]
     rest = [jnp.broadcast_to(x, (*x.shape[:2], query.shape[1], key.shape[1])) for x in rest]
     bias, mask = rest[0] if has_bias else None, rest[-1] if len(rest) > has_bias else None
     with jax.numpy_rank_promotion("allow"):

@@ -63,7 +63,7 @@ class KVCache(Layer):
             KPos: The axis of key positions. Its size is the largest number of positions or, with `sliding_window`, the
                 number of positions that a query attends to, its own included.
             axes: The other axes of keys and values, such as layers, batch, heads and the size of a head. The last one
-                comes after `KPos` in memory and the others before it, as products over the last one like it best.
+                comes after `KPos` in memory and the others before it, the fastest order for products over the last one.
             dtype: dtype of keys and values; JAX's default float if None.
             padding: Integer array with batch axes, the number of padded positions at the front of each sequence.
             sliding_window: Whether to keep only the newest positions, as a ring.

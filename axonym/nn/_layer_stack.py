@@ -155,14 +155,13 @@ def check_layer_index(index: int, Block: Axis) -> None:
         raise IndexError(f"there is no layer {index} in {Block}")
 
 
-def check_same_layers(layers: LayerStack[Any], others: tuple[Any, ...]) -> None:
-    """Raises an error if others are not of the class of these layers, or have another layer axis."""
-    container = "Stacked" if hasattr(layers, "stacked") else "BlockSeq"
+def check_same_layers(container: type[LayerStack[Any]], Block: Axis, others: tuple[Any, ...]) -> None:
+    """Raises an error if others are not of this class, or have another layer axis."""
     for other in others:
-        if not isinstance(other, LayerStack) or hasattr(other, "stacked") != hasattr(layers, "stacked"):
-            raise TypeError(f"Layers along {layers.Block} need another `{container}`, not {format_value(other)}.")
-        if other.Block != layers.Block:
-            raise ValueError(f"layers along {layers.Block} do not match layers along {other.Block}")
+        if not isinstance(other, container):
+            raise TypeError(f"Layers along {Block} need another `{container.__name__}`, not {format_value(other)}.")
+        if other.Block != Block:
+            raise ValueError(f"layers along {Block} do not match layers along {other.Block}")
 
 
 def split_layer_keys(kwargs: dict[str, Any], axis: Axis) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """The linear layer: a contraction over named input axes, plus a bias."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 
-from .. import random
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
@@ -18,7 +16,7 @@ from ..named._named_call import named_call
 from ..random._sampling import as_plain_key
 from ._export_axes import merge_axes, replace_axes
 from ._gather_parameter import gather_parameter
-from ._initializer import Initializer, initialize_bias, initialize_weight
+from ._initializer import Initializer, draw_scaled_normal, initialize_bias, initialize_weight
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 
@@ -106,8 +104,7 @@ class Linear(Layer):
             key, bias_key = jax.random.split(as_plain_key(key))
             bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         if initializer is None:
-            scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
-            weight = random.truncated_normal(key, axes, -3, 3, dtype) * scale
+            weight = draw_scaled_normal(key, axes, inputs, init_scale, dtype)
         else:
             weight = initialize_weight(initializer, key, inputs, outputs, axes, dtype) * init_scale
         return Linear(weight, bias, inputs, outputs, dot_general)

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .. import random
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSpec, Names, format_axes, intern_names, parse_axes
@@ -19,6 +18,7 @@ from ..named._creation import ones, zeros
 from ..named._named_call import enter_function_scope, named_call
 from ..named._shape._rearrange import rearrange
 from ._gather_parameter import gather_parameter
+from ._initializer import draw_scaled_normal
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 from ._map_shards import MeshAxes, check_sharded_apart, map_shards
@@ -87,9 +87,8 @@ class MoELinear(Layer):
                 f"{_format_moe_linear(Experts, inputs, outputs)}: axis {twice[0]!r} is given twice; give one of them "
                 "another name with `alias`"
             )
-        scale = init_scale / math.sqrt(max(1, math.prod(axis.size for axis in inputs)))
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
-        weight = random.truncated_normal(key, (Experts, *axes), -3, 3) * scale
+        weight = draw_scaled_normal(key, (Experts, *axes), inputs, init_scale, None)
         return MoELinear(weight, zeros((Experts, *outputs)) if use_bias else None, Experts, inputs, outputs)
 
     @named_call

@@ -10,8 +10,9 @@ import equinox as eqx
 import jax
 
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._axis import Axis, AxisSpec
 from ._embedding import Embedding
+from ._initializer import count_fan
 from ._linear import Linear
 
 
@@ -39,7 +40,7 @@ class InputLinear(Linear):
             >>> nym.nn.mup_learning_rates(layer).weight
             1.0
         """
-        return InputLinear(**_get_fields(Linear.init(In, Out, key=key, **options)))
+        return InputLinear(**vars(Linear.init(In, Out, key=key, **options)))
 
 
 class HiddenLinear(Linear):
@@ -59,7 +60,14 @@ class HiddenLinear(Linear):
     base_width: int = eqx.field(static=True, default=1)
 
     @staticmethod
-    def init(In: AxisSpec, Out: AxisSpec, *, key: jax.Array, base_width: int = 1, **options: Any) -> "HiddenLinear":
+    def init(
+        In: AxisSpec,
+        Out: AxisSpec,
+        *,
+        key: jax.Array,
+        base_width: int = 1,
+        **options: Any,
+    ) -> "HiddenLinear":
         """Makes a layer with random weights.
 
         Args:
@@ -68,7 +76,7 @@ class HiddenLinear(Linear):
             key: A random key.
             base_width: The number of inputs of this layer in the base model, whose learning rate is transferred; 1
                 gives table 8 as it is printed.
-            **options: Other arguments of `Linear.init`.
+            **options: More arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -82,7 +90,7 @@ class HiddenLinear(Linear):
             (0.25, 1.0)
         """
         _check_base_width("HiddenLinear", base_width)
-        return HiddenLinear(**_get_fields(Linear.init(In, Out, key=key, **options)), base_width=base_width)
+        return HiddenLinear(**vars(Linear.init(In, Out, key=key, **options)), base_width=base_width)
 
 
 class OutputLinear(Linear):
@@ -120,7 +128,7 @@ class OutputLinear(Linear):
             init_scale: Factor of the weights; 0 is also common.
             base_width: The number of inputs of this layer in the base model, at which it equals `Linear`; 1 gives table
                 8 as it is printed.
-            **options: Other arguments of `Linear.init`.
+            **options: More arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -134,14 +142,14 @@ class OutputLinear(Linear):
             0.25
         """
         _check_base_width("OutputLinear", base_width)
-        scale = init_scale * math.sqrt(_count_elements(In) / base_width)
+        scale = init_scale * math.sqrt(count_fan(In) / base_width)
         layer = Linear.init(In, Out, key=key, init_scale=scale, **options)
-        return OutputLinear(**_get_fields(layer), base_width=base_width)
+        return OutputLinear(**vars(layer), base_width=base_width)
 
     @property
     def multiplier(self) -> float:
         """The factor of the products, `base_width` / inputs."""
-        return self.base_width / _count_elements(self.In)
+        return self.base_width / count_fan(self.In)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer; see `Linear`."""
@@ -172,7 +180,7 @@ class MupEmbedding(Embedding):
             Embed: The axes of a vector, one or several.
             key: A random key.
             base_width: The number of elements of a vector in the base model, at which it equals `Embedding`.
-            **options: Other arguments of `Embedding.init`.
+            **options: More arguments of `Embedding.init`.
 
         Raises:
             ValueError: If `base_width` is not positive.
@@ -185,13 +193,12 @@ class MupEmbedding(Embedding):
             0.25
         """
         _check_base_width("MupEmbedding", base_width)
-        layer = Embedding.init(Vocab, Embed, key=key, **options)
-        return MupEmbedding(**_get_fields(layer), base_width=base_width)
+        return MupEmbedding(**vars(Embedding.init(Vocab, Embed, key=key, **options)), base_width=base_width)
 
     @property
     def multiplier(self) -> float:
         """The factor of the scores, `base_width` / elements of a vector."""
-        return self.base_width / _count_elements(self.Embed)
+        return self.base_width / count_fan(self.Embed)
 
     def unembed(self, x: NamedArray) -> NamedArray:
         """Computes a score for each element of the vocabulary; see `Embedding`."""
@@ -226,7 +233,7 @@ def mup_learning_rates(tree: Any) -> Any:
         rates = jax.tree.map(_get_unit_rate, node, is_leaf=is_named_array)
         if not isinstance(node, HiddenLinear):
             return rates
-        return eqx.tree_at(lambda layer: layer.weight, rates, node.base_width / _count_elements(node.In))
+        return eqx.tree_at(lambda layer: layer.weight, rates, node.base_width / count_fan(node.In))
 
     return jax.tree.map(find_rates, tree, is_leaf=lambda node: isinstance(node, HiddenLinear) or is_named_array(node))
 
@@ -235,14 +242,6 @@ def _get_unit_rate(leaf: Any) -> float | None:
     return 1.0 if is_named_array(leaf) or eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) else None
 
 
-def _count_elements(axes: AxisSpec) -> int:
-    return max(1, math.prod(axis.size for axis in parse_axes(axes)))
-
-
 def _check_base_width(layer: str, base_width: int) -> None:
     if base_width < 1:
         raise ValueError(f"{layer}: `base_width` must be positive, it is {base_width}")
-
-
-def _get_fields(layer: eqx.Module) -> dict[str, Any]:
-    return dict(vars(layer))

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
-from ..named._base import check_named, with_array
+from ..named._axis import AxisSpec, Names, get_names_and_sizes, parse_axes
+from ..named._base import with_array
 from ..named._cached_jit import cached_jit
-from ._inputs import cast_array, widen_array
+from ._inputs import cast_array, check_input, widen_array
 from ._window import ByAxis, Padding, Pairs, compute_sharded, find_padding, parse_by_axis, parse_padding
 
 
@@ -117,12 +117,8 @@ def mean_pool(
 
 def plan_pool(function: str, Window: AxisSpec, x: Any, stride: Any, padding: Any, use_ceil: bool) -> PoolPlan:
     """Returns the windows of a named array, which the name of the function stands before in errors."""
-    check_named(x)
     names, windows = get_names_and_sizes(parse_axes(Window))
-    try:
-        dims = find_axes(x.names, x.array.shape, names)
-    except ValueError as error:
-        raise ValueError(f"{function}: {error}") from None
+    dims = check_input(function, x, names)
     sizes = tuple(x.array.shape[dim] for dim in dims)
     windows = parse_by_axis(function, "Window", windows, names)
     strides = parse_by_axis(function, "stride", 1 if stride is None else stride, names)

@@ -5,7 +5,6 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 
-from .. import random
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector
 from ..named._dot import dot
@@ -14,6 +13,7 @@ from ..named._reduce._softmax import logsumexp, softmax
 from ..named._reduce._sum import mean, sum
 from ..named._search import top_k as find_largest
 from ._gather_parameter import gather_parameter
+from ._initializer import draw_scaled_normal
 from ._inputs import check_input, format_layer_axes, widen_array
 from ._layer import Layer
 
@@ -106,8 +106,7 @@ class Router(Layer):
             )
         if softmax not in ("before", "after"):
             raise ValueError(f"`softmax` of `Router` is 'before' or 'after' the choice of experts, not {softmax!r}.")
-        scale = init_scale / max(1, Embed.size) ** 0.5
-        weight = random.truncated_normal(key, (Experts, Embed), -3, 3) * scale
+        weight = draw_scaled_normal(key, (Experts, Embed), Embed, init_scale, None)
         return Router(weight, Embed, Experts, chosen, softmax, normalize)
 
     @named_call

@@ -23,7 +23,7 @@ from ._attention_layout import (
     find_mesh_axes,
     get_names,
     get_sizes,
-    merge_axes,
+    merge_parts,
     order_result,
 )
 from ._attention_mask import (
@@ -37,6 +37,7 @@ from ._attention_mask import (
     split_conjunction,
 )
 from ._jax_attention import find_dtype_obstacle
+from ._map_shards import list_free_mesh_axes
 
 
 _LANES = 128
@@ -115,8 +116,8 @@ def _attend_shards(inputs: AttentionInputs, query: NamedArray, layout: Attention
         return _call_kernel(kernel, layout, bool(segments), *zip(arrays, names, strict=True))
 
     kernel = _make_kernel(layout, combine_masks(static), inputs.soft_cap, shards)
-    mesh, manual = jax.sharding.get_abstract_mesh(), _list_divisible_mesh_axes()
-    if not manual:
+    mesh = jax.sharding.get_abstract_mesh()
+    if not (manual := list_free_mesh_axes(mesh)):
         return NamedArray(compute(kernel, *arrays), result)
     by_position = P(None, shards[layout.queries[0].name] or None)
     specs = [
@@ -148,7 +149,7 @@ def _call_kernel(kernel: Any, layout: AttentionLayout, has_segments: bool, *oper
         *(((batch, layout.queries), (batch, layout.keys)) if has_segments else ()),
         *(((heads,),) if len(operands) in (4, 6) else ()),
     ]
-    merged = [merge_axes(*one, sizes, *order) for one, order in zip(operands, orders, strict=True)]
+    merged = [merge_parts(*one, sizes, *order) for one, order in zip(operands, orders, strict=True)]
     count = merged[0].shape[0]
     segments = [jnp.broadcast_to(x, (count, x.shape[1])).astype(jnp.int32) for x in merged[3 : 3 + 2 * has_segments]]
     sinks = merged[-1].astype(jnp.float32) if len(operands) in (4, 6) else None
@@ -220,13 +221,6 @@ def _make_operand_spec(names: Names, shards: dict[str, tuple[str, ...]]) -> P:
 def _count_mesh_shards(mesh_axes: tuple[str, ...]) -> int:
     shape = jax.sharding.get_abstract_mesh().shape
     return math.prod(shape[axis] for axis in mesh_axes)
-
-
-def _list_divisible_mesh_axes() -> set[str]:
-    """Returns the axes of the active mesh over which `shard_map` may divide: those that are not Manual already."""
-    mesh = jax.sharding.get_abstract_mesh()
-    types = () if mesh.empty else zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {axis for axis, kind in types if kind != AxisType.Manual}
 
 
 def _reshard_explicit(array: Any, spec: P) -> Any:

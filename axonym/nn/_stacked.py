@@ -170,7 +170,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
             TypeError: If one of the others is not a `Stacked`.
             ValueError: If the layer axes differ.
         """
-        check_same_layers(self, others)
+        check_same_layers(Stacked, self.Block, others)
         mapped = vmap(fn, self.Block)(self.stacked, *(other.stacked for other in others))
         return dataclasses.replace(self, stacked=mapped)
 

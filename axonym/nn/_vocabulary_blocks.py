@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec as P
 
-from ..named._ambient import get_entry_axes, get_sharding, reshard_by_name, use_operand_shardings
+from ..named._ambient import reshard_by_name, use_operand_shardings
 from ..named._axis import Names
 from ..named._broadcasting import align_axes
+from ._inputs import widen_dtype
+from ._map_shards import Shards, find_shards
 
 
 class Head(NamedTuple):
-    """All that is static: the names of the arrays, options, and the mesh with the entry of each name in a spec.
-
-    Names are those of the arrays `hidden`, `weight` and `targets`; there is no mesh if nothing is sharded.
-    """
+    """All that is static: the names of the arrays `hidden`, `weight` and `targets`, options, and the sharding."""
 
     hidden: Names
     weight: Names
@@ -32,8 +30,7 @@ class Head(NamedTuple):
     label_smoothing: float
     logit_soft_cap: float | None
     precision: Any
-    mesh: Mesh | AbstractMesh | None = None
-    entries: tuple[tuple[str, Any], ...] = ()
+    shards: Shards = Shards()
 
     @property
     def tokens(self) -> Names:
@@ -56,14 +53,6 @@ class Head(NamedTuple):
         """The position of the vocabulary in the weight."""
         return self.weight.index(self.vocab)
 
-    def get_spec(self, names: Names) -> P:
-        entries = dict(self.entries)
-        return P(*(entries.get(name) for name in names))
-
-    def get_mesh_axes(self, names: Names) -> tuple[str, ...]:
-        """Returns all mesh axes over which these names are sharded."""
-        return tuple(axis for entry in self.get_spec(names) for axis in get_entry_axes(entry))
-
 
 def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
     """Returns the log-normalizer of each token and the score of its target, sharded by the names of the arrays.
@@ -74,21 +63,16 @@ def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
     with use_operand_shardings(names, arrays):
         hidden, weight, targets = map(reshard_by_name, arrays, names)
         sizes = dict(zip(head.hidden + head.weight, hidden.shape + weight.shape, strict=True))
-        shardings = [get_sharding(own, tuple(sizes[name] for name in own)) for own in (*names[:2], head.logits)]
-    entries = {
-        name: entry
-        for own, sharding in zip((*names[:2], head.logits), shardings, strict=True)
-        for name, entry in zip(own, sharding.spec if sharding else (), strict=False)
-        if entry is not None
-    }
-    if entries and shardings[0] is not None:
-        head = head._replace(mesh=shardings[0].mesh, entries=tuple(entries.items()))
+        every = (*names[:2], head.logits)
+        shards = find_shards(every, [tuple(sizes[name] for name in own) for own in every])
+    head = head._replace(shards=shards) if shards.entries else head
     return _score_sharded(head, hidden, weight, targets)
 
 
 def _map_scores(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
     arrays, results = (head.hidden, head.weight, head.targets), (head.tokens, head.tokens)
-    return _map_shards(head, _score_part, arrays, results)(hidden, weight, targets)
+    score = functools.partial(_score_part, head)
+    return head.shards.map(score, arrays, results, check_vma=False)(hidden, weight, targets)
 
 
 _score_sharded: Any = jax.custom_vjp(_map_scores, nondiff_argnums=(0,))
@@ -101,27 +85,11 @@ def _keep_log_normalizers(head: Head, hidden: Any, weight: Any, targets: Any) ->
 
 def _differentiate_sharded(head: Head, saved: Any, gradients: Any) -> tuple[Any, Any, None]:
     arrays = (head.hidden, head.weight, head.targets, *[head.tokens] * 3)
-    return *_map_shards(head, _differentiate_part, arrays, (head.hidden, head.weight))(*saved, *gradients), None
+    results, differentiate = (head.hidden, head.weight), functools.partial(_differentiate_part, head)
+    return *head.shards.map(differentiate, arrays, results, check_vma=False)(*saved, *gradients), None
 
 
 _score_sharded.defvjp(_keep_log_normalizers, _differentiate_sharded)
-
-
-def _map_shards(
-    head: Head, fn: Callable[..., Any], arrays: tuple[Names, ...], results: tuple[Names, ...]
-) -> Callable[..., Any]:
-    """Returns a function of arrays with these names that runs on the shards of each device."""
-    if head.mesh is None:
-        return functools.partial(fn, head)
-    types = zip(head.mesh.axis_names, head.mesh.axis_types, strict=True)
-    return jax.shard_map(
-        functools.partial(fn, head),
-        mesh=head.mesh,
-        in_specs=tuple(map(head.get_spec, arrays)),
-        out_specs=tuple(map(head.get_spec, results)),
-        axis_names={name for name, kind in types if kind != AxisType.Manual},
-        check_vma=False,
-    )
 
 
 def _score_part(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
@@ -137,9 +105,9 @@ def _score_part(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any
         return jnp.logaddexp(log_normalizers, jax.nn.logsumexp(block.logits, dim)), scores + chosen
 
     sizes = tuple(size for name, size in zip(head.hidden, hidden.shape, strict=True) if name in head.tokens)
-    zeros = jnp.zeros(sizes, _widen_type(hidden, weight))
+    zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
     log_normalizers, scores = _fold_blocks(head, weight, add_block, (zeros - jnp.inf, zeros))
-    if axes := head.get_mesh_axes((head.vocab,)):
+    if axes := head.shards.get_mesh_axes((head.vocab,)):
         most = jax.lax.pmax(log_normalizers, axes)
         log_normalizers = most + jnp.log(jax.lax.psum(jnp.exp(log_normalizers - most), axes))
         scores = jax.lax.psum(scores, axes)
@@ -167,12 +135,12 @@ def _differentiate_part(
         return d_hidden + _multiply(head, d_logits, head.logits, block.weight, head.weight, head.products), d_weight
 
     ordered = align_axes(hidden, head.hidden, head.products)
-    zeros = jnp.zeros_like(ordered, _widen_type(hidden, weight)), jnp.zeros_like(weight)
+    zeros = jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight)
     d_hidden, d_weight = _fold_blocks(head, weight, add_block, zeros)
     d_hidden = align_axes(d_hidden, head.products, head.hidden)
-    if axes := head.get_mesh_axes((head.vocab,)):
+    if axes := head.shards.get_mesh_axes((head.vocab,)):
         d_hidden = jax.lax.psum(d_hidden, axes)
-    if axes := head.get_mesh_axes(head.tokens):
+    if axes := head.shards.get_mesh_axes(head.tokens):
         d_weight = jax.lax.psum(d_weight, axes)
     return d_hidden.astype(hidden.dtype), d_weight
 
@@ -204,11 +172,11 @@ class _Block(NamedTuple):
 def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: Any, size: int) -> _Block:
     part = jax.lax.dynamic_slice_in_dim(weight, start, size, head.vocab_dim).astype(jnp.result_type(hidden, weight))
     logits = _multiply(head, hidden, head.hidden, part, head.weight, head.logits)
-    if axes := head.get_mesh_axes(tuple(name for name in head.weight if name != head.vocab)):
+    if axes := head.shards.get_mesh_axes(tuple(name for name in head.weight if name != head.vocab)):
         logits = jax.lax.psum(logits, axes)
     if head.logit_soft_cap is not None:
         logits = head.logit_soft_cap * jnp.tanh(logits / head.logit_soft_cap)
-    axes, total = head.get_mesh_axes((head.vocab,)), weight.shape[head.vocab_dim]
+    axes, total = head.shards.get_mesh_axes((head.vocab,)), weight.shape[head.vocab_dim]
     if axes:
         start, total = start + jax.lax.axis_index(axes) * total, total * jax.lax.axis_size(axes)
     labels = align_axes(start + jnp.arange(size), (head.vocab,), head.logits)
@@ -216,12 +184,7 @@ def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: An
     return _Block(part, logits, is_target, head.label_smoothing / total)
 
 
-def _widen_type(*arrays: Any) -> Any:
-    """Returns the type in which sums are kept: float32 at least."""
-    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
-
-
 def _multiply(head: Head, one: Any, names: Names, other: Any, others: Names, result: Names) -> Any:
     """Multiplies two arrays and sums over the names that the result lacks, in float32 at least."""
-    options: Any = {"precision": head.precision, "preferred_element_type": _widen_type(one, other)}
+    options: Any = {"precision": head.precision, "preferred_element_type": widen_dtype(one, other)}
     return jnp.einsum(one, names, other, others, result, **options)

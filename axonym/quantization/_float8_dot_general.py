@@ -64,7 +64,7 @@ class Float8DotGeneral(OverwriteWithGradient):
             A dot whose histories have an axis `amax_history`.
 
         Raises:
-            ValueError: If the length is less than 1, or an element type has not 8 bits.
+            ValueError: If the length is less than 1, or an element type is not an 8-bit float.
 
         Example:
             >>> import axonym as nym
@@ -82,7 +82,7 @@ class Float8DotGeneral(OverwriteWithGradient):
             raise ValueError(f"`history_length` must be at least 1, it is {history_length}")
         for given in map(jnp.dtype, (dtype, gradient_dtype)):
             if not (jnp.issubdtype(given, jnp.floating) and given.itemsize == 1):
-                raise ValueError(f"{given.name} is no 8-bit float; use `jnp.float8_e4m3fn` or `jnp.float8_e5m2`")
+                raise ValueError(f"{given.name} is not an 8-bit float; use `jnp.float8_e4m3fn` or `jnp.float8_e5m2`")
         # One array each, so that a step may donate them.
         lhs, rhs, gradient = (zeros(Axis(_HISTORY, history_length), jnp.float32) for _ in range(3))
         return cls(lhs, rhs, gradient, jnp.dtype(dtype), jnp.dtype(gradient_dtype))

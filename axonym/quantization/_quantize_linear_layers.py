@@ -59,7 +59,7 @@ def quantize_linear_layers(tree: T, dot_general: Any, targets: Target = None) ->
 
 
 def _is_linear(x: Any) -> bool:
-    """Returns whether this is a `Linear`, or another module with all of its fields that matter here."""
+    """Returns whether this is a `Linear`, or another module with the same fields."""
     fields = getattr(type(x), "__dataclass_fields__", {})
     return isinstance(x, eqx.Module) and {"weight", "In", "Out", "dot_general"} <= set(fields)
 

@@ -207,8 +207,12 @@ def test_numbers_of_attention_are_checked(draw, inputs):
         attention("key_pos", "head_dim", *inputs, dropout=0.5)
     with refusal("`sinks` (key_pos: 6) have axes (key_pos); allowed are (batch, pos, heads)"):
         attention("key_pos", "head_dim", *inputs, sinks=draw(KeyPos))
-    with refusal("`sinks` must be a named array, not float; use `axonym.named`.", TypeError):
+    with refusal(
+        "dot_product_attention (sinks): the input must be a named array, not float; use `axonym.named`.", TypeError
+    ):
         attention("key_pos", "head_dim", *inputs, sinks=0.5)
+    with refusal("dot_product_attention (bias): the input must be a named array, not float", TypeError):
+        attention("key_pos", "head_dim", *inputs, bias=0.5)
 
 
 @pytest.mark.parametrize("heads", [1, 4, 6])

@@ -34,6 +34,15 @@ def test_variances_and_multipliers_are_those_of_table_8(base_width):
     assert {nym.nn.mup_learning_rates(layer).weight for layer in (inputs, output, table)} == {1.0}
 
 
+def test_layers_take_the_options_of_the_layers_they_extend():
+    options = {"key": KEY, "dtype": jnp.bfloat16, "initializer": jax.nn.initializers.ones}
+    for kind in (nym.nn.InputLinear, nym.nn.HiddenLinear, nym.nn.MupEmbedding):
+        layer = kind.init(Label, Mlp, **options)
+        assert layer.weight.dtype == jnp.bfloat16 and (layer.weight == 1).all()
+    output = nym.nn.OutputLinear.init(Label, Mlp, dot_general=jax.lax.dot_general, base_width=6, **options)
+    assert output.dot_general is not None and (output.weight == 1).all()
+
+
 def test_at_the_base_width_a_model_is_the_standard_one():
     x, ids = nym.random.normal(KEY, (Batch, Embed)), nym.arange(Batch) % 6
     standard = nym.nn.Linear.init(Embed, Label, key=KEY)(x)

@@ -115,5 +115,5 @@ def test_errors_name_the_function_and_the_axes():
         nym.nn.min_pool({"height": 0}, x)
     with refusal("max_pool: `stride` is given for (width), not for (height)"):
         nym.nn.max_pool({"height": 2}, x, {"width": 1})
-    with refusal("A named array is needed", TypeError):
+    with refusal("max_pool: the input must be a named array, not ", TypeError):
         nym.nn.max_pool({"height": 2}, x.array)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from ... import nn
 from ...named._array import is_named_array
 from ...named._axis import Axis
-from .._adapt import make_getattr
 from .._array import convert_result
 from . import (
     activations as activations,
@@ -81,12 +80,3 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: Any = None) -> Any:
     if not is_named_array(x):
         x = jnp.where(jnp.asarray(x) < 0, x + class_axis.size, x)
     return convert_result(nn.one_hot(x, class_axis, dtype=dtype))
-
-
-_find_missing = make_getattr(
-    "haliax.nn",
-)
-
-
-def __getattr__(name: str) -> Any:
-    return _find_missing(name)

@@ -1,7 +1,7 @@
 """`haliax.nn.activations`: elementwise functions, with Haliax's names for their arguments."""
 
 from ... import nn
-from .._adapt import adapt, make_getattr
+from .._adapt import adapt
 
 
 celu = adapt(nn.celu, "a=x")
@@ -24,5 +24,3 @@ silu = adapt(nn.silu, "a=x")
 soft_sign = adapt(nn.soft_sign, "a=x")
 softplus = adapt(nn.softplus, "a=x")
 swish = adapt(nn.swish, "a=x")
-
-__getattr__ = make_getattr("haliax.nn.activations")

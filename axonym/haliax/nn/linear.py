@@ -8,14 +8,10 @@ import equinox as eqx
 import jax
 
 from ... import nn
-from ...named._ambient import constrain_sharding
 from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._named_call import named_call
-from ...nn._gather_parameter import gather_parameter
 from ...nn._linear import replace_linear_axes
-from .._adapt import make_getattr
 from .._array import NamedArray, convert_result
-from .._axis_order import dot
 from . import mup
 from .moe_linear import MoELinear as MoELinear, gmm_sharded as gmm_sharded
 
@@ -85,8 +81,7 @@ class Linear(eqx.Module, mup.ReparamEnabled):
     @property
     def out_first(self) -> bool:
         """Whether the output axes of the weight come before its input axes."""
-        outputs = parse_axes(self.Out)
-        return not outputs or self.weight.names[-1] != outputs[-1].name
+        return self._as_layer().out_first
 
     def flatten_for_export(self) -> "Linear":
         """Returns the layer with its input axes merged into one and its output axes likewise, for export.
@@ -102,8 +97,7 @@ class Linear(eqx.Module, mup.ReparamEnabled):
         return self._with_axes(template.In, template.Out, template)
 
     def _with_axes(self, In: AxisSpec, Out: AxisSpec, like: "Linear") -> "Linear":
-        layer = nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))
-        layer = replace_linear_axes(layer, parse_axes(In), parse_axes(Out), like.out_first)
+        layer = replace_linear_axes(self._as_layer(), parse_axes(In), parse_axes(Out), like.out_first)
         return dataclasses.replace(self, weight=layer.weight, bias=layer.bias, In=In, Out=Out)
 
     @named_call
@@ -111,14 +105,11 @@ class Linear(eqx.Module, mup.ReparamEnabled):
         """Applies the layer."""
         if self.reparam.active_scale != 1:
             inputs = inputs * self.reparam.active_scale
-        if self.dot_general is None:
-            return nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out))(inputs)  # pyright: ignore[reportReturnType]
-        product = dot(inputs, gather_parameter(self.weight), axis=self.In, dot_general=self.dot_general)
-        return constrain_sharding(product if self.bias is None else product + gather_parameter(self.bias))
+        return self._as_layer()(inputs)  # pyright: ignore[reportReturnType]
+
+    def _as_layer(self) -> nn.Linear:
+        return nn.Linear(self.weight, self.bias, parse_axes(self.In), parse_axes(self.Out), self.dot_general)
 
 
 def _merge_axes(axes: AxisSpec, name: str) -> Axis:
     return Axis(name, math.prod(axis.size for axis in parse_axes(axes)))
-
-
-__getattr__ = make_getattr("haliax.nn.linear")

@@ -55,6 +55,11 @@ class AbstractLinearReparam(AbstractReparam):
     Attributes:
         In: The input axes.
         Out: The output axes.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> issubclass(hax.nn.mup.InputLinearMup, hax.nn.mup.AbstractLinearReparam)
+        True
     """
 
     In: AxisSpec
@@ -68,6 +73,11 @@ class AbstractEmbeddingReparam(AbstractReparam):
     Attributes:
         Embed: The axes of a vector.
         Vocab: The vocabulary axis.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> issubclass(hax.nn.mup.EmbeddingMup, hax.nn.mup.AbstractEmbeddingReparam)
+        True
     """
 
     Embed: AxisSpec
@@ -80,7 +90,13 @@ class AbstractEmbeddingReparam(AbstractReparam):
 
 
 class LinearStandardParam(AbstractLinearReparam):
-    """The standard parametrization of a linear layer: weights of standard deviation 1 / sqrt(inputs)."""
+    """The standard parametrization of a linear layer: weights of standard deviation 1 / sqrt(inputs).
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.mup.LinearStandardParam.init_scale(*hax.make_axes(embed=4, mlp=8))
+        0.5
+    """
 
     lr_scale = active_scale = 1  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
@@ -91,7 +107,13 @@ class LinearStandardParam(AbstractLinearReparam):
 
 
 class InputLinearMup(AbstractLinearReparam):
-    """The parametrization of an input layer under muP: weights of standard deviation 1."""
+    """The parametrization of an input layer under muP: weights of standard deviation 1.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.mup.InputLinearMup.init_scale(*hax.make_axes(embed=4, mlp=8))
+        1
+    """
 
     lr_scale = active_scale = 1  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
@@ -102,7 +124,13 @@ class InputLinearMup(AbstractLinearReparam):
 
 
 class HiddenLinearMup(LinearStandardParam):
-    """The parametrization of a hidden layer under muP: the learning rate is divided by the inputs."""
+    """The parametrization of a hidden layer under muP: the learning rate is divided by the inputs.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.mup.HiddenLinearMup(*hax.make_axes(embed=4, mlp=8)).lr_scale
+        0.25
+    """
 
     @property
     def lr_scale(self) -> float:
@@ -111,7 +139,13 @@ class HiddenLinearMup(LinearStandardParam):
 
 
 class OutputLinearMup(InputLinearMup):
-    """The parametrization of an output layer under muP: products are divided by the inputs."""
+    """The parametrization of an output layer under muP: products are divided by the inputs.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.mup.OutputLinearMup(*hax.make_axes(embed=4, mlp=8)).active_scale
+        0.25
+    """
 
     @property
     def active_scale(self) -> float:
@@ -120,7 +154,13 @@ class OutputLinearMup(InputLinearMup):
 
 
 class EmbeddingStandardParam(AbstractEmbeddingReparam):
-    """The standard parametrization of an embedding: vectors of standard deviation 1 / elements of a vector."""
+    """The standard parametrization of an embedding: vectors of standard deviation 1 / elements of a vector.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.mup.EmbeddingStandardParam.init_scale(*hax.make_axes(vocab=8, embed=4))
+        0.25
+    """
 
     lr_scale = active_scale = unembed_active_scale = 1  # pyright: ignore
 
@@ -131,7 +171,13 @@ class EmbeddingStandardParam(AbstractEmbeddingReparam):
 
 
 class EmbeddingMup(AbstractEmbeddingReparam):
-    """The parametrization of an embedding under muP: scores are divided by the elements of a vector."""
+    """The parametrization of an embedding under muP: scores are divided by the elements of a vector.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nn.mup.EmbeddingMup(*hax.make_axes(embed=4, vocab=8)).unembed_active_scale
+        0.25
+    """
 
     lr_scale = active_scale = 1  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 

@@ -9,7 +9,6 @@ import equinox as eqx
 from ... import nn
 from ...named._axis import Axis
 from ...nn._layer_stack import call_layer
-from .._adapt import make_getattr
 from .._array import convert_result
 from .._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
 
@@ -210,6 +209,3 @@ class BlockSeq(_HaliaxLayers[M], nn.BlockSeq[M]):
 
 def _convert_results(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: convert_result(fn(*args, **kwargs))
-
-
-__getattr__ = make_getattr("haliax.nn.scan")
