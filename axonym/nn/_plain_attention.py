@@ -59,8 +59,8 @@ def compute_grouped_scores(inputs: AttentionInputs, query: NamedArray, key: Name
     large as the scores: 2 % of the estimated cycles of a training step of Llama 70B, and 10 % of its temporary memory.
     """
     precision = inputs.precision[::-1] if isinstance(inputs.precision, tuple | list) else inputs.precision
-    scores = dot(key, query, axis=inputs.Key, precision=precision)
-    return rearrange(scores, (..., inputs.QPos, inputs.KPos))
+    positions = [name for name in (inputs.QPos, inputs.KPos) if name is not None]
+    return dot(key, query, axis=inputs.Key, precision=precision, out_axes=(..., *positions))
 
 
 def cap_scores(scores: NamedArray, soft_cap: float) -> NamedArray:
