@@ -39,7 +39,7 @@ ENTRY %main.1 (param.4: (s32[], f32[2])) -> f32[2] {
   %param.4 = (s32[], f32[2]{0}) parameter(0)
   %while.1 = (s32[], f32[2]{0}) while(%param.4), condition=%condition.1, body=%body.1
   %get-tuple-element.4 = f32[2]{0} get-tuple-element(%while.1), index=1
-  ROOT %fusion.3 = f32[2]{0} fusion(%get-tuple-element.4), kind=kLoop, calls=%fused, backend_config={"estimated_cycles":"7"}
+  ROOT %fusion.3 = f32[2]{0} fusion(%get-tuple-element.4), calls=%fused, backend_config={"estimated_cycles":"7"}
 }
 """
 
