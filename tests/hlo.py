@@ -14,6 +14,8 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*)$")
 _CALLED = re.compile(r"\b(calls|body|condition|to_apply|branch_computations)=(\{[^}]*\}|%?[\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
+_CONSTANT = re.compile(r"^(\d+)\)")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 
@@ -60,6 +62,7 @@ class Program:
         self._called: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)  # by whom, and how often
         self._loops: set[str] = set()
         computation = ""
+        self._limits = _find_limits(text)
         for line in text.splitlines():
             if found := _COMPUTATION.match(line):
                 computation = found[1]
@@ -74,10 +77,16 @@ class Program:
     def _note_calls(self, computation: str, line: str) -> None:
         for how, names in _CALLED.findall(line):
             for name in re.findall(r"[\w.\-]+", names):
-                trips = _TRIPS.search(line)
                 if how == "body":
                     self._loops.add(name)
-                self._called[name].append((computation, int(trips[1]) if trips and how == "body" else 1))
+                self._called[name].append((computation, self._find_trips(line) if how == "body" else 1))
+
+    def _find_trips(self, line: str) -> int:
+        """Returns how often a loop runs; for TPUs the text has only its condition, and loops of JAX start at 0."""
+        if known := _TRIPS.search(line):
+            return int(known[1])
+        condition = _CONDITION.search(line)
+        return self._limits.get(condition[1], 1) if condition else 1
 
     def times(self, computation: str) -> int:
         """Returns how often a computation runs; a loop counts once if the text does not say how often it runs."""
@@ -119,6 +128,20 @@ class Program:
                 passing = one.op in ("get-tuple-element", "bitcast", "copy")
                 found += self.users(one.name) if passing else [one]
         return found
+
+
+def _find_limits(text: str) -> dict[str, int]:
+    """Returns the number with which each computation of one comparison and one number compares."""
+    numbers, comparisons = collections.defaultdict(list), collections.Counter()
+    computation = ""
+    for line in text.splitlines():
+        if found := _COMPUTATION.match(line):
+            computation = found[1]
+        elif (found := _INSTRUCTION.match(line)) and found[2].startswith("s32[]") and found[3] == "constant":
+            numbers[computation] += [int(number) for number in _CONSTANT.findall(found[4])]
+        elif found and found[3] == "compare" and "direction=LT" in found[4]:
+            comparisons[computation] += 1
+    return {name: found[0] for name, found in numbers.items() if len(found) == 1 and comparisons[name] == 1}
 
 
 class Total(NamedTuple):

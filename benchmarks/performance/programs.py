@@ -12,6 +12,7 @@ import jax
 from tests.hlo import Program
 
 from .decoder import Form, Sizes, check_agreement, forms, gathering
+from .llama import make_llamas
 from .measure import Effort, Row, row, timed
 
 
@@ -63,6 +64,18 @@ def rows(effort: Effort) -> Iterator[Row]:
         scanned = how == "scanned"
         yield from _counted(forms(small, scanned=scanned) | gathering(small, scanned=scanned), how)
         yield from _stepped(forms(big, scanned=scanned) | gathering(big, scanned=scanned), how, effort)
+    yield from _count_llama()
+
+
+def _count_llama() -> Iterator[Row]:
+    """Yields the bytes that the example's Llama moves and holds."""
+    found = make_llamas()
+    check_agreement(found)
+    for which in ("forward", "gradient"):
+        counted = {who: counts(*passes(form)[which]) for who, form in found.items()}
+        for unit in ("bytes accessed", "temporary bytes"):
+            samples = {who: [of[unit]] for who, of in counted.items()}
+            yield row(f"{unit}, {which}, Llama", unit, "Llama by hand", 1.02, samples)
 
 
 def _counted(found: dict[str, Form], how: str) -> Iterator[Row]:

@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import axonym as nym
@@ -228,3 +229,25 @@ def test_alibi_is_a_bias_that_falls_with_distance(draw, heads):
     expected = attention("key_pos", "head_dim", query, key, key, mask, bias)
     found = attention("key_pos", "head_dim", query, key, key, mask, nym.nn.alibi_bias(several, KeyPos))
     assert jnp.allclose(found.array, expected.array, atol=1e-5)
+
+
+def test_grouped_queries_keep_the_order_of_axes():
+    random = np.random.default_rng(0)
+    query = nym.named(random.normal(size=(2, 5, 3, 2, 4)).astype(np.float32), ("batch", "pos", "heads", "group", "d"))
+    key = nym.named(random.normal(size=(2, 5, 3, 4)).astype(np.float32), ("batch", "key_pos", "heads", "d"))
+    causal = nym.nn.AttentionMask.causal()
+    found = nym.nn.dot_product_attention("key_pos", "d", query, key, key * 2, causal, QPos="pos")
+    scores = jnp.einsum("bphgd,bkhd->bhgpk", query.array, key.array) / 2
+    weights = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((5, 5), bool)), scores, -jnp.inf))
+    assert found.names == ("batch", "heads", "pos", "group", "d")
+    expected = jnp.einsum("bhgpk,bkhd->bhpgd", weights, key.array * 2)
+    np.testing.assert_allclose(found.array, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_of_grouped_queries_averages_to_the_result_without_it():
+    query = nym.ones({"pos": 3, "heads": 2, "group": 2, "d": 4})
+    key = nym.ones({"key_pos": 400, "heads": 2, "d": 4})
+    options = {"dropout": 0.5, "dropout_key": jax.random.key(0)}
+    found = nym.nn.dot_product_attention("key_pos", "d", query, key, key, QPos="pos", **options)
+    assert found.names == ("heads", "pos", "group", "d")
+    np.testing.assert_allclose(found.array.mean(), 1.0, atol=0.1)

@@ -1,0 +1,246 @@
+"""What XLA makes of a train step of Llama with names and of the same step by hand, for TPU pods that are not there.
+
+`AXONYM_LIBTPU=FOLDER python -m benchmarks.compiled_steps [--only NAME ...] [--page FILE]` compiles the step of
+`examples/models/llama.py` and that of `llama_by_hand.py` from the description of a pod alone, each in a process of its
+own, and compares what they send between devices, the memory of a device, XLA's own estimate of cycles, and the CPU time
+of tracing and lowering. `make tpu` fills the folder. A compilation takes one to three minutes of CPU time; nothing is
+run. With `--page`, the table replaces the one in a page of the documentation.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import datetime
+import gc
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.hlo import Program
+
+
+ROOT = Path(__file__).parents[1]
+CONTENDERS = ("by hand", "Axonym")
+TIMED = 15  # traces of each step, of which the fastest counts
+SMALL = {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
+LARGE = {"vocab": 128256, "layers": 80, "embed": 8192, "heads": 8, "group": 8, "head_dim": 128, "mlp": 28672}
+FSDP = {"batch": "data"}
+TENSOR = {**FSDP, "heads": "model", "mlp": "model", "vocab": "model"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A step to compile.
+
+    Attributes:
+        title: What it is, as in the table.
+        topology: The pod, as libtpu names it.
+        sizes: The size of each axis of the model.
+        mesh: The sizes of the mesh axes `data` and `model`.
+        compute: From axes to mesh axes, for computing; between steps, `embed` is sharded over `data` as well.
+        pos: The length of a sequence, of which each part of the mesh along `data` has one.
+        wrap: Along which axes of the pod its ends are connected, for the pods that are not so by themselves.
+    """
+
+    title: str
+    topology: str
+    sizes: Mapping[str, int]
+    mesh: tuple[int, int]
+    compute: Mapping[str, str]
+    pos: int
+    wrap: tuple[int, ...] | None = None
+
+
+CASES = {
+    "8b-fsdp": Case("8B, FSDP 256", "v5e:16x16", SMALL, (256, 1), FSDP, 2048),
+    "8b-tensor": Case("8B, FSDP 64 x TP 4", "v5e:16x16", SMALL, (64, 4), TENSOR, 2048),
+    "70b-fsdp": Case("70B, FSDP 256", "v5p:4x8x8", LARGE, (256, 1), FSDP, 4096, (1, 1, 1)),
+    "70b-tensor": Case("70B, FSDP 64 x TP 4", "v5p:4x8x8", LARGE, (64, 4), TENSOR, 4096, (1, 1, 1)),
+}
+UNITS = {
+    "collectives": ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"),
+    "figures": ("collective bytes", "argument bytes", "temporary bytes", "device bytes", "cycles", "trace and lower"),
+}
+
+
+def make_mesh(case: Case) -> Any:
+    from jax.experimental import mesh_utils, topologies
+    from jax.sharding import Mesh
+
+    options = {} if case.wrap is None else {"wrap": list(case.wrap)}
+    devices = topologies.get_topology_desc(case.topology, "tpu", **options).devices
+    return Mesh(mesh_utils.create_device_mesh(case.mesh, devices, allow_split_physical_axes=True), ("data", "model"))
+
+
+def make_handwritten_step(case: Case, mesh: Any, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the step by hand and the shapes of its arguments."""
+    import jax.numpy as jnp
+
+    from .llama_by_hand import HandwrittenLlama
+
+    model = HandwrittenLlama(case.sizes, {**case.compute, "embed": "data"}, case.compute, jnp.bfloat16, mesh)
+    return model.make_train_step(optimizer), model.make_shapes(case.mesh[0], case.pos, optimizer)
+
+
+def make_named_step(case: Case, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the step of the example and the shapes of its arguments; the mesh must be set."""
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+
+    import axonym as nym
+
+    llama = importlib.import_module("examples.models.llama")
+
+    def compute_loss(model: Any, inputs: Any, targets: Any) -> jax.Array:
+        model = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)
+        return nym.nn.cross_entropy_loss(model(inputs), "vocab", targets).scalar()
+
+    @nym.fsdp({**case.compute, "embed": "data"}, case.compute, donate_args=(True, True), retrace_warning=False)
+    def train_step(model: Any, state: Any, inputs: Any, targets: Any) -> Any:
+        loss, gradients = jax.value_and_grad(compute_loss)(model, inputs, targets)
+        updates, state = optimizer.update(gradients, state, model)
+        return eqx.apply_updates(model, updates), state, loss
+
+    config = llama.Config(*nym.make_axes(**case.sizes))
+    model = jax.eval_shape(lambda: llama.Llama.init(config, key=jax.random.key(0)))
+    tokens = jax.eval_shape(lambda: nym.zeros(nym.make_axes(batch=case.mesh[0], pos=case.pos), jnp.int32))
+    return train_step, (model, jax.eval_shape(optimizer.init, model), tokens, tokens)
+
+
+def compile_step(who: str, case: Case) -> dict[str, float]:
+    """Returns the figures of a step, traced several times and compiled once."""
+    import jax
+    import optax
+
+    mesh, optimizer = make_mesh(case), optax.adamw(3e-4, b2=0.95, weight_decay=0.1)
+    named = who == "Axonym"
+    with jax.set_mesh(mesh) if named else contextlib.nullcontext():  # the step by hand has shardings of its own
+        step, shapes = make_named_step(case, optimizer) if named else make_handwritten_step(case, mesh, optimizer)
+        lowered, times = step.lower(*shapes), []
+        for _ in range(TIMED):
+            jax.clear_caches()
+            gc.collect()
+            gc.disable()
+            started = time.process_time()
+            lowered = step.lower(*shapes)
+            times.append(time.process_time() - started)
+            gc.enable()
+        compiled = lowered.compile()
+    memory: Any = compiled.memory_analysis()
+    return {
+        **read_program(compiled.as_text() or ""),
+        "argument bytes": memory.argument_size_in_bytes,
+        "temporary bytes": memory.temp_size_in_bytes,
+        "device bytes": memory.argument_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes,
+        "trace and lower": min(times),
+    }
+
+
+def read_program(text: str) -> dict[str, float]:
+    """Returns the bytes that each kind of collective gives to a device, and the cycles that XLA estimates."""
+    program = Program(text)
+    found: collections.Counter[str] = collections.Counter()
+    for one in program.collectives():
+        found[one.kind] += one.times * sum(array.bytes for array in one.results)
+    cycles = 0
+    for one in program.instructions:
+        if estimated := re.search(r'"estimated_cycles":"(\d+)"', one.rest):
+            cycles += int(estimated[1]) * program.times(one.computation)
+    return {**found, "collective bytes": sum(found.values()), "cycles": cycles}
+
+
+def start_compilation(who: str, name: str) -> dict[str, float]:
+    """Returns the figures of a step from a process of its own, which libtpu needs."""
+    libtpu = os.environ.get("AXONYM_LIBTPU")
+    if not libtpu:
+        raise SystemExit("AXONYM_LIBTPU is the folder that holds libtpu, which `make tpu` fills")
+    described = {
+        "JAX_PLATFORMS": "cpu",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), libtpu]),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "figures.json"
+        command = [sys.executable, "-m", "benchmarks.compiled_steps", "--compile", who, name, str(into)]
+        subprocess.run(command, env={**os.environ, **described}, check=True)
+        return json.loads(into.read_text())
+
+
+def format_rows(title: str, by_hand: Mapping[str, float], axonym: Mapping[str, float]) -> list[str]:
+    """Returns the rows of the table for one step; kinds of collectives that neither has are left out."""
+    rows = []
+    for unit in (*UNITS["collectives"], *UNITS["figures"]):
+        if unit in by_hand or unit in axonym:
+            reference, own = by_hand.get(unit, 0), axonym.get(unit, 0)
+            ratio = f"{own / reference:.3f}" if reference else "-"
+            rows.append(
+                f"| {title} | {unit} | {format_figure(unit, reference)} | {format_figure(unit, own)} | {ratio} |"
+            )
+            title = ""
+    return rows
+
+
+def format_figure(unit: str, value: float) -> str:
+    if unit == "trace and lower":
+        return f"{value:.3f} s"
+    return f"{value / 1e6:.1f} M" if unit == "cycles" else f"{value / 2**30:.3f} GiB"
+
+
+def format_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Returns the table in Markdown: for each step, the figures of both contenders."""
+    lines = ["| step | | by hand | Axonym | ratio |", "|---|---|---:|---:|---:|"]
+    for name, found in results.items():
+        case = CASES[name]
+        lines += format_rows(f"{case.title}, {case.topology}", *(found[who] for who in CONTENDERS))
+    versions = ", ".join(f"{package} {version(package)}" for package in ("jax", "jaxlib", "optax"))
+    return "\n".join([f"Measured {datetime.date.today()} with {versions} and {find_libtpu()}.", "", *lines])
+
+
+def find_libtpu() -> str:
+    """Returns the name and version of libtpu in its folder."""
+    found = sorted(Path(os.environ.get("AXONYM_LIBTPU", ".")).glob("libtpu-*.dist-info"))
+    return found[0].name.removesuffix(".dist-info").replace("-", " ") if found else "libtpu"
+
+
+def replace_table(page: str, table: str) -> str:
+    """Returns a page with another table between its two comments."""
+    start, end = "<!-- table -->\n", "\n<!-- end of table -->"
+    return page[: page.index(start) + len(start)] + f"\n{table}\n" + page[page.index(end) :]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="which steps; default: all")
+    parser.add_argument("--page", type=Path, help="a page whose table is replaced")
+    parser.add_argument("--compile", nargs=3, metavar=("WHO", "NAME", "FILE"), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.compile:
+        who, name, into = given.compile
+        Path(into).write_text(json.dumps(compile_step(who, CASES[name])))
+        return
+    table = format_table({name: {who: start_compilation(who, name) for who in CONTENDERS} for name in given.only})
+    print(table)
+    if given.page:
+        given.page.write_text(replace_table(given.page.read_text(), table))
+
+
+if __name__ == "__main__":
+    main()

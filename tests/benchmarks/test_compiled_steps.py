@@ -1,0 +1,72 @@
+"""What is read from programs compiled for TPUs, and the table; compiling them takes libtpu and minutes."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import compiled_steps
+from benchmarks.compiled_steps import format_table, read_program, replace_table
+
+
+# As libtpu writes a loop over three layers: without its trip count, with cycles for each fusion, and with a
+# reduce-scatter as the fusion of an all-reduce. Each layer gathers 8 floats and scatters into 2.
+PROGRAM = """
+HloModule jit_train_step, is_scheduled=true
+
+%all-reduce-scatter.1 (param.1: f32[8]) -> f32[2] {
+  %param.1 = f32[8]{0} parameter(0)
+  %all-reduce.1 = f32[8]{0} all-reduce(%param.1), channel_id=1, to_apply=%add
+  ROOT %dynamic-slice.1 = f32[2]{0} dynamic-slice(%all-reduce.1), dynamic_slice_sizes={2}
+}
+
+%body.1 (param.2: (s32[], f32[2])) -> (s32[], f32[2]) {
+  %param.2 = (s32[], f32[2]{0}) parameter(0)
+  %get-tuple-element.2 = f32[2]{0} get-tuple-element(%param.2), index=1
+  %all-gather.1 = f32[8]{0} all-gather(%get-tuple-element.2), channel_id=2, dimensions={0}
+  %fusion.1 = f32[8]{0} fusion(%all-gather.1), kind=kLoop, calls=%fused, backend_config={"estimated_cycles":"100"}
+  %fusion.2 = f32[2]{0} fusion(%fusion.1), kind=kCustom, calls=%all-reduce-scatter.1
+  ROOT %tuple.1 = (s32[], f32[2]{0}) tuple(%get-tuple-element.2, %fusion.2)
+}
+
+%condition.1 (param.3: (s32[], f32[2])) -> pred[] {
+  %constant.1 = s32[]{:T(128)} constant(3)
+  %param.3 = (s32[], f32[2]{0}) parameter(0)
+  %get-tuple-element.3 = s32[] get-tuple-element(%param.3), index=0
+  ROOT %lt.1 = pred[] compare(%get-tuple-element.3, %constant.1), direction=LT
+}
+
+ENTRY %main.1 (param.4: (s32[], f32[2])) -> f32[2] {
+  %param.4 = (s32[], f32[2]{0}) parameter(0)
+  %while.1 = (s32[], f32[2]{0}) while(%param.4), condition=%condition.1, body=%body.1
+  %get-tuple-element.4 = f32[2]{0} get-tuple-element(%while.1), index=1
+  ROOT %fusion.3 = f32[2]{0} fusion(%get-tuple-element.4), calls=%fused, backend_config={"estimated_cycles":"7"}
+}
+"""
+
+
+def test_bytes_and_cycles_of_loops_count_as_often_as_they_run():
+    assert read_program(PROGRAM) == {
+        "all-gather": 3 * 8 * 4,
+        "reduce-scatter": 3 * 2 * 4,
+        "collective bytes": 3 * 10 * 4,
+        "cycles": 3 * 100 + 7,
+    }
+
+
+def test_table_has_both_contenders_and_their_ratio():
+    found = {"by hand": {"all-gather": 2**30, "cycles": 2e6}, "Axonym": {"all-gather": 2**29, "cycles": 3e6}}
+    rows = format_table({"8b-fsdp": found}).splitlines()[-2:]
+    assert rows[0] == "| 8B, FSDP 256, v5e:16x16 | all-gather | 1.000 GiB | 0.500 GiB | 0.500 |"
+    assert rows[1] == "|  | cycles | 2.0 M | 3.0 M | 1.500 |"
+
+
+def test_documentation_has_the_place_of_the_table():
+    page = (Path(__file__).parents[2] / "docs" / "compiled-steps.md").read_text()
+    before, after = page.split("<!-- table -->")[0], page.split("<!-- end of table -->")[1]
+    assert replace_table(page, "new") == f"{before}<!-- table -->\n\nnew\n\n<!-- end of table -->{after}"
+
+
+def test_missing_libtpu_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("AXONYM_LIBTPU", raising=False)
+    with pytest.raises(SystemExit, match="`make tpu`"):
+        compiled_steps.main(["--only", "8b-fsdp"])
