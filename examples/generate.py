@@ -29,7 +29,8 @@ MAPPING = nym.AxisMapping(
     {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"},
     uneven="replicate",  # a few prompts need not fill the mesh
 )
-MODELS = {"gpt2": "GPT2", "llama": "Llama", "qwen3": "Qwen3", "gemma2": "Gemma2"}  # by `model_type` of a `config.json`
+# By `model_type` of a `config.json`.
+MODELS = {"gpt2": "GPT2", "llama": "Llama", "qwen3": "Qwen3", "gemma2": "Gemma2", "mixtral": "Mixtral"}
 
 
 class Model(Protocol):

@@ -114,11 +114,14 @@ class BERT(eqx.Module):
     @staticmethod
     def init(config: Config, *, key: jax.Array) -> "BERT":
         *keys, blocks_key, head_key = jax.random.split(key, 5)
-        tables = zip((config.vocab, config.positions, config.types), keys, strict=True)
-        embed = config.embed
+        axes, embed = (config.vocab, config.positions, config.types), config.embed
+        tables = (Embedding.init(axis, embed, key=key, init_scale=0.02) for axis, key in zip(axes, keys, strict=True))
+        token_embedding, position_embedding, type_embedding = tables
         return BERT(
             config,
-            *(Embedding.init(axis, embed, key=key, init_scale=0.02) for axis, key in tables),
+            token_embedding,
+            position_embedding,
+            type_embedding,
             LayerNorm.init(embed, config.eps),
             Stacked.init(config.layers, Block, gradient_checkpointing=True)(config, key=blocks_key),
             Linear.init(embed, embed.alias("head_embed"), key=head_key),

@@ -81,7 +81,8 @@ def load_parameters(model: M, names: Mapping[str, str], state: Mapping[str, Any]
     Args:
         model: The model, or its shapes as `equinox.filter_eval_shape` returns them.
         names: What fields are called in the state dict; other fields keep their names. In the name of stacked layers,
-            "{}" is replaced by the number of a layer, and "{even}" and "{odd}" by those of the layers of a pair.
+            "{}" is replaced by the number of a layer, a second one by that of an expert, and "{even}" and "{odd}" by
+            the numbers of the layers of a pair. A name that ends in ".T" stands for the transposed array.
         state: Arrays by name, of NumPy, JAX or PyTorch. The first part of a name may be missing. Each has the axes of
             its field in the same order, several of which may be merged.
     """
@@ -102,8 +103,9 @@ def save_parameters(model: Any, names: Mapping[str, str], like: Mapping[str, Any
     state: dict[str, np.ndarray] = {}
     for path, field in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_named_array):
         saved = make_hf_names(path, field, names)
-        parts = np.asarray(field.array).reshape(len(saved), -1)
-        state |= {name: part.reshape(find_parameter(like, name).shape) for name, part in zip(saved, parts, strict=True)}
+        for name, part in zip(saved, np.asarray(field.array).reshape(len(saved), -1), strict=True):
+            array = part.reshape(find_parameter(like, name).shape)
+            state[name.removesuffix(".T")] = array.T if name.endswith(".T") else array
     return state
 
 
@@ -111,11 +113,13 @@ def make_hf_names(path: Any, field: NamedArray, names: Mapping[str, str]) -> lis
     """Returns what a field is called in a state dict: `.blocks.stacked.norm.weight` may be "h.0.ln_1.weight" and on."""
     parts = [part for part in re.findall(r"\w+", jax.tree_util.keystr(path)) if part != "stacked"]
     name = ".".join(names.get(part, part) for part in parts)
-    layers = field.shape[0] if "{" in name else 1
-    return [name.format(i, even=2 * i, odd=2 * i + 1) for i in range(layers)]
+    stacked = field.array.shape[: max(name.count("{}"), "{" in name)]
+    return [name.format(*at, even=2 * sum(at), odd=2 * sum(at) + 1) for at in np.ndindex(stacked)]
 
 
 def find_parameter(state: Mapping[str, Any], name: str) -> Any:
+    if name.endswith(".T"):
+        return find_parameter(state, name.removesuffix(".T")).T
     shorter = name.partition(".")[2]  # a model without a head is saved without the name of the model
     found = state.get(name, state.get(shorter))
     if found is None:

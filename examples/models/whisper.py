@@ -43,8 +43,8 @@ class Config(NamedTuple):
     source: Axis
     vocab: Axis
     positions: Axis
-    encoder: tuple[Axis, Axis, Axis, Axis]
-    decoder: tuple[Axis, Axis, Axis, Axis]
+    encoder: tuple[Axis, ...]  # layers, heads, head_dim and mlp
+    decoder: tuple[Axis, ...]
 
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "Config":
@@ -58,7 +58,8 @@ class Config(NamedTuple):
         return Config(
             *nym.make_axes(embed=embed, mel=config["num_mel_bins"], source=config["max_source_positions"]),
             *nym.make_axes(vocab=config["vocab_size"], positions=config["max_target_positions"]),
-            *(make_stack(which) for which in ("encoder", "decoder")),
+            encoder=make_stack("encoder"),
+            decoder=make_stack("decoder"),
         )
 
 
@@ -72,9 +73,9 @@ class Attention(eqx.Module):
 
     @staticmethod
     def init(Embed: Axis, heads: tuple[Axis, ...], *, key: jax.Array) -> "Attention":
-        *keys, last = jax.random.split(key, 4)
-        projections = [Linear.init(Embed, heads, key=key, use_bias=i != 1) for i, key in enumerate(keys)]
-        return Attention(*projections, Linear.init(heads, Embed, key=last))
+        keys = jax.random.split(key, 4)
+        query, keys_, value = (Linear.init(Embed, heads, key=keys[i], use_bias=i != 1) for i in range(3))
+        return Attention(query, keys_, value, Linear.init(heads, Embed, key=keys[3]))
 
     def project(self, x: NamedArray) -> Source:
         """Returns keys and values, with the axis of key positions."""
@@ -137,8 +138,6 @@ class Encoder(eqx.Module):
 
 
 class Decoder(eqx.Module):
-    """The parameters of the decoder."""
-
     token_embedding: Embedding
     position_embedding: Embedding
     blocks: Stacked[Block]
@@ -168,11 +167,8 @@ class Whisper(eqx.Module):
             return make(embed, axes, is_decoder, key=next(keys)), LayerNorm.init(embed)
 
         convolutions = convolve(mel, 1), convolve(embed.alias("hidden"), 2)
-        return Whisper(
-            config,
-            Encoder(*convolutions, embedding(source), *stack(encoder, False)),
-            Decoder(embedding(vocab), embedding(positions), *stack(decoder, True)),
-        )
+        listener = Encoder(*convolutions, embedding(source), *stack(encoder, False))
+        return Whisper(config, listener, Decoder(embedding(vocab), embedding(positions), *stack(decoder, True)))
 
     @classmethod
     def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:

@@ -21,7 +21,14 @@ RECORDED = Path(os.environ.get("AXONYM_RECORDED_MODELS", Path(__file__).parent /
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPUTE = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
 PARAMETERS = {**COMPUTE, "embed": "data"}
-DECODERS = {"gpt2": "GPT2", "llama": "Llama", "qwen3": "Qwen3", "gemma2": "Gemma2", "whisper": "Whisper"}
+DECODERS = {
+    "gpt2": "GPT2",
+    "llama": "Llama",
+    "qwen3": "Qwen3",
+    "gemma2": "Gemma2",
+    "mixtral": "Mixtral",
+    "whisper": "Whisper",
+}
 FAMILIES = {**DECODERS, "bert": "BERT", "vit": "ViT"}
 
 
