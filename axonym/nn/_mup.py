@@ -60,14 +60,7 @@ class HiddenLinear(Linear):
     base_width: int = eqx.field(static=True, default=1)
 
     @staticmethod
-    def init(
-        In: AxisSpec,
-        Out: AxisSpec,
-        *,
-        key: jax.Array,
-        base_width: int = 1,
-        **options: Any,
-    ) -> "HiddenLinear":
+    def init(In: AxisSpec, Out: AxisSpec, *, key: jax.Array, base_width: int = 1, **options: Any) -> "HiddenLinear":
         """Makes a layer with random weights.
 
         Args:
@@ -76,7 +69,7 @@ class HiddenLinear(Linear):
             key: A random key.
             base_width: The number of inputs of this layer in the base model, whose learning rate is transferred; 1
                 gives table 8 as it is printed.
-            **options: More arguments of `Linear.init`.
+            **options: Other arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -128,7 +121,7 @@ class OutputLinear(Linear):
             init_scale: Factor of the weights; 0 is also common.
             base_width: The number of inputs of this layer in the base model, at which it equals `Linear`; 1 gives table
                 8 as it is printed.
-            **options: More arguments of `Linear.init`.
+            **options: Other arguments of `Linear.init`.
 
         Raises:
             ValueError: If `base_width` is not positive, or an axis is both input and output.
@@ -180,7 +173,7 @@ class MupEmbedding(Embedding):
             Embed: The axes of a vector, one or several.
             key: A random key.
             base_width: The number of elements of a vector in the base model, at which it equals `Embedding`.
-            **options: More arguments of `Embedding.init`.
+            **options: Other arguments of `Embedding.init`.
 
         Raises:
             ValueError: If `base_width` is not positive.

@@ -179,7 +179,7 @@ def test_mixture_in_bfloat16(draw):
     assert found[1].router_z_loss.dtype == jnp.float32
     for one, other in zip(arrays(found), arrays(expected), strict=True):
         one, other = np.asarray(one.array, np.float32), np.asarray(other.array)
-        assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
+        assert np.abs(one - other).max() <= 0.06 * np.abs(other).max()
 
 
 def test_layers_may_be_stacked(expert_mesh):
