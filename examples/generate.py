@@ -122,7 +122,12 @@ class Numbers:
         self.end = find_end(config)
 
     def encode(self, text: str) -> list[int]:
-        return [int(number) for number in text.replace(",", " ").split()]
+        try:
+            return [int(number) for number in text.replace(",", " ").split()]
+        except ValueError:
+            raise ValueError(
+                f"without tokenizer.json a prompt is numbers of tokens, such as '1 2 3', not {text!r}"
+            ) from None
 
     def decode(self, tokens: list[int]) -> str:
         return "".join(f"{token} " for token in tokens)

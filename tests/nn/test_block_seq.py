@@ -197,7 +197,7 @@ def test_errors():
     with refusal("layers along layers: 4 do not match layers along depth: 4"):
         layers.map_layers(lambda a, b: a, nym.nn.BlockSeq(layers.blocks, nym.Axis("depth", 4)))
     for kind in (nym.nn.Stacked, nym.nn.BlockSeq):
-        with refusal("`remat` is one of 'full', 'nested', 'offload'"):
+        with refusal("what a loop recomputes is one of 'full', 'nested', 'offload'"):
             kind.init(Layers, Block, gradient_checkpointing="nestd")
     with refusal("BlockSeq.init` takes the layer axis and the class of a layer", TypeError):
         nym.nn.BlockSeq.init("layers", Block)  # pyright: ignore[reportArgumentType]

@@ -110,7 +110,8 @@ def parse_remat(remat: Remat) -> Policy:
     if isinstance(remat, str):
         if remat not in _BY_NAME:
             raise ValueError(
-                f"`remat` is one of {', '.join(map(repr, _BY_NAME))}, a boolean or a policy, not {format_value(remat)}"
+                f"what a loop recomputes is one of {', '.join(map(repr, _BY_NAME))}, a boolean or a policy, such as "
+                f"`jax.checkpoint_policies.dots_saveable`, not {format_value(remat)}"
             )
         return _BY_NAME[remat]
     if isinstance(remat, ScanCheckpointPolicy):
