@@ -99,14 +99,16 @@ class Linear(Layer):
             )
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         dtype = float if dtype is None else dtype
-        bias = zeros(outputs, dtype) if use_bias else None
+        bias_key = None
         if use_bias and bias_initializer is not None:
             key, bias_key = jax.random.split(as_plain_key(key))
-            bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         if initializer is None:
             weight = draw_scaled_normal(key, axes, inputs, init_scale, dtype)
         else:
             weight = initialize_weight(initializer, key, inputs, outputs, axes, dtype) * init_scale
+        bias = zeros(outputs, dtype) if use_bias else None
+        if bias_initializer is not None and bias_key is not None:
+            bias = initialize_bias(bias_initializer, bias_key, outputs, dtype)
         return Linear(weight, bias, inputs, outputs, dot_general)
 
     @property
