@@ -231,7 +231,7 @@ def test_layers():
     assert_type(stacked.get_layer(0), Block)
     assert_type(stacked.unstacked(), list[Block])
     assert_type(stacked.fold(v), NamedArray)
-    assert_type(stacked.fold_via(_sum_layer)(v), NamedArray)
+    assert_type(stacked.fold_via(_apply_layer)(v), NamedArray)
     assert_type(stacked.vmap_via(_sum_layer)(v), NamedArray)
     assert_type(stacked.scan_via(_scan_layer)(v), tuple[NamedArray, jax.Array])
     layers = nym.nn.BlockSeq.init(A, Block.init)(B)
@@ -241,6 +241,10 @@ def test_layers():
     either: nym.nn.LayerStack[Block] = layers
     assert_type(either.Block, Axis)
     assert_type(either.get_layer(0), Block)
+
+
+def _apply_layer(layer: Block, x: NamedArray) -> NamedArray:
+    return layer(x)
 
 
 def _sum_layer(layer: Block, x: NamedArray) -> NamedArray:
