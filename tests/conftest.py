@@ -17,15 +17,14 @@ from jax.sharding import AxisType, Mesh
 
 import axonym as nym
 
+from .compiling import compile_faster
+
 
 CI = bool(os.environ.get("CI"))
 
 # Before JAX starts: no backend is made until the first array is. Most of the time goes into compiling programs that
 # run once, so machine code is not optimised, here and in the processes that tests start; programs stay the same.
-FASTER_COMPILING = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-if jax.__version_info__ < (0, 11):  # later ones have only the emitters that compile slowly, and end at an unknown flag
-    FASTER_COMPILING += " --xla_cpu_use_fusion_emitters=false"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FASTER_COMPILING}".strip()
+compile_faster()
 jax.config.update("jax_num_cpu_devices", 8)
 # Programs that are in flight at once on many virtual devices can keep each other waiting for threads.
 jax.config.update("jax_cpu_enable_async_dispatch", False)

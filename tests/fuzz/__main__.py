@@ -7,15 +7,12 @@ import time
 
 import jax
 
+from ..compiling import compile_faster
 from .programs import TYPES, find_problems, make_program, make_setting
 
 
-# Before JAX starts a backend; as in the tests, of which most time is compiling as well.
-FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-if jax.__version_info__ < (0, 11):
-    FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
+compile_faster()
 
 
 def main() -> int:
