@@ -5,7 +5,8 @@ import os
 import jax
 
 
-FASTER_COMPILING = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+# With level 0, jax 0.10.2 computes wrong gradients in rare programs, such as seed 10195 of the fuzzer.
+FASTER_COMPILING = "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
 if jax.__version_info__ < (0, 11):  # later ones have only the emitters that compile slowly, and end at an unknown flag
     FASTER_COMPILING += " --xla_cpu_use_fusion_emitters=false"
 

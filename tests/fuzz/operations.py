@@ -322,7 +322,7 @@ def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
     way = random.choice(["set", "add", "multiply"])
     at = random.randrange(size)
     start, length = random.randrange(size + 1), random.randint(1, size)
-    chosen = random.sample(range(size), random.randint(1, size) if way != "multiply" else 1)  # JAX's gradient needs one
+    chosen = random.sample(range(size), random.randint(1, size))
     combine = {
         "set": lambda old, new: old * 0 + new,
         "add": lambda old, new: old + new,
@@ -337,7 +337,8 @@ def update_elements(random: Random, x: Sizes, y: Sizes) -> Operation | None:
         return run
 
     def named(where: Callable[[Any], Any]) -> Callable[..., Any]:
-        return lambda one, x, y: getattr(x.at[axis, where(one)], way)(y)
+        options = {"unique_indices": True} if way == "multiply" else {}  # JAX's gradient needs it
+        return lambda one, x, y: getattr(x.at[axis, where(one)], way)(y, **options)
 
     inside = min(start, size - length)
     return random.choice(
