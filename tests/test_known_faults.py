@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.experimental import checkify
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "known-faults.md"
@@ -191,6 +192,46 @@ def test_a_suspended_generator_leaves_its_mesh_and_context_behind(explicit_mesh)
     assert (jax.sharding.get_abstract_mesh(), context.value) == (explicit_mesh.abstract_mesh, 1)
     generator.close()
     assert context.value is None
+
+
+@ON_CPU
+def test_the_gradient_of_a_product_along_a_sharded_axis(auto_mesh):
+    def compute_loss(x):
+        return (jnp.cumprod(x, 1) * jnp.arange(16.0).reshape(2, 8)).sum()
+
+    x = put(auto_mesh, P(None, "model"), 2, 8)
+    right = jax.grad(compute_loss)(np.asarray(x))
+    with jax.set_mesh(auto_mesh):
+        assert not np.allclose(jax.grad(compute_loss)(x), right, rtol=0.1)
+        assert np.allclose(jax.jit(jax.grad(compute_loss))(x), right, rtol=1e-3)
+
+
+@ON_CPU
+def test_a_scatter_of_parts_of_unequal_size(auto_mesh):
+    def compute_loss(x):
+        sorted_ = jnp.sort(x)
+        both = jax.lax.with_sharding_constraint(
+            jnp.concatenate([sorted_, jnp.log(sorted_), sorted_, sorted_]), NamedSharding(auto_mesh, P("data"))
+        )
+        return (both * jnp.arange(12.0)).sum()
+
+    x = put(auto_mesh, P(), 3)
+    gradient, right = jax.jit(jax.grad(compute_loss))(x), jax.grad(compute_loss)(np.asarray(x))
+    assert np.array_equal(np.isclose(gradient, right), [False, True, True])
+
+
+def test_the_sharding_of_the_largest_elements_on_a_mixed_mesh():
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Explicit))
+    largest, _ = jax.lax.top_k(put(mesh, P(None, None, "model"), 2, 3, 4), 2, axis=0)
+    assert largest.sharding.spec == P("model")
+
+
+def test_automatic_checks_fail_with_shard_map(mesh):
+    def compute_sum(x):
+        return jax.shard_map(lambda x: jax.lax.psum(x.sum(), "data"), in_specs=P("data"), out_specs=P())(x)
+
+    with jax.set_mesh(mesh), pytest.raises(ValueError, match=r"context mesh .* should match the aval mesh"):
+        checkify.checkify(compute_sum, errors=checkify.nan_checks)(put(mesh, P("data"), 8))
 
 
 DONATE = """

@@ -162,6 +162,20 @@ def replicate_dims(array: Any, dims: Collection[int]) -> Any:
     return jax.reshard(array, NamedSharding(sharding.mesh, spec))  # on its own mesh, which may not be the active one
 
 
+def constrain_auto_dim(array: Any, dim: int, axes: Collection[str] = ()) -> Any:
+    """Returns a traced array that is sharded over these mesh axes along a dimension, of the Auto axes over no others.
+
+    The compiler chooses the sharding of the other dimensions; the cotangent is sharded in the same way.
+    """
+    mesh = jax.typeof(array).sharding.mesh
+    auto = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto]
+    if not auto or not is_traced(array):
+        return array
+    entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
+    entries[dim] = tuple(axis for axis in axes if axis in auto) or None
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*entries)))
+
+
 def shard_by_compiler(fn: Callable[..., Any], out_sharding: Any) -> Callable[..., Any]:
     """Returns a function that the compiler shards on an Explicit mesh, because JAX lacks sharding rules for it.
 

@@ -49,10 +49,15 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
         raise ValueError(
             f"`k` of `top_k` must be from 0 to the size of axis {name!r} of {format_shape(x)}, {k} was given"
         )
-    values, indices = split_pair(apply_resizing(jax.lax.top_k, x, index, k=k))
+    values, indices = split_pair(apply_resizing(_find_top_k, x, index, k=k))
     if new_axis is None:
         return values, indices
     return rename(values, {name: new_axis}), rename(indices, {name: new_axis})
+
+
+def _find_top_k(array: Any, axis: int, k: int) -> Any:
+    # JAX's own `axis` misplaces the sharding of the result on meshes with Auto and Explicit axes.
+    return jax.tree.map(lambda one: jnp.moveaxis(one, -1, axis), jax.lax.top_k(jnp.moveaxis(array, axis, -1), k))
 
 
 def take_along_axis(x: N, indices: N, axis: AxisSelector, *, mode: str | None = None) -> N:

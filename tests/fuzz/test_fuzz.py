@@ -30,6 +30,15 @@ def test_programs_agree_with_numpy_and_their_mapping(first):
     assert not failed, "\n\n".join(failed)
 
 
+REGRESSIONS = [("mixed", 20084), ("auto", 22850), ("auto", 22984)]  # `top_k`, `sort` and `cumprod`
+
+
+@pytest.mark.parametrize(("kind", "seed"), REGRESSIONS)
+def test_programs_that_once_failed(kind, seed):
+    program = make_program(seed)
+    assert find_problems(program, make_setting(seed, kind, program)) == []
+
+
 WORDS = (
     "sin maximum where sum( softmax cumsum cumprod dot einsum rearrange rename flatten_axes unflatten_axis x[ ds(traced"
     " .at[ scan fold vmap grad stack concatenate split unbind repeat tile roll pad sort top_k fft arange tril lift"

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from .._ambient import constrain_auto_dim
 from .._axis import AxisSelector, find_axis
 from .._base import A, NamedBase
 from .._resize import apply_resizing, reshard_like
-from ._apply_reduction import apply_along, find_position
+from ._apply_reduction import apply_along, apply_unsharded_along, find_position
 
 
 def cumsum(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
@@ -44,7 +44,7 @@ def cumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
         >>> nym.cumprod(nym.arange(nym.Axis("i", 4), start=1), "i").array
         Array([ 1,  2,  6, 24], dtype=int32)
     """
-    return apply_along(_compute_cumprod, x, axis, dtype=dtype)
+    return apply_unsharded_along(jnp.cumprod, x, axis, dtype=dtype)
 
 
 def nancumsum(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
@@ -66,7 +66,7 @@ def nancumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
         >>> nym.nancumprod(nym.named([2.0, float("nan"), 4.0], "i"), "i").array
         Array([2., 2., 8.], dtype=float32)
     """
-    return apply_along(jnp.nancumprod, x, axis, dtype=dtype)
+    return apply_unsharded_along(jnp.nancumprod, x, axis, dtype=dtype)
 
 
 def cumulative_sum(x: A, axis: AxisSelector | int, *, dtype: Any = None, include_initial: bool = False) -> A:
@@ -102,24 +102,14 @@ def cumulative_prod(x: A, axis: AxisSelector | int, *, dtype: Any = None, includ
         >>> nym.cumulative_prod(nym.named([2, 3], "i"), "i", include_initial=True).array
         Array([1, 2, 6], dtype=int32)
     """
-    return _apply_cumulative(_compute_cumulative_prod, 1, x, axis, dtype, include_initial)
-
-
-def _compute_cumprod(array: Any, axis: int, dtype: Any) -> Any:
-    # On an Auto mesh the compiler of jaxlib 0.10 pads an array that is sharded along the axis once for all functions
-    # that run over it, with 0 for sums and 1 for products; so products get an array of their own.
-    return jnp.cumprod(jax.lax.optimization_barrier(array), axis=axis, dtype=dtype)
-
-
-def _compute_cumulative_prod(array: Any, axis: int, dtype: Any) -> Any:
-    return jnp.cumulative_prod(jax.lax.optimization_barrier(array), axis=axis, dtype=dtype)
+    return _apply_cumulative(jnp.cumulative_prod, 1, x, axis, dtype, include_initial)
 
 
 def _apply_cumulative(
     fn: Callable[..., Any], initial: int, x: Any, axis: Any, dtype: Any, include_initial: bool
 ) -> Any:
     if not include_initial:
-        return apply_along(fn, x, axis, dtype=dtype)
+        return (apply_unsharded_along if initial else apply_along)(fn, x, axis, dtype=dtype)
     if not isinstance(x, NamedBase):
         return _prepend_initial(x, find_position(x, axis), fn, initial, dtype)
     index = find_axis(x.names, x.array.shape, axis)
@@ -127,6 +117,6 @@ def _apply_cumulative(
 
 
 def _prepend_initial(array: Any, axis: int, accumulate: Callable[..., Any], initial: int, dtype: Any) -> Any:
-    result = accumulate(array, axis=axis, dtype=dtype)
+    result = accumulate(constrain_auto_dim(array, axis), axis=axis, dtype=dtype)
     first = jnp.full_like(result, initial, shape=(*result.shape[:axis], 1, *result.shape[axis + 1 :]))
     return jnp.concatenate([reshard_like(result, first), result], axis=axis)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from .._ambient import leave_to_compiler
 from .._axis import AxisSelector
 from .._base import A
-from ._apply_reduction import apply_along
+from ._apply_reduction import apply_along, apply_unsharded_along
 
 
 def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
@@ -31,7 +31,7 @@ def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: boo
         >>> nym.sort(nym.named([3, 9, 4], "i"), "i").array
         Array([3, 4, 9], dtype=int32)
     """
-    return apply_along(_compute_sort, x, axis, stable=stable, descending=descending)
+    return apply_unsharded_along(_compute_sort, x, axis, stable=stable, descending=descending)
 
 
 def argsort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
