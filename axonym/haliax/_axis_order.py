@@ -9,9 +9,10 @@ import jax
 from ..named import _dot, _einsum
 from ..named._axis import Axis, Names, axis_name, parse_selection
 from ..named._base import NamedBase
+from ..named._pattern_parser import REST, parse_pattern
 from ..named._shape import _rearrange
 from ..named._traceback import find_stacklevel
-from ._axis_names import rearrange_for_partial_order
+from ._axis_names import fill_ellipses, rearrange_for_partial_order
 
 
 def is_axis_selection(x: Any) -> bool:
@@ -72,6 +73,11 @@ def dot(
     )
 
 
+def drop_commas(expression: str) -> str:
+    """Returns an expression with spaces in place of the commas within braces, which are optional in Haliax."""
+    return re.sub(r"\{[^{}]*\}", lambda braces: braces[0].replace(",", " "), expression)
+
+
 def einsum(
     equation: str,
     *arrays: Any,
@@ -107,6 +113,7 @@ def einsum(
     """
     if _dot_general is not None:
         raise TypeError("`einsum` takes no `_dot_general`; use `dot(x, y, axis=..., dot_general=...)`.")
+    equation = drop_commas(equation)
     operands, arrow, result = equation.partition("->")
     shared = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
     if shared and "..." in equation:
@@ -151,4 +158,29 @@ def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:
             order = rearrange_for_partial_order(order, array.axes)
         else:
             order = tuple(order)
+    else:
+        order = _name_other_axes(drop_commas(order))
     return _rearrange.rearrange(array, order, **kwargs)
+
+
+def _name_other_axes(expression: str) -> str:
+    """Returns an expression with identifiers in place of the `...` of its result, if the operand has none.
+
+    In Haliax they may stand for axes that the operand names. Of several, each takes the axes before those after it.
+    """
+    parsed = parse_pattern(expression)
+    result, flat = parsed.result, [... if term.name == REST else term.name for term in parsed.result.flat]
+    operand = parsed.operands[0] if len(parsed.operands) == 1 else None
+    if operand is None or not operand.ordered or operand.rest or not any(term.name == REST for term in result.terms):
+        return expression
+    names = [term.name for term in operand.flat]
+    filled = list(fill_ellipses(flat, names, [name for name in names if name not in flat]))
+    found: list[str] = []
+    for term in result.terms:
+        if term.name == REST:
+            stop = next((at for at, name in enumerate(filled) if name in flat), len(filled))
+            found, filled = [*found, *filled[:stop]], filled[stop:]
+        else:
+            found.append(term.name if term.parts is None else f"({term.name}: {' '.join(x.name for x in term.parts)})")
+            filled = filled[1 if term.parts is None else len(term.parts) :]
+    return f"{expression.partition('->')[0]}-> {' '.join(found)}"

@@ -1,0 +1,1 @@
+"""The private modules of Haliax from which programs import."""
