@@ -115,6 +115,11 @@ def einsum(
         raise TypeError("`einsum` takes no `_dot_general`; use `dot(x, y, axis=..., dot_general=...)`.")
     equation = drop_commas(equation)
     operands, arrow, result = equation.partition("->")
+    if result.count("...") > 1:
+        before, _, after = result.partition("...")
+        equation = f"{operands}->{before}...{after.replace('...', '')}"
+        options = {"precision": precision, "preferred_element_type": preferred_element_type, **axis_aliases}
+        return _spread_other_axes(einsum(equation, *arrays, **options), result.split(), _list_in_order(arrays))
     shared = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
     if shared and "..." in equation:
         equation = f"->{result}"
@@ -128,6 +133,17 @@ def einsum(
     first, last = len(before.split()), len(product.names) - len(after.split())
     free = [name for name in _list_in_order(arrays) if name in product.names[first:last]]
     return _rearrange.rearrange(product, (*product.names[:first], *free, *product.names[last:]))
+
+
+def _spread_other_axes(product: Any, order: list[str], names: Names) -> Any:
+    """Returns an array that has all other axes at the first `...` of an order, with them at the several `...` of it."""
+    first, stated = order.index("..."), [one for one in order if one != "..."]
+    behind = len(stated) - first
+    found = dict(zip(stated, (*product.names[:first], *product.names[len(product.names) - behind :]), strict=True))
+    partial = [found.get(one, ...) for one in order]
+    return _rearrange.rearrange(
+        product, rearrange_for_partial_order(partial, [name for name in names if name in product.names])
+    )
 
 
 def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:

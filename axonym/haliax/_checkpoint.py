@@ -23,7 +23,12 @@ class ScanCheckpointPolicy(_transforms.ScanCheckpointPolicy):
     offload_block_internals: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Checks the options; a simple policy may be nested, which leaves the other options at their defaults."""
+        """Checks the options; a simple policy may be nested, which leaves the other options at their defaults.
+
+        A policy that saves values within a step also saves the carries, from which it computes the others.
+        """
+        if not self.save_carries and (self.save_block_internals or self.offload_block_internals):
+            object.__setattr__(self, "save_carries", True)
         if self.simple and self.nested:
             for option, default in (("simple", False), ("save_carries", True), ("save_inputs", False)):
                 object.__setattr__(self, option, default)

@@ -63,7 +63,7 @@ class ModuleWithStateDictSerialization(eqx.Module):
         """Returns the module with merged axes, as PyTorch has them; by default its fields are flattened."""
         return map_children(flatten_modules, self)
 
-    def unflatten_from_export(self, template: Self) -> Self:
+    def unflatten_from_export(self, template: Any) -> Self:
         """Returns the module with the axes of a template."""
         return map_children(unflatten_modules, self, template)
 

@@ -187,6 +187,19 @@ def test_simple_policies_may_be_nested():
     assert hax.ScanCheckpointPolicy(simple=True, save_carries=False).simple
 
 
+def test_policies_that_save_values_within_a_step_save_carries():
+    assert hax.ScanCheckpointPolicy(save_carries=False, save_block_internals=["hidden"]).save_carries
+    assert not hax.ScanCheckpointPolicy(save_carries=False).save_carries
+
+
+def test_einsum_spreads_other_axes_over_several_ellipses():
+    x, y = hax.ones({"a": 2, "b": 3, "c": 4}), hax.ones({"c": 4, "b": 3, "d": 5})
+    expected = {"{b} -> ... b ...": "a b c d", "{c} -> ... d ... a": "b c d a", "-> d ... k ...": "d a b c"}
+    for equation, names in expected.items():
+        product = hax.einsum(equation, x, y, **({"k": "c"} if "k" in equation else {}))
+        assert [axis.name for axis in product.axes] == names.split()
+
+
 def test_a_scan_over_layers_that_return_no_pair_is_refused():
     for kind in (hax.nn.Stacked, hax.nn.BlockSeq):
         with pytest.raises(ValueError, match="a layer applied by `scan` must return a pair"):
