@@ -137,10 +137,10 @@ def _name_argument(treedef: Any, at: int, called: Callable[..., Any] | None, has
     paths = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(treedef, range(treedef.num_leaves)))
     _, key, *rest = paths[at][0]
     if isinstance(key, jax.tree_util.SequenceKey):
-        return (
-            f"{_name_parameter(called, key.idx + has_carry) or f'args[{key.idx}]'}{jax.tree_util.keystr(tuple(rest))}"
-        )
-    return f"{jax.tree_util.keystr((key,), simple=True)}{jax.tree_util.keystr(tuple(rest))}"
+        name = _name_parameter(called, key.idx + has_carry) or f"args[{key.idx}]"
+    else:
+        name = jax.tree_util.keystr((key,), simple=True)
+    return name + jax.tree_util.keystr(tuple(rest))
 
 
 def _name_parameter(called: Callable[..., Any] | None, at: int) -> str | None:
