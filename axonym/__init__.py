@@ -14,6 +14,7 @@ from . import (
     quantization as quantization,
     random as random,
     report as report,
+    state_dict as state_dict,
     tree as tree,
     tree_util as tree_util,
     typing as typing,

@@ -16,6 +16,7 @@ from ..named._axis import (
     PartialAxisSpec as PartialAxisSpec,
 )
 from . import (
+    _src as _src,
     axis as axis,
     core as core,
     debug as debug,

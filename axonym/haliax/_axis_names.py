@@ -88,10 +88,10 @@ def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
     rest = [name for name in names if name not in listed]
     if rest and ... not in listed:
         raise ValueError(f"the order leaves out {', '.join(rest)}; add `...` for the others")
-    return tuple(names[name] for name in _fill_ellipses(listed, list(names), rest))
+    return tuple(names[name] for name in fill_ellipses(listed, list(names), rest))
 
 
-def _fill_ellipses(listed: list[Any], names: list[str], rest: list[str]) -> Iterable[str]:
+def fill_ellipses(listed: list[Any], names: list[str], rest: list[str]) -> Iterable[str]:
     """Yields the names of an order; the last ellipsis takes the rest, others what precedes the names after them."""
     last = len(listed) - 1 - listed[::-1].index(...) if ... in listed else -1
     for at, one in enumerate(listed):

@@ -9,9 +9,10 @@ import jax
 from ..named import _dot, _einsum
 from ..named._axis import Axis, Names, axis_name, parse_selection
 from ..named._base import NamedBase
+from ..named._pattern_parser import REST, parse_pattern
 from ..named._shape import _rearrange
 from ..named._traceback import find_stacklevel
-from ._axis_names import rearrange_for_partial_order
+from ._axis_names import fill_ellipses, rearrange_for_partial_order
 
 
 def is_axis_selection(x: Any) -> bool:
@@ -72,6 +73,11 @@ def dot(
     )
 
 
+def drop_commas(expression: str) -> str:
+    """Returns an expression with spaces in place of the commas within braces, which are optional in Haliax."""
+    return re.sub(r"\{[^{}]*\}", lambda braces: braces[0].replace(",", " "), expression)
+
+
 def einsum(
     equation: str,
     *arrays: Any,
@@ -107,7 +113,13 @@ def einsum(
     """
     if _dot_general is not None:
         raise TypeError("`einsum` takes no `_dot_general`; use `dot(x, y, axis=..., dot_general=...)`.")
+    equation = drop_commas(equation)
     operands, arrow, result = equation.partition("->")
+    if result.count("...") > 1:
+        before, _, after = result.partition("...")
+        equation = f"{operands}->{before}...{after.replace('...', '')}"
+        options = {"precision": precision, "preferred_element_type": preferred_element_type, **axis_aliases}
+        return _spread_other_axes(einsum(equation, *arrays, **options), result.split(), _list_in_order(arrays))
     shared = bool(re.fullmatch(r"\s*\{[^{}]*\}\s*", operands))
     if shared and "..." in equation:
         equation = f"->{result}"
@@ -121,6 +133,17 @@ def einsum(
     first, last = len(before.split()), len(product.names) - len(after.split())
     free = [name for name in _list_in_order(arrays) if name in product.names[first:last]]
     return _rearrange.rearrange(product, (*product.names[:first], *free, *product.names[last:]))
+
+
+def _spread_other_axes(product: Any, order: list[str], names: Names) -> Any:
+    """Returns an array that has all other axes at the first `...` of an order, with them at the several `...` of it."""
+    first, stated = order.index("..."), [one for one in order if one != "..."]
+    behind = len(stated) - first
+    found = dict(zip(stated, (*product.names[:first], *product.names[len(product.names) - behind :]), strict=True))
+    partial = [found.get(one, ...) for one in order]
+    return _rearrange.rearrange(
+        product, rearrange_for_partial_order(partial, [name for name in names if name in product.names])
+    )
 
 
 def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:
@@ -151,4 +174,29 @@ def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:
             order = rearrange_for_partial_order(order, array.axes)
         else:
             order = tuple(order)
+    else:
+        order = _name_other_axes(drop_commas(order))
     return _rearrange.rearrange(array, order, **kwargs)
+
+
+def _name_other_axes(expression: str) -> str:
+    """Returns an expression with identifiers in place of the `...` of its result, if the operand has none.
+
+    In Haliax they may stand for axes that the operand names. Of several, each takes the axes before those after it.
+    """
+    parsed = parse_pattern(expression)
+    result, flat = parsed.result, [... if term.name == REST else term.name for term in parsed.result.flat]
+    operand = parsed.operands[0] if len(parsed.operands) == 1 else None
+    if operand is None or not operand.ordered or operand.rest or not any(term.name == REST for term in result.terms):
+        return expression
+    names = [term.name for term in operand.flat]
+    filled = list(fill_ellipses(flat, names, [name for name in names if name not in flat]))
+    found: list[str] = []
+    for term in result.terms:
+        if term.name == REST:
+            stop = next((at for at, name in enumerate(filled) if name in flat), len(filled))
+            found, filled = [*found, *filled[:stop]], filled[stop:]
+        else:
+            found.append(term.name if term.parts is None else f"({term.name}: {' '.join(x.name for x in term.parts)})")
+            filled = filled[1 if term.parts is None else len(term.parts) :]
+    return f"{expression.partition('->')[0]}-> {' '.join(found)}"

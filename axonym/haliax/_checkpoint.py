@@ -22,6 +22,20 @@ class ScanCheckpointPolicy(_transforms.ScanCheckpointPolicy):
 
     offload_block_internals: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        """Checks the options; a simple policy may be nested, which leaves the other options at their defaults.
+
+        A policy that saves values within a step also saves the carries, from which it computes the others.
+        """
+        if not self.save_carries and (self.save_block_internals or self.offload_block_internals):
+            object.__setattr__(self, "save_carries", True)
+        if self.simple and self.nested:
+            for option, default in (("simple", False), ("save_carries", True), ("save_inputs", False)):
+                object.__setattr__(self, option, default)
+            object.__setattr__(self, "save_block_internals", False)
+            object.__setattr__(self, "offload_block_internals", ())
+        super().__post_init__()
+
     @staticmethod
     def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
         """Returns the policy for True, False or one of offload, recompute, full, save_all and nested.

@@ -143,13 +143,16 @@ def polyval(p: Any, x: Any) -> Any:
 def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool = False) -> Any:
     """Fits a polynomial; with `full`, everything but the coefficients is plain. See `jax.numpy.polyfit`.
 
+    The second axis of a covariance has the name of the first, followed by `_cov`.
+
     Example:
         >>> import axonym.haliax as hax
         >>> x = hax.named([0.0, 1.0, 2.0], "i")
         >>> hax.polyfit(x, 2 * x + 1, 1).array.round(3)
         Array([2., 1.], dtype=float32)
     """
-    fit = poly.polyfit(x, y, deg, rcond=rcond, full=full, w=w, cov=cov)
+    other = f"{x.names[0]}_cov" if cov and not full and x.names else None
+    fit = poly.polyfit(x, y, deg, rcond=rcond, full=full, w=w, cov=cov, other=other)
     return (fit[0], *(getattr(one, "array", one) for one in fit[1:])) if full else fit
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..named import _named_ref
 from ..named._axis import Axis, AxisSelector, axis_name
@@ -37,6 +36,16 @@ class NamedRef(_named_ref.NamedRef):
         """Stores them; `new_ref` and `slice` make them consistent."""
         super().__init__(ref, names)
         self.view = dict(view or {})
+
+    @property
+    def _ref(self) -> Any:
+        """The `jax.Ref`."""
+        return self.ref
+
+    @property
+    def _prefix(self) -> tuple[Any, ...]:
+        """The index of the view for each axis of the `jax.Ref`, with slices as `jax.experimental.pallas` has them."""
+        return tuple(_convert_to_pallas(self.view.get(name, slice(None))) for name in self.names)
 
     def _get_all(self) -> _named_ref.NamedRef:
         return _named_ref.NamedRef(self.ref, self.names)
@@ -127,6 +136,17 @@ def _restore_slice(index: Any) -> Any:
     return slice(index.start, index.stop if index.stop >= 0 else None, index.step)
 
 
+def _convert_to_pallas(index: Any) -> Any:
+    """Returns a slice as one of `jax.experimental.pallas`, and other indices as they are."""
+    if not isinstance(index, range | dslice):
+        return index
+    from jax.experimental import pallas  # which takes long to import
+
+    if isinstance(index, dslice):
+        return pallas.ds(index.start, index.length)
+    return pallas.Slice(index.start, len(index), index.step)
+
+
 def _compose_index(name: str, outer: Any, inner: Any) -> Any:
     """Returns the index into an array that corresponds to an index into a view of it."""
     if not isinstance(outer, range | dslice):
@@ -143,7 +163,8 @@ def _compose_index(name: str, outer: Any, inner: Any) -> Any:
         stride, count = (inner.step, len(inner)) if isinstance(inner, range) else (1, inner.length)
         start = outer.start + step * inner.start
         return dslice(start, count) if step * stride == 1 else start + step * stride * jnp.arange(count)
-    inner = np.asarray(inner) if isinstance(inner, list) else inner
+    if isinstance(inner, list):
+        return [_compose_index(name, outer, int(one)) for one in inner]
     return outer.start + step * jax.tree.map(lambda x: jnp.where(x < 0, x + length, x), inner)
 
 

@@ -151,18 +151,65 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
 
     @property
     def input_amax_history(self) -> jax.Array:
-        """The largest magnitudes of the input in the last steps."""
-        return self.dot_general.lhs_amax.array
+        """The largest magnitudes of the input in the last steps: the newest, then the others from the oldest on."""
+        return _order_history(self.dot_general.lhs_amax)
+
+    @property
+    def input_scale(self) -> jax.Array:
+        """The scale of the input in the last step, along an axis of size 1."""
+        return _compute_last_scale(self.dot_general.lhs_amax, self.dot_general.dtype)
 
     @property
     def kernel_amax_history(self) -> jax.Array:
-        """The largest magnitudes of the weight in the last steps."""
-        return self.dot_general.rhs_amax.array
+        """The largest magnitudes of the weight in the last steps, in the same order."""
+        return _order_history(self.dot_general.rhs_amax)
+
+    @property
+    def kernel_scale(self) -> jax.Array:
+        """The scale of the weight in the last step, along an axis of size 1."""
+        return _compute_last_scale(self.dot_general.rhs_amax, self.dot_general.dtype)
 
     @property
     def output_grad_amax_history(self) -> jax.Array:
-        """The largest magnitudes of the gradient of the output in the last steps."""
-        return self.dot_general.gradient_amax.array
+        """The largest magnitudes of the gradient of the output in the last steps, in the same order."""
+        return _order_history(self.dot_general.gradient_amax)
+
+    @property
+    def output_grad_scale(self) -> jax.Array:
+        """The scale of the gradient of the output in the last step, along an axis of size 1."""
+        return _compute_last_scale(self.dot_general.gradient_amax, self.dot_general.gradient_dtype)
+
+
+def _order_history(history: Any) -> jax.Array:
+    """Returns a history, newest first, in the order of Haliax, which rolls it and overwrites the first element."""
+    return jnp.concatenate([history.array[..., :1], jnp.flip(history.array[..., 1:], -1)], -1)
+
+
+def _compute_last_scale(history: Any, dtype: Any) -> jax.Array:
+    """Returns the scale that the steps before the last one gave, with an axis of size 1."""
+    before = jnp.max(history.array[..., 1:], -1, keepdims=True, initial=0)
+    return compute_scale(before, jnp.ones_like(before), float(jnp.finfo(dtype).max))
+
+
+def compute_scale(amax: Any, scale: Any, fp8_max: Any, margin: int = 0) -> jax.Array:
+    """Returns the scale with which the largest magnitude of a tensor becomes the largest number of an 8-bit float.
+
+    Args:
+        amax: The largest magnitude; plain, of any shape.
+        scale: The scale to keep where `amax` is zero or not finite.
+        fp8_max: The largest number of the type.
+        margin: How many powers of two to leave unused.
+
+    Returns:
+        `amax / fp8_max * 2**margin`, or `scale`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> [hax.quantization.compute_scale(amax, 1.0, 448.0).item() for amax in (896.0, 0.0)]
+        [2.0, 1.0]
+    """
+    is_known = (jnp.asarray(amax) > 0) & jnp.isfinite(amax)
+    return jnp.where(is_known, amax / fp8_max * 2**margin, scale)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,173 @@
-"""`haliax.state_dict`, which is not there yet; its names raise an error that says so."""
+"""`haliax.state_dict`: trees as dicts of plain arrays, in Haliax's layout or in that of PyTorch."""
 
-from ._adapt import make_getattr
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeAlias, TypeVar
 
+import equinox as eqx
+import jax
+import numpy as np
 
-__getattr__ = make_getattr(
-    "haliax.state_dict",
-    """
-    ModuleWithStateDictSerialization StateDict flatten_modules_for_export from_state_dict
-    from_torch_compatible_state_dict load_state_dict save_state_dict to_numpy_state_dict to_state_dict
-    to_torch_compatible_state_dict unflatten_modules_from_export with_prefix
-    """,
+from ..state_dict import (
+    add_prefix,
+    flatten_modules,
+    from_state_dict as read_tree,
+    from_torch_compatible_state_dict as read_torch_tree,
+    read_fields,
+    to_numpy_state_dict as to_numpy_state_dict,
+    to_state_dict as to_state_dict,
+    unflatten_modules,
+    write_fields,
 )
+from ..state_dict._export import map_children
+from ..state_dict._state_dict_reader import read_state_dict
+from .jax_utils import is_jax_array_like
+
+
+T = TypeVar("T")
+
+StateDict: TypeAlias = dict[str, Any]
+
+flatten_modules_for_export = flatten_modules
+unflatten_modules_from_export = unflatten_modules
+
+
+class ModuleWithStateDictSerialization(eqx.Module):
+    """A module that may override what its fields are called in a state dict, and how it is written and read.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> class Attention(hax.state_dict.ModuleWithStateDictSerialization):
+        ...     query: hax.NamedArray
+        ...
+        ...     def _state_dict_key_map(self):
+        ...         return {"query": "q_proj.weight"}
+        >>> list(hax.state_dict.to_state_dict(Attention(hax.ones({"embed": 2})), "attn"))
+        ['attn.q_proj.weight']
+    """
+
+    def _state_dict_key_map(self) -> dict[str, str | None]:
+        """Returns other names for fields; None leaves out the name of a field."""
+        return {}
+
+    def to_state_dict(self, prefix: str | None = None) -> StateDict:
+        """Returns the arrays of the module by name."""
+        return write_fields(self, prefix, self._state_dict_key_map())
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
+        """Returns the module with the arrays of a state dict."""
+        with read_state_dict(state_dict, prefix, strict=False, dtypes="keep") as reader:
+            return read_fields(self, reader, prefix, self._state_dict_key_map())
+
+    def flatten_for_export(self) -> Self:
+        """Returns the module with merged axes, as PyTorch has them; by default its fields are flattened."""
+        return map_children(flatten_modules, self)
+
+    def unflatten_from_export(self, template: Any) -> Self:
+        """Returns the module with the axes of a template."""
+        return map_children(unflatten_modules, self, template)
+
+
+def with_prefix(prefix: str | None, leaf: str | None) -> str | None:
+    """Joins two parts of a key by a dot; None if both are None.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.state_dict.with_prefix("blocks.0", "weight")
+        'blocks.0.weight'
+    """
+    return None if prefix is None and leaf is None else add_prefix(prefix, leaf)
+
+
+def from_state_dict(tree: T, state_dict: Mapping[str, Any], prefix: str | None = None) -> T:
+    """Returns a tree with the arrays of a state dict, in their dtype; keys without a field are ignored.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import numpy as np
+        >>> tree = {"bias": hax.ones({"embed": 2})}
+        >>> hax.state_dict.from_state_dict(tree, {"bias": np.zeros(2, np.float32), "other": None})["bias"].array
+        Array([0., 0.], dtype=float32)
+    """
+    return read_tree(tree, state_dict, prefix, strict=False, dtypes="keep")
+
+
+def to_torch_compatible_state_dict(
+    t: Any,
+    *,
+    flatten: bool = True,
+    prefix: str | None = None,
+    filter: bool | Callable[[Any], bool] = is_jax_array_like,
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of a tree by name, with the axes of each layer merged as PyTorch has them.
+
+    Args:
+        t: The tree.
+        flatten: Whether to merge axes.
+        prefix: First part of all keys.
+        filter: Which leaves to write.
+
+    Returns:
+        NumPy arrays by key.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> layer = hax.nn.LayerNorm.init(hax.make_axes(heads=2, head_dim=4))
+        >>> hax.state_dict.to_torch_compatible_state_dict(layer, prefix="norm")["norm.weight"].shape
+        (8,)
+    """
+    tree = flatten_modules(t) if flatten else t
+    return to_numpy_state_dict(eqx.filter(tree, filter), prefix)
+
+
+def from_torch_compatible_state_dict(
+    t: T, state_dict: Mapping[str, Any], *, unflatten: bool = True, prefix: str | None = None
+) -> T:
+    """Returns a tree with the arrays of a state dict of PyTorch; keys without a field are ignored.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> layer = hax.nn.LayerNorm.init(hax.make_axes(heads=2, head_dim=4))
+        >>> state = hax.state_dict.to_torch_compatible_state_dict(layer)
+        >>> hax.state_dict.from_torch_compatible_state_dict(layer, state).weight.shape
+        {'heads': 2, 'head_dim': 4}
+    """
+    return read_torch_tree(t, state_dict, prefix, unflatten=unflatten, strict=False, dtypes="keep")
+
+
+def save_state_dict(state_dict: Mapping[str, Any], path: Any) -> None:
+    """Writes the arrays of a state dict to a file of safetensors, which needs the extra `axonym[io]`.
+
+    In a program of several processes, the first one writes.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import numpy as np
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     hax.state_dict.save_state_dict({"bias": np.zeros(2)}, f"{folder}/model.safetensors")
+        ...     hax.state_dict.load_state_dict(f"{folder}/model.safetensors")
+        {'bias': array([0., 0.])}
+    """
+    from safetensors.numpy import save_file
+
+    arrays = {key: np.ascontiguousarray(array) for key, array in state_dict.items() if array is not None}
+    if jax.process_index() == 0:
+        save_file(arrays, Path(path), metadata={"format": "pt"})
+
+
+def load_state_dict(path: Any) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file of safetensors, which needs the extra `axonym[io]`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import numpy as np
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     hax.state_dict.save_state_dict({"bias": np.ones(2)}, f"{folder}/model.safetensors")
+        ...     list(hax.state_dict.load_state_dict(f"{folder}/model.safetensors"))
+        ['bias']
+    """
+    from safetensors.numpy import load_file
+
+    return load_file(Path(path))

@@ -191,6 +191,11 @@ def is_traced(array: Any) -> bool:
     return _traced.get(kind, False)
 
 
+def get_plain_array(x: Any) -> Any:
+    """Returns the plain array of a named array, and a plain array as it is."""
+    return x.array if isinstance(x, NamedBase) else x
+
+
 def format_shape(x: NamedBase) -> str:
     """Formats the names and sizes of an array as in error messages."""
     return format_axes(x.names, x.array.shape)

@@ -1,8 +1,8 @@
 """Layers in a Python sequence, applied by a Python loop."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any, Concatenate
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Concatenate, Self
 
 import equinox as eqx
 import jax
@@ -21,6 +21,8 @@ from ..named._transforms import (
     parse_remat,
     slice_args,
 )
+from ..state_dict._from_state_dict import read_fields
+from ..state_dict._to_state_dict import write_fields
 from ._layer_stack import (
     B,
     C,
@@ -188,6 +190,14 @@ class BlockSeq(LayerStack[M]):
         check_same_layers(BlockSeq, self.Block, others)
         mapped = map(fn, self.blocks, *(other.blocks for other in others))
         return dataclasses.replace(self, blocks=tuple(mapped))
+
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
+        return write_fields(self.blocks, prefix)
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
+        """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
+        return dataclasses.replace(self, blocks=read_fields(self.blocks, state_dict, prefix))
 
 
 def _stack_results(results: list[Any], Block: Axis) -> Any:

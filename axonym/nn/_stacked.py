@@ -1,18 +1,24 @@
 """Layers of one kind with their parameters stacked along a layer axis, applied by a scan."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Concatenate
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Self
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
 from ..named._field import HasLeadingAxes
 from ..named._named_call import enter_scope, find_module_name
+from ..named._shape._concatenate import stack
+from ..named._shape._rearrange import rearrange
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
+from ..state_dict._from_state_dict import read_fields
+from ..state_dict._keys import eval_shapes
+from ..state_dict._to_state_dict import write_fields
 from ._layer_stack import (
     B,
     C,
@@ -173,6 +179,22 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         check_same_layers(Stacked, self.Block, others)
         mapped = vmap(fn, self.Block)(self.stacked, *(other.stacked for other in others))
         return dataclasses.replace(self, stacked=mapped)
+
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
+        return write_fields(self.unstacked(), prefix)
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
+        """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
+        layers = read_fields(eval_shapes(type(self).unstacked, self), state_dict, prefix)
+
+        def stack_arrays(old: Any, *each: Any) -> Any:
+            if is_named_array(old):
+                return rearrange(stack(self.Block, each), old.names) if old.has_axis(self.Block) else each[0]
+            return jnp.stack(each) if getattr(old, "shape", ()) else each[0]
+
+        stacked = jax.tree.map(stack_arrays, self.stacked, *layers, is_leaf=is_named_array)
+        return dataclasses.replace(self, stacked=_shard_layers(stacked))
 
 
 def _shard_layers(stacked: Any) -> Any:

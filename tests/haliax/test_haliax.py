@@ -103,19 +103,9 @@ def test_signatures_show_the_names_of_haliax():
     assert list(inspect.signature(hax.clip).parameters) == ["array", "a_min", "a_max"]
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("state_dict", "to_state_dict"),
-        ("", "wrap_axiswise_call"),
-    ],
-)
-def test_what_is_not_there_yet_says_so(module: str, name: str):
-    found: Any = hax
-    for part in filter(None, module.split(".")):
-        found = getattr(found, part)
-    with pytest.raises(AttributeError, match=f"{name}` is not in `axonym.haliax` yet; the page 'Coming from Haliax'"):
-        getattr(found, name)
+def test_what_is_not_there_yet_says_so():
+    with pytest.raises(AttributeError, match=r"wrap_axiswise_call` is not in `axonym\.haliax` yet; the page"):
+        hax.wrap_axiswise_call  # noqa: B018
 
 
 def test_unknown_names_are_errors():
@@ -189,6 +179,56 @@ def test_checkpoint_policies_by_name():
     assert policy("save_all").checkpoint("carry", "input", jnp.sin)(0.0) == 0.0
     with pytest.raises(ValueError, match="a checkpoint policy is a boolean or one of offload"):
         policy("sometimes")
+
+
+def test_simple_policies_may_be_nested():
+    policy = hax.ScanCheckpointPolicy(simple=True, save_carries=False, nested=2)
+    assert not policy.simple and policy.save_carries and policy.nested == 2
+    assert hax.ScanCheckpointPolicy(simple=True, save_carries=False).simple
+
+
+def test_policies_that_save_values_within_a_step_save_carries():
+    assert hax.ScanCheckpointPolicy(save_carries=False, save_block_internals=["hidden"]).save_carries
+    assert not hax.ScanCheckpointPolicy(save_carries=False).save_carries
+
+
+def test_einsum_spreads_other_axes_over_several_ellipses():
+    x, y = hax.ones({"a": 2, "b": 3, "c": 4}), hax.ones({"c": 4, "b": 3, "d": 5})
+    expected = {"{b} -> ... b ...": "a b c d", "{c} -> ... d ... a": "b c d a", "-> d ... k ...": "d a b c"}
+    for equation, names in expected.items():
+        product = hax.einsum(equation, x, y, **({"k": "c"} if "k" in equation else {}))
+        assert [axis.name for axis in product.axes] == names.split()
+
+
+def test_a_scan_over_layers_that_return_no_pair_is_refused():
+    for kind in (hax.nn.Stacked, hax.nn.BlockSeq):
+        with pytest.raises(ValueError, match="a layer applied by `scan` must return a pair"):
+            kind.init(hax.Axis("layers", 2), hax.nn.RmsNorm)(Embed).scan(hax.ones(Embed))
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("i j k -> k ... j", "k i j"),
+        ("i j k -> j ... (m: k)", "j i m"),
+        ("(i: a b) j k -> b ... k", "b a j k"),
+        ("h w c -> ... c ... h", "j k i"),
+        ("{i, k} -> k ... i", "k j i"),
+    ],
+)
+def test_rearrange_accepts_what_haliax_does(expression: str, names: str):
+    x = hax.arange((hax.Axis("i", 2), hax.Axis("j", 3), hax.Axis("k", 4)))
+    aliases = {"a": 2} if "a b" in expression else {}
+    result = hax.rearrange(x, expression, **aliases)
+    assert [axis.name for axis in result.axes] == names.split()
+    assert sorted(result.array.ravel().tolist()) == list(range(24))
+
+
+def test_the_covariance_of_a_fit_has_two_axes():
+    x = hax.arange(hax.Axis("x", 5)).astype(float)
+    fit, covariance = hax.polyfit(x, x * x, 1, cov=True)
+    assert fit.shape == {"x": 2} and covariance.shape == {"x": 2, "x_cov": 2}
+    assert jnp.allclose(covariance.array, jnp.polyfit(x.array, x.array**2, 1, cov=True)[1], rtol=1e-4)
 
 
 def test_weighted_cross_entropy():

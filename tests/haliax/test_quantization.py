@@ -40,6 +40,21 @@ def test_a_training_loop_of_haliax_updates_the_histories():
     assert tree["layer"].dot_general.output_grad_amax_history.tolist() == [1, 0]
 
 
+def test_histories_and_scales_have_the_order_of_haliax():
+    layer = hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), use_bias=False)
+    config = hax.quantization.QuantizationConfig(fp8=True, amax_history_length=4)
+    layer = hax.quantization.quantize_linear_layers(layer, config)
+    history, scale = jnp.zeros(4), jnp.ones(1)
+    for amax in (3.0, 1.0, 2.0):
+        gradients = jax.grad(lambda layer, x: layer(x).sum().scalar())(layer, hax.full((Batch, Embed), amax))
+        overwrites, gradients = hax.quantization.partition_for_grad_overwrite(gradients)
+        layer = hax.quantization.apply_updates(layer, jax.tree.map(jnp.zeros_like, gradients), overwrites)
+        scale = hax.quantization.compute_scale(history.max(), scale, 448.0)
+        history = jnp.roll(history, -1).at[0].set(amax)
+        assert jnp.allclose(layer.dot_general.input_amax_history, history)
+        assert jnp.allclose(layer.dot_general.input_scale, scale)
+
+
 def test_no_element_type_changes_nothing_and_two_are_refused():
     layer = hax.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
     assert hax.quantization.quantize_linear_layers(layer, hax.quantization.QuantizationConfig()) is layer

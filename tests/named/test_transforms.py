@@ -267,6 +267,22 @@ def test_a_function_may_close_over_what_is_traced():
 
 
 @pytest.mark.parametrize("transform", [nym.vmap, nym.map, nym.fold, nym.scan])
+def test_errors_about_sizes_name_the_argument(transform):
+    has_carry = transform in (nym.fold, nym.scan)
+    fn = (lambda carry, model, *rest, y=None: None) if has_carry else (lambda model, *rest, y=None: None)
+    run, first, plain = transform(fn, Axis("b", 3)), (0,) * has_carry, jnp.ones((2, 4))
+    with pytest.raises(ValueError, match=r"shape \(2, 4\), .*; model\['w'\]\[1\] has leading dimension 2$"):
+        run(*first, {"w": (0, plain)})
+    with pytest.raises(ValueError, match=r"; args\[1\] has leading dimension 2$"):
+        run(*first, 0, plain)
+    with pytest.raises(ValueError, match=r"; y has leading dimension 2$"):
+        run(*first, 0, y=plain)
+    run = transform(fn, "b")
+    with pytest.raises(ValueError, match=r"of size 3 got \(b: 2\), which has size 2 there; it is y\['named'\]$"):
+        run(*first, x, y={"named": nym.ones({"b": 2})})
+
+
+@pytest.mark.parametrize("transform", [nym.vmap, nym.map, nym.fold, nym.scan])
 def test_errors_name_the_function_and_the_axis(transform):
     name = transform.__name__
     first = () if transform in (nym.vmap, nym.map) else (0,)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -12,11 +13,12 @@ from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._named_call import named_call
 from ...nn._linear import replace_linear_axes
 from .._array import NamedArray, convert_result
+from ..state_dict import ModuleWithStateDictSerialization
 from . import mup
 from .moe_linear import MoELinear as MoELinear, gmm_sharded as gmm_sharded
 
 
-class Linear(eqx.Module, mup.ReparamEnabled):
+class Linear(ModuleWithStateDictSerialization, mup.ReparamEnabled):
     """A linear map from input axes to output axes, with a bias; see `axonym.nn.Linear`.
 
     Attributes:
@@ -95,6 +97,17 @@ class Linear(eqx.Module, mup.ReparamEnabled):
     def unflatten_from_export(self, template: "Linear") -> "Linear":
         """Returns the layer with the merged axes split into those of a template, whose values are not used."""
         return self._with_axes(template.In, template.Out, template)
+
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        """Returns weight and bias by name; the weight is multiplied by the scale that muP applies to the inputs."""
+        return super(Linear, self._scale_weight(self.reparam.active_scale)).to_state_dict(prefix)
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> "Linear":
+        """Returns the layer with the weight and the bias of a state dict; the inverse of `to_state_dict`."""
+        return super().from_state_dict(state_dict, prefix)._scale_weight(1 / self.reparam.active_scale)
+
+    def _scale_weight(self, scale: float) -> "Linear":
+        return self if scale == 1 else dataclasses.replace(self, weight=self.weight * scale)
 
     def _with_axes(self, In: AxisSpec, Out: AxisSpec, like: "Linear") -> "Linear":
         layer = replace_linear_axes(self._as_layer(), parse_axes(In), parse_axes(Out), like.out_first)

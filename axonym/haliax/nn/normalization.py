@@ -13,6 +13,7 @@ from ...named._named_call import named_call
 from ...nn._export_axes import replace_axes
 from .._adapt import adapt
 from .._array import convert_result
+from ..state_dict import ModuleWithStateDictSerialization
 
 
 softmax = adapt(nn.softmax, "a=x")
@@ -21,7 +22,7 @@ logsumexp = adapt(nn.logsumexp, "a=x")
 standardize = adapt(nn.standardize)
 
 
-class LayerNormBase(eqx.Module):
+class LayerNormBase(ModuleWithStateDictSerialization):
     """Base class of the normalisations: a weight, a bias and the axes normalised over.
 
     Attributes:

@@ -1,14 +1,17 @@
 """`haliax.nn.scan`: layers of one kind, stacked along an axis and applied by a scan, or in a sequence."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import equinox as eqx
 
 from ... import nn
 from ...named._axis import Axis
 from ...nn._layer_stack import call_layer
+from ...state_dict import stack_state_dict, unstack_state_dict
+from ...state_dict._export import flatten_modules, map_children, unflatten_modules
+from ...state_dict._state_dict_reader import read_state_dict
 from .._array import convert_result
 from .._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
 
@@ -19,6 +22,9 @@ M_contra = TypeVar("M_contra", contravariant=True)
 C = TypeVar("C")
 R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
+
+_stack_state_dict = stack_state_dict
+_unstack_state_dict = unstack_state_dict
 
 
 class ModuleInit(Protocol[M_co]):
@@ -174,12 +180,33 @@ class _HaliaxLayers(Generic[M]):
     def scan_via(self, fn: Callable[..., Any], *, unroll: Any = None) -> Callable[..., Any]:
         """Returns a function that scans `fn(layer, carry, *args)` over the layers."""
         parent: Any = super()
-        return _convert_results(parent.scan_via(fn, unroll=1 if unroll is None else unroll))
+
+        def call_step(*args: Any, **kwargs: Any) -> Any:
+            returned = fn(*args, **kwargs)
+            if not isinstance(returned, tuple) or len(returned) != 2:
+                raise ValueError("a layer applied by `scan` must return a pair: the next carry and an output")
+            return returned
+
+        return _convert_results(parent.scan_via(call_step, unroll=1 if unroll is None else unroll))
 
     def vmap_via(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that applies `fn(layer, *args)` to each layer, and stacks the results."""
         parent: Any = super()
         return _convert_results(parent.vmap_via(fn))
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
+        """Returns the layers with the arrays of a state dict, in their dtype; keys without a field are ignored."""
+        parent: Any = super()
+        with read_state_dict(state_dict, prefix, strict=False, dtypes="keep") as reader:
+            return convert_result(parent.from_state_dict(reader, prefix))
+
+    def flatten_for_export(self) -> Self:
+        """Returns the layers with merged axes, as PyTorch has them."""
+        return map_children(flatten_modules, self)
+
+    def unflatten_from_export(self, template: Self) -> Self:
+        """Returns the layers with the axes of a template."""
+        return map_children(unflatten_modules, self, template)
 
 
 class Stacked(_HaliaxLayers[M], nn.Stacked[M]):

@@ -68,7 +68,7 @@ def scan(
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return check_scan_result(call_fn(carry, *args, **kwargs))
 
-    loop = _Loop("scan", call_step, is_scanned, parse_remat(remat), reverse, unroll)
+    loop = _Loop("scan", f, call_step, is_scanned, parse_remat(remat), reverse, unroll)
     axes = parse_mapped_axes(axis)
 
     def run_scan(init: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -118,7 +118,7 @@ def fold(
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, None]:
         return call_fn(carry, *args, **kwargs), None
 
-    loop = _Loop("fold", call_step, is_scanned, parse_remat(remat), reverse, unroll)
+    loop = _Loop("fold", fn, call_step, is_scanned, parse_remat(remat), reverse, unroll)
     axes = parse_mapped_axes(axis)
 
     def run_fold(init: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -159,7 +159,7 @@ def map(
     def call_step(carry: None, /, *args: P.args, **kwargs: P.kwargs) -> tuple[None, R]:
         return None, fn(*args, **kwargs)
 
-    loop = _Loop("map", call_step, is_mapped, parse_remat(remat), reverse, unroll)
+    loop = _Loop("map", fn, call_step, is_mapped, parse_remat(remat), reverse, unroll)
     axes = parse_mapped_axes(axis)
 
     def run_map(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -172,6 +172,7 @@ class _Loop(NamedTuple):
     """The body of a loop and the options of the function that runs it."""
 
     function: str  # the name of that function, for errors
+    called: Callable[..., Any]  # the function given to it, for errors
     step: Callable[..., tuple[Any, Any]]  # takes a carry and slices, returns the next carry and a result
     slice_spec: SliceSpec
     policy: Policy
@@ -183,7 +184,7 @@ def _run_loop(loop: _Loop, axes: tuple[AxisSelector, ...], init: Any, arguments:
     if not axes:
         args, kwargs = arguments
         return loop.step(init, *args, **kwargs)
-    given = slice_args(arguments, axes[0], loop.slice_spec, loop.function)
+    given = slice_args(arguments, axes[0], loop.slice_spec, loop.function, loop.called)
     if any(is_traced(leaf) for leaf in jax.tree.leaves((init, given.leaves))):
         carry, results = _scan_slices(loop, axes[1:], init, given)
     else:

@@ -1,5 +1,6 @@
 """Slicing arguments along a named axis, and stacking results along it, for `vmap` and `scan`."""
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +22,7 @@ from .._axis import (
     parse_selection,
     suggest_name,
 )
-from .._base import format_shape, with_array
+from .._base import format_shape, get_plain_array, with_array
 from .._static_result import pack_result
 
 
@@ -83,32 +84,73 @@ def _make_slice(leaf: Any, dim: int, array: Any) -> Any:
     return with_array(leaf, array, leaf.names[:dim] + leaf.names[dim + 1 :]) if isinstance(leaf, NamedArray) else array
 
 
-def slice_args(args: Any, axis: AxisSelector, specs: SliceSpec | list[SliceSpec], function: str) -> SlicedArgs:
-    """Returns how a tree of arguments is sliced, by one spec for all leaves or one for each; errors name `function`."""
+def slice_args(
+    args: Any,
+    axis: AxisSelector,
+    specs: SliceSpec | list[SliceSpec],
+    function: str,
+    called: Callable[..., Any] | None = None,
+) -> SlicedArgs:
+    """Returns how a pair of arguments by position and by name is sliced, by one spec for all leaves or one for each.
+
+    Errors name `function`, and the arguments as `called` does, the function that gets the slices; `scan` and `fold`
+    call it with the carry first.
+    """
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_named_array)
     each = specs if isinstance(specs, list) else [specs] * len(leaves)
     name = axis_name(axis)
     dims = [_find_sliced_dim(leaf, axis, name, spec) for leaf, spec in zip(leaves, each, strict=True)]
     sliced = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
-    return SlicedArgs(Axis(name, _find_common_size(leaves, sliced, axis, function)), treedef, leaves, dims)
+    size = _find_common_size(leaves, sliced, axis, function)
+    for at, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
+        if dim is not None and get_plain_array(leaf).shape[dim] != size:
+            argument = _name_argument(treedef, at, called, function in ("scan", "fold"))
+            raise _make_size_error(leaf, dim, argument, name, size, function)
+    return SlicedArgs(Axis(name, size), treedef, leaves, dims)
 
 
 def _find_common_size(leaves: list[Any], sliced: list[tuple[Any, int]], axis: AxisSelector, function: str) -> int:
     name = axis_name(axis)
-    sizes = [(leaf.array if isinstance(leaf, NamedArray) else leaf).shape[dim] for leaf, dim in sliced]
     if isinstance(axis, Axis):
-        size = axis.size
-    elif not sliced:
+        return axis.size
+    if not sliced:
         known = [known for leaf in leaves if is_named_array(leaf) for known in leaf.names]
         hint = suggest_name(name, known) or "; give an `Axis` with its size"
         raise ValueError(f"`{function}` over axis {name!r}: no argument has it{hint}")
+    leaf, dim = next((one for one in sliced if is_named_array(one[0])), sliced[0])
+    return get_plain_array(leaf).shape[dim]
+
+
+def _make_size_error(leaf: Any, dim: int, argument: str, name: str, size: int, function: str) -> ValueError:
+    what = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
+    other = get_plain_array(leaf).shape[dim]
+    where = (
+        f"{argument} has leading dimension {other}" if not is_named_array(leaf) and dim == 0 else f"it is {argument}"
+    )
+    return ValueError(
+        f"`{function}` over axis {name!r} of size {size} got {what}, which has size {other} there; {where}"
+    )
+
+
+def _name_argument(treedef: Any, at: int, called: Callable[..., Any] | None, has_carry: bool) -> str:
+    """Returns the argument that has a leaf, and the path of the leaf in it, as in `model.blocks[0]`."""
+    paths = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(treedef, range(treedef.num_leaves)))
+    _, key, *rest = paths[at][0]
+    if isinstance(key, jax.tree_util.SequenceKey):
+        name = _name_parameter(called, key.idx + has_carry) or f"args[{key.idx}]"
     else:
-        size = next((size for (leaf, _), size in zip(sliced, sizes, strict=True) if is_named_array(leaf)), sizes[0])
-    for (leaf, _), other in zip(sliced, sizes, strict=True):
-        if other != size:
-            what = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
-            raise ValueError(f"`{function}` over axis {name!r} of size {size} got {what}, which has size {other} there")
-    return size
+        name = jax.tree_util.keystr((key,), simple=True)
+    return name + jax.tree_util.keystr(tuple(rest))
+
+
+def _name_parameter(called: Callable[..., Any] | None, at: int) -> str | None:
+    """Returns the name of a parameter by position, None if it is not known."""
+    try:
+        parameters = inspect.signature(called).parameters.values() if called is not None else ()
+    except (TypeError, ValueError):  # a function without a signature
+        return None
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return names[at] if at < len(names) else None
 
 
 def _find_sliced_dim(leaf: Any, axis: AxisSelector, name: str, spec: SliceSpec) -> int | None:

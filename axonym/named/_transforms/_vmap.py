@@ -69,7 +69,7 @@ def vmap(
 def _apply_vmap(
     fn: Callable[..., Any], axis: AxisSelector, find_specs: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    given = slice_args((args, kwargs), axis, find_specs(args, kwargs), "vmap")
+    given = slice_args((args, kwargs), axis, find_specs(args, kwargs), "vmap", fn)
     name, size = given.axis.name, given.axis.size
     arrays, dims = given.get_sliced()
 

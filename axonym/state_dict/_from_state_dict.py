@@ -1,0 +1,105 @@
+"""`from_state_dict`: a tree with the arrays of a state dict in place of its own."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from ._keys import (
+    NO_NAMES,
+    FieldNames,
+    add_prefix,
+    find_method,
+    is_array_leaf,
+    list_children,
+    make_unnamed_array_error,
+    replace_children,
+)
+from ._state_dict_reader import DtypeRule, Misfits, read_state_dict
+
+
+T = TypeVar("T")
+
+
+def from_state_dict(
+    tree: T,
+    state_dict: Mapping[str, Any],
+    prefix: str | None = None,
+    *,
+    strict: bool = True,
+    dtypes: DtypeRule = "check",
+) -> T:
+    """Returns a tree with the arrays of a state dict in place of its own; the inverse of `to_state_dict`.
+
+    Args:
+        tree: A module or any other tree of arrays, or its shapes as `equinox.filter_eval_shape` returns them.
+        state_dict: Plain arrays by key, of JAX, NumPy or anything else that NumPy can convert.
+        prefix: First part of the keys to read; all others are ignored.
+        strict: Whether a key that no field has is an error.
+        dtypes: What happens to an array of another dtype than its field: `"check"` is an error, `"cast"` converts it,
+            and `"keep"` leaves it.
+
+    Returns:
+        A tree of the same structure. Named arrays are sharded by the active mapping.
+
+    Raises:
+        ValueError: If keys are missing or have no field, or arrays have another shape or dtype than their fields. The
+            error lists all of them, with the nearest key for each that is missing.
+
+    Example:
+        >>> import axonym as nym
+        >>> norm = nym.nn.RmsNorm.init(nym.Axis("embed", 3))
+        >>> nym.state_dict.from_state_dict(norm, {"weight": [1.0, 2.0, 3.0]}, dtypes="cast").weight.array
+        Array([1., 2., 3.], dtype=float32)
+        >>> nym.state_dict.from_state_dict(norm, {"wieght": [1.0, 2.0]})
+        Traceback (most recent call last):
+        ValueError: the state dict does not fit:
+          'weight' is missing; did you mean 'wieght'?
+          'wieght' has no field
+    """
+    with read_state_dict(state_dict, prefix, strict, dtypes) as reader:
+        customised = find_method(tree, "from_state_dict")
+        return read_fields(tree, reader, prefix) if customised is None else customised(reader, prefix)
+
+
+def read_fields(
+    tree: T,
+    state_dict: Mapping[str, Any],
+    prefix: str | None = None,
+    names: FieldNames = NO_NAMES,
+) -> T:
+    """Returns a tree with the arrays of a state dict as `from_state_dict` does, with other names for its own fields.
+
+    Args:
+        tree: A module or any other tree of arrays, whose own method `from_state_dict` is not called.
+        state_dict: Plain arrays by key. Within the method `from_state_dict` of a module it keeps the options of the
+            call of `from_state_dict` that reads the entire tree.
+        prefix: First part of the keys.
+        names: What its fields are called in the state dict; None leaves out the name of a field.
+
+    Returns:
+        A tree of the same structure.
+
+    Raises:
+        ValueError: As `from_state_dict`.
+
+    Example:
+        >>> import axonym as nym
+        >>> norm = nym.nn.RmsNorm.init(nym.Axis("embed", 2))
+        >>> state = {"ln.scale": nym.ones({"embed": 2}).array}
+        >>> nym.state_dict.read_fields(norm, state, "ln", {"weight": "scale"}).weight.array
+        Array([1., 1.], dtype=float32)
+    """
+    with read_state_dict(state_dict, prefix) as reader:
+        if is_array_leaf(tree):
+            if not prefix:
+                raise make_unnamed_array_error()
+            return reader.load(tree, prefix)
+        children: list[Any] = []
+        reasons: dict[str, str] = {}
+        for name, child in list_children(tree):
+            try:
+                children.append(from_state_dict(child, reader, add_prefix(prefix, names.get(name, name))))
+            except Misfits as misfits:
+                reasons |= misfits.reasons
+        if reasons:
+            raise Misfits(reasons)
+        return replace_children(tree, children) if children else tree

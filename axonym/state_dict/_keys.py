@@ -1,0 +1,71 @@
+"""Keys of state dicts, and the nodes and leaves of a tree that have them."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..named._array import is_named_array
+
+
+T = TypeVar("T")
+
+FieldNames: TypeAlias = Mapping[str, str | None]
+"""What fields are called in a state dict; None leaves out the name of a field. Other fields keep their names."""
+
+NO_NAMES: FieldNames = MappingProxyType({})
+
+
+def add_prefix(prefix: str | None, name: str | None) -> str:
+    """Joins two parts of a key by a dot; either may be None or empty.
+
+    Args:
+        prefix: The first part.
+        name: The second part.
+
+    Returns:
+        The key, empty if both parts are.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.state_dict.add_prefix("blocks.0", "weight"), nym.state_dict.add_prefix(None, "weight")
+        ('blocks.0.weight', 'weight')
+    """
+    return ".".join(part for part in (prefix, name) if part)
+
+
+def is_array_leaf(x: Any) -> bool:
+    """Returns whether something is an array, with names or without, or the shape of one."""
+    return is_named_array(x) or isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+
+
+def list_children(tree: Any) -> list[tuple[str, Any]]:
+    """Returns the name and the value of each child of a node; a leaf has none."""
+    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: x is not tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), child) for path, child in pairs if path]
+
+
+def replace_children(tree: Any, children: list[Any]) -> Any:
+    """Returns a node with other children."""
+    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), children)
+
+
+def find_method(tree: Any, name: str) -> Callable[..., Any] | None:
+    """Returns the method of a module by which it customises something, or None."""
+    return None if isinstance(tree, type) else getattr(tree, name, None)
+
+
+def make_unnamed_array_error() -> ValueError:
+    return ValueError("an array that is not in a field has no key of its own in a state dict; give a `prefix`")
+
+
+def eval_shapes(fn: Callable[[Any], T], tree: Any) -> T:
+    """Returns what a function of a tree returns, with shapes in place of arrays, whatever the shardings in the tree."""
+
+    def drop_sharding(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array | np.ndarray) else x
+
+    return eqx.filter_eval_shape(fn, jax.tree.map(drop_sharding, tree))

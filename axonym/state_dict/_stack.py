@@ -1,0 +1,86 @@
+"""Numbered layers of a state dict, stacked along a first axis, and split again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._keys import add_prefix
+
+
+def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -> dict[str, Any]:
+    """Stacks the arrays of numbered layers: `blocks.0.weight`, `blocks.1.weight` and so on become `blocks.weight`.
+
+    Args:
+        state_dict: Plain arrays by key.
+        prefix: What precedes the number of a layer; None if it comes first.
+
+    Returns:
+        A state dict in which the arrays of layers have an axis for the layers first. Other arrays are as they were.
+
+    Raises:
+        ValueError: If the numbers of the layers that have an array have gaps, or its shape differs between layers.
+
+    Example:
+        >>> import axonym as nym
+        >>> import numpy as np
+        >>> state = {"blocks.0.bias": np.zeros(3), "blocks.1.bias": np.ones(3), "scale": np.ones(2)}
+        >>> {key: x.shape for key, x in nym.state_dict.stack_state_dict(state, "blocks").items()}
+        {'blocks.bias': (2, 3), 'scale': (2,)}
+    """
+    before = f"{prefix}." if prefix else ""
+    layers: dict[str, dict[int, Any]] = {}
+    found: dict[str, Any] = {}
+    for key, array in state_dict.items():
+        number, _, name = key.removeprefix(before).partition(".")
+        if key.startswith(before) and number.isdecimal() and name:
+            layers.setdefault(name, {})[int(number)] = array
+            found[add_prefix(prefix, name)] = None
+        else:
+            found[key] = array
+    for name, arrays in layers.items():
+        found[add_prefix(prefix, name)] = _stack_layers(add_prefix(prefix, f"*.{name}"), arrays)
+    return found
+
+
+def _stack_layers(key: str, arrays: Mapping[int, Any]) -> Any:
+    if missing := sorted(set(range(max(arrays))) - set(arrays)):
+        raise ValueError(f"{key!r} cannot be stacked: there is none of layer {missing[0]}, but one of {max(arrays)}")
+    each = [arrays[number] for number in range(len(arrays))]
+    if len(shapes := {np.shape(array): None for array in each}) > 1:
+        raise ValueError(f"{key!r} cannot be stacked: it has the shapes {', '.join(map(str, shapes))}")
+    return jnp.stack(each) if any(isinstance(array, jax.Array) for array in each) else np.stack(each)
+
+
+def unstack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -> dict[str, Any]:
+    """Splits the arrays below a prefix along their first axis; the inverse of `stack_state_dict`.
+
+    Args:
+        state_dict: Plain arrays by key.
+        prefix: What precedes the names of the stacked arrays; None if nothing does.
+
+    Returns:
+        A state dict with one array for each layer, which has its number in the key.
+
+    Raises:
+        ValueError: If an array below the prefix has no axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> import numpy as np
+        >>> list(nym.state_dict.unstack_state_dict({"blocks.bias": np.zeros((2, 3)), "scale": np.ones(2)}, "blocks"))
+        ['blocks.0.bias', 'blocks.1.bias', 'scale']
+    """
+    before = f"{prefix}." if prefix else ""
+    found: dict[str, Any] = {}
+    for key, array in state_dict.items():
+        if not key.startswith(before):
+            found[key] = array
+            continue
+        if np.ndim(array) == 0:
+            raise ValueError(f"{key!r} has no axes, so that it cannot be split into layers")
+        name = key.removeprefix(before)
+        found |= {f"{before}{number}.{name}": layer for number, layer in enumerate(array)}
+    return found

@@ -1,0 +1,108 @@
+"""A state dict while it is read: which keys are used, and everything that does not fit, reported at once."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..named._ambient import constrain_sharding
+from ..named._array import is_named_array
+from ..named._axis import format_value, suggest_name
+from ..named._base import format_shape, get_plain_array, with_array
+
+
+DtypeRule: TypeAlias = Literal["check", "cast", "keep"]
+"""What happens to an array of another dtype than its field: an error, a conversion, or nothing."""
+
+_SHOWN = 20
+_MISSING = "is missing"
+
+
+class Misfits(KeyError):
+    """The keys that do not fit, each with the reason; raised by leaves of a tree and collected by its nodes."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+
+class StateDictReader(Mapping[str, Any]):
+    """A state dict that knows which of its keys were read."""
+
+    def __init__(self, arrays: Mapping[str, Any], dtypes: DtypeRule) -> None:
+        self.arrays, self.dtypes = arrays, dtypes
+        self.used: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.arrays:
+            raise Misfits({key: _MISSING})
+        self.used.add(key)
+        return self.arrays[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def load(self, like: Any, key: str) -> Any:
+        """Returns an array of the state dict in place of another; raises `Misfits` if it does not fit."""
+        array = self[key]
+        array = array if isinstance(array, jax.Array | np.ndarray) else np.asarray(array)
+        expected = get_plain_array(like)
+        if array.shape != tuple(expected.shape):
+            raise Misfits({key: f"has shape {array.shape}, its field is {_format_field(like)}"})
+        if array.dtype != expected.dtype and self.dtypes == "check":
+            raise Misfits({key: f"is {array.dtype}, its field is {expected.dtype}; `dtypes='cast'` converts it"})
+        if self.dtypes == "cast":
+            array = array.astype(expected.dtype)
+        if isinstance(like, np.ndarray):
+            return np.asarray(array)
+        return constrain_sharding(with_array(like, jnp.asarray(array))) if is_named_array(like) else jnp.asarray(array)
+
+
+def _format_field(x: Any) -> str:
+    return format_shape(x) if is_named_array(x) else f"an array of shape {tuple(x.shape)}"
+
+
+@contextmanager
+def read_state_dict(
+    state_dict: Mapping[str, Any], prefix: str | None, strict: bool = True, dtypes: DtypeRule = "check"
+) -> Iterator[StateDictReader]:
+    """Yields a reader of a state dict, and raises one ValueError for everything in it that does not fit.
+
+    A reader is yielded as it is, because the outermost call reports the errors, with its own options.
+    """
+    if isinstance(state_dict, StateDictReader):
+        yield state_dict
+        return
+    if dtypes not in ("check", "cast", "keep"):
+        raise ValueError(f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}")
+    reader, reasons = StateDictReader(state_dict, dtypes), {}
+    try:
+        yield reader
+    except Misfits as misfits:
+        reasons = misfits.reasons
+    unread = _list_unread(reader, prefix)
+    if strict:
+        reasons |= dict.fromkeys(unread, "has no field")
+    if reasons:
+        shown = [_explain_misfit(key, reason, unread) for key, reason in list(reasons.items())[:_SHOWN]]
+        more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
+        raise ValueError("\n  ".join(["the state dict does not fit:", *shown, *more]))
+
+
+def _explain_misfit(key: str, reason: str, unread: list[str]) -> str:
+    return f"{key!r} {reason}{suggest_name(key, unread) if reason == _MISSING else ''}"
+
+
+def _list_unread(reader: StateDictReader, prefix: str | None) -> list[str]:
+    """Returns the keys that no field has read, of those that begin with a prefix."""
+    before = f"{prefix}." if prefix else ""
+    return [key for key in reader if key not in reader.used and (key == prefix or key.startswith(before))]

@@ -1,0 +1,88 @@
+"""`to_state_dict`: the arrays of a tree by name."""
+
+from typing import Any
+
+from ..named._base import get_plain_array
+from ._keys import (
+    NO_NAMES,
+    FieldNames,
+    add_prefix,
+    find_method,
+    is_array_leaf,
+    list_children,
+    make_unnamed_array_error,
+)
+
+
+def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
+    """Returns the arrays of a tree in a dict, by the names of the fields that lead to them.
+
+    The key of an array consists of the names of fields, the keys of dicts and the positions in sequences, joined by
+    dots: `"blocks.0.mlp.weight"`. The layers of `nn.Stacked` and `nn.BlockSeq` are written one by one, by their number.
+    Only arrays are written; numbers, functions and static fields are not.
+
+    A module customises this with two methods, `to_state_dict(prefix)` and `from_state_dict(state_dict, prefix)`; see
+    `write_fields` and `read_fields`, from which both can be made.
+
+    Args:
+        tree: A module or any other tree of arrays.
+        prefix: First part of all keys.
+
+    Returns:
+        Plain arrays by key, in the order of the tree. Those of named arrays have their axes in order, without names.
+
+    Raises:
+        ValueError: If the tree is itself an array and there is no prefix, or two arrays would have the same key.
+
+    Example:
+        >>> import axonym as nym
+        >>> Layers, Embed = nym.make_axes(layers=2, embed=3)
+        >>> norms = nym.nn.Stacked.init(Layers, nym.nn.RmsNorm)(Embed)
+        >>> {key: x.shape for key, x in nym.state_dict.to_state_dict({"norms": norms}).items()}
+        {'norms.0.weight': (3,), 'norms.1.weight': (3,)}
+    """
+    customised = find_method(tree, "to_state_dict")
+    return write_fields(tree, prefix) if customised is None else customised(prefix)
+
+
+def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NAMES) -> dict[str, Any]:
+    """Returns the arrays of a tree as `to_state_dict` does, with other names for its own fields.
+
+    Args:
+        tree: A module or any other tree of arrays, whose own method `to_state_dict` is not called.
+        prefix: First part of all keys.
+        names: What its fields are called in the state dict; None leaves out the name of a field.
+
+    Returns:
+        Plain arrays by key.
+
+    Raises:
+        ValueError: As `to_state_dict`.
+
+    Example:
+        >>> import axonym as nym
+        >>> import equinox as eqx
+        >>> NAMES = {"norm": "ln_1"}
+        >>> class Block(eqx.Module):
+        ...     norm: nym.nn.RmsNorm
+        ...
+        ...     def to_state_dict(self, prefix=None):
+        ...         return nym.state_dict.write_fields(self, prefix, NAMES)
+        ...
+        ...     def from_state_dict(self, state_dict, prefix=None):
+        ...         return nym.state_dict.read_fields(self, state_dict, prefix, NAMES)
+        >>> block = Block(nym.nn.RmsNorm.init(nym.Axis("embed", 3)))
+        >>> list(nym.state_dict.to_state_dict([block]))
+        ['0.ln_1.weight']
+    """
+    if is_array_leaf(tree):
+        if not prefix:
+            raise make_unnamed_array_error()
+        return {prefix: get_plain_array(tree)}
+    found: dict[str, Any] = {}
+    for name, child in list_children(tree):
+        for key, array in to_state_dict(child, add_prefix(prefix, names.get(name, name))).items():
+            if key in found:
+                raise ValueError(f"two arrays would have the key {key!r} in the state dict; give a field another name")
+            found[key] = array
+    return found
