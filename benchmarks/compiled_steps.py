@@ -1,7 +1,7 @@
 """What XLA makes of a train step of Llama with names and of the same step by hand, for TPU pods that are not there.
 
 `AXONYM_LIBTPU=FOLDER python -m benchmarks.compiled_steps [--only NAME ...] [--page FILE]` compiles the step of
-`examples/models/llama.py` and that of `llama_by_hand.py` from the description of a pod alone, each in a process of its
+`examples/models/llama.py` and that of `by_hand/llama.py` from the description of a pod alone, each in a process of its
 own, and compares what they send between devices, the memory of a device, XLA's own estimate of cycles, and the CPU time
 of tracing and lowering. `make tpu` fills the folder. A compilation takes one to three minutes of CPU time; nothing is
 run. With `--page`, the table replaces the one in a page of the documentation.
@@ -86,10 +86,11 @@ def make_handwritten_step(case: Case, mesh: Any, optimizer: Any) -> tuple[Any, t
     """Returns the step by hand and the shapes of its arguments."""
     import jax.numpy as jnp
 
-    from .llama_by_hand import HandwrittenLlama
+    from .by_hand.llama import HandwrittenLlama
 
-    model = HandwrittenLlama(case.sizes, {**case.compute, "embed": "data"}, case.compute, jnp.bfloat16, mesh)
-    return model.make_train_step(optimizer), model.make_shapes(case.mesh[0], case.pos, optimizer)
+    sizes = {**case.sizes, "batch": case.mesh[0], "pos": case.pos}
+    model = HandwrittenLlama(sizes, {**case.compute, "embed": "data"}, case.compute, jnp.bfloat16, mesh)
+    return model.make_train_step(optimizer), model.make_shapes(optimizer)
 
 
 def make_named_step(case: Case, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:

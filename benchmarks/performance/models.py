@@ -1,0 +1,80 @@
+"""Models two times: by hand on raw arrays, and as `examples/models` has them, with the same parameters and inputs."""
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import axonym as nym
+
+from ..by_hand.handwritten_model import HandwrittenModel, is_axes
+from ..by_hand.llama import HandwrittenLlama
+from .decoder import Form
+
+
+def compute_token_loss(model: Any, tokens: Any, targets: Any) -> jax.Array:
+    """Returns the cross entropy of the next token."""
+    return nym.nn.cross_entropy_loss(model(tokens), "vocab", targets).scalar()
+
+
+class Model(NamedTuple):
+    """A model in both forms.
+
+    Attributes:
+        name: The name of the example's class.
+        by_hand: The class by hand.
+        sizes: The size of each axis, small enough to be compiled in seconds.
+        options: What else the example's `Config` and the class by hand are told.
+        compute_loss: The loss of the example, a function of the model and the inputs.
+    """
+
+    name: str
+    by_hand: type[HandwrittenModel]
+    sizes: Mapping[str, int]
+    options: Mapping[str, Any] = {}
+    compute_loss: Callable[..., jax.Array] = compute_token_loss
+
+    def init(self, sizes: Mapping[str, int], *, key: jax.Array) -> Any:
+        """Makes the example's model with these sizes."""
+        module = importlib.import_module(f"examples.models.{self.name.lower()}")
+        axes = {name: nym.Axis(name, size) for name, size in sizes.items() if name in module.Config._fields}
+        return getattr(module, self.name).init(module.Config(**axes, **self.options), key=key)
+
+
+TEXT = {"batch": 2, "pos": 64, "vocab": 512}
+GROUPED = {**TEXT, "layers": 4, "embed": 64, "heads": 2, "group": 2, "head_dim": 16, "mlp": 176}
+MODELS = {
+    "Llama": Model("Llama", HandwrittenLlama, GROUPED),
+}
+
+
+def make_forms(model: Model, sizes: Mapping[str, int] | None = None) -> dict[str, Form]:
+    """Returns a model in both forms, with the same random parameters and inputs; `sizes` replace some of its own."""
+    sizes = {**model.sizes, **(sizes or {})}
+    random = np.random.default_rng(0)
+
+    def draw(axes: tuple[str, ...], of: str | None = None) -> jax.Array:
+        shape = tuple(sizes[name] for name in axes)
+        if of is not None:
+            return jnp.asarray(random.integers(sizes[of], size=shape), jnp.int32)
+        return jnp.asarray(random.standard_normal(shape, np.float32) / math.sqrt(sizes["embed"]))
+
+    by_hand = model.by_hand(sizes, **model.options)
+    parameters = jax.tree.map(draw, by_hand.axes, is_leaf=is_axes)
+    inputs = tuple(draw(*one) for one in by_hand.inputs)
+    named = tuple(nym.named(x, one.axes) for x, one in zip(inputs, by_hand.inputs, strict=True))
+    return {
+        "JAX": Form(by_hand.compute_loss, parameters, inputs),
+        "Axonym": Form(model.compute_loss, _name_parameters(model, sizes, parameters), named),
+    }
+
+
+def _name_parameters(model: Model, sizes: Mapping[str, int], parameters: Any) -> Any:
+    shapes, treedef = jax.tree.flatten(jax.eval_shape(lambda: model.init(sizes, key=jax.random.key(0))))
+    leaves = jax.tree.leaves(parameters)
+    assert [leaf.shape for leaf in leaves] == [leaf.shape for leaf in shapes]
+    return jax.tree.unflatten(treedef, leaves)
