@@ -1,4 +1,4 @@
-"""What models in plain JAX have in common: shardings, shapes of parameters and inputs, the loss of tokens, and the step.
+"""What models in plain JAX share: shardings, shapes of parameters and inputs, layers, and the train step.
 
 Parameters are those of the model in `examples/models`. Each is cast to the type to compute in and gathered where it is
 used. Mappings from names of axes to mesh axes give the shardings, because a plan for a TPU pod is as easily written so.
@@ -41,6 +41,28 @@ def is_axes(x: Any) -> bool:
 def stack_axes(name: str, axes: Any) -> Any:
     """Returns the axes of stacked parameters: those of each, with one more in front."""
     return jax.tree.map(lambda one: (name, *one), axes, is_leaf=is_axes)
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + eps)
+    return (wide * weight).astype(x.dtype)
+
+
+def layer_norm(x: jax.Array, weight: jax.Array, bias: jax.Array, eps: float) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    wide = wide - jnp.mean(wide, -1, keepdims=True)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + eps)
+    return (wide * weight + bias).astype(x.dtype)
+
+
+def hide_future(scores: jax.Array, window: int | None = None) -> jax.Array:
+    """Returns scores, lowest where a key comes after its query, or `window` positions or more before it."""
+    queries, keys = jnp.arange(scores.shape[-2])[:, None], jnp.arange(scores.shape[-1])
+    is_seen = queries >= keys
+    if window is not None:
+        is_seen &= queries - keys < window
+    return jnp.where(is_seen, scores, jnp.finfo(scores.dtype).min)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .handwritten_model import HandwrittenModel, stack_axes
+from .handwritten_model import HandwrittenModel, hide_future, rms_norm, stack_axes
 
 
 class Block(NamedTuple):
@@ -48,13 +48,8 @@ class HandwrittenLlama(HandwrittenModel):
     eps: float = 1e-5
     theta: float = 500000.0
 
-    def normalize(self, weight: jax.Array, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
-        wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + self.eps)
-        return (wide * weight).astype(x.dtype)
-
     def norm(self, weight: jax.Array, x: jax.Array) -> jax.Array:
-        return self.shard(self.normalize(weight, x), "batch", "pos", "embed")
+        return self.shard(rms_norm(x, weight, self.eps), "batch", "pos", "embed")
 
     def rotate(self, x: jax.Array) -> jax.Array:
         half = self.sizes["head_dim"] // 2
@@ -73,15 +68,12 @@ class HandwrittenLlama(HandwrittenModel):
         value = self.shard(jnp.einsum("bpe,hde->bphd", x, weights.value), *keys)
         return query, key, value
 
-    def mask(self, scores: jax.Array) -> jax.Array:
-        """Returns scores of queries and keys, with the least number where a key comes after its query."""
-        positions = jnp.arange(scores.shape[-1])
-        return jnp.where(positions[:, None] >= positions, scores, jnp.finfo(scores.dtype).min)
+    def compute_scores(self, query: jax.Array, key: jax.Array) -> jax.Array:
+        return jnp.einsum("bqhgd,bkhd->bhgqk", query / math.sqrt(query.shape[-1]), key)
 
-    def attend(self, weights: Any, x: jax.Array) -> jax.Array:
+    def attend(self, weights: Any, x: jax.Array, window: int | None = None) -> jax.Array:
         query, key, value = self.project(weights, x)
-        query, key = self.rotate(query) / math.sqrt(query.shape[-1]), self.rotate(key)
-        scores = self.mask(jnp.einsum("bqhgd,bkhd->bhgqk", query, key))
+        scores = hide_future(self.compute_scores(self.rotate(query), self.rotate(key)), window)
         mixed = jnp.einsum("bhgqk,bkhd->bqhgd", jax.nn.softmax(scores), value)
         mixed = self.shard(mixed, "batch", "pos", "heads", "group", "head_dim")
         return self.shard(jnp.einsum("bphgd,ehgd->bpe", mixed, weights.attention_out), "batch", "pos", "embed")

@@ -11,8 +11,12 @@ import numpy as np
 
 import axonym as nym
 
+from ..by_hand.gemma2 import HandwrittenGemma2
+from ..by_hand.gpt2 import HandwrittenGPT2
 from ..by_hand.handwritten_model import HandwrittenModel, is_axes
 from ..by_hand.llama import HandwrittenLlama
+from ..by_hand.mixtral import HandwrittenMixtral
+from ..by_hand.qwen3 import HandwrittenQwen3
 from .decoder import Form
 
 
@@ -45,10 +49,15 @@ class Model(NamedTuple):
         return getattr(module, self.name).init(module.Config(**axes, **self.options), key=key)
 
 
-TEXT = {"batch": 2, "pos": 64, "vocab": 512}
-GROUPED = {**TEXT, "layers": 4, "embed": 64, "heads": 2, "group": 2, "head_dim": 16, "mlp": 176}
+TEXT = {"batch": 2, "pos": 64, "vocab": 512, "embed": 64, "head_dim": 16}
+HEADS = {"layers": 4, "heads": 4, "mlp": 256}
+GROUPED = {"layers": 4, "heads": 2, "group": 2, "mlp": 176}
 MODELS = {
-    "Llama": Model("Llama", HandwrittenLlama, GROUPED),
+    "GPT-2": Model("GPT2", HandwrittenGPT2, {**TEXT, **HEADS, "positions": 128, "qkv": 3}),
+    "Llama": Model("Llama", HandwrittenLlama, {**TEXT, **GROUPED}),
+    "Qwen 3": Model("Qwen3", HandwrittenQwen3, {**TEXT, **GROUPED}),
+    "Gemma 2": Model("Gemma2", HandwrittenGemma2, {**TEXT, **GROUPED, "pairs": 2}, {"window": 16, "scale": 0.25}),
+    "Mixtral": Model("Mixtral", HandwrittenMixtral, {**TEXT, **GROUPED, "experts": 4}, {"top_k": 2}),
 }
 
 
