@@ -165,7 +165,12 @@ def read_program(text: str) -> dict[str, float]:
 
 
 def start_compilation(who: str, name: str) -> dict[str, float]:
-    """Returns the figures of a step from a process of its own, which libtpu needs."""
+    """Returns the figures of a step from a process of its own."""
+    return run_with_libtpu("benchmarks.compiled_steps", who, name)
+
+
+def run_with_libtpu(module: str, *what: str) -> Any:
+    """Returns what a module writes when it is told to compile this, in a process of its own, which libtpu needs."""
     libtpu = os.environ.get("AXONYM_LIBTPU")
     if not libtpu:
         raise SystemExit("AXONYM_LIBTPU is the folder that holds libtpu, which `make tpu` fills")
@@ -180,7 +185,7 @@ def start_compilation(who: str, name: str) -> dict[str, float]:
     }
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", "benchmarks.compiled_steps", "--compile", who, name, str(into)]
+        command = [sys.executable, "-m", module, "--compile", *what, str(into)]
         subprocess.run(command, env={**os.environ, **described}, check=True)
         return json.loads(into.read_text())
 
@@ -211,8 +216,13 @@ def format_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> st
     for name, found in results.items():
         case = CASES[name]
         lines += format_rows(f"{case.title}, {case.topology}", *(found[who] for who in CONTENDERS))
+    return "\n".join([f"Measured {format_versions()}.", "", *lines])
+
+
+def format_versions() -> str:
+    """Returns today's date and with what is compiled."""
     versions = ", ".join(f"{package} {version(package)}" for package in ("jax", "jaxlib", "optax"))
-    return "\n".join([f"Measured {datetime.date.today()} with {versions} and {find_libtpu()}.", "", *lines])
+    return f"{datetime.date.today()} with {versions} and {find_libtpu()}"
 
 
 def find_libtpu() -> str:
@@ -221,9 +231,9 @@ def find_libtpu() -> str:
     return found[0].name.removesuffix(".dist-info").replace("-", " ") if found else "libtpu"
 
 
-def replace_table(page: str, table: str) -> str:
-    """Returns a page with another table between its two comments."""
-    start, end = "<!-- table -->\n", "\n<!-- end of table -->"
+def replace_table(page: str, table: str, name: str = "table") -> str:
+    """Returns a page with another table between the two comments with its name."""
+    start, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
     return page[: page.index(start) + len(start)] + f"\n{table}\n" + page[page.index(end) :]
 
 
