@@ -23,6 +23,7 @@ TOPOLOGY = "v5e:2x4"
 SIZES = {
     **{"batch": 8, "pos": 512, "positions": 512, "vocab": 4096},
     **{"embed": 512, "heads": 8, "head_dim": 64, "mlp": 2048, "experts": 8},
+    **{"head_embed": 512, "hidden": 512, "source": 512, "frames": 1024},
 }
 COMPUTE = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
 
@@ -71,7 +72,10 @@ def make_named_step(model: Any, sizes: Any, stored: Any, compute: Any, optimizer
     import axonym as nym
 
     def compute_loss(parameters: Any, *inputs: Any) -> jax.Array:
-        return model.compute_loss(jax.tree.map(lambda x: x.astype(jnp.bfloat16), parameters), *inputs)
+        parameters, inputs = jax.tree.map(
+            lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, (parameters, inputs)
+        )
+        return model.compute_loss(parameters, *inputs)
 
     @nym.fsdp(stored, compute, donate_args=(True, True), retrace_warning=False)
     def train_step(parameters: Any, state: Any, *inputs: Any) -> Any:

@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .handwritten_model import HandwrittenModel, hide_future, layer_norm, stack_axes
-
-
-class Affine(NamedTuple):
-    """A weight and a bias, or the axes of each; those of a norm unless said."""
-
-    weight: Any = ("embed",)
-    bias: Any = ("embed",)
+from .handwritten_model import Affine, HandwrittenModel, hide_future, layer_norm, stack_axes
 
 
 class Block(NamedTuple):

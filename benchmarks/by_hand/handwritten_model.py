@@ -33,6 +33,13 @@ class Input(NamedTuple):
 TOKENS = Input(("batch", "pos"), of="vocab")
 
 
+class Affine(NamedTuple):
+    """A weight and a bias, or the axes of each; those of a norm unless said."""
+
+    weight: Any = ("embed",)
+    bias: Any = ("embed",)
+
+
 def is_axes(x: Any) -> bool:
     """Returns whether this is the axes of one array, and not a tuple of the axes of several."""
     return isinstance(x, tuple) and all(isinstance(name, str) for name in x)
@@ -112,11 +119,18 @@ class HandwrittenModel:
         """Returns the body of a scan over layers, computed again on the way back if the model is so."""
         return jax.checkpoint(block, prevent_cse=False) if self.remat else block
 
-    def compute_cross_entropy(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
-        logits = self.shard(logits, "batch", "pos", "vocab").astype(jnp.float32)
+    def compute_cross_entropy(
+        self,
+        logits: jax.Array,
+        targets: jax.Array,
+        where: jax.Array | None = None,
+        axes: tuple[str, ...] = ("batch", "pos", "vocab"),
+    ) -> jax.Array:
+        """Returns the mean cross entropy of logits with these axes, of the targets that `where` selects."""
+        logits = self.shard(logits, *axes).astype(jnp.float32)
         # Not `take_along_axis`, which would gather the scores of the whole vocabulary.
         chosen = jnp.where(targets[..., None] == jnp.arange(logits.shape[-1]), logits, 0).sum(-1)
-        return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
+        return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen, where=where)
 
     def compute_loss(self, parameters: Any, *inputs: jax.Array) -> jax.Array:
         raise NotImplementedError(f"{type(self).__name__} has no loss; define `compute_loss(parameters, *inputs)`")
