@@ -118,8 +118,8 @@ class Block(eqx.Module):
         else:
             attended, new = attend(attention.query(y), attention.key(y), attention.value(y), cache)
             x = x + attention.out(attended).rearrange(x.names)
-            keys = source if isinstance(source, tuple) else self.cross_attention.project(source)
-            x = x + self.cross_attention(self.cross_norm(x), *keys)
+            source = source if isinstance(source, tuple) else self.cross_attention.project(source)
+            x = x + self.cross_attention(self.cross_norm(x), *source)
         return x + self.down(nym.nn.gelu(self.up(self.mlp_norm(x)), approximate=False)), new
 
 
@@ -133,7 +133,7 @@ class Encoder(eqx.Module):
     norm: LayerNorm
 
     def __call__(self, features: NamedArray) -> NamedArray:
-        x = features.rearrange((..., "frames", "mel"))  # as everything after it has the channels last
+        x = features.rearrange((..., "frames", "mel"))
         x = nym.nn.gelu(self.conv1(x), approximate=False)
         x = nym.nn.gelu(self.conv2(x.rename({"embed": "hidden"})), approximate=False).rename({"frames": "pos"})
         return self.norm(self.blocks.scan(x + self.position_embedding.weight.rename({"source": "pos"}))[0])
@@ -191,8 +191,11 @@ class Whisper(eqx.Module):
     def __call__(self, features: NamedArray, tokens: NamedArray) -> NamedArray:
         return self.decode(tokens, None, self.encoder(features))[0]
 
-    def decode(self, tokens: NamedArray, cache: KVCache | None, source: Source) -> tuple[NamedArray, KVCache | None]:
-        """Returns the logits of new tokens, and the cache with their keys and values."""
+    def decode(self, tokens: NamedArray, cache: KVCache | None, source: Any) -> tuple[NamedArray, KVCache | None]:
+        """Returns the logits of new tokens, and the cache with their keys and values.
+
+        The source is what `encode` returns, or hidden states of the encoder, which each layer then projects by itself.
+        """
         Pos, decoder = tokens.resolve_axis("pos"), self.decoder
         x = decoder.token_embedding(tokens) + embed_positions(decoder.position_embedding, Pos, cache)
         x, new = decoder.blocks.scan(x, cache, source)
