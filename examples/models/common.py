@@ -57,7 +57,7 @@ def embed_positions(embedding: Embedding, Pos: Axis, cache: KVCache | None = Non
     if cache is not None:
         return embedding(nym.maximum(cache.positions(Pos), 0))
     # A slice, because the gradient of a lookup adds to each row of a table in turn.
-    return embedding.weight[embedding.Vocab, : Pos.size].rename({embedding.Vocab: Pos.name})
+    return embedding.weight[embedding.Vocab, : Pos.size].rename({embedding.Vocab.name: Pos.name})
 
 
 def read_rotary(config: Mapping[str, Any]) -> tuple[float, nym.nn.RotaryScaling | None]:

@@ -192,10 +192,7 @@ class Whisper(eqx.Module):
         return self.decode(tokens, None, self.encoder(features))[0]
 
     def decode(self, tokens: NamedArray, cache: KVCache | None, source: Any) -> tuple[NamedArray, KVCache | None]:
-        """Returns the logits of new tokens, and the cache with their keys and values.
-
-        The source is what `encode` returns, or hidden states of the encoder, which each layer then projects by itself.
-        """
+        """Returns the logits of new tokens, and the cache with theirs; `source` may also be the encoded speech."""
         Pos, decoder = tokens.resolve_axis("pos"), self.decoder
         x = decoder.token_embedding(tokens) + embed_positions(decoder.position_embedding, Pos, cache)
         x, new = decoder.blocks.scan(x, cache, source)
