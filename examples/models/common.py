@@ -56,8 +56,8 @@ def embed_positions(embedding: Embedding, Pos: Axis, cache: KVCache | None = Non
     """Returns the embeddings of new positions, which follow those in the cache; they are the first ones without it."""
     if cache is not None:
         return embedding(nym.maximum(cache.positions(Pos), 0))
-    # A slice, because the gradient of a lookup adds to each row of a table in turn.
-    return embedding.weight[embedding.Vocab, : Pos.size].rename({embedding.Vocab.name: Pos.name})
+    table = nym.auto_sharded(embedding.weight)  # a slice, because the gradient of a lookup adds to rows in turn
+    return table[embedding.Vocab, : Pos.size].rename({embedding.Vocab.name: Pos})
 
 
 def read_rotary(config: Mapping[str, Any]) -> tuple[float, nym.nn.RotaryScaling | None]:
