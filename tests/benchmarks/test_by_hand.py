@@ -15,6 +15,13 @@ TINY = {
 }
 
 
+@pytest.fixture(autouse=True)
+def broadcasting():
+    """By hand, arrays are broadcast by position."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
 def shrink(name: str) -> dict[str, int]:
     return {axis: min(size, TINY.get(axis, size)) for axis, size in MODELS[name].sizes.items()}
 
