@@ -54,13 +54,11 @@ class HandwrittenMixtral(HandwrittenLlama):
         scores = jnp.einsum("bpe,xe->bpx", x.astype(jnp.float32), router.astype(jnp.float32))
         shares, chosen = jax.lax.top_k(jax.nn.softmax(scores), self.top_k)
         shares = (shares / shares.sum(-1, keepdims=True)).astype(x.dtype)
-        sizes = jnp.bincount(chosen.reshape(-1), length=self.sizes["experts"])
-        axis = self.compute.get("experts")
-        if axis is not None:  # the experts of this device come first
+        order, sizes = jnp.argsort(chosen.reshape(-1)), jnp.bincount(chosen.reshape(-1), length=self.sizes["experts"])
+        if (axis := self.compute.get("experts")) is not None:  # choices of the experts of this device come first
             first = jax.lax.axis_index(axis) * experts[0].shape[0]
-            chosen = (chosen - first) % self.sizes["experts"]
+            order = jnp.roll(order, sizes[first] - jnp.cumsum(sizes)[first])
             sizes = jax.lax.dynamic_slice_in_dim(sizes, first, experts[0].shape[0])
-        order = jnp.argsort(chosen.reshape(-1))
         rows = self.apply_experts(x.reshape(-1, x.shape[-1])[order // self.top_k], sizes, *experts)
         rows = rows[jnp.argsort(order)].reshape(*shares.shape, x.shape[-1])
         mixed = jnp.einsum("bpke,bpk->bpe", rows, shares)
