@@ -67,9 +67,12 @@ class HandwrittenMixtral(HandwrittenLlama):
 
     def apply_experts(self, rows: jax.Array, sizes: jax.Array, *experts: jax.Array) -> jax.Array:
         gate, up, down = experts
-        if "experts" in self.compute:  # rows of other experts must not reach the sums, nor the gradient
-            own = (jnp.arange(rows.shape[0]) < sizes.sum())[:, None]
-            rows = jnp.where(own, rows, 0)
+        rows = self.keep_own(rows, sizes)
         hidden = jax.nn.silu(jax.lax.ragged_dot(rows, gate, sizes)) * jax.lax.ragged_dot(rows, up, sizes)
-        rows = jax.lax.ragged_dot(hidden, down, sizes)
-        return jnp.where(own, rows, 0) if "experts" in self.compute else rows
+        return self.keep_own(jax.lax.ragged_dot(hidden, down, sizes), sizes)
+
+    def keep_own(self, rows: jax.Array, sizes: jax.Array) -> jax.Array:
+        """Returns zeros for rows of other devices' experts, which must not reach the sums, nor the gradient."""
+        if "experts" not in self.compute:
+            return rows
+        return jnp.where(jnp.arange(rows.shape[0])[:, None] < sizes.sum(), rows, 0)
