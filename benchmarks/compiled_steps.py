@@ -1,7 +1,7 @@
 """What XLA makes of a train step of Llama with names and of the same step by hand, for TPU pods that are not there.
 
 `AXONYM_LIBTPU=FOLDER python -m benchmarks.compiled_steps [--only NAME ...] [--page FILE]` compiles the step of
-`examples/models/llama.py` and that of `llama_by_hand.py` from the description of a pod alone, each in a process of its
+`examples/models/llama.py` and that of `by_hand/llama.py` from the description of a pod alone, each in a process of its
 own, and compares what they send between devices, the memory of a device, XLA's own estimate of cycles, and the CPU time
 of tracing and lowering. `make tpu` fills the folder. A compilation takes one to three minutes of CPU time; nothing is
 run. With `--page`, the table replaces the one in a page of the documentation.
@@ -86,10 +86,11 @@ def make_handwritten_step(case: Case, mesh: Any, optimizer: Any) -> tuple[Any, t
     """Returns the step by hand and the shapes of its arguments."""
     import jax.numpy as jnp
 
-    from .llama_by_hand import HandwrittenLlama
+    from .by_hand.llama import HandwrittenLlama
 
-    model = HandwrittenLlama(case.sizes, {**case.compute, "embed": "data"}, case.compute, jnp.bfloat16, mesh)
-    return model.make_train_step(optimizer), model.make_shapes(case.mesh[0], case.pos, optimizer)
+    sizes = {**case.sizes, "batch": case.mesh[0], "pos": case.pos}
+    model = HandwrittenLlama(sizes, {**case.compute, "embed": "data"}, case.compute, jnp.bfloat16, mesh)
+    return model.make_train_step(optimizer), model.make_shapes(optimizer)
 
 
 def make_named_step(case: Case, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -164,7 +165,12 @@ def read_program(text: str) -> dict[str, float]:
 
 
 def start_compilation(who: str, name: str) -> dict[str, float]:
-    """Returns the figures of a step from a process of its own, which libtpu needs."""
+    """Returns the figures of a step from a process of its own."""
+    return run_with_libtpu("benchmarks.compiled_steps", who, name)
+
+
+def run_with_libtpu(module: str, *what: str) -> Any:
+    """Returns what a module writes when it is told to compile this, in a process of its own, which libtpu needs."""
     libtpu = os.environ.get("AXONYM_LIBTPU")
     if not libtpu:
         raise SystemExit("AXONYM_LIBTPU is the folder that holds libtpu, which `make tpu` fills")
@@ -179,7 +185,7 @@ def start_compilation(who: str, name: str) -> dict[str, float]:
     }
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", "benchmarks.compiled_steps", "--compile", who, name, str(into)]
+        command = [sys.executable, "-m", module, "--compile", *what, str(into)]
         subprocess.run(command, env={**os.environ, **described}, check=True)
         return json.loads(into.read_text())
 
@@ -210,8 +216,13 @@ def format_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> st
     for name, found in results.items():
         case = CASES[name]
         lines += format_rows(f"{case.title}, {case.topology}", *(found[who] for who in CONTENDERS))
+    return "\n".join([f"Measured {format_versions()}.", "", *lines])
+
+
+def format_versions() -> str:
+    """Returns today's date and with what is compiled."""
     versions = ", ".join(f"{package} {version(package)}" for package in ("jax", "jaxlib", "optax"))
-    return "\n".join([f"Measured {datetime.date.today()} with {versions} and {find_libtpu()}.", "", *lines])
+    return f"{datetime.date.today()} with {versions} and {find_libtpu()}"
 
 
 def find_libtpu() -> str:
@@ -220,9 +231,9 @@ def find_libtpu() -> str:
     return found[0].name.removesuffix(".dist-info").replace("-", " ") if found else "libtpu"
 
 
-def replace_table(page: str, table: str) -> str:
-    """Returns a page with another table between its two comments."""
-    start, end = "<!-- table -->\n", "\n<!-- end of table -->"
+def replace_table(page: str, table: str, name: str = "table") -> str:
+    """Returns a page with another table between the two comments with its name."""
+    start, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
     return page[: page.index(start) + len(start)] + f"\n{table}\n" + page[page.index(end) :]
 
 

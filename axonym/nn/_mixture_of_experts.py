@@ -205,7 +205,11 @@ class MixtureOfExperts(Layer):
         expert_axes = mesh_axes.get(Experts.name, ())
         options = (self._apply_experts(x, matrices), Experts.size, expert_axes, token_axes)
         common = jnp.result_type(x.array, *matrices)
-        arrays = (x.array.astype(common), routing.weights.array, routing.experts.array)
+        # The rest of the sums: over experts that tokens were not sent to, and over the hidden axis.
+        added = tuple(axis for axis in expert_axes if axis not in token_axes) + mesh_axes.get(self.Mlp.name, ())
+        # Gradients are added up once, for tokens, and not for the rows of each of their choices and each matrix.
+        own = jax.lax.pcast(x.array.astype(common), added, to="varying") if added else x.array.astype(common)
+        arrays = (own, routing.weights.array, routing.experts.array)
         dropped = jnp.zeros((), int)
         if self.capacity_factor is None:
             mixed = mix_all_tokens(*options, *(each.reshape(-1, each.shape[-1]) for each in arrays))
@@ -213,8 +217,6 @@ class MixtureOfExperts(Layer):
             size, capacity = self._find_capacity(x, mesh_axes)
             grouped = [each.reshape(-1, size, each.shape[-1]) for each in arrays]
             mixed, dropped = mix_within_capacity(*options, capacity, *grouped)
-        # The rest of the sums: over experts that tokens were not sent to, and over the hidden axis.
-        added = tuple(axis for axis in expert_axes if axis not in token_axes) + mesh_axes.get(self.Mlp.name, ())
         mixed = mixed.astype(x.dtype).reshape(x.array.shape)
         probabilities = mean(softmax(routing.logits, Experts), tokens).array
         z_loss = router_z_loss(routing.logits, Experts).array

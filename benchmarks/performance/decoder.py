@@ -40,17 +40,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Form:
-    """One form of the decoder.
+    """One form of the decoder, or of another model.
 
     Attributes:
-        loss: Function of parameters, tokens and targets; it reads nothing that an earlier call left behind.
+        loss: Function of parameters and `tokens`; it reads nothing that an earlier call left behind.
         parameters: The parameters, whose leaves are equal arrays in every form.
-        tokens: The tokens and the targets.
+        tokens: The tokens and the targets, or what else the loss takes.
     """
 
     loss: Callable[..., Any]
     parameters: Any
-    tokens: tuple[Any, Any]
+    tokens: tuple[Any, ...]
 
     def fresh(self) -> Callable[..., Any]:
         """Returns the loss as a function that JAX has not traced before."""

@@ -12,8 +12,8 @@ import jax
 from tests.hlo import Program
 
 from .decoder import Form, Sizes, check_agreement, forms, gathering
-from .llama import make_llamas
 from .measure import Effort, Row, row, timed
+from .models import MODELS, Model, make_forms
 
 
 DEVICES = 1
@@ -64,18 +64,19 @@ def rows(effort: Effort) -> Iterator[Row]:
         scanned = how == "scanned"
         yield from _counted(forms(small, scanned=scanned) | gathering(small, scanned=scanned), how)
         yield from _stepped(forms(big, scanned=scanned) | gathering(big, scanned=scanned), how, effort)
-    yield from _count_llama()
+    for name, model in MODELS.items():
+        yield from _count_model(name, model)
 
 
-def _count_llama() -> Iterator[Row]:
-    """Yields the bytes that the example's Llama moves and holds."""
-    found = make_llamas()
+def _count_model(name: str, model: Model) -> Iterator[Row]:
+    """Yields the bytes that an example's model moves and holds."""
+    found = make_forms(model)
     check_agreement(found)
     for which in ("forward", "gradient"):
         counted = {who: counts(*passes(form)[which]) for who, form in found.items()}
         for unit in ("bytes accessed", "temporary bytes"):
             samples = {who: [of[unit]] for who, of in counted.items()}
-            yield row(f"{unit}, {which}, Llama", unit, "Llama by hand", 1.02, samples)
+            yield row(f"{unit}, {which}, {name}", unit, f"{name} by hand", 1.02, samples)
 
 
 def _counted(found: dict[str, Form], how: str) -> Iterator[Row]:

@@ -10,7 +10,7 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, LayerNorm, Linear, Stacked
 
-from .common import load_parameters
+from .common import embed_positions, load_parameters
 
 
 NAMES = {
@@ -144,7 +144,7 @@ class BERT(eqx.Module):
             types: Integer array, to which segment a token belongs; 0 if None.
         """
         Pos = tokens.resolve_axis("pos")
-        x = self.token_embedding(tokens) + self.position_embedding(nym.arange(Pos))
+        x = self.token_embedding(tokens) + embed_positions(self.position_embedding, Pos)
         x = self.embedding_norm(x + self.type_embedding(nym.zeros(Pos, int) if types is None else types))
         return self.blocks.fold(x, None if mask is None else mask.rename({Pos: "key_pos"}))
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as nym
-from axonym import NamedArray
-from axonym.nn import AttentionMask, KVCache
+from axonym import Axis, NamedArray
+from axonym.nn import AttentionMask, Embedding, KVCache
 
 
 M = TypeVar("M")
@@ -50,6 +50,14 @@ def rotate(
         for x in (query, key)
     )
     return query, key
+
+
+def embed_positions(embedding: Embedding, Pos: Axis, cache: KVCache | None = None) -> NamedArray:
+    """Returns the embeddings of new positions, which follow those in the cache; they are the first ones without it."""
+    if cache is not None:
+        return embedding(nym.maximum(cache.positions(Pos), 0))
+    table = nym.auto_sharded(embedding.weight)  # a slice, because the gradient of a lookup adds to rows in turn
+    return table[embedding.Vocab, : Pos.size].rename({embedding.Vocab.name: Pos})
 
 
 def read_rotary(config: Mapping[str, Any]) -> tuple[float, nym.nn.RotaryScaling | None]:

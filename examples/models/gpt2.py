@@ -10,7 +10,7 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, KVCache, LayerNorm, Linear, Stacked
 
-from .common import NewKeys, attend, load_parameters
+from .common import NewKeys, attend, embed_positions, load_parameters
 
 
 NAMES = {
@@ -123,7 +123,6 @@ class GPT2(eqx.Module):
     def decode(self, tokens: NamedArray, cache: KVCache | None) -> tuple[NamedArray, KVCache | None]:
         """Returns the logits of new tokens, and the cache with their keys and values."""
         Pos = tokens.resolve_axis("pos")
-        positions = nym.arange(Pos) if cache is None else nym.maximum(cache.positions(Pos), 0)
-        x = self.token_embedding(tokens) + self.position_embedding(positions)
+        x = self.token_embedding(tokens) + embed_positions(self.position_embedding, Pos, cache)
         x, new = self.blocks.scan(x, cache)
         return self.token_embedding.unembed(self.norm(x)), cache and cache.update(*new, Pos="pos")

@@ -10,7 +10,7 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Conv, Embedding, KVCache, LayerNorm, Linear, Stacked
 
-from .common import NewKeys, attend, load_parameters
+from .common import NewKeys, attend, embed_positions, load_parameters
 
 
 NAMES = {
@@ -118,6 +118,7 @@ class Block(eqx.Module):
         else:
             attended, new = attend(attention.query(y), attention.key(y), attention.value(y), cache)
             x = x + attention.out(attended).rearrange(x.names)
+            source = source if isinstance(source, tuple) else self.cross_attention.project(source)
             x = x + self.cross_attention(self.cross_norm(x), *source)
         return x + self.down(nym.nn.gelu(self.up(self.mlp_norm(x)), approximate=False)), new
 
@@ -132,7 +133,8 @@ class Encoder(eqx.Module):
     norm: LayerNorm
 
     def __call__(self, features: NamedArray) -> NamedArray:
-        x = nym.nn.gelu(self.conv1(features), approximate=False)
+        x = features.rearrange((..., "frames", "mel"))
+        x = nym.nn.gelu(self.conv1(x), approximate=False)
         x = nym.nn.gelu(self.conv2(x.rename({"embed": "hidden"})), approximate=False).rename({"frames": "pos"})
         return self.norm(self.blocks.scan(x + self.position_embedding.weight.rename({"source": "pos"}))[0])
 
@@ -187,12 +189,11 @@ class Whisper(eqx.Module):
         return nym.vmap(lambda block: block.cross_attention.project(encoded), layers)(self.decoder.blocks.stacked)
 
     def __call__(self, features: NamedArray, tokens: NamedArray) -> NamedArray:
-        return self.decode(tokens, None, self.encode(features))[0]
+        return self.decode(tokens, None, self.encoder(features))[0]
 
-    def decode(self, tokens: NamedArray, cache: KVCache | None, source: Source) -> tuple[NamedArray, KVCache | None]:
-        """Returns the logits of new tokens, and the cache with their keys and values."""
+    def decode(self, tokens: NamedArray, cache: KVCache | None, source: Any) -> tuple[NamedArray, KVCache | None]:
+        """Returns the logits of new tokens, and the cache with theirs; `source` may also be the encoded speech."""
         Pos, decoder = tokens.resolve_axis("pos"), self.decoder
-        positions = nym.arange(Pos) if cache is None else nym.maximum(cache.positions(Pos), 0)
-        x = decoder.token_embedding(tokens) + decoder.position_embedding(positions)
+        x = decoder.token_embedding(tokens) + embed_positions(decoder.position_embedding, Pos, cache)
         x, new = decoder.blocks.scan(x, cache, source)
         return decoder.token_embedding.unembed(decoder.norm(x)), cache and cache.update(*new, Pos="pos")
