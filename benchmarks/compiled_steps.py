@@ -184,13 +184,16 @@ def read_program(text: str) -> dict[str, float]:
 
 
 def start_compilation(who: str, name: str) -> dict[str, float]:
-    """Returns the figures of a step from a process of its own, which libtpu needs."""
-    variable, command = COMPILERS[CASES[name].is_gpu]
-    folder = os.environ.get(variable)
-    if not folder:
-        raise SystemExit(
-            f"{variable} is the folder of the compiler for {CASES[name].topology}, which `{command}` fills"
-        )
+    """Returns the figures of a step from a process of its own."""
+    return compile_apart("benchmarks.compiled_steps", who, name, is_gpu=CASES[name].is_gpu)
+
+
+def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
+    """Returns what a module writes when it is told to compile this, in a process of its own, which libtpu needs."""
+    variable, command = COMPILERS[is_gpu]
+    plugin = os.environ.get(variable)
+    if not plugin:
+        raise SystemExit(f"{variable} is the folder of a compiler, which `{command}` fills")
     described = {
         "JAX_PLATFORMS": "cpu",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -198,11 +201,11 @@ def start_compilation(who: str, name: str) -> dict[str, float]:
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), folder]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), plugin]),
     }
-    with tempfile.TemporaryDirectory() as temporary:
-        into = Path(temporary) / "figures.json"
-        arguments = [sys.executable, "-m", "benchmarks.compiled_steps", "--compile", who, name, str(into)]
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "figures.json"
+        arguments = [sys.executable, "-m", module, "--compile", *what, str(into)]
         subprocess.run(arguments, env={**os.environ, **described}, check=True)
         return json.loads(into.read_text())
 
@@ -233,9 +236,14 @@ def format_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> st
     for name, found in results.items():
         case = CASES[name]
         lines += format_rows(f"{case.title}, {case.topology}", *(found[who] for who in CONTENDERS))
+    return "\n".join([f"Measured {format_versions()}.", "", *lines])
+
+
+def format_versions() -> str:
+    """Returns today's date and with what is compiled."""
     versions = [f"{package} {version(package)}" for package in ("jax", "jaxlib", "optax")]
     versions += filter(None, map(find_compiler, ("libtpu", "jax_cuda12_pjrt")))
-    return "\n".join([f"Measured {datetime.date.today()} with {', '.join(versions)}.", "", *lines])
+    return f"{datetime.date.today()} with {', '.join(versions)}"
 
 
 def find_compiler(package: str) -> str:
@@ -245,9 +253,9 @@ def find_compiler(package: str) -> str:
     return found[0].removesuffix(".dist-info").replace("-", " ").replace("_", "-") if found else ""
 
 
-def replace_table(page: str, table: str) -> str:
-    """Returns a page with another table between its two comments."""
-    start, end = "<!-- table -->\n", "\n<!-- end of table -->"
+def replace_table(page: str, table: str, name: str = "table") -> str:
+    """Returns a page with another table between the two comments with its name."""
+    start, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
     return page[: page.index(start) + len(start)] + f"\n{table}\n" + page[page.index(end) :]
 
 

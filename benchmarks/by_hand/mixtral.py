@@ -1,12 +1,10 @@
 """Mixtral in plain JAX, Llama with a mixture of experts, for comparison with `examples/models/mixtral.py`."""
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from .handwritten_model import stack_axes
 from .llama import HandwrittenLlama, Parameters
@@ -43,36 +41,35 @@ class HandwrittenMixtral(HandwrittenLlama):
 
     def mix(self, weights: Any, x: jax.Array) -> jax.Array:
         arrays = (x, weights.router, weights.gate, weights.up, weights.down)
-        axis = self.compute.get("experts")
-        if self.mesh is None or axis is None:
-            return self.shard(self.mix_tokens(None, *arrays), "batch", "pos", "embed")
-        # The compiler cannot divide `ragged_dot` by experts: each device applies its own to its tokens.
-        batch, experts = P(self.compute.get("batch")), P(axis)
-        mix = functools.partial(self.mix_tokens, axis)
-        specs = (batch, P(), experts, experts, experts)
-        return jax.shard_map(mix, mesh=self.mesh, in_specs=specs, out_specs=batch, check_vma=False)(*arrays)
+        if self.mesh is None:
+            return self.mix_tokens(*arrays)
+        # The compiler cannot divide sorting and `ragged_dot`: each device sends its tokens to its experts.
+        names = (("batch", "pos", "embed"), (), self.block.gate, self.block.up, self.block.down)
+        specs = tuple(self.make_sharding(axes, self.compute).spec for axes in names)
+        mix = jax.shard_map(self.mix_tokens, mesh=self.mesh, in_specs=specs, out_specs=specs[0])
+        return self.shard(mix(*arrays), *names[0])
 
-    def mix_tokens(self, axis: str | None, x: jax.Array, router: jax.Array, *experts: jax.Array) -> jax.Array:
-        """Returns the weighted sum of the experts of each token; `axis` is the mesh axis over which experts lie."""
-        wide = jnp.einsum("bpe,xe->bpx", x.astype(jnp.float32), router.astype(jnp.float32))
-        shares, chosen = jax.lax.top_k(jax.nn.softmax(wide), self.top_k)
+    def mix_tokens(self, x: jax.Array, router: jax.Array, *experts: jax.Array) -> jax.Array:
+        """Returns the weighted sum of the experts of each token of this device, or those of its experts."""
+        scores = jnp.einsum("bpe,xe->bpx", x.astype(jnp.float32), router.astype(jnp.float32))
+        shares, chosen = jax.lax.top_k(jax.nn.softmax(scores), self.top_k)
         shares = (shares / shares.sum(-1, keepdims=True)).astype(x.dtype)
-        sizes = jnp.bincount(chosen.reshape(-1), length=self.sizes["experts"])
-        if axis is not None:  # experts of this device come first
-            own = experts[0].shape[0]
-            first = jax.lax.axis_index(axis) * own
-            chosen = (chosen - first) % self.sizes["experts"]
-            sizes = jax.lax.dynamic_slice_in_dim(sizes, first, own)
-        order = jnp.argsort(chosen.reshape(-1))
-        rows = x.reshape(-1, x.shape[-1])[order // self.top_k]
-        rows = self.apply_experts(rows, sizes, *experts)
-        if axis is not None:  # rows of other experts hold nothing of use
-            rows = jnp.where((jnp.arange(rows.shape[0]) < sizes.sum())[:, None], rows, 0)
+        order, sizes = jnp.argsort(chosen.reshape(-1)), jnp.bincount(chosen.reshape(-1), length=self.sizes["experts"])
+        if (axis := self.compute.get("experts")) is not None:  # choices of the experts of this device come first
+            first = jax.lax.axis_index(axis) * experts[0].shape[0]
+            order = jnp.roll(order, sizes[first] - jnp.cumsum(sizes)[first])
+            sizes = jax.lax.dynamic_slice_in_dim(sizes, first, experts[0].shape[0])
+        rows = self.apply_experts(x.reshape(-1, x.shape[-1])[order // self.top_k], sizes, *experts)
         rows = rows[jnp.argsort(order)].reshape(*shares.shape, x.shape[-1])
         mixed = jnp.einsum("bpke,bpk->bpe", rows, shares)
-        return mixed if axis is None else jax.lax.psum(mixed, axis)
+        added = tuple(self.compute[name] for name in ("experts", "mlp") if name in self.compute)
+        return jax.lax.psum(mixed, added) if added else mixed
 
     def apply_experts(self, rows: jax.Array, sizes: jax.Array, *experts: jax.Array) -> jax.Array:
         gate, up, down = experts
+        if "experts" in self.compute:  # rows of other experts must not reach the sums, nor the gradient
+            own = (jnp.arange(rows.shape[0]) < sizes.sum())[:, None]
+            rows = jnp.where(own, rows, 0)
         hidden = jax.nn.silu(jax.lax.ragged_dot(rows, gate, sizes)) * jax.lax.ragged_dot(rows, up, sizes)
-        return jax.lax.ragged_dot(hidden, down, sizes)
+        rows = jax.lax.ragged_dot(hidden, down, sizes)
+        return jnp.where(own, rows, 0) if "experts" in self.compute else rows

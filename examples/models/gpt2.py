@@ -123,7 +123,10 @@ class GPT2(eqx.Module):
     def decode(self, tokens: NamedArray, cache: KVCache | None) -> tuple[NamedArray, KVCache | None]:
         """Returns the logits of new tokens, and the cache with their keys and values."""
         Pos = tokens.resolve_axis("pos")
-        positions = nym.arange(Pos) if cache is None else nym.maximum(cache.positions(Pos), 0)
-        x = self.token_embedding(tokens) + self.position_embedding(positions)
-        x, new = self.blocks.scan(x, cache)
+        if cache is None:
+            table = nym.auto_sharded(self.position_embedding.weight)
+            positions = table["positions", : Pos.size].rename({"positions": Pos})
+        else:
+            positions = self.position_embedding(nym.maximum(cache.positions(Pos), 0))
+        x, new = self.blocks.scan(self.token_embedding(tokens) + positions, cache)
         return self.token_embedding.unembed(self.norm(x)), cache and cache.update(*new, Pos="pos")

@@ -1,0 +1,142 @@
+"""What the models in `examples/models` and those by hand send between devices, on TPUs that are not there.
+
+`AXONYM_LIBTPU=FOLDER python -m benchmarks.compiled_models [--only NAME ...] [--page FILE]` compiles a step of each
+model in `benchmarks/performance/models.py` in both forms, small but sharded over all axes of a mesh of eight devices,
+and counts collectives and their bytes. `make tpu` fills the folder. With `--page`, the table replaces the one in a page
+of the documentation.
+"""
+
+import argparse
+import collections
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.hlo import KINDS, Program
+
+from .compiled_steps import compile_apart, format_versions, replace_table
+
+
+TOPOLOGY = "v5e:2x4"
+# Of every axis that a model has: divisible by what it is sharded over, and as large as to be worth it.
+SIZES = {
+    **{"batch": 8, "pos": 512, "positions": 512, "vocab": 4096},
+    **{"embed": 512, "heads": 8, "head_dim": 64, "mlp": 2048, "experts": 8},
+}
+COMPUTE = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
+
+
+def choose_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the size of each axis of a model."""
+    return {axis: SIZES.get(axis, size) for axis, size in sizes.items()}
+
+
+def choose_mesh(sizes: Mapping[str, int]) -> tuple[dict[str, int], dict[str, str]]:
+    """Returns the sizes of the mesh axes for a model with these axes, and its mapping for computing."""
+    if "experts" in sizes:
+        return {"data": 2, "expert": 2, "model": 2}, {**COMPUTE, "experts": "expert"}
+    return {"data": 2, "model": 4}, COMPUTE
+
+
+def compile_steps(name: str) -> dict[str, dict[str, tuple[int, int]]]:
+    """Returns how many collectives of each kind the step of each contender has, and their bytes."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from jax.experimental import mesh_utils, topologies
+
+    from .performance.models import MODELS
+
+    model, optimizer = MODELS[name], optax.adamw(3e-4)
+    sizes = choose_sizes(model.sizes)
+    mesh_axes, compute = choose_mesh(sizes)
+    stored = {**compute, "embed": "data"}
+    devices = topologies.get_topology_desc(TOPOLOGY, "tpu").devices
+    mesh = jax.sharding.Mesh(mesh_utils.create_device_mesh(tuple(mesh_axes.values()), devices), tuple(mesh_axes))
+    by_hand = model.by_hand(sizes, stored, compute, jnp.bfloat16, mesh, **model.options)
+    found = {"by hand": by_hand.make_train_step(optimizer).lower(*by_hand.make_shapes(optimizer)).compile()}
+    with jax.set_mesh(mesh):
+        step, shapes = make_named_step(model, sizes, stored, compute, optimizer)
+        found["Axonym"] = step.lower(*shapes).compile()
+    return {who: count_collectives(compiled.as_text() or "") for who, compiled in found.items()}
+
+
+def make_named_step(model: Any, sizes: Any, stored: Any, compute: Any, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the step of an example's model and the shapes of its arguments; the mesh must be set."""
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+
+    import axonym as nym
+
+    def compute_loss(parameters: Any, *inputs: Any) -> jax.Array:
+        return model.compute_loss(jax.tree.map(lambda x: x.astype(jnp.bfloat16), parameters), *inputs)
+
+    @nym.fsdp(stored, compute, donate_args=(True, True), retrace_warning=False)
+    def train_step(parameters: Any, state: Any, *inputs: Any) -> Any:
+        loss, gradients = jax.value_and_grad(compute_loss)(parameters, *inputs)
+        updates, state = optimizer.update(gradients, state, parameters)
+        return eqx.apply_updates(parameters, updates), state, loss
+
+    parameters = jax.eval_shape(lambda: model.init(sizes, key=jax.random.key(0)))
+    axes = [nym.make_axes(**{name: sizes[name] for name in one.axes}) for one in model.by_hand.inputs]
+    inputs = jax.eval_shape(
+        lambda: tuple(nym.zeros(own, one.dtype) for own, one in zip(axes, model.by_hand.inputs, strict=True))
+    )
+    return train_step, (parameters, jax.eval_shape(optimizer.init, parameters), *inputs)
+
+
+def count_collectives(text: str) -> dict[str, tuple[int, int]]:
+    """Returns how often each kind of collective runs, and the bytes that a device gets from it."""
+    counts: collections.Counter[str] = collections.Counter()
+    sizes: collections.Counter[str] = collections.Counter()
+    for one in Program(text).collectives():
+        counts[one.kind] += one.times
+        sizes[one.kind] += one.times * sum(array.bytes for array in one.results)
+    return {kind: (counts[kind], sizes[kind]) for kind in KINDS if counts[kind]}
+
+
+def format_table(found: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> str:
+    """Returns the table in Markdown: for each model and each kind of collective, the figures of both contenders."""
+    lines = [
+        "| model | | runs by hand | runs, Axonym | bytes by hand | bytes, Axonym | ratio |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, by_contender in found.items():
+        by_hand, axonym = (by_contender[who] for who in ("by hand", "Axonym"))
+        title = name
+        for kind in (kind for kind in KINDS if kind in by_hand or kind in axonym):
+            (count, size), (own_count, own_size) = by_hand.get(kind, (0, 0)), axonym.get(kind, (0, 0))
+            ratio = f"{own_size / size:.3f}" if size else "-"
+            shown = (f"{one / 2**20:.3f} MiB" for one in (size, own_size))
+            lines.append(f"| {title} | {kind} | {count} | {own_count} | {' | '.join(shown)} | {ratio} |")
+            title = ""
+    return "\n".join([f"Measured {format_versions()}.", "", *lines])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="which models; default: all")
+    parser.add_argument("--page", type=Path, help="a page whose table is replaced")
+    parser.add_argument("--compile", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.compile:
+        name, into = given.compile
+        Path(into).write_text(json.dumps(compile_steps(name)))
+        return
+    names = given.only or list_models()
+    table = format_table({name: compile_apart("benchmarks.compiled_models", name) for name in names})
+    print(table)
+    if given.page:
+        given.page.write_text(replace_table(given.page.read_text(), table, "collectives"))
+
+
+def list_models() -> list[str]:
+    from .performance.models import MODELS
+
+    return list(MODELS)
+
+
+if __name__ == "__main__":
+    main()
