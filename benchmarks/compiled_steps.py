@@ -119,7 +119,7 @@ def make_named_step(case: Case, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
 
     import axonym as nym
 
-    llama = importlib.import_module("examples.models.llama")
+    llama: Any = importlib.import_module("examples.models.llama")
     llama.attend = functools.partial(llama.attend, implementation="plain")  # as by hand; XLA has no estimate of kernels
 
     def compute_loss(model: Any, inputs: Any, targets: Any) -> jax.Array:
