@@ -4,6 +4,8 @@
 #   make demo      train the example model        make format   format the code
 #   make test      run the tests                  make clean    remove what these commands made
 #   make check     lint, types, imports, docs     make tpu      let the tests compile for TPUs, too
+#   make gpu-plugins
+#                  install XLA's compiler for NVIDIA GPUs for benchmarks/compiled_steps.py, which needs no GPU
 #   make fuzz      compare random sharded programs with NumPy: ARGS="--programs 5000"
 #   make bench     measure what names cost, and write docs/benchmarks.md
 #   make bench-smoke, make bench-rules
@@ -24,8 +26,9 @@ WORKERS ?= 2
 
 bin := $(VENV)/bin
 export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
+export AXONYM_GPU_PLUGINS ?= $(realpath $(VENV)/gpu-plugins)
 
-.PHONY: help demo test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu check format clean FORCE
+.PHONY: help demo test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -69,6 +72,8 @@ record-models: .parity
 
 tpu: $(VENV)/tpu
 
+gpu-plugins: $(VENV)/gpu-plugins
+
 check: $(VENV)/.installed-dev,docs
 	$(bin)/ruff check
 	$(bin)/ruff format --check
@@ -85,15 +90,16 @@ clean:
 	rm -rf .venv .venv-* build dist site .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The version of libtpu that this JAX names, apart from the rest: where JAX finds it, it looks for TPUs.
-$(VENV)/tpu: $(VENV)/.installed-dev
-	@echo "Installing libtpu into $@"
+# Each apart from the rest, in the version for this JAX: where JAX finds it, it looks for TPUs or GPUs.
+$(VENV)/tpu: wanted = next(one.split(";")[0] for one in requires("jax") if one.startswith("libtpu"))
+$(VENV)/gpu-plugins: wanted = *(f"jax-cuda12-{part}==" + version("jaxlib") for part in ("plugin", "pjrt"))
+$(VENV)/tpu $(VENV)/gpu-plugins: $(VENV)/.installed-dev
+	@echo "Installing $(@F) into $@"
 	@rm -rf $@ $@.part
-	@wanted=$$($(bin)/python -c 'from importlib.metadata import requires; \
-	    print(next(one.split(";")[0] for one in requires("jax") if one.startswith("libtpu")))') && \
+	@wanted=$$($(bin)/python -c 'from importlib.metadata import requires, version; print($(wanted))') && \
 	if command -v uv >/dev/null; \
-	then uv pip install --quiet --python $(bin)/python --target $@.part --no-deps "$$wanted"; \
-	else $(bin)/python -m pip install --quiet --disable-pip-version-check --target $@.part --no-deps "$$wanted"; \
+	then uv pip install --quiet --python $(bin)/python --target $@.part --no-deps $$wanted; \
+	else $(bin)/python -m pip install --quiet --disable-pip-version-check --target $@.part --no-deps $$wanted; \
 	fi
 	@mv $@.part $@
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.hlo import KINDS, Program
 
-from .compiled_steps import format_versions, replace_table, run_with_libtpu
+from .compiled_steps import compile_apart, format_versions, replace_table
 
 
 TOPOLOGY = "v5e:2x4"
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Path(into).write_text(json.dumps(compile_steps(name)))
         return
     names = given.only or list_models()
-    table = format_table({name: run_with_libtpu("benchmarks.compiled_models", name) for name in names})
+    table = format_table({name: compile_apart("benchmarks.compiled_models", name) for name in names})
     print(table)
     if given.page:
         given.page.write_text(replace_table(given.page.read_text(), table, "collectives"))

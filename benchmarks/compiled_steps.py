@@ -1,10 +1,11 @@
-"""What XLA makes of a train step of Llama with names and of the same step by hand, for TPU pods that are not there.
+"""What XLA makes of a train step of Llama with names and of the same step by hand, for devices that are not there.
 
-`AXONYM_LIBTPU=FOLDER python -m benchmarks.compiled_steps [--only NAME ...] [--page FILE]` compiles the step of
-`examples/models/llama.py` and that of `by_hand/llama.py` from the description of a pod alone, each in a process of its
-own, and compares what they send between devices, the memory of a device, XLA's own estimate of cycles, and the CPU time
-of tracing and lowering. `make tpu` fills the folder. A compilation takes one to three minutes of CPU time; nothing is
-run. With `--page`, the table replaces the one in a page of the documentation.
+`python -m benchmarks.compiled_steps [--only NAME ...] [--page FILE]` compiles the step of `examples/models/llama.py`
+and that of `by_hand/llama.py` from the description of devices alone, each in a process of its own, and compares what
+they send between devices, the memory of a device, XLA's own estimate of cycles on TPUs, and the CPU time of tracing and
+lowering. `make tpu` and `make gpu-plugins` install the compilers, into the folders that AXONYM_LIBTPU and
+AXONYM_GPU_PLUGINS name. A compilation takes up to three minutes of CPU time; nothing is run. With `--page`, the table
+replaces the one in a page of the documentation.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import functools
 import gc
 import importlib
 import json
@@ -30,6 +32,7 @@ from tests.hlo import Program
 
 
 ROOT = Path(__file__).parents[1]
+H100 = Path(__file__).with_name("h100.txtpb")  # what XLA knows of this GPU
 CONTENDERS = ("by hand", "Axonym")
 TIMED = 15  # traces of each step, of which the fastest counts
 SMALL = {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
@@ -44,7 +47,7 @@ class Case:
 
     Attributes:
         title: What it is, as in the table.
-        topology: The pod, as libtpu names it.
+        topology: The pod, as libtpu names it, or "h100" and the numbers of hosts and of GPUs in each.
         sizes: The size of each axis of the model.
         mesh: The sizes of the mesh axes `data` and `model`.
         compute: From axes to mesh axes, for computing; between steps, `embed` is sharded over `data` as well.
@@ -60,13 +63,22 @@ class Case:
     pos: int
     wrap: tuple[int, ...] | None = None
 
+    @property
+    def is_gpu(self) -> bool:
+        return self.topology.startswith("h100")
+
 
 CASES = {
     "8b-fsdp": Case("8B, FSDP 256", "v5e:16x16", SMALL, (256, 1), FSDP, 2048),
     "8b-tensor": Case("8B, FSDP 64 x TP 4", "v5e:16x16", SMALL, (64, 4), TENSOR, 2048),
     "70b-fsdp": Case("70B, FSDP 256", "v5p:4x8x8", LARGE, (256, 1), FSDP, 4096, (1, 1, 1)),
     "70b-tensor": Case("70B, FSDP 64 x TP 4", "v5p:4x8x8", LARGE, (64, 4), TENSOR, 4096, (1, 1, 1)),
+    "8b-h100-fsdp": Case("8B, FSDP 64", "h100:8x8", SMALL, (64, 1), FSDP, 4096),
+    "8b-h100-tensor": Case("8B, FSDP 8 x TP 8", "h100:8x8", SMALL, (8, 8), TENSOR, 4096),
+    "70b-h100-fsdp": Case("70B, FSDP 64", "h100:8x8", LARGE, (64, 1), FSDP, 4096),
+    "70b-h100-tensor": Case("70B, FSDP 8 x TP 8", "h100:8x8", LARGE, (8, 8), TENSOR, 4096),
 }
+COMPILERS = {False: ("AXONYM_LIBTPU", "make tpu"), True: ("AXONYM_GPU_PLUGINS", "make gpu-plugins")}
 UNITS = {
     "collectives": ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"),
     "figures": ("collective bytes", "argument bytes", "temporary bytes", "device bytes", "cycles", "trace and lower"),
@@ -77,8 +89,14 @@ def make_mesh(case: Case) -> Any:
     from jax.experimental import mesh_utils, topologies
     from jax.sharding import Mesh
 
-    options = {} if case.wrap is None else {"wrap": list(case.wrap)}
-    devices = topologies.get_topology_desc(case.topology, "tpu", **options).devices
+    options: dict[str, Any]
+    if case.is_gpu:
+        name, platform, count = "h100", "cuda", case.topology.partition(":")[2]
+        options = {"target_config": H100.read_text(), "topology": f"1x{count}"}
+    else:
+        name, platform = case.topology, "tpu"
+        options = {} if case.wrap is None else {"wrap": list(case.wrap)}
+    devices = topologies.get_topology_desc(name, platform, **options).devices
     return Mesh(mesh_utils.create_device_mesh(case.mesh, devices, allow_split_physical_axes=True), ("data", "model"))
 
 
@@ -101,7 +119,8 @@ def make_named_step(case: Case, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
 
     import axonym as nym
 
-    llama = importlib.import_module("examples.models.llama")
+    llama: Any = importlib.import_module("examples.models.llama")
+    llama.attend = functools.partial(llama.attend, implementation="plain")  # as by hand; XLA has no estimate of kernels
 
     def compute_loss(model: Any, inputs: Any, targets: Any) -> jax.Array:
         model = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)
@@ -152,7 +171,7 @@ def compile_step(who: str, case: Case) -> dict[str, float]:
 
 
 def read_program(text: str) -> dict[str, float]:
-    """Returns the bytes that each kind of collective gives to a device, and the cycles that XLA estimates."""
+    """Returns the bytes that each kind of collective gives to a device, and the cycles that XLA estimates for TPUs."""
     program = Program(text)
     found: collections.Counter[str] = collections.Counter()
     for one in program.collectives():
@@ -161,19 +180,20 @@ def read_program(text: str) -> dict[str, float]:
     for one in program.instructions:
         if estimated := re.search(r'"estimated_cycles":"(\d+)"', one.rest):
             cycles += int(estimated[1]) * program.times(one.computation)
-    return {**found, "collective bytes": sum(found.values()), "cycles": cycles}
+    return {**found, "collective bytes": sum(found.values()), **({"cycles": cycles} if cycles else {})}
 
 
 def start_compilation(who: str, name: str) -> dict[str, float]:
     """Returns the figures of a step from a process of its own."""
-    return run_with_libtpu("benchmarks.compiled_steps", who, name)
+    return compile_apart("benchmarks.compiled_steps", who, name, is_gpu=CASES[name].is_gpu)
 
 
-def run_with_libtpu(module: str, *what: str) -> Any:
+def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
     """Returns what a module writes when it is told to compile this, in a process of its own, which libtpu needs."""
-    libtpu = os.environ.get("AXONYM_LIBTPU")
-    if not libtpu:
-        raise SystemExit("AXONYM_LIBTPU is the folder that holds libtpu, which `make tpu` fills")
+    variable, command = COMPILERS[is_gpu]
+    plugin = os.environ.get(variable)
+    if not plugin:
+        raise SystemExit(f"{variable} is the folder of a compiler, which `{command}` fills")
     described = {
         "JAX_PLATFORMS": "cpu",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -181,12 +201,12 @@ def run_with_libtpu(module: str, *what: str) -> Any:
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), libtpu]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), plugin]),
     }
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", module, "--compile", *what, str(into)]
-        subprocess.run(command, env={**os.environ, **described}, check=True)
+        arguments = [sys.executable, "-m", module, "--compile", *what, str(into)]
+        subprocess.run(arguments, env={**os.environ, **described}, check=True)
         return json.loads(into.read_text())
 
 
@@ -221,14 +241,16 @@ def format_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> st
 
 def format_versions() -> str:
     """Returns today's date and with what is compiled."""
-    versions = ", ".join(f"{package} {version(package)}" for package in ("jax", "jaxlib", "optax"))
-    return f"{datetime.date.today()} with {versions} and {find_libtpu()}"
+    versions = [f"{package} {version(package)}" for package in ("jax", "jaxlib", "optax")]
+    versions += filter(None, map(find_compiler, ("libtpu", "jax_cuda12_pjrt")))
+    return f"{datetime.date.today()} with {', '.join(versions)}"
 
 
-def find_libtpu() -> str:
-    """Returns the name and version of libtpu in its folder."""
-    found = sorted(Path(os.environ.get("AXONYM_LIBTPU", ".")).glob("libtpu-*.dist-info"))
-    return found[0].name.removesuffix(".dist-info").replace("-", " ") if found else "libtpu"
+def find_compiler(package: str) -> str:
+    """Returns the name and version of a compiler in its folder; empty if it is not there."""
+    folders = filter(None, (os.environ.get(variable) for variable, _ in COMPILERS.values()))
+    found = [path.name for folder in folders for path in Path(folder).glob(f"{package}-*.dist-info")]
+    return found[0].removesuffix(".dist-info").replace("-", " ").replace("_", "-") if found else ""
 
 
 def replace_table(page: str, table: str, name: str = "table") -> str:

@@ -1,4 +1,4 @@
-"""What is read from programs compiled for TPUs, and the table; compiling them takes libtpu and minutes."""
+"""What is read from programs compiled for TPUs and GPUs, and the table; compiling takes a plugin and minutes."""
 
 from pathlib import Path
 
@@ -53,6 +53,17 @@ def test_bytes_and_cycles_of_loops_count_as_often_as_they_run():
     }
 
 
+def test_programs_without_estimates_have_no_cycles():
+    text = """
+ENTRY %main.1 (param.1: f32[2]) -> f32[8] {
+  %param.1 = f32[2]{0} parameter(0)
+  %all-gather-start.1 = (f32[2]{0}, f32[8]{0}) all-gather-start(%param.1), channel_id=1, dimensions={0}
+  ROOT %all-gather-done.1 = f32[8]{0} all-gather-done(%all-gather-start.1)
+}
+"""
+    assert read_program(text) == {"all-gather": 8 * 4, "collective bytes": 8 * 4}
+
+
 def test_table_has_both_contenders_and_their_ratio():
     found = {"by hand": {"all-gather": 2**30, "cycles": 2e6}, "Axonym": {"all-gather": 2**29, "cycles": 3e6}}
     rows = format_table({"8b-fsdp": found}).splitlines()[-2:]
@@ -66,7 +77,16 @@ def test_documentation_has_the_place_of_the_table():
     assert replace_table(page, "new") == f"{before}<!-- table -->\n\nnew\n\n<!-- end of table -->{after}"
 
 
-def test_missing_libtpu_is_reported(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("case", "command"), [("8b-fsdp", "make tpu"), ("8b-h100-fsdp", "make gpu-plugins")])
+def test_missing_compiler_is_reported(case: str, command: str, monkeypatch: pytest.MonkeyPatch):
+    for variable in ("AXONYM_LIBTPU", "AXONYM_GPU_PLUGINS"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(SystemExit, match=f"`{command}`"):
+        compiled_steps.main(["--only", case])
+
+
+def test_compilers_in_the_table_have_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "jax_cuda12_pjrt-0.10.2.dist-info").mkdir()
     monkeypatch.delenv("AXONYM_LIBTPU", raising=False)
-    with pytest.raises(SystemExit, match="`make tpu`"):
-        compiled_steps.main(["--only", "8b-fsdp"])
+    monkeypatch.setenv("AXONYM_GPU_PLUGINS", str(tmp_path))
+    assert format_table({}).splitlines()[0].endswith(", jax-cuda12-pjrt 0.10.2.")
