@@ -226,6 +226,15 @@ def test_the_sharding_of_the_largest_elements_on_a_mixed_mesh():
     assert largest.sharding.spec == P("model")
 
 
+def test_the_order_of_an_array_that_varies_does_not_vary(mesh):
+    def check(x):
+        assert jax.typeof(jnp.sort(x)).manual_axis_type.varying == {"data"}
+        assert jax.typeof(jnp.argsort(x)).manual_axis_type.varying == set()
+        return x
+
+    jax.shard_map(check, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(put(mesh, P("data"), 8))
+
+
 def test_automatic_checks_fail_with_shard_map(mesh):
     def compute_sum(x):
         return jax.shard_map(lambda x: jax.lax.psum(x.sum(), "data"), in_specs=P("data"), out_specs=P())(x)

@@ -176,6 +176,11 @@ def constrain_auto_dim(array: Any, dim: int, axes: Collection[str] = ()) -> Any:
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*entries)))
 
 
+def find_varying_axes(array: Any) -> frozenset[str]:
+    """Returns the mesh axes of `shard_map` over which the values of a plain array differ."""
+    return jax.typeof(array).manual_axis_type.varying
+
+
 def shard_by_compiler(fn: Callable[..., Any], out_sharding: Any) -> Callable[..., Any]:
     """Returns a function that the compiler shards on an Explicit mesh, because JAX lacks sharding rules for it.
 

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from ..named._ambient import find_varying_axes
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
 from ..named._base import format_shape
@@ -169,22 +170,17 @@ def _quantize_float8(x: jax.Array, history: jax.Array, dtype: Any) -> _Quantized
     values = jnp.clip(x.astype(jnp.float32) / scale, -limit, limit).astype(dtype)
     amax = jnp.max(jnp.abs(x), initial=0)
     devices = tuple(
-        _find_varying_axes(amax) - _find_varying_axes(history)
+        find_varying_axes(amax) - find_varying_axes(history)
     )  # of `shard_map`, with a part of the tensor each
     return _Quantized(values, scale, jax.lax.pmax(amax, devices) if devices else amax)
 
 
 def _vary_alike(*arrays: jax.Array) -> list[jax.Array]:
     """Returns arrays that vary over the same mesh axes in `shard_map`, as arguments of a `custom_vjp` must."""
-    own = [*map(_find_varying_axes, arrays)]
+    own = [*map(find_varying_axes, arrays)]
     missing = [tuple(frozenset().union(*own) - axes) for axes in own]
     pairs = zip(arrays, missing, strict=True)
     return [jax.lax.pcast(x, axes, to="varying") if axes else x for x, axes in pairs]
-
-
-def _find_varying_axes(x: jax.Array) -> frozenset[str]:
-    """Returns the mesh axes of `shard_map` over which the values of an array differ."""
-    return jax.typeof(x).manual_axis_type.varying
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

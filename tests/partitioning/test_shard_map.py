@@ -130,6 +130,25 @@ def test_gradients_go_through(mesh):
             assert same(gradient, 2 * x.array, x.names) and placed(gradient, mesh, None, "data", "model")
 
 
+def test_gradients_through_an_order_that_differs_between_devices(mesh):
+    def pick(x, weights):
+        return (weights["k", x.argsort("batch")] * x).sum()
+
+    x, weights = nym.named(np.random.default_rng(0).normal(size=8), "batch"), nym.arange(nym.Axis("k", 2)) * 1.0
+    parts = [x["batch", 2 * at : 2 * at + 2] for at in range(4)]
+    expected = sum(jax.grad(lambda weights, x=x: pick(x, weights).scalar())(weights).array for x in parts)
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data"}):
+
+        @jax.grad
+        def compute_gradient(weights):
+            def add_parts(x, weights):
+                return jax.lax.psum(pick(x, weights).scalar(), "data")
+
+            return nym.shard_map(add_parts, in_specs=(P("data"), P()), out_specs=P())(nym.shard(x), weights)
+
+        assert np.allclose(compute_gradient(weights).array, expected)
+
+
 def test_constraints_and_transformations_work_inside(mesh):
     def fn(x):
         x = nym.auto_sharded(nym.vmap(lambda row: nym.softmax(row, "pos"), "batch")(x))

@@ -3,9 +3,10 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from .._ambient import leave_to_compiler
+from .._ambient import find_varying_axes, leave_to_compiler
 from .._axis import AxisSelector
 from .._base import A
 from ._apply_reduction import apply_along, apply_unsharded_along
@@ -50,4 +51,6 @@ def _compute_sort(array: Any, **options: Any) -> Any:
 
 
 def _compute_argsort(array: Any, **options: Any) -> Any:
-    return leave_to_compiler(functools.partial(jnp.argsort, **options), (), array)
+    order = leave_to_compiler(functools.partial(jnp.argsort, **options), (), array)
+    missing = find_varying_axes(array) - find_varying_axes(order)  # JAX forgets them; see `docs/known-faults.md`
+    return jax.lax.pcast(order, tuple(missing), to="varying") if missing else order
