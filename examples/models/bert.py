@@ -124,7 +124,7 @@ class BERT(eqx.Module):
             type_embedding,
             LayerNorm.init(embed, config.eps),
             Stacked.init(config.layers, Block, gradient_checkpointing=True)(config, key=blocks_key),
-            Linear.init(embed, embed.alias("head_embed"), key=head_key),
+            Linear.init(embed, embed.alias("head_embed"), key=head_key),  # input and output need different names
             LayerNorm.init(embed.alias("head_embed"), config.eps),
             nym.zeros(config.vocab),
         )

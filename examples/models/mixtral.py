@@ -23,8 +23,8 @@ NAMES = {
     "attention_out": "self_attn.o_proj",
     "mlp_norm": "post_attention_layernorm",
     "moe": "block_sparse_moe",
-    "router": "gate",
-    "gate": "experts.{}.w1.weight.T",
+    "router": "gate",  # what `transformers` calls the router; the gates of the experts are next
+    "gate": "experts.{}.w1.weight.T",  # one array for all experts, with inputs before outputs
     "up": "experts.{}.w3.weight.T",
     "down": "experts.{}.w2.weight.T",
     "norm": "model.norm",
@@ -142,6 +142,7 @@ class Mixtral(eqx.Module):
         return KVCache.init(KPos, (self.config.layers, Batch, self.config.heads, self.config.head_dim), **options)
 
     def __call__(self, tokens: NamedArray) -> NamedArray:
+        """Returns the logits; to train with the auxiliary losses, see `run_blocks`."""
         return self.run_blocks(tokens, None)[0]
 
     def decode(self, tokens: NamedArray, cache: KVCache | None) -> tuple[NamedArray, KVCache | None]:

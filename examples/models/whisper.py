@@ -118,6 +118,7 @@ class Block(eqx.Module):
         else:
             attended, new = attend(attention.query(y), attention.key(y), attention.value(y), cache)
             x = x + attention.out(attended).rearrange(x.names)
+            # A tuple holds this layer's keys and values, as `Whisper.encode` computes them for all layers.
             source = source if isinstance(source, tuple) else self.cross_attention.project(source)
             x = x + self.cross_attention(self.cross_norm(x), *source)
         return x + self.down(nym.nn.gelu(self.up(self.mlp_norm(x)), approximate=False)), new
@@ -168,7 +169,7 @@ class Whisper(eqx.Module):
             make = Stacked.init(axes[0], Block, gradient_checkpointing=True)
             return make(embed, axes, is_decoder, key=next(keys)), LayerNorm.init(embed)
 
-        convolutions = convolve(mel, 1), convolve(embed.alias("hidden"), 2)
+        convolutions = convolve(mel, 1), convolve(embed.alias("hidden"), 2)  # input and output need different names
         listener = Encoder(*convolutions, embedding(source), *stack(encoder, False))
         return Whisper(config, listener, Decoder(embedding(vocab), embedding(positions), *stack(decoder, True)))
 
