@@ -1,6 +1,7 @@
 """What the models share: attention with a cache, and parameters from and for Hugging Face's state dicts."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,8 @@ def embed_positions(embedding: Embedding, Pos: Axis, cache: KVCache | None = Non
 def read_rotary(config: Mapping[str, Any]) -> tuple[float, nym.nn.RotaryScaling | None]:
     """Returns `theta` and `scaling` of the rotary embeddings that a `config.json` describes, in its old or new form."""
     options = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta, kind = options.get("rope_theta", config.get("rope_theta", 10000.0)), options.get("rope_type", "default")
+    theta = options.get("rope_theta", config.get("rope_theta", 10000.0))
+    kind = options.get("rope_type", options.get("type", "default"))  # the second name is that of old files
     factor: Any = options.get("factor")
     original = options.get("original_max_position_embeddings", config["max_position_embeddings"])
     match kind:
@@ -97,13 +99,27 @@ def load_parameters(model: M, names: Mapping[str, str], state: Mapping[str, Any]
 
     def load_field(path: Any, field: NamedArray) -> NamedArray:
         found = {name: to_numpy(find_parameter(state, name)) for name in make_hf_names(path, field, names)}
+        sizes = find_layer_sizes(field.array.shape, len(found))
         for name, part in found.items():
-            if part.size * len(found) != field.size:
-                raise ValueError(f"{name!r} has shape {part.shape}, which does not fit axes {field.shape}")
+            if part.size != math.prod(sizes) or not has_merged_sizes(part.shape, sizes):
+                axes = ", ".join(f"{axis.name}: {axis.size}" for axis in field.axes[field.ndim - len(sizes) :])
+                raise ValueError(f"{name!r} has shape {part.shape}, which does not fit axes ({axes})")
         loaded = NamedArray(np.stack(list(found.values())).reshape(tuple(field.shape)), field.names)
         return nym.shard(loaded) if nym.current_mapping() else jax.tree.map(jnp.asarray, loaded)
 
     return jax.tree_util.tree_map_with_path(load_field, model, is_leaf=is_named_array)
+
+
+def find_layer_sizes(sizes: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """Returns the sizes of one layer of stacked ones."""
+    leading = next(count for count in range(len(sizes) + 1) if math.prod(sizes[:count]) == layers)
+    return sizes[leading:]
+
+
+def has_merged_sizes(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    """Returns whether one of two shapes merges neighbouring axes of the other, and so is in the same order."""
+    few, many = ({1, *np.cumprod(each).tolist()} for each in sorted((shape, sizes), key=len))
+    return few <= many
 
 
 def save_parameters(model: Any, names: Mapping[str, str], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -146,6 +162,13 @@ def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
+class Settings(dict[str, Any]):
+    """A configuration, in which a missing setting is an error that says so."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(f"config.json has no {name!r}, which the model needs")
+
+
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the configuration and the state dict of a folder as `transformers` saves it."""
     from safetensors.numpy import load_file
@@ -154,5 +177,5 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     for file in sorted(folder.glob("*.safetensors")):
         state |= load_file(file)
     if not state:
-        raise ValueError(f"there are no safetensors files in {folder}")
-    return json.loads((folder / "config.json").read_text()), state
+        raise ValueError(f"there are no safetensors files in {str(folder)!r}")
+    return Settings(json.loads((folder / "config.json").read_text())), state

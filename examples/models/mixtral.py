@@ -139,6 +139,9 @@ class Mixtral(eqx.Module):
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""
+        window = self.config.window
+        if window is not None and window < KPos.size:
+            KPos, options = KPos.resize(window), {**options, "sliding_window": True}
         return KVCache.init(KPos, (self.config.layers, Batch, self.config.heads, self.config.head_dim), **options)
 
     def __call__(self, tokens: NamedArray) -> NamedArray:

@@ -58,7 +58,7 @@ class Config(NamedTuple):
             *nym.make_axes(channels=config["num_channels"], rows=count, columns=count),
             *nym.make_axes(patch_rows=patch, patch_columns=patch, layers=config["num_hidden_layers"]),
             *nym.make_axes(embed=embed, heads=heads, head_dim=embed // heads, mlp=config["intermediate_size"]),
-            labels=Axis("labels", len(config["id2label"])),
+            labels=Axis("labels", len(config.get("id2label", range(2)))),
             eps=config["layer_norm_eps"],
         )
 

@@ -166,3 +166,30 @@ def test_saved_parameters_are_those_of_transformers(family: Family):
     assert saved.keys() == family.parameters.keys()
     for name, array in saved.items():
         np.testing.assert_array_equal(array, family.parameters[name])
+
+
+def test_decoding_keeps_to_the_window_of_mixtral(examples_on_path: None):
+    mixtral = read_family("mixtral")
+    model = mixtral.module.Mixtral.from_hf(mixtral.parameters, {**mixtral.config, "sliding_window": 3})
+    tokens = nym.arange(nym.Axis("pos", 8)).broadcast_axis(nym.Axis("batch", 1))
+    cache = model.init_cache(nym.Axis("batch", 1), nym.Axis("key_pos", 8))
+    start, cache = model.decode(tokens["pos", :5], cache)
+    found = [start]
+    for at in range(5, 8):
+        logits, cache = model.decode(tokens["pos", at : at + 1], cache)
+        found.append(logits)
+    expected = model(tokens)
+    assert_close(nym.concatenate("pos", found).rearrange(expected.names).array, expected.array, 1e-4)
+
+
+def test_a_folder_that_does_not_fit_is_an_error(examples_on_path: None):
+    llama, common = read_family("llama"), importlib.import_module("models.common")
+    name = "model.layers.0.mlp.up_proj.weight"
+    with pytest.raises(ValueError, match=rf"'{name}' has shape \(\d+, \d+\), which does not fit axes \(mlp: "):
+        llama.load({**llama.parameters, name: llama.parameters[name].T})
+    settings = common.Settings({**llama.config, "rope_scaling": {"type": "linear", "factor": 4.0}})
+    settings.pop("rope_parameters", None)
+    assert common.read_rotary(settings)[1] == nym.nn.LinearRotaryScaling(4.0)
+    del settings["rms_norm_eps"]
+    with pytest.raises(ValueError, match=r"config.json has no 'rms_norm_eps'"):
+        llama.module.Llama.from_hf(llama.parameters, settings)
