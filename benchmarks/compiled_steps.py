@@ -16,6 +16,7 @@ import datetime
 import functools
 import gc
 import importlib
+import itertools
 import json
 import os
 import re
@@ -166,11 +167,6 @@ def count_collectives(program: Program) -> dict[str, tuple[int, int]]:
     return {kind: (counts[kind], sizes[kind]) for kind in KINDS if counts[kind]}
 
 
-def start_compilation(who: str, name: str) -> dict[str, float]:
-    """Returns the figures of a step from a process of its own."""
-    return compile_apart("benchmarks.compiled_steps", who, name, is_gpu=CASES[name].is_gpu)
-
-
 def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
     """Returns what a module writes when it is told to compile this, in a process of its own, which libtpu needs."""
     variable, command = COMPILERS[is_gpu]
@@ -252,7 +248,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         who, name, into = given.compile
         Path(into).write_text(json.dumps(compile_step(who, CASES[name])))
         return
-    table = format_table({name: {who: start_compilation(who, name) for who in CONTENDERS} for name in given.only})
+    found: dict[str, dict[str, Any]] = {name: {} for name in given.only}
+    for name, who in itertools.product(given.only, CONTENDERS):
+        found[name][who] = compile_apart("benchmarks.compiled_steps", who, name, is_gpu=CASES[name].is_gpu)
+    table = format_table(found)
     print(table)
     if given.page:
         given.page.write_text(replace_table(given.page.read_text(), table))
