@@ -49,6 +49,8 @@ class Config(NamedTuple):
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "Config":
         """Returns the configuration that a `config.json` describes."""
+        if config.get("activation_function", "gelu") != "gelu" or config.get("scale_embedding"):
+            raise ValueError("Whisper has the activation 'gelu', and its embeddings are not scaled")
         embed = config["d_model"]
 
         def make_stack(which: str) -> tuple[Axis, ...]:
@@ -58,8 +60,7 @@ class Config(NamedTuple):
         return Config(
             *nym.make_axes(embed=embed, mel=config["num_mel_bins"], source=config["max_source_positions"]),
             *nym.make_axes(vocab=config["vocab_size"], positions=config["max_target_positions"]),
-            encoder=make_stack("encoder"),
-            decoder=make_stack("decoder"),
+            *map(make_stack, ("encoder", "decoder")),
         )
 
 
@@ -133,8 +134,7 @@ class Encoder(eqx.Module):
     norm: LayerNorm
 
     def __call__(self, features: NamedArray) -> NamedArray:
-        x = features.rearrange((..., "frames", "mel"))
-        x = nym.nn.gelu(self.conv1(x), approximate=False)
+        x = nym.nn.gelu(self.conv1(features.rearrange((..., "frames", "mel"))), approximate=False)
         x = nym.nn.gelu(self.conv2(x.rename({"embed": "hidden"})), approximate=False).rename({"frames": "pos"})
         return self.norm(self.blocks.scan(x + self.position_embedding.weight.rename({"source": "pos"}))[0])
 

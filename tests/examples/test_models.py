@@ -166,3 +166,20 @@ def test_saved_parameters_are_those_of_transformers(family: Family):
     assert saved.keys() == family.parameters.keys()
     for name, array in saved.items():
         np.testing.assert_array_equal(array, family.parameters[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("gpt2", {"activation_function": "relu"}, "the activation is 'relu'; GPT-2 has 'gelu_new'"),
+        ("bert", {"hidden_act": "relu"}, "the activation is 'relu'; BERT has 'gelu'"),
+        ("vit", {"hidden_act": "relu"}, "the activation is 'relu'; ViT has 'gelu'"),
+        ("mixtral", {"tie_word_embeddings": True}, "a head of its own"),
+        ("whisper", {"scale_embedding": True}, "embeddings are not scaled"),
+        ("whisper", {"activation_function": "relu"}, "has the activation 'gelu'"),
+    ],
+)
+def test_configurations_of_another_kind_are_refused(name: str, option: dict, message: str, examples_on_path: None):
+    family = read_family(name)
+    with pytest.raises(ValueError, match=message):
+        family.module.Config.from_hf({**family.load.keywords["config"], **option})
