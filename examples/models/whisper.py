@@ -60,7 +60,8 @@ class Config(NamedTuple):
         return Config(
             *nym.make_axes(embed=embed, mel=config["num_mel_bins"], source=config["max_source_positions"]),
             *nym.make_axes(vocab=config["vocab_size"], positions=config["max_target_positions"]),
-            *map(make_stack, ("encoder", "decoder")),
+            encoder=make_stack("encoder"),
+            decoder=make_stack("decoder"),
         )
 
 
@@ -158,7 +159,7 @@ class Whisper(eqx.Module):
         keys = iter(jax.random.split(key, 7))
         embed, mel, source, vocab, positions, encoder, decoder = config
 
-        def convolve(In: Axis, stride: int) -> Conv:
+        def conv(In: Axis, stride: int) -> Conv:
             return Conv.init("frames", In, embed, kernel_size=3, stride=stride, padding=1, key=next(keys))
 
         def embedding(axis: Axis) -> Embedding:
@@ -168,8 +169,7 @@ class Whisper(eqx.Module):
             make = Stacked.init(axes[0], Block, gradient_checkpointing=True)
             return make(embed, axes, is_decoder, key=next(keys)), LayerNorm.init(embed)
 
-        convolutions = convolve(mel, 1), convolve(embed.alias("hidden"), 2)
-        listener = Encoder(*convolutions, embedding(source), *stack(encoder, False))
+        listener = Encoder(conv(mel, 1), conv(embed.alias("hidden"), 2), embedding(source), *stack(encoder, False))
         return Whisper(config, listener, Decoder(embedding(vocab), embedding(positions), *stack(decoder, True)))
 
     @classmethod
