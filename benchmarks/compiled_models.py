@@ -7,15 +7,13 @@ of the documentation.
 """
 
 import argparse
-import collections
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.hlo import KINDS, Program
 
-from .compiled_steps import compile_apart, format_versions, replace_table
+from .compiled_steps import compile_apart, count_collectives, format_versions, replace_table
 
 
 TOPOLOGY = "v5e:2x4"
@@ -47,7 +45,7 @@ def compile_steps(name: str) -> dict[str, dict[str, tuple[int, int]]]:
     import optax
     from jax.experimental import mesh_utils, topologies
 
-    from .performance.models import MODELS
+    from .performance.models import MODELS, make_named_step
 
     model, optimizer = MODELS[name], optax.adamw(3e-4)
     sizes = choose_sizes(model.sizes)
@@ -60,45 +58,7 @@ def compile_steps(name: str) -> dict[str, dict[str, tuple[int, int]]]:
     with jax.set_mesh(mesh):
         step, shapes = make_named_step(model, sizes, stored, compute, optimizer)
         found["Axonym"] = step.lower(*shapes).compile()
-    return {who: count_collectives(compiled.as_text() or "") for who, compiled in found.items()}
-
-
-def make_named_step(model: Any, sizes: Any, stored: Any, compute: Any, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Returns the step of an example's model and the shapes of its arguments; the mesh must be set."""
-    import equinox as eqx
-    import jax
-    import jax.numpy as jnp
-
-    import axonym as nym
-
-    def compute_loss(parameters: Any, *inputs: Any) -> jax.Array:
-        parameters, inputs = jax.tree.map(
-            lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, (parameters, inputs)
-        )
-        return model.compute_loss(parameters, *inputs)
-
-    @nym.fsdp(stored, compute, donate_args=(True, True), retrace_warning=False)
-    def train_step(parameters: Any, state: Any, *inputs: Any) -> Any:
-        loss, gradients = jax.value_and_grad(compute_loss)(parameters, *inputs)
-        updates, state = optimizer.update(gradients, state, parameters)
-        return eqx.apply_updates(parameters, updates), state, loss
-
-    parameters = jax.eval_shape(lambda: model.init(sizes, key=jax.random.key(0)))
-    axes = [nym.make_axes(**{name: sizes[name] for name in one.axes}) for one in model.by_hand.inputs]
-    inputs = jax.eval_shape(
-        lambda: tuple(nym.zeros(own, one.dtype) for own, one in zip(axes, model.by_hand.inputs, strict=True))
-    )
-    return train_step, (parameters, jax.eval_shape(optimizer.init, parameters), *inputs)
-
-
-def count_collectives(text: str) -> dict[str, tuple[int, int]]:
-    """Returns how often each kind of collective runs, and the bytes that a device gets from it."""
-    counts: collections.Counter[str] = collections.Counter()
-    sizes: collections.Counter[str] = collections.Counter()
-    for one in Program(text).collectives():
-        counts[one.kind] += one.times
-        sizes[one.kind] += one.times * sum(array.bytes for array in one.results)
-    return {kind: (counts[kind], sizes[kind]) for kind in KINDS if counts[kind]}
+    return {who: count_collectives(Program(compiled.as_text() or "")) for who, compiled in found.items()}
 
 
 def format_table(found: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]]) -> str:

@@ -16,6 +16,7 @@ import datetime
 import functools
 import gc
 import importlib
+import itertools
 import json
 import os
 import re
@@ -28,7 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.hlo import Program
+from tests.hlo import KINDS, Program
 
 
 ROOT = Path(__file__).parents[1]
@@ -79,10 +80,7 @@ CASES = {
     "70b-h100-tensor": Case("70B, FSDP 8 x TP 8", "h100:8x8", LARGE, (8, 8), TENSOR, 4096),
 }
 COMPILERS = {False: ("AXONYM_LIBTPU", "make tpu"), True: ("AXONYM_GPU_PLUGINS", "make gpu-plugins")}
-UNITS = {
-    "collectives": ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"),
-    "figures": ("collective bytes", "argument bytes", "temporary bytes", "device bytes", "cycles", "trace and lower"),
-}
+FIGURES = ("collective bytes", "argument bytes", "temporary bytes", "device bytes", "cycles", "trace and lower")
 
 
 def make_mesh(case: Case) -> Any:
@@ -100,42 +98,20 @@ def make_mesh(case: Case) -> Any:
     return Mesh(mesh_utils.create_device_mesh(case.mesh, devices, allow_split_physical_axes=True), ("data", "model"))
 
 
-def make_handwritten_step(case: Case, mesh: Any, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Returns the step by hand and the shapes of its arguments."""
+def make_step(who: str, case: Case, mesh: Any, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the step of a contender and the shapes of its arguments; the mesh must be set for that of the example."""
     import jax.numpy as jnp
 
-    from .by_hand.llama import HandwrittenLlama
+    from .performance.models import MODELS, make_named_step
 
-    sizes = {**case.sizes, "batch": case.mesh[0], "pos": case.pos}
-    model = HandwrittenLlama(sizes, {**case.compute, "embed": "data"}, case.compute, jnp.bfloat16, mesh)
-    return model.make_train_step(optimizer), model.make_shapes(optimizer)
-
-
-def make_named_step(case: Case, optimizer: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Returns the step of the example and the shapes of its arguments; the mesh must be set."""
-    import equinox as eqx
-    import jax
-    import jax.numpy as jnp
-
-    import axonym as nym
-
-    llama: Any = importlib.import_module("examples.models.llama")
-    llama.attend = functools.partial(llama.attend, implementation="plain")  # as by hand; XLA has no estimate of kernels
-
-    def compute_loss(model: Any, inputs: Any, targets: Any) -> jax.Array:
-        model = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)
-        return nym.nn.cross_entropy_loss(model(inputs), "vocab", targets).scalar()
-
-    @nym.fsdp({**case.compute, "embed": "data"}, case.compute, donate_args=(True, True), retrace_warning=False)
-    def train_step(model: Any, state: Any, inputs: Any, targets: Any) -> Any:
-        loss, gradients = jax.value_and_grad(compute_loss)(model, inputs, targets)
-        updates, state = optimizer.update(gradients, state, model)
-        return eqx.apply_updates(model, updates), state, loss
-
-    config = llama.Config(*nym.make_axes(**case.sizes))
-    model = jax.eval_shape(lambda: llama.Llama.init(config, key=jax.random.key(0)))
-    tokens = jax.eval_shape(lambda: nym.zeros(nym.make_axes(batch=case.mesh[0], pos=case.pos), jnp.int32))
-    return train_step, (model, jax.eval_shape(optimizer.init, model), tokens, tokens)
+    model, sizes = MODELS["Llama"], {**case.sizes, "batch": case.mesh[0], "pos": case.pos}
+    stored = {**case.compute, "embed": "data"}
+    if who == "Axonym":
+        llama: Any = importlib.import_module("examples.models.llama")
+        llama.attend = functools.partial(llama.attend, implementation="plain")  # XLA has no estimate of kernels
+        return make_named_step(model, sizes, stored, case.compute, optimizer)
+    by_hand = model.by_hand(sizes, stored, case.compute, jnp.bfloat16, mesh)
+    return by_hand.make_train_step(optimizer), by_hand.make_shapes(optimizer)
 
 
 def compile_step(who: str, case: Case) -> dict[str, float]:
@@ -144,9 +120,9 @@ def compile_step(who: str, case: Case) -> dict[str, float]:
     import optax
 
     mesh, optimizer = make_mesh(case), optax.adamw(3e-4, b2=0.95, weight_decay=0.1)
-    named = who == "Axonym"
-    with jax.set_mesh(mesh) if named else contextlib.nullcontext():  # the step by hand has shardings of its own
-        step, shapes = make_named_step(case, optimizer) if named else make_handwritten_step(case, mesh, optimizer)
+    # The step by hand has shardings of its own.
+    with jax.set_mesh(mesh) if who == "Axonym" else contextlib.nullcontext():
+        step, shapes = make_step(who, case, mesh, optimizer)
         lowered, times = step.lower(*shapes), []
         for _ in range(TIMED):
             jax.clear_caches()
@@ -173,9 +149,7 @@ def compile_step(who: str, case: Case) -> dict[str, float]:
 def read_program(text: str) -> dict[str, float]:
     """Returns the bytes that each kind of collective gives to a device, and the cycles that XLA estimates for TPUs."""
     program = Program(text)
-    found: collections.Counter[str] = collections.Counter()
-    for one in program.collectives():
-        found[one.kind] += one.times * sum(array.bytes for array in one.results)
+    found = {kind: size for kind, (_, size) in count_collectives(program).items()}
     cycles = 0
     for one in program.instructions:
         if estimated := re.search(r'"estimated_cycles":"(\d+)"', one.rest):
@@ -183,9 +157,14 @@ def read_program(text: str) -> dict[str, float]:
     return {**found, "collective bytes": sum(found.values()), **({"cycles": cycles} if cycles else {})}
 
 
-def start_compilation(who: str, name: str) -> dict[str, float]:
-    """Returns the figures of a step from a process of its own."""
-    return compile_apart("benchmarks.compiled_steps", who, name, is_gpu=CASES[name].is_gpu)
+def count_collectives(program: Program) -> dict[str, tuple[int, int]]:
+    """Returns how often each kind of collective runs, and the bytes that a device gets from it."""
+    counts: collections.Counter[str] = collections.Counter()
+    sizes: collections.Counter[str] = collections.Counter()
+    for one in program.collectives():
+        counts[one.kind] += one.times
+        sizes[one.kind] += one.times * sum(array.bytes for array in one.results)
+    return {kind: (counts[kind], sizes[kind]) for kind in KINDS if counts[kind]}
 
 
 def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
@@ -213,7 +192,7 @@ def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
 def format_rows(title: str, by_hand: Mapping[str, float], axonym: Mapping[str, float]) -> list[str]:
     """Returns the rows of the table for one step; kinds of collectives that neither has are left out."""
     rows = []
-    for unit in (*UNITS["collectives"], *UNITS["figures"]):
+    for unit in (*KINDS, *FIGURES):
         if unit in by_hand or unit in axonym:
             reference, own = by_hand.get(unit, 0), axonym.get(unit, 0)
             ratio = f"{own / reference:.3f}" if reference else "-"
@@ -269,7 +248,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         who, name, into = given.compile
         Path(into).write_text(json.dumps(compile_step(who, CASES[name])))
         return
-    table = format_table({name: {who: start_compilation(who, name) for who in CONTENDERS} for name in given.only})
+    found: dict[str, dict[str, Any]] = {name: {} for name in given.only}
+    for name, who in itertools.product(given.only, CONTENDERS):
+        found[name][who] = compile_apart("benchmarks.compiled_steps", who, name, is_gpu=CASES[name].is_gpu)
+    table = format_table(found)
     print(table)
     if given.page:
         given.page.write_text(replace_table(given.page.read_text(), table))

@@ -92,7 +92,7 @@ def generate_tokens(
 class Bytes:
     """The tokens of the models of `train_lm.py`: bytes."""
 
-    end: int | None = None
+    ends: tuple[int, ...] = ()
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
@@ -106,7 +106,7 @@ class HuggingFaceTokens:
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.tokenizer = importlib.import_module("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.end = find_end(config)
+        self.ends = find_ends(config)
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text).ids
@@ -119,7 +119,7 @@ class Numbers:
     """Tokens written as numbers, where there is no tokenizer."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.end = find_end(config)
+        self.ends = find_ends(config)
 
     def encode(self, text: str) -> list[int]:
         try:
@@ -133,9 +133,10 @@ class Numbers:
         return "".join(f"{token} " for token in tokens)
 
 
-def find_end(config: dict[str, Any]) -> int | None:
-    end = config.get("eos_token_id")
-    return end[0] if isinstance(end, list) else end
+def find_ends(config: dict[str, Any]) -> tuple[int, ...]:
+    """Returns the tokens that end a text, of which a `config.json` has none, one or a list."""
+    ends = config.get("eos_token_id")
+    return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
 
 
 def load_run(folder: Path) -> tuple[Model, Any]:
@@ -161,7 +162,7 @@ def load_run(folder: Path) -> tuple[Model, Any]:
 def load_folder(folder: Path) -> tuple[Model, Any]:
     """Returns the model in a folder as `transformers` saves it, and its tokens."""
     config, state = importlib.import_module("models.common").read_folder(folder)
-    kind = config["model_type"]
+    kind = config.get("model_type")
     if kind not in MODELS:
         raise ValueError(f"the model in {folder} is of type {kind!r}; known are {', '.join(MODELS)}")
     model = getattr(importlib.import_module(f"models.{kind}"), MODELS[kind]).from_hf(state, config)
@@ -190,7 +191,7 @@ def show_stream(texts: list[list[int]], tokens: Any, stream: Iterator[np.ndarray
     printer, is_open = Printer(len(texts)), [True] * len(texts)
     with printer.live or contextlib.nullcontext():
         for step in stream:
-            is_open = [one and token != tokens.end for one, token in zip(is_open, step.tolist(), strict=True)]
+            is_open = [one and token not in tokens.ends for one, token in zip(is_open, step.tolist(), strict=True)]
             texts = [text + [token] * one for text, token, one in zip(texts, step.tolist(), is_open, strict=True)]
             printer.show([tokens.decode(text) for text in texts])
             if not any(is_open):

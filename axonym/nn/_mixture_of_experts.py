@@ -208,7 +208,7 @@ class MixtureOfExperts(Layer):
         # The rest of the sums: over experts that tokens were not sent to, and over the hidden axis.
         added = tuple(axis for axis in expert_axes if axis not in token_axes) + mesh_axes.get(self.Mlp.name, ())
         # Gradients are added up once, for tokens, and not for the rows of each of their choices and each matrix.
-        own = jax.lax.pcast(x.array.astype(common), added, to="varying") if added else x.array.astype(common)
+        own = jax.lax.pcast(x.array.astype(common), added, to="varying")
         arrays = (own, routing.weights.array, routing.experts.array)
         dropped = jnp.zeros((), int)
         if self.capacity_factor is None:

@@ -180,7 +180,7 @@ def _vary_alike(*arrays: jax.Array) -> list[jax.Array]:
     own = [*map(find_varying_axes, arrays)]
     missing = [tuple(frozenset().union(*own) - axes) for axes in own]
     pairs = zip(arrays, missing, strict=True)
-    return [jax.lax.pcast(x, axes, to="varying") if axes else x for x, axes in pairs]
+    return [jax.lax.pcast(x, axes, to="varying") for x, axes in pairs]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._keys import add_prefix
-
 
 def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -> dict[str, Any]:
     """Stacks the arrays of numbered layers: `blocks.0.weight`, `blocks.1.weight` and so on become `blocks.weight`.
@@ -21,7 +19,8 @@ def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -
         A state dict in which the arrays of layers have an axis for the layers first. Other arrays are as they were.
 
     Raises:
-        ValueError: If the numbers of the layers that have an array have gaps, or its shape differs between layers.
+        ValueError: If the numbers of the layers that have an array have gaps, its shape differs between layers, or
+            there is already an array with the key of the stacked one.
 
     Example:
         >>> import axonym as nym
@@ -37,11 +36,13 @@ def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -
         number, _, name = key.removeprefix(before).partition(".")
         if key.startswith(before) and number.isdecimal() and name:
             layers.setdefault(name, {})[int(number)] = array
-            found[add_prefix(prefix, name)] = None
+            found.setdefault(before + name, None)
         else:
             found[key] = array
     for name, arrays in layers.items():
-        found[add_prefix(prefix, name)] = _stack_layers(add_prefix(prefix, f"*.{name}"), arrays)
+        if found[before + name] is not None:
+            raise ValueError(f"two arrays would have the key {before + name!r}; rename the one that is not of a layer")
+        found[before + name] = _stack_layers(f"{before}*.{name}", arrays)
     return found
 
 
@@ -80,7 +81,7 @@ def unstack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None)
             found[key] = array
             continue
         if np.ndim(array) == 0:
-            raise ValueError(f"{key!r} has no axes, so that it cannot be split into layers")
+            raise ValueError(f"{key!r} has no axes, so that it cannot be split into layers; leave it out")
         name = key.removeprefix(before)
         found |= {f"{before}{number}.{name}": layer for number, layer in enumerate(array)}
     return found

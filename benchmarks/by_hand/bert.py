@@ -53,7 +53,7 @@ class HandwrittenBERT(HandwrittenEncoder):
         scores = self.score(query, key)
         scores = jnp.where(is_token[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
         x = self.norm(weights.attention_norm, x + self.mix(weights.attention, scores, value))
-        return self.norm(weights.mlp_norm, x + self.transform(weights.up, weights.down, x)), None
+        return self.norm(weights.mlp_norm, x + self.apply_mlp(weights.up, weights.down, x)), None
 
     def compute_loss(self, parameters: Parameters, *inputs: jax.Array) -> jax.Array:
         tokens, mask, types, targets, is_masked = inputs

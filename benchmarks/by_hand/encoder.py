@@ -61,8 +61,7 @@ class HandwrittenEncoder(HandwrittenModel):
         """Returns keys and values."""
         return self.project(weights.key, source), self.project(weights.value, source)
 
-    def transform(self, up: Affine, down: Affine, x: jax.Array) -> jax.Array:
-        """Applies a perceptron."""
+    def apply_mlp(self, up: Affine, down: Affine, x: jax.Array) -> jax.Array:
         x = self.shard(jnp.einsum("bpe,me->bpm", x, up.weight) + up.bias, "batch", "pos", "mlp")
         x = jnp.einsum("bpm,em->bpe", jax.nn.gelu(x, approximate=False), down.weight) + down.bias
         return self.shard(x, "batch", "pos", "embed")

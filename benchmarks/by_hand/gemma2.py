@@ -1,4 +1,4 @@
-"""Gemma 2 in plain JAX: what `examples/models/gemma2.py` is compared with once both are compiled."""
+"""Gemma 2 in plain JAX, for comparison with `examples/models/gemma2.py`."""
 
 import dataclasses
 import math
@@ -37,9 +37,9 @@ class Pair(NamedTuple):
 class Parameters(NamedTuple):
     """The parameters of the model, or what belongs to each; those of layers have the pairs in front."""
 
-    embedding: Any
-    pairs: Any
-    norm: Any
+    embedding: Any = ("vocab", "embed")
+    pairs: Any = stack_axes("pairs", Pair())
+    norm: Any = ("embed",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class HandwrittenGemma2(HandwrittenLlama):
         logit_cap: The greatest logit.
     """
 
-    axes = Parameters(("vocab", "embed"), stack_axes("pairs", Pair()), ("embed",))
+    axes = Parameters()
 
     eps: float = 1e-6
     theta: float = 10000.0
@@ -69,27 +69,22 @@ class HandwrittenGemma2(HandwrittenLlama):
         scores = jnp.einsum("bqhgd,bkhd->bhgqk", query * self.scale, key)
         return self.score_cap * jnp.tanh(scores / self.score_cap)
 
-    def mix(self, weights: Any, x: jax.Array) -> jax.Array:
-        gate = self.shard(jnp.einsum("bpe,me->bpm", x, weights.gate), "batch", "pos", "mlp")
-        up = self.shard(jnp.einsum("bpe,me->bpm", x, weights.up), "batch", "pos", "mlp")
-        down = jnp.einsum("bpm,em->bpe", jax.nn.gelu(gate) * up, weights.down)
-        return self.shard(down, "batch", "pos", "embed")
+    def activate(self, x: jax.Array) -> jax.Array:
+        return jax.nn.gelu(x)
 
     def run_layer(self, weights: Block, x: jax.Array, window: int | None) -> jax.Array:
         weights = self.use(weights, Block())
         attended = self.attend(weights, self.norm(weights.attention_norm, x), window)
         x = x + self.norm(weights.attention_out_norm, attended)
-        return x + self.norm(weights.mlp_out_norm, self.mix(weights, self.norm(weights.mlp_norm, x)))
+        return x + self.norm(weights.mlp_out_norm, self.apply_mlp(weights, self.norm(weights.mlp_norm, x)))
 
     def run_block(self, x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
         return self.run_layer(weights.far, self.run_layer(weights.near, x, self.window), None), None
 
     def compute_loss(self, parameters: Any, *inputs: jax.Array) -> jax.Array:
         tokens, targets = inputs
-        embedding, norm = (
-            self.use(getattr(parameters, name), getattr(self.axes, name)) for name in ("embedding", "norm")
-        )
-        x = self.shard(embedding[tokens] * math.sqrt(self.sizes["embed"]), "batch", "pos", "embed")
+        outer = self.use(parameters._replace(pairs=None), self.axes._replace(pairs=None))
+        x = self.shard(outer.embedding[tokens] * math.sqrt(self.sizes["embed"]), "batch", "pos", "embed")
         x, _ = jax.lax.scan(self.checkpoint(self.run_block), x, parameters.pairs)
-        logits = jnp.einsum("bpe,ve->bpv", self.norm(norm, x), embedding)
+        logits = jnp.einsum("bpe,ve->bpv", self.norm(outer.norm, x), outer.embedding)
         return self.compute_cross_entropy(self.logit_cap * jnp.tanh(logits / self.logit_cap), targets)

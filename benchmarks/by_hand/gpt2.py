@@ -1,4 +1,4 @@
-"""GPT-2 in plain JAX: what `examples/models/gpt2.py` is compared with once both are compiled."""
+"""GPT-2 in plain JAX, for comparison with `examples/models/gpt2.py`."""
 
 import dataclasses
 import math
@@ -24,10 +24,10 @@ class Block(NamedTuple):
 class Parameters(NamedTuple):
     """The parameters of the model, or what belongs to each; those of blocks have the layers in front."""
 
-    token_embedding: Any
-    position_embedding: Any
-    blocks: Any
-    norm: Any
+    token_embedding: Any = ("vocab", "embed")
+    position_embedding: Any = ("positions", "embed")
+    blocks: Any = stack_axes("layers", Block())
+    norm: Any = Affine()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class HandwrittenGPT2(HandwrittenModel):
         eps: Added to the variances.
     """
 
-    axes = Parameters(("vocab", "embed"), ("positions", "embed"), stack_axes("layers", Block()), Affine())
+    axes = Parameters()
 
     eps: float = 1e-5
 
@@ -55,7 +55,7 @@ class HandwrittenGPT2(HandwrittenModel):
         out = jnp.einsum("bphd,hde->bpe", mixed, weights.attention_out.weight)
         return self.shard(out + weights.attention_out.bias, "batch", "pos", "embed")
 
-    def mix(self, weights: Block, x: jax.Array) -> jax.Array:
+    def apply_mlp(self, weights: Block, x: jax.Array) -> jax.Array:
         up = self.shard(jnp.einsum("bpe,em->bpm", x, weights.up.weight) + weights.up.bias, "batch", "pos", "mlp")
         down = jnp.einsum("bpm,me->bpe", jax.nn.gelu(up), weights.down.weight)
         return self.shard(down + weights.down.bias, "batch", "pos", "embed")
@@ -63,14 +63,13 @@ class HandwrittenGPT2(HandwrittenModel):
     def run_block(self, x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
         weights = self.use(weights, Block())
         x = x + self.attend(weights, self.norm(weights.attention_norm, x))
-        return x + self.mix(weights, self.norm(weights.mlp_norm, x)), None
+        return x + self.apply_mlp(weights, self.norm(weights.mlp_norm, x)), None
 
     def compute_loss(self, parameters: Parameters, *inputs: jax.Array) -> jax.Array:
         tokens, targets = inputs
-        embedding, positions, norm = (
-            self.use(getattr(parameters, name), getattr(self.axes, name))
-            for name in ("token_embedding", "position_embedding", "norm")
-        )
-        x = self.shard(embedding[tokens] + positions[: tokens.shape[-1]], "batch", "pos", "embed")
+        outer = self.use(parameters._replace(blocks=None), self.axes._replace(blocks=None))
+        x = outer.token_embedding[tokens] + outer.position_embedding[: tokens.shape[-1]]
+        x = self.shard(x, "batch", "pos", "embed")
         x, _ = jax.lax.scan(self.checkpoint(self.run_block), x, parameters.blocks)
-        return self.compute_cross_entropy(jnp.einsum("bpe,ve->bpv", self.norm(norm, x), embedding), targets)
+        logits = jnp.einsum("bpe,ve->bpv", self.norm(outer.norm, x), outer.token_embedding)
+        return self.compute_cross_entropy(logits, targets)

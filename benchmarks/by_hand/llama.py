@@ -1,4 +1,4 @@
-"""Llama in plain JAX: what `examples/models/llama.py` is compared with once both are compiled."""
+"""Llama in plain JAX, for comparison with `examples/models/llama.py`."""
 
 import dataclasses
 import math
@@ -27,10 +27,10 @@ class Block(NamedTuple):
 class Parameters(NamedTuple):
     """The parameters of the model, or what belongs to each; those of blocks have the layers in front."""
 
-    embedding: Any
-    blocks: Any
-    norm: Any
-    head: Any
+    embedding: Any = ("vocab", "embed")
+    blocks: Any = stack_axes("layers", Block())
+    norm: Any = ("embed",)
+    head: Any = ("vocab", "embed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class HandwrittenLlama(HandwrittenModel):
     """
 
     block = Block()  # the axes of one
-    axes = Parameters(("vocab", "embed"), stack_axes("layers", block), ("embed",), ("vocab", "embed"))
+    axes = Parameters()
 
     eps: float = 1e-5
     theta: float = 500000.0
@@ -78,22 +78,24 @@ class HandwrittenLlama(HandwrittenModel):
         mixed = self.shard(mixed, "batch", "pos", "heads", "group", "head_dim")
         return self.shard(jnp.einsum("bphgd,ehgd->bpe", mixed, weights.attention_out), "batch", "pos", "embed")
 
-    def mix(self, weights: Any, x: jax.Array) -> jax.Array:
+    def activate(self, x: jax.Array) -> jax.Array:
+        return jax.nn.silu(x)
+
+    def apply_mlp(self, weights: Any, x: jax.Array) -> jax.Array:
         gate = self.shard(jnp.einsum("bpe,me->bpm", x, weights.gate), "batch", "pos", "mlp")
         up = self.shard(jnp.einsum("bpe,me->bpm", x, weights.up), "batch", "pos", "mlp")
-        down = jnp.einsum("bpm,em->bpe", jax.nn.silu(gate) * up, weights.down)
+        down = jnp.einsum("bpm,em->bpe", self.activate(gate) * up, weights.down)
         return self.shard(down, "batch", "pos", "embed")
 
     def run_block(self, x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
         weights = self.use(weights, self.block)
         x = x + self.attend(weights, self.norm(weights.attention_norm, x))
-        return x + self.mix(weights, self.norm(weights.mlp_norm, x)), None
+        return x + self.apply_mlp(weights, self.norm(weights.mlp_norm, x)), None
 
     def compute_loss(self, parameters: Parameters, *inputs: jax.Array) -> jax.Array:
         tokens, targets = inputs
-        embedding, norm, head = (
-            self.use(getattr(parameters, name), getattr(self.axes, name)) for name in ("embedding", "norm", "head")
-        )
-        x = self.shard(embedding[tokens], "batch", "pos", "embed")
+        outer = self.use(parameters._replace(blocks=None), self.axes._replace(blocks=None))
+        x = self.shard(outer.embedding[tokens], "batch", "pos", "embed")
         x, _ = jax.lax.scan(self.checkpoint(self.run_block), x, parameters.blocks)
-        return self.compute_cross_entropy(jnp.einsum("bpe,ve->bpv", self.norm(norm, x), head), targets)
+        logits = jnp.einsum("bpe,ve->bpv", self.norm(outer.norm, x), outer.head)
+        return self.compute_cross_entropy(logits, targets)

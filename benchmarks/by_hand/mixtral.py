@@ -34,12 +34,12 @@ class HandwrittenMixtral(HandwrittenLlama):
     """
 
     block = Block()
-    axes = Parameters(("vocab", "embed"), stack_axes("layers", block), ("embed",), ("vocab", "embed"))
+    axes = Parameters(blocks=stack_axes("layers", block))
 
     theta: float = 1e6
     top_k: int = 2
 
-    def mix(self, weights: Any, x: jax.Array) -> jax.Array:
+    def apply_mlp(self, weights: Any, x: jax.Array) -> jax.Array:
         arrays = (x, weights.router, weights.gate, weights.up, weights.down)
         if self.mesh is None:
             return self.mix_tokens(*arrays)
@@ -68,7 +68,7 @@ class HandwrittenMixtral(HandwrittenLlama):
     def apply_experts(self, rows: jax.Array, sizes: jax.Array, *experts: jax.Array) -> jax.Array:
         gate, up, down = experts
         rows = self.keep_own(rows, sizes)
-        hidden = jax.nn.silu(jax.lax.ragged_dot(rows, gate, sizes)) * jax.lax.ragged_dot(rows, up, sizes)
+        hidden = self.activate(jax.lax.ragged_dot(rows, gate, sizes)) * jax.lax.ragged_dot(rows, up, sizes)
         return self.keep_own(jax.lax.ragged_dot(hidden, down, sizes), sizes)
 
     def keep_own(self, rows: jax.Array, sizes: jax.Array) -> jax.Array:

@@ -30,7 +30,7 @@ class HandwrittenQwen3(HandwrittenLlama):
     """The model's loss and train step."""
 
     block = Block()
-    axes = Parameters(("vocab", "embed"), stack_axes("layers", block), ("embed",), ("vocab", "embed"))
+    axes = Parameters(blocks=stack_axes("layers", block))
 
     eps: float = 1e-6
     theta: float = 1000000.0

@@ -48,7 +48,7 @@ class HandwrittenViT(HandwrittenEncoder):
         weights = self.use(weights, Block())
         y = self.norm(weights.attention_norm, x)
         x = x + self.attend(weights.attention, y, y)
-        return x + self.transform(weights.up, weights.down, self.norm(weights.mlp_norm, x)), None
+        return x + self.apply_mlp(weights.up, weights.down, self.norm(weights.mlp_norm, x)), None
 
     def compute_loss(self, parameters: Parameters, *inputs: jax.Array) -> jax.Array:
         images, targets = inputs

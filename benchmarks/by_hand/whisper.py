@@ -73,18 +73,15 @@ class HandwrittenWhisper(HandwrittenEncoder):
         weights = self.use(weights, ENCODER_BLOCK)
         y = self.norm(weights.self_norm, x)
         x = x + self.attend(weights.self_attention, y, y)
-        return x + self.transform(weights.up, weights.down, self.norm(weights.mlp_norm, x)), None
+        return x + self.apply_mlp(weights.up, weights.down, self.norm(weights.mlp_norm, x)), None
 
     def run_decoder_block(self, x: jax.Array, weights: Any, source: jax.Array) -> tuple[jax.Array, None]:
         weights = self.use(weights, Block())
-        y = self.norm(weights.self_norm, x)
-        query, (key, value) = (
-            self.project(weights.self_attention.query, y),
-            self.project_source(weights.self_attention, y),
-        )
-        x = x + self.mix(weights.self_attention, hide_future(self.score(query, key)), value)
+        y, own = self.norm(weights.self_norm, x), weights.self_attention
+        query, (key, value) = self.project(own.query, y), self.project_source(own, y)
+        x = x + self.mix(own, hide_future(self.score(query, key)), value)
         x = x + self.attend(weights.cross_attention, self.norm(weights.cross_norm, x), source)
-        return x + self.transform(weights.up, weights.down, self.norm(weights.mlp_norm, x)), None
+        return x + self.apply_mlp(weights.up, weights.down, self.norm(weights.mlp_norm, x)), None
 
     def encode(self, parameters: Encoder, features: jax.Array) -> jax.Array:
         outer = self.use(parameters._replace(blocks=None), self.axes.encoder._replace(blocks=None))

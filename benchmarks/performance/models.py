@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,3 +131,28 @@ def _name_parameters(model: Model, sizes: Mapping[str, int], parameters: Any) ->
     leaves = jax.tree.leaves(parameters)
     assert [leaf.shape for leaf in leaves] == [leaf.shape for leaf in shapes]
     return jax.tree.unflatten(treedef, leaves)
+
+
+def make_named_step(
+    model: Model, sizes: Mapping[str, int], stored: Any, compute: Any, optimizer: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the step of an example's model in bfloat16, and the shapes of its arguments; the mesh must be set."""
+
+    def compute_loss(parameters: Any, *inputs: Any) -> jax.Array:
+        parameters, inputs = jax.tree.map(
+            lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, (parameters, inputs)
+        )
+        return model.compute_loss(parameters, *inputs)
+
+    @nym.fsdp(stored, compute, donate_args=(True, True), retrace_warning=False)
+    def train_step(parameters: Any, state: Any, *inputs: Any) -> Any:
+        loss, gradients = jax.value_and_grad(compute_loss)(parameters, *inputs)
+        updates, state = optimizer.update(gradients, state, parameters)
+        return eqx.apply_updates(parameters, updates), state, loss
+
+    parameters = jax.eval_shape(lambda: model.init(sizes, key=jax.random.key(0)))
+    axes = [nym.make_axes(**{name: sizes[name] for name in one.axes}) for one in model.by_hand.inputs]
+    inputs = jax.eval_shape(
+        lambda: tuple(nym.zeros(own, one.dtype) for own, one in zip(axes, model.by_hand.inputs, strict=True))
+    )
+    return train_step, (parameters, jax.eval_shape(optimizer.init, parameters), *inputs)

@@ -177,5 +177,5 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     for file in sorted(folder.glob("*.safetensors")):
         state |= load_file(file)
     if not state:
-        raise ValueError(f"there are no safetensors files in {str(folder)!r}")
+        raise ValueError(f"there are no safetensors files in {folder}")
     return Settings(json.loads((folder / "config.json").read_text())), state

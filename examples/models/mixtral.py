@@ -154,7 +154,7 @@ class Mixtral(eqx.Module):
         return logits, cache and new and cache.update(*new, Pos="pos")
 
     def run_blocks(
-        self, tokens: NamedArray, cache: KVCache | None = None
+        self, tokens: NamedArray, cache: KVCache | None
     ) -> tuple[NamedArray, tuple[NewKeys, MixtureMetrics]]:
         """Returns the logits, and what the blocks return: new keys, and metrics with the auxiliary losses of each."""
         x, found = self.blocks.scan(self.embedding(tokens), cache)

@@ -140,9 +140,10 @@ class ViT(eqx.Module):
 
     def __call__(self, images: NamedArray) -> NamedArray:
         """Returns the logits of images with axes `channels`, `height` and `width`, and any others."""
-        rows, columns, patch_rows, patch_columns = self.config[1:5]
-        patches = images.unflatten_axis("height", (rows, patch_rows)).unflatten_axis("width", (columns, patch_columns))
-        x = self.patch_embedding(patches).flatten_axes((rows, columns), "pos")
+        config = self.config
+        patches = images.unflatten_axis("height", (config.rows, config.patch_rows))
+        patches = patches.unflatten_axis("width", (config.columns, config.patch_columns))
+        x = self.patch_embedding(patches).flatten_axes((config.rows, config.columns), "pos")
         token = nym.broadcast_axis(self.class_embedding, [axis for axis in x.axes if axis.name not in ("pos", "embed")])
         x = nym.concatenate("pos", (token.broadcast_axis(Axis("pos", 1)).rearrange(x.names), x))
         x = self.norm(self.blocks.fold(x + self.position_embedding))

@@ -32,7 +32,7 @@ NAMES = {
     "down": "fc2",
     "norm": "layer_norm",
 }
-Source = tuple[NamedArray, NamedArray]  # the keys and values of the encoded speech, for all layers of the decoder
+Source = tuple[NamedArray, NamedArray]  # keys and values of the encoded speech, of one layer or all of the decoder
 
 
 class Config(NamedTuple):
@@ -49,6 +49,8 @@ class Config(NamedTuple):
     @staticmethod
     def from_hf(config: Mapping[str, Any]) -> "Config":
         """Returns the configuration that a `config.json` describes."""
+        if config.get("activation_function", "gelu") != "gelu" or config.get("scale_embedding"):
+            raise ValueError("Whisper has the activation 'gelu', and its embeddings are not scaled")
         embed = config["d_model"]
 
         def make_stack(which: str) -> tuple[Axis, ...]:
@@ -118,7 +120,6 @@ class Block(eqx.Module):
         else:
             attended, new = attend(attention.query(y), attention.key(y), attention.value(y), cache)
             x = x + attention.out(attended).rearrange(x.names)
-            # A tuple holds this layer's keys and values, as `Whisper.encode` computes them for all layers.
             source = source if isinstance(source, tuple) else self.cross_attention.project(source)
             x = x + self.cross_attention(self.cross_norm(x), *source)
         return x + self.down(nym.nn.gelu(self.up(self.mlp_norm(x)), approximate=False)), new
@@ -134,8 +135,7 @@ class Encoder(eqx.Module):
     norm: LayerNorm
 
     def __call__(self, features: NamedArray) -> NamedArray:
-        x = features.rearrange((..., "frames", "mel"))
-        x = nym.nn.gelu(self.conv1(x), approximate=False)
+        x = nym.nn.gelu(self.conv1(features.rearrange((..., "frames", "mel"))), approximate=False)
         x = nym.nn.gelu(self.conv2(x.rename({"embed": "hidden"})), approximate=False).rename({"frames": "pos"})
         return self.norm(self.blocks.scan(x + self.position_embedding.weight.rename({"source": "pos"}))[0])
 
@@ -159,7 +159,7 @@ class Whisper(eqx.Module):
         keys = iter(jax.random.split(key, 7))
         embed, mel, source, vocab, positions, encoder, decoder = config
 
-        def convolve(In: Axis, stride: int) -> Conv:
+        def conv(In: Axis, stride: int) -> Conv:
             return Conv.init("frames", In, embed, kernel_size=3, stride=stride, padding=1, key=next(keys))
 
         def embedding(axis: Axis) -> Embedding:
@@ -169,8 +169,7 @@ class Whisper(eqx.Module):
             make = Stacked.init(axes[0], Block, gradient_checkpointing=True)
             return make(embed, axes, is_decoder, key=next(keys)), LayerNorm.init(embed)
 
-        convolutions = convolve(mel, 1), convolve(embed.alias("hidden"), 2)  # input and output need different names
-        listener = Encoder(*convolutions, embedding(source), *stack(encoder, False))
+        listener = Encoder(conv(mel, 1), conv(embed.alias("hidden"), 2), embedding(source), *stack(encoder, False))
         return Whisper(config, listener, Decoder(embedding(vocab), embedding(positions), *stack(decoder, True)))
 
     @classmethod

@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks import compiled_models
-from benchmarks.compiled_models import choose_mesh, count_collectives, format_table
-from benchmarks.compiled_steps import replace_table
+from benchmarks.compiled_models import choose_mesh, format_table
+from benchmarks.compiled_steps import count_collectives, replace_table
 from benchmarks.performance.models import MODELS
 from tests.benchmarks.test_compiled_steps import PROGRAM
+from tests.hlo import Program
 
 
 def test_collectives_of_loops_count_as_often_as_they_run():
-    assert count_collectives(PROGRAM) == {"all-gather": (3, 3 * 8 * 4), "reduce-scatter": (3, 3 * 2 * 4)}
+    assert count_collectives(Program(PROGRAM)) == {"all-gather": (3, 3 * 8 * 4), "reduce-scatter": (3, 3 * 2 * 4)}
 
 
 def test_each_axis_of_a_model_is_divisible_by_its_mesh_axis():

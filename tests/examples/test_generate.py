@@ -90,7 +90,7 @@ def test_sampling_draws_from_the_most_probable_tokens(generate):
 
 def test_a_text_that_has_ended_stays_as_it_is(generate, capsys):
     tokens = generate.Numbers({"eos_token_id": [9, 10]})
-    stream = iter([np.array([1, 9]), np.array([2, 3]), np.array([9, 4]), np.array([5, 6])])
+    stream = iter([np.array([1, 9]), np.array([2, 3]), np.array([10, 4]), np.array([5, 6])])
     assert generate.show_stream([[0], [0]], tokens, stream) == ["0 1 2 ", "0 "]
     assert len(list(stream)) == 1, "The program stops after the last text has ended."
 
@@ -108,7 +108,7 @@ def test_texts_are_encoded_by_the_tokenizer_of_the_folder(generate, tmp_path):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     tokens = generate.HuggingFaceTokens(tmp_path, {"eos_token_id": 2})
-    assert (tokens.encode("world hello there"), tokens.decode([0, 1]), tokens.end) == ([1, 0, 2], "hello world", 2)
+    assert (tokens.encode("world hello there"), tokens.decode([0, 1]), tokens.ends) == ([1, 0, 2], "hello world", (2,))
 
 
 def test_mistakes_are_one_line(generate, llama_folder, tmp_path, capsys):

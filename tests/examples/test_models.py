@@ -170,7 +170,7 @@ def test_saved_parameters_are_those_of_transformers(family: Family):
 
 def test_decoding_keeps_to_the_window_of_mixtral(examples_on_path: None):
     mixtral = read_family("mixtral")
-    model = mixtral.module.Mixtral.from_hf(mixtral.parameters, {**mixtral.config, "sliding_window": 3})
+    model = mixtral.module.Mixtral.from_hf(mixtral.parameters, {**mixtral.load.keywords["config"], "sliding_window": 3})
     tokens = nym.arange(nym.Axis("pos", 8)).broadcast_axis(nym.Axis("batch", 1))
     cache = model.init_cache(nym.Axis("batch", 1), nym.Axis("key_pos", 8))
     start, cache = model.decode(tokens["pos", :5], cache)
@@ -187,9 +187,26 @@ def test_a_folder_that_does_not_fit_is_an_error(examples_on_path: None):
     name = "model.layers.0.mlp.up_proj.weight"
     with pytest.raises(ValueError, match=rf"'{name}' has shape \(\d+, \d+\), which does not fit axes \(mlp: "):
         llama.load({**llama.parameters, name: llama.parameters[name].T})
-    settings = common.Settings({**llama.config, "rope_scaling": {"type": "linear", "factor": 4.0}})
+    settings = common.Settings({**llama.load.keywords["config"], "rope_scaling": {"type": "linear", "factor": 4.0}})
     settings.pop("rope_parameters", None)
     assert common.read_rotary(settings)[1] == nym.nn.LinearRotaryScaling(4.0)
     del settings["rms_norm_eps"]
     with pytest.raises(ValueError, match=r"config.json has no 'rms_norm_eps'"):
         llama.module.Llama.from_hf(llama.parameters, settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("gpt2", {"activation_function": "relu"}, "the activation is 'relu'; GPT-2 has 'gelu_new'"),
+        ("bert", {"hidden_act": "relu"}, "the activation is 'relu'; BERT has 'gelu'"),
+        ("vit", {"hidden_act": "relu"}, "the activation is 'relu'; ViT has 'gelu'"),
+        ("mixtral", {"tie_word_embeddings": True}, "a head of its own"),
+        ("whisper", {"scale_embedding": True}, "embeddings are not scaled"),
+        ("whisper", {"activation_function": "relu"}, "has the activation 'gelu'"),
+    ],
+)
+def test_configurations_of_another_kind_are_refused(name: str, option: dict, message: str, examples_on_path: None):
+    family = read_family(name)
+    with pytest.raises(ValueError, match=message):
+        family.module.Config.from_hf({**family.load.keywords["config"], **option})

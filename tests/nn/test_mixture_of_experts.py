@@ -85,7 +85,7 @@ def results_and_load(layer, x):
     def loss(layer, x):
         out, metrics = layer(x)
         losses = (metrics.load_balance_loss + metrics.router_z_loss).scalar()
-        return (out.astype(jnp.float32) * jnp.float32(0.1)).sum().scalar() ** 2 + losses, (out, metrics)
+        return ((out.astype(jnp.float32) * jnp.float32(0.1)) ** 2).sum().scalar() + losses, (out, metrics)
 
     gradients, (out, metrics) = jax.grad(loss, (0, 1), has_aux=True)(layer, x)
     return out, metrics, *gradients

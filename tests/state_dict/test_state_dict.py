@@ -137,11 +137,14 @@ def test_arrays_without_a_key_of_their_own_are_refused():
 
 def test_numbered_layers_are_stacked_and_split():
     state = {"h.0.w": np.ones(2), "h.1.w": np.zeros(2), "h.w": np.ones(1), "other.0.w": np.ones(3)}
+    with pytest.raises(ValueError, match=r"have the key 'h\.w'; rename the one that is not of a layer"):
+        sd.stack_state_dict(state, "h")
     stacked = sd.stack_state_dict({key: x for key, x in state.items() if key != "h.w"}, "h")
     assert {key: x.shape for key, x in stacked.items()} == {"h.w": (2, 2), "other.0.w": (3,)}
     split = sd.unstack_state_dict(stacked, "h")
     assert list(split) == ["h.0.w", "h.1.w", "other.0.w"] and (split["h.1.w"] == 0).all()
     assert isinstance(sd.stack_state_dict({"0.w": jnp.ones(2)})["w"], jax.Array)
+    assert list(sd.stack_state_dict({"0.0.w": np.ones(2), "0.w": np.ones(2)})) == ["0.w", "w"]
     with pytest.raises(ValueError, match=r"'h\.\*\.w' cannot be stacked: there is none of layer 0, but one of 1"):
         sd.stack_state_dict({"h.1.w": np.ones(2)}, "h")
     with pytest.raises(ValueError, match=r"'\*\.w' cannot be stacked: it has the shapes \(2,\), \(3,\)"):

@@ -23,6 +23,7 @@ C = TypeVar("C")
 R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
 
+# The names that programs import from Haliax.
 _stack_state_dict = stack_state_dict
 _unstack_state_dict = unstack_state_dict
 

@@ -156,20 +156,17 @@ def _reduce_flattened(fn: Callable[..., Any], array: Any) -> Any:
     return fn(replicate_dims(array, range(array.ndim)))
 
 
-def apply_along(fn: Callable[..., Any], x: Any, axis: Any, **options: Hashable) -> Any:
-    """Applies a positional function that runs along one axis and keeps it."""
+def apply_along(fn: Callable[..., Any], x: Any, axis: Any, *, sharded: bool = True, **options: Hashable) -> Any:
+    """Applies a positional function that runs along one axis and keeps it.
+
+    `sharded` is False for functions that XLA computes wrongly along an axis sharded over Auto mesh axes, which is
+    replicated for them; see `docs/known-faults.md`.
+    """
     if not isinstance(x, NamedBase):
         return fn(x, axis=find_position(x, axis), **options)
     dim = find_axis(x.names, x.array.shape, axis)
-    return with_array(x, cached_jit(_run_along_dim, fn, x.names, dim, *options.items())(x.array))
-
-
-def apply_unsharded_along(fn: Callable[..., Any], x: Any, axis: Any, **options: Hashable) -> Any:
-    """Applies the same if XLA computes it wrongly along an axis that is sharded; see `docs/known-faults.md`."""
-    if not isinstance(x, NamedBase):
-        return fn(x, axis=find_position(x, axis), **options)
-    dim = find_axis(x.names, x.array.shape, axis)
-    return with_array(x, cached_jit(_run_along_unsharded_dim, fn, x.names, dim, *options.items())(x.array))
+    run = _run_along_dim if sharded else _run_along_unsharded_dim
+    return with_array(x, cached_jit(run, fn, x.names, dim, *options.items())(x.array))
 
 
 def _run_along_dim(fn: Callable[..., Any], names: Names, dim: int, *rest: Any) -> Any:

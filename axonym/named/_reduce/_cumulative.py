@@ -9,7 +9,7 @@ from .._ambient import constrain_auto_dim
 from .._axis import AxisSelector, find_axis
 from .._base import A, NamedBase
 from .._resize import apply_resizing, reshard_like
-from ._apply_reduction import apply_along, apply_unsharded_along, find_position
+from ._apply_reduction import apply_along, find_position
 
 
 def cumsum(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
@@ -44,7 +44,7 @@ def cumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
         >>> nym.cumprod(nym.arange(nym.Axis("i", 4), start=1), "i").array
         Array([ 1,  2,  6, 24], dtype=int32)
     """
-    return apply_unsharded_along(jnp.cumprod, x, axis, dtype=dtype)
+    return apply_along(jnp.cumprod, x, axis, sharded=False, dtype=dtype)
 
 
 def nancumsum(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
@@ -66,7 +66,7 @@ def nancumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
         >>> nym.nancumprod(nym.named([2.0, float("nan"), 4.0], "i"), "i").array
         Array([2., 2., 8.], dtype=float32)
     """
-    return apply_unsharded_along(jnp.nancumprod, x, axis, dtype=dtype)
+    return apply_along(jnp.nancumprod, x, axis, sharded=False, dtype=dtype)
 
 
 def cumulative_sum(x: A, axis: AxisSelector | int, *, dtype: Any = None, include_initial: bool = False) -> A:
@@ -109,7 +109,7 @@ def _apply_cumulative(
     fn: Callable[..., Any], initial: int, x: Any, axis: Any, dtype: Any, include_initial: bool
 ) -> Any:
     if not include_initial:
-        return (apply_unsharded_along if initial else apply_along)(fn, x, axis, dtype=dtype)
+        return apply_along(fn, x, axis, sharded=not initial, dtype=dtype)
     if not isinstance(x, NamedBase):
         return _prepend_initial(x, find_position(x, axis), fn, initial, dtype)
     index = find_axis(x.names, x.array.shape, axis)

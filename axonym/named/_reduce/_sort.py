@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from .._ambient import find_varying_axes, leave_to_compiler
 from .._axis import AxisSelector
 from .._base import A
-from ._apply_reduction import apply_along, apply_unsharded_along
+from ._apply_reduction import apply_along
 
 
 def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
@@ -32,7 +32,7 @@ def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: boo
         >>> nym.sort(nym.named([3, 9, 4], "i"), "i").array
         Array([3, 4, 9], dtype=int32)
     """
-    return apply_unsharded_along(_compute_sort, x, axis, stable=stable, descending=descending)
+    return apply_along(_compute_sort, x, axis, sharded=False, stable=stable, descending=descending)
 
 
 def argsort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
@@ -53,4 +53,4 @@ def _compute_sort(array: Any, **options: Any) -> Any:
 def _compute_argsort(array: Any, **options: Any) -> Any:
     order = leave_to_compiler(functools.partial(jnp.argsort, **options), (), array)
     missing = find_varying_axes(array) - find_varying_axes(order)  # JAX forgets them; see `docs/known-faults.md`
-    return jax.lax.pcast(order, tuple(missing), to="varying") if missing else order
+    return jax.lax.pcast(order, tuple(missing), to="varying")

@@ -60,8 +60,7 @@ class SlicedArgs(NamedTuple):
     def get_sliced(self) -> tuple[list[Any], list[int]]:
         """Returns the plain arrays to slice, and the position of the axis in each."""
         sliced = [(leaf, dim) for leaf, dim in zip(self.leaves, self.dims, strict=True) if dim is not None]
-        arrays = [leaf.array if isinstance(leaf, NamedArray) else leaf for leaf, _ in sliced]
-        return arrays, [dim for _, dim in sliced]
+        return [get_plain_array(leaf) for leaf, _ in sliced], [dim for _, dim in sliced]
 
     def split_slices(self) -> list[list[Any]]:
         """Returns the plain arrays of each slice, as `insert_slices` takes them."""
