@@ -139,7 +139,8 @@ def decode(family: Family, model: Any) -> tuple[nym.NamedArray, Any, list[Any]]:
     cache = model.init_cache(batch, nym.Axis("key_pos", pos.size + 64))
     found = []
     for _ in range(64):
-        tokens, cache = step(model, tokens, *given, cache=cache)
+        # One step at a time: collectives of many steps in flight may starve each other on a machine of few cores.
+        tokens, cache = jax.block_until_ready(step(model, tokens, *given, cache=cache))
         found.append(tokens)
     return nym.concatenate("pos", found), cache, traced
 
