@@ -169,9 +169,7 @@ def _quantize_float8(x: jax.Array, history: jax.Array, dtype: Any) -> _Quantized
     scale = jnp.where(largest > 0, largest / limit, 1)
     values = jnp.clip(x.astype(jnp.float32) / scale, -limit, limit).astype(dtype)
     amax = jnp.max(jnp.abs(x), initial=0)
-    devices = tuple(
-        find_varying_axes(amax) - find_varying_axes(history)
-    )  # of `shard_map`, with a part of the tensor each
+    devices = tuple(find_varying_axes(amax) - find_varying_axes(history))  # of `shard_map`, each with its own part
     return _Quantized(values, scale, jax.lax.pmax(amax, devices) if devices else amax)
 
 

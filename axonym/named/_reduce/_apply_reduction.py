@@ -176,5 +176,6 @@ def _run_along_dim(fn: Callable[..., Any], names: Names, dim: int, *rest: Any) -
 
 def _run_along_unsharded_dim(fn: Callable[..., Any], names: Names, dim: int, *rest: Any) -> Any:
     *options, array = rest
-    result = _run_along_dim(fn, names, dim, *options, constrain_auto_dim(array, dim))
-    return constrain_auto_dim(constrain_auto_dim(result, dim), dim, get_mesh_axes(names[dim], result.shape[dim]))
+    result = constrain_auto_dim(_run_along_dim(fn, names, dim, *options, constrain_auto_dim(array, dim)), dim)
+    mapped = get_mesh_axes(names[dim], result.shape[dim])
+    return constrain_auto_dim(result, dim, mapped) if mapped else result

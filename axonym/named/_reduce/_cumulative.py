@@ -117,6 +117,8 @@ def _apply_cumulative(
 
 
 def _prepend_initial(array: Any, axis: int, accumulate: Callable[..., Any], initial: int, dtype: Any) -> Any:
-    result = accumulate(constrain_auto_dim(array, axis), axis=axis, dtype=dtype)
+    if initial:  # only products are wrong along a sharded axis
+        array = constrain_auto_dim(array, axis)
+    result = accumulate(array, axis=axis, dtype=dtype)
     first = jnp.full_like(result, initial, shape=(*result.shape[:axis], 1, *result.shape[axis + 1 :]))
     return jnp.concatenate([reshard_like(result, first), result], axis=axis)
