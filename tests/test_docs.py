@@ -37,6 +37,7 @@ COMMENT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 NAMESPACES = [
     "axonym",
     "axonym.axis",
+    "axonym.data",
     "axonym.fft",
     "axonym.linalg",
     "axonym.poly",

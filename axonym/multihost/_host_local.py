@@ -4,7 +4,6 @@ Each process reads its own part of a batch. Which axes are split between process
 from the mapping and the mesh: axes whose mesh axes cross processes.
 """
 
-import functools
 import hashlib
 import itertools
 import json
@@ -21,11 +20,12 @@ from .._jax_compat import is_tracing
 from ..named._ambient import get_entry_axes
 from ..named._axis import Names, format_axes
 from ..named._cache import cached_plan
-from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
-from ..partitioning.specs._active_mesh import MeshLike, format_mesh, resolve_mesh
+from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping
+from ..partitioning.specs._active_mesh import MeshLike, format_mesh
 from ..partitioning.specs._divisibility import format_mesh_axes
 from ..partitioning.specs._leaves import Leaf, describe_leaves
 from ..partitioning.specs._resolve_spec import resolve_spec
+from ._axis_parts import find_axis_parts, locate_parts, resolve_mapping_and_mesh
 from ._barrier import as_seconds
 from ._coordination_store import get_coordination_store
 from ._rendezvous import Rendezvous
@@ -96,7 +96,7 @@ def host_local_to_global(
     seconds = as_seconds(timeout)
     try:
         leaves, treedef = jax.tree.flatten(tree)
-        active_mapping, devices_mesh = _resolve_mapping_and_mesh(mapping, mesh)
+        active_mapping, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`host_local_to_global`")
         described = describe_leaves(tree)
         planned = [
             _plan_leaf(leaf, about, active_mapping, devices_mesh) for leaf, about in zip(leaves, described, strict=True)
@@ -139,22 +139,6 @@ def global_to_host_local(tree: T) -> T:
     return jax.tree.unflatten(treedef, [*map(_extract_part, leaves, describe_leaves(tree))])
 
 
-def _resolve_mapping_and_mesh(mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
-    found = as_mapping(mapping)
-    if found is None:
-        raise ValueError("`host_local_to_global` needs a mapping; pass one or use `with axis_mapping(...)`")
-    target = resolve_mesh(mesh, "`host_local_to_global`")
-    if not isinstance(target, Mesh):
-        where = "; call it outside of traced functions" if is_tracing() else ", not an abstract one"
-        raise ValueError(f"`host_local_to_global` needs a mesh with devices{where}")
-    if jax.process_index() not in _locate_parts((), target):
-        raise ValueError(
-            f"process {jax.process_index()} has no device of the mesh {format_mesh(target)}, so it has no part of any "
-            "array on it"
-        )
-    return found, target
-
-
 def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _GlobalArray | None:
     """Returns the array of all processes that a leaf is a part of, or None if it is not an array."""
     sizes = getattr(leaf, "shape", None)
@@ -186,37 +170,23 @@ def _format_prefix(path: str) -> str:
 def _plan_global_array(names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh) -> _GlobalArray:
     """Returns the array of all processes of which an array with these names and sizes is a part."""
     entries = [get_entry_axes(entry) for entry in resolve_spec(names, (None,) * len(names), mapping, mesh)]
-    counts = [_count_axis_parts(axes, mesh, name) for name, axes in zip(names, entries, strict=True)]
-    for name, size, axes, (own, groups) in zip(names, sizes, entries, counts, strict=True):
+    parts = [find_axis_parts(axes, mesh, name) for name, axes in zip(names, entries, strict=True)]
+    for name, size, axes, (own, _, groups) in zip(names, sizes, entries, parts, strict=True):
         if groups > 1 and size % len(own):
             raise ValueError(
                 f"axis {name!r} has size {size} in this process and {size * groups} in total, which is not divisible "
                 f"by mesh axis {format_mesh_axes(axes, mesh)}; the next size in a process that fits is "
                 f"{math.ceil(size / len(own)) * len(own)}"
             )
-    total = tuple(size * groups for size, (_, groups) in zip(sizes, counts, strict=True))
+    total = tuple(size * part.groups for size, part in zip(sizes, parts, strict=True))
     spec = resolve_spec(names, total, mapping, mesh)
     _check_blocks(names, tuple(map(get_entry_axes, spec)), mesh)
-    return _GlobalArray(total, NamedSharding(mesh, spec), tuple(own if groups > 1 else () for own, groups in counts))
-
-
-def _count_axis_parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> tuple[tuple[int, ...], int]:
-    """Returns the parts of an axis that this process has, and how many groups of processes have different parts."""
-    held = {process: {part for (part,) in parts} for process, parts in _locate_parts((axes,), mesh).items()}
-    groups = {frozenset(parts) for parts in held.values()}
-    if sum(map(len, groups)) != len(frozenset().union(*groups)) or len({*map(len, groups)}) > 1:
-        shown = "; ".join(f"process {process}: {sorted(parts)}" for process, parts in sorted(held.items())[:4])
-        raise ValueError(
-            f"axis {name!r} is sharded over {format_axes(axes)} so that processes share some of their parts but not "
-            f"others ({shown}); make a mesh on which each process has complete rows, or make the array with "
-            "`jax.make_array_from_callback`"
-        )
-    return tuple(sorted(held[jax.process_index()])), len(groups)
+    return _GlobalArray(total, NamedSharding(mesh, spec), tuple(part.own if part.groups > 1 else () for part in parts))
 
 
 def _check_blocks(names: Names, entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> None:
     """Raises unless the parts in each process form an array, because no other parts can be returned."""
-    for process, parts in sorted(_locate_parts(entries, mesh).items()):
+    for process, parts in sorted(locate_parts(entries, mesh).items()):
         if not _is_block(parts):
             shown = ", ".join(map(str, sorted(parts)[:4])) + ", ..." * (len(parts) > 4)
             raise ValueError(
@@ -229,17 +199,6 @@ def _check_blocks(names: Names, entries: tuple[tuple[str, ...], ...], mesh: Mesh
 def _is_block(places: Any) -> bool:
     """Returns whether places with several coordinates each are all combinations of their coordinates."""
     return len(places) == math.prod(len(set(coordinates)) for coordinates in zip(*places, strict=True))
-
-
-@cached_plan
-def _locate_parts(entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> dict[int, set[tuple[int, ...]]]:
-    """Returns the parts of an array that each process holds, each as an index along every axis of the array."""
-    dims = [[mesh.axis_names.index(axis) for axis in axes] for axes in entries]
-    held: dict[int, set[tuple[int, ...]]] = {}
-    for place, device in np.ndenumerate(mesh.devices):
-        part = [functools.reduce(lambda i, dim: i * mesh.devices.shape[dim] + place[dim], axes, 0) for axes in dims]
-        held.setdefault(device.process_index, set()).add(tuple(part))
-    return held
 
 
 def _assemble_leaf(leaf: Any, planned: _GlobalArray | None) -> Any:

@@ -1,0 +1,213 @@
+"""`ShardedLoader`: batches of all devices from a source of host batches."""
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+import jax
+
+from ..multihost._axis_parts import resolve_mapping_and_mesh
+from ..multihost._barrier import as_seconds
+from ..named._axis import format_value
+from ..partitioning.mapping._mapping import ResourceMapping
+from ..partitioning.specs._active_mesh import MeshLike
+from ._batch_agreement import BatchAgreement
+from ._batch_axes import BatchAxes
+from ._batch_reader import BatchReader, LoadedBatch, place_global_rows, place_local_rows
+from ._source_iterator import SourceIterator
+
+
+class ShardedLoader(Iterator[Any]):
+    """An iterator over the batches of a source, as named arrays sharded over all devices.
+
+    Each process reads its own rows of a batch; the arrays have the rows of all processes. A thread reads the source
+    and puts the next batches on the devices while the program computes. The state is exact: it is that after the batch
+    handed out last, not that of the batches read ahead.
+
+    Args:
+        source: Anything that yields batches when iterated over: a `DataLoader` or a dataset of grain, a generator, a
+            list. A batch is a tree of named arrays with NumPy arrays in them, or of plain arrays with `axes`. Leaves
+            that are not arrays stay as they are.
+        mapping: From names to mesh axes; the active mapping if None.
+        mesh: The mesh, with devices; the active mesh if None.
+        prefetch: How many batches are read ahead, at least 1. They take memory on the devices.
+        axes: The names of the axes of plain arrays: one name, `Axis` or tuple of these for all arrays of a batch, or a
+            tree of them with the structure of the batch or of its upper part, such as
+            `{"tokens": ("batch", "pos"), "label": "batch"}`, where None leaves a part as it is. The size of an `Axis`
+            is that in all processes together, and is checked.
+        process_local: Whether a batch of the source has only the rows of this process, as `find_local_rows` says. If
+            False, the sources of all processes yield the same batches with all rows, and each process reads from them
+            what its devices hold, which suits arrays in memory-mapped files.
+        drop_remainder: Whether the iteration ends, in all processes, before the first batch with an axis that is
+            shorter than in the first batch, and as soon as the source of one process ends. If False, a shorter batch
+            must fit the mesh as well, and sources that end after different numbers of batches are an error.
+        check_every: Of how many batches one is compared between processes: structure, names, sizes, dtypes, shardings,
+            and whether all have one. With 1 processes never wait in vain for one that has ended or failed. With 0
+            there is no comparison. With one process there is nothing to compare.
+        timeout: How long a comparison waits for the other processes, in seconds.
+
+    Raises:
+        TypeError: If the source cannot be iterated over, or an option has another type.
+        ValueError: If there is no mapping or no mesh, this process has no device of the mesh, or options do not fit.
+
+    Example:
+        >>> import axonym as nym
+        >>> import numpy as np
+        >>> source = [np.full((8, 3), step) for step in range(4)]
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> with nym.data.ShardedLoader(source, {"batch": "data"}, mesh, axes=("batch", "pos")) as loader:
+        ...     first = next(loader)
+        ...     state = loader.get_state()
+        >>> first.shape, first.sharding.spec, state
+        ((batch: 8, pos: 3), P('data', None), {'batches': 1})
+        >>> with nym.data.ShardedLoader(source, {"batch": "data"}, mesh, axes=("batch", "pos")) as loader:
+        ...     loader.set_state(state)
+        ...     [int(batch.max().item()) for batch in loader]
+        [1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        mapping: ResourceMapping | None = None,
+        mesh: MeshLike | None = None,
+        prefetch: int = 2,
+        *,
+        axes: Any = None,
+        process_local: bool = True,
+        drop_remainder: bool = False,
+        check_every: int = 1,
+        timeout: float = 600,
+    ) -> None:
+        """Checks the options; reading starts with the first batch."""
+        found, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
+        self._prefetch = _check_count("prefetch", prefetch, 1)
+        every = _check_count("check_every", check_every, 0)
+        if drop_remainder and every != 1 and jax.process_count() > 1:
+            raise ValueError(f"`drop_remainder` compares every batch, so `check_every` must be 1, not {every}")
+        place = place_local_rows if process_local else place_global_rows
+        self._source = SourceIterator(source)
+        self._reader = BatchReader(
+            self._source,
+            None if axes is None else BatchAxes(axes),
+            functools.partial(place, mapping=found, mesh=devices_mesh),
+            drop_remainder=drop_remainder,
+        )
+        self._agreement = BatchAgreement(every, as_seconds(timeout), drop_remainder=drop_remainder)
+        self._state = self._reader.get_state()
+        self._has_ended = False
+        self._error: Exception | None = None
+        self._pending: deque[Future[LoadedBatch | None]] = deque()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="axonym-data")
+        self._finalizer = weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
+
+    def __iter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next batch.
+
+        Raises:
+            StopIteration: If there are no further batches.
+            ValueError: If a batch does not fit the mesh or its axes, or differs between processes, or if the loader is
+                closed.
+            TimeoutError: If a process does not arrive at the comparison in time.
+            Exception: Whatever the source raises, with its traceback.
+        """
+        self._check_open()
+        if self._error is not None:
+            raise self._error
+        if self._has_ended:
+            raise StopIteration
+        self._fill_pending()
+        batch, error = _wait_for_batch(self._pending[0])
+        try:
+            goes_on = self._agreement.agree(self._state["batches"], None if batch is None else batch.summary, error)
+        except Exception as raised:
+            self._error = raised
+            raise
+        if batch is None or not goes_on:
+            self._has_ended = True
+            raise StopIteration
+        self._pending.popleft()
+        self._fill_pending()
+        self._state = batch.state
+        return batch.tree
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state after the batch handed out last, which can be written as JSON.
+
+        It has the number of batches and, if the source has `get_state` and `set_state`, the state of the source.
+        """
+        return dict(self._state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues after the batch at which `get_state` returned this state.
+
+        A source with `set_state`, as grain's, continues there by itself. Any other is iterated over again, or further
+        if it is an iterator itself, and its batches are dropped up to there.
+
+        Args:
+            state: What `get_state` returned, of a loader with a source like this one.
+
+        Raises:
+            ValueError: If the state is something else, the source ends before, or it is an iterator that has gone
+                beyond.
+        """
+        self._check_open()
+        self._cancel_pending()
+        self._reader.set_state(state)
+        self._state, self._has_ended, self._error = self._reader.get_state(), False, None
+
+    def close(self) -> None:
+        """Waits for the batch that is being read, ends the thread, and closes the iterator over the source.
+
+        An iterator that was passed as source stays open.
+        """
+        self._cancel_pending()
+        if self._finalizer.detach() is not None:
+            self._executor.shutdown()
+            self._source.close()
+
+    def __enter__(self) -> Self:
+        """Returns itself; the loader is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Closes the loader."""
+        self.close()
+
+    def _check_open(self) -> None:
+        if not self._finalizer.alive:
+            raise ValueError("the `ShardedLoader` is closed; make a new one")
+
+    def _fill_pending(self) -> None:
+        while len(self._pending) < self._prefetch:
+            self._pending.append(self._executor.submit(self._reader.read_batch))
+
+    def _cancel_pending(self) -> None:
+        """Drops the batches read ahead, after the one that is being read."""
+        for future in self._pending:
+            if not future.cancel():
+                future.exception()
+        self._pending.clear()
+
+
+def _wait_for_batch(future: Future[LoadedBatch | None]) -> tuple[LoadedBatch | None, Exception | None]:
+    """Returns the batch, None after the last one, and the error in its place."""
+    try:
+        return future.result(), None
+    except Exception as error:
+        return None, error
+
+
+def _check_count(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` is an integer, not {format_value(value)}")
+    if value < least:
+        raise ValueError(f"`{name}` is at least {least}, not {value}")
+    return value

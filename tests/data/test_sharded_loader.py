@@ -1,0 +1,354 @@
+"""`ShardedLoader` in one process: batches, prefetching, states, ends, errors, and threads."""
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+from axonym.data import ShardedLoader
+
+
+MAPPING = {"batch": "data"}
+TOKENS = np.arange(40 * 3, dtype=np.int32).reshape(40, 3)
+
+
+def make_batches(count=5, rows=8):
+    return [TOKENS[rows * at : rows * (at + 1)] for at in range(count)]
+
+
+def read_first(batch):
+    return int(np.asarray(batch)[0, 0])
+
+
+def find_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("axonym-data")]
+
+
+@pytest.fixture(autouse=True)
+def no_threads():
+    yield
+    gc.collect()
+    until = time.monotonic() + 10
+    while find_threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not find_threads(), "A thread is left behind."
+
+
+@pytest.mark.parametrize("process_local", [True, False])
+def test_batches_are_named_and_sharded_by_the_mapping(mesh, process_local):
+    source = ({"tokens": rows, "weight": rows[:, 0] / 2, "step": at} for at, rows in enumerate(make_batches(3)))
+    axes = {"tokens": (nym.Axis("batch", 8), "pos"), "weight": "batch", "step": None}
+    with nym.axis_mapping(MAPPING):
+        loader = ShardedLoader(source, axes=axes, process_local=process_local)
+    with jax.set_mesh(None):  # mapping and mesh are those of when it was made
+        batches = list(loader)
+    assert [batch["step"] for batch in batches] == [0, 1, 2] and next(loader, None) is None
+    for batch, rows in zip(batches, make_batches(3), strict=True):
+        for name, expected in (("tokens", rows), ("weight", np.float32(rows[:, 0] / 2))):
+            array = batch[name]
+            assert array.sharding == jax.NamedSharding(mesh, jax.P("data", *(None,) * (expected.ndim - 1)))
+            assert array.dtype == expected.dtype
+            np.testing.assert_array_equal(np.asarray(array), expected)
+    total = nym.named_jit(lambda x: nym.sum(x, "pos"))(batches[0]["tokens"])
+    np.testing.assert_array_equal(np.asarray(total), make_batches()[0].sum(1))
+
+
+def test_named_arrays_and_modules_keep_their_names(auto_mesh):
+    rows = nym.ShardedBy(nym.NamedArray(TOKENS[:8].astype(np.int64), ("batch", "pos")), {"batch": ("data", "model")})
+    for process_local in (True, False):
+        batch, step = next(ShardedLoader([(rows, np.int64(3))], MAPPING, auto_mesh, process_local=process_local))
+        assert batch.tree.sharding.spec == jax.P(("data", "model"), None) and batch.tree.dtype == jnp.int32
+        assert int(step) == 3 and step.sharding.spec == jax.P()
+
+
+def test_a_source_may_reuse_its_array(auto_mesh):
+    space = np.zeros(8 * 3 * 4 + 4096, np.uint8)
+    rows = space[-space.ctypes.data % 4096 :][: 8 * 3 * 4].view(np.int32).reshape(8, 3)  # which JAX could alias
+
+    def fill_rows():
+        for at in range(4):
+            rows[:] = at
+            yield rows
+
+    for process_local in (True, False):
+        loader = ShardedLoader(fill_rows(), MAPPING, auto_mesh, 3, axes=("batch", "pos"), process_local=process_local)
+        assert [read_first(batch) for batch in list(loader)] == [0, 1, 2, 3]
+
+
+def test_memory_maps_are_read_where_devices_hold_rows(tmp_path, auto_mesh):
+    TOKENS.tofile(tmp_path / "tokens.bin")
+    tokens = nym.NamedArray(np.memmap(tmp_path / "tokens.bin", np.int32, "r", shape=(40, 3)), ("batch", "pos"))
+    source = [nym.NamedArray(tokens.array[at : at + 8], tokens.names) for at in range(0, 40, 8)]
+    for process_local in (True, False):
+        loader = ShardedLoader(source, MAPPING, auto_mesh, process_local=process_local)
+        np.testing.assert_array_equal(np.concatenate([np.asarray(batch) for batch in loader]), TOKENS)
+
+
+def test_as_many_batches_as_asked_are_read_ahead(auto_mesh):
+    seen, resume = [], threading.Event()
+
+    def count():
+        for at, rows in enumerate(make_batches()):
+            seen.append((at, threading.current_thread().name))
+            if at == 4:
+                resume.wait(10)
+            yield rows
+
+    loader = ShardedLoader(count(), MAPPING, auto_mesh, prefetch=3, axes=("batch", "pos"))
+    assert seen == []
+    next(loader)
+    wait_until(lambda: len(seen) == 4)
+    time.sleep(0.05)
+    assert [at for at, _ in seen] == [0, 1, 2, 3] and {name for _, name in seen} == {"axonym-data_0"}
+    assert loader.get_state() == {"batches": 1}
+    resume.set()
+    assert len(list(loader)) == 4
+
+
+def wait_until(condition):
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.005)
+    assert condition()
+
+
+def test_errors_of_the_source_arrive_with_their_traceback(auto_mesh):
+    def fail():
+        yield from make_batches(2)
+        raise OSError("disk on fire")
+
+    loader = ShardedLoader(fail(), MAPPING, auto_mesh, axes=("batch", "pos"))
+    assert [read_first(next(loader)), read_first(next(loader))] == [0, 24]
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk on fire") as caught:
+            next(loader)
+    assert "raise OSError" in "".join(traceback.format_exception(caught.value))
+    assert loader.get_state() == {"batches": 2}
+
+
+class Squares:
+    """A source with a state of its own, in bytes, whose iterators can be closed."""
+
+    def __init__(self):
+        self.at, self.closed = 0, False
+
+    def __iter__(self):
+        return SquaresIterator(self)
+
+
+class SquaresIterator:
+    def __init__(self, owner):
+        self.owner, self.at = owner, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == 9:
+            raise StopIteration
+        self.at += 1
+        return np.full((8, 3), (self.at - 1) ** 2)
+
+    def get_state(self):
+        return bytes([self.at, 255])
+
+    def set_state(self, state):
+        assert state[1] == 255
+        self.at = state[0]
+
+    def close(self):
+        self.owner.closed = True
+
+
+def make_grain_dataset():
+    return grain.MapDataset.source(TOKENS).shuffle(seed=1).repeat(2).batch(8).map(np.asarray)
+
+
+def make_grain_loader():
+    sampler = grain.samplers.IndexSampler(40, shuffle=True, num_epochs=2, seed=3)
+    return grain.DataLoader(
+        data_source=grain.sources.RangeDataSource(0, 40, 1),
+        sampler=sampler,
+        operations=[RepeatNumber(), grain.transforms.Batch(8)],
+        worker_count=0,
+    )
+
+
+class RepeatNumber(grain.transforms.Map):
+    def map(self, element):
+        return np.full(3, element)
+
+
+SOURCES = {
+    "list": make_batches,
+    "generator": lambda: iter(make_batches()),
+    "state in bytes": Squares,
+    "dataset of grain": make_grain_dataset,
+    "iterator of grain": lambda: iter(make_grain_dataset().to_iter_dataset()),
+    "DataLoader of grain": make_grain_loader,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_state_is_that_of_the_batches_handed_out(auto_mesh, name):
+    def load():
+        return ShardedLoader(SOURCES[name](), MAPPING, auto_mesh, 3, axes=("batch", "pos"))
+
+    with load() as loader:
+        states, values = [loader.get_state()], []
+        for batch in loader:
+            states.append(json.loads(json.dumps(loader.get_state())))
+            values.append(np.asarray(batch).tolist())
+    assert len(values) >= 5 and [state["batches"] for state in states] == [*range(len(values) + 1)]
+    with load() as loader:
+        next(loader)  # and more are read ahead
+        for at in (5, 4, 1, 0, len(values)) if name != "generator" else (4,):
+            loader.set_state(states[at])
+            assert loader.get_state() == states[at]
+            assert [np.asarray(batch).tolist() for batch in loader] == values[at:], at
+
+
+def test_a_state_that_does_not_fit_the_source_is_refused(auto_mesh):
+    def load(source):
+        return ShardedLoader(source, MAPPING, auto_mesh, axes=("batch", "pos"))
+
+    for state in (None, {"batch": 3}, {"batches": -1}, b"3"):
+        with pytest.raises(ValueError, match="what its `get_state` returned, a dict with 'batches', not"):
+            load([]).set_state(state)
+    with pytest.raises(ValueError, match="after batch 9, and the source of type `list` ends after 5"):
+        load(make_batches()).set_state({"batches": 9})
+    loader = load(iter(make_batches()))
+    list(loader)
+    expected = "type `list_iterator` is an iterator that has yielded 5 batches and cannot go back to batch 2; pass"
+    with pytest.raises(ValueError, match=expected):
+        loader.set_state({"batches": 2})
+    with pytest.raises(ValueError, match=r"source with `get_state` and `set_state`, and .* `list` has none"):
+        load([]).set_state(load(Squares()).get_state())
+
+
+def test_a_short_last_batch_is_dropped_by_choice(auto_mesh):
+    short = [*make_batches(2), TOKENS[:6]]
+    loader = ShardedLoader(short, MAPPING, auto_mesh, axes=("batch", "pos"))
+    assert len([next(loader), next(loader)]) == 2
+    expected = "axis 'batch' has size 6, which is not divisible .*; drop a short last batch with `drop_remainder=True`,"
+    with pytest.raises(ValueError, match=expected):
+        next(loader)
+    fitting = ShardedLoader([*make_batches(2), TOKENS[:4]], MAPPING, auto_mesh, axes=("batch", "pos"))
+    assert [len(np.asarray(batch)) for batch in fitting] == [8, 8, 4]
+    loader = ShardedLoader(short, MAPPING, auto_mesh, axes=("batch", "pos"), drop_remainder=True)
+    assert len(list(loader)) == 2
+    again = ShardedLoader(short, MAPPING, auto_mesh, axes=("batch", "pos"), drop_remainder=True)
+    again.set_state(json.loads(json.dumps(loader.get_state())))
+    assert list(again) == []
+
+
+def test_a_closed_loader_has_no_thread_and_says_so(auto_mesh):
+    source = Squares()
+    loader = ShardedLoader(source, MAPPING, auto_mesh, axes=("batch", "pos"))
+    next(loader)
+    assert len(find_threads()) == 1
+    loader.close()
+    loader.close()
+    assert source.closed and not find_threads()
+    for call in (lambda: next(loader), lambda: loader.set_state({"batches": 0})):
+        with pytest.raises(ValueError, match="the `ShardedLoader` is closed; make a new one"):
+            call()
+    generator = iter(make_batches())
+    with ShardedLoader(generator, MAPPING, auto_mesh, 1, axes=("batch", "pos")) as loader:
+        next(loader)
+    assert len(list(generator)) >= 3, "An iterator of the user was closed."
+
+
+def test_a_forgotten_loader_ends_its_thread(auto_mesh):
+    seen = []
+    endless = (seen.append(at) or TOKENS[:8] for at in iter(int, 1))
+    loader = ShardedLoader(endless, MAPPING, auto_mesh, axes=("batch", "pos"))
+    next(loader)
+    del loader  # the fixture waits for the thread
+    wait_until(lambda: not find_threads())
+    assert len(seen) <= 4
+
+
+def test_a_program_ends_after_an_interrupt(tmp_path):
+    program = """
+        import time
+        import axonym as nym, numpy as np
+
+        def read():
+            yield np.zeros((8, 3))
+            print("reading", flush=True)
+            time.sleep(1)
+            yield np.zeros((8, 3))
+
+        mesh = nym.create_mesh((1,), ("data",))
+        loader = nym.data.ShardedLoader(read(), {"batch": "data"}, mesh, axes=("batch", "pos"))
+        try:
+            for batch in loader:
+                pass
+        except KeyboardInterrupt:
+            print("interrupted at", loader.get_state(), "then", next(loader).shape)
+            raise
+    """
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reading\n"
+        process.send_signal(signal.SIGINT)
+        printed, error = process.communicate(timeout=60)
+    assert printed == "interrupted at {'batches': 1} then (batch: 8, pos: 3)\n"
+    assert error.rstrip().endswith("KeyboardInterrupt") and process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("source", "axes", "error", "message"),
+    [
+        ([TOKENS[:8]], None, ValueError, r"an array of shape \(8, 3\) has no names; .* `axes` to `ShardedLoader`"),
+        ([{"x": TOKENS[:8]}], {"y": "batch"}, ValueError, "`axes` does not fit the batch: .*key"),
+        ([{"x": TOKENS[:8]}], {"x": "batch"}, ValueError, r"batch\['x'\]: an array of shape \(8, 3\) has 2 axes, 1"),
+        ([TOKENS[:8]], (nym.Axis("batch", 16), "pos"), ValueError, "'batch' has size 8 in all .*, and 16 in `axes`"),
+        ([{"x": 3}], None, ValueError, "a batch has no arrays: "),
+        ([TOKENS[:6]], ("batch", "pos"), ValueError, "size 6, which is not divisible by mesh axis 'data' of size 4"),
+    ],
+)
+def test_batches_that_do_not_fit_are_errors(auto_mesh, source, axes, error, message):
+    with pytest.raises(error, match=message):
+        next(ShardedLoader(source, MAPPING, auto_mesh, axes=axes))
+
+
+def test_options_that_do_not_fit_are_errors(auto_mesh):
+    with pytest.raises(TypeError, match=r"yields batches when iterated over, .*; 3 cannot be iterated over"):
+        ShardedLoader(3, MAPPING, auto_mesh)
+    with pytest.raises(ValueError, match="`ShardedLoader` needs a mapping; pass one or"):
+        ShardedLoader([], None, auto_mesh)
+    with pytest.raises(ValueError, match="`ShardedLoader` needs a mesh; set one with"):
+        ShardedLoader([], MAPPING)
+    for value, error, message in ((0, ValueError, "at least 1, not 0"), (1.5, TypeError, "an integer, not 1.5")):
+        with pytest.raises(error, match=f"`prefetch` is {message}"):
+            ShardedLoader([], MAPPING, auto_mesh, value)
+    with pytest.raises(TypeError, match=r"`axes\['x'\]` is a name, an `Axis`, or a tuple of these, not 3"):
+        ShardedLoader([], MAPPING, auto_mesh, axes={"x": 3})
+    with pytest.raises(ValueError, match="`axes` has axis 'batch' of size 8 and of size 4; an axis has one size"):
+        ShardedLoader([], MAPPING, auto_mesh, axes=[nym.Axis("batch", 8), (nym.Axis("batch", 4), "pos")])
+
+
+def test_rows_of_one_process_are_all_rows(mesh):
+    rows = nym.data.find_local_rows(nym.Axis("batch", 8), MAPPING)
+    assert (rows.index, rows.count, rows.size, rows.positions.tolist()) == (0, 1, 8, [*range(8)])
+    with pytest.raises(TypeError, match="takes an `Axis` with the size of the batch, not 'batch'"):
+        nym.data.find_local_rows("batch", MAPPING)
+    with pytest.raises(ValueError, match="size 6, which is not divisible by mesh axis 'data' of size 4"):
+        nym.data.find_local_rows(nym.Axis("batch", 6), MAPPING)
+    with pytest.raises(ValueError, match="`find_local_rows` needs a mapping"):
+        nym.data.find_local_rows(nym.Axis("batch", 8))
