@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from . import (
     axis as axis,
+    checkpoint as checkpoint,
     fft as fft,
     linalg as linalg,
     mesh as mesh,
