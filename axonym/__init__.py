@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 from . import (
     axis as axis,
+    checkpoint as checkpoint,
     data as data,
     fft as fft,
+    interop as interop,
     linalg as linalg,
     mesh as mesh,
     multihost as multihost,

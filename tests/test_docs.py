@@ -39,6 +39,7 @@ NAMESPACES = [
     "axonym.axis",
     "axonym.data",
     "axonym.fft",
+    "axonym.interop",
     "axonym.linalg",
     "axonym.poly",
     "axonym.quantization",

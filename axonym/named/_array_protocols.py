@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from . import _repr
-from ._base import NamedBase
+from ._base import NamedBase, format_shape
 
 
 class ArrayProtocols(NamedBase):
@@ -57,6 +57,12 @@ class ArrayProtocols(NamedBase):
 
     def __dlpack__(self, **options: Any) -> Any:
         """Shares the memory of the array, as in `np.from_dlpack(x)`; the names are left behind."""
+        devices = getattr(getattr(self.array, "sharding", None), "device_set", ())
+        if len(devices) > 1:
+            raise BufferError(
+                f"{format_shape(self)} is on {len(devices)} devices, and DLPack shares the memory of one; use "
+                "`np.asarray(x)`, or the parts of devices: `[shard.data for shard in x.array.addressable_shards]`"
+            )
         return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:

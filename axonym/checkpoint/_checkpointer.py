@@ -1,0 +1,225 @@
+"""`Checkpointer`, which saves while the training goes on, and `save`, which waits."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from ..multihost._barrier import barrier_sync
+from ..named._base import get_plain_array
+from ..partitioning.mapping._mapping import ResourceMapping
+from ..partitioning.specs._active_mesh import MeshLike
+from ._data_state import Resumable, encode_data_state
+from ._leaf import Leaf, flatten_leaves
+from ._match_leaves import AxisOrder
+from ._placement import enter_mesh_of
+from ._restore import import_orbax_handler, restore_step
+from ._steps import check_step, format_steps, list_steps, move_damaged
+from ._tree_metadata import TreeMetadata, describe_tree
+
+
+class Checkpointer:
+    """Saves the state of a program to a folder, step by step, and restores it.
+
+    A context manager: it waits for the last save when it is left. All processes make one for the same folder, on a
+    file system that they share, and call its methods together.
+
+    A save returns when the arrays are on the host, and writes in other threads. A step that is compiled with donated
+    arguments may follow immediately. A checkpoint appears under its final name when all of it is written, with the
+    checksums of its files; what a killed program has left behind is removed when the next one opens the folder.
+
+    Args:
+        folder: The folder, which is created.
+        max_to_keep: How many checkpoints to keep: when a new one is complete, the oldest are deleted. All if None.
+
+    Raises:
+        ImportError: If Orbax is not installed.
+        ValueError: If `max_to_keep` is less than 1, or the folder is a URL.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> state = {"weight": nym.ones({"embed": 3})}
+        >>> with nym.checkpoint.Checkpointer(tempfile.mkdtemp(), max_to_keep=2) as checkpointer:
+        ...     for step in (10, 20, 30):
+        ...         checkpointer.save(state, step)
+        ...     checkpointer.wait()
+        ...     checkpointer.steps
+        [20, 30]
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_to_keep: int | None = None) -> None:
+        """Opens the folder; see the class."""
+        if "://" in os.fspath(folder):
+            raise ValueError(f"`folder` is a path, not the URL {os.fspath(folder)!r}; mount the bucket as a folder")
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(f"`max_to_keep` is at least 1, or None for all, not {max_to_keep}")
+        self._folder = Path(folder).absolute()
+        self._manager = import_orbax_handler().make_manager(self._folder, max_to_keep)
+        self._saving: int | None = None
+
+    def __enter__(self) -> Self:
+        """Returns the checkpointer."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Waits for the last save."""
+        self.close()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._folder
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the complete checkpoints, in order."""
+        return list_steps(self._folder)
+
+    def save(self, state: Any, step: int, data: Resumable | None = None) -> None:
+        """Starts to save a state; waits for the save before, if that is still being written.
+
+        Args:
+            state: Any tree of arrays, random keys, Python numbers, strings and None. Static fields of modules and
+                leaves such as functions are described, to be compared when the state is restored.
+            step: The step, from 0 on.
+            data: Iterator over the data, whose `get_state` is saved for each process.
+
+        Raises:
+            ValueError: If there is a checkpoint of this step, or an array was donated or is traced.
+            TypeError: If an array has elements that are no numbers, or the state of the data is not JSON.
+            OSError: If an earlier save has failed, as on a full disk.
+        """
+        check_step(step)
+        arrays, metadata = prepare_state(state, step, data is not None)
+        encoded = None if data is None else encode_data_state(data)
+        self.wait()
+        if step in self.steps:
+            raise ValueError(
+                f"{self._folder} has a checkpoint of step {step} already; save later steps, or remove it first"
+            )
+        arguments = import_orbax_handler().make_save_arguments(arrays, metadata, encoded)
+        self._saving = step
+        with self._report_failure(step):
+            self._manager.save(step, args=arguments, force=True)
+
+    def wait(self) -> None:
+        """Waits until the checkpoint that is being saved is complete.
+
+        Raises:
+            OSError: If it could not be written. Checkpoints that were complete before stay.
+        """
+        if self._saving is not None:
+            with self._report_failure(self._saving):
+                self._manager.wait_until_finished()
+            self._saving = None
+
+    def restore(
+        self,
+        like: Any = None,
+        *,
+        step: int | None = None,
+        mapping: ResourceMapping | None = None,
+        mesh: MeshLike | None = None,
+        data: Resumable | None = None,
+        axis_order: AxisOrder = "transpose",
+        strict: bool = True,
+        fallback: bool = False,
+    ) -> Any:
+        """Returns the state of a step, after waiting for a save; see `axonym.checkpoint.restore`.
+
+        Damaged checkpoints that `fallback` skips are moved to `damaged-<step>`, so that their steps can be saved again.
+        """
+        self.wait()
+        options: dict[str, Any] = {"mapping": mapping, "mesh": mesh, "data": data, "axis_order": axis_order}
+        newer = self.steps if step is None else []
+        restored = restore_step(self._folder, like, step=step, strict=strict, fallback=fallback, **options)
+        damaged = [one for one in newer if one > restored.step]
+        for one in damaged if jax.process_index() == 0 else ():
+            move_damaged(self._folder, one)
+        if damaged:
+            barrier_sync(name="damaged checkpoints")
+            self._manager.reload()
+        return restored.state
+
+    def close(self) -> None:
+        """Waits for the last save, and ends the threads that write."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _report_failure(self, step: int) -> Iterator[None]:
+        """Removes what a save that fails has written, and raises an OSError with the step and the cause."""
+        try:
+            yield
+        except Exception as error:
+            self._saving = None
+            for left in self._folder.glob(f"{step}.orbax-checkpoint-tmp*") if jax.process_index() == 0 else ():
+                shutil.rmtree(left, ignore_errors=True)
+            complete = f"complete: {format_steps(self.steps)}" if self.steps else "none is complete"
+            cause = f"{type(error).__name__}: {error}".splitlines()[0]
+            message = f"the checkpoint of step {step} could not be saved in {self._folder} ({complete}): {cause}"
+            raise OSError(message) from error
+
+
+def save(
+    folder: str | os.PathLike[str],
+    state: Any,
+    step: int,
+    *,
+    data: Resumable | None = None,
+    max_to_keep: int | None = None,
+) -> None:
+    """Saves a state to a folder, and returns when the checkpoint is complete; see `Checkpointer`.
+
+    Args:
+        folder: The folder of the checkpoints, which is created.
+        state: Any tree of arrays, random keys, Python numbers, strings and None.
+        step: The step, from 0 on.
+        data: Iterator over the data, whose `get_state` is saved for each process.
+        max_to_keep: How many checkpoints to keep; all if None.
+
+    Raises:
+        ImportError: If Orbax is not installed.
+        ValueError: If there is a checkpoint of this step, or an array was donated or is traced.
+        TypeError: If an array has elements that are no numbers, or the state of the data is not JSON.
+        OSError: If it cannot be written, as on a full disk. Checkpoints that were complete before stay.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> nym.checkpoint.save(folder, {"weight": nym.ones({"embed": 3})}, step=10)
+        >>> nym.checkpoint.restore(folder)
+        {'weight': NamedArray(float32, embed: 3, [1., 1., 1.])}
+    """
+    with Checkpointer(folder, max_to_keep) as checkpointer:
+        checkpointer.save(state, step, data)
+
+
+def prepare_state(state: Any, step: int, has_data: bool) -> tuple[dict[str, Any], TreeMetadata]:
+    """Returns the arrays of a state by path, as they are stored, and its metadata."""
+    leaves, _ = flatten_leaves(state)
+    metadata = TreeMetadata(step, describe_tree(state), jax.process_count(), has_data)
+    stored = {path: leaf for path, leaf in metadata.get_leaves().items() if leaf.is_stored}
+    return {path: _get_stored_array(leaf, leaves[path]) for path, leaf in stored.items()}, metadata
+
+
+def _get_stored_array(leaf: Leaf, x: Any) -> Any:
+    array = get_plain_array(x)
+    where = leaf.path or "the state"
+    if isinstance(array, jax.ShapeDtypeStruct):
+        raise ValueError(f"{where} is a shape without data; save arrays")
+    if isinstance(array, jax.Array) and array.is_deleted():
+        raise ValueError(f"{where} was donated to a compiled function; save what that function returned")
+    if leaf.kind != "key":
+        return np.asarray(array) if leaf.kind == "numpy scalar" else array
+    with enter_mesh_of(array.sharding):
+        return jax.random.key_data(array)

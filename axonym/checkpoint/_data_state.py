@@ -1,0 +1,56 @@
+"""The state of the iterator over the data, which each process has for itself."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..named._axis import format_value
+
+
+class Resumable(Protocol):
+    """An iterator over data that can be resumed, such as those of grain and `axonym.data.ShardedLoader`."""
+
+    def get_state(self) -> Any:
+        """Returns the state: bytes, or anything that JSON has."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """Goes on from a state."""
+        ...
+
+
+def encode_data_state(data: Resumable) -> str:
+    """Returns the state of an iterator as JSON."""
+    state = data.get_state()
+    if isinstance(state, bytes):
+        return json.dumps({"bytes": base64.b64encode(state).decode()})
+    try:
+        return json.dumps({"json": state})
+    except (TypeError, ValueError) as error:
+        found = format_value(state)[:100]
+        raise TypeError(f"the state of `data` is {found}; it must be bytes, or what JSON has: {error}") from None
+
+
+def write_data_state(folder: Path, process: int, encoded: str) -> None:
+    (folder / f"data-{process}.json").write_text(encoded)
+
+
+def read_data_state(folder: Path, process: int, process_count: int, saved_count: int) -> Any:
+    """Returns the state for a process; if their number has changed, the state that all of them had.
+
+    Raises:
+        ValueError: If the number of processes has changed and their states differed.
+    """
+    if saved_count == process_count:
+        encoded = (folder / f"data-{process}.json").read_text()
+    else:
+        different = {(folder / f"data-{one}.json").read_text() for one in range(saved_count)}
+        if len(different) > 1:
+            raise ValueError(
+                f"each of {saved_count} processes saved its own state of the data, and there are {process_count} now; "
+                f"restore without `data` and start it at the step yourself, or run {saved_count} processes"
+            )
+        [encoded] = different
+    found = json.loads(encoded)
+    return base64.b64decode(found["bytes"]) if "bytes" in found else found["json"]

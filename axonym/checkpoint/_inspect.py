@@ -1,0 +1,100 @@
+"""`inspect`: what is in a checkpoint, from its metadata alone."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..named._axis import format_axes
+from ..report._table import format_bytes
+from ._leaf import ARRAYS, Leaf
+from ._restore import read_metadata
+from ._steps import find_steps, get_step_folder
+from ._tree_metadata import Node, TreeMetadata
+
+
+@dataclass(frozen=True)
+class CheckpointSummary:
+    """What is in a checkpoint; printed, it is a table of its tree.
+
+    Attributes:
+        folder: The folder of the checkpoints.
+        step: The step.
+        leaves: The leaves by key path, each with `kind`, `names`, `shape`, `dtype` and `nbytes`.
+        tree: The tree of nodes and leaves.
+        process_count: The number of processes that saved it.
+    """
+
+    folder: Path
+    step: int
+    leaves: dict[str, Leaf]
+    tree: Node | Leaf
+    process_count: int
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(leaf.nbytes for leaf in self.leaves.values())
+
+    def __str__(self) -> str:
+        """Returns a line for each node and leaf."""
+        rows = [*_list_rows(self.tree, "", 0)]
+        widths = [max(len(row[at]) for row in rows) for at in range(3)]
+        lines = [
+            f"{label:<{widths[0]}}  {kind:<{widths[1]}}  {size:>{widths[2]}}".rstrip() for label, kind, size in rows
+        ]
+        count = sum(leaf.kind in ARRAYS for leaf in self.leaves.values())
+        total = f"{count} {'array' if count == 1 else 'arrays'}, {format_bytes(self.nbytes)}"
+        return "\n".join([f"step {self.step} in {self.folder}: {total}", *lines])
+
+    __repr__ = __str__
+
+
+def inspect(folder: str | os.PathLike[str], step: int | None = None) -> CheckpointSummary:
+    """Returns what is in a checkpoint: its tree with axes, element types and bytes. No array is read.
+
+    `python -m axonym.checkpoint FOLDER` prints it.
+
+    Args:
+        folder: The folder of the checkpoints.
+        step: The step; the newest if None.
+
+    Returns:
+        The summary: print it, or use its attributes.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint, or none of this step.
+        DamagedCheckpointError: If the file of the metadata was changed, or a file is missing or has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> nym.checkpoint.save(folder, {"weight": nym.ones({"mlp": 2, "embed": 3}), "epoch": 4}, step=10)
+        >>> summary = nym.checkpoint.inspect(folder)
+        >>> print(str(summary).partition("\\n")[2])
+        epoch   int 4
+        weight  float32 (mlp: 2, embed: 3)  24 B
+        >>> summary.step, summary.leaves["['weight']"].names
+        (10, ('mlp', 'embed'))
+    """
+    [newest, *_] = find_steps(Path(folder), step)
+    metadata: TreeMetadata = read_metadata(get_step_folder(Path(folder), newest))
+    return CheckpointSummary(Path(folder), newest, metadata.get_leaves(), metadata.tree, metadata.process_count)
+
+
+def _list_rows(node: Node | Leaf, label: str, depth: int) -> list[tuple[str, str, str]]:
+    """Returns the label, the description and the bytes of a node and of all below it."""
+    label = f"{'  ' * depth}{label}"
+    if isinstance(node, Leaf):
+        return [(label, _format_leaf(node), format_bytes(node.nbytes) if node.kind in ARRAYS else "")]
+    pairs = zip(node.keys, node.children, strict=True)
+    below = [row for key, child in pairs for row in _list_rows(child, str(key), depth + 1 if label else depth)]
+    return [(label, node.kind, ""), *below] if label or not below else below
+
+
+def _format_leaf(leaf: Leaf) -> str:
+    if leaf.kind not in ARRAYS:
+        return leaf.describe_value()
+    kind = {"array": "", "key": "random keys ", "numpy": "NumPy ", "numpy scalar": "NumPy scalar "}[leaf.kind]
+    axes = str(leaf.shape) if leaf.names is None else format_axes(leaf.names, leaf.shape)
+    return f"{kind}{leaf.dtype} {axes}"

@@ -1,0 +1,102 @@
+"""Orbax does the writing and reading of arrays: its handler of trees, which also writes metadata and checksums.
+
+Imported where it is used, because Orbax is an extra.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore as ts
+from etils import epath
+from orbax.checkpoint import future
+
+from ._checksums import write_checksums, write_checksums_of_process
+from ._data_state import write_data_state
+from ._leaf import Leaf
+from ._tree_metadata import TreeMetadata
+
+
+_NAME = "state"  # what the names of arrays in the files begin with
+_EMPTY = {_NAME: np.zeros(1, np.uint8)}  # Orbax refuses trees without arrays
+
+
+class StateHandler(ocp.PyTreeCheckpointHandler):
+    """Saves a flat tree of arrays with the metadata of the tree that they come from."""
+
+    async def async_save(self, directory: Any, args: "StateSave") -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Starts to save, when the arrays are on the host; returns what to wait for."""
+        arrays = await super().async_save(directory, args=args)
+        about = future.CommitFutureAwaitingContractedSignals(_write_metadata(directory, args), name="metadata")
+        write = functools.partial(write_checksums_of_process, Path(directory), jax.process_index())
+        return [future.ChainedFuture([*(arrays or ()), about], write)]
+
+    def finalize(self, directory: Any) -> None:
+        """Ends a checkpoint that all processes have written; it is renamed to its final name after this."""
+        super().finalize(directory)
+        write_checksums(Path(directory))
+
+
+@ocp.args.register_with_handler(StateHandler, for_save=True)
+@dataclasses.dataclass
+class StateSave(ocp.args.PyTreeSave):
+    """Arguments of a save: the arrays by name, the metadata, and the state of the data in JSON."""
+
+    metadata: TreeMetadata | None = None
+    data: str | None = None
+
+
+@ocp.args.register_with_handler(StateHandler, for_restore=True)
+@dataclasses.dataclass
+class StateRestore(ocp.args.PyTreeRestore):
+    """Arguments of a restore, as for any tree."""
+
+
+async def _write_metadata(directory: Any, args: StateSave) -> None:
+    folder, process = Path(directory), jax.process_index()
+    if args.metadata is not None and process == 0:
+        args.metadata.write(folder)
+    if args.data is not None:
+        write_data_state(folder, process, args.data)
+
+
+def make_save_arguments(arrays: dict[str, Any], metadata: TreeMetadata, data: str | None) -> StateSave:
+    """Returns the arguments of Orbax to save arrays by path; raises a TypeError for elements that it cannot store."""
+    for path, x in arrays.items():
+        try:
+            ts.dtype(str(x.dtype))
+        except TypeError:
+            raise TypeError(
+                f"{path or 'the state'} has elements of type {x.dtype}, which Orbax cannot store; convert it first"
+            ) from None
+    return StateSave({f"{_NAME}{path}": x for path, x in arrays.items()} or _EMPTY, metadata=metadata, data=data)
+
+
+def read_arrays(folder: Path, leaves: dict[str, tuple[Leaf, Any]]) -> dict[str, Any]:
+    """Returns arrays by path, each with a sharding, or as a NumPy array if that is None."""
+    if not leaves:
+        return {}
+    shapes = {
+        f"{_NAME}{path}": jax.ShapeDtypeStruct(leaf.stored_shape, leaf.stored_dtype)
+        for path, (leaf, _) in leaves.items()
+    }
+    how = {f"{_NAME}{path}": _make_restore_arguments(*one) for path, one in leaves.items()}
+    arguments = ocp.args.PyTreeRestore(shapes, restore_args=how, partial_restore=True)
+    found = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
+    return {path: found[f"{_NAME}{path}"] for path in leaves}
+
+
+def _make_restore_arguments(leaf: Leaf, sharding: Any) -> ocp.RestoreArgs:
+    if sharding is None:
+        return ocp.RestoreArgs(restore_type=np.ndarray)
+    return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=sharding, global_shape=leaf.stored_shape)
+
+
+def make_manager(folder: Path, max_to_keep: int | None) -> ocp.CheckpointManager:
+    """Returns the manager of Orbax for a folder, which it creates."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=max_to_keep, cleanup_tmp_directories=True)
+    return ocp.CheckpointManager(folder, options=options, item_handlers=StateHandler())

@@ -1,0 +1,271 @@
+"""`restore`: the state that was saved at a step, on any devices."""
+
+import importlib
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+
+from ..multihost._coordination_store import get_coordination_store
+from ..multihost._rendezvous import Rendezvous
+from ..named._axis import format_value
+from ..named._traceback import find_stacklevel
+from ..partitioning.mapping._mapping import ResourceMapping
+from ..partitioning.specs._active_mesh import MeshLike
+from ._checksums import (
+    DamagedCheckpointError,
+    check_blocks,
+    check_sizes,
+    is_array_data,
+    list_blocks,
+    read_checksums,
+)
+from ._data_state import Resumable, read_data_state
+from ._leaf import ARRAYS, Leaf, flatten_leaves
+from ._match_leaves import AxisOrder, check_leaves, warn_of_static_fields
+from ._placement import find_shardings, get_stored_sharding, make_shape, place_leaf
+from ._steps import find_steps, get_step_folder
+from ._tree_metadata import Node, TreeMetadata, describe_tree, get_static_fields, iterate_nodes
+
+
+T = TypeVar("T")
+_SECONDS = 3600.0  # that processes wait for one another when they read
+
+
+def restore(
+    folder: str | os.PathLike[str],
+    like: Any = None,
+    *,
+    step: int | None = None,
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    data: Resumable | None = None,
+    axis_order: AxisOrder = "transpose",
+    strict: bool = True,
+    fallback: bool = False,
+) -> Any:
+    """Returns the state that was saved at a step, on the devices of this program.
+
+    The mesh, the mapping, the type of mesh axes and the number of processes may all be others than those that saved it.
+    Each process reads the parts of the arrays that its devices hold. Arrays are sharded by the mapping, as
+    `axonym.shard` does it. Without a mesh, they go where those of `like` are, or to the default device.
+
+    With `like`, paths, axes, element types and the types of Python numbers are compared with what was saved; values of
+    `like` are not used. Static fields of modules and leaves such as functions come from `like`, with a warning if they
+    were others. Without `like`, dicts, lists and tuples come back as such, and all other nodes, modules included, as
+    dicts by the names of their fields. Named arrays have their names and their axes in the order of the checkpoint,
+    NumPy arrays stay NumPy arrays, and leaves such as functions are left out.
+
+    All files are compared with their checksums while they are read, by all processes together.
+
+    Args:
+        folder: The folder of the checkpoints.
+        like: A tree of the arrays to restore, or of `jax.ShapeDtypeStruct`s, as `equinox.filter_eval_shape` makes it.
+        step: Which step to restore; the newest if None.
+        mapping: From names to mesh axes; the active mapping if None. If given, it decides for arrays of `like`, too,
+            that are already sharded.
+        mesh: The mesh, with devices; the active mesh if None.
+        data: Iterator over the data; its `set_state` gets the state that this process saved.
+        axis_order: What happens to an array whose axes were saved in another order: `"transpose"` returns it in the
+            order of `like`, and `"error"` raises an error.
+        strict: Whether leaves of the checkpoint that are not in `like` are an error; they are left out if not.
+        fallback: Whether to take the newest checkpoint that is not damaged, with a warning, if no step is given.
+
+    Returns:
+        A tree with the structure of `like`, or of nested dicts, lists and tuples.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint, or none of this step.
+        ValueError: If leaves are missing or unexpected, or have other axes or types: all of them are listed. If an
+            axis cannot be sharded by the mapping. If processes saved different states of the data and their number has
+            changed.
+        DamagedCheckpointError: If a file is missing or was changed. The message names the file. It is a ValueError.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> nym.checkpoint.save(folder, {"weight": nym.ones({"mlp": 2, "embed": 3}), "epoch": 4}, step=10)
+        >>> like = {"weight": nym.zeros({"embed": 3, "mlp": 2}), "epoch": 0}
+        >>> state = nym.checkpoint.restore(folder, like)
+        >>> state["weight"].shape, state["epoch"]
+        ((embed: 3, mlp: 2), 4)
+    """
+    options: dict[str, Any] = {"mapping": mapping, "mesh": mesh, "data": data, "axis_order": axis_order}
+    return restore_step(folder, like, step=step, strict=strict, fallback=fallback, **options).state
+
+
+class Restored(NamedTuple):
+    """A state and its step."""
+
+    state: Any
+    step: int
+
+
+def restore_step(
+    folder: str | os.PathLike[str],
+    like: Any,
+    *,
+    step: int | None,
+    data: Resumable | None,
+    fallback: bool,
+    **options: Any,
+) -> Restored:
+    """Returns a state and its step; arguments as for `restore`."""
+    if options["axis_order"] not in ("transpose", "error"):
+        raise ValueError(f"`axis_order` is 'transpose' or 'error', not {format_value(options['axis_order'])}")
+    if fallback and step is not None:
+        raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
+    path = Path(folder).absolute()
+    steps = agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step))
+    for one, before in zip(steps, [*steps[1:], None], strict=True):
+        try:
+            return Restored(_restore_folder(path, one, like, data, **options), one)
+        except DamagedCheckpointError as error:
+            if before is None or not fallback:
+                remedy = "" if before is None else f"; `step={before}` restores the one before, as `fallback=True` does"
+                raise DamagedCheckpointError(f"the checkpoint of step {one} is damaged: {error}{remedy}") from error
+            warnings.warn(f"skipped the checkpoint of step {one}: {error}", stacklevel=find_stacklevel())
+    raise AssertionError("there is a step, or `find_steps` raises")
+
+
+def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **options: Any) -> Any:
+    folder, what = get_step_folder(path, step), f"the checkpoint of step {step} in {path}"
+
+    def read() -> tuple[Plan, dict[str, Any], Any]:
+        metadata = read_metadata(folder)
+        plan = make_plan(metadata, like, where=what, **options)
+        return plan, read_arrays_of_plan(folder, plan), _read_data(folder, metadata, data)
+
+    plan, arrays, state = agree_on_result(what, read)
+    tree = place_restored_leaves(plan, arrays)
+    if data is not None:
+        data.set_state(state)
+    return tree
+
+
+def agree_on_result(what: str, call: Callable[[], T]) -> T:
+    """Returns the result of a call; if it raises in any process, all of them raise the error."""
+    result, error = None, None
+    try:
+        result = call()
+    except Exception as raised:
+        error = raised
+    store = get_coordination_store()
+    if store is not None:
+        rendezvous = Rendezvous(store, "checkpoint", "read", _SECONDS, what)
+        message = None if error is None else [isinstance(error, DamagedCheckpointError), str(error)]
+        received = rendezvous.exchange_values(json.dumps(message), error)
+        failed = {process: json.loads(one) for process, one in enumerate(received) if json.loads(one) is not None}
+        if error is None and failed:
+            process, (is_damaged, text) = min(failed.items(), key=lambda one: not one[1][0])
+            error = (DamagedCheckpointError if is_damaged else ValueError)(f"in process {process}: {text}")
+    if error is not None:
+        raise error
+    return result  # pyright: ignore[reportReturnType]
+
+
+def import_orbax_handler() -> Any:
+    """Returns the module that uses Orbax, which is an extra and takes as long to import as JAX."""
+    try:
+        return importlib.import_module("._orbax_handler", __package__)
+    except ModuleNotFoundError as error:
+        raise ImportError("checkpoints need Orbax; install `axonym[io]`, or orbax-checkpoint") from error
+
+
+class Plan(NamedTuple):
+    """What to restore: the leaves of a checkpoint, and in the order of the result those asked for."""
+
+    saved: dict[str, Leaf]
+    wanted: dict[str, Leaf]
+    likes: list[Any]
+    shardings: list[Any]
+    treedef: Any
+
+
+def make_plan(
+    metadata: TreeMetadata,
+    like: Any,
+    mapping: ResourceMapping | None,
+    mesh: MeshLike | None,
+    axis_order: AxisOrder,
+    strict: bool,
+    where: str,
+) -> Plan:
+    """Returns what to restore and where to; raises a ValueError if it is not in the checkpoint."""
+    saved = metadata.get_leaves()
+    if like is None:
+        paths, treedef = jax.tree.flatten(_replace_leaves(metadata.tree))
+        likes = [make_shape(saved[path]) for path in paths]
+        wanted = {path: saved[path] for path in paths}
+    else:
+        leaves, treedef = flatten_leaves(like)
+        likes, described = [*leaves.values()], describe_tree(like)
+        wanted = {leaf.path: leaf for leaf in iterate_nodes(described) if isinstance(leaf, Leaf)}
+        check_leaves(saved, wanted, axis_order, strict, where)
+        warn_of_static_fields(metadata.get_static_fields(), get_static_fields(described), where)
+    tree = jax.tree.unflatten(treedef, likes)
+    return Plan(saved, wanted, likes, find_shardings(tree, likes, mapping, mesh), treedef)
+
+
+def _replace_leaves(node: Node | Leaf) -> Any:
+    """Returns the tree of a checkpoint without its classes, with the path of each leaf in its place."""
+    if isinstance(node, Leaf):
+        return node.path
+    pairs = zip(node.keys, node.children, strict=True)
+    children = {key: _replace_leaves(one) for key, one in pairs if not (isinstance(one, Leaf) and one.kind == "object")}
+    if node.kind in ("list", "tuple"):
+        return (list if node.kind == "list" else tuple)(children.values())
+    return children
+
+
+def read_metadata(folder: Path) -> TreeMetadata:
+    """Returns the metadata of a checkpoint, after all files but those of arrays have been checked."""
+    checksums = read_checksums(folder)
+    check_sizes(folder, checksums)
+    check_blocks(folder, checksums, [one for one in list_blocks(checksums) if not is_array_data(one[0])])()
+    return TreeMetadata.read(folder)
+
+
+def read_arrays_of_plan(folder: Path, plan: Plan) -> dict[str, Any]:
+    """Returns the arrays by path, as they are stored; this process checks its share of the files meanwhile."""
+    wanted = {
+        path: (plan.saved[path], None if leaf.kind.startswith("numpy") else sharding)
+        for (path, leaf), sharding in zip(plan.wanted.items(), plan.shardings, strict=True)
+        if plan.saved[path].is_stored
+    }
+    how = {
+        path: (saved, get_stored_sharding(saved, plan.wanted[path], sharding))
+        for path, (saved, sharding) in wanted.items()
+    }
+    checksums = read_checksums(folder)
+    blocks = [one for one in list_blocks(checksums) if is_array_data(one[0])]
+    wait_for_checks = check_blocks(folder, checksums, blocks[jax.process_index() :: jax.process_count()])
+    try:
+        return import_orbax_handler().read_arrays(folder, how)
+    finally:
+        wait_for_checks()  # a damaged file matters more than the errors that it causes
+
+
+def place_restored_leaves(plan: Plan, arrays: dict[str, Any]) -> Any:
+    """Returns the restored tree."""
+    found = []
+    for (path, wanted), like, sharding in zip(plan.wanted.items(), plan.likes, plan.shardings, strict=True):
+        saved = plan.saved[path]
+        if saved.kind in ARRAYS:
+            found.append(place_leaf(arrays.pop(path, None), saved, wanted, like, sharding))
+        else:
+            found.append(like if saved.kind == "object" else saved.decode())
+    return jax.tree.unflatten(plan.treedef, found)
+
+
+def _read_data(folder: Path, metadata: TreeMetadata, data: Resumable | None) -> Any:
+    if data is None:
+        return None
+    if not metadata.has_data:
+        raise ValueError(f"the checkpoint in {folder} has no state of the data; restore it without `data`")
+    return read_data_state(folder, jax.process_index(), jax.process_count(), metadata.process_count)

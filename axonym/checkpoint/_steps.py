@@ -1,0 +1,74 @@
+"""The steps of which a folder has checkpoints."""
+
+import os
+from pathlib import Path
+
+from ..named._axis import format_value
+
+
+_DAMAGED = "damaged-"
+_SHOWN = 10
+
+
+def list_steps(folder: str | os.PathLike[str]) -> list[int]:
+    """Returns the steps of the complete checkpoints in a folder, in order.
+
+    A checkpoint that is being written, or was when the program ended, is not in the list.
+
+    Args:
+        folder: The folder of the checkpoints; it need not exist.
+
+    Returns:
+        The steps, the newest last.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.checkpoint.list_steps("runs/new")
+        []
+    """
+    path = Path(folder)
+    names = [one.name for one in path.iterdir() if one.is_dir()] if path.is_dir() else []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def get_step_folder(folder: Path, step: int) -> Path:
+    """Returns the folder of the files of a step."""
+    return folder / str(step) / "default"
+
+
+def find_steps(folder: Path, step: int | None) -> list[int]:
+    """Returns the step to restore, or all steps if it is None, newest first.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint of it.
+    """
+    steps = list_steps(folder)
+    if not steps:
+        raise FileNotFoundError(f"no checkpoint in {folder}")
+    if step is None:
+        return steps[::-1]
+    if step not in steps:
+        raise FileNotFoundError(
+            f"no checkpoint of step {format_value(step)} in {folder}, only of {format_steps(steps)}"
+        )
+    return [one for one in steps[::-1] if one <= step]
+
+
+def format_steps(steps: list[int]) -> str:
+    """Writes the newest of some steps."""
+    more = f"{len(steps) - _SHOWN} older ones, " if len(steps) > _SHOWN else ""
+    return more + ", ".join(map(str, steps[-_SHOWN:]))
+
+
+def check_step(step: object) -> None:
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"`step` is an integer from 0 on, not {format_value(step)}")
+
+
+def move_damaged(folder: Path, step: int) -> Path:
+    """Moves the checkpoint of a step out of the way of those to come; returns where to."""
+    number, target = 0, folder / f"{_DAMAGED}{step}"
+    while target.exists():
+        number += 1
+        target = folder / f"{_DAMAGED}{step}-{number}"
+    return (folder / str(step)).rename(target)

@@ -1,0 +1,164 @@
+"""What is saved comes back bit for bit: every kind of leaf, on other meshes, in another order of axes."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import AxisType, PartitionSpec as P
+
+import axonym as nym
+
+
+Embed, Mlp = nym.make_axes(embed=8, mlp=4)
+MAPPING = {"embed": "data", "mlp": "model"}
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Asserts that two trees have the same structure, types and bits."""
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert isinstance(y, jax.Array) if isinstance(x, jax.Array) else type(x) is type(y)
+        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            assert jax.random.key_impl(x) == jax.random.key_impl(y)
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        if isinstance(x, jax.Array | np.ndarray | np.generic):
+            assert x.dtype == y.dtype and x.shape == y.shape
+            assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+        else:
+            assert x == y
+
+
+def make_model() -> nym.nn.Linear:
+    return nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+
+
+@functools.cache
+def make_state() -> Any:
+    """One of every kind of leaf."""
+    model = make_model()
+    odd = np.array([np.nan, -0.0, 1e-45, np.inf], np.float32).view(np.uint32) | 1
+    return {
+        "model": model,
+        "optimizer": optax.adamw(1e-3).init(model),
+        "key": jax.random.key(3, impl="rbg"),
+        "keys": nym.named(jax.random.split(jax.random.key(1), 8), "embed"),
+        "bfloat16": nym.named(jnp.arange(8.0, dtype="bfloat16"), "embed"),
+        "bits": nym.named(jnp.asarray(odd.view(np.float32)), "mlp"),
+        "numpy": np.arange(6).reshape(2, 3),
+        "scalars": [np.float64(2.5), np.int8(3), 3, 2.5, True, 1j, "text", b"bytes", None, 2**80, float("inf")],
+        "empty": (jnp.ones((0, 3)), {}, [], ()),
+        "keys of dicts": {7: {"a/b": jnp.ones(2), "": jnp.zeros(()), "..": jnp.ones(1, bool)}},
+    }
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    with jax.set_mesh(None):
+        nym.checkpoint.save(folder, make_state(), 3)
+    return folder
+
+
+def test_every_kind_of_leaf_comes_back(saved: Path) -> None:
+    assert_same(make_state(), nym.checkpoint.restore(saved, make_state()))
+
+
+def test_shapes_without_data_say_what_to_restore(saved: Path) -> None:
+    like = {**make_state(), "model": eqx.filter_eval_shape(make_model)}
+    assert_same(make_state(), nym.checkpoint.restore(saved, like))
+
+
+def test_without_like_nodes_are_dicts_lists_and_tuples(saved: Path) -> None:
+    found, state = nym.checkpoint.restore(saved), make_state()
+    same = ("key", "keys", "bfloat16", "bits", "numpy", "scalars", "empty", "keys of dicts")
+    assert_same({name: found[name] for name in same}, {name: state[name] for name in same})
+    assert_same(found["model"]["weight"], state["model"].weight)
+    assert found["optimizer"][1:] == ({}, {})
+    assert_same(found["optimizer"][0]["mu"]["bias"], state["optimizer"][0].mu.bias)
+
+
+def test_arrays_are_read_onto_the_mesh_by_the_mapping(saved: Path, mesh: jax.sharding.Mesh) -> None:
+    state = make_state()
+    like = {**state, "model": eqx.filter_eval_shape(make_model)}
+    for found in (nym.checkpoint.restore(saved, like, mapping=MAPPING), nym.checkpoint.restore(saved, mapping=MAPPING)):
+        model = found["model"]
+        weight = model["weight"] if isinstance(model, dict) else model.weight
+        assert weight.sharding == jax.sharding.NamedSharding(mesh, P("model", "data"))
+        assert (
+            found["keys"].sharding.spec == P("data") and found["keys of dicts"][7]["a/b"].sharding.is_fully_replicated
+        )
+        assert np.array_equal(weight.array, state["model"].weight.array)
+    with nym.axis_mapping(MAPPING):
+        assert nym.checkpoint.restore(saved, like)["model"].weight.sharding.spec == P("model", "data")
+    assert_same(jax.device_get(like["numpy"]), found["numpy"])
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_other_meshes_and_one_device_both_ways(kind: AxisType, tmp_path: Path) -> None:
+    data = jax.make_mesh((8,), ("data",), axis_types=(kind,))
+    both = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind, kind))
+    state = {name: make_state()[name] for name in ("model", "keys", "bfloat16", "key")}
+    with jax.set_mesh(data):
+        sharded = nym.shard(state, {"embed": "data"})
+    nym.checkpoint.save(tmp_path, sharded, 1)
+    found = nym.checkpoint.restore(tmp_path, state, mapping=MAPPING, mesh=both)
+    assert found["model"].weight.sharding == jax.sharding.NamedSharding(both, P("model", "data"))
+    assert_same(jax.device_get(found["model"]), jax.device_get(state["model"]))
+    nym.checkpoint.save(tmp_path, found, 2)
+    assert_same(state, nym.checkpoint.restore(tmp_path, state))
+    back = nym.checkpoint.restore(tmp_path, sharded)
+    assert back["model"].weight.sharding == sharded["model"].weight.sharding
+    assert_same(jax.device_get(back["model"]), jax.device_get(state["model"]))
+
+
+def test_another_order_of_axes_is_transposed_back(tmp_path: Path, mesh: jax.sharding.Mesh) -> None:
+    weight = nym.random.normal(jax.random.key(0), (Mlp, Embed))
+    keys = nym.named(jax.random.split(jax.random.key(1), (4, 8)), (Mlp, Embed))
+    numpy = nym.NamedArray(np.arange(32).reshape(4, 8), (Mlp, Embed))
+    state = {"weight": weight, "keys": keys, "numpy": numpy}
+    nym.checkpoint.save(tmp_path, state, 1)
+    like = {name: nym.NamedArray(jax.ShapeDtypeStruct((8, 4), x.dtype), (Embed, Mlp)) for name, x in state.items()}
+    like["numpy"] = nym.NamedArray(np.zeros((8, 4), int), (Embed, Mlp))
+    for options in ({}, {"mapping": MAPPING}):
+        found = nym.checkpoint.restore(tmp_path, like, **options)
+        assert found["weight"].names == ("embed", "mlp")
+        assert found["weight"].sharding.spec == (P("data", "model") if options else P(None, None))
+        assert np.array_equal(found["weight"].array, np.asarray(weight.array).T)
+        assert np.array_equal(found["numpy"].array, numpy.array.T) and isinstance(found["numpy"].array, np.ndarray)
+        data = np.asarray(jax.random.key_data(found["keys"].array))
+        assert np.array_equal(data[3, 2], jax.random.key_data(keys.array)[2, 3])
+    with jax.set_mesh(None):
+        alone = nym.checkpoint.restore(tmp_path, like)
+        assert np.array_equal(alone["weight"].array, np.asarray(weight.array).T)
+    with pytest.raises(ValueError, match=r"\(embed: 8, mlp: 4\) here and axes \(mlp: 4, embed: 8\) in the"):
+        nym.checkpoint.restore(tmp_path, like, axis_order="error")
+
+
+def test_raw_orbax_returns_the_transposed_square_in_silence(tmp_path: Path) -> None:
+    square = nym.named(jnp.arange(4.0).reshape(2, 2), ("mlp", "embed"))
+    like = nym.named(jnp.zeros((2, 2)), ("embed", "mlp"))
+    raw = ocp.StandardCheckpointer()
+    raw.save(tmp_path / "raw", {"weight": square.array})
+    raw.wait_until_finished()
+    [array] = raw.restore(tmp_path / "raw", {"weight": like.array}).values()
+    wrong = nym.named(array, like.names)
+    assert wrong["embed", 0, "mlp", 1] != square["embed", 0, "mlp", 1]
+    nym.checkpoint.save(tmp_path / "ours", {"weight": square}, 0)
+    right = nym.checkpoint.restore(tmp_path / "ours", {"weight": like})["weight"]
+    assert right["embed", 0, "mlp", 1] == square["embed", 0, "mlp", 1] and right.names == like.names
+
+
+def test_uncommitted_arrays_stay_uncommitted(saved: Path) -> None:
+    with jax.set_mesh(None):
+        found = nym.checkpoint.restore(saved, make_state())
+        assert not found["model"].weight.array.committed and not found["key"].committed
+        placed = jax.device_put(make_state()["model"], jax.devices()[3])
+        found = nym.checkpoint.restore(saved, {"model": placed}, strict=False)
+        assert found["model"].weight.array.devices() == {jax.devices()[3]}

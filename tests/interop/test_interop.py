@@ -1,0 +1,156 @@
+"""Named arrays to and from xarray, pandas and DLPack."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import axonym as nym
+from axonym.interop import from_dlpack, from_pandas, from_xarray, to_pandas, to_xarray
+from tests.processes import run
+
+
+VALUES = np.arange(8.0, dtype=np.float32).reshape(4, 2)
+TIMES = pd.date_range("2026-01-01", periods=4)
+
+
+@pytest.fixture
+def x(mesh):
+    return nym.shard(nym.named(VALUES, ("time", "lat")), {"time": "data"})
+
+
+def test_xarray_gets_dimensions_and_coordinates(x):
+    da = to_xarray(x, {"time": TIMES}, name="rain", attrs={"units": "mm"})
+    assert isinstance(da.data, np.ndarray) and (da.dims, da.name, da.attrs["units"]) == (("time", "lat"), "rain", "mm")
+    np.testing.assert_array_equal(da.sel(time="2026-01-03"), VALUES[2])
+    assert list(da.coords) == ["time"]
+    plain = to_xarray(nym.named(3.0, ()))
+    assert plain.dims == () and float(plain) == 3
+    half = x.astype(jnp.bfloat16)
+    assert to_xarray(half).dtype == jnp.bfloat16 and from_xarray(to_xarray(half)).dtype == jnp.bfloat16
+
+
+def test_xarray_there_and_back_keeps_names_and_elements(x):
+    back = from_xarray(to_xarray(x, {"time": TIMES}).transpose("lat", "time"))
+    assert back.names == ("lat", "time") and back.dtype == jnp.float32
+    np.testing.assert_array_equal(np.asarray(back), VALUES.T)
+    held = xr.DataArray(x.array, dims=x.names)
+    assert from_xarray(held).array is x.array, "An array of JAX was copied."
+
+
+def test_pandas_gets_axes_as_index_and_columns(x):
+    table = to_pandas(x, {"time": TIMES, "lat": ["a", "b"]})
+    assert isinstance(table, pd.DataFrame) and (table.index.name, table.columns.name) == ("time", "lat")
+    np.testing.assert_array_equal(table.loc["2026-01-02", "b"], VALUES[1, 1])
+    series = to_pandas(x["lat", 0])
+    assert isinstance(series, pd.Series) and series.index.name == "time"
+    pd.testing.assert_series_equal(series, pd.Series(VALUES[:, 0], pd.RangeIndex(4, name="time")))
+    assert to_pandas(x.astype(jnp.bfloat16)).dtypes.tolist() == [np.float32] * 2
+    assert to_pandas(x > 3).dtypes.tolist() == [np.bool_] * 2
+
+
+def test_pandas_there_and_back_keeps_names_and_elements(x):
+    for array in (x, x["lat", 1]):
+        back = from_pandas(to_pandas(array))
+        assert back.names == array.names and back.dtype == array.dtype
+        np.testing.assert_array_equal(np.asarray(back), np.asarray(array))
+    mixed = pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
+    np.testing.assert_array_equal(np.asarray(from_pandas(mixed, ("step", "head"))), [[1, 0.5], [2, 1.5]])
+    assert from_pandas(mixed["a"], "step").names == ("step",)
+
+
+def test_dlpack_shares_memory_in_both_directions():
+    values = jnp.arange(6.0).reshape(2, 3)
+    named = from_dlpack(nym.named(values, ("i", "j")), (nym.Axis("batch", 2), "embed"))
+    assert named.names == ("batch", "embed") and named.array.unsafe_buffer_pointer() == values.unsafe_buffer_pointer()
+    assert np.asarray(from_dlpack(np.arange(3), "batch")).tolist() == [0, 1, 2]
+    assert np.asarray(from_dlpack(nym.ones({"a": 2}), "b")).tolist() == [1, 1]
+    with pytest.raises(TypeError, match="takes an array with `__dlpack__`, not a list of length 2"):
+        from_dlpack([1, 2], "batch")
+    with pytest.raises(ValueError, match="has 2 axes, 1 are named"):
+        from_dlpack(values, "batch")
+
+
+def test_matplotlib_draws_named_arrays_with_coordinates(x):
+    matplotlib.use("Agg")
+    pyplot = matplotlib.pyplot
+    np.testing.assert_array_equal(pyplot.plot(x["lat", 1])[0].get_ydata(), VALUES[:, 1])
+    np.testing.assert_array_equal(to_xarray(x["lat", 0], {"time": TIMES}).plot()[0].get_ydata(), VALUES[:, 0])
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: to_xarray(x.array), TypeError, "A named array is needed, not an array of shape"),
+        (lambda x: to_pandas(VALUES), TypeError, "A named array is needed, not an array of shape"),
+        (lambda x: to_xarray(x, {"tme": [1]}), ValueError, r"axis 'tme', which \(time: 4, lat: 2\) does not have"),
+        (lambda x: to_pandas(x, {"lat": [1]}), ValueError, "has 1 values for axis 'lat', whose size is 2"),
+        (
+            lambda x: to_pandas(x.expand("a")),
+            ValueError,
+            r"one axis or two, not \(.*\); index or flatten .* `to_xarray",
+        ),
+        (lambda x: to_pandas(x.sum()), ValueError, r"one axis or two, not \(\); use `x.item\(\)`"),
+        (lambda x: from_xarray(VALUES), TypeError, r"takes a `DataArray`, not a `ndarray`; call"),
+        (
+            lambda x: from_xarray(xr.Dataset({"a": 1})),
+            TypeError,
+            "takes a `DataArray`, not a `Dataset`; call it for each variable",
+        ),
+        (
+            lambda x: from_xarray(xr.DataArray([1], dims=[0])),
+            TypeError,
+            r"names, not 0; use `x.rename\(\{0: 'time'\}\)`",
+        ),
+        (lambda x: from_xarray(xr.DataArray(TIMES)), TypeError, r"elements of type datetime64.*'int64'"),
+        (lambda x: from_pandas(pd.Series(["a"]), "b"), TypeError, "the `Series` has elements of type .* only numbers"),
+        (lambda x: from_pandas(pd.Series([1])), ValueError, "`Series` have no name; pass `axes`, as in `axes='step'`"),
+        (lambda x: from_pandas(pd.DataFrame({"a": [1]})), ValueError, r"pass `axes`, as in `axes=\('step', 'head'\)`"),
+        (lambda x: from_pandas(pd.Series([2**40]), "b"), ValueError, "int64 elements that do not fit int32, .*x64"),
+        (lambda x: from_pandas(pd.Series([1]), ("a", "b")), ValueError, "has 1 axes, 2 are named"),
+        (
+            lambda x: from_pandas(to_pandas(x).stack()),
+            ValueError,
+            "the index of the `Series` has 2 levels, .*to_xarray",
+        ),
+        (lambda x: from_pandas(VALUES), TypeError, "takes a `Series` or a `DataFrame`, not a `ndarray`"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(call, error, message):
+    with pytest.raises(error, match=message):
+        call(nym.named(VALUES, ("time", "lat")))
+
+
+@pytest.mark.parametrize(("name", "call"), [("xarray", to_xarray), ("pandas", to_pandas)])
+def test_a_missing_library_is_named(monkeypatch, name, call):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf"this needs {name}; install `axonym\[interop\]`, or {name}"):
+        call(nym.ones({"a": 2}))
+
+
+def test_a_traced_array_has_no_elements():
+    with pytest.raises(jax.errors.TracerArrayConversionError, match="traced array"):
+        jax.eval_shape(lambda x: to_xarray(x), nym.ones({"a": 2}))
+
+
+PART = """
+import numpy as np
+start()
+mesh = nym.create_mesh((4,), ("data",))
+with jax.set_mesh(mesh):
+    whole = nym.host_local_to_global(nym.NamedArray(np.arange(4), "batch"), {"batch": "data"})
+    for call in (nym.interop.to_xarray, nym.interop.to_pandas):
+        has(raised(ValueError, call, whole), f"process {PROCESS} has only a part of (batch: 8), which is sharded over "
+            "several processes; `axonym.global_to_host_local` returns that part")
+        assert call(nym.global_to_host_local(whole)).values.tolist() == [0, 1, 2, 3]
+"""
+
+
+def test_an_array_of_several_processes_is_an_error():
+    run(PART)
