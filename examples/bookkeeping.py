@@ -1,4 +1,4 @@
-"""The bookkeeping of a training run: its folder of results, checkpoints, metrics, progress bar and Ctrl-C."""
+"""The bookkeeping of a training run: its folder of results, damaged checkpoints, metrics, progress bar and Ctrl-C."""
 
 import itertools
 import json
@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
-import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -47,11 +46,6 @@ def check_finite(loss: float, what: str) -> float:
     return loss
 
 
-def is_true_in_any_process(flag: bool) -> bool:
-    """Returns the same answer in all processes."""
-    return flag if jax.process_count() == 1 else bool(np.any(multihost_utils.process_allgather(np.array(flag))))
-
-
 def open_folder(folder: Path, options: dict[str, Any], *, resume: bool) -> None:
     """Makes the folder of results. A new run moves earlier results aside; a resumed one must have their options."""
     file = folder / "options.json"
@@ -75,53 +69,24 @@ def open_folder(folder: Path, options: dict[str, Any], *, resume: bool) -> None:
     nym.barrier_sync(name="folder of results")
 
 
-class Checkpoints:
-    """Saves and restores trees with orbax. Arrays are stored under their paths, so they can be read on any mesh."""
-
-    def __init__(self, folder: Path) -> None:
-        options = ocp.CheckpointManagerOptions(max_to_keep=2)
-        self.folder = folder.absolute()
-        handler = ocp.StandardCheckpointHandler()  # stated, or the newest checkpoint is asked, which may be damaged
-        self.manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handler)
-
-    def save(self, step: int, tree: Any) -> None:
-        if self.manager.latest_step() != step:
-            self.manager.save(step, args=ocp.args.StandardSave(get_leaves_by_path(tree)))
-            self.manager.wait_until_finished()
-
-    def restore(self, like: Any) -> tuple[int, Any]:
-        """Returns the newest step that can be read and its tree, with the structure and the shardings of `like`."""
-        damaged: list[int] = []
-        for step in sorted(self.manager.all_steps(), reverse=True):
-            try:
-                restored, problem = self.read_leaves(step, get_leaves_by_path(like)), ""
-            except Exception as error:  # orbax raises errors of many types
-                restored, problem = [], f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            is_unreadable = is_true_in_any_process(bool(problem))
-            if not is_unreadable and all(bool(jnp.isfinite(x).all()) for x in restored):
-                self.move_aside(damaged)
-                return step, jax.tree.unflatten(jax.tree.structure(like), restored)
-            problem = problem or ("unreadable elsewhere" if is_unreadable else "not all numbers in it are finite")
-            console.print(f"cannot resume from {self.folder / str(step)}: {problem}", markup=False)
+def restore_newest(folder: Path, like: Any, **options: Any) -> Any:
+    """Returns the newest state that can be read, and moves damaged checkpoints out of the way of those to come."""
+    damaged: list[int] = []
+    for step in reversed(nym.checkpoint.list_steps(folder)):
+        try:
+            state = nym.checkpoint.restore(folder, like, step=step, **options)
+            if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(state)):
+                raise nym.checkpoint.DamagedCheckpointError("not all numbers in it are finite")
+        except nym.checkpoint.DamagedCheckpointError as error:
+            console.print(f"cannot resume from {folder / str(step)}: {error}", markup=False)
             damaged.append(step)
-        raise ValueError(f"no {'undamaged ' if damaged else ''}checkpoint to resume from in {self.folder}")
-
-    def read_leaves(self, step: int, like: dict[str, jax.Array]) -> list[jax.Array]:
-        shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for path, x in like.items()}
-        saved = self.manager.restore(step, args=ocp.args.StandardRestore(shapes))
-        return [jax.device_put(saved[path], x.sharding) for path, x in like.items()]
-
-    def move_aside(self, steps: list[int]) -> None:
-        """Moves damaged checkpoints out of the way of those to come."""
-        for step in steps if jax.process_index() == 0 else ():
-            aside = find_free_path(self.folder.with_name(f"damaged-{step}"))
-            console.print(f"moved a damaged checkpoint to {(self.folder / str(step)).rename(aside)}")
+            continue
+        for other in damaged if jax.process_index() == 0 else ():
+            aside = find_free_path(folder.with_name(f"damaged-{other}"))
+            console.print(f"moved a damaged checkpoint to {(folder / str(other)).rename(aside)}")
         nym.barrier_sync(name="damaged checkpoints")
-        self.manager.reload()
-
-
-def get_leaves_by_path(tree: Any) -> dict[str, jax.Array]:
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        return state
+    raise ValueError(f"no {'undamaged ' if damaged else ''}checkpoint to resume from in {folder}")
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
@@ -183,7 +148,9 @@ class Interrupt:
 
     def should_stop(self) -> bool:
         """Returns whether Ctrl-C was pressed for any process."""
-        return is_true_in_any_process(self.asked)
+        if jax.process_count() == 1:
+            return self.asked
+        return bool(np.any(multihost_utils.process_allgather(np.array(self.asked))))
 
 
 def make_progress_bar() -> Progress:

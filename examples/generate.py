@@ -141,22 +141,12 @@ def find_ends(config: dict[str, Any]) -> tuple[int, ...]:
 
 def load_run(folder: Path) -> tuple[Model, Any]:
     """Returns the model in the newest checkpoint of a run of `train_lm.py`, and its tokens."""
-    ocp = importlib.import_module("orbax.checkpoint")
     transformer = importlib.import_module("transformer")
     options = json.loads((folder / "options.json").read_text())
     axes = transformer.make_axes(1, 1, options["embed"], options["layers"])
     init: Any = nym.named_jit(transformer.Transformer.init)
     model = init.eval_shape(axes, key=jax.random.key(0))
-    like = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path((model,))}
-    steps = [int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit()]
-    if not steps:
-        raise ValueError(f"there is no checkpoint in {folder / 'checkpoints'}")
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        arguments = ocp.args.PyTreeRestore(
-            like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
-        )
-        saved = checkpointer.restore((folder / "checkpoints" / str(max(steps)) / "default").absolute(), arguments)
-    return jax.tree.unflatten(jax.tree.structure(model), [saved[name] for name in like]), Bytes()
+    return nym.checkpoint.restore(folder / "checkpoints", {"model": model}, strict=False)["model"], Bytes()
 
 
 def load_folder(folder: Path) -> tuple[Model, Any]:

@@ -12,14 +12,16 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
+import grain
 import jax
 import numpy as np
 import optax
-from bookkeeping import Checkpoints, Interrupt, Metrics, check_finite, console, make_progress_bar, open_folder
+from bookkeeping import Interrupt, Metrics, check_finite, console, make_progress_bar, open_folder, restore_newest
 from jax.experimental import multihost_utils
+from numpy.lib.stride_tricks import sliding_window_view
 from transformer import Axes, Transformer, make_axes
 
 import axonym as nym
@@ -32,12 +34,10 @@ SAMPLING = {**COMPUTE, "batch": None}  # for a batch of one
 SHAPES = ("layers", "embed")  # options that set the shapes of the parameters
 
 
-class State(NamedTuple):
-    """Everything that a step updates and a checkpoint stores."""
-
-    model: Transformer
-    optimizer: Any
-    step: int
+def init_state(axes: Axes, optimizer: Any, seed: int) -> dict[str, Any]:
+    """Returns everything that a step updates and a checkpoint stores."""
+    model = Transformer.init(axes, key=jax.random.key(seed))
+    return {"model": model, "optimizer": optimizer.init(model), "step": 0}
 
 
 def make_optimizer(args: argparse.Namespace) -> Any:  # optax's own types do not allow modules
@@ -61,57 +61,44 @@ def make_train_step(optimizer: Any) -> Any:
     return train_step
 
 
-class Text:
-    """The bytes of a text. The last tenth is held out, and each batch depends only on the seed and the step."""
-
-    def __init__(self, data: np.ndarray, axes: Axes, seed: int) -> None:
-        split = len(data) - len(data) // 10
-        self.train, self.held_out = data[:split], data[split:]
-        if len(self.held_out) <= axes.pos.size:
-            raise ValueError(
-                f"the text has {len(data)} bytes; sequences of {axes.pos.size} need {10 * axes.pos.size + 10}"
-            )
-        self.axes, self.seed = axes, seed
-        self.sharding = nym.sharding_for_axis((axes.batch, axes.pos), COMPUTE)
-
-    def make_batch(self, step: int) -> tuple[NamedArray, NamedArray]:
-        rng = np.random.default_rng((self.seed, step))
-        return self.cut_windows(self.train, rng.integers(0, len(self.train) - self.axes.pos.size, self.axes.batch.size))
-
-    def make_held_out_batches(self) -> list[tuple[NamedArray, NamedArray]]:
-        size = self.axes.batch.size
-        starts = np.arange(0, len(self.held_out) - self.axes.pos.size, self.axes.pos.size)
-        starts = starts[: max(1, len(starts) // size) * size]
-        starts = np.resize(starts, math.ceil(len(starts) / size) * size)  # a short text is repeated
-        return [self.cut_windows(self.held_out, part) for part in starts.reshape(-1, size)]
-
-    def cut_windows(self, data: np.ndarray, starts: np.ndarray) -> tuple[NamedArray, NamedArray]:
-        rows = data[starts[:, None] + np.arange(self.axes.pos.size + 1)].astype(np.int32)
-        return self.shard_rows(rows[:, :-1]), self.shard_rows(rows[:, 1:])
-
-    def shard_rows(self, rows: np.ndarray) -> NamedArray:
-        """Puts the rows on the devices, which may belong to several processes."""
-        array = jax.make_array_from_callback(rows.shape, self.sharding, lambda index: rows[index])
-        return NamedArray(array, (self.axes.batch, self.axes.pos))
-
-
-def read_text(paths: list[Path]) -> np.ndarray:
+def read_text(paths: list[Path], axes: Axes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bytes to train on and the last tenth, which is held out."""
     if paths:
         data = b"\n".join(path.read_bytes() for path in paths)
     else:
         data = "\n".join(importlib.import_module("pydoc_data.topics").topics.values()).encode()
     if not data:
         raise ValueError(f"the text is empty: {', '.join(map(str, paths))}")
-    return np.frombuffer(data, np.uint8)
+    if len(data) // 10 <= axes.pos.size:
+        raise ValueError(f"the text has {len(data)} bytes; sequences of {axes.pos.size} need {10 * axes.pos.size + 10}")
+    text = np.frombuffer(data, np.uint8)
+    return text[: -(len(text) // 10)], text[-(len(text) // 10) :]
 
 
-def evaluate(eval_step: Any, model: Transformer, batches: list[Any]) -> float:
-    """Returns the mean loss over the held-out text, in bits per byte."""
-    return float(np.mean([float(eval_step(model, *batch)) for batch in batches])) / math.log(2)
+def load_batches(text: np.ndarray, axes: Axes, seed: int) -> nym.data.ShardedLoader:
+    """Returns batches of windows of a text in random order, of which each process reads its own rows."""
+    rows = nym.data.find_local_rows(axes.batch, COMPUTE)
+    windows = grain.MapDataset.source(sliding_window_view(text, axes.pos.size + 1)).shuffle(seed).repeat()
+    batches = windows.batch(rows.size)[rows.index :: rows.count].map(split_windows)
+    return nym.data.ShardedLoader(batches, COMPUTE, axes=(axes.batch, axes.pos))
 
 
-def make_sampler(axes: Axes, prompt: int, temperature: float = 0.8) -> Any:
-    """Returns a function that samples the bytes of a row from position `prompt` on."""
+def load_held_out_batches(text: np.ndarray, axes: Axes) -> list[tuple[NamedArray, NamedArray]]:
+    """Returns all of a text in consecutive windows, which all processes read; a short text is repeated."""
+    windows = sliding_window_view(text, axes.pos.size + 1)[:: axes.pos.size]
+    rows = np.resize(windows, (max(1, len(windows) // axes.batch.size), axes.batch.size, axes.pos.size + 1))
+    return [
+        *nym.data.ShardedLoader(map(split_windows, rows), COMPUTE, axes=(axes.batch, axes.pos), process_local=False)
+    ]
+
+
+def split_windows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns inputs and targets: each byte and the next one."""
+    return rows[:, :-1].astype(np.int32), rows[:, 1:].astype(np.int32)
+
+
+def sample_text(model: Transformer, text: np.ndarray, axes: Axes, seed: int, temperature: float = 0.8) -> list[str]:
+    """Returns the beginning of a text and the continuation that the model samples."""
 
     @nym.named_jit(axis_resources=SAMPLING)
     def continue_row(model: Transformer, row: NamedArray, key: jax.Array) -> NamedArray:
@@ -120,42 +107,38 @@ def make_sampler(axes: Axes, prompt: int, temperature: float = 0.8) -> Any:
             byte = nym.random.categorical(jax.random.fold_in(key, at), logits / temperature, axes.vocab)
             return row.at[axes.pos, at].set(byte)
 
-        return jax.lax.fori_loop(prompt, axes.pos.size, sample_byte, row)
+        return jax.lax.fori_loop(start, axes.pos.size, sample_byte, row)
 
-    return continue_row
-
-
-def sample_text(model: Transformer, text: Text, seed: int) -> tuple[str, str]:
-    """Returns the beginning of the held-out text and the continuation that the model samples."""
-    axes = text.axes
     start = axes.pos.size // 3
-    row = np.zeros((1, axes.pos.size), np.int32)
-    row[0, :start] = text.held_out[:start]
-    filled = make_sampler(axes, start)(model, nym.named(row, ("batch", axes.pos)), jax.random.key(seed))
+    row = np.pad(text[:start], (0, axes.pos.size - start)).astype(np.int32)
+    filled = continue_row(model, nym.named(row[None], ("batch", axes.pos)), jax.random.key(seed))
     data = np.asarray(multihost_utils.process_allgather(filled.array, tiled=True)[0], np.uint8).tobytes()
-    return data[:start].decode(errors="replace"), data[start:].decode(errors="replace")
+    return [part.decode(errors="replace") for part in (data[:start], data[start:])]
 
 
-def train(args: argparse.Namespace, text: Text, state: State, optimizer: Any, metrics: Metrics, saves: Any) -> State:
+def train(args: argparse.Namespace, state: Any, optimizer: Any, loader: Any, held_out: Any, metrics: Metrics) -> Any:
     """Runs the remaining steps; evaluates and saves four times, and saves at the end."""
     train_step, eval_step = make_train_step(optimizer), nym.fsdp(compute_loss, PARAMETERS, COMPUTE)
-    held_out = text.make_held_out_batches()
-    with Interrupt() as interrupt, make_progress_bar() as bar:
-        task = bar.add_task("", total=args.steps, completed=state.step, loss=math.nan, speed=math.nan)
-        while state.step < args.steps and not interrupt.should_stop():
-            started, step = time.perf_counter(), state.step + 1
-            model, moments, loss = train_step(state.model, state.optimizer, *text.make_batch(state.step))
-            state = State(model, moments, step)
+    saves = nym.checkpoint.Checkpointer(args.out / "checkpoints", max_to_keep=2)
+    with saves, Interrupt() as interrupt, make_progress_bar() as bar:
+        task = bar.add_task("", total=args.steps, completed=state["step"], loss=math.nan, speed=math.nan)
+        while state["step"] < args.steps and not interrupt.should_stop():
+            started, step = time.perf_counter(), state["step"] + 1
+            model, moments, loss = train_step(state["model"], state["optimizer"], *next(loader))
+            state = {"model": model, "optimizer": moments, "step": step}
             row = {"step": step, "loss": check_finite(float(loss), f"loss of step {step}")}  # in nats
             row["tokens_per_second"] = args.batch * args.seq / (time.perf_counter() - started)
             metrics.add(**row)
             bar.update(task, completed=step, loss=row["loss"] / math.log(2), speed=row["tokens_per_second"])
             if step == args.steps or step % max(1, args.steps // 4) == 0:
-                shown = check_finite(evaluate(eval_step, state.model, held_out), f"held-out loss of step {step}")
+                mean = np.mean([float(eval_step(model, *batch)) for batch in held_out]) / math.log(2)
+                shown = check_finite(float(mean), f"held-out loss of step {step}")
                 metrics.add(step=step, eval_bits_per_byte=shown)
-                saves.save(state.step, state[:2])
+                saves.save(state, step, data=loader)
                 bar.console.print(f"step {step}: held-out loss {shown:.3f} bits per byte")
-    saves.save(state.step, state[:2])
+        saves.wait()
+        if state["step"] not in saves.steps:
+            saves.save(state, state["step"], data=loader)
     metrics.plot(args.out / "loss.png")
     return state
 
@@ -163,10 +146,7 @@ def train(args: argparse.Namespace, text: Text, state: State, optimizer: Any, me
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="train_lm", description=(__doc__ or "").split("\n\n")[0])
     add = parser.add_argument
-    add(
-        "--mesh",
-        help="sizes of the mesh axes, such as data:4,model:2; -1 for what is left; default: model is 1 or 2",
-    )
+    add("--mesh", help="sizes of the mesh axes, such as data:4,model:2; -1 for the rest; default: model is 1 or 2")
     add("--axis-types", choices=["auto", "explicit"], default="auto", help="type of the mesh axes; default %(default)s")
     add("--steps", type=int, default=240, help="number of steps; default %(default)s")
     add("--batch", type=int, default=32, help="sequences per step; default %(default)s")
@@ -187,40 +167,30 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def start_jax(args: argparse.Namespace) -> None:
-    """Sets up the devices and, with --distributed, connects to the other processes.
-
-    JAX finds them by itself on SLURM, Open MPI and TPU pods. Elsewhere, set the environment variables
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
-    """
-    jax.config.update("jax_num_cpu_devices", args.devices)
-    if args.distributed:
-        nym.initialize()
-
-
 def run(args: argparse.Namespace) -> None:
     axes = make_axes(args.batch, args.seq, args.embed, args.layers)
-    text = Text(read_text(args.text), axes, args.seed)
+    text, held_out = read_text(args.text, axes)
     optimizer = make_optimizer(args)
-    model = nym.named_jit(Transformer.init, PARAMETERS)(axes, key=jax.random.key(args.seed))
-    state = State(model, nym.named_jit(optimizer.init, PARAMETERS)(model), 0)
+    loader, held_out_batches = load_batches(text, axes, args.seed), load_held_out_batches(held_out, axes)
     open_folder(args.out, {name: getattr(args, name) for name in SHAPES}, resume=args.resume)
-    saves = Checkpoints(args.out / "checkpoints")
     if args.resume:
-        step, (model, moments) = saves.restore(state[:2])
-        state = State(model, moments, step)
-        if state.step >= args.steps:
-            console.print(f"nothing left to do: the run in {args.out} is at step {state.step}")
+        like = eqx.filter_eval_shape(init_state, axes, optimizer, args.seed)
+        state = restore_newest(args.out / "checkpoints", like, mapping=PARAMETERS, data=loader)
+        if state["step"] >= args.steps:
+            console.print(f"nothing left to do: the run in {args.out} is at step {state['step']}")
             return
-    console.print(f"training on {len(text.train):,} bytes, {len(text.held_out):,} held out")
-    console.print(str(nym.explain(state.model, PARAMETERS)), markup=False, soft_wrap=True)
-    metrics = Metrics(args.out / "metrics.jsonl", state.step)
-    state = train(args, text, state, optimizer, metrics, saves)
-    if state.step < args.steps:
-        console.print(f"stopped and saved at step {state.step}; go on with --resume")
+    else:
+        state = nym.named_jit(init_state, PARAMETERS)(axes, optimizer, args.seed)
+    console.print(f"training on {len(text):,} bytes, {len(held_out):,} held out")
+    console.print(str(nym.explain(state["model"], PARAMETERS)), markup=False, soft_wrap=True)
+    metrics = Metrics(args.out / "metrics.jsonl", state["step"])
+    with loader:
+        state = train(args, state, optimizer, loader, held_out_batches, metrics)
+    if state["step"] < args.steps:
+        console.print(f"stopped and saved at step {state['step']}; go on with --resume")
         return
     last = [row["eval_bits_per_byte"] for row in metrics.rows if "eval_bits_per_byte" in row][-1]
-    prompt, continuation = sample_text(state.model, text, args.seed)
+    prompt, continuation = sample_text(state["model"], held_out, axes, args.seed)
     console.print(f"final held-out loss: {last:.3f} bits per byte")
     console.print(f"[dim]{prompt!r}[/dim] goes on as\n{continuation!r}")
     console.print(f"results are in {args.out}")
@@ -229,7 +199,11 @@ def run(args: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     try:
-        start_jax(args)
+        jax.config.update("jax_num_cpu_devices", args.devices)
+        if (
+            args.distributed
+        ):  # found by JAX itself on SLURM, Open MPI and TPU pods; elsewhere by JAX_COORDINATOR_ADDRESS,
+            nym.initialize()  # JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment
         sizes = args.mesh or f"data:-1,model:{2 - jax.device_count() % 2}"
         mesh = nym.parse_mesh_from_string(sizes, ("data", "model"), axis_types=args.axis_types)
         console.quiet = jax.process_index() != 0

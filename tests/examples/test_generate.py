@@ -65,7 +65,7 @@ def test_a_run_of_the_training_program_is_continued(generate, tmp_path, capsys):
         model = nym.named_jit(train_lm.Transformer.init, train_lm.PARAMETERS)(axes, key=jax.random.key(0))
         moments = jax.tree.map(jnp.zeros_like, model)
         train_lm.open_folder(tmp_path / "run", {"layers": 2, "embed": 32}, resume=False)
-        train_lm.Checkpoints(tmp_path / "run" / "checkpoints").save(3, (model, moments))
+        nym.checkpoint.save(tmp_path / "run" / "checkpoints", {"model": model, "optimizer": moments, "step": 3}, 3)
     with jax.set_mesh(None):
         assert generate.main([str(tmp_path / "run"), "The ", "--tokens", "12", "--temperature", "0"]) == 0
     shown = capsys.readouterr().out.removesuffix("\n")
