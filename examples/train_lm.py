@@ -78,8 +78,10 @@ def read_text(paths: list[Path], axes: Axes) -> tuple[np.ndarray, np.ndarray]:
 def load_batches(text: np.ndarray, axes: Axes, seed: int) -> nym.data.ShardedLoader:
     """Returns batches of windows of a text in random order, of which each process reads its own rows."""
     rows = nym.data.find_local_rows(axes.batch, COMPUTE)
-    windows = grain.MapDataset.source(sliding_window_view(text, axes.pos.size + 1)).shuffle(seed).repeat()
-    batches = windows.batch(rows.size)[rows.index :: rows.count].map(split_windows)
+    windows = sliding_window_view(text, axes.pos.size + 1)
+    starts = grain.MapDataset.range(len(windows)).shuffle(seed).repeat()
+    own = starts.batch(rows.size)[rows.index :: rows.count]
+    batches = own.map(lambda starts: split_windows(windows[starts]))
     return nym.data.ShardedLoader(batches, COMPUTE, axes=(axes.batch, axes.pos))
 
 

@@ -40,7 +40,6 @@ def make_axes(batch: int, seq: int, embed: int, layers: int) -> Axes:
 class Block(eqx.Module):
     """Pre-norm attention and a pre-norm gated MLP, each with a residual connection."""
 
-    axes: Axes = eqx.field(static=True)
     attention_norm: nym.nn.RmsNorm
     query: nym.nn.Linear
     key: nym.nn.Linear
@@ -60,7 +59,6 @@ class Block(eqx.Module):
             return nym.nn.Linear.init(In, Out, key=next(keys), use_bias=False, init_scale=scale)
 
         return Block(
-            axes=axes,
             attention_norm=norm(axes.embed),
             query=linear(axes.embed, head),
             key=linear(axes.embed, head),
@@ -83,7 +81,7 @@ class Block(eqx.Module):
         return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
 
     def attention(self, x: NamedArray, cache: KVCache | None) -> tuple[NamedArray, tuple[NamedArray, NamedArray]]:
-        pos, head_dim = x.resolve_axis("pos"), self.axes.head_dim
+        pos, (_, head_dim) = x.resolve_axis("pos"), self.query.Out
         positions = None if cache is None else cache.positions(pos)
         query = nym.nn.rotary_embedding(self.query(x), pos, head_dim, positions=positions)
         key, value = nym.nn.rotary_embedding(self.key(x), pos, head_dim, positions=positions), self.value(x)
@@ -118,8 +116,7 @@ class Transformer(eqx.Module):
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""
-        axes = self.blocks.stacked.axes
-        return KVCache.init(KPos, (axes.layers, Batch, axes.heads, axes.head_dim), **options)
+        return KVCache.init(KPos, (self.blocks.Block, Batch, *self.blocks.stacked.key.Out), **options)
 
     def decode(self, tokens: NamedArray, cache: KVCache) -> tuple[NamedArray, KVCache]:
         """Returns the logits of new tokens, and the cache with their keys and values."""

@@ -5,6 +5,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -78,10 +79,9 @@ def test_dlpack_shares_memory_in_both_directions():
 
 def test_matplotlib_draws_named_arrays_with_coordinates(x):
     matplotlib.use("Agg")
-    pyplot = matplotlib.pyplot
-    np.testing.assert_array_equal(pyplot.plot(x["lat", 1])[0].get_ydata(), VALUES[:, 1])
+    np.testing.assert_array_equal(plt.plot(x["lat", 1])[0].get_ydata(), VALUES[:, 1])
     np.testing.assert_array_equal(to_xarray(x["lat", 0], {"time": TIMES}).plot()[0].get_ydata(), VALUES[:, 0])
-    pyplot.close("all")
+    plt.close("all")
 
 
 @pytest.mark.parametrize(
