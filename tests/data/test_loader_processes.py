@@ -1,4 +1,7 @@
-"""`ShardedLoader` and `find_local_rows` in real processes: rows by mapping, agreement, ends, errors and states."""
+"""`ShardedLoader` and `find_local_rows` in real processes: rows by mapping, agreement, ends, errors and states.
+
+The same processes check what other libraries get of an array that they share.
+"""
 
 import pytest
 
@@ -124,6 +127,13 @@ if not odd:
 nym.barrier_sync(60, "late")
 if odd:
     has(raised(TimeoutError, next, load([make_rows()], timeout=0.3)), "gave up after 0.3 s")
+
+# What other libraries get is the part of a process.
+whole = nym.host_local_to_global(nym.NamedArray(np.arange(4), "batch"), MAPPING)
+for call in (nym.interop.to_xarray, nym.interop.to_pandas):
+    has(raised(ValueError, call, whole), f"process {PROCESS} has only a part of (batch: {4 * PROCESSES}), which is "
+        "sharded over several processes; `axonym.global_to_host_local` returns that part")
+    assert call(nym.global_to_host_local(whole)).values.tolist() == [0, 1, 2, 3]
 nym.barrier_sync(60, "the end")
 print("done", PROCESS)
 """

@@ -13,7 +13,6 @@ import xarray as xr
 
 import axonym as nym
 from axonym.interop import from_dlpack, from_pandas, from_xarray, to_pandas, to_xarray
-from tests.processes import run
 
 
 VALUES = np.arange(8.0, dtype=np.float32).reshape(4, 2)
@@ -137,20 +136,3 @@ def test_a_missing_library_is_named(monkeypatch, name, call):
 def test_a_traced_array_has_no_elements():
     with pytest.raises(jax.errors.TracerArrayConversionError, match="traced array"):
         jax.eval_shape(lambda x: to_xarray(x), nym.ones({"a": 2}))
-
-
-PART = """
-import numpy as np
-start()
-mesh = nym.create_mesh((4,), ("data",))
-with jax.set_mesh(mesh):
-    whole = nym.host_local_to_global(nym.NamedArray(np.arange(4), "batch"), {"batch": "data"})
-    for call in (nym.interop.to_xarray, nym.interop.to_pandas):
-        has(raised(ValueError, call, whole), f"process {PROCESS} has only a part of (batch: 8), which is sharded over "
-            "several processes; `axonym.global_to_host_local` returns that part")
-        assert call(nym.global_to_host_local(whole)).values.tolist() == [0, 1, 2, 3]
-"""
-
-
-def test_an_array_of_several_processes_is_an_error():
-    run(PART)
