@@ -32,7 +32,7 @@ from jax.experimental import multihost_utils
 import axonym as nym
 
 
-STEPS, EVERY, KEPT = 600, 3, 2
+EVERY, KEPT = 3, 2
 Batch, Embed, Mlp = nym.make_axes(batch=16, embed=256, mlp=512)
 COMPUTE = {"batch": "data", "mlp": "model"}
 PARAMETERS = {**COMPUTE, "embed": "data"}
@@ -69,12 +69,12 @@ def compute_checksum(state: Any) -> int:
     return checksum
 
 
-def train(folder: Path, reference: Path | None) -> None:
+def train(folder: Path, steps: int, reference: Path | None) -> None:
     """Trains and saves, from the newest checkpoint on; without saving if there is a file for checksums."""
     state = {**nym.named_jit(init_state, PARAMETERS)(jax.random.key(0)), "step": 0}
     if reference is not None:
         checksums = {}
-        while state["step"] < STEPS:
+        while state["step"] < steps:
             state = advance(state)
             if state["step"] % EVERY == 0:
                 checksums[state["step"]] = compute_checksum(state)
@@ -86,7 +86,7 @@ def train(folder: Path, reference: Path | None) -> None:
             state = checkpointer.restore(state, mapping=PARAMETERS)
         saved, state = state["step"], advance(state)
         print("started", flush=True)
-        while state["step"] < STEPS:
+        while state["step"] < steps:
             state = advance(state)
             if state["step"] % EVERY == 0:
                 checkpointer.save(state, state["step"])  # returns when the one before is complete
@@ -105,17 +105,17 @@ def run_child(given: argparse.Namespace) -> None:
     if given.processes > 1:
         nym.initialize(f"127.0.0.1:{given.port}", given.processes, given.process, initialization_timeout=120)
     with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
-        train(given.folder, given.reference)
+        train(given.folder, given.steps, given.reference)
 
 
 class Program:
     """The training in all its processes, with what the first of them has printed."""
 
-    def __init__(self, folder: Path, processes: int, reference: Path | None = None) -> None:
+    def __init__(self, folder: Path, processes: int, steps: int, reference: Path | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        options = ["--folder", str(folder), "--processes", str(processes), "--port", str(port)]
+        options = ["--folder", str(folder), "--processes", str(processes), "--port", str(port), "--steps", str(steps)]
         options += [] if reference is None else ["--reference", str(reference)]
         self.log = folder.with_suffix(".log")
         with self.log.open("w") as log:
@@ -170,20 +170,20 @@ def check_folder(folder: Path, reference: dict[int, int], complete: int, like: A
     return refused
 
 
-def run_kills(kills: int, processes: int, seed: int) -> Iterator[str]:
+def run_kills(kills: int, processes: int, seed: int, steps: int) -> Iterator[str]:
     """Kills the training and checks its checkpoints; yields a line for each kill, and a summary."""
     draw = random.Random(seed)
     like = init_state(jax.random.key(1))
     writing = refused = restored = 0
     with tempfile.TemporaryDirectory() as outer:
         folder, file = Path(outer, "checkpoints"), Path(outer, "reference.json")
-        program = Program(folder, processes, file)
+        program = Program(folder, processes, steps, file)
         codes = [one.wait(600) for one in program.running]
         assert codes == [0] * processes, program.log.read_text()[-3000:]
         reference = {int(step): checksum for step, checksum in json.loads(file.read_text()).items()}
         complete = 0
         for kill in range(1, kills + 1):
-            program = Program(folder, processes)
+            program = Program(folder, processes, steps)
             try:
                 if draw.random() < 0.9:
                     program.wait_for_start()
@@ -195,10 +195,10 @@ def run_kills(kills: int, processes: int, seed: int) -> Iterator[str]:
             complete = max(complete, program.find_complete())
             partial = [one.name for one in folder.glob("*orbax-checkpoint-tmp*")]
             error = check_folder(folder, reference, complete, like)
-            steps = nym.checkpoint.list_steps(folder)
-            writing, refused, restored = writing + bool(partial), refused + bool(error), restored + bool(steps)
-            yield f"kill {kill}: {steps}, {'while writing ' + ', '.join(partial) if partial else 'between saves'}"
-            if steps and steps[-1] >= STEPS - 60:  # the training is nearly at its end: from the beginning again
+            found = nym.checkpoint.list_steps(folder)
+            writing, refused, restored = writing + bool(partial), refused + bool(error), restored + bool(found)
+            yield f"kill {kill}: {found}, {'while writing ' + ', '.join(partial) if partial else 'between saves'}"
+            if found and found[-1] > steps - EVERY:  # the training has ended: from the beginning again
                 shutil.rmtree(folder)
                 complete = 0
     yield (
@@ -213,6 +213,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=600, help="of the training, which begins again after them")
     for name, kind in (("process", int), ("port", int), ("folder", Path), ("reference", Path)):
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -225,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_child(given)
         return 0
     try:
-        for line in run_kills(given.kills, given.processes, given.seed):
+        for line in run_kills(given.kills, given.processes, given.seed, given.steps):
             print(line, flush=True)
     except AssertionError as error:
         print(f"FAILED: {error}")
