@@ -45,6 +45,7 @@ NAMESPACES = [
     "axonym.quantization",
     "axonym.nn",
     "axonym.random",
+    "axonym.checkpoint",
     "axonym.state_dict",
     "axonym.tree",
     "axonym.tree_util",

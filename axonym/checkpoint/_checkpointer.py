@@ -163,6 +163,7 @@ class Checkpointer:
             self._saving = None
             for left in self._folder.glob(f"{step}.orbax-checkpoint-tmp*") if jax.process_index() == 0 else ():
                 shutil.rmtree(left, ignore_errors=True)
+            self._manager.reload()  # which had taken this step for complete, and older ones for deleted
             complete = f"complete: {format_steps(self.steps)}" if self.steps else "none is complete"
             cause = f"{type(error).__name__}: {error}".splitlines()[0]
             message = f"the checkpoint of step {step} could not be saved in {self._folder} ({complete}): {cause}"

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 24  # bytes
-_BUFFER = 1 << 20
+_BUFFER = 1 << 18
 _THREADS = min(8, os.cpu_count() or 1)
 
 Blocks: TypeAlias = dict[str, list[int]]
@@ -67,17 +67,27 @@ def write_checksums(folder: Path) -> None:
     for part in parts:
         known |= json.loads(part.read_text())
     others = [name for name in list_files(folder) if name not in known]
-    (folder / CHECKSUMS).write_text(json.dumps(known | compute_checksums(folder, others)))
+    files = known | compute_checksums(folder, others)
+    (folder / CHECKSUMS).write_text(json.dumps({"files": files, "crc32": _compute_own_checksum(files)}))
     for part in parts:
         part.unlink()
 
 
 def read_checksums(folder: Path) -> Blocks:
     """Returns the checksums that were written with a checkpoint."""
+    path = folder / CHECKSUMS
     try:
-        return json.loads((folder / CHECKSUMS).read_text())
-    except (OSError, ValueError) as error:
-        raise DamagedCheckpointError(f"{folder / CHECKSUMS} cannot be read: {error}") from None
+        found = json.loads(path.read_bytes())
+        files, own = found["files"], found["crc32"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DamagedCheckpointError(f"{path} cannot be read: {error}") from None
+    if own != _compute_own_checksum(files):
+        raise DamagedCheckpointError(f"{path} is damaged: its checksum is not the one written")
+    return files
+
+
+def _compute_own_checksum(files: Blocks) -> int:
+    return zlib.crc32(json.dumps(files).encode())
 
 
 def check_sizes(folder: Path, checksums: Blocks) -> None:

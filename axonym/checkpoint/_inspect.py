@@ -71,7 +71,8 @@ def inspect(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoi
         >>> folder = tempfile.mkdtemp()
         >>> nym.checkpoint.save(folder, {"weight": nym.ones({"mlp": 2, "embed": 3}), "epoch": 4}, step=10)
         >>> summary = nym.checkpoint.inspect(folder)
-        >>> print(str(summary).partition("\\n")[2])
+        >>> for line in str(summary).splitlines()[1:]:
+        ...     print(line)
         epoch   int 4
         weight  float32 (mlp: 2, embed: 3)  24 B
         >>> summary.step, summary.leaves["['weight']"].names

@@ -30,10 +30,13 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
 
     async def async_save(self, directory: Any, args: "StateSave") -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Starts to save, when the arrays are on the host; returns what to wait for."""
+        folder, process = Path(directory), jax.process_index()
+        if args.metadata is not None and process == 0:
+            args.metadata.write(folder)
+        if args.data is not None:
+            write_data_state(folder, process, args.data)
         arrays = await super().async_save(directory, args=args)
-        about = future.CommitFutureAwaitingContractedSignals(_write_metadata(directory, args), name="metadata")
-        write = functools.partial(write_checksums_of_process, Path(directory), jax.process_index())
-        return [future.ChainedFuture([*(arrays or ()), about], write)]
+        return [future.ChainedFuture(arrays or (), functools.partial(write_checksums_of_process, folder, process))]
 
     def finalize(self, directory: Any) -> None:
         """Ends a checkpoint that all processes have written; it is renamed to its final name after this."""
@@ -56,20 +59,12 @@ class StateRestore(ocp.args.PyTreeRestore):
     """Arguments of a restore, as for any tree."""
 
 
-async def _write_metadata(directory: Any, args: StateSave) -> None:
-    folder, process = Path(directory), jax.process_index()
-    if args.metadata is not None and process == 0:
-        args.metadata.write(folder)
-    if args.data is not None:
-        write_data_state(folder, process, args.data)
-
-
 def make_save_arguments(arrays: dict[str, Any], metadata: TreeMetadata, data: str | None) -> StateSave:
     """Returns the arguments of Orbax to save arrays by path; raises a TypeError for elements that it cannot store."""
     for path, x in arrays.items():
         try:
             ts.dtype(str(x.dtype))
-        except TypeError:
+        except (TypeError, ValueError):
             raise TypeError(
                 f"{path or 'the state'} has elements of type {x.dtype}, which Orbax cannot store; convert it first"
             ) from None
@@ -98,5 +93,7 @@ def _make_restore_arguments(leaf: Leaf, sharding: Any) -> ocp.RestoreArgs:
 
 def make_manager(folder: Path, max_to_keep: int | None) -> ocp.CheckpointManager:
     """Returns the manager of Orbax for a folder, which it creates."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=max_to_keep, cleanup_tmp_directories=True)
+    # A folder that cannot be made is an error at once; made later, other threads would wait for it for minutes.
+    how = ocp.AsyncOptions(create_directories_asynchronously=False)
+    options = ocp.CheckpointManagerOptions(max_to_keep=max_to_keep, cleanup_tmp_directories=True, async_options=how)
     return ocp.CheckpointManager(folder, options=options, item_handlers=StateHandler())

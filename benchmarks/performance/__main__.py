@@ -35,6 +35,7 @@ GROUPS = (
     "sharding",
     "transforms",
     "memory",
+    "checkpoints",
     "imports",
 )
 # What is measured with `--device gpu`; a smoke run on the CPU finds out whether it runs.

@@ -16,6 +16,7 @@ TITLES = {
     "sharding": "Sharding",
     "transforms": "Transformations",
     "memory": "Memory",
+    "checkpoints": "Checkpoints",
     "imports": "Imports",
     "accelerator": "Training steps",
 }
@@ -61,6 +62,9 @@ only while the program is traced.
 - *Llama* and the other models by name are those of `examples/models` with 4 layers, 64 features and a vocabulary of
   512, next to the same models by hand in `benchmarks/by_hand`. *BERT* finds masked tokens; *ViT* classifies images of
   64 patches, which it embeds by a product, and the one by hand by a convolution; *Whisper* predicts tokens from speech.
+- *Checkpoints* are of 12 arrays of normal numbers, sharded over eight devices, on the disk of temporary files. Orbax is
+  called with plain arrays. Axonym also writes and compares checksums of all files. The peak of memory is what a process
+  grows by, beyond the arrays that it saves.
 - *Transformations* run over 8 layers. The body of *machinery alone* returns its input.
 
 ## How it is measured

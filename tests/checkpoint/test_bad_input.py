@@ -1,0 +1,171 @@
+"""Everything that does not fit is an error before anything is read or written, and all of it is listed at once."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+class Scale(eqx.Module):
+    weight: nym.NamedArray
+    eps: float = eqx.field(static=True)
+    activation: Any = jax.nn.relu
+
+
+def make_state(eps: float = 1e-5, activation: Any = jax.nn.relu) -> dict[str, Any]:
+    return {
+        "norm": Scale(nym.ones({"embed": 4, "mlp": 2}), eps, activation),
+        "step": 3,
+        "key": jax.random.key(0),
+        "plain": jnp.ones(3),
+        "none": None,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved")
+    with jax.set_mesh(None):
+        nym.checkpoint.save(path, make_state(), 7)
+    return path
+
+
+def test_all_that_differs_is_listed_with_both_sides(folder: Path) -> None:
+    like = {
+        "norm": Scale(nym.ones({"embed": 5, "mlp": 2}), 1e-5),
+        "stop": 3,
+        "key": jnp.ones(2),
+        "plain": nym.ones({"embed": 3}),
+        "none": jnp.ones(1),
+    }
+    with pytest.raises(ValueError, match="does not fit") as raised:
+        nym.checkpoint.restore(folder, like)
+    lines = [line.strip() for line in str(raised.value).splitlines()]
+    assert lines == [
+        f"the checkpoint of step 7 in {folder} does not fit:",
+        "['key'] is an array of shape (2,) and float32 here and random keys of shape () and threefry2x32 in the "
+        "checkpoint",
+        "['none'] is an array of shape (1,) and float32 here and None in the checkpoint",
+        "['norm'].weight has axes (embed: 5, mlp: 2) here and axes (embed: 4, mlp: 2) in the checkpoint",
+        "['plain'] has axes (embed: 3) here and shape (3,) in the checkpoint",
+        "['stop'] is not in the checkpoint; did you mean \"['step']\"?",
+        "['step'] is in the checkpoint and not in `like`; did you mean \"['stop']\"?",
+        "`strict=False` leaves out what is not in `like`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plain": jnp.ones(3, "bfloat16")}, r"\['plain'\] is bfloat16 here and float32 in the checkpoint"),
+        ({"plain": jnp.ones((1, 3))}, r"\['plain'\] has shape \(1, 3\) here and shape \(3,\) in the checkpoint"),
+        ({"step": 3.0}, r"\['step'\] is float 3.0 here and int 3 in the checkpoint"),
+        ({"key": jax.random.key(0, impl="rbg")}, r"\['key'\] is rbg here and threefry2x32 in the checkpoint"),
+        (
+            {"norm": Scale(nym.ones({"embed": 4, "mpl": 2}), 1e-5)},
+            r"axes \(embed: 4, mpl: 2\) here and axes \(embed: 4,",
+        ),
+    ],
+)
+def test_one_leaf_that_differs(folder: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nym.checkpoint.restore(folder, make_state() | change)
+
+
+def test_part_of_a_checkpoint(folder: Path) -> None:
+    part = {"plain": jnp.zeros(3)}
+    assert np.array_equal(nym.checkpoint.restore(folder, part, strict=False)["plain"], np.ones(3))
+    with pytest.raises(ValueError, match=r"\['norm'\].weight is in the checkpoint and not in `like`"):
+        nym.checkpoint.restore(folder, part)
+
+
+def test_other_static_fields_are_a_warning(folder: Path) -> None:
+    with pytest.warns(UserWarning, match=r"\.eps is 0\.1 here and was 1e-05\n.*\.activation is tanh here and was relu"):
+        state = nym.checkpoint.restore(folder, make_state(0.1, jnp.tanh))
+    assert state["norm"].eps == 0.1 and state["norm"].activation is jnp.tanh
+
+
+def test_shardings_that_do_not_fit(folder: Path, mesh: jax.sharding.Mesh) -> None:
+    with pytest.raises(ValueError, match=r"\['norm'\].weight: .*'mlp' has size 2, which is not divisible"):
+        nym.checkpoint.restore(folder, make_state(), mapping={"mlp": "data"})
+    with pytest.raises(ValueError, match="a mesh with devices"):
+        nym.checkpoint.restore(folder, make_state(), mesh=mesh.abstract_mesh)
+    with jax.set_mesh(None), pytest.raises(ValueError, match="needs a mesh"):
+        nym.checkpoint.restore(folder, make_state(), mapping={"mlp": "data"})
+
+
+def test_what_is_not_there(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no checkpoint in {tmp_path}"):
+        nym.checkpoint.restore(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 5 in .*, only of 7"):
+        nym.checkpoint.inspect(folder, 5)
+    with pytest.raises(ValueError, match="has no state of the data; restore it without `data`"):
+        nym.checkpoint.restore(folder, make_state(), data=iter(()))  # pyright: ignore[reportArgumentType]
+
+
+def test_arguments_that_make_no_sense(folder: Path) -> None:
+    with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'error', not 'ignore'"):
+        nym.checkpoint.restore(folder, axis_order="ignore")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`fallback` chooses among the newest"):
+        nym.checkpoint.restore(folder, step=7, fallback=True)
+    with pytest.raises(ValueError, match="`max_to_keep` is at least 1, or None for all, not 0"):
+        nym.checkpoint.Checkpointer(folder, max_to_keep=0)
+    with pytest.raises(ValueError, match="`folder` is a path, not the URL 'gs://bucket/run'"):
+        nym.checkpoint.Checkpointer("gs://bucket/run")
+    for step in (-1, 2.0, True):
+        with pytest.raises(ValueError, match="`step` is an integer from 0 on, not"):
+            nym.checkpoint.save(folder, {}, step)  # pyright: ignore[reportArgumentType]
+
+
+def test_states_that_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
+    donated = jax.jit(lambda x: x + 1, donate_argnums=0)
+    array = jnp.ones(3)
+    donated(array)
+    texts = np.array(["text"])
+    for state, kind, message in (
+        ({"a": array}, ValueError, r"\['a'\] was donated to a compiled function"),
+        ({"a": jax.ShapeDtypeStruct((3,), "float32")}, ValueError, r"\['a'\] is a shape without data; save arrays"),
+        ({"a": texts}, TypeError, r"\['a'\] is a NumPy array of dtype <U4; only numbers can be saved"),
+        ({"a": jnp.ones(2, "uint4")}, TypeError, r"\['a'\] has elements of type uint4, which Orbax cannot store"),
+    ):
+        with pytest.raises(kind, match=message):
+            nym.checkpoint.save(tmp_path, state, 1)
+    with pytest.raises(ValueError, match=r"\['x'\] is traced; checkpoints are saved and restored outside of `jit`"):
+        jax.jit(lambda x: nym.checkpoint.save(tmp_path, {"x": x}, 1))(jnp.ones(2))
+    with pytest.raises(ValueError, match="has a checkpoint of step 7 already; save later steps, or remove it first"):
+        nym.checkpoint.save(folder, make_state(), 7)
+    assert nym.checkpoint.list_steps(tmp_path) == []
+
+
+class Data:
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def get_state(self) -> Any:
+        return self.state
+
+    def set_state(self, state: Any) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize("state", [{"epoch": 2, "at": [1, 2.5, None]}, b"\x00\xff"])
+def test_state_of_the_data_is_given_back(state: Any, tmp_path: Path) -> None:
+    nym.checkpoint.save(tmp_path, {"step": 1}, 1, data=Data(state))
+    data = Data(None)
+    assert nym.checkpoint.restore(tmp_path, data=data) == {"step": 1}
+    assert data.state == state
+    with pytest.raises(TypeError, match="it must be bytes, or what JSON has"):
+        nym.checkpoint.save(tmp_path, {"step": 1}, 2, data=Data({1j: 2}))
+
+
+def test_without_orbax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "orbax.checkpoint", None)
+    monkeypatch.delitem(__import__("sys").modules, "axonym.checkpoint._orbax_handler", raising=False)
+    with pytest.raises(ImportError, match=r"install `axonym\[io\]`"):
+        nym.checkpoint.save(tmp_path, {}, 1)

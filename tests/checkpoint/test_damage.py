@@ -1,0 +1,172 @@
+"""Damaged files, a full disk, a read-only folder: errors that name the file, and nothing complete is lost."""
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+STATE = {"weight": nym.arange(nym.Axis("embed", 64), dtype=jnp.float32), "step": 3}
+DAMAGED = nym.checkpoint.DamagedCheckpointError
+
+
+def is_same(state: Any) -> bool:
+    return state["step"] == STATE["step"] and np.array_equal(state["weight"].array, STATE["weight"].array)
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("intact")
+    with jax.set_mesh(None), nym.checkpoint.Checkpointer(folder) as checkpointer:
+        checkpointer.save(STATE, 1)
+        checkpointer.save(STATE, 2)
+    return folder
+
+
+@pytest.fixture
+def folder(intact: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(intact, tmp_path / "copy"))
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Returns the files of the newest checkpoint, without the one that Orbax writes for itself at the very end."""
+    files = sorted(path for path in (folder / "2" / "default").rglob("*") if path.is_file())
+    return [path for path in files if path.name != "commit_success.txt"]
+
+
+def check_refused(folder: Path, path: Path) -> None:
+    with pytest.raises(DAMAGED, match=r"step 2 is damaged: .*; `step=1` restores the one before") as raised:
+        nym.checkpoint.restore(folder, STATE)
+    assert str(path) in str(raised.value)
+
+
+def test_a_flipped_byte_of_any_file_is_found(folder: Path) -> None:
+    files = list_files(folder)
+    assert len(files) > 8
+    for path in files:
+        content = path.read_bytes()
+        for at in {0, len(content) // 2, len(content) - 1}:
+            path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+            check_refused(folder, path)
+        path.write_bytes(content)
+    assert is_same(nym.checkpoint.restore(folder, STATE))
+
+
+def test_a_truncated_or_missing_file_is_found(folder: Path) -> None:
+    for path in list_files(folder):
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        check_refused(folder, path)
+        path.unlink()
+        check_refused(folder, path)
+        path.write_bytes(content)
+    assert is_same(nym.checkpoint.restore(folder, STATE))
+
+
+def test_large_files_are_checked_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("axonym.checkpoint._checksums._BLOCK", 1 << 12)
+    noise = {"noise": jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 1 << 12, np.uint32))}
+    nym.checkpoint.save(tmp_path, noise, 1)
+    assert np.array_equal(nym.checkpoint.restore(tmp_path, noise)["noise"], noise["noise"])
+    path = max((tmp_path / "1" / "default").rglob("*"), key=lambda one: one.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[9000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DAMAGED, match=f"{path} is damaged between bytes 8192 and 12288: its checksum is not the one"):
+        nym.checkpoint.restore(tmp_path, noise)
+
+
+def test_raw_orbax_returns_the_flipped_byte_in_silence(tmp_path: Path) -> None:
+    ocp = pytest.importorskip("orbax.checkpoint")
+    noise = {"noise": jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 1 << 12, np.uint32))}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "raw", noise)
+    path = max((tmp_path / "raw").rglob("*"), key=lambda one: one.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[9000] ^= 1
+    path.write_bytes(content)
+    with ocp.StandardCheckpointer() as checkpointer:
+        found = checkpointer.restore(tmp_path / "raw", noise)
+    assert not np.array_equal(found["noise"], noise["noise"])
+
+
+def test_fallback_takes_the_one_before_and_makes_way(folder: Path) -> None:
+    next(path for path in list_files(folder) if path.parts[-3:-1] == ("ocdbt.process_0", "d")).write_bytes(b"")
+    assert is_same(nym.checkpoint.restore(folder, STATE, step=1))
+    with pytest.warns(UserWarning, match=r"skipped the checkpoint of step 2: .*has 0 bytes"):
+        assert is_same(nym.checkpoint.restore(folder, STATE, fallback=True))
+    assert nym.checkpoint.list_steps(folder) == [1, 2]
+    with nym.checkpoint.Checkpointer(folder) as checkpointer:
+        with pytest.warns(UserWarning, match="skipped the checkpoint of step 2"):
+            assert is_same(checkpointer.restore(STATE, fallback=True))
+        assert checkpointer.steps == [1] and (folder / "damaged-2").is_dir()
+        checkpointer.save(STATE, 2)
+    assert is_same(nym.checkpoint.restore(folder, STATE))
+    for step in (1, 2):
+        (folder / str(step) / "default" / "axonym.json").unlink()
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(DAMAGED, match=r"step 1 is damaged: .*axonym.json"):
+        nym.checkpoint.restore(folder, STATE, fallback=True)
+
+
+@contextmanager
+def mount(folder: Path, size: str, *, is_read_only: bool = False) -> Iterator[None]:
+    """Mounts a file system of this size, which only root may do."""
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    if done.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        if is_read_only:
+            subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@contextmanager
+def limit_file_size(folder: Path, size: str) -> Iterator[None]:
+    """Lets no file of this process be larger."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("fill", [mount, limit_file_size])
+def test_full_disk(fill: Callable[[Path, str], Any], tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 2**32, 1 << 19, np.uint32)
+    with fill(tmp_path, "1m"), nym.checkpoint.Checkpointer(tmp_path, max_to_keep=1) as checkpointer:
+        checkpointer.save(STATE, 1)
+        checkpointer.wait()
+        checkpointer.save({"noise": jnp.asarray(noise)}, 2)
+        with pytest.raises(OSError, match=r"step 2 could not be saved in .* \(complete: 1\): .*(No space|too large)"):
+            checkpointer.wait()
+        assert [path.name for path in tmp_path.iterdir()] == ["1"]
+        assert is_same(checkpointer.restore(STATE))
+        checkpointer.save(STATE, 3)
+        checkpointer.wait()
+        assert checkpointer.steps == [3]
+
+
+def test_read_only_folder(intact: Path, tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    target.mkdir(mode=0o555)
+    is_root = os.geteuid() == 0  # who may write to any folder
+    with mount(target, "1m", is_read_only=True) if is_root else nullcontext():
+        with pytest.raises(OSError, match=r"step 4 could not be saved .*(Read-only|Permission denied)"):
+            nym.checkpoint.save(target, STATE, 4)
+        with pytest.raises(OSError, match=r"Read-only|Permission denied"):
+            nym.checkpoint.Checkpointer(target / "new")
+    assert is_same(nym.checkpoint.restore(intact, STATE))

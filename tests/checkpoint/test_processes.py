@@ -1,0 +1,103 @@
+"""Checkpoints of two and four real processes, restored in other numbers of them and in one."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import axonym as nym
+
+from ..processes import run
+
+
+PROGRAM = """
+import numpy as np
+
+assert "orbax" not in sys.modules and "tensorstore" not in sys.modules  # imported where they are used
+start()
+PARAMETERS = {"embed": "data", "mlp": "model"}
+
+class Data:
+    def __init__(self, state=None):
+        self.state = state
+    def get_state(self):
+        return self.state
+    def set_state(self, state):
+        self.state = state
+
+def make():
+    weight = nym.random.normal(jax.random.key(0), {"mlp": 8, "embed": 16})
+    keys = nym.named(jax.random.split(jax.random.key(1), 16), "embed")
+    return {"weight": weight, "keys": keys, "low": weight.astype("bfloat16")}
+
+def is_same(one, other):
+    same = (one["weight"] == other["weight"]).all() & (one["low"] == other["low"]).all()
+    data = [jax.random.key_data(state["keys"].array) for state in (one, other)]
+    return bool(same.array) and bool((data[0] == data[1]).all()) and (one["numpy"] == other["numpy"]).all()
+
+def activate(*sizes, kind):
+    return jax.set_mesh(jax.make_mesh(sizes, ("data", "model"), axis_types=(kind,) * 2))
+"""
+
+SAVE = (
+    PROGRAM
+    + """
+for step, kind in enumerate(jax.sharding.AxisType.__members__.values()):
+    if kind is jax.sharding.AxisType.Manual:
+        continue
+    with activate(4, 2, kind=kind):
+        state = {**nym.named_jit(make, PARAMETERS)(), "numpy": np.arange(3.0), "step": step}
+        with nym.checkpoint.Checkpointer(FOLDER) as checkpointer:
+            checkpointer.save(state, step, data=Data({"of": jax.process_index()}))
+        data = Data()
+        found = nym.checkpoint.restore(FOLDER, state, data=data)
+        assert is_same(state, found) and found["step"] == step and data.state == {"of": jax.process_index()}
+        assert found["weight"].sharding == state["weight"].sharding
+with activate(8, 1, kind=jax.sharding.AxisType.Explicit):
+    nym.checkpoint.save(FOLDER, state, 10, data=Data("same"))
+"""
+)
+
+RESTORE = (
+    PROGRAM
+    + """
+with activate(2, 4, kind=jax.sharding.AxisType.Explicit):
+    state = {**nym.named_jit(make, PARAMETERS)(), "numpy": np.arange(3.0), "step": 0}
+    for step in nym.checkpoint.list_steps(FOLDER):
+        found = nym.checkpoint.restore(FOLDER, state, step=step, mapping=PARAMETERS)
+        assert is_same(state, found) and found["weight"].sharding.spec == state["weight"].sharding.spec
+    like = {**state, "weight": nym.NamedArray(jax.ShapeDtypeStruct((16, 8), "float32"), ("embed", "mlp"))}
+    found = nym.checkpoint.restore(FOLDER, like, mapping=PARAMETERS)
+    assert found["weight"].names == ("embed", "mlp") and is_same(state, found)
+    data = Data()
+    nym.checkpoint.restore(FOLDER, state, data=data)
+    assert data.state == "same"
+    text = raised(ValueError, nym.checkpoint.restore, FOLDER, state, step=0, data=data)
+    has(text, "each of 2 processes saved its own state of the data, and there are 4 now")
+    nym.barrier_sync(name="before damage")
+    if jax.process_index() == 0:
+        largest = max((FOLDER / "10").rglob("ocdbt.process_1/d/*"), key=lambda path: path.stat().st_size)
+        content = largest.read_bytes()
+        largest.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+    nym.barrier_sync(name="damage")
+    text = raised(nym.checkpoint.DamagedCheckpointError, nym.checkpoint.restore, FOLDER, state)
+    has(text, "step 10 is damaged", "ocdbt.process_1/d/", "is damaged between bytes 0 and")
+    nym.checkpoint.save(FOLDER, state, 11)
+"""
+)
+
+
+@pytest.mark.timeout(240)
+def test_two_save_four_restore_and_one(tmp_path: Path) -> None:
+    prefix = f"import pathlib\nFOLDER = pathlib.Path({str(tmp_path)!r})\n"
+    run(prefix + SAVE, processes=2, devices=4)
+    run(prefix + RESTORE, processes=4, devices=2)
+    assert nym.checkpoint.list_steps(tmp_path) == [0, 1, 10, 11]
+    with jax.set_mesh(None):
+        weight = nym.random.normal(jax.random.key(0), {"mlp": 8, "embed": 16})
+        for step in (0, 1, 11):
+            found = nym.checkpoint.restore(tmp_path, step=step)
+            assert np.array_equal(found["weight"].array, weight.array)
+            assert found["weight"].array.devices() == {jax.devices()[0]}
+        nym.checkpoint.save(tmp_path, found, 12)
