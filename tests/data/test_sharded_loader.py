@@ -283,11 +283,14 @@ def test_a_forgotten_loader_ends_its_thread(auto_mesh):
 
 def test_a_program_ends_after_an_interrupt(tmp_path):
     program = """
-        import time
+        import threading, time
         import axonym as nym, numpy as np
+
+        has_first = threading.Event()
 
         def read():
             yield np.zeros((8, 3))
+            has_first.wait()
             print("reading", flush=True)
             time.sleep(1)
             yield np.zeros((8, 3))
@@ -296,7 +299,7 @@ def test_a_program_ends_after_an_interrupt(tmp_path):
         loader = nym.data.ShardedLoader(read(), {"batch": "data"}, mesh, axes=("batch", "pos"))
         try:
             for batch in loader:
-                pass
+                has_first.set()
         except KeyboardInterrupt:
             print("interrupted at", loader.get_state(), "then", next(loader).shape)
             raise
