@@ -138,7 +138,7 @@ def read_layers(layers: Any, state_dict: Mapping[str, Any], prefix: str | None) 
 
 def _read_flattened(module: Any, reader: StateDictReader, prefix: str | None) -> Any:
     """Returns a module with arrays whose axes are merged in the state dict."""
-    merged = find_merged_dims(module)
+    merged = None if _has_customised_parts(module) else find_merged_dims(module)
     if merged is None:
         with reader.read_unmerged():
             flat = from_state_dict(eval_shapes(lambda module: module.flatten_for_export(), module), reader, prefix)
@@ -148,6 +148,14 @@ def _read_flattened(module: Any, reader: StateDictReader, prefix: str | None) ->
         )
     with reader.read_unmerged(list_array_leaves(module), merged):
         return from_state_dict(module, reader, prefix)
+
+
+def _has_customised_parts(tree: Any) -> bool:
+    """Returns whether a part of a module reads or merges its arrays in its own way, as stacked layers do."""
+    methods = ("flatten_for_export", "from_state_dict")
+    return any(
+        any(find_method(part, name) for name in methods) or _has_customised_parts(part) for _, part in list_children(tree)
+    )
 
 
 def _restore_order(x: Any, like: Any) -> Any:

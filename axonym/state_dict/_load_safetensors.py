@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -23,7 +23,6 @@ from ..partitioning.specs._resolve_spec import resolve_sharding
 from ._array_slices import copy_box, read_array
 from ._from_state_dict import from_state_dict
 from ._keys import describe_random_keys, is_random_key
-from ._merged_axes import MergedDims
 from ._safetensors_file import SafetensorsFile, SavedArray, SavedAxes, make_file_error
 from ._save_safetensors import INDEX, SINGLE
 from ._state_dict_reader import DtypeRule, Misfits, StateDictReader, check_dtype_rule, format_field, report_misfits
@@ -154,22 +153,11 @@ class SafetensorsReader(StateDictReader):
     def __init__(
         self, arrays: Mapping[str, SavedArray], dtypes: DtypeRule, axis_order: AxisOrderRule, flattens: bool
     ) -> None:
-        super().__init__(arrays, dtypes)
-        self.axis_order, self.flattens = axis_order, flattens
-        self._merged: dict[int, tuple[Any, MergedDims]] = {}  # by the `id` of an array, which is kept
+        super().__init__(arrays, dtypes, flattens)
+        self.axis_order = axis_order
 
     def __getitem__(self, key: str) -> np.ndarray:
         return super().__getitem__(key).map()
-
-    @contextlib.contextmanager
-    def read_unmerged(self, arrays: Sequence[Any] = (), merged: Sequence[MergedDims] = ()) -> Iterator[None]:
-        for array, dims in zip(map(get_plain_array, arrays), merged, strict=True):
-            self._merged[id(array)] = array, dims
-        flattens, self.flattens = self.flattens, False
-        try:
-            yield
-        finally:
-            self.flattens = flattens
 
     def load(self, like: Any, key: str) -> Any:
         saved: SavedArray = super().__getitem__(key)
@@ -189,11 +177,7 @@ class SafetensorsReader(StateDictReader):
         """Returns an array mapped into memory, with the axes of its field in their order."""
         own, axes = tuple(get_plain_array(like).shape), list_named_sizes(like)
         if saved.axes is None or axes is None:
-            _, dims = self._merged.get(id(get_plain_array(like)), (None, tuple((at,) for at in range(len(own)))))
-            expected = tuple(int(np.prod([own[at] for at in dim])) for dim in dims)
-            if saved.shape != expected:
-                merged = "" if expected == own else f", {expected} with merged axes"
-                raise Misfits({key: f"has shape {saved.shape}, its field is {format_field(like)}{merged}"})
+            self.check_shape(key, saved.shape, like)
             return saved.map().reshape(own)
         before = [axis for dim in saved.axes for axis in dim]
         if sorted(before) != sorted(axes) or (self.axis_order == "check" and before != [*axes]):

@@ -1,5 +1,6 @@
 """A state dict while it is read: which keys are used, and everything that does not fit, reported at once."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -39,11 +40,10 @@ class StateDictReader(Mapping[str, Any]):
         flattens: Whether the arrays have the merged axes of `flatten_modules`, although the tree that is read has not.
     """
 
-    flattens = False
-
-    def __init__(self, arrays: Mapping[str, Any], dtypes: DtypeRule) -> None:
-        self.arrays, self.dtypes = arrays, dtypes
+    def __init__(self, arrays: Mapping[str, Any], dtypes: DtypeRule, flattens: bool = False) -> None:
+        self.arrays, self.dtypes, self.flattens = arrays, dtypes, flattens
         self.used: set[str] = set()
+        self._merged: dict[int, tuple[Any, MergedDims]] = {}  # by the `id` of an array, which is kept
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.arrays:
@@ -63,20 +63,34 @@ class StateDictReader(Mapping[str, Any]):
     @contextmanager
     def read_unmerged(self, arrays: Sequence[Any] = (), merged: Sequence[MergedDims] = ()) -> Iterator[None]:
         """Reads what is within a flattened module; these of its arrays have merged axes in the state dict alone."""
-        raise NotImplementedError("only readers that flatten do this")
-        yield
+        for array, dims in zip(map(get_plain_array, arrays), merged, strict=True):
+            self._merged[id(array)] = array, dims
+        flattens, self.flattens = self.flattens, False
+        try:
+            yield
+        finally:
+            self.flattens = flattens
+
+    def check_shape(self, key: str, shape: tuple[int, ...], like: Any) -> None:
+        """Raises `Misfits` if an array does not have the shape of its field, with merged axes."""
+        own = get_plain_array(like)
+        _, dims = self._merged.get(id(own), (None, None))
+        expected = own.shape if dims is None else (math.prod(own.shape[at] for at in dim) for dim in dims)
+        if shape != (expected := tuple(expected)):
+            merged = "" if expected == tuple(own.shape) else f", {expected} with merged axes"
+            raise Misfits({key: f"has shape {shape}, its field is {format_field(like)}{merged}"})
 
     def load(self, like: Any, key: str) -> Any:
         """Returns an array of the state dict in place of another; raises `Misfits` if it does not fit."""
         array = self[key]
         array = array if isinstance(array, jax.Array | np.ndarray) else np.asarray(array)
         expected = get_plain_array(like)
-        if array.shape != tuple(expected.shape):
-            raise Misfits({key: f"has shape {array.shape}, its field is {format_field(like)}"})
+        self.check_shape(key, array.shape, like)
         if array.dtype != expected.dtype and self.dtypes == "check":
             raise Misfits({key: f"is {array.dtype}, its field is {expected.dtype}; `dtypes='cast'` converts it"})
         if self.dtypes == "cast":
             array = array.astype(expected.dtype)
+        array = array.reshape(tuple(expected.shape))
         if isinstance(like, np.ndarray):
             return np.asarray(array)
         return constrain_sharding(with_array(like, jnp.asarray(array))) if is_named_array(like) else jnp.asarray(array)
