@@ -35,6 +35,7 @@ GROUPS = (
     "sharding",
     "transforms",
     "memory",
+    "files",
     "imports",
 )
 # What is measured with `--device gpu`; a smoke run on the CPU finds out whether it runs.
