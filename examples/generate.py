@@ -151,11 +151,11 @@ def load_run(folder: Path) -> tuple[Model, Any]:
 
 def load_folder(folder: Path) -> tuple[Model, Any]:
     """Returns the model in a folder as `transformers` saves it, and its tokens."""
-    config, state = importlib.import_module("models.common").read_folder(folder)
+    config = importlib.import_module("models.common").read_config(folder)
     kind = config.get("model_type")
     if kind not in MODELS:
         raise ValueError(f"the model in {folder} is of type {kind!r}; known are {', '.join(MODELS)}")
-    model = getattr(importlib.import_module(f"models.{kind}"), MODELS[kind]).from_hf(state, config)
+    model = getattr(importlib.import_module(f"models.{kind}"), MODELS[kind]).from_hf(folder, config)
     has_tokenizer = (folder / "tokenizer.json").exists() and importlib.util.find_spec("tokenizers")
     return model, HuggingFaceTokens(folder, config) if has_tokenizer else Numbers(config)
 

@@ -22,7 +22,7 @@ from ..named._transforms import (
     slice_args,
 )
 from ..state_dict._from_state_dict import read_fields
-from ..state_dict._to_state_dict import write_fields
+from ..state_dict._to_state_dict import write_layers
 from ._layer_stack import (
     B,
     C,
@@ -193,7 +193,7 @@ class BlockSeq(LayerStack[M]):
 
     def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
         """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
-        return write_fields(self.blocks, prefix)
+        return write_layers(self, prefix)
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""

@@ -1,6 +1,7 @@
 """Layers of one kind with their parameters stacked along a layer axis, applied by a scan."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Self
 
@@ -11,14 +12,13 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
+from ..named._creation import zeros
 from ..named._field import HasLeadingAxes
 from ..named._named_call import enter_scope, find_module_name
-from ..named._shape._concatenate import stack
-from ..named._shape._rearrange import rearrange
 from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
-from ..state_dict._from_state_dict import read_fields
+from ..state_dict._from_state_dict import read_layers
 from ..state_dict._keys import eval_shapes
-from ..state_dict._to_state_dict import write_fields
+from ..state_dict._to_state_dict import write_layers
 from ._layer_stack import (
     B,
     C,
@@ -182,19 +182,36 @@ class Stacked(LayerStack[M], HasLeadingAxes):
 
     def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
         """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
-        return write_fields(self.unstacked(), prefix)
+        return write_layers(self, prefix)
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
-        layers = read_fields(eval_shapes(type(self).unstacked, self), state_dict, prefix)
+        old, treedef = jax.tree.flatten(self.stacked, is_leaf=is_named_array)
+        found: list[Any] = [None] * len(old)
+        layers = eval_shapes(type(self).unstacked, self)
+        for index, layer in enumerate(read_layers(layers, state_dict, prefix)):
+            leaves = jax.tree.leaves(layer, is_leaf=is_named_array)
+            found = [_add_layer(*each, self.Block, index) for each in zip(old, found, leaves, strict=True)]
+        leaves = [jnp.stack(leaf) if isinstance(leaf, list) else leaf for leaf in found]
+        return dataclasses.replace(self, stacked=_shard_layers(jax.tree.unflatten(treedef, leaves)))
 
-        def stack_arrays(old: Any, *each: Any) -> Any:
-            if is_named_array(old):
-                return rearrange(stack(self.Block, each), old.names) if old.has_axis(self.Block) else each[0]
-            return jnp.stack(each) if getattr(old, "shape", ()) else each[0]
 
-        stacked = jax.tree.map(stack_arrays, self.stacked, *layers, is_leaf=is_named_array)
-        return dataclasses.replace(self, stacked=_shard_layers(stacked))
+def _add_layer(old: Any, found: Any, new: Any, axis: Axis, index: int) -> Any:
+    """Returns what has been found of a leaf of stacked layers with the leaf of the next layer.
+
+    Named arrays are written into the stacked array at once, so that at no time both are there for all layers.
+    """
+    if is_named_array(old) and old.has_axis(axis):
+        stacked = constrain_sharding(zeros(old.axes, new.dtype)) if found is None else found
+        return _set_layer(stacked, new, index, axis)
+    if not is_named_array(old) and getattr(old, "shape", ()):
+        return [*(found or ()), new]
+    return new if found is None else found
+
+
+@functools.partial(jax.jit, static_argnums=3, donate_argnums=0)
+def _set_layer(stacked: NamedArray, layer: NamedArray, index: int, axis: Axis) -> NamedArray:
+    return stacked.at[axis, index].set(layer)
 
 
 def _shard_layers(stacked: Any) -> Any:

@@ -9,5 +9,7 @@ from ._export import (
 )
 from ._from_state_dict import from_state_dict as from_state_dict, read_fields as read_fields
 from ._keys import add_prefix as add_prefix
+from ._load_safetensors import load_safetensors as load_safetensors
+from ._save_safetensors import save_safetensors as save_safetensors
 from ._stack import stack_state_dict as stack_state_dict, unstack_state_dict as unstack_state_dict
 from ._to_state_dict import to_state_dict as to_state_dict, write_fields as write_fields

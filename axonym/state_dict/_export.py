@@ -3,14 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
-from ..named._ambient import constrain_sharding
-from ..named._array import is_named_array
 from ._from_state_dict import from_state_dict
-from ._keys import eval_shapes, find_method, is_array_leaf, list_children, replace_children
-from ._state_dict_reader import DtypeRule
+from ._keys import find_method, is_array_leaf, list_children, replace_children
+from ._state_dict_reader import DtypeRule, StateDictReader, check_dtype_rule, report_misfits
+from ._state_dict_writer import use_writer
 from ._to_state_dict import to_state_dict
 
 
@@ -119,7 +117,8 @@ def to_torch_compatible_state_dict(
         >>> {key: x.shape for key, x in state.items()}
         {'attention.out.weight': (6, 8), 'attention.out.bias': (6,)}
     """
-    return to_numpy_state_dict(flatten_modules(tree) if flatten else tree, prefix)
+    with use_writer(flattens=flatten, defers=False):
+        return to_numpy_state_dict(tree, prefix)
 
 
 def from_torch_compatible_state_dict(
@@ -158,8 +157,6 @@ def from_torch_compatible_state_dict(
         >>> nym.state_dict.from_torch_compatible_state_dict(layer, state).weight.shape
         (embed: 6, heads: 2, head_dim: 4)
     """
-    if not unflatten:
-        return from_state_dict(tree, state_dict, prefix, strict=strict, dtypes=dtypes)
-    shapes = eval_shapes(flatten_modules, tree)
-    loaded = unflatten_modules(from_state_dict(shapes, state_dict, prefix, strict=strict, dtypes=dtypes), tree)
-    return jax.tree.map(lambda x: constrain_sharding(x) if is_named_array(x) else x, loaded, is_leaf=is_named_array)
+    check_dtype_rule(dtypes)
+    with report_misfits(StateDictReader(state_dict, dtypes, unflatten), prefix, strict) as reader:
+        return from_state_dict(tree, reader, prefix)

@@ -1,19 +1,26 @@
 """`from_state_dict`: a tree with the arrays of a state dict in place of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+import jax
+
+from ..named._ambient import constrain_sharding
+from ..named._array import is_named_array
+from ..named._shape._rearrange import rearrange
 from ._keys import (
     NO_NAMES,
     FieldNames,
     add_prefix,
+    eval_shapes,
     find_method,
     is_array_leaf,
     list_children,
     make_unnamed_array_error,
     replace_children,
 )
-from ._state_dict_reader import DtypeRule, Misfits, read_state_dict
+from ._merged_axes import find_merged_dims, list_array_leaves
+from ._state_dict_reader import DtypeRule, Misfits, StateDictReader, read_state_dict
 
 
 T = TypeVar("T")
@@ -56,6 +63,8 @@ def from_state_dict(
           'wieght' has no field
     """
     with read_state_dict(state_dict, prefix, strict, dtypes) as reader:
+        if reader.flattens and find_method(tree, "flatten_for_export"):
+            return _read_flattened(tree, reader, prefix)
         customised = find_method(tree, "from_state_dict")
         return read_fields(tree, reader, prefix) if customised is None else customised(reader, prefix)
 
@@ -103,3 +112,52 @@ def read_fields(
         if reasons:
             raise Misfits(reasons)
         return replace_children(tree, children) if children else tree
+
+
+def read_layers(layers: Any, state_dict: Mapping[str, Any], prefix: str | None) -> Iterator[Any]:
+    """Yields layers with the arrays of a state dict, one at a time, so that not all of them are in memory at once.
+
+    Args:
+        layers: The layers, or their shapes.
+        state_dict: Plain arrays by key.
+        prefix: First part of the keys, before the number of a layer.
+
+    Raises:
+        ValueError: As `from_state_dict`, at the end.
+    """
+    reasons: dict[str, str] = {}
+    with read_state_dict(state_dict, prefix) as reader:
+        for index, layer in enumerate(layers):
+            try:
+                yield from_state_dict(layer, reader, add_prefix(prefix, str(index)))
+            except Misfits as misfits:
+                reasons |= misfits.reasons
+        if reasons:
+            raise Misfits(reasons)
+
+
+def _read_flattened(module: Any, reader: StateDictReader, prefix: str | None) -> Any:
+    """Returns a module with arrays whose axes are merged in the state dict."""
+    merged = None if _has_customised_parts(module) else find_merged_dims(module)
+    if merged is None:
+        with reader.read_unmerged():
+            flat = from_state_dict(eval_shapes(lambda module: module.flatten_for_export(), module), reader, prefix)
+        arrays = iter(list_array_leaves(flat.unflatten_from_export(module)))
+        return jax.tree.map(
+            lambda own: _restore_order(next(arrays), own) if is_array_leaf(own) else own, module, is_leaf=is_named_array
+        )
+    with reader.read_unmerged(list_array_leaves(module), merged):
+        return from_state_dict(module, reader, prefix)
+
+
+def _has_customised_parts(tree: Any) -> bool:
+    """Returns whether a part of a module reads or merges its arrays in its own way, as stacked layers do."""
+    methods = ("flatten_for_export", "from_state_dict")
+    return any(
+        any(find_method(part, name) for name in methods) or _has_customised_parts(part) for _, part in list_children(tree)
+    )
+
+
+def _restore_order(x: Any, like: Any) -> Any:
+    """Returns an array with its axes in the order of another, sharded by their names."""
+    return constrain_sharding(rearrange(x, like.names)) if is_named_array(x) else x

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..named._array import is_named_array
@@ -69,3 +70,20 @@ def eval_shapes(fn: Callable[[Any], T], tree: Any) -> T:
         return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array | np.ndarray) else x
 
     return eqx.filter_eval_shape(fn, jax.tree.map(drop_sharding, tree))
+
+
+def is_random_key(x: Any) -> bool:
+    """Returns whether an array consists of random keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def describe_random_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
+    """Returns the name of the generator of random keys, and the shape of their data."""
+    names: list[str] = []
+
+    def get_data(keys: Any) -> Any:
+        names.append(str(jax.random.key_impl(keys)))
+        return jax.random.key_data(keys)
+
+    data = jax.eval_shape(get_data, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    return names[0], data

@@ -1,8 +1,9 @@
 """A state dict while it is read: which keys are used, and everything that does not fit, reported at once."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,13 @@ from ..named._ambient import constrain_sharding
 from ..named._array import is_named_array
 from ..named._axis import format_value, suggest_name
 from ..named._base import format_shape, get_plain_array, with_array
+from ._merged_axes import MergedDims
 
 
 DtypeRule: TypeAlias = Literal["check", "cast", "keep"]
 """What happens to an array of another dtype than its field: an error, a conversion, or nothing."""
+
+R = TypeVar("R", bound="StateDictReader")
 
 _SHOWN = 20
 _MISSING = "is missing"
@@ -30,11 +34,16 @@ class Misfits(KeyError):
 
 
 class StateDictReader(Mapping[str, Any]):
-    """A state dict that knows which of its keys were read."""
+    """A state dict that knows which of its keys were read.
 
-    def __init__(self, arrays: Mapping[str, Any], dtypes: DtypeRule) -> None:
-        self.arrays, self.dtypes = arrays, dtypes
+    Attributes:
+        flattens: Whether the arrays have the merged axes of `flatten_modules`, although the tree that is read has not.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], dtypes: DtypeRule, flattens: bool = False) -> None:
+        self.arrays, self.dtypes, self.flattens = arrays, dtypes, flattens
         self.used: set[str] = set()
+        self._merged: dict[int, tuple[Any, MergedDims]] = {}  # by the `id` of an array, which is kept
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.arrays:
@@ -51,23 +60,43 @@ class StateDictReader(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.arrays)
 
+    @contextmanager
+    def read_unmerged(self, arrays: Sequence[Any] = (), merged: Sequence[MergedDims] = ()) -> Iterator[None]:
+        """Reads what is within a flattened module; these of its arrays have merged axes in the state dict alone."""
+        for array, dims in zip(map(get_plain_array, arrays), merged, strict=True):
+            self._merged[id(array)] = array, dims
+        flattens, self.flattens = self.flattens, False
+        try:
+            yield
+        finally:
+            self.flattens = flattens
+
+    def check_shape(self, key: str, shape: tuple[int, ...], like: Any) -> None:
+        """Raises `Misfits` if an array does not have the shape of its field, with merged axes."""
+        own = get_plain_array(like)
+        _, dims = self._merged.get(id(own), (None, None))
+        expected = own.shape if dims is None else (math.prod(own.shape[at] for at in dim) for dim in dims)
+        if shape != (expected := tuple(expected)):
+            merged = "" if expected == tuple(own.shape) else f", {expected} with merged axes"
+            raise Misfits({key: f"has shape {shape}, its field is {format_field(like)}{merged}"})
+
     def load(self, like: Any, key: str) -> Any:
         """Returns an array of the state dict in place of another; raises `Misfits` if it does not fit."""
         array = self[key]
         array = array if isinstance(array, jax.Array | np.ndarray) else np.asarray(array)
         expected = get_plain_array(like)
-        if array.shape != tuple(expected.shape):
-            raise Misfits({key: f"has shape {array.shape}, its field is {_format_field(like)}"})
+        self.check_shape(key, array.shape, like)
         if array.dtype != expected.dtype and self.dtypes == "check":
             raise Misfits({key: f"is {array.dtype}, its field is {expected.dtype}; `dtypes='cast'` converts it"})
         if self.dtypes == "cast":
             array = array.astype(expected.dtype)
+        array = array.reshape(tuple(expected.shape))
         if isinstance(like, np.ndarray):
             return np.asarray(array)
         return constrain_sharding(with_array(like, jnp.asarray(array))) if is_named_array(like) else jnp.asarray(array)
 
 
-def _format_field(x: Any) -> str:
+def format_field(x: Any) -> str:
     return format_shape(x) if is_named_array(x) else f"an array of shape {tuple(x.shape)}"
 
 
@@ -82,9 +111,20 @@ def read_state_dict(
     if isinstance(state_dict, StateDictReader):
         yield state_dict
         return
+    check_dtype_rule(dtypes)
+    with report_misfits(StateDictReader(state_dict, dtypes), prefix, strict) as reader:
+        yield reader
+
+
+def check_dtype_rule(dtypes: Any) -> None:
     if dtypes not in ("check", "cast", "keep"):
         raise ValueError(f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}")
-    reader, reasons = StateDictReader(state_dict, dtypes), {}
+
+
+@contextmanager
+def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
+    """Yields a reader, and raises one ValueError for everything that does not fit."""
+    reasons: dict[str, str] = {}
     try:
         yield reader
     except Misfits as misfits:
@@ -95,7 +135,7 @@ def read_state_dict(
     if reasons:
         shown = [_explain_misfit(key, reason, unread) for key, reason in list(reasons.items())[:_SHOWN]]
         more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-        raise ValueError("\n  ".join(["the state dict does not fit:", *shown, *more]))
+        raise ValueError("\n  ".join(["the state dict does not fit:", *shown, *more])) from None
 
 
 def _explain_misfit(key: str, reason: str, unread: list[str]) -> str:

@@ -1,6 +1,7 @@
 """`to_state_dict`: the arrays of a tree by name."""
 
-from typing import Any
+import functools
+from typing import Any, cast
 
 from ..named._base import get_plain_array
 from ._keys import (
@@ -12,6 +13,7 @@ from ._keys import (
     list_children,
     make_unnamed_array_error,
 )
+from ._state_dict_writer import StateDictWriter, defer_writing, get_writer, list_named_sizes, use_writer
 
 
 def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
@@ -41,6 +43,9 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
         >>> {key: x.shape for key, x in nym.state_dict.to_state_dict({"norms": norms}).items()}
         {'norms.0.weight': (3,), 'norms.1.weight': (3,)}
     """
+    writer = get_writer()
+    if writer is not None and writer.flattens and find_method(tree, "flatten_for_export"):
+        return defer_writing(lambda tree: _write_flattened(tree, prefix), tree)
     customised = find_method(tree, "to_state_dict")
     return write_fields(tree, prefix) if customised is None else customised(prefix)
 
@@ -78,7 +83,10 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
     if is_array_leaf(tree):
         if not prefix:
             raise make_unnamed_array_error()
-        return {prefix: get_plain_array(tree)}
+        array, writer = get_plain_array(tree), get_writer()
+        if writer is not None and (axes := list_named_sizes(tree)) is not None:
+            writer.add_axes(array, tuple((axis,) for axis in axes))
+        return {prefix: array}
     found: dict[str, Any] = {}
     for name, child in list_children(tree):
         for key, array in to_state_dict(child, add_prefix(prefix, names.get(name, name))).items():
@@ -86,3 +94,24 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
                 raise ValueError(f"two arrays would have the key {key!r} in the state dict; give a field another name")
             found[key] = array
     return found
+
+
+def write_layers(layers: Any, prefix: str | None) -> dict[str, Any]:
+    """Returns the arrays of layers by the number of the layer; those of one layer at a time if they are computed."""
+    found: dict[str, Any] = {}
+    for index in range(layers.Block.size):
+        found |= defer_writing(functools.partial(_write_layer, index=index, prefix=prefix), layers)
+    return found
+
+
+def _write_layer(layers: Any, index: int, prefix: str | None) -> dict[str, Any]:
+    return to_state_dict(layers.get_layer(index), add_prefix(prefix, str(index)))
+
+
+def _write_flattened(module: Any, prefix: str | None) -> dict[str, Any]:
+    """Returns the arrays of a module whose axes are merged."""
+    writer = cast(StateDictWriter, get_writer())
+    flat = module.flatten_for_export()
+    writer.add_flattened(module, flat)
+    with use_writer(flattens=False, defers=False, parent=writer):
+        return to_state_dict(flat, prefix)

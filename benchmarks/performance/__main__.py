@@ -36,6 +36,7 @@ GROUPS = (
     "transforms",
     "memory",
     "checkpoints",
+    "files",
     "imports",
 )
 # What is measured with `--device gpu`; a smoke run on the CPU finds out whether it runs.

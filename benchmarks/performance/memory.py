@@ -91,14 +91,14 @@ def main(contender: str, megabytes: str) -> None:
         key = jax.random.key(0)
         jax.block_until_ready(jnp.ones(8) + 1)  # what JAX itself needs is there
         make = _maker(contender, _sizes(int(megabytes)), mesh)
-        before = _peak()
+        before = measure_peak()
         leaves = jax.block_until_ready(jax.tree.leaves(make(key)))
-        after = _peak()
+        after = measure_peak()
     assert all(len(leaf.sharding.device_set) == DEVICES for leaf in leaves)
     print((after - before) / 2**20)
 
 
-def _peak() -> int:
+def measure_peak() -> int:
     """Returns the most memory that the process has held so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

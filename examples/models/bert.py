@@ -1,7 +1,7 @@
 """BERT (Devlin et al., 2019) with its head for masked tokens, without its dropout."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, LayerNorm, Linear, Stacked
 
-from .common import embed_positions, load_parameters
+from .common import Pretrained, embed_positions
 
 
 NAMES = {
@@ -18,7 +18,7 @@ NAMES = {
     "position_embedding": "bert.embeddings.position_embeddings",
     "type_embedding": "bert.embeddings.token_type_embeddings",
     "embedding_norm": "bert.embeddings.LayerNorm",
-    "blocks": "bert.encoder.layer.{}",
+    "blocks": "bert.encoder.layer",
     "query": "attention.self.query",
     "key": "attention.self.key",
     "value": "attention.self.value",
@@ -60,7 +60,7 @@ class Config(NamedTuple):
         )
 
 
-class Block(eqx.Module):
+class Block(Pretrained):
     """Attention and an MLP, each with a residual connection and a norm after it."""
 
     query: Linear
@@ -98,7 +98,7 @@ class Block(eqx.Module):
         return self.mlp_norm(x + self.down(nym.nn.gelu(self.up(x), approximate=False)))
 
 
-class BERT(eqx.Module):
+class BERT(Pretrained):
     """Maps tokens, some of which are masked, to the logits of the tokens."""
 
     config: Config = eqx.field(static=True)
@@ -128,12 +128,6 @@ class BERT(eqx.Module):
             LayerNorm.init(embed.alias("head_embed"), config.eps),
             nym.zeros(config.vocab),
         )
-
-    @classmethod
-    def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Returns the model with the parameters of a state dict of `transformers`, and the configuration next to it."""
-        shapes: Any = eqx.filter_eval_shape(cls.init, Config.from_hf(config), key=jax.random.key(0))
-        return load_parameters(shapes, NAMES, state)
 
     def encode(self, tokens: NamedArray, mask: NamedArray | None = None, types: NamedArray | None = None) -> NamedArray:
         """Returns the hidden states.

@@ -1,15 +1,13 @@
 """What the models share: attention with a cache, and parameters from and for Hugging Face's state dicts."""
 
 import json
-import math
-import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, cast
 
+import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 import axonym as nym
 from axonym import Axis, NamedArray
@@ -85,81 +83,67 @@ def read_rotary(config: Mapping[str, Any]) -> tuple[float, nym.nn.RotaryScaling 
     raise ValueError(f"rotary embeddings of type {kind!r} are not supported")
 
 
-def load_parameters(model: M, names: Mapping[str, str], state: Mapping[str, Any]) -> M:
-    """Returns a model with the parameters of a state dict in place of its own, sharded by the active mapping.
+class Pretrained(eqx.Module):
+    """A module whose fields are called in state dicts as `NAMES` in its file says; other fields keep their names."""
 
-    Args:
-        model: The model, or its shapes as `equinox.filter_eval_shape` returns them.
-        names: What fields are called in the state dict; other fields keep their names. In the name of stacked layers,
-            "{}" is replaced by the number of a layer, a second one by that of an expert, and "{even}" and "{odd}" by
-            the numbers of the layers of a pair. A name that ends in ".T" stands for the transposed array.
-        state: Arrays by name, of NumPy, JAX or PyTorch. The first part of a name may be missing. Each has the axes of
-            its field in the same order, several of which may be merged.
-    """
+    @classmethod
+    def from_hf(cls, state: Mapping[str, Any] | Path, config: Mapping[str, Any]) -> Self:
+        """Returns a model with the parameters of `transformers`, sharded by the active mapping.
 
-    def load_field(path: Any, field: NamedArray) -> NamedArray:
-        found = {name: to_numpy(find_parameter(state, name)) for name in make_hf_names(path, field, names)}
-        sizes = find_layer_sizes(field.array.shape, len(found))
-        for name, part in found.items():
-            if part.size != math.prod(sizes) or not has_merged_sizes(part.shape, sizes):
-                axes = ", ".join(f"{axis.name}: {axis.size}" for axis in field.axes[field.ndim - len(sizes) :])
-                raise ValueError(f"{name!r} has shape {part.shape}, which does not fit axes ({axes})")
-        loaded = NamedArray(np.stack(list(found.values())).reshape(tuple(field.shape)), field.names)
-        return nym.shard(loaded) if nym.current_mapping() else jax.tree.map(jnp.asarray, loaded)
+        Args:
+            state: The folder, of which each device reads its slices; or arrays by name, of NumPy, JAX or PyTorch.
+            config: What the `config.json` of the model says.
+        """
+        model, module = cast(Any, cls), sys.modules[cls.__module__]
+        shapes = eqx.filter_eval_shape(model.init, module.Config.from_hf(config), key=jax.random.key(0))
+        return load_parameters(shapes, state)
 
-    return jax.tree_util.tree_map_with_path(load_field, model, is_leaf=is_named_array)
+    def to_saved(self) -> Any:
+        """Returns a tree with the arrays of the module in the axes that they have in files."""
+        return self
 
+    def from_saved(self, saved: Any) -> Self:
+        """Returns the module with the arrays of a tree as `to_saved` returns it."""
+        return saved
 
-def find_layer_sizes(sizes: tuple[int, ...], layers: int) -> tuple[int, ...]:
-    """Returns the sizes of one layer of stacked ones."""
-    leading = next(count for count in range(len(sizes) + 1) if math.prod(sizes[:count]) == layers)
-    return sizes[leading:]
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        return nym.state_dict.write_fields(self.to_saved(), prefix, find_names(self))
 
-
-def has_merged_sizes(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
-    """Returns whether one of two shapes merges neighbouring axes of the other, and so is in the same order."""
-    few, many = ({1, *np.cumprod(each).tolist()} for each in sorted((shape, sizes), key=len))
-    return few <= many
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
+        names = find_names(self)
+        if prefix is None:  # a model without a head is saved without the name of the model
+            names = {field: drop_model_name(name, state_dict) for field, name in names.items()}
+        shapes = eqx.filter_eval_shape(type(self).to_saved, self)
+        return self.from_saved(nym.state_dict.read_fields(shapes, state_dict, prefix, names))
 
 
-def save_parameters(model: Any, names: Mapping[str, str], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the state dict of a model, the inverse of `load_parameters`; `like` has arrays of the same shapes."""
-    state: dict[str, np.ndarray] = {}
-    for path, field in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_named_array):
-        saved = make_hf_names(path, field, names)
-        for name, part in zip(saved, np.asarray(field.array).reshape(len(saved), -1), strict=True):
-            array = part.reshape(find_parameter(like, name).shape)
-            state[name.removesuffix(".T")] = array.T if name.endswith(".T") else array
-    return state
+def find_names(module: Any) -> dict[str, str]:
+    return sys.modules[type(module).__module__].NAMES
 
 
-def make_hf_names(path: Any, field: NamedArray, names: Mapping[str, str]) -> list[str]:
-    """Returns what a field is called in a state dict: `.blocks.stacked.norm.weight` may be "h.0.ln_1.weight" and on."""
-    parts = [part for part in re.findall(r"\w+", jax.tree_util.keystr(path)) if part != "stacked"]
-    name = ".".join(names.get(part, part) for part in parts)
-    stacked = field.array.shape[: max(name.count("{}"), "{" in name)]
-    return [name.format(*at, even=2 * sum(at), odd=2 * sum(at) + 1) for at in np.ndindex(stacked)]
+def drop_model_name(name: str, state_dict: Mapping[str, Any]) -> str:
+    return name if any(key.startswith(name) for key in state_dict) else name.partition(".")[2]
 
 
-def find_parameter(state: Mapping[str, Any], name: str) -> Any:
-    if name.endswith(".T"):
-        return find_parameter(state, name.removesuffix(".T")).T
-    shorter = name.partition(".")[2]  # a model without a head is saved without the name of the model
-    found = state.get(name, state.get(shorter))
-    if found is None:
-        raise ValueError(f"the state dict has neither {name!r} nor {shorter!r}; its first names are {list(state)[:3]}")
-    return found
+def number_layers(pair: str | None) -> tuple[str, str]:
+    """Returns the keys of the two layers of a pair, whose own key ends in its number."""
+    before, _, number = (pair or "").rpartition(".")
+    return f"{before}.{2 * int(number)}", f"{before}.{2 * int(number) + 1}"
 
 
-def is_named_array(x: Any) -> bool:
-    return isinstance(x, NamedArray)
+def load_parameters(model: M, state: Mapping[str, Any] | Path) -> M:
+    """Returns a model with the parameters of a folder or a state dict; names in it that have no field are ignored."""
+    if isinstance(state, Path):
+        return nym.state_dict.load_safetensors(model, state, strict=False, dtypes="keep")
+    arrays = {name: to_numpy(array) for name, array in state.items()}
+    return nym.state_dict.from_torch_compatible_state_dict(model, arrays, strict=False, dtypes="keep")
 
 
-def to_numpy(x: Any) -> np.ndarray:
+def to_numpy(x: Any) -> Any:
     if hasattr(x, "detach"):  # a PyTorch tensor; NumPy has no bfloat16 of its own
         x = x.detach().cpu()
         return x.float().numpy() if "bfloat16" in str(x.dtype) else x.numpy()
-    return np.asarray(x)
+    return x
 
 
 class Settings(dict[str, Any]):
@@ -169,13 +153,6 @@ class Settings(dict[str, Any]):
         raise ValueError(f"config.json has no {name!r}, which the model needs")
 
 
-def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns the configuration and the state dict of a folder as `transformers` saves it."""
-    from safetensors.numpy import load_file
-
-    state: dict[str, np.ndarray] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        state |= load_file(file)
-    if not state:
-        raise ValueError(f"there are no safetensors files in {folder}")
-    return Settings(json.loads((folder / "config.json").read_text())), state
+def read_config(folder: Path) -> Settings:
+    """Returns the configuration in a folder as `transformers` saves it."""
+    return Settings(json.loads((folder / "config.json").read_text()))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,14 +11,12 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, KVCache, Linear, RmsNorm, RotaryScaling, Stacked
 
-from .common import NewKeys, attend, load_parameters, read_rotary, rotate
+from .common import NewKeys, Pretrained, attend, number_layers, read_rotary, rotate
 
 
 NAMES = {
     "embedding": "model.embed_tokens",
     "pairs": "model.layers",
-    "near": "{even}",
-    "far": "{odd}",
     "attention_norm": "input_layernorm",
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -74,7 +72,7 @@ class Config(NamedTuple):
         )
 
 
-class OffsetNorm(eqx.Module):
+class OffsetNorm(Pretrained):
     """RMSNorm that multiplies by 1 plus its parameter."""
 
     weight: NamedArray
@@ -88,7 +86,7 @@ class OffsetNorm(eqx.Module):
         return nym.auto_sharded((self.norm(x) * (1 + nym.auto_sharded(self.weight))).astype(x.dtype))
 
 
-class Block(eqx.Module):
+class Block(Pretrained):
     """Attention and a gated MLP, each with a norm before and after and a residual connection."""
 
     config: Config = eqx.field(static=True)
@@ -138,7 +136,7 @@ class Block(eqx.Module):
         return x + self.mlp_out_norm(self.down(nym.nn.gelu(self.gate(y)) * self.up(y))), new
 
 
-class Pair(eqx.Module):
+class Pair(Pretrained):
     """A layer with a sliding window, and one that attends to everything."""
 
     near: Block
@@ -149,6 +147,14 @@ class Pair(eqx.Module):
         near_key, far_key = jax.random.split(key)
         return Pair(Block.init(config, config.window, key=near_key), Block.init(config, None, key=far_key))
 
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        near, far = number_layers(prefix)
+        return self.near.to_state_dict(near) | self.far.to_state_dict(far)
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> "Pair":
+        near, far = number_layers(prefix)
+        return Pair(self.near.from_state_dict(state_dict, near), self.far.from_state_dict(state_dict, far))
+
     def __call__(self, x: NamedArray, caches: Caches | None = None) -> tuple[NamedArray, tuple[NewKeys, NewKeys]]:
         near_cache, far_cache = caches or (None, None)
         x, near = self.near(x, near_cache)
@@ -156,7 +162,7 @@ class Pair(eqx.Module):
         return x, (near, far)
 
 
-class Gemma2(eqx.Module):
+class Gemma2(Pretrained):
     """Maps tokens to the logits of the next token."""
 
     config: Config = eqx.field(static=True)
@@ -173,12 +179,6 @@ class Gemma2(eqx.Module):
             Stacked.init(config.pairs, Pair, gradient_checkpointing=True)(config, key=pairs_key),
             OffsetNorm.init(config),
         )
-
-    @classmethod
-    def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Returns the model with the parameters of a state dict of `transformers`, and the configuration next to it."""
-        shapes: Any = eqx.filter_eval_shape(cls.init, Config.from_hf(config), key=jax.random.key(0))
-        return load_parameters(shapes, NAMES, state)
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> Caches:
         """Returns empty caches for `decode`; options are those of `KVCache.init`."""

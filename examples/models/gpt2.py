@@ -1,7 +1,7 @@
 """GPT-2 (Radford et al., 2019), without its dropout."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,13 +10,13 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, KVCache, LayerNorm, Linear, Stacked
 
-from .common import NewKeys, attend, embed_positions, load_parameters
+from .common import NewKeys, Pretrained, attend, embed_positions
 
 
 NAMES = {
     "token_embedding": "transformer.wte",
     "position_embedding": "transformer.wpe",
-    "blocks": "transformer.h.{}",
+    "blocks": "transformer.h",
     "attention_norm": "ln_1",
     "query_key_value": "attn.c_attn",
     "attention_out": "attn.c_proj",
@@ -52,7 +52,7 @@ class Config(NamedTuple):
         )
 
 
-class Block(eqx.Module):
+class Block(Pretrained):
     """Pre-norm attention and a pre-norm MLP, each with a residual connection."""
 
     attention_norm: LayerNorm
@@ -86,7 +86,7 @@ class Block(eqx.Module):
         return x + self.down(nym.nn.gelu(self.up(self.mlp_norm(x)))), new
 
 
-class GPT2(eqx.Module):
+class GPT2(Pretrained):
     """Maps tokens to the logits of the next token."""
 
     config: Config = eqx.field(static=True)
@@ -105,12 +105,6 @@ class GPT2(eqx.Module):
             Stacked.init(config.layers, Block, gradient_checkpointing=True)(config, key=blocks_key),
             LayerNorm.init(config.embed, config.eps),
         )
-
-    @classmethod
-    def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Returns the model with the parameters of a state dict of `transformers`, and the configuration next to it."""
-        shapes: Any = eqx.filter_eval_shape(cls.init, Config.from_hf(config), key=jax.random.key(0))
-        return load_parameters(shapes, NAMES, state)
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""

@@ -1,7 +1,8 @@
 """Mixtral (Jiang et al., 2024), a mixture of experts."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,12 +11,12 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, KVCache, Linear, MixtureMetrics, MixtureOfExperts, RmsNorm, RotaryScaling, Stacked
 
-from .common import NewKeys, attend, load_parameters, read_rotary, rotate
+from .common import NewKeys, Pretrained, attend, read_rotary, rotate
 
 
 NAMES = {
     "embedding": "model.embed_tokens",
-    "blocks": "model.layers.{}",
+    "blocks": "model.layers",
     "attention_norm": "input_layernorm",
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -23,13 +24,10 @@ NAMES = {
     "attention_out": "self_attn.o_proj",
     "mlp_norm": "post_attention_layernorm",
     "moe": "block_sparse_moe",
-    "router": "gate",  # what `transformers` calls the router; the gates of the experts are next
-    "gate": "experts.{}.w1.weight.T",  # one array for all experts, with inputs before outputs
-    "up": "experts.{}.w3.weight.T",
-    "down": "experts.{}.w2.weight.T",
     "norm": "model.norm",
     "head": "lm_head",
 }
+EXPERTS = {"gate": "w1", "up": "w3", "down": "w2"}  # of each expert, with outputs before inputs
 
 
 class Config(NamedTuple):
@@ -69,7 +67,7 @@ class Config(NamedTuple):
         )
 
 
-class Block(eqx.Module):
+class Block(Pretrained):
     """Pre-norm attention and a pre-norm mixture of gated MLPs, each with a residual connection."""
 
     config: Config = eqx.field(static=True)
@@ -100,6 +98,24 @@ class Block(eqx.Module):
             moe=MixtureOfExperts.init(config.embed, config.mlp, config.experts, config.top_k, key=next(keys)),
         )
 
+    def to_saved(self) -> Any:
+        moe = self.moe
+        weights = {name: getattr(moe, field).unbind("experts") for field, name in EXPERTS.items()}
+        experts = [
+            {name: {"weight": each[at].rearrange(each[at].names[::-1])} for name, each in weights.items()}
+            for at in range(self.config.experts.size)
+        ]
+        return {**vars(self), "moe": {"gate": moe.router, "experts": experts}}
+
+    def from_saved(self, saved: Any) -> "Block":
+        router, experts = saved["moe"]["gate"], saved["moe"]["experts"]
+        weights = {
+            field: nym.stack(self.config.experts, [each[name]["weight"] for each in experts])
+            for field, name in EXPERTS.items()
+        }
+        weights = {field: x.rearrange(getattr(self.moe, field).names) for field, x in weights.items()}
+        return dataclasses.replace(self, **{**saved, "moe": dataclasses.replace(self.moe, router=router, **weights)})
+
     def __call__(
         self, x: NamedArray, cache: KVCache | None = None
     ) -> tuple[NamedArray, tuple[NewKeys, MixtureMetrics]]:
@@ -111,7 +127,7 @@ class Block(eqx.Module):
         return x + mixed, (new, metrics)
 
 
-class Mixtral(eqx.Module):
+class Mixtral(Pretrained):
     """Maps tokens to the logits of the next token."""
 
     config: Config = eqx.field(static=True)
@@ -130,12 +146,6 @@ class Mixtral(eqx.Module):
             RmsNorm.init(config.embed, config.eps),
             Linear.init(config.embed, config.vocab, key=head_key, use_bias=False),
         )
-
-    @classmethod
-    def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Returns the model with the parameters of a state dict of `transformers`, and the configuration next to it."""
-        shapes: Any = eqx.filter_eval_shape(cls.init, Config.from_hf(config), key=jax.random.key(0))
-        return load_parameters(shapes, NAMES, state)
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""

@@ -1,7 +1,7 @@
 """Qwen 3 (Yang et al., 2025), the dense models: Llama with a norm of queries and keys."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,12 +10,12 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Embedding, KVCache, Linear, RmsNorm, RotaryScaling, Stacked
 
-from .common import NewKeys, attend, load_parameters, read_rotary, rotate
+from .common import NewKeys, Pretrained, attend, read_rotary, rotate
 
 
 NAMES = {
     "embedding": "model.embed_tokens",
-    "blocks": "model.layers.{}",
+    "blocks": "model.layers",
     "attention_norm": "input_layernorm",
     "query": "self_attn.q_proj",
     "query_norm": "self_attn.q_norm",
@@ -66,7 +66,7 @@ class Config(NamedTuple):
         )
 
 
-class Block(eqx.Module):
+class Block(Pretrained):
     """Pre-norm attention and a pre-norm gated MLP, each with a residual connection."""
 
     config: Config = eqx.field(static=True)
@@ -115,7 +115,7 @@ class Block(eqx.Module):
         return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
 
 
-class Qwen3(eqx.Module):
+class Qwen3(Pretrained):
     """Maps tokens to the logits of the next token."""
 
     config: Config = eqx.field(static=True)
@@ -134,12 +134,6 @@ class Qwen3(eqx.Module):
             RmsNorm.init(config.embed, config.eps),
             None if config.tied else Linear.init(config.embed, config.vocab, key=head_key, use_bias=False),
         )
-
-    @classmethod
-    def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Returns the model with the parameters of a state dict of `transformers`, and the configuration next to it."""
-        shapes: Any = eqx.filter_eval_shape(cls.init, Config.from_hf(config), key=jax.random.key(0))
-        return load_parameters(shapes, NAMES, state)
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""

@@ -1,7 +1,8 @@
 """The vision transformer (Dosovitskiy et al., 2021) with its classification head, without its dropout."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,14 +11,14 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import LayerNorm, Linear, Stacked
 
-from .common import load_parameters
+from .common import Pretrained
 
 
 NAMES = {
     "class_embedding": "vit.embeddings.cls_token",
     "position_embedding": "vit.embeddings.position_embeddings",
     "patch_embedding": "vit.embeddings.patch_embeddings.projection",
-    "blocks": "vit.encoder.layer.{}",
+    "blocks": "vit.encoder.layer",
     "attention_norm": "layernorm_before",
     "query": "attention.attention.query",
     "key": "attention.attention.key",
@@ -68,7 +69,7 @@ class Config(NamedTuple):
         return Axis("pos", 1 + self.rows.size * self.columns.size)
 
 
-class Block(eqx.Module):
+class Block(Pretrained):
     """Pre-norm attention and a pre-norm MLP, each with a residual connection."""
 
     attention_norm: LayerNorm
@@ -107,7 +108,7 @@ class Block(eqx.Module):
         return x + self.down(nym.nn.gelu(self.up(self.mlp_norm(x)), approximate=False))
 
 
-class ViT(eqx.Module):
+class ViT(Pretrained):
     """Maps images to the logits of their labels."""
 
     config: Config = eqx.field(static=True)
@@ -132,11 +133,24 @@ class ViT(eqx.Module):
             Linear.init(config.embed, config.labels, key=head_key),
         )
 
-    @classmethod
-    def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Returns the model with the parameters of a state dict of `transformers`, and the configuration next to it."""
-        shapes: Any = eqx.filter_eval_shape(cls.init, Config.from_hf(config), key=jax.random.key(0))
-        return load_parameters(shapes, NAMES, state)
+    def to_saved(self) -> Any:
+        one, patch = nym.make_axes(one=1, another=1), self.patch_embedding
+        return {
+            **vars(self),
+            "class_embedding": self.class_embedding.broadcast_axis(one),
+            "position_embedding": self.position_embedding.broadcast_axis(one[0]),
+            "patch_embedding": {"weight": patch.weight, "bias": patch.bias},  # a weight whose axes are not merged
+        }
+
+    def from_saved(self, saved: Any) -> "ViT":
+        embedding, patch = saved["class_embedding"]["one", 0, "another", 0], saved["patch_embedding"]
+        saved = {
+            **saved,
+            "class_embedding": embedding,
+            "position_embedding": saved["position_embedding"]["one", 0],
+            "patch_embedding": dataclasses.replace(self.patch_embedding, **patch),
+        }
+        return dataclasses.replace(self, **saved)
 
     def __call__(self, images: NamedArray) -> NamedArray:
         """Returns the logits of images with axes `channels`, `height` and `width`, and any others."""

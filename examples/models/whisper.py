@@ -1,7 +1,7 @@
 """Whisper (Radford et al., 2022): an encoder of speech and a decoder of text, without their dropout."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import axonym as nym
 from axonym import Axis, NamedArray
 from axonym.nn import Conv, Embedding, KVCache, LayerNorm, Linear, Stacked
 
-from .common import NewKeys, attend, embed_positions, load_parameters
+from .common import NewKeys, Pretrained, attend, embed_positions
 
 
 NAMES = {
@@ -18,7 +18,7 @@ NAMES = {
     "decoder": "model.decoder",
     "position_embedding": "embed_positions",
     "token_embedding": "embed_tokens",
-    "blocks": "layers.{}",
+    "blocks": "layers",
     "self_attention": "self_attn",
     "cross_attention": "encoder_attn",
     "query": "q_proj",
@@ -65,7 +65,7 @@ class Config(NamedTuple):
         )
 
 
-class Attention(eqx.Module):
+class Attention(Pretrained):
     """The four projections of an attention; that of keys has no bias."""
 
     query: Linear
@@ -88,7 +88,7 @@ class Attention(eqx.Module):
         return self.out(attended).rearrange(x.names)
 
 
-class Block(eqx.Module):
+class Block(Pretrained):
     """Pre-norm attention and a pre-norm MLP; in the decoder with attention to the encoded speech between them."""
 
     self_norm: LayerNorm
@@ -125,7 +125,7 @@ class Block(eqx.Module):
         return x + self.down(nym.nn.gelu(self.up(self.mlp_norm(x)), approximate=False)), new
 
 
-class Encoder(eqx.Module):
+class Encoder(Pretrained):
     """Maps spectrograms with axes `mel` and `frames` to hidden states with axes `pos` and `embed`, at half the rate."""
 
     conv1: Conv
@@ -140,14 +140,14 @@ class Encoder(eqx.Module):
         return self.norm(self.blocks.scan(x + self.position_embedding.weight.rename({"source": "pos"}))[0])
 
 
-class Decoder(eqx.Module):
+class Decoder(Pretrained):
     token_embedding: Embedding
     position_embedding: Embedding
     blocks: Stacked[Block]
     norm: LayerNorm
 
 
-class Whisper(eqx.Module):
+class Whisper(Pretrained):
     """Maps speech and tokens to the logits of the next token."""
 
     config: Config = eqx.field(static=True)
@@ -171,12 +171,6 @@ class Whisper(eqx.Module):
 
         listener = Encoder(conv(mel, 1), conv(embed.alias("hidden"), 2), embedding(source), *stack(encoder, False))
         return Whisper(config, listener, Decoder(embedding(vocab), embedding(positions), *stack(decoder, True)))
-
-    @classmethod
-    def from_hf(cls, state: Mapping[str, Any], config: Mapping[str, Any]) -> Self:
-        """Returns the model with the parameters of a state dict of `transformers`, and the configuration next to it."""
-        shapes: Any = eqx.filter_eval_shape(cls.init, Config.from_hf(config), key=jax.random.key(0))
-        return load_parameters(shapes, NAMES, state)
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import axonym as nym
 
@@ -47,6 +48,7 @@ class Family(NamedTuple):
     parameters: dict[str, np.ndarray]
     gradients: dict[str, np.ndarray]
     inputs: list[nym.NamedArray]
+    arrays: dict[str, np.ndarray]
     output: np.ndarray
     generated: np.ndarray | None
 
@@ -77,7 +79,14 @@ def read_family(name: str) -> Family:
         given["attention_mask"] = given["attention_mask"] == 1
     inputs = [nym.NamedArray(given[key], axes) for key, axes in AXES.items() if key in given]
     return Family(
-        module, load, groups["parameter"], groups["gradient"], inputs, tensors["output"], tensors.get("generated")
+        module,
+        load,
+        groups["parameter"],
+        groups["gradient"],
+        inputs,
+        given,
+        tensors["output"],
+        tensors.get("generated"),
     )
 
 
@@ -160,13 +169,53 @@ def test_sharded_greedy_text_is_that_of_transformers(family: Family, mesh: Any):
         assert leaf.sharding.is_equivalent_to(nym.sharding_for_axis(leaf.axes, COMPUTE), leaf.ndim)
 
 
-def test_saved_parameters_are_those_of_transformers(family: Family):
-    saved = importlib.import_module("models.common").save_parameters(
-        family.load(family.parameters), family.module.NAMES, family.parameters
-    )
-    assert saved.keys() == family.parameters.keys()
-    for name, array in saved.items():
-        np.testing.assert_array_equal(array, family.parameters[name])
+def test_a_state_dict_of_torch_comes_back_bit_for_bit(family: Family, tmp_path: Path):
+    save_file(family.parameters, tmp_path / "model.safetensors")
+    nym.state_dict.save_safetensors(family.load(tmp_path), tmp_path, max_shard_size="50KB")
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) > 1
+    assert_same_bits({name: array for file in files for name, array in load_file(file).items()}, family)
+
+
+def test_sharded_files_and_state_dicts_come_back_bit_for_bit(examples_on_path: None, mesh: Any, tmp_path: Path):
+    family = read_family("mixtral")
+    with nym.axis_mapping(PARAMETERS):
+        model = family.load(family.parameters)
+        assert_same_bits(nym.state_dict.to_torch_compatible_state_dict(model), family)
+        nym.state_dict.save_safetensors(model, tmp_path)
+        loaded = family.load(tmp_path)
+        for one, other in zip(nym.tree.leaves(loaded), nym.tree.leaves(model), strict=True):
+            if nym.is_named_array(one):
+                expected = nym.sharding_for_axis(one.axes, PARAMETERS)
+                assert one.sharding.is_equivalent_to(expected, one.ndim) and (one == other).all()
+
+
+def assert_same_bits(state: dict[str, np.ndarray], family: Family) -> None:
+    assert state.keys() == family.parameters.keys()
+    for name, array in state.items():
+        assert array.shape == family.parameters[name].shape and array.dtype == family.parameters[name].dtype
+        np.testing.assert_array_equal(array, family.parameters[name], err_msg=name)
+
+
+def test_transformers_loads_what_axonym_wrote(family: Family, tmp_path: Path):
+    """The same logits as before, bit for bit, because the parameters are; `make parity` runs it."""
+    if "AXONYM_RECORDED_MODELS" not in os.environ:
+        pytest.skip("`make parity` has `transformers`.")
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    config = family.load.keywords["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    nym.state_dict.save_safetensors(family.load(family.parameters), tmp_path, max_shard_size="50KB")
+    kind = getattr(transformers, config["architectures"][0])
+    model, about = kind.from_pretrained(tmp_path, output_loading_info=True, attn_implementation="eager")
+    unknown = {key: about[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if about[key]}
+    assert not unknown, unknown
+    inputs = {name: torch.from_numpy(np.asarray(array)) for name, array in family.arrays.items()}
+    inputs = {name: x.long() if x.dtype == torch.int32 else x for name, x in inputs.items()}
+    with torch.no_grad():
+        output = model.eval()(**inputs).logits.numpy()
+    difference = np.abs(output - family.output).max()
+    print(f"{config['architectures'][0]}: {len(family.parameters)} parameters, logits differ by {difference:.1e}")
+    np.testing.assert_allclose(output, family.output, rtol=1e-6, atol=1e-6)
 
 
 def test_decoding_keeps_to_the_window_of_mixtral(examples_on_path: None):
@@ -186,7 +235,7 @@ def test_decoding_keeps_to_the_window_of_mixtral(examples_on_path: None):
 def test_a_folder_that_does_not_fit_is_an_error(examples_on_path: None):
     llama, common = read_family("llama"), importlib.import_module("models.common")
     name = "model.layers.0.mlp.up_proj.weight"
-    with pytest.raises(ValueError, match=rf"'{name}' has shape \(\d+, \d+\), which does not fit axes \(mlp: "):
+    with pytest.raises(ValueError, match=rf"'{name}' has shape \(\d+, \d+\), its field is \(mlp: "):
         llama.load({**llama.parameters, name: llama.parameters[name].T})
     settings = common.Settings({**llama.load.keywords["config"], "rope_scaling": {"type": "linear", "factor": 4.0}})
     settings.pop("rope_parameters", None)

@@ -1,0 +1,182 @@
+"""`serialise_leaves` and `deserialise_leaves`: Equinox's functions, with the axis names of every named array."""
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import equinox as eqx
+import jax
+
+from ..named._ambient import constrain_sharding
+from ..named._array import is_named_array
+from ..named._axis import format_axes
+from ..named._base import get_plain_array, with_array
+from ..named._shape._rearrange import rearrange
+from ..state_dict._keys import describe_random_keys, is_array_leaf, is_random_key
+
+
+T = TypeVar("T")
+_MAGIC = b"axonym leaves 1\n"
+
+
+def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
+    """Writes the leaves of a tree to a file as `equinox.tree_serialise_leaves` does, and the names of their axes.
+
+    Named arrays, other arrays, random keys and Python's numbers are written; functions, strings and static fields are
+    not. The file gets its name once it is complete. It is written by one process, from host memory; for models that
+    are sharded over several processes there is `axonym.state_dict.save_safetensors`.
+
+    Args:
+        path: The file.
+        tree: A module or any other tree.
+
+    Raises:
+        ValueError: If an array is on devices of other processes.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     nym.tree.serialise_leaves(file.name, nym.arange(nym.Axis("embed", 3)))
+        ...     nym.tree.deserialise_leaves(file.name, nym.zeros({"embed": 3}, int)).array
+        Array([0, 1, 2], dtype=int32)
+    """
+    target = Path(path)
+    for where, leaf in _list_arrays(tree):
+        array = get_plain_array(leaf)
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            raise ValueError(
+                f"{where or 'the array'} is on devices of other processes; use `axonym.state_dict.save_safetensors`"
+            )
+    header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_arrays(tree)}).encode()
+    hidden = target.with_name(f".{target.name}.incomplete")
+    try:
+        with hidden.open("wb") as file:
+            file.write(_MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(4, "little") + header)
+            eqx.tree_serialise_leaves(file, jax.tree.map(_take_data, tree))
+        hidden.replace(target)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def deserialise_leaves(path: str | os.PathLike[str], like: T) -> T:
+    """Returns a tree with the leaves of a file that `serialise_leaves` has written.
+
+    Axes in another order than in `like` are transposed back, where `equinox.tree_deserialise_leaves` would return the
+    array transposed if the sizes are equal, and fail otherwise.
+
+    Args:
+        path: The file.
+        like: A tree of the same structure, or its shapes as `equinox.filter_eval_shape` returns them.
+
+    Returns:
+        A tree of the same structure. Named arrays are sharded by the active mapping.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged or not of `serialise_leaves`, or names or sizes of axes, dtypes or the arrays
+            of the tree differ. The error lists all arrays that do not fit.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     nym.tree.serialise_leaves(file.name, {"weight": nym.ones({"mlp": 4, "embed": 4})})
+        ...     loaded = nym.tree.deserialise_leaves(file.name, {"weight": nym.ones({"embed": 4, "mlp": 4})})
+        ...     nym.tree.deserialise_leaves(file.name, {"weight": nym.ones({"embed": 4, "pos": 4})})
+        Traceback (most recent call last):
+        ValueError: the leaves do not fit:
+          ['weight'] was saved as float32 (mlp: 4, embed: 4), in the tree it is float32 (embed: 4, pos: 4)
+    """
+    source = Path(path)
+    with source.open("rb") as file:
+        saved = _read_header(file, source)
+        _check_leaves(saved, like)
+
+        def order_as_saved(where: Any, leaf: Any) -> Any:
+            return _order_shape(leaf, saved[jax.tree_util.keystr(where)]) if is_array_leaf(leaf) else leaf
+
+        shapes = jax.tree_util.tree_map_with_path(order_as_saved, like, is_leaf=is_named_array)
+        try:
+            loaded = eqx.tree_deserialise_leaves(file, jax.tree.map(_take_data_shape, shapes))
+        except Exception as error:
+            raise ValueError(f"{str(source)!r} is damaged or truncated: {error}") from None
+    return jax.tree.map(_restore_keys_and_order, like, loaded, is_leaf=is_named_array)
+
+
+def _list_arrays(tree: Any) -> list[tuple[str, Any]]:
+    """Returns the path and the value of each array."""
+    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_named_array)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs if is_array_leaf(leaf)]
+
+
+def _describe_leaf_axes(leaf: Any) -> dict[str, Any]:
+    array = get_plain_array(leaf)
+    names = [*leaf.names] if is_named_array(leaf) else None
+    keys = describe_random_keys(array)[0] if is_random_key(array) else None
+    return {"names": names, "sizes": [*array.shape], "dtype": str(array.dtype), "keys": keys}
+
+
+def _format_saved(saved: dict[str, Any]) -> str:
+    shape = tuple(saved["sizes"]) if saved["names"] is None else format_axes(saved["names"], saved["sizes"])
+    return f"{saved['keys'] or saved['dtype']} {shape}"
+
+
+def _read_header(file: IO[bytes], path: Path) -> dict[str, Any]:
+    """Returns what has been saved by path."""
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError(f"{str(path)!r} is not a file of `serialise_leaves`, or damaged")
+    length, checksum = int.from_bytes(file.read(8), "little"), int.from_bytes(file.read(4), "little")
+    header = file.read(length) if length <= path.stat().st_size else b""
+    if len(header) != length or zlib.crc32(header) != checksum:
+        raise ValueError(f"{str(path)!r} is damaged or truncated: its header does not fit")
+    return json.loads(header)
+
+
+def _check_leaves(saved: dict[str, Any], like: Any) -> None:
+    """Raises a ValueError for all arrays that do not fit."""
+    expected = {where: _describe_leaf_axes(leaf) for where, leaf in _list_arrays(like)}
+    reasons = [f"{where or 'the array'} is not in the file" for where in expected if where not in saved]
+    reasons += [f"{where or 'the array'} is not in the tree" for where in saved if where not in expected]
+    for where, own in expected.items():
+        if where in saved and _sort_axes(saved[where]) != _sort_axes(own):
+            was, now = _format_saved(saved[where]), _format_saved(own)
+            reasons.append(f"{where or 'the array'} was saved as {was}, in the tree it is {now}")
+    if reasons:
+        raise ValueError("\n  ".join(["the leaves do not fit:", *reasons]))
+
+
+def _sort_axes(described: dict[str, Any]) -> Any:
+    names, sizes = described["names"], described["sizes"]
+    axes = sizes if names is None else sorted(zip(names, sizes, strict=True))
+    return axes, names is None, described["dtype"], described["keys"]
+
+
+def _order_shape(leaf: Any, saved: dict[str, Any]) -> Any:
+    """Returns the shape of an array with its axes as saved."""
+    array = get_plain_array(leaf)
+    if not is_named_array(leaf) or [*leaf.names] == saved["names"]:
+        return leaf
+    return with_array(leaf, jax.ShapeDtypeStruct(saved["sizes"], array.dtype), (*saved["names"],))
+
+
+def _take_data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if is_array_leaf(leaf) and is_random_key(leaf) else leaf
+
+
+def _take_data_shape(leaf: Any) -> Any:
+    return describe_random_keys(leaf)[1] if is_array_leaf(leaf) and is_random_key(leaf) else leaf
+
+
+def _restore_keys_and_order(like: Any, loaded: Any) -> Any:
+    """Returns a leaf with random keys for their data, and its axes in the order of the tree."""
+    if not is_array_leaf(like):
+        return loaded
+    own, array = get_plain_array(like), get_plain_array(loaded)
+    if is_random_key(own):
+        array = jax.random.wrap_key_data(array, impl=describe_random_keys(own)[0])
+    if not is_named_array(like):
+        return array
+    return constrain_sharding(rearrange(with_array(loaded, array), like.names))

@@ -1,0 +1,357 @@
+"""Files of safetensors: layouts, axes, dtypes, damage, interrupted saves, several processes and memory."""
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import axonym as nym
+from axonym import state_dict as sd
+
+from ..processes import run
+from .test_state_dict import Embed, HeadDim, Heads, Layers, Renamed, make_model
+
+
+MAPPINGS = {
+    "replicated": {},
+    "fsdp": {"embed": "data", "heads": "model"},
+    "layers": {"layers": "model", "embed": "data"},
+}
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Checks that two trees are equal bit for bit."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert getattr(one, "dtype", None) == getattr(other, "dtype", None)
+        if eqx.is_array(one) and jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, other = jax.random.key_data(one), jax.random.key_data(other)
+        assert one is other or np.array_equal(np.asarray(one), np.asarray(other))
+
+
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_files_are_those_of_the_library_and_are_loaded_sharded(mesh, name, tmp_path, getkey):
+    with jax.set_mesh(mesh), nym.axis_mapping(MAPPINGS[name]):
+        model = nym.named_jit(lambda key: {**make_model(key), "more": [None, jnp.arange(3), 2.5]})(getkey())
+        sd.save_safetensors(model, tmp_path, max_shard_size=800)
+        files = sorted(path.name for path in tmp_path.iterdir())
+        assert files[0] == f"model-00001-of-{len(files) - 1:05}.safetensors" and files[-1] == f"{sd_index()}"
+        index = json.loads((tmp_path / sd_index()).read_text())
+        expected = sd.to_torch_compatible_state_dict(model)
+        arrays = {key: array for file in files[:-1] for key, array in load_file(tmp_path / file).items()}
+        assert index["metadata"]["total_size"] == sum(array.nbytes for array in arrays.values())
+        assert index["weight_map"].keys() == arrays.keys() == expected.keys()
+        assert all(np.array_equal(array, expected[key]) for key, array in arrays.items())
+        with safe_open(tmp_path / files[0], "np") as file:
+            assert file.metadata()["format"] == "pt"
+        like = eqx.filter_eval_shape(lambda: model)
+        loaded = sd.load_safetensors(like, tmp_path)
+        assert_same(loaded, model)
+        for one, other in zip(nym.tree.leaves(loaded), nym.tree.leaves(model), strict=True):
+            assert not nym.is_named_array(one) or one.sharding.is_equivalent_to(other.sharding, one.ndim)
+    # Elsewhere, by a mapping and a mesh that are given, or as the arrays of `like`.
+    with jax.set_mesh(None):
+        moved = sd.load_safetensors(like, tmp_path, {"embed": "all"}, nym.create_mesh((8,), ("all",)))
+        assert moved["blocks"].stacked.out.weight.sharding.spec[1] == "all"
+        assert_same(moved, model)
+        again = sd.load_safetensors(moved, tmp_path)
+    assert again["blocks"].stacked.out.weight.sharding == moved["blocks"].stacked.out.weight.sharding
+
+
+def sd_index() -> str:
+    return "model.safetensors.index.json"
+
+
+def test_modules_with_keys_and_values_of_their_own_are_saved(tmp_path, getkey):
+    stack = [nym.nn.Stacked.init(Layers, Renamed)(key=getkey()), nym.nn.BlockSeq.init(Layers, Renamed)(key=getkey())]
+    sd.save_safetensors(stack, tmp_path, prefix="model")
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved["model.0.1.ln.weight"].shape == (8,) and saved["model.1.1.weight"].shape == (8, 8)
+    np.testing.assert_array_equal(saved["model.0.1.scale"], 1 / np.asarray(stack[0].stacked.scale[1]))
+    loaded = sd.load_safetensors(eqx.filter_eval_shape(lambda: stack), tmp_path, prefix="model")
+    np.testing.assert_allclose(loaded[0].stacked.scale, stack[0].stacked.scale, rtol=1e-6)
+    assert_same(loaded[0].stacked.out, stack[0].stacked.out)
+    sd.save_safetensors(stack, tmp_path, flatten=False)
+    assert load_file(tmp_path / "model.safetensors")["1.1.weight"].shape == (8, 4, 2)
+    assert_same(sd.load_safetensors(stack, tmp_path)[1].blocks[0].out, stack[1].blocks[0].out)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "complex64"]
+)
+def test_bits_of_each_dtype_are_kept(dtype, tmp_path):
+    tree = {
+        "named": nym.arange(Embed).astype(dtype),
+        "scalar": jnp.ones((), dtype),
+        "empty": jnp.zeros((0, 3), dtype),
+        "host": np.arange(3).astype(jnp.dtype(dtype)),
+    }
+    sd.save_safetensors(tree, tmp_path)
+    loaded = sd.load_safetensors(tree, tmp_path)
+    assert_same(loaded, tree)
+    assert type(loaded["host"]) is np.ndarray
+
+
+def test_random_keys_are_saved_as_data_and_other_leaves_are_not(tmp_path, mesh):
+    keys = nym.shard(nym.NamedArray(jax.random.split(jax.random.key(1), 4), "heads"), {"heads": "data"})
+    tree = {"keys": keys, "key": jax.random.key(2, impl="rbg"), "none": None, "rate": 0.1, "act": jax.nn.relu}
+    sd.save_safetensors(tree, tmp_path)
+    assert load_file(tmp_path / "model.safetensors").keys() == {"keys", "key"}
+    loaded = sd.load_safetensors({**tree, "rate": 0.2}, tmp_path)
+    assert loaded["rate"] == 0.2
+    assert_same({**loaded, "rate": 0.1}, tree)
+    for other, said in (
+        (jax.random.key(2), r"'key' was saved with keys of 'rbg', its field has keys of 'threefry2x32'"),
+        (jnp.zeros(4, jnp.uint32), r"'key' was saved as random keys of 'rbg', its field is uint32"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            sd.load_safetensors({**tree, "key": other}, tmp_path)
+    with pytest.raises(ValueError, match="'x' is int4, which safetensors cannot hold; convert it with `astype`"):
+        sd.save_safetensors({"x": jnp.ones(2, jnp.int4)}, tmp_path)
+
+
+def test_axes_in_another_order_are_undone_and_not_transposed_silently(tmp_path, draw):
+    Mlp = nym.Axis("mlp", 8)  # of the size of `embed`
+    weight = draw(mlp=8, embed=8)
+    like = {"weight": nym.zeros((Embed, Mlp))}
+    save_file({"weight": np.asarray(weight.array)}, tmp_path / "raw.safetensors")
+    raw = nym.NamedArray(load_file(tmp_path / "raw.safetensors")["weight"], like["weight"].names)
+    assert not (raw == weight).all()
+    sd.save_safetensors({"weight": weight}, tmp_path)
+    loaded = sd.load_safetensors(like, tmp_path, {"embed": "a", "mlp": "b"}, nym.create_mesh((2, 4), ("a", "b")))
+    assert loaded["weight"].names == ("embed", "mlp") and (loaded["weight"] == weight).all()
+    said = r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: 8, mlp: 8\)"
+    with pytest.raises(ValueError, match=rf"{said}; `axis_order='transpose'` restores the order"):
+        sd.load_safetensors(like, tmp_path, axis_order="check")
+    for other in ((Embed, nym.Axis("other", 8)), (nym.Axis("embed", 4), nym.Axis("mlp", 16))):
+        with pytest.raises(ValueError, match=r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: "):
+            sd.load_safetensors({"weight": nym.zeros(other)}, tmp_path)
+    with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'check', not 'other'"):
+        sd.load_safetensors(like, tmp_path, axis_order="other")  # pyright: ignore[reportArgumentType]
+
+
+def test_merged_axes_in_another_order_are_split_and_undone(tmp_path, getkey):
+    layer = nym.nn.Linear.init(Embed, (Heads, HeadDim), key=getkey())
+    sd.save_safetensors(layer, tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["weight"].shape == (8, 8)
+    for out, first in (((HeadDim, Heads), True), ((Heads, HeadDim), False)):
+        like = nym.nn.Linear.init(Embed, out, key=getkey(), out_first=first)
+        loaded = sd.load_safetensors(like, tmp_path)
+        assert loaded.weight.names == like.weight.names and (loaded.weight == layer.weight).all()
+        assert (loaded.bias == layer.bias).all()
+    # A weight in another order than its layer merges it in cannot be merged in place, but is saved in the same layout.
+    odd = eqx.tree_at(lambda x: x.weight, layer, layer.weight.rearrange(("head_dim", "heads", "embed")))
+    expected = sd.to_torch_compatible_state_dict(odd)["weight"]
+    sd.save_safetensors(odd, tmp_path)
+    np.testing.assert_array_equal(load_file(tmp_path / "model.safetensors")["weight"], expected)
+    assert_same(sd.load_safetensors(odd, tmp_path).weight.rearrange(layer.weight.names), layer.weight)
+
+
+def test_files_of_other_libraries_are_read_by_shape(tmp_path, getkey):
+    model = make_model(getkey())
+    state = sd.to_torch_compatible_state_dict(model)
+    save_file(state, tmp_path / "model.safetensors")
+    assert_same(sd.load_safetensors(model, tmp_path / "model.safetensors"), model)
+    state["blocks.0.out.weight"] = state["blocks.0.out.weight"][:4]
+    state["norms.1.bias"] = state["norms.1.bias"].astype(np.float16)
+    state["norms.0.baas"] = state.pop("norms.0.bias")
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="does not fit") as caught:
+        sd.load_safetensors(model, tmp_path)
+    assert str(caught.value).splitlines()[1:] == [
+        "  'blocks.0.out.weight' has shape (4, 8), its field is (embed: 8, heads: 4, head_dim: 2), (8, 8) with merged"
+        " axes",
+        "  'norms.0.bias' is missing; did you mean 'norms.0.baas'?",
+        "  'norms.1.bias' is float16, its field is float32; `dtypes='cast'` converts it",
+        "  'norms.0.baas' has no field",
+    ]
+    half = jax.tree.map(lambda x: x.astype(jnp.float16) if eqx.is_inexact_array(x) else x, model["norms"])
+    save_file(sd.to_torch_compatible_state_dict(model), tmp_path / "model.safetensors")
+    cast = sd.load_safetensors(half, tmp_path, prefix="norms", dtypes="cast")
+    assert_same(cast, half)
+    assert_same(sd.load_safetensors(half, tmp_path, prefix="norms", dtypes="keep"), model["norms"])
+
+
+def test_a_misspelt_name_in_the_mapping_is_a_warning(tmp_path):
+    tree = {"x": nym.ones({"vocabulary": 8})}
+    sd.save_safetensors(tree, tmp_path)
+    with pytest.warns(RuntimeWarning, match="the mapping has no 'vocabulary', but has 'vocabulray'"):
+        sd.load_safetensors(tree, tmp_path, {"vocabulray": "data"}, nym.create_mesh((8,), ("data",)))
+
+
+def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
+    tree = {"a": nym.arange(Embed), "b": nym.ones((Heads, HeadDim))}
+    path = tmp_path / "model.safetensors"
+    sd.save_safetensors(tree, tmp_path)
+    whole = path.read_bytes()
+    for size in (0, 5, 100, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"model.safetensors' (is damaged or truncated|cannot be read): "):
+            sd.load_safetensors(tree, tmp_path)
+    for at in range(8 + int.from_bytes(whole[:8], "little")):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"model.safetensors' is damaged or truncated: "):
+            sd.load_safetensors(tree, tmp_path)
+    sd.save_safetensors(tree, tmp_path, max_shard_size=32)
+    second = tmp_path / "model-00002-of-00002.safetensors"
+    sd.save_safetensors({"a": tree["a"]}, tmp_path / "other", max_shard_size=16)
+    assert not path.exists() and os.listdir(tmp_path / "other") == ["model.safetensors"]
+    kept = second.read_bytes()
+    sd.save_safetensors(tree, tmp_path, max_shard_size=32)
+    second.write_bytes(kept)
+    with pytest.raises(ValueError, match=r"index.json' lists files of different saves: 'model-00001-of-00002"):
+        sd.load_safetensors(tree, tmp_path)
+    second.unlink()
+    with pytest.raises(FileNotFoundError, match=r"index.json' lists 'model-00002-of-00002.safetensors', which is not"):
+        sd.load_safetensors(tree, tmp_path)
+    (tmp_path / sd_index()).write_text("{")
+    with pytest.raises(ValueError, match=r"index.json' is damaged or truncated: "):
+        sd.load_safetensors(tree, tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere' has neither 'model.safetensors' nor 'model.safetensors.ind"):
+        sd.load_safetensors(tree, tmp_path / "nowhere")
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(("old", "new"), [(10**9, 10**9), (10**9, 32), (32, 10**9), (32, 32), (16, 32)])
+def test_a_save_that_is_killed_leaves_one_save_or_none(old, new, tmp_path, monkeypatch):
+    def make(value: float) -> dict[str, Any]:
+        return {name: nym.full(Embed, value) for name in "abcd"}
+
+    outcomes = []
+    for steps in range(20):
+        sd.save_safetensors(make(1.0), tmp_path, max_shard_size=old)
+        left = steps
+
+        def interrupt(method: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Killed
+                return method(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("replace", "unlink", "write_text"):
+                patch.setattr(Path, name, interrupt(getattr(Path, name)))
+            patch.setattr(os, "pwrite", interrupt(os.pwrite))
+            try:
+                sd.save_safetensors(make(2.0), tmp_path, max_shard_size=new)
+            except Killed:
+                pass
+        try:
+            loaded = sd.load_safetensors(make(0.0), tmp_path)
+            (value,) = {float(x) for name in "abcd" for x in loaded[name].array}
+            outcomes.append(value)
+        except FileNotFoundError:
+            outcomes.append(0.0)
+        if left >= 0:
+            break
+    assert outcomes[0] == 1.0 and outcomes[-1] == 2.0 and len(outcomes) < 20
+    assert (0.0 in outcomes) == (old < 10**9 and new < 10**9)
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_older_files(tmp_path):
+    tree = {"a": nym.ones({"embed": 4096})}
+    sd.save_safetensors(tree, tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            sd.save_safetensors({"a": tree["a"] * 2}, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == ["model.safetensors"]
+    assert_same(sd.load_safetensors(tree, tmp_path), tree)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(7, 7), ("5GB", 5 * 10**9), ("1.5 kb", 1500), ("2MiB", 2**21), ("64", 64)]
+)
+def test_sizes_are_those_of_hugging_face(size, expected):
+    from axonym.state_dict._save_safetensors import parse_size
+
+    assert parse_size(size) == expected
+
+
+@pytest.mark.parametrize("size", ["5XB", "", 0, -1, True, 2.5, None, "0GB"])
+def test_sizes_that_are_none_are_refused(size, tmp_path):
+    with pytest.raises(ValueError, match="`max_shard_size` is a number of bytes or a text as '5GB' or '500MiB', not "):
+        sd.save_safetensors({}, tmp_path, max_shard_size=size)
+
+
+PROGRAM = """
+start()
+import pathlib, os, time
+import numpy as np
+folder = pathlib.Path(os.environ["FOLDER"])
+mesh = nym.create_mesh((2, 2), ("data", "model"))
+sizes = {"mlp": 8192, "embed": 4096}  # 128 MiB, and 32 MiB in each slice
+whole = {"weight": 4 * 8192 * 4096, "slice": 8192 * 4096}
+
+def read_status(name):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+def measure(call):
+    '''Returns a result and the bytes of memory that the call needed at most.'''
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    before = read_status("VmRSS")
+    result = jax.block_until_ready(call())
+    return result, read_status("VmHWM") - before
+
+with jax.set_mesh(mesh):
+    for mapping in ({"mlp": "model", "embed": "data"}, {"mlp": "data", "embed": "model"}):
+        with nym.axis_mapping(mapping):
+            def make():
+                rows = nym.arange(nym.Axis("mlp", 8192)) * 4096
+                columns = nym.arange(nym.Axis("embed", 4096)).broadcast_axis(nym.Axis("mlp", 8192))
+                return {"weight": (columns + rows).rearrange(("mlp", "embed")), "keys": jax.random.key(3)}
+            tree = nym.named_jit(make)()
+            nym.state_dict.save_safetensors({"small": nym.ones({"mlp": 4})}, folder / "small")  # compiles and connects
+            _, used = measure(lambda: nym.state_dict.save_safetensors(tree, folder))
+            assert used < 1.1 * whole["slice"], used
+            print("saved with", used >> 20, "MiB")
+            like = jax.eval_shape(make)
+            del tree
+            loaded, used = measure(lambda: nym.state_dict.load_safetensors(like, folder))
+            assert used < whole["weight"] // 2 + 1.1 * whole["slice"], used  # half of it is on the devices
+            print("loaded with", used >> 20, "MiB")
+            for shard in loaded["weight"].array.addressable_shards:
+                rows, columns = (np.arange(size)[at] for size, at in zip(sizes.values(), shard.index))
+                assert (np.asarray(shard.data) == rows[:, None] * 4096 + columns).all()
+            del loaded, shard
+    # A process that cannot write tells the others.
+    if PROCESS == 1:
+        import axonym.state_dict._save_safetensors as saving
+        def fail(*args):
+            raise OSError("no space left")
+        saving.write_array = fail
+    text = raised(OSError, nym.state_dict.save_safetensors, {"x": nym.ones({"mlp": 4})}, folder / "failed")
+    assert "no space left" in text
+    has(text, *(["`save_safetensors` to ", "failed in process 1: OSError: no space left"] if PROCESS == 0 else []))
+    assert PROCESS or not list((folder / "failed").iterdir())
+print("done")
+"""
+
+
+def test_processes_write_and_read_their_slices_at_once(tmp_path):
+    for output in run(PROGRAM, 2, 2, environment=[{"FOLDER": str(tmp_path)}] * 2):
+        assert "done" in output
+        print(output)
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        rows = file.get_slice("weight")[8000:8002]
+    np.testing.assert_array_equal(rows, np.arange(8000 * 4096, 8002 * 4096).reshape(2, 4096))

@@ -1,0 +1,90 @@
+"""Leaves in a file with the names of their axes."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as nym
+
+
+Embed, Mlp = nym.make_axes(embed=8, mlp=8)
+
+
+def make_tree(key: Any) -> dict[str, Any]:
+    return {
+        "layer": nym.nn.Linear.init(Embed, Mlp, key=key),
+        "half": nym.ones(Embed, jnp.bfloat16),
+        "keys": nym.NamedArray(jax.random.split(key, 8), "embed"),
+        "key": jax.random.key(3, impl="rbg"),
+        "host": np.arange(3),
+        "plain": jnp.arange(4) > 1,
+        "rate": 0.5,
+        "step": 3,
+        "none": None,
+        "act": jax.nn.relu,
+    }
+
+
+def get_bits(tree: Any) -> list[np.ndarray]:
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf)]
+    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x) for x in leaves]
+
+
+def test_leaves_come_back_bit_for_bit_sharded_by_the_mapping(mesh, tmp_path, getkey):
+    tree = make_tree(getkey())
+    with nym.axis_mapping({"embed": "data", "mlp": "model"}):
+        sharded = nym.shard(tree)
+        nym.tree.serialise_leaves(tmp_path / "tree", sharded)
+        like = {**make_tree(jax.random.key(0)), "rate": 0.0, "step": 0}
+        loaded = nym.tree.deserialise_leaves(tmp_path / "tree", like)
+        assert loaded["layer"].weight.sharding.spec == jax.P("model", "data")
+    assert [path.name for path in tmp_path.iterdir()] == ["tree"]
+    assert jax.tree.structure(loaded) == jax.tree.structure(tree)
+    assert all(np.array_equal(one, other) for one, other in zip(get_bits(loaded), get_bits(tree), strict=True))
+    assert (loaded["rate"], loaded["step"], type(loaded["host"])) == (0.5, 3, np.ndarray)
+    assert loaded["half"].dtype == jnp.bfloat16
+
+
+def test_another_order_is_undone_where_equinox_returns_it_transposed(tmp_path, draw):
+    saved, like = {"weight": draw(mlp=8, embed=8)}, {"weight": nym.zeros((Embed, Mlp))}
+    eqx.tree_serialise_leaves(tmp_path / "raw.eqx", saved)
+    assert not (eqx.tree_deserialise_leaves(tmp_path / "raw.eqx", like)["weight"] == saved["weight"]).all()
+    nym.tree.serialise_leaves(tmp_path / "tree", saved)
+    loaded = nym.tree.deserialise_leaves(tmp_path / "tree", eqx.filter_eval_shape(lambda: like))
+    assert loaded["weight"].names == ("embed", "mlp") and (loaded["weight"] == saved["weight"]).all()
+
+
+def test_leaves_that_do_not_fit_are_listed(tmp_path, getkey):
+    tree = {"a": nym.ones((Embed, Mlp)), "b": jnp.ones(3), "c": jax.random.key(1), "d": nym.ones(Embed)}
+    nym.tree.serialise_leaves(tmp_path / "tree", tree)
+    like = {"a": nym.ones((Embed, nym.Axis("pos", 8))), "b": jnp.ones(4), "c": jax.random.key(1, impl="rbg")}
+    with pytest.raises(ValueError, match="the leaves do not fit") as caught:
+        nym.tree.deserialise_leaves(tmp_path / "tree", {**like, "e": jnp.ones(1)})
+    assert str(caught.value).splitlines()[1:] == [
+        "  ['e'] is not in the file",
+        "  ['d'] is not in the tree",
+        "  ['a'] was saved as float32 (embed: 8, mlp: 8), in the tree it is float32 (embed: 8, pos: 8)",
+        "  ['b'] was saved as float32 (3,), in the tree it is float32 (4,)",
+        "  ['c'] was saved as threefry2x32 (), in the tree it is rbg ()",
+    ]
+
+
+def test_damaged_files_are_errors_with_their_names(tmp_path):
+    tree, path = {"a": nym.ones(Embed)}, tmp_path / "tree"
+    nym.tree.serialise_leaves(path, tree)
+    whole = path.read_bytes()
+    header = whole.index(b"\x93NUMPY")
+    for size in (0, 20, header - 1, header + 3, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"tree' is (damaged or truncated: |not a file of `serialise_leaves`, or)"):
+            nym.tree.deserialise_leaves(path, tree)
+    for at in range(header):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"tree' is (damaged or truncated: |not a file of `serialise_leaves`, or)"):
+            nym.tree.deserialise_leaves(path, tree)
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        nym.tree.deserialise_leaves(tmp_path / "nothing", tree)
