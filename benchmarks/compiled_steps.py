@@ -4,8 +4,8 @@
 and that of `by_hand/llama.py` from the description of devices alone, each in a process of its own, and compares what
 they send between devices, the memory of a device, and XLA's own estimate of cycles on TPUs. The CPU time of tracing and
 lowering is measured in turns in one process. `make tpu` and `make gpu-plugins` install the compilers, into the folders
-that AXONYM_LIBTPU and AXONYM_GPU_PLUGINS name. A compilation takes up to three minutes of CPU time; nothing is run. With
-`--page`, the table replaces the one in a page of the documentation.
+that AXONYM_LIBTPU and AXONYM_GPU_PLUGINS name. A compilation takes up to three minutes of CPU time; nothing is run.
+With `--page`, the table replaces the one in a page of the documentation.
 """
 
 import argparse
