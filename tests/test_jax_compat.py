@@ -20,6 +20,12 @@ def test_inline_option_leaves_nothing_in_the_jaxpr():
     assert [str(equation.primitive) for equation in jaxpr.eqns] == ["add", "mul"]
 
 
+def test_ufunc_has_a_compiled_function():
+    add = _jax_compat.get_compiled_ufunc(jnp.add)
+    assert isinstance(add, type(jax.jit(jnp.add)))
+    assert add(1, 2.5) == jnp.add(1, 2.5)
+
+
 def test_traced_arrays_have_the_type_of_tracers():
     seen = []
     jax.jit(lambda x: seen.append(type(x)))(1.0)

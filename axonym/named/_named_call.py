@@ -19,6 +19,7 @@ import jax
 from .._jax_compat import is_tracing
 from ._axis import Axis
 from ._base import NamedBase
+from ._cache import cached_plan
 
 
 P = ParamSpec("P")
@@ -113,9 +114,8 @@ class _OpenCall:
 def _add_module_paths(tree: Any, path: str, paths: dict[int, str]) -> None:
     """Adds the path of each module of a tree by its identity; the first one if there are several."""
     for key, child in _iterate_children(tree, path):
-        if dataclasses.is_dataclass(child) and paths.setdefault(id(child), key) != key:
-            continue
-        _add_module_paths(child, key, paths)
+        if _get_module_fields(type(child)) is None or paths.setdefault(id(child), key) == key:
+            _add_module_paths(child, key, paths)
 
 
 def _iterate_children(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -123,16 +123,21 @@ def _iterate_children(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
         pairs = enumerate(tree)
     elif isinstance(tree, dict):
         pairs = tree.items()
-    elif dataclasses.is_dataclass(tree) and not isinstance(tree, NamedBase | Axis | type):
-        start = f"{path}/" if path else ""
-        for field in dataclasses.fields(tree):
-            if not field.metadata.get("static", False):
-                yield f"{start}{field.name}", getattr(tree, field.name, None)
-        return
     else:
+        start = f"{path}/" if path else ""
+        for name in _get_module_fields(type(tree)) or ():
+            yield f"{start}{name}", getattr(tree, name, None)
         return
     for key, child in pairs:
         yield f"{path}[{_clean_name(key)}]" if path else _clean_name(key), child
+
+
+@cached_plan
+def _get_module_fields(cls: type) -> tuple[str, ...] | None:
+    """Returns the fields in which a class of modules holds others; None for other classes, arrays and axes included."""
+    if not dataclasses.is_dataclass(cls) or issubclass(cls, NamedBase | Axis):
+        return None
+    return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get("static", False))
 
 
 class _OpenCalls(threading.local):

@@ -1,5 +1,7 @@
 """Attention that computes all scores at once; the other implementations compute the same."""
 
+from typing import Any
+
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._dot import dot, get_natural_order
@@ -34,9 +36,11 @@ def attend_plainly(inputs: AttentionInputs) -> NamedArray:
         kept = draw_kept(inputs.dropout_key, inputs.dropout, axes, positions, (0,) * len(positions))
         weights = where(kept, weights / (1 - inputs.dropout), 0)
     weights = cast_array(weights, inputs.value.dtype)
-    averages = dot(weights, inputs.value, axis=inputs.KPos, precision=inputs.precision)
     if is_grouped:
-        averages = rearrange(averages, (..., *get_natural_order((order, inputs.value.names), (inputs.KPos,))))
+        names = get_natural_order((order, inputs.value.names), (inputs.KPos,))
+        averages = rearrange(compute_grouped_averages(inputs, weights), (..., *names))
+    else:
+        averages = dot(weights, inputs.value, axis=inputs.KPos, precision=inputs.precision)
     if inputs.sinks is not None:
         averages = apply_sinks(averages, _softmax.logsumexp(scores, inputs.KPos), inputs.sinks)
     return constrain_sharding(averages)
@@ -48,6 +52,19 @@ def compute_grouped_scores(inputs: AttentionInputs, query: NamedArray, key: Name
     In this form XLA:TPU fuses the gradient of a mask with the products that take it. Otherwise it writes an array as
     large as the scores: 2 % of the estimated cycles of a training step of Llama 70B, and 10 % of its temporary memory.
     """
-    precision = inputs.precision[::-1] if isinstance(inputs.precision, tuple | list) else inputs.precision
     positions = [name for name in (inputs.QPos, inputs.KPos) if name is not None]
-    return dot(key, query, axis=inputs.Key, precision=precision, out_axes=(..., *positions))
+    return dot(key, query, axis=inputs.Key, precision=_swap_precision(inputs.precision), out_axes=(..., *positions))
+
+
+def compute_grouped_averages(inputs: AttentionInputs, weights: NamedArray) -> NamedArray:
+    """Returns the averages as products of values and weights in this order, as `jnp.einsum` computes them.
+
+    In the other order XLA keeps an array of the size of the scores for longer on GPUs, 1 GiB of 8.6 in a training step
+    of Llama 8B on 64 H100s, and estimates 3 % more cycles for such a step on 256 TPUs v5e.
+    """
+    return dot(inputs.value, weights, axis=inputs.KPos, precision=_swap_precision(inputs.precision))
+
+
+def _swap_precision(precision: Any) -> Any:
+    """Returns the precision of a product whose operands are exchanged."""
+    return precision[::-1] if isinstance(precision, tuple | list) else precision

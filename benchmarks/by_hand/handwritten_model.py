@@ -1,7 +1,8 @@
 """What models in plain JAX share: shardings, shapes of parameters and inputs, layers, and the train step.
 
-Parameters are those of the model in `examples/models`. Each is cast to the type to compute in and gathered where it is
-used. Mappings from names of axes to mesh axes give the shardings, because a plan for a TPU pod is as easily written so.
+Parameters are those of the model in `examples/models`. A train step casts all of them to the type to compute in, and
+each is gathered where it is used. Mappings from names of axes to mesh axes give the shardings, because a plan for a TPU
+pod is as easily written so.
 """
 
 import dataclasses
@@ -82,7 +83,7 @@ class HandwrittenModel:
         sizes: The size of each axis, those of inputs included.
         stored: From names of axes to mesh axes, for parameters between steps.
         compute: The same, for parameters and activations where they are used.
-        dtype: The dtype to compute in.
+        dtype: The dtype in which a train step computes.
         mesh: The mesh, or None for one device.
         remat: Whether blocks are computed again on the way back.
     """
@@ -106,11 +107,10 @@ class HandwrittenModel:
         return jax.lax.with_sharding_constraint(x, self.make_sharding(axes, self.compute))
 
     def use(self, weights: Any, axes: Any) -> Any:
-        """Returns one or a tree of parameters in the dtype to compute in, gathered from where they are stored."""
+        """Returns one or a tree of parameters, gathered from where they are stored."""
         return jax.tree.map(self._use_weight, axes, weights, is_leaf=is_axes)
 
     def _use_weight(self, axes: tuple[str, ...], weight: jax.Array) -> jax.Array:
-        weight = weight.astype(self.dtype)
         if self.mesh is not None:  # both, so that the gradient is scattered, too
             weight = jax.lax.with_sharding_constraint(weight, self.make_sharding(axes, self.stored))
         return self.shard(weight, *axes)
@@ -157,8 +157,12 @@ class HandwrittenModel:
     def make_train_step(self, optimizer: Any) -> Any:
         """Returns the compiled step, which donates parameters and optimizer state."""
 
+        def compute_loss(parameters: Any, *inputs: jax.Array) -> jax.Array:
+            # Not each layer in the loop, which would keep the gradients of all layers in the wider type.
+            return self.compute_loss(jax.tree.map(lambda x: x.astype(self.dtype), parameters), *inputs)
+
         def train_step(parameters: Any, state: Any, *inputs: jax.Array) -> Any:
-            loss, gradients = jax.value_and_grad(self.compute_loss)(parameters, *inputs)
+            loss, gradients = jax.value_and_grad(compute_loss)(parameters, *inputs)
             updates, state = optimizer.update(gradients, state, parameters)
             return optax.apply_updates(parameters, updates), state, loss
 

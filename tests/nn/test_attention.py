@@ -98,6 +98,16 @@ def test_precision_reaches_both_products(inputs):
     assert str(jax.make_jaxpr(traced)(*inputs)).count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == 2
 
 
+def test_grouped_queries_give_the_operands_of_both_products_their_own_precision(draw):
+    query, key = draw(Heads, Pos, nym.Axis("group", 3), HeadDim), draw(Heads, KeyPos, HeadDim)
+
+    def traced(query, key):
+        return attention("key_pos", "head_dim", query, key, key, precision=("high", "highest"))
+
+    found = str(jax.make_jaxpr(traced)(query, key))
+    assert found.count("precision=(Precision.HIGHEST, Precision.HIGH)") == 2  # keys and values are the first operands
+
+
 def test_it_compiles_to_no_transpose(inputs):
     mask = nym.nn.causal_mask(Pos, KeyPos)
     jaxpr = jax.make_jaxpr(lambda *inputs: attention("key_pos", "head_dim", *inputs, mask=mask))(*inputs)

@@ -1,26 +1,27 @@
-"""Compiled versions of `jax.numpy` functions that it does not compile itself, so that a call is dispatched in C++.
+"""Compiled versions of `jax.numpy` functions whose calls run Python, so that a call is dispatched in C++.
 
 They are inlined in traces.
 """
 
 import jax.numpy as jnp
 
+from ..._jax_compat import get_compiled_ufunc
 from .._broadcasting import jit_inline
 
 
-add = jit_inline(jnp.add)
-bitwise_and = jit_inline(jnp.bitwise_and)
-bitwise_or = jit_inline(jnp.bitwise_or)
-bitwise_xor = jit_inline(jnp.bitwise_xor)
+add = get_compiled_ufunc(jnp.add)
+bitwise_and = get_compiled_ufunc(jnp.bitwise_and)
+bitwise_or = get_compiled_ufunc(jnp.bitwise_or)
+bitwise_xor = get_compiled_ufunc(jnp.bitwise_xor)
 isneginf = jit_inline(jnp.isneginf)
 isposinf = jit_inline(jnp.isposinf)
-logaddexp = jit_inline(jnp.logaddexp)
-logaddexp2 = jit_inline(jnp.logaddexp2)
-logical_and = jit_inline(jnp.logical_and)
-logical_or = jit_inline(jnp.logical_or)
-logical_xor = jit_inline(jnp.logical_xor)
-maximum = jit_inline(jnp.maximum)
-minimum = jit_inline(jnp.minimum)
-multiply = jit_inline(jnp.multiply)
-negative = jit_inline(jnp.negative)
-subtract = jit_inline(jnp.subtract)
+logaddexp = get_compiled_ufunc(jnp.logaddexp)
+logaddexp2 = get_compiled_ufunc(jnp.logaddexp2)
+logical_and = get_compiled_ufunc(jnp.logical_and)
+logical_or = get_compiled_ufunc(jnp.logical_or)
+logical_xor = get_compiled_ufunc(jnp.logical_xor)
+maximum = get_compiled_ufunc(jnp.maximum)
+minimum = get_compiled_ufunc(jnp.minimum)
+multiply = get_compiled_ufunc(jnp.multiply)
+negative = get_compiled_ufunc(jnp.negative)
+subtract = get_compiled_ufunc(jnp.subtract)
