@@ -57,6 +57,11 @@ class NamedLowered(_Stage):
 class NamedCompiled(_Stage):
     """A compiled function: everything that `jax.stages.Compiled` offers, called with the function's own arguments."""
 
+    @property
+    def argument_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and keyword arguments with the sharding of each array in its place."""
+        return self._static.merge(*self._stage.input_shardings[0])
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls it with arguments of the structure, shapes and static values that it was compiled for.
 
