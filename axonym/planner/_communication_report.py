@@ -229,7 +229,7 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
 
 def _read_compiled(compiled: Any, rematerializations: Sequence[Rematerialization]) -> CommunicationReport:
     shardings = compiled.argument_shardings if isinstance(compiled, NamedCompiled) else compiled.input_shardings
-    mesh: Any = find_program_mesh(shardings)
+    mesh: Any = find_program_mesh((shardings, compiled.output_shardings))
     sizes = dict(mesh.shape) if mesh is not None else {}
     leaves = [leaf for leaf in jax.tree.leaves(shardings, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
     named = [(leaf.names, leaf.array.spec) for leaf in leaves if isinstance(leaf.array, NamedSharding)]
@@ -242,7 +242,7 @@ def _read_compiled(compiled: Any, rematerializations: Sequence[Rematerialization
 
 
 def find_program_mesh(shardings: Any) -> Any:
-    """Returns the mesh of the arguments of a program, the largest if there are several; the active one if none has."""
+    """Returns the mesh of the arguments and results of a program, the largest of several; the active one if none."""
     found = [leaf.mesh for leaf in jax.tree.leaves(shardings) if isinstance(leaf, NamedSharding)]
     return max(found, key=lambda mesh: mesh.size, default=get_active_mesh())
 
