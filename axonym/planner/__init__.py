@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices, before it runs: reports, and assertions for tests."""
+"""What compiled programs send between devices and hold on them, before they run: reports, and assertions for tests."""
 
 from ._collectives import Collective as Collective, CollectiveKind as CollectiveKind
 from ._communication_assertions import (
@@ -8,5 +8,10 @@ from ._communication_assertions import (
 from ._communication_report import (
     CommunicationReport as CommunicationReport,
     communication_report as communication_report,
+)
+from ._memory_report import (
+    MemoryReport as MemoryReport,
+    SavedActivation as SavedActivation,
+    memory_report as memory_report,
 )
 from ._spmd_warnings import Rematerialization as Rematerialization
