@@ -13,6 +13,7 @@ from . import (
     multihost as multihost,
     nn as nn,
     partitioning as partitioning,
+    planner as planner,
     poly as poly,
     quantization as quantization,
     random as random,

@@ -44,6 +44,7 @@ NAMESPACES = [
     "axonym.poly",
     "axonym.quantization",
     "axonym.nn",
+    "axonym.planner",
     "axonym.random",
     "axonym.checkpoint",
     "axonym.state_dict",

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from ...named._static_result import unpack_result
 from ._static_args import StaticArgs
 
@@ -57,6 +59,12 @@ class NamedLowered(_Stage):
 class NamedCompiled(_Stage):
     """A compiled function: everything that `jax.stages.Compiled` offers, called with the function's own arguments."""
 
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and keyword arguments with a `jax.ShapeDtypeStruct` with sharding in place of each array."""
+        info, shardings = self._stage.args_info[0], self._stage.input_shardings[0]
+        return self._static.merge(*jax.tree.map(set_shape_sharding, info[:2], shardings))
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls it with arguments of the structure, shapes and static values that it was compiled for.
 
@@ -77,3 +85,8 @@ class NamedCompiled(_Stage):
             if found is None:
                 raise
             raise found from error
+
+
+def set_shape_sharding(info: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of an array with a sharding."""
+    return jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding)

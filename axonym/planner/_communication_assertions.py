@@ -1,0 +1,71 @@
+"""Assertions on what a program sends between devices, for tests."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..report._table import format_bytes
+from ._collectives import COLLECTIVE_KINDS
+from ._communication_report import CommunicationReport, communication_report
+
+
+def assert_no_collectives(fn: Any, axis: str | None = None, /, *args: Any, **kwargs: Any) -> None:
+    """Asserts that a program sends nothing along an axis.
+
+    Args:
+        fn: As for `communication_report`.
+        axis: A mesh axis, or a named axis of the arrays; None for all of them.
+        args: The arguments of the function.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        AssertionError: If it does; the text has each collective, its bytes, layer and source line.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((8,), ("data",))), nym.axis_mapping({"batch": "data"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     nym.planner.assert_no_collectives(lambda x: nym.sum(x, "embed"), "data", x)
+    """
+    report = communication_report(fn, *args, **kwargs)
+    found = report.select(axis=axis)
+    if found:
+        shown = CommunicationReport(found, report.mesh, report.platform).table(10)
+        along = f"along {axis!r}" if axis else "between devices"
+        raise AssertionError(f"the program sends {format_bytes(sum(one.bytes for one in found))} {along}:\n{shown}")
+
+
+def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int], **kwargs: Any) -> None:
+    """Asserts that a program sends at most so many bytes.
+
+    Args:
+        fn: As for `communication_report`.
+        args: The arguments of the function.
+        at_most: The bytes that a device may have from all collectives, or from those of each kind or along each axis:
+            `{"all-gather": 2**20, "model": 0}`.
+        kwargs: The keyword arguments of the function.
+
+    Raises:
+        AssertionError: If it sends more; the text has the largest collectives.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((8,), ("data",))), nym.axis_mapping({"batch": "data"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     nym.planner.assert_communication(
+        ...         lambda x: nym.sum(x, "batch"), x, at_most={"all-reduce": 16, "all-gather": 0}
+        ...     )
+    """
+    report = communication_report(fn, *args, **kwargs)
+    limits = at_most if isinstance(at_most, Mapping) else {None: at_most}
+    for what, limit in limits.items():
+        found = report.select(kind=what) if what in COLLECTIVE_KINDS else report.select(axis=what)
+        size = sum(one.bytes for one in found)
+        if size > limit:
+            shown = CommunicationReport(found, report.mesh, report.platform).table(10)
+            of = f" in {what!r}" if what else ""
+            raise AssertionError(
+                f"a device has {format_bytes(size)} from collectives{of}, more than the {format_bytes(limit)} that are "
+                f"allowed:\n{shown}"
+            )

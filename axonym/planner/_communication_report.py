@@ -1,0 +1,235 @@
+"""`communication_report`: what a compiled program sends between devices, printed, saved, and read by tests."""
+
+import collections
+import html
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from ..named._array import NamedArray, is_named_array
+from ..report._table import format_bytes
+from ..report._write_file import write_file
+from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
+from ._compile import compile_function, find_mesh, get_platform, list_arguments
+from ._hlo_program import HloProgram
+from ._origin import infer_sharded_names
+from ._spmd_warnings import Rematerialization, read_rematerializations
+
+
+_MOST_ROWS = 40
+_HEADS = ("collective", "over", "axes", "runs", "bytes", "sent", "pass", "layer", "operation", "source")
+_NUMBERS = ("runs", "bytes", "sent")
+
+
+@dataclass(frozen=True, repr=False)
+class CommunicationReport:
+    """What a compiled program sends between devices: printed, a table; in a notebook, HTML.
+
+    Bytes are those on one device; loops count as often as they run.
+
+    Attributes:
+        collectives: Each collective, those that move most bytes first.
+        mesh: The sizes of the mesh axes; empty if the program is not on a mesh.
+        platform: The platform it is compiled for, such as `"tpu"`; empty if not known.
+        rematerializations: The arrays that the compiler replicates since it knows no direct way between two shardings;
+            empty for a program that was compiled before, since only the compiler's log tells.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "embed": "model"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     report = nym.planner.communication_report(lambda x: nym.sum(x, "embed"), x)
+        >>> [(one.kind, one.mesh_axes, one.axes, one.bytes) for one in report.collectives]
+        [('all-reduce', ('model',), ('embed',), 8)]
+    """
+
+    collectives: tuple[Collective, ...]
+    mesh: Mapping[str, int] = field(hash=False)
+    platform: str = ""
+    rematerializations: tuple[Rematerialization, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that a device has from all collectives."""
+        return sum(one.bytes for one in self.collectives)
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that a device sends in all collectives if they are done over rings."""
+        return sum(one.runs * one.sent_bytes for one in self.collectives)
+
+    def select(self, kind: str | None = None, axis: str | None = None) -> tuple[Collective, ...]:
+        """Returns the collectives of a kind, along an axis, or both.
+
+        Args:
+            kind: Such as `"all-gather"`; any if None.
+            axis: A mesh axis, or a named axis of the arrays; any if None.
+
+        Raises:
+            ValueError: If there is no such kind.
+        """
+        known = {one.kind for one in self.collectives} | set(COLLECTIVE_KINDS)
+        if kind is not None and kind not in known:
+            raise ValueError(f"there is no collective {kind!r}; the kinds are {', '.join(map(repr, COLLECTIVE_KINDS))}")
+        return tuple(
+            one
+            for one in self.collectives
+            if kind in (None, one.kind) and (axis is None or axis in one.mesh_axes or axis in one.axes)
+        )
+
+    def count_bytes(self, by: str = "kind") -> dict[Any, int]:
+        """Returns the bytes that a device has from collectives, summed up by an attribute of them.
+
+        Args:
+            by: `"kind"`, `"mesh_axes"`, `"axes"`, `"layer"`, `"operation"`, `"run_in"` or `"source"`.
+        """
+        found: collections.Counter[Any] = collections.Counter()
+        for one in self.collectives:
+            found[getattr(one, by)] += one.bytes
+        return dict(found.most_common())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as dictionaries, lists, strings and numbers."""
+        collectives = [{**asdict(one), "bytes": one.bytes, "cause": one.cause} for one in self.collectives]
+        return {
+            "bytes": self.bytes,
+            "sent_bytes": self.sent_bytes,
+            "mesh": dict(self.mesh),
+            "platform": self.platform,
+            "collectives": collectives,
+            "rematerializations": [asdict(one) for one in self.rematerializations],
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Returns the result of `to_dict` as JSON, with sorted keys."""
+        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
+
+    def to_html(self, path: str | os.PathLike[str], title: str = "Communication report") -> Path:
+        """Writes a page with the table; it loads nothing from anywhere and is written completely or not at all.
+
+        Args:
+            path: The file; an existing one is replaced.
+            title: The heading of the page.
+
+        Returns:
+            The path of the file.
+        """
+        heading = html.escape(title)
+        page = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{heading}</title><h1>{heading}</h1>"
+        return write_file(path, f"{page}{self._make_html(None)}</html>", "page", "communication.html")
+
+    def table(self, limit: int | None = _MOST_ROWS) -> str:
+        """Returns the table as text: a line for each collective, and totals.
+
+        Args:
+            limit: How many collectives to show; all of them if None. Totals are always of all.
+        """
+        rows = [_HEADS, *map(_make_cells, self.collectives[:limit])]
+        shown = [at for at in range(len(_HEADS)) if any(row[at] for row in rows[1:])]
+        widths = {at: max(len(row[at]) for row in rows) for at in shown}
+        lines = [
+            "  ".join(
+                row[at].rjust(widths[at]) if _HEADS[at] in _NUMBERS else row[at].ljust(widths[at]) for at in shown
+            ).rstrip()
+            for row in rows
+        ]
+        more = len(self.collectives) - len(rows) + 1
+        lines += [f"… {more} more; `.table(limit=None)` shows all"] if more else []
+        return "\n".join([self._format_title(), "", *(lines if self.collectives else []), *self._format_notes()])
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        return self._make_html(_MOST_ROWS)
+
+    def _format_title(self) -> str:
+        sizes = ", ".join(f"{axis}: {size}" for axis, size in self.mesh.items())
+        where = f"mesh ({sizes})" if sizes else "no mesh"
+        on = f" of {self.platform} devices" if self.platform else ""
+        total = f"{format_bytes(self.bytes)} on each device from collectives, {format_bytes(self.sent_bytes)} sent"
+        return f"{where}{on}; {total if self.collectives else 'nothing is sent between devices'}"
+
+    def _format_notes(self) -> Iterator[str]:
+        by_axes = self.count_bytes("mesh_axes")
+        if len(by_axes) > 1:
+            parts = (f"{', '.join(axes) or 'unknown'} {format_bytes(size)}" for axes, size in by_axes.items())
+            yield from ("", f"Bytes over mesh axes: {'; '.join(parts)}")
+        for one in self.rematerializations:
+            what = (
+                f"{format_bytes(one.bytes)} of {one.operation or 'an array'}{f' in {one.layer}' if one.layer else ''}"
+            )
+            yield f"Replicated and sliced again: {what}, from {one.source} to {one.target}; reshard in smaller steps"
+        if self.platform == "cpu" and self.collectives:
+            yield "XLA for CPUs sends bfloat16 as float32 and no reduce-scatter; TPUs and GPUs send less."
+
+    def _make_html(self, limit: int | None) -> str:
+        head = "".join(f"<th>{name}</th>" for name in (*_HEADS, "cause"))
+        rows = []
+        for one in self.collectives[:limit]:
+            cells = "".join(
+                f"<td{' style=text-align:right' if name in _NUMBERS else ''}>{html.escape(cell)}</td>"
+                for name, cell in zip((*_HEADS, "cause"), (*_make_cells(one), one.cause), strict=True)
+            )
+            rows.append(f"<tr>{cells}</tr>")
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._format_notes() if note)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
+        return f"<div><p>{html.escape(self._format_title())}</p>{table}{notes}</div>"
+
+
+def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationReport:
+    """Returns what a compiled program sends between devices, read from the optimized program; nothing is run.
+
+    Args:
+        fn: A compiled or lowered function, a function of `named_jit`, `fsdp` or `jax.jit`, or a plain function, which
+            `named_jit` compiles.
+        args: Its arguments, which may be shapes; none for what is lowered or compiled.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        TypeError: If there are arguments for a function that is lowered already, or `fn` is not a function.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((8,), ("data",))), nym.axis_mapping({"batch": "data"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     report = nym.planner.communication_report(nym.named_jit(lambda x: nym.sum(x)), x)
+        >>> report.count_bytes("mesh_axes")
+        {('data',): 4}
+    """
+    compiled, log = compile_function(fn, args, kwargs)
+    arguments = list_arguments(compiled)
+    mesh = find_mesh(compiled, arguments)
+    sizes = dict(mesh.shape) if mesh is not None else {}
+    leaves = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
+    shardings = [(leaf.names, leaf.array.sharding) for leaf in leaves]
+    specs = [(names, one.spec) for names, one in shardings if isinstance(one, NamedSharding)]
+    program, devices = HloProgram(compiled.as_text() or ""), math.prod(sizes.values())
+    collectives = list_collectives(program, sizes, devices, infer_sharded_names(specs))
+    ranked = tuple(sorted(collectives, key=lambda one: -one.bytes))
+    return CommunicationReport(ranked, sizes, get_platform(mesh), read_rematerializations(log))
+
+
+def _make_cells(one: Collective) -> tuple[str, ...]:
+    over, axes = ", ".join(one.mesh_axes), ", ".join(one.axes)
+    numbers = (str(one.runs), format_bytes(one.bytes), format_bytes(one.runs * one.sent_bytes))
+    return (one.kind, over, axes, *numbers, one.run_in, one.layer, one.operation, _shorten_source(one.source))
+
+
+def _shorten_source(source: str) -> str:
+    """Returns a line without the folder that the program runs in."""
+    folder = f"{os.getcwd()}{os.sep}"
+    return source.removeprefix(folder)

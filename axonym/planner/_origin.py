@@ -1,0 +1,153 @@
+"""Where an instruction of a compiled program comes from: the layer, the pass, the axes, and the line of the source."""
+
+import functools
+import importlib
+import re
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from ._hlo_program import HloInstruction, HloProgram
+
+
+Pass: TypeAlias = Literal["forward", "backward", "recomputed"]
+
+_LIBRARIES = ("axonym", "equinox", "jax")
+_TRANSFORM = re.compile(r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*)\)")
+_STRUCTURE = {"while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "branch", "shard_map"}
+_AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
+_MOST_STEPS = 6
+
+
+class Origin(NamedTuple):
+    """Where an instruction comes from.
+
+    Attributes:
+        layer: The scopes that it is in, such as `Stacked/up`; empty for none.
+        operation: The operation of Axonym, such as `dot(embed -> mlp)`, or the primitive of JAX.
+        axes: The axis names of that operation.
+        run_in: The pass that it belongs to: backward also has what is added up for gradients, and recomputed is what
+            `jax.checkpoint` did not save.
+        source: The innermost line outside of Axonym, JAX, Equinox and Python's own library, as `file:line`.
+    """
+
+    layer: str
+    operation: str
+    axes: tuple[str, ...]
+    run_in: Pass
+    source: str
+
+
+def find_origin(program: HloProgram, one: HloInstruction) -> Origin:
+    """Returns where an instruction comes from; if it does not say, where what calls it or what it takes comes from."""
+    near = [one, *(call for call in program.find_calls(one.computation) if call.opcode != "while")]
+    return make_origin(program, next((found for found in walk_sources(program, near) if found.op_name), one))
+
+
+def make_origin(program: HloProgram, one: HloInstruction) -> Origin:
+    """Returns what an instruction itself says of where it comes from."""
+    layer, operation = split_op_name(one.op_name)
+    names = (name for scope in _AXES_SCOPE.findall(operation) for name in re.split(r" -> |, ", scope))
+    if "rematted_computation" in one.op_name:
+        run_in: Pass = "recomputed"
+    else:
+        run_in = "backward" if is_in_backward_pass(one.op_name) else "forward"
+    axes = tuple(dict.fromkeys(filter(None, names)))
+    return Origin(layer, operation, axes, run_in, find_source(program.find_frames(one)))
+
+
+def is_in_backward_pass(op_name: str) -> bool:
+    """Returns whether a path of scopes belongs to a backward pass."""
+    return "transpose(" in op_name
+
+
+def walk_sources(program: HloProgram, start: Sequence[HloInstruction]) -> Iterator[HloInstruction]:
+    """Yields instructions and what they take, the nearest first, up to the beginning of a loop's turn."""
+    found = {id(one): one for one in start}
+    yield from found.values()
+    near = [*found.values()]
+    for _ in range(_MOST_STEPS):
+        near = [other for one in near for other in _find_taken(program, one) if id(other) not in found]
+        found |= {id(one): one for one in near}
+        yield from near
+
+
+def _find_taken(program: HloProgram, one: HloInstruction) -> Sequence[HloInstruction]:
+    """Returns what an instruction takes; for a parameter of a fusion, what the fusion passes for it."""
+    if one.opcode != "parameter":
+        return program.find_operands(one)
+    at = int(one.rest.partition(")")[0])
+    calls = [call for call in program.find_calls(one.computation) if call.opcode != "while"]
+    return [program.find_operands(call)[at] for call in calls if at < len(program.find_operands(call))]
+
+
+def split_op_name(op_name: str) -> tuple[str, str]:
+    """Returns the layer and the operation that a path of scopes names.
+
+    Example: `jit(step)/jvp(Stacked)/while/body/closed_call/Stacked/up/dot(embed -> mlp)/dot_general` is `Stacked/up`
+    and `dot(embed -> mlp)`.
+    """
+    path, before = op_name, ""
+    while path != before:
+        before, path = path, _TRANSFORM.sub(r"\1", path)
+    if merged := re.fullmatch(r"((?:.*/)?)\((.*)\)", path):  # several that the compiler has made one of
+        pairs = [split_op_name(merged[1] + part) for part in merged[2].split(":")]
+        layers, operations = (dict.fromkeys(filter(None, column)) for column in zip(*pairs, strict=True))
+        return " + ".join(layers), " + ".join(operations)
+    parts = [part for part in path.split("/")[1:] if part and part not in _STRUCTURE and "=" not in part]
+    if not parts:
+        return "", ""
+    named = next((at for at, part in enumerate(parts) if _AXES_SCOPE.fullmatch(part)), len(parts) - 1)
+    layers = parts[:named]
+    if layers and layers.count(layers[0]) > 1:  # the transformation of a loop and the loop's body both name the layer
+        layers = layers[len(layers) - 1 - layers[::-1].index(layers[0]) :]
+    return "/".join(layers), parts[named]
+
+
+def find_source(frames: Sequence[tuple[str, int]]) -> str:
+    """Returns the innermost line of the user as `file:line`: outside of installed packages if there is such a line."""
+    own, installed = _list_library_folders()
+    lines = [f"{file}:{line}" for file, line in frames if not file.startswith(own)]
+    return next((line for line in lines if not line.startswith(installed)), lines[0] if lines else "")
+
+
+def infer_sharded_names(leaves: Iterable[tuple[Iterable[str], Iterable[Any]]]) -> Mapping[str, tuple[str, ...]]:
+    """Returns the axis names that are sharded over each mesh axis.
+
+    Args:
+        leaves: For each named array, its axis names and the entries of its spec.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for names, spec in leaves:
+        for name, entry in zip(names, spec, strict=False):
+            for mesh_axis in entry if isinstance(entry, tuple) else (entry,):
+                if isinstance(mesh_axis, str):
+                    found.setdefault(mesh_axis, {})[name] = None
+    return {mesh_axis: tuple(names) for mesh_axis, names in found.items()}
+
+
+def infer_logical_axes(
+    kind: str, origin: Origin, mesh_axes: Sequence[str], sharded: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """Returns the named axes that a collective gathers, adds up or moves, as far as scopes and shardings tell.
+
+    Candidates are the names that are sharded over its mesh axes. What is gathered is an axis of the operation. What is
+    added up in the backward pass is, if there is such a name, one that the operation does not have: the gradient of a
+    weight is added up over the batch.
+    """
+    names = tuple(dict.fromkeys(name for axis in mesh_axes for name in sharded.get(axis, ())))
+    inside = tuple(name for name in names if name in origin.axes)
+    outside = tuple(name for name in names if name not in origin.axes)
+    if kind in ("all-reduce", "reduce-scatter") and origin.run_in == "backward" and origin.axes:
+        return outside or inside
+    return inside or names
+
+
+@functools.cache
+def _list_library_folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the folders of Axonym and what it is built on, and those of all installed packages."""
+    files = (importlib.import_module(name).__file__ for name in _LIBRARIES)
+    paths = sysconfig.get_paths()
+    own = (*(f"{Path(file).parent}/" for file in files if file), "<frozen")
+    return own, tuple(f"{paths[name]}/" for name in ("stdlib", "purelib", "platlib"))
