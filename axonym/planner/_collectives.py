@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ._hlo_program import HloArray, HloInstruction, HloProgram, read_arrays, split_tuple
+from ._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays, split_tuple
 from ._origin import Pass, find_origin, infer_logical_axes
 from ._replica_groups import find_group_axes, read_replica_groups
 
@@ -143,7 +143,7 @@ def _get_results(one: HloInstruction) -> tuple[HloArray, ...]:
     """Returns the arrays that a collective gives; the shape of a start has operands and contexts as well."""
     parts = split_tuple(one.shape)
     has_operands = one.opcode.endswith("-start") and one.opcode != "all-reduce-start" and len(parts) > 1
-    return read_arrays(parts[1]) if has_operands else one.results
+    return parse_arrays(parts[1]) if has_operands else one.results
 
 
 def _make_collective(

@@ -61,7 +61,7 @@ class HloInstruction(NamedTuple):
     @property
     def results(self) -> tuple[HloArray, ...]:
         """The arrays that it gives, those of nested tuples in order."""
-        return read_arrays(self.shape)
+        return parse_arrays(self.shape)
 
     @property
     def op_name(self) -> str:
@@ -197,7 +197,7 @@ class HloProgram:
         return {(one.computation, one.name): one for one in self.instructions}
 
 
-def read_arrays(text: str) -> tuple[HloArray, ...]:
+def parse_arrays(text: str) -> tuple[HloArray, ...]:
     """Returns the arrays in the text of a shape; layouts are left out."""
     while text != (text := _LAYOUT.sub("", text)):
         pass

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from axonym.planner._hlo_program import HloProgram, read_arrays, split_tuple
+from axonym.planner._hlo_program import HloProgram, parse_arrays, split_tuple
 from axonym.planner._origin import split_op_name
 from axonym.planner._replica_groups import find_group_axes, read_replica_groups
 
@@ -74,7 +74,7 @@ def test_a_loop_runs_as_often_as_its_condition_says():
 
 def test_arrays_are_read_with_layouts_and_tuples():
     text = "((bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, s4[5]{0}), /*index=2*/f32[], token[])"
-    assert [one.bytes for one in read_arrays(text)] == [12, 3, 4, 0]
+    assert [one.bytes for one in parse_arrays(text)] == [12, 3, 4, 0]
     assert split_tuple("((f32[2], f32[]), (f32[4], f32[]), u32[])") == ["(f32[2], f32[])", "(f32[4], f32[])", "u32[]"]
     assert split_tuple("f32[2]{0}") == ["f32[2]{0}"]
 
