@@ -41,7 +41,8 @@ def list_arguments(compiled: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def find_mesh(compiled: Any, arguments: Any) -> MeshLike | None:
     """Returns the mesh of arguments and results, the largest if there are several; the active mesh if none has one."""
-    shardings = [leaf.sharding for leaf in jax.tree.leaves(arguments)] + jax.tree.leaves(compiled.output_shardings)
+    shapes = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    shardings = [*(shape.sharding for shape in shapes), *jax.tree.leaves(compiled.output_shardings)]
     found = [one.mesh for one in shardings if isinstance(one, NamedSharding)]
     return max(found, key=lambda mesh: mesh.size, default=get_active_mesh())
 

@@ -98,7 +98,7 @@ def test_precision_reaches_both_products(inputs):
     assert str(jax.make_jaxpr(traced)(*inputs)).count("precision=(Precision.HIGHEST, Precision.HIGHEST)") == 2
 
 
-def test_grouped_queries_give_the_operands_of_both_products_their_own_precision(draw):
+def test_grouped_queries_keep_the_precision_of_each_operand(draw):
     query, key = draw(Heads, Pos, nym.Axis("group", 3), HeadDim), draw(Heads, KeyPos, HeadDim)
 
     def traced(query, key):
