@@ -152,10 +152,11 @@ def _read_flattened(module: Any, reader: StateDictReader, prefix: str | None) ->
 
 def _has_customised_parts(tree: Any) -> bool:
     """Returns whether a part of a module reads or merges its arrays in its own way, as stacked layers do."""
-    methods = ("flatten_for_export", "from_state_dict")
-    return any(
-        any(find_method(part, name) for name in methods) or _has_customised_parts(part) for _, part in list_children(tree)
-    )
+    for _, part in list_children(tree):
+        customised = find_method(part, "flatten_for_export") or find_method(part, "from_state_dict")
+        if customised or _has_customised_parts(part):
+            return True
+    return False
 
 
 def _restore_order(x: Any, like: Any) -> Any:

@@ -24,7 +24,7 @@ from ._to_state_dict import to_state_dict
 
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
+_STALE = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors|\.model[-.].*\.incomplete")  # of other saves
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
@@ -193,7 +193,7 @@ def _publish_files(target: Path, shards: Mapping[str, Mapping[str, ArrayInfo]]) 
         hidden.replace(target / INDEX)
         (target / SINGLE).unlink(missing_ok=True)
     for path in target.iterdir():
-        if _SHARD.fullmatch(path.name) and path.name not in shards:
+        if _STALE.fullmatch(path.name) and path.name not in shards:
             path.unlink()
 
 

@@ -30,7 +30,7 @@ LEAVES = 12
 ROWS = 2048
 MAPPING = {"mlp": "model", "embed": "data"}
 MODEL, SMALL_MODEL = 504, 6  # megabytes
-ROUNDS, CALLS = 7, 3
+ROUNDS, CALLS = 5, 3
 AGAINST = "`safetensors.numpy` and one `jax.device_put`"
 
 
