@@ -10,7 +10,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ..multihost._barrier import barrier_sync
+from ..multihost._barrier import as_seconds, barrier_sync
 from ..named._base import get_plain_array
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
@@ -36,10 +36,11 @@ class Checkpointer:
     Args:
         folder: The folder, which is created.
         max_to_keep: How many checkpoints to keep: when a new one is complete, the oldest are deleted. All if None.
+        timeout: How many seconds a save may take; as long, processes wait for one that fails to write.
 
     Raises:
         ImportError: If Orbax is not installed.
-        ValueError: If `max_to_keep` is less than 1, or the folder is a URL.
+        ValueError: If `max_to_keep` is less than 1, the folder is a URL, or the timeout is shorter than a second.
 
     Example:
         >>> import axonym as nym
@@ -53,14 +54,18 @@ class Checkpointer:
         [20, 30]
     """
 
-    def __init__(self, folder: str | os.PathLike[str], max_to_keep: int | None = None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], max_to_keep: int | None = None, *, timeout: float = 1800
+    ) -> None:
         """Opens the folder; see the class."""
         if "://" in os.fspath(folder):
             raise ValueError(f"`folder` is a path, not the URL {os.fspath(folder)!r}; mount the bucket as a folder")
         if max_to_keep is not None and max_to_keep < 1:
             raise ValueError(f"`max_to_keep` is at least 1, or None for all, not {max_to_keep}")
+        if as_seconds(timeout) < 1:
+            raise ValueError(f"`timeout` is at least a second, not {timeout}")
         self._folder = Path(folder).absolute()
-        self._manager = import_orbax_handler().make_manager(self._folder, max_to_keep)
+        self._manager = import_orbax_handler().make_manager(self._folder, max_to_keep, round(timeout))
         self._saving: int | None = None
 
     def __enter__(self) -> Self:

@@ -23,7 +23,20 @@ Blocks: TypeAlias = dict[str, list[int]]
 
 
 class DamagedCheckpointError(ValueError):
-    """A file of a checkpoint is missing or is not what was written."""
+    """A file of a checkpoint is missing or is not what was written. The message names the file.
+
+    Example:
+        >>> import axonym as nym
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> nym.checkpoint.save(folder, {"weight": nym.ones({"embed": 3})}, step=10)
+        >>> (folder / "10" / "default" / "axonym.json").unlink()
+        >>> try:
+        ...     nym.checkpoint.restore(folder)
+        ... except nym.checkpoint.DamagedCheckpointError as error:
+        ...     print(str(error).replace(str(folder), "..."))
+        the checkpoint of step 10 is damaged: .../10/default/axonym.json is missing
+    """
 
 
 def list_files(folder: Path) -> list[str]:
@@ -111,7 +124,11 @@ def check_blocks(folder: Path, checksums: Blocks, blocks: Sequence[tuple[str, in
 
     def wait_for_checks() -> None:
         for (name, at), one in zip(blocks, pending, strict=True):
-            if one.result() != checksums[name][1 + at]:
+            try:
+                found = one.result()
+            except OSError as error:
+                raise DamagedCheckpointError(f"{folder / name} cannot be read: {error}") from None
+            if found != checksums[name][1 + at]:
                 where = f"between bytes {at * _BLOCK} and {min((at + 1) * _BLOCK, checksums[name][0])}"
                 raise DamagedCheckpointError(f"{folder / name} is damaged {where}: its checksum is not the one written")
 

@@ -9,7 +9,25 @@ from ..named._axis import format_value
 
 
 class Resumable(Protocol):
-    """An iterator over data that can be resumed, such as those of grain and `axonym.data.ShardedLoader`."""
+    """An iterator over data that can be resumed, such as those of grain.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> class Batches:
+        ...     at = 0
+        ...
+        ...     def get_state(self):
+        ...         return {"at": self.at}
+        ...
+        ...     def set_state(self, state):
+        ...         self.at = state["at"]
+        >>> folder, batches, resumed = tempfile.mkdtemp(), Batches(), Batches()
+        >>> batches.at = 7
+        >>> nym.checkpoint.save(folder, {"step": 10}, step=10, data=batches)
+        >>> nym.checkpoint.restore(folder, data=resumed), resumed.at
+        ({'step': 10}, 7)
+    """
 
     def get_state(self) -> Any:
         """Returns the state: bytes, or anything that JSON has."""

@@ -22,6 +22,14 @@ class CheckpointSummary:
         leaves: The leaves by key path, each with `kind`, `names`, `shape`, `dtype` and `nbytes`.
         tree: The tree of nodes and leaves.
         process_count: The number of processes that saved it.
+
+    Example:
+        >>> import axonym as nym
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> nym.checkpoint.save(folder, {"weight": nym.ones({"mlp": 2, "embed": 3})}, step=10)
+        >>> [(path, leaf.names, leaf.dtype) for path, leaf in nym.checkpoint.inspect(folder).leaves.items()]
+        [("['weight']", ('mlp', 'embed'), 'float32')]
     """
 
     folder: Path

@@ -91,9 +91,9 @@ def _make_restore_arguments(leaf: Leaf, sharding: Any) -> ocp.RestoreArgs:
     return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=sharding, global_shape=leaf.stored_shape)
 
 
-def make_manager(folder: Path, max_to_keep: int | None) -> ocp.CheckpointManager:
+def make_manager(folder: Path, max_to_keep: int | None, seconds: int) -> ocp.CheckpointManager:
     """Returns the manager of Orbax for a folder, which it creates."""
     # A folder that cannot be made is an error at once; made later, other threads would wait for it for minutes.
-    how = ocp.AsyncOptions(create_directories_asynchronously=False)
+    how = ocp.AsyncOptions(timeout_secs=seconds, create_directories_asynchronously=False)
     options = ocp.CheckpointManagerOptions(max_to_keep=max_to_keep, cleanup_tmp_directories=True, async_options=how)
     return ocp.CheckpointManager(folder, options=options, item_handlers=StateHandler())

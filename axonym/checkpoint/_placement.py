@@ -44,7 +44,7 @@ def make_shape(leaf: Leaf) -> Any:
             dtype = get_key_dtype(leaf.dtype) if leaf.kind == "key" else jnp.dtype(leaf.dtype)
             shape = jax.ShapeDtypeStruct(leaf.shape, dtype)
         case "numpy":
-            shape = np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+            shape = np.broadcast_to(np.zeros((), jnp.dtype(leaf.dtype)), leaf.shape)
         case "numpy scalar":
             shape = jnp.dtype(leaf.dtype).type(0)
         case _:
@@ -73,7 +73,7 @@ def enter_mesh_of(sharding: Any) -> AbstractContextManager[Any]:
 def place_leaf(array: Any, saved: Leaf, wanted: Leaf, like: Any, sharding: Any) -> Any:
     """Returns a leaf like the one asked for, from the array that was read."""
     if not saved.is_stored:
-        array = np.zeros(saved.stored_shape, saved.stored_dtype)
+        array = np.zeros(saved.stored_shape, jnp.dtype(saved.stored_dtype))
     order = find_order(saved.names, wanted.names)
     if wanted.kind in ("numpy", "numpy scalar"):
         array = np.asarray(array) if order is None else np.ascontiguousarray(np.transpose(array, order))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
+from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
 from ..named._axis import format_value
@@ -121,7 +122,7 @@ def restore_step(
     if fallback and step is not None:
         raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
     path = Path(folder).absolute()
-    steps = agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step))
+    steps = broadcast_from_host_zero(agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step)))
     for one, before in zip(steps, [*steps[1:], None], strict=True):
         try:
             return Restored(_restore_folder(path, one, like, data, **options), one)

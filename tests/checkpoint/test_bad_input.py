@@ -118,6 +118,8 @@ def test_arguments_that_make_no_sense(folder: Path) -> None:
         nym.checkpoint.Checkpointer(folder, max_to_keep=0)
     with pytest.raises(ValueError, match="`folder` is a path, not the URL 'gs://bucket/run'"):
         nym.checkpoint.Checkpointer("gs://bucket/run")
+    with pytest.raises(ValueError, match=r"`timeout` is at least a second, not 0\.1"):
+        nym.checkpoint.Checkpointer(folder, timeout=0.1)
     for step in (-1, 2.0, True):
         with pytest.raises(ValueError, match="`step` is an integer from 0 on, not"):
             nym.checkpoint.save(folder, {}, step)  # pyright: ignore[reportArgumentType]
