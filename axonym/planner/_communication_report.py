@@ -20,6 +20,7 @@ from ..partitioning.specs._active_mesh import get_active_mesh
 from ..report._table import format_bytes
 from ..report._write_file import write_file
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
+from ._compile_for import CompiledProgram
 from ._hlo_program import HloProgram
 from ._origin import infer_sharded_names
 from ._spmd_warnings import Rematerialization, capture_error_stream, read_rematerializations
@@ -195,8 +196,8 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
     """Returns what a compiled program sends between devices, read from the optimized program; nothing is run.
 
     Args:
-        fn: A compiled or lowered function, a function of `named_jit`, `fsdp` or `jax.jit`, or a plain function, which
-            `named_jit` compiles.
+        fn: A compiled or lowered function, what `compile_for` returns, a function of `named_jit`, `fsdp` or `jax.jit`,
+            or a plain function, which `named_jit` compiles.
         args: Its arguments, which may be shapes; none for what is lowered or compiled.
         kwargs: Its keyword arguments.
 
@@ -212,6 +213,8 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
         >>> report.count_bytes("mesh_axes")
         {('data',): 4}
     """
+    if isinstance(fn, CompiledProgram) and not args and not kwargs:
+        return _read_compiled(fn, fn.rematerializations)
     if not isinstance(fn, Callable | jax.stages.Wrapped | jax.stages.Lowered | NamedLowered):
         raise TypeError(f"`fn` is a function, or what `lower` or `compile` returns; it was {type(fn).__name__}.")
     stages = (jax.stages.Compiled, jax.stages.Lowered, NamedCompiled, NamedLowered)
@@ -228,8 +231,9 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
 
 
 def _read_compiled(compiled: Any, rematerializations: Sequence[Rematerialization]) -> CommunicationReport:
-    shardings = compiled.argument_shardings if isinstance(compiled, NamedCompiled) else compiled.input_shardings
-    mesh: Any = find_program_mesh(shardings)
+    has_names = isinstance(compiled, NamedCompiled | CompiledProgram)
+    shardings = compiled.argument_shardings if has_names else compiled.input_shardings
+    mesh: Any = compiled.mesh if isinstance(compiled, CompiledProgram) else find_program_mesh(shardings)
     sizes = dict(mesh.shape) if mesh is not None else {}
     leaves = [leaf for leaf in jax.tree.leaves(shardings, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
     named = [(leaf.names, leaf.array.spec) for leaf in leaves if isinstance(leaf.array, NamedSharding)]
