@@ -13,9 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from ..mesh import create_mesh, set_mesh
 from ..named._array import NamedArray, is_named_array
-from ..partitioning import axis_mapping, current_mapping
+from ..partitioning import axis_mapping, current_mapping, shard
 from ..partitioning.jit._named_jit import named_jit
-from ..partitioning.sharding._shard import shard_by_mapping
 from ..report._table import format_bytes
 from ._buffer_assignment import ProgramMemory
 from ._compile_cache import find_cache_folder, read_cached, write_cached
@@ -235,12 +234,10 @@ def _choose_mesh(devices: Any, mesh: Any) -> Mesh:
 
 def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> tuple[Any, Any]:
     """Returns a function lowered for a platform that this process may not have, and the shardings of its arguments."""
-    abstract = mesh.abstract_mesh
-    used = current_mapping() if mapping is None else mapping
-    with set_mesh(abstract), contextlib.nullcontext() if used is None else axis_mapping(used):
+    with set_mesh(mesh.abstract_mesh), contextlib.nullcontext() if mapping is None else axis_mapping(mapping):
         args = jax.tree.map(lambda leaf: _describe_leaf(leaf, mesh), args)
-        if used is not None:
-            args = jax.tree.map(lambda leaf: _shard_leaf(leaf, used), args, is_leaf=is_named_array)
+        if current_mapping() is not None:
+            args = jax.tree.map(_shard_leaf, args, is_leaf=is_named_array)
         traced = (fn if hasattr(fn, "trace") else named_jit(fn)).trace(*args)
         shardings = getattr(traced, "argument_shardings", None)
         if shardings is None:
@@ -259,11 +256,11 @@ def _describe_leaf(leaf: Any, mesh: Mesh) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed, weak_type=getattr(leaf, "weak_type", False))
 
 
-def _shard_leaf(leaf: Any, mapping: Any) -> Any:
-    """Returns a named array that is sharded by the mapping if it has no sharding yet."""
+def _shard_leaf(leaf: Any) -> Any:
+    """Returns a named array that is sharded by the active mapping if it has no sharding yet."""
     if not isinstance(leaf, NamedArray) or getattr(leaf.array, "sharding", None) is not None:
         return leaf
-    return shard_by_mapping(leaf, mapping)
+    return shard(leaf)
 
 
 def _write_module(module: Any) -> bytes:
