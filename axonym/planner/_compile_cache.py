@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ def find_cache_folder() -> Path:
 
 def make_cache_key(job: CompileJob, versions: Mapping[str, str]) -> str:
     """Returns the hash of a program, the machine, the versions of the compiler and its options."""
-    settings = {**asdict(job), "program": hashlib.sha256(job.program).hexdigest()}
+    settings = {name: value for name, value in asdict(job).items() if name != "program"}
     text = json.dumps([_FORMAT, settings, dict(versions)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -60,5 +61,5 @@ def _read_entry(path: Path) -> CompileResult | None:
         memory = ProgramMemory(**found.pop("memory"))
         log, notes = tuple(found.pop("log")), tuple(found.pop("notes"))
         return CompileResult(memory=memory, log=log, notes=notes, **found)
-    except (OSError, ValueError, EOFError, KeyError, TypeError):
+    except (OSError, ValueError, EOFError, KeyError, TypeError, zlib.error):
         return None

@@ -20,6 +20,7 @@ from ._buffer_assignment import ProgramMemory
 from ._compile_cache import find_cache_folder, read_cached, write_cached
 from ._compiler_process import CompileJob, CompileResult, find_versions, run_compiler
 from ._described_devices import DescribedDevice, Topology, described_devices
+from ._fingerprint import fingerprint_module
 from ._hardware import Hardware, get_hardware
 from ._spmd_warnings import Rematerialization, read_rematerializations
 
@@ -169,9 +170,11 @@ def compile_for(
     platform = get_hardware(topology.hardware).platform
     versions = find_versions(platform, f"'{topology}'")
     lowered, shardings = _lower_for(fn, args, chosen, mapping, _LOWERED_FOR.get(platform, platform))
-    free_arguments, free_results = _find_free_shardings(lowered.compiler_ir())
+    module = lowered.compiler_ir()
+    free_arguments, free_results = _find_free_shardings(module)
     job = CompileJob(
-        program=_write_module(lowered.compiler_ir()),
+        program=_write_module(module),
+        fingerprint=fingerprint_module(module.operation.get_asm(enable_debug_info=True), __file__),
         topology=topology,
         order=tuple(device.id for device in chosen.devices.flat),
         free_arguments=free_arguments,
@@ -242,7 +245,19 @@ def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> t
         shardings = getattr(traced, "argument_shardings", None)
         if shardings is None:
             shardings = jax.tree.map(lambda leaf: getattr(leaf, "sharding", None), args)
-        return traced.lower(lowering_platforms=(platform,)), shardings
+        return _lower_traced(traced, platform), shardings
+
+
+def _lower_traced(traced: Any, platform: str) -> Any:
+    try:
+        return traced.lower(lowering_platforms=(platform,))
+    except ValueError as error:
+        if "lowering platform" not in str(error):
+            raise
+        raise ValueError(
+            f"the function cannot be lowered for {platform} on this machine: callbacks such as `jax.debug.print` need "
+            f"the device; leave them out. JAX's error: {error}"
+        ) from error
 
 
 def _describe_leaf(leaf: Any, mesh: Mesh) -> Any:

@@ -53,6 +53,7 @@ class CompileJob:
 
     Attributes:
         program: The module in MLIR's bytecode.
+        fingerprint: A hash of the module.
         topology: The machine.
         order: The numbers of the devices in the order of the mesh.
         free_arguments: For each argument, whether the compiler chooses its sharding.
@@ -62,6 +63,7 @@ class CompileJob:
     """
 
     program: bytes
+    fingerprint: str
     topology: Topology
     order: tuple[int, ...]
     free_arguments: tuple[bool, ...]

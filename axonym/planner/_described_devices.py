@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from ._hardware import Hardware, get_hardware
 
@@ -66,6 +67,14 @@ class DescribedDevice:
     slice_index: int
     num_cores: int | None
     topology: Topology
+
+    @property
+    def client(self) -> Any:
+        """What JAX runs programs with; raises an AttributeError, since there is no device."""
+        raise AttributeError(
+            f"{self} is described and not there, so nothing runs on it and no array is put on it; pass shapes, and "
+            "compile functions with `nym.planner.compile_for`"
+        )
 
     def __str__(self) -> str:
         return f"{self.device_kind} {self.id} of {self.topology}"
