@@ -238,7 +238,7 @@ def _choose_mesh(devices: Any, mesh: Any) -> Mesh:
 def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> tuple[Any, Any]:
     """Returns a function lowered for a platform that this process may not have, and the shardings of its arguments."""
     with set_mesh(mesh.abstract_mesh), contextlib.nullcontext() if mapping is None else axis_mapping(mapping):
-        args = jax.tree.map(lambda leaf: _describe_leaf(leaf, mesh), args)
+        args = jax.tree.map(lambda leaf: _move_leaf(leaf, mesh), args)
         if current_mapping() is not None:
             args = jax.tree.map(_shard_leaf, args, is_leaf=is_named_array)
         traced = (fn if hasattr(fn, "trace") else named_jit(fn)).trace(*args)
@@ -260,9 +260,9 @@ def _lower_traced(traced: Any, platform: str) -> Any:
         ) from error
 
 
-def _describe_leaf(leaf: Any, mesh: Mesh) -> Any:
+def _move_leaf(leaf: Any, mesh: Mesh) -> Any:
     """Returns the shape of an array, with its sharding on the described mesh if it is on one of the same axes."""
-    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) or isinstance(leaf, jax.core.Tracer):
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
     sharding = getattr(leaf, "sharding", None)
     placed = None

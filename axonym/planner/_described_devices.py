@@ -24,6 +24,11 @@ class Topology:
         sizes: Of TPUs, the chips along each dimension of the torus; of GPUs, hosts and GPUs in each; of CPUs, devices.
         slices: How many of these there are, connected by a slower network.
         wrap: Along which dimensions the ends of the torus are connected; empty if it is none.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.planner.described_devices("v5e:8x16")[0].topology
+        Topology(hardware='v5e', sizes=(8, 16), slices=1, wrap=(False, True))
     """
 
     hardware: str

@@ -115,7 +115,7 @@ def _make_gpu(
     name: str,
     kind: str,
     tera_flops: tuple[float, float, float],
-    hbm: tuple[float, float],
+    hbm: tuple[int, int],
     giga_bytes: float,
     clock: float,
     nvlink: float,
@@ -126,7 +126,7 @@ def _make_gpu(
     return Hardware(
         **{"name": name, "platform": "gpu", "device_kind": kind},
         **{"bf16_flops": bf16, "int8_flops": int8, "fp8_flops": fp8},
-        **{"hbm_bytes": int(hbm[0]), "hbm_available": int(hbm[1]), "hbm_bandwidth": giga_bytes * 1e9},
+        **{"hbm_bytes": hbm[0] * _GIB, "hbm_available": hbm[1] * _MIB, "hbm_bandwidth": giga_bytes * 1e9},
         **{"clock": clock * 1e9, "devices_per_host": 8, "devices_per_chip": 1},
         **{"links": 0, "link_bandwidth": nvlink * 1e9, "torus_dims": 0, "wrap_multiple": 0},
         **{"network_bandwidth": network * 1e9, "host_bandwidth": host * 1e9},
@@ -147,10 +147,10 @@ _PRESETS = (
     _make_tpu("v5p", "TPU v5", (459, 918, 459), (95, 95.73), 2765, 1.75, 3, 9e10, 6.25e9, 1.6e10),
     _make_tpu("v6e", "TPU v6 lite", (918, 1836, 918), (32, 31.24), 1638, 1.75, 2, 9e10, 12.5e9, 3.2e10),
     _make_tpu("tpu7x", "TPU7x", (1153.5, 1153.5, 2307), (96, 94.74), 3690, 2.2, 3, 9e10, 6.25e9, 3.2e10, 2),
-    _make_gpu("a100", "NVIDIA A100-SXM4-80GB", (312, 624, 312), (80e9, 81369 * _MIB), 2039, 1.41, 300, 25, 32),
-    _make_gpu("h100", "NVIDIA H100 80GB HBM3", (989.4, 1978.9, 1978.9), (80e9, 81008 * _MIB), 3352, 1.98, 450, 50, 64),
-    _make_gpu("h200", "NVIDIA H200", (989.4, 1978.9, 1978.9), (141e9, 143220 * _MIB), 4800, 1.98, 450, 50, 64),
-    _make_gpu("b200", "NVIDIA B200", (2250, 4500, 4500), (180e9, 182808 * _MIB), 8000, 1.965, 900, 50, 64),
+    _make_gpu("a100", "NVIDIA A100-SXM4-80GB", (312, 624, 312), (80, 81369), 2039, 1.41, 300, 25, 32),
+    _make_gpu("h100", "NVIDIA H100 80GB HBM3", (989.4, 1978.9, 1978.9), (80, 81008), 3352, 1.98, 450, 50, 64),
+    _make_gpu("h200", "NVIDIA H200", (989.4, 1978.9, 1978.9), (141, 143220), 4800, 1.98, 450, 50, 64),
+    _make_gpu("b200", "NVIDIA B200", (2250, 4500, 4500), (180, 182808), 8000, 1.965, 900, 50, 64),
     _CPU,
 )
 HARDWARE: Mapping[str, Hardware] = MappingProxyType({one.name: one for one in _PRESETS})

@@ -5,7 +5,7 @@ import pytest
 from axonym.planner import ProgramMemory
 from axonym.planner._buffer_assignment import read_buffer_assignment
 
-from . import programs
+from . import described_programs as programs
 
 
 @pytest.mark.parametrize("name", ["step", "offload", "fetch"])

@@ -21,7 +21,7 @@ from axonym.planner import (
     described_devices,
 )
 
-from . import programs
+from . import described_programs as programs
 
 
 COMPUTE = {"batch": "data", "mlp": "model"}
@@ -286,7 +286,7 @@ def test_failed_compiler_is_explained(play_compiler: PlayCompiler, lines: str, k
 
 @needs_libtpu
 def test_stopped_and_whole_programs_have_the_memory_that_jax_reports():
-    names = ["step", "offload", "fetch"]
+    names = ["step", "fetch"]
     direct = programs.run_apart(*names)
     mesh = nym.create_mesh(programs.MESH, devices=described_devices(programs.TOPOLOGY))
     for name in names:

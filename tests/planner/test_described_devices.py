@@ -10,7 +10,7 @@ import pytest
 import axonym as nym
 from axonym.planner import DescribedDevice, described_devices, get_hardware
 
-from . import programs
+from . import described_programs as programs
 
 
 def describe(name: str) -> list[list[object]]:

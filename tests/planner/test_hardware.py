@@ -1,5 +1,7 @@
 """The presets of hardware: that they agree with one another, and how they are found."""
 
+from pathlib import Path
+
 import pytest
 
 import axonym as nym
@@ -32,7 +34,7 @@ def test_hardware_is_found_by_name_and_description():
     assert nym.planner.get_hardware("v5e").hbm_available == 15.75 * 2**30
     with pytest.raises(ValueError, match=r"no hardware 'v5x'; did you mean 'v5[ep]'\?; there are v4, v5e, v5p"):
         get_hardware("v5x:4x4")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="does not support item assignment"):
         HARDWARE["v5e"] = get_hardware("v4")  # pyright: ignore[reportIndexIssue]
 
 
@@ -43,3 +45,21 @@ def test_ends_of_a_torus_are_connected_as_in_machines_of_that_size():
     assert v5p.find_wrap((4, 8, 8)) == (True, True, True)
     assert v5p.find_wrap((2, 4, 4)) == (False, False, False)
     assert get_hardware("h100").find_wrap((2, 8)) == (False, False)
+
+
+def test_table_of_the_documentation_has_the_figures():
+    page = (Path(__file__).parents[2] / "docs" / "compile-for.md").read_text()
+    rows = {
+        cells[0]: list(map(float, cells[1:])) for cells in map(split_row, page.splitlines()) if cells[0] in HARDWARE
+    }
+    assert list(rows) == list(HARDWARE)
+    for name, row in rows.items():
+        one = HARDWARE[name]
+        rates = [one.bf16_flops / 1e12, one.int8_flops / 1e12, one.fp8_flops / 1e12]
+        memory = [one.hbm_bytes / 2**30, one.hbm_available / 2**30, one.hbm_bandwidth / 1e9, one.clock / 1e9]
+        network = [one.links, one.link_bandwidth / 1e9, one.network_bandwidth / 1e9, one.host_bandwidth / 1e9]
+        assert row == pytest.approx([*rates, *memory, *network, one.devices_per_host], abs=0.006), name
+
+
+def split_row(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else [""]

@@ -1,6 +1,6 @@
 """Small programs for eight TPUs that are not there, and what JAX itself says of them when it compiles them whole.
 
-`AXONYM_LIBTPU=FOLDER python -m tests.planner.programs --record` writes the files in `recorded/`: what libtpu dumps of
+`AXONYM_LIBTPU=FOLDER python -m tests.planner.described_programs --record` writes the files in `recorded/described/`: what libtpu dumps of
 the memory of each program, the figures of `memory_analysis()` next to it, and the devices of some machines.
 """
 
@@ -22,7 +22,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 
-RECORDED = Path(__file__).with_name("recorded")
+RECORDED = Path(__file__).parent / "recorded" / "described"
 TOPOLOGY, MESH = "v5e:2x4", {"data": 2, "model": 4}
 MACHINES = {
     "v5e:4x4": {},
@@ -118,7 +118,7 @@ def run_apart(*arguments: str) -> Any:
     make_environment = importlib.import_module("axonym.planner._compiler_process").make_environment
     environment = make_environment("tpu")
     environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(Path(__file__).parents[2])])
-    command = [sys.executable, "-m", "tests.planner.programs", *arguments]
+    command = [sys.executable, "-m", "tests.planner.described_programs", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
