@@ -153,7 +153,7 @@ def read_program(text: str) -> dict[str, float]:
     cycles = 0
     for one in program.instructions:
         if estimated := re.search(r'"estimated_cycles":"(\d+)"', one.rest):
-            cycles += int(estimated[1]) * program.times(one.computation)
+            cycles += int(estimated[1]) * program.count_runs(one.computation)
     return {**found, "collective bytes": sum(found.values()), **({"cycles": cycles} if cycles else {})}
 
 

@@ -42,6 +42,7 @@ NAMESPACES = [
     "axonym.poly",
     "axonym.quantization",
     "axonym.nn",
+    "axonym.planner",
     "axonym.random",
     "axonym.state_dict",
     "axonym.tree",

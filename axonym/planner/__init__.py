@@ -1,4 +1,4 @@
-"""What a program does on a machine that is not there: compiled for it, and reported; assertions for tests."""
+"""What programs send between devices and hold on them, also of machines that are not there; assertions for tests."""
 
 from ._buffer_assignment import ProgramMemory as ProgramMemory
 from ._collectives import Collective as Collective, CollectiveKind as CollectiveKind
@@ -10,11 +10,17 @@ from ._communication_report import (
     CommunicationReport as CommunicationReport,
     communication_report as communication_report,
 )
-from ._compile_for import CompiledProgram as CompiledProgram, compile_for as compile_for
+from ._compile_for import compile_for as compile_for
+from ._compiled_program import CompiledProgram as CompiledProgram
 from ._described_devices import (
     DescribedDevice as DescribedDevice,
     Topology as Topology,
     described_devices as described_devices,
 )
 from ._hardware import HARDWARE as HARDWARE, Hardware as Hardware, get_hardware as get_hardware
+from ._memory_report import (
+    MemoryReport as MemoryReport,
+    SavedActivation as SavedActivation,
+    memory_report as memory_report,
+)
 from ._spmd_warnings import Rematerialization as Rematerialization

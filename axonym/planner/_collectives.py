@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ._hlo_program import HloInstruction, HloProgram, HloShape, read_shapes, split_tuple
+from ._hlo_program import HloArray, HloInstruction, HloProgram, read_arrays, split_tuple
 from ._origin import Pass, find_origin, infer_logical_axes
 from ._replica_groups import find_group_axes, read_replica_groups
 
@@ -93,16 +93,20 @@ def list_collectives(
         devices: The number of devices of the program.
         sharded: The names of the axes that are sharded over each mesh axis.
     """
-    found: dict[object, Collective] = {}
+    return [_make_collective(program, *one, mesh, devices, sharded) for one in find_collectives(program)]
+
+
+def find_collectives(program: HloProgram) -> list[tuple[HloInstruction, str, tuple[HloArray, ...]]]:
+    """Returns each collective once: its first instruction, its kind, and the arrays that a device has from it."""
+    found: dict[object, tuple[HloInstruction, str, tuple[HloArray, ...]]] = {}
     for one in program.instructions:
         kind = one.opcode.removesuffix("-start")
         if kind not in COLLECTIVE_KINDS:
             continue
         results = _get_results(one)
         if one.computation.startswith(_SCATTERED):
-            kind, results = "reduce-scatter", read_shapes(program.by_computation[one.computation][-1].shape)
-        collective = _make_collective(program, one, kind, results, mesh, devices, sharded)
-        found.setdefault(_make_key(program, one, kind), collective)
+            kind, results = "reduce-scatter", program.by_computation[one.computation][-1].results
+        found.setdefault(_make_key(program, one, kind), (one, kind, results))
     return list(found.values())
 
 
@@ -135,18 +139,18 @@ def describe_cause(one: Collective) -> str:
     return f"moves {names} between the parts of {over}: an array is needed in another sharding than it has"
 
 
-def _get_results(one: HloInstruction) -> tuple[HloShape, ...]:
+def _get_results(one: HloInstruction) -> tuple[HloArray, ...]:
     """Returns the arrays that a collective gives; the shape of a start has operands and contexts as well."""
     parts = split_tuple(one.shape)
     has_operands = one.opcode.endswith("-start") and one.opcode != "all-reduce-start" and len(parts) > 1
-    return read_shapes(parts[1]) if has_operands else one.results
+    return read_arrays(parts[1]) if has_operands else one.results
 
 
 def _make_collective(
     program: HloProgram,
     one: HloInstruction,
     kind: str,
-    results: tuple[HloShape, ...],
+    results: tuple[HloArray, ...],
     mesh: Mapping[str, int],
     devices: int,
     sharded: Mapping[str, Sequence[str]],

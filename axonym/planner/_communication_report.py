@@ -5,7 +5,7 @@ import html
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,13 @@ import jax
 from jax.sharding import NamedSharding
 
 from ..named._array import NamedArray, is_named_array
-from ..partitioning.jit._named_jit import named_jit
-from ..partitioning.jit._stages import NamedCompiled, NamedLowered
-from ..partitioning.specs._active_mesh import get_active_mesh
 from ..report._table import format_bytes
 from ..report._write_file import write_file
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
-from ._compile_for import CompiledProgram
+from ._compile import compile_function, find_mesh, get_platform, list_arguments
 from ._hlo_program import HloProgram
 from ._origin import infer_sharded_names
-from ._spmd_warnings import Rematerialization, capture_error_stream, read_rematerializations
+from ._spmd_warnings import Rematerialization, read_rematerializations
 
 
 _MOST_ROWS = 40
@@ -213,47 +210,17 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
         >>> report.count_bytes("mesh_axes")
         {('data',): 4}
     """
-    if isinstance(fn, CompiledProgram) and not args and not kwargs:
-        return _read_compiled(fn, fn.rematerializations)
-    if not isinstance(fn, Callable | jax.stages.Wrapped | jax.stages.Lowered | NamedLowered):
-        raise TypeError(f"`fn` is a function, or what `lower` or `compile` returns; it was {type(fn).__name__}.")
-    stages = (jax.stages.Compiled, jax.stages.Lowered, NamedCompiled, NamedLowered)
-    if isinstance(fn, stages) and (args or kwargs):
-        raise TypeError("a function that is lowered has its arguments; pass it alone, or pass the function itself")
-    if not isinstance(fn, stages):
-        lower = getattr(fn, "lower", None) or named_jit(fn).lower
-        fn = lower(*args, **kwargs)
-    lines: list[str] = []
-    if not isinstance(fn, (jax.stages.Compiled, NamedCompiled)):
-        with capture_error_stream() as lines:
-            fn = fn.compile()
-    return _read_compiled(fn, read_rematerializations(lines))
-
-
-def _read_compiled(compiled: Any, rematerializations: Sequence[Rematerialization]) -> CommunicationReport:
-    has_names = isinstance(compiled, NamedCompiled | CompiledProgram)
-    shardings = compiled.argument_shardings if has_names else compiled.input_shardings
-    mesh: Any = compiled.mesh if isinstance(compiled, CompiledProgram) else find_program_mesh(shardings)
+    compiled, log = compile_function(fn, args, kwargs)
+    arguments = list_arguments(compiled)
+    mesh = find_mesh(compiled, arguments)
     sizes = dict(mesh.shape) if mesh is not None else {}
-    leaves = [leaf for leaf in jax.tree.leaves(shardings, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
-    named = [(leaf.names, leaf.array.spec) for leaf in leaves if isinstance(leaf.array, NamedSharding)]
-    collectives = list_collectives(
-        HloProgram(compiled.as_text() or ""), sizes, math.prod(sizes.values()), infer_sharded_names(named)
-    )
+    leaves = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
+    shardings = [(leaf.names, leaf.array.sharding) for leaf in leaves]
+    specs = [(names, one.spec) for names, one in shardings if isinstance(one, NamedSharding)]
+    program, devices = HloProgram(compiled.as_text() or ""), math.prod(sizes.values())
+    collectives = list_collectives(program, sizes, devices, infer_sharded_names(specs))
     ranked = tuple(sorted(collectives, key=lambda one: -one.bytes))
-    platform = "" if mesh is None or mesh.empty else _get_platform(mesh)
-    return CommunicationReport(ranked, sizes, platform, tuple(rematerializations))
-
-
-def find_program_mesh(shardings: Any) -> Any:
-    """Returns the mesh of the arguments of a program, the largest if there are several; the active one if none has."""
-    found = [leaf.mesh for leaf in jax.tree.leaves(shardings) if isinstance(leaf, NamedSharding)]
-    return max(found, key=lambda mesh: mesh.size, default=get_active_mesh())
-
-
-def _get_platform(mesh: Any) -> str:
-    devices = getattr(mesh, "devices", None)
-    return devices.flat[0].platform if devices is not None else ""
+    return CommunicationReport(ranked, sizes, get_platform(mesh), read_rematerializations(log))
 
 
 def _make_cells(one: Collective) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,97 +15,16 @@ from ..mesh import create_mesh, set_mesh
 from ..named._array import NamedArray, is_named_array
 from ..partitioning import axis_mapping, current_mapping, shard
 from ..partitioning.jit._named_jit import named_jit
-from ..report._table import format_bytes
-from ._buffer_assignment import ProgramMemory
 from ._compile_cache import find_cache_folder, read_cached, write_cached
+from ._compiled_program import CompiledProgram
 from ._compiler_process import CompileJob, CompileResult, find_versions, run_compiler
-from ._described_devices import DescribedDevice, Topology, described_devices
+from ._described_devices import DescribedDevice, described_devices
 from ._fingerprint import fingerprint_module
-from ._hardware import Hardware, get_hardware
-from ._spmd_warnings import Rematerialization, read_rematerializations
+from ._hardware import get_hardware
 
 
 _LOWERED_FOR = {"gpu": "cuda"}  # the others have the name of their platform
 _SHARDINGS = ("sdy.sharding", "mhlo.sharding")
-
-
-@dataclass(frozen=True, repr=False)
-class CompiledProgram:
-    """A program that was compiled for devices that are not there; it cannot be called.
-
-    Attributes:
-        text: The optimized program, in XLA's text.
-        memory: The memory that it takes on one device.
-        mesh: The mesh of described devices.
-        argument_shardings: The arguments and keyword arguments with the sharding of each array in its place.
-        is_out_of_memory: Whether the compiler says that it does not fit into the memory of a device.
-        is_stopped: Whether the compiler was stopped before it generated code, so that the program has no estimates of
-            cycles.
-        cpu_seconds: The CPU time that the compiler took, also if the program is from the cache.
-        is_cached: Whether the program is from the cache.
-        versions: The versions of JAX and of the compiler, by package.
-        compiler_options: XLA's options.
-        rematerializations: The arrays that the compiler replicates since it knows no direct way between two shardings.
-        notes: What was done in another way than usual, and why.
-
-    Example:
-        >>> import axonym as nym
-        >>> import jax
-        >>> x = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), "float32"), ("batch", "embed"))
-        >>> machine = {"devices": "cpu:8", "mesh": {"data": 8}, "mapping": {"batch": "data"}}
-        >>> program = nym.planner.compile_for(lambda x: nym.sum(x, "batch"), x, **machine, cache=False)
-        >>> program.memory.argument_bytes, program.memory.output_bytes
-        (16, 16)
-        >>> nym.planner.communication_report(program).count_bytes("mesh_axes")
-        {('data',): 16}
-    """
-
-    text: str
-    memory: ProgramMemory
-    mesh: Mesh = field(hash=False)
-    argument_shardings: Any = field(hash=False)
-    is_out_of_memory: bool
-    is_stopped: bool
-    cpu_seconds: float
-    is_cached: bool
-    versions: Mapping[str, str] = field(hash=False)
-    compiler_options: Mapping[str, Any] = field(hash=False)
-    rematerializations: tuple[Rematerialization, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def topology(self) -> Topology:
-        """The machine."""
-        return self.mesh.devices.flat[0].topology
-
-    @property
-    def hardware(self) -> Hardware:
-        """The figures of a device."""
-        return get_hardware(self.topology.hardware)
-
-    @property
-    def fits(self) -> bool:
-        """Whether the program fits into the memory of a device.
-
-        For TPUs the compiler says so. For others the peak is compared with the memory that a device has for programs.
-        """
-        return not self.is_out_of_memory and self.memory.peak_bytes <= self.hardware.hbm_available
-
-    def as_text(self) -> str:
-        """Returns the optimized program, as `jax.stages.Compiled.as_text` does."""
-        return self.text
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{axis}: {size}" for axis, size in self.mesh.shape.items())
-        verdict = "fits" if self.fits else "does not fit"
-        lines = [
-            f"compiled for {self.topology}, mesh ({sizes}), in {self.cpu_seconds:.1f} CPU seconds",
-            f"{format_bytes(self.memory.peak_bytes)} of {format_bytes(self.hardware.hbm_available)} on each device: "
-            f"it {verdict}",
-            "with " + ", ".join(f"{name} {number}" for name, number in self.versions.items()),
-            *self.notes,
-        ]
-        return "\n".join(lines)
 
 
 def compile_for(
@@ -169,33 +88,36 @@ def compile_for(
     topology = chosen.devices.flat[0].topology
     platform = get_hardware(topology.hardware).platform
     versions = find_versions(platform, f"'{topology}'")
-    lowered, shardings = _lower_for(fn, args, chosen, mapping, _LOWERED_FOR.get(platform, platform))
-    module = lowered.compiler_ir()
-    free_arguments, free_results = _find_free_shardings(module)
-    job = CompileJob(
-        program=_write_module(module),
-        fingerprint=fingerprint_module(module.operation.get_asm(enable_debug_info=True), __file__),
-        topology=topology,
-        order=tuple(device.id for device in chosen.devices.flat),
-        free_arguments=free_arguments,
-        free_results=free_results,
-        compiler_options=dict(compiler_options or {}),
-        stop_early=stop_early and platform == "tpu",
-    )
+    lowered, arguments = _lower_for(fn, args, chosen, mapping, _LOWERED_FOR.get(platform, platform))
+    job = _make_job(lowered.compiler_ir(), chosen, dict(compiler_options or {}), stop_early and platform == "tpu")
     result, is_cached = _compile_cached(job, versions, cache, timeout)
     return CompiledProgram(
         text=result.text,
         memory=result.memory,
         mesh=chosen,
-        argument_shardings=shardings,
+        arguments=arguments,
         is_out_of_memory=result.is_out_of_memory,
         is_stopped=result.is_stopped,
         cpu_seconds=result.cpu_seconds,
         is_cached=is_cached,
         versions=result.versions,
         compiler_options=job.compiler_options,
-        rematerializations=read_rematerializations(list(result.log)),
+        log=result.log,
         notes=result.notes,
+    )
+
+
+def _make_job(module: Any, mesh: Mesh, options: dict[str, Any], stop_early: bool) -> CompileJob:
+    free_arguments, free_results = _find_free_shardings(module)
+    return CompileJob(
+        program=_write_module(module),
+        fingerprint=fingerprint_module(module.operation.get_asm(enable_debug_info=True), __file__),
+        topology=mesh.devices.flat[0].topology,
+        order=tuple(device.id for device in mesh.devices.flat),
+        free_arguments=free_arguments,
+        free_results=free_results,
+        compiler_options=options,
+        stop_early=stop_early,
     )
 
 
@@ -236,16 +158,13 @@ def _choose_mesh(devices: Any, mesh: Any) -> Mesh:
 
 
 def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> tuple[Any, Any]:
-    """Returns a function lowered for a platform that this process may not have, and the shardings of its arguments."""
+    """Returns a function lowered for a platform that this process may not have, and its arguments."""
     with set_mesh(mesh.abstract_mesh), contextlib.nullcontext() if mapping is None else axis_mapping(mapping):
         args = jax.tree.map(lambda leaf: _move_leaf(leaf, mesh), args)
         if current_mapping() is not None:
             args = jax.tree.map(_shard_leaf, args, is_leaf=is_named_array)
         traced = (fn if hasattr(fn, "trace") else named_jit(fn)).trace(*args)
-        shardings = getattr(traced, "argument_shardings", None)
-        if shardings is None:
-            shardings = jax.tree.map(lambda leaf: getattr(leaf, "sharding", None), args)
-        return _lower_traced(traced, platform), shardings
+        return _lower_traced(traced, platform), getattr(traced, "arguments", (args, {}))
 
 
 def _lower_traced(traced: Any, platform: str) -> Any:

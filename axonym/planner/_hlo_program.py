@@ -34,16 +34,16 @@ _ENTRY = re.compile(r"^(\d+) (.*)$")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
 
-class HloShape(NamedTuple):
-    """An array in a program: its dtype in XLA's words, such as `bf16`, and its sizes on one device."""
+class HloArray(NamedTuple):
+    """An array in a program: its dtype in XLA's words, such as `bf16`, and its shape on one device."""
 
     dtype: str
-    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
         """The bytes of it on one device; 0 for tokens and other values without data."""
-        return -(-_BITS.get(self.dtype, 0) * math.prod(self.sizes) // 8)
+        return -(-_BITS.get(self.dtype, 0) * math.prod(self.shape) // 8)
 
 
 class HloInstruction(NamedTuple):
@@ -59,9 +59,9 @@ class HloInstruction(NamedTuple):
     rest: str
 
     @property
-    def results(self) -> tuple[HloShape, ...]:
+    def results(self) -> tuple[HloArray, ...]:
         """The arrays that it gives, those of nested tuples in order."""
-        return read_shapes(self.shape)
+        return read_arrays(self.shape)
 
     @property
     def op_name(self) -> str:
@@ -197,12 +197,12 @@ class HloProgram:
         return {(one.computation, one.name): one for one in self.instructions}
 
 
-def read_shapes(text: str) -> tuple[HloShape, ...]:
+def read_arrays(text: str) -> tuple[HloArray, ...]:
     """Returns the arrays in the text of a shape; layouts are left out."""
     while text != (text := _LAYOUT.sub("", text)):
         pass
     return tuple(
-        HloShape(dtype, tuple(map(int, sizes.split(","))) if sizes else ()) for dtype, sizes in _ARRAY.findall(text)
+        HloArray(dtype, tuple(map(int, sizes.split(","))) if sizes else ()) for dtype, sizes in _ARRAY.findall(text)
     )
 
 

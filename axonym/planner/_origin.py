@@ -4,7 +4,7 @@ import functools
 import importlib
 import re
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -15,7 +15,7 @@ Pass: TypeAlias = Literal["forward", "backward", "recomputed"]
 
 _LIBRARIES = ("axonym", "equinox", "jax")
 _TRANSFORM = re.compile(r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*)\)")
-_STRUCTURE = {"while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "branch", "pjit", "remat"}
+_STRUCTURE = {"while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "branch", "shard_map"}
 _AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
 _MOST_STEPS = 6
 
@@ -40,18 +40,46 @@ class Origin(NamedTuple):
 
 
 def find_origin(program: HloProgram, one: HloInstruction) -> Origin:
-    """Returns where an instruction comes from; if it does not say, where what it takes comes from."""
-    described = next((found for found in _walk_sources(program, one) if found.op_name), one)
-    op_name = described.op_name
-    layer, operation = split_op_name(op_name)
-    axes = tuple(
-        dict.fromkeys(name for names in _AXES_SCOPE.findall(operation) for name in re.split(r" -> |, | ", names))
-    )
-    if "rematted_computation" in op_name:
+    """Returns where an instruction comes from; if it does not say, where what calls it or what it takes comes from."""
+    near = [one, *(call for call in program.find_calls(one.computation) if call.opcode != "while")]
+    return make_origin(program, next((found for found in walk_sources(program, near) if found.op_name), one))
+
+
+def make_origin(program: HloProgram, one: HloInstruction) -> Origin:
+    """Returns what an instruction itself says of where it comes from."""
+    layer, operation = split_op_name(one.op_name)
+    names = (name for scope in _AXES_SCOPE.findall(operation) for name in re.split(r" -> |, ", scope))
+    if "rematted_computation" in one.op_name:
         run_in: Pass = "recomputed"
     else:
-        run_in = "backward" if "transpose(" in op_name else "forward"
-    return Origin(layer, operation, tuple(filter(None, axes)), run_in, find_source(program.find_frames(described)))
+        run_in = "backward" if is_in_backward_pass(one.op_name) else "forward"
+    axes = tuple(dict.fromkeys(filter(None, names)))
+    return Origin(layer, operation, axes, run_in, find_source(program.find_frames(one)))
+
+
+def is_in_backward_pass(op_name: str) -> bool:
+    """Returns whether a path of scopes belongs to a backward pass."""
+    return "transpose(" in op_name
+
+
+def walk_sources(program: HloProgram, start: Sequence[HloInstruction]) -> Iterator[HloInstruction]:
+    """Yields instructions and what they take, the nearest first, up to the beginning of a loop's turn."""
+    found = {id(one): one for one in start}
+    yield from found.values()
+    near = [*found.values()]
+    for _ in range(_MOST_STEPS):
+        near = [other for one in near for other in _find_taken(program, one) if id(other) not in found]
+        found |= {id(one): one for one in near}
+        yield from near
+
+
+def _find_taken(program: HloProgram, one: HloInstruction) -> Sequence[HloInstruction]:
+    """Returns what an instruction takes; for a parameter of a fusion, what the fusion passes for it."""
+    if one.opcode != "parameter":
+        return program.find_operands(one)
+    at = int(one.rest.partition(")")[0])
+    calls = [call for call in program.find_calls(one.computation) if call.opcode != "while"]
+    return [program.find_operands(call)[at] for call in calls if at < len(program.find_operands(call))]
 
 
 def split_op_name(op_name: str) -> tuple[str, str]:
@@ -114,22 +142,6 @@ def infer_logical_axes(
     if kind in ("all-reduce", "reduce-scatter") and origin.run_in == "backward" and origin.axes:
         return outside or inside
     return inside or names
-
-
-def _walk_sources(program: HloProgram, one: HloInstruction) -> Sequence[HloInstruction]:
-    """Returns an instruction, what calls its computation, and what it takes, the nearest first."""
-    found = {id(one): one}
-    for _ in range(_MOST_STEPS):
-        near = [other for step in found.values() for other in program.find_operands(step)]
-        near += [
-            call
-            for step in found.values()
-            if step.computation != program.entry
-            for call in program.find_calls(step.computation)
-            if call.opcode != "while"
-        ]
-        found |= {id(other): other for other in near if id(other) not in found}
-    return [*found.values()]
 
 
 @functools.cache

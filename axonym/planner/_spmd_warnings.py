@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ._hlo_program import read_shapes
+from ._hlo_program import read_arrays
 from ._origin import split_op_name
 
 
@@ -71,4 +71,4 @@ def read_rematerializations(lines: list[str]) -> tuple[Rematerialization, ...]:
 def _make_rematerialization(source: str, target: str, shape: str, rest: str) -> Rematerialization:
     op_name = _OP_NAME.search(rest)
     layer, operation = split_op_name(op_name[1]) if op_name else ("", "")
-    return Rematerialization(source, target, sum(one.bytes for one in read_shapes(shape)), layer, operation)
+    return Rematerialization(source, target, sum(one.bytes for one in read_arrays(shape)), layer, operation)

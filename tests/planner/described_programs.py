@@ -1,7 +1,8 @@
 """Small programs for eight TPUs that are not there, and what JAX itself says of them when it compiles them whole.
 
-`AXONYM_LIBTPU=FOLDER python -m tests.planner.described_programs --record` writes the files in `recorded/described/`: what libtpu dumps of
-the memory of each program, the figures of `memory_analysis()` next to it, and the devices of some machines.
+`AXONYM_LIBTPU=FOLDER python -m tests.planner.described_programs --record` writes the files in `recorded/described/`:
+what libtpu dumps of the memory of each program, the figures of `memory_analysis()` next to it, and the devices of some
+machines.
 """
 
 import gzip

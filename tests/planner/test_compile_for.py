@@ -19,6 +19,7 @@ from axonym.planner import (
     communication_report,
     compile_for,
     described_devices,
+    memory_report,
 )
 
 from . import described_programs as programs
@@ -130,9 +131,10 @@ def test_arguments_are_sharded_by_the_active_mapping():
         placed = nym.shard(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x), COMPUTE)
         program = compile_for(total, placed, y, cache=False)
     assert program.memory.argument_bytes == 32 * 4 * 4 // 8 + 8 * 4
-    (first, second), _ = program.argument_shardings
-    assert first.array.spec == jax.sharding.PartitionSpec("data", None)
-    assert second is None
+    (first, second), _ = program.arguments
+    assert first.array.sharding.spec == jax.sharding.PartitionSpec("data", None)
+    assert second.sharding is None
+    assert memory_report(program).arguments == {"0": 32 * 4 * 4 // 8, "1": 8 * 4}
     again = compile_for(total, x, y, devices="cpu:8", mesh={"data": 8}, mapping=COMPUTE, cache=False)
     assert again.memory == program.memory
     assert count_collectives(again) == count_collectives(program) == [("all-reduce", ("data",), ("batch",), 16, "")]

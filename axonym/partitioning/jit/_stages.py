@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from ...named._static_result import unpack_result
 from ._static_args import StaticArgs
 
@@ -36,9 +38,12 @@ class _Stage:
         return unpack_result(self._stage.out_info)
 
     @property
-    def argument_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments and keyword arguments with the sharding of each array in its place; None where it has none."""
-        return self._static.merge(*self._shardings)
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and keyword arguments with a `jax.ShapeDtypeStruct` in place of each array.
+
+        They have the shardings that the arguments had, and those of a compiled function the ones that it needs.
+        """
+        return self._static.merge(*jax.tree.map(set_shape_sharding, self._stage.args_info[0][:2], self._shardings))
 
 
 def list_shardings(split: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -69,18 +74,12 @@ class NamedLowered(_Stage):
 
     def compile(self, *args: Any, **options: Any) -> "NamedCompiled":
         """Compiles it; options as for `jax.stages.Lowered.compile`."""
-        return NamedCompiled(
-            self._stage.compile(*args, **options), self._static, self._split, self._find_error, self._shardings
-        )
+        compiled = self._stage.compile(*args, **options)
+        return NamedCompiled(compiled, self._static, self._split, self._find_error, compiled.input_shardings[0])
 
 
 class NamedCompiled(_Stage):
     """A compiled function: everything that `jax.stages.Compiled` offers, called with the function's own arguments."""
-
-    @property
-    def argument_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments and keyword arguments with the sharding of each array in its place."""
-        return self._static.merge(*self._stage.input_shardings[0])
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls it with arguments of the structure, shapes and static values that it was compiled for.
@@ -102,3 +101,8 @@ class NamedCompiled(_Stage):
             if found is None:
                 raise
             raise found from error
+
+
+def set_shape_sharding(info: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of an array with a sharding."""
+    return jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding)

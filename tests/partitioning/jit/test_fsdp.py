@@ -199,8 +199,8 @@ def test_the_norm_of_a_gradient_takes_parts_alone(mesh):
     (whole,) = [one for one in program.collectives() if one.kind == "all-reduce" and one.results[0].shape == (3, 4)]
     for user in program.users(whole.name):
         called = re.findall(r"calls=%([\w.\-]+)", user.rest)
-        inside = {one.op for one in program.instructions if one.computation in called}
-        assert "dynamic-slice" in {user.op, *inside}, f"{user} takes the whole gradient."
+        inside = {one.opcode for one in program.instructions if one.computation in called}
+        assert "dynamic-slice" in {user.opcode, *inside}, f"{user} takes the whole gradient."
 
 
 def test_temporaries_grow_by_parts_of_layers(mesh):

@@ -1,0 +1,181 @@
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import axonym as nym
+from axonym.planner import assert_communication, assert_no_collectives, communication_report
+from axonym.planner._collectives import list_collectives
+from axonym.planner._hlo_program import HloProgram
+from tests.planner import programs
+
+
+KB = 1024
+ROWS = 256 * KB  # a float32 shard of (256, 256)
+WEIGHT = 512 * 2048 * 4  # a weight of a layer of the named programs, in bytes
+# Counted by hand: kind, mesh axes, runs, and the bytes that a device has after one run.
+HAND_COUNTS = {
+    "all-reduce": [("all-reduce", "model", 1, ROWS)],
+    "all-reduce over both axes": [("all-reduce", "data model", 1, ROWS)],
+    "all-gather": [("all-gather", "data", 1, 2 * ROWS)],
+    "reduce-scatter": [("reduce-scatter", "model", 1, 256 * 1024 * 4 // 4)],
+    "all-to-all": [("all-to-all", "model", 1, 512 * 1024 * 4 // 4)],
+    "collective-permute": [("collective-permute", "model", 1, ROWS)],
+    "all-reduce in a loop": [("all-reduce", "model", 5, ROWS)],
+    "all-gather in two loops": [("all-gather", "model", 12, 512 * 512 * 4)],
+    "collective-permute in a loop": [("collective-permute", "model", 7, ROWS)],
+    "tensor parallel layers": [("all-reduce", "model", 4, 32 * 512 * 4)],
+}
+# A layer gathers a weight over both mesh axes at once or in turn, in the order that the compiler prefers; the loss is
+# a float32. XLA for TPUs multiplies in bfloat16 and gathers weights in it; XLA for GPUs gathers both weights at once.
+LOSS = ("all-reduce", "data", 1, 4)
+SPLIT = 4 * WEIGHT // 8
+FSDP = {
+    "cpu": [
+        ("all-gather", "model", 4, WEIGHT // 2),
+        ("all-gather", "data", 4, WEIGHT // 4),
+        ("all-gather", "data", 4, WEIGHT),
+        ("all-gather", "model", 4, WEIGHT),
+        LOSS,
+    ],
+    "tpu": [("all-gather", "data model", 4, WEIGHT // 2), ("all-gather", "data model", 4, WEIGHT // 2), LOSS],
+    "gpu": [
+        ("all-gather", "model", 4, WEIGHT // 2),
+        ("all-gather", "data", 4, WEIGHT + WEIGHT // 4),
+        ("all-gather", "model", 4, WEIGHT),
+        LOSS,
+    ],
+}
+ACTIVATIONS = [("all-reduce", "model", 4, 32 * 512 * 4)] * 2
+TRAIN_STEP = {
+    "cpu": [("all-gather", "data", 4, WEIGHT // 4)] * 4 + [*ACTIVATIONS, ("all-reduce", "data", 4, WEIGHT // 2), LOSS],
+    "tpu": [("all-gather", "data", 4, WEIGHT // 8)] * 4
+    + [*ACTIVATIONS, ("reduce-scatter", "data", 4, WEIGHT // 4), LOSS],
+    "gpu": [("all-gather", "data", 4, WEIGHT // 2)] * 2
+    + [*ACTIVATIONS, ("reduce-scatter", "data", 4, WEIGHT // 4), LOSS],
+}
+
+
+def list_hand_counts(platform):
+    return {**HAND_COUNTS, "FSDP layers": FSDP[platform], "train step": TRAIN_STEP[platform]}
+
+
+def show(collectives):
+    return sorted((one.kind, " ".join(one.mesh_axes), one.runs, one.result_bytes) for one in collectives)
+
+
+@pytest.fixture(scope="module")
+def compiled(request):
+    return functools.cache(programs.compile_programs)("cpu")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
+def test_recorded_programs_agree_with_hand_counts(platform):
+    texts = programs.read_recorded(platform)
+    found = {name: show(list_collectives(HloProgram(text), programs.SIZES, 8, {})) for name, text in texts.items()}
+    assert found == {name: sorted(counts) for name, counts in list_hand_counts(platform).items()}
+
+
+def test_compiled_programs_agree_with_hand_counts(compiled):
+    found = {name: show(communication_report(one).collectives) for name, one in compiled.items()}
+    assert found == {name: sorted(counts) for name, counts in list_hand_counts("cpu").items()}
+
+
+def test_collectives_name_axes_layers_passes_and_source_lines(compiled):
+    lines = Path(programs.__file__).read_text().splitlines()
+    line = next(at for at, text in enumerate(lines, 1) if "# the line that the reports name" in text)
+    report = communication_report(compiled["train step"])
+    found = {(one.kind, one.axes, one.layer, one.operation, one.run_in) for one in report.collectives}
+    both = ("Stacked/up + Stacked/down", "dot(embed -> mlp) + dot(mlp -> embed)")
+    assert found == {
+        ("all-gather", ("embed",), "Stacked/up", "gather(mlp, embed)", "forward"),
+        ("all-gather", ("embed",), "Stacked/down", "gather(embed, mlp)", "forward"),
+        ("all-gather", ("embed",), "Stacked/up", "gather(mlp, embed)", "recomputed"),
+        ("all-gather", ("embed",), "Stacked/down", "gather(embed, mlp)", "recomputed"),
+        ("all-reduce", ("mlp",), "Stacked/down", "dot(mlp -> embed)", "forward"),
+        ("all-reduce", ("mlp",), "Stacked/up", "dot(embed -> mlp)", "backward"),
+        ("all-reduce", ("batch",), *both, "backward"),
+        ("all-reduce", ("embed", "batch"), "", "reduce_sum", "forward"),
+    }
+    assert {one.source for one in report.collectives if one.layer} == {f"{programs.__file__}:{line}"}
+    causes = {one.cause for one in report.collectives}
+    assert "gathers a parameter, stored with embed sharded over data, for its use" in causes
+    assert "adds up over batch, sharded over data; each device keeps all of it" in causes
+
+
+def test_a_report_is_a_table_a_page_and_json(compiled, tmp_path):
+    report = communication_report(compiled["train step"])
+    assert report.bytes == 4 * 4 * WEIGHT // 4 + 2 * 4 * 64 * KB + 4 * WEIGHT // 2 + 4
+    table = str(report)
+    assert table.startswith("mesh (data: 2, model: 4) of cpu devices; 24.5 MiB on each device from collectives")
+    assert "Bytes over mesh axes: data 24 MiB; model 512 KiB" in table
+    assert "… 7 more; `.table(limit=None)` shows all" in report.table(limit=1)
+    assert json.loads(report.to_json())["collectives"][0]["operation"] == "dot(embed -> mlp) + dot(mlp -> embed)"
+    page = report.to_html(tmp_path / "page.html").read_text()
+    assert page.count("<tr>") == 9
+    assert "dot(embed -&gt; mlp)" in page
+    assert "nothing is sent" in str(communication_report(jax.jit(jnp.sin), jnp.ones(8)))
+
+
+def test_sent_bytes_are_those_of_a_ring(compiled):
+    for name, sent in {
+        "all-reduce": 2 * 3 * ROWS // 4,
+        "all-gather": ROWS,
+        "reduce-scatter": 3 * ROWS,
+        "all-to-all": 3 * 2 * ROWS // 4,
+        "collective-permute": ROWS,
+        "all-reduce in a loop": 5 * 2 * 3 * ROWS // 4,
+    }.items():
+        assert communication_report(compiled[name]).sent_bytes == sent
+
+
+def test_assertions_show_what_is_sent(mesh):
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "embed": "model"}):
+        x = nym.shard(nym.ones({"batch": 8, "embed": 8}))
+
+        def add_up(x):
+            return nym.sum(x, "batch")
+
+        assert_no_collectives(add_up, "embed", x)
+        assert_communication(add_up, x, at_most={"all-reduce": 4 * 8, "model": 0})
+        with pytest.raises(
+            AssertionError, match=r"(?s)the program sends 16 B along 'batch':\n.*all-reduce  data  batch"
+        ):
+            assert_no_collectives(add_up, "batch", x)
+        with pytest.raises(
+            AssertionError, match=r"a device has 16 B from collectives in 'all-reduce', more than the 0 B"
+        ):
+            assert_communication(add_up, x, at_most={"all-reduce": 0})
+        with pytest.raises(
+            AssertionError, match="a device has 16 B from collectives, more than the 1 B that are allowed"
+        ):
+            assert_communication(nym.named_jit(add_up).lower(x), at_most=1)
+
+
+def test_arrays_that_the_compiler_replicates_are_named(capfd):
+    mesh = jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+
+    @jax.jit
+    def reshard(x):
+        x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("x")))
+        y = x.reshape(24, 2, 16).reshape(8, 6, 16)
+        return jax.lax.with_sharding_constraint(y, NamedSharding(mesh, P(None, "z", "x")))
+
+    report = communication_report(reshard, jnp.zeros((8, 6, 16)))
+    assert [one.bytes for one in report.rematerializations] == [4 * 6 * 16 * 4]
+    assert "Replicated and sliced again: 1.5 KiB of sharding_constraint, from {" in str(report)
+    assert "Involuntary full rematerialization" in capfd.readouterr().err  # the log still has it
+
+
+def test_wrong_arguments_are_refused():
+    lowered = jax.jit(jnp.sin).lower(jnp.ones(8))
+    with pytest.raises(TypeError, match="a function that is lowered has its arguments; pass it alone"):
+        communication_report(lowered, jnp.ones(8))
+    with pytest.raises(TypeError, match="`fn` is a function, or what `lower` or `compile` returns; it was int"):
+        communication_report(3)
+    with pytest.raises(ValueError, match="there is no collective 'gather'; the kinds are 'all-gather'"):
+        communication_report(lowered).select(kind="gather")
