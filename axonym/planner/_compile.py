@@ -44,7 +44,9 @@ def find_mesh(compiled: Any, arguments: Any) -> MeshLike | None:
     """Returns the mesh of arguments and results, the largest if there are several; the active mesh if none has one."""
     if isinstance(compiled, CompiledProgram):
         return compiled.mesh
-    shardings = [leaf.sharding for leaf in jax.tree.leaves(arguments)] + jax.tree.leaves(compiled.output_shardings)
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments)] + jax.tree.leaves(
+        compiled.output_shardings
+    )
     found = [one.mesh for one in shardings if isinstance(one, NamedSharding)]
     return max(found, key=lambda mesh: mesh.size, default=get_active_mesh())
 

@@ -163,7 +163,8 @@ def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> t
         args = jax.tree.map(lambda leaf: _move_leaf(leaf, mesh), args)
         if current_mapping() is not None:
             args = jax.tree.map(_shard_leaf, args, is_leaf=is_named_array)
-        traced = (fn if hasattr(fn, "trace") else named_jit(fn)).trace(*args)
+        jitted: Any = fn if hasattr(fn, "trace") else named_jit(fn)
+        traced = jitted.trace(*args)
         return _lower_traced(traced, platform), getattr(traced, "arguments", (args, {}))
 
 

@@ -33,7 +33,7 @@ def find_devices(job: dict[str, Any]) -> list[Any]:
 
 def read_module(path: Path) -> Any:
     """Returns the lowered program; its context is that of another one, which knows the dialects that JAX uses."""
-    other = jax.jit(lambda x: x).lower(0.0).compiler_ir()
+    other: Any = jax.jit(lambda x: x).lower(0.0).compiler_ir()
     return type(other).parse(path.read_bytes(), other.context)
 
 

@@ -117,7 +117,7 @@ def find_versions(platform: str, where: str) -> dict[str, str]:
 
 def _find_distribution(plugin: Plugin, where: str) -> Distribution:
     folder = find_plugin_folder(plugin)
-    found = distributions(name=plugin.package, **({"path": [folder]} if folder else {}))
+    found = distributions(name=plugin.package, path=[folder] if folder else sys.path)
     if one := next(iter(found), None):
         return one
     place = f"the folder {folder!r} of {plugin.variable} does not hold it" if folder else "which is not installed"

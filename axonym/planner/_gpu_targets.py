@@ -13,7 +13,7 @@ class _Multiprocessors(NamedTuple):
     """The multiprocessors of a GPU, the capability that they have, and sizes in bytes."""
 
     capability: tuple[int, int]
-    count: int
+    number: int
     fpus: int
     shared_memory: int
     shared_memory_of_block: int
@@ -38,7 +38,7 @@ gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32
   shared_memory_per_block: 49152 shared_memory_per_block_optin: {parts.shared_memory_of_block}
   shared_memory_per_core: {parts.shared_memory}
-  threads_per_core_limit: 2048 core_count: {parts.count} fpus_per_core: {parts.fpus}
+  threads_per_core_limit: 2048 core_count: {parts.number} fpus_per_core: {parts.fpus}
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
   memory_bandwidth: {int(hardware.hbm_bandwidth)} l2_cache_size: {parts.level_2_cache}
   clock_rate_ghz: {hardware.clock / 1e9:g} device_memory_size: {hardware.hbm_available}
