@@ -31,7 +31,7 @@ from ._state_dict_writer import list_named_sizes
 
 T = TypeVar("T")
 
-AxisOrderRule: TypeAlias = Literal["transpose", "check"]
+AxisOrderRule: TypeAlias = Literal["transpose", "error"]
 """What happens to an array whose axes were saved in another order: they are transposed back, or it is an error."""
 
 
@@ -67,7 +67,7 @@ def load_safetensors(
         dtypes: What happens to an array of another dtype than its field: `"check"` is an error, `"cast"` converts it,
             and `"keep"` leaves it.
         axis_order: What happens to an array whose axes were saved in another order: `"transpose"` restores the order
-            of `like`, `"check"` is an error.
+            of `like`, `"error"` is an error.
 
     Returns:
         A tree of the same structure. What is not an array is that of `like`.
@@ -90,8 +90,8 @@ def load_safetensors(
         ValueError: the state dict does not fit:
           'weight' was saved as (mlp: 4, embed: 8), its field is (embed: 4, mlp: 8)
     """
-    if axis_order not in ("transpose", "check"):
-        raise ValueError(f"`axis_order` is 'transpose' or 'check', not {format_value(axis_order)}")
+    if axis_order not in ("transpose", "error"):
+        raise ValueError(f"`axis_order` is 'transpose' or 'error', not {format_value(axis_order)}")
     check_dtype_rule(dtypes)
     arrays = open_folder(Path(folder))
     with contextlib.ExitStack() as stack:
@@ -180,7 +180,7 @@ class SafetensorsReader(StateDictReader):
             self.check_shape(key, saved.shape, like)
             return saved.map().reshape(own)
         before = [axis for dim in saved.axes for axis in dim]
-        if sorted(before) != sorted(axes) or (self.axis_order == "check" and before != [*axes]):
+        if sorted(before) != sorted(axes) or (self.axis_order == "error" and before != [*axes]):
             remedy = "; `axis_order='transpose'` restores the order" if sorted(before) == sorted(axes) else ""
             raise Misfits({key: f"was saved as {format_saved(saved.axes)}, its field is {format_field(like)}{remedy}"})
         view = saved.map().reshape([size for _, size in before])

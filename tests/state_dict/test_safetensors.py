@@ -131,11 +131,11 @@ def test_axes_in_another_order_are_undone_and_not_transposed_silently(tmp_path, 
     assert loaded["weight"].names == ("embed", "mlp") and (loaded["weight"] == weight).all()
     said = r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: 8, mlp: 8\)"
     with pytest.raises(ValueError, match=rf"{said}; `axis_order='transpose'` restores the order"):
-        sd.load_safetensors(like, tmp_path, axis_order="check")
+        sd.load_safetensors(like, tmp_path, axis_order="error")
     for other in ((Embed, nym.Axis("other", 8)), (nym.Axis("embed", 4), nym.Axis("mlp", 16))):
         with pytest.raises(ValueError, match=r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: "):
             sd.load_safetensors({"weight": nym.zeros(other)}, tmp_path)
-    with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'check', not 'other'"):
+    with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'error', not 'other'"):
         sd.load_safetensors(like, tmp_path, axis_order="other")  # pyright: ignore[reportArgumentType]
 
 
@@ -197,10 +197,16 @@ def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match=r"model.safetensors' (is damaged or truncated|cannot be read): "):
             sd.load_safetensors(tree, tmp_path)
+    path.write_bytes(whole.replace(b"__metadata__", b"__netadata__"))
+    with pytest.raises(ValueError, match="damaged or truncated: its header lacks 'data_offsets'"):
+        sd.load_safetensors(tree, tmp_path)
     for at in range(8 + int.from_bytes(whole[:8], "little")):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(ValueError, match=r"model.safetensors' is damaged or truncated: "):
             sd.load_safetensors(tree, tmp_path)
+    sd.save_safetensors(tree, tmp_path / "prefix", prefix="norm")
+    with pytest.raises(ValueError, match=r"'nrom\.a' is missing; did you mean 'norm\.a'\?"):
+        sd.load_safetensors(tree, tmp_path / "prefix", prefix="nrom")
     sd.save_safetensors(tree, tmp_path, max_shard_size=32)
     second = tmp_path / "model-00002-of-00002.safetensors"
     sd.save_safetensors({"a": tree["a"]}, tmp_path / "other", max_shard_size=16)
