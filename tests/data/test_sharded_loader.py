@@ -283,16 +283,16 @@ def test_a_forgotten_loader_ends_its_thread(auto_mesh):
 
 def test_a_program_ends_after_an_interrupt(tmp_path):
     program = """
-        import threading, time
+        import threading
         import axonym as nym, numpy as np
 
-        has_first = threading.Event()
+        has_first, is_interrupted = threading.Event(), threading.Event()
 
         def read():
             yield np.zeros((8, 3))
             has_first.wait()
             print("reading", flush=True)
-            time.sleep(1)
+            is_interrupted.wait()
             yield np.zeros((8, 3))
 
         mesh = nym.create_mesh((1,), ("data",))
@@ -301,6 +301,7 @@ def test_a_program_ends_after_an_interrupt(tmp_path):
             for batch in loader:
                 has_first.set()
         except KeyboardInterrupt:
+            is_interrupted.set()
             print("interrupted at", loader.get_state(), "then", next(loader).shape)
             raise
     """
