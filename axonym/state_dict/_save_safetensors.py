@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ..multihost._barrier import as_seconds
+from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
 from ..named._axis import format_value
@@ -83,14 +84,15 @@ def save_safetensors(
         arrays = to_state_dict(tree, prefix)
     infos = {key: _describe_entry(key, array, writer) for key, array in arrays.items()}
     shards = _split_shards(infos, limit)
-    starts: dict[str, tuple[Path, int]] = {}
     with _exchange_errors("begins", target, seconds):
         if jax.process_index() == 0:
             target.mkdir(parents=True, exist_ok=True)
-    save = uuid.uuid4().hex
+    # One name in all processes: headers with other names, and so with other checksums, may differ in length.
+    save = broadcast_from_host_zero(uuid.uuid4().hex, timeout=seconds)
     headers = {name: make_header(shard, save) for name, shard in shards.items()}
-    for name, (_, offsets) in headers.items():
-        starts |= {key: (_hide(target / name), start) for key, start in offsets.items()}
+    starts = {
+        key: (_hide(target / name), start) for name, (_, offsets) in headers.items() for key, start in offsets.items()
+    }
     try:
         with _exchange_errors("prepares its files", target, seconds):
             if jax.process_index() == 0:
