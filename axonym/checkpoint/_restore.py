@@ -150,7 +150,10 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
 
 
 def agree_on_result(what: str, call: Callable[[], T]) -> T:
-    """Returns the result of a call; if it raises in any process, all of them raise the error."""
+    """Returns the result of a call; if it raises in any process, all of them raise an error.
+
+    If one process finds damage, all of them report that, so that they fall back together.
+    """
     result, error = None, None
     try:
         result = call()
@@ -162,9 +165,10 @@ def agree_on_result(what: str, call: Callable[[], T]) -> T:
         message = None if error is None else [isinstance(error, DamagedCheckpointError), str(error)]
         received = rendezvous.exchange_values(json.dumps(message), error)
         failed = {process: json.loads(one) for process, one in enumerate(received) if json.loads(one) is not None}
-        if error is None and failed:
+        if failed and not isinstance(error, DamagedCheckpointError):
             process, (is_damaged, text) = min(failed.items(), key=lambda one: not one[1][0])
-            error = (DamagedCheckpointError if is_damaged else ValueError)(f"in process {process}: {text}")
+            if is_damaged or error is None:
+                error = (DamagedCheckpointError if is_damaged else ValueError)(f"in process {process}: {text}")
     if error is not None:
         raise error
     return result  # pyright: ignore[reportReturnType]
