@@ -1,5 +1,6 @@
-"""What compiled programs send between devices and hold on them, before they run: reports, and assertions for tests."""
+"""What programs send between devices and hold on them, also of machines that are not there; assertions for tests."""
 
+from ._buffer_assignment import ProgramMemory as ProgramMemory
 from ._collectives import Collective as Collective, CollectiveKind as CollectiveKind
 from ._communication_assertions import (
     assert_communication as assert_communication,
@@ -9,6 +10,14 @@ from ._communication_report import (
     CommunicationReport as CommunicationReport,
     communication_report as communication_report,
 )
+from ._compile_for import compile_for as compile_for
+from ._compiled_program import CompiledProgram as CompiledProgram
+from ._described_devices import (
+    DescribedDevice as DescribedDevice,
+    Topology as Topology,
+    described_devices as described_devices,
+)
+from ._hardware import HARDWARE as HARDWARE, Hardware as Hardware, get_hardware as get_hardware
 from ._memory_report import (
     MemoryReport as MemoryReport,
     SavedActivation as SavedActivation,

@@ -193,8 +193,8 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
     """Returns what a compiled program sends between devices, read from the optimized program; nothing is run.
 
     Args:
-        fn: A compiled or lowered function, a function of `named_jit`, `fsdp` or `jax.jit`, or a plain function, which
-            `named_jit` compiles.
+        fn: A compiled or lowered function, what `compile_for` returns, a function of `named_jit`, `fsdp` or `jax.jit`,
+            or a plain function, which `named_jit` compiles.
         args: Its arguments, which may be shapes; none for what is lowered or compiled.
         kwargs: Its keyword arguments.
 

@@ -8,10 +8,11 @@ from jax.sharding import NamedSharding
 from ..partitioning.jit._named_jit import named_jit
 from ..partitioning.jit._stages import NamedCompiled, NamedLowered, set_shape_sharding
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
+from ._compiled_program import CompiledProgram
 from ._spmd_warnings import capture_error_stream
 
 
-_COMPILED = (jax.stages.Compiled, NamedCompiled)
+_COMPILED = (jax.stages.Compiled, NamedCompiled, CompiledProgram)
 _LOWERED = (jax.stages.Lowered, NamedLowered)
 
 
@@ -26,7 +27,7 @@ def compile_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     else:
         raise TypeError(f"`fn` is a function, or what `lower` or `compile` returns; it was {type(fn).__name__}.")
     if isinstance(fn, _COMPILED):
-        return fn, []
+        return fn, [*fn.log] if isinstance(fn, CompiledProgram) else []
     with capture_error_stream() as lines:
         compiled = fn.compile()
     return compiled, lines
@@ -34,13 +35,15 @@ def compile_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def list_arguments(compiled: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of a compiled function, with shape, dtype and sharding in place of each array."""
-    if isinstance(compiled, NamedCompiled):
+    if isinstance(compiled, NamedCompiled | CompiledProgram):
         return compiled.arguments
     return jax.tree.map(set_shape_sharding, compiled.args_info, compiled.input_shardings)
 
 
 def find_mesh(compiled: Any, arguments: Any) -> MeshLike | None:
     """Returns the mesh of arguments and results, the largest if there are several; the active mesh if none has one."""
+    if isinstance(compiled, CompiledProgram):
+        return compiled.mesh
     shapes = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.ShapeDtypeStruct)]
     shardings = [*(shape.sharding for shape in shapes), *jax.tree.leaves(compiled.output_shardings)]
     found = [one.mesh for one in shardings if isinstance(one, NamedSharding)]

@@ -31,7 +31,7 @@ from ._device_errors import find_device_error, find_sharding_error
 from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._retrace import Traces
 from ._signature import Signature
-from ._stages import NamedLowered, NamedTraced
+from ._stages import NamedLowered, NamedTraced, list_shardings
 from ._static_args import ArgumentPartition, StaticArgs
 
 
@@ -107,13 +107,13 @@ class NamedJit(Generic[Args, R]):
         """Lowers the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
         split = self._split(args, kwargs)
         lowered = self._run_stage(self._jitted.lower, split)
-        return NamedLowered(lowered, split[2], self._split, self._find_sharding_error)
+        return NamedLowered(lowered, split[2], self._split, self._find_sharding_error, list_shardings(split))
 
     def trace(self, /, *args: Any, **kwargs: Any) -> NamedTraced:
         """Traces the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
         split = self._split(args, kwargs)
         traced = self._run_stage(self._jitted.trace, split)
-        return NamedTraced(traced, split[2], self._split, self._find_sharding_error)
+        return NamedTraced(traced, split[2], self._split, self._find_sharding_error, list_shardings(split))
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the result with a `jax.ShapeDtypeStruct` for each array; nothing is computed.

@@ -10,15 +10,22 @@ from ._static_args import StaticArgs
 
 
 class _Stage:
-    """A stage of JAX, the static arguments it was made for, and two functions of the function to compile.
+    """A stage of JAX, the arguments it was made for, and two functions of the function to compile.
 
-    They split its arguments, and find the error for arguments with other shardings than it was compiled for.
+    They split its arguments, and find the error for arguments with other shardings than it was compiled for. Of the
+    arguments it has the static ones, and the shardings of the donated and of the kept arrays.
     """
 
     def __init__(
-        self, stage: Any, static: StaticArgs, split: Callable[[Any, Any], Any], find_error: Callable[..., Any]
+        self,
+        stage: Any,
+        static: StaticArgs,
+        split: Callable[[Any, Any], Any],
+        find_error: Callable[..., Any],
+        shardings: tuple[Any, Any],
     ) -> None:
         self._stage, self._static, self._split, self._find_error = stage, static, split, find_error
+        self._shardings = shardings
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -29,6 +36,20 @@ class _Stage:
     def out_info(self) -> Any:
         """The result, with the shape, dtype and, where JAX knows it, sharding of each array."""
         return unpack_result(self._stage.out_info)
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and keyword arguments with a `jax.ShapeDtypeStruct` in place of each array.
+
+        They have the shardings that the arguments had, and those of a compiled function the ones that it needs.
+        """
+        return self._static.merge(*jax.tree.map(set_shape_sharding, self._stage.args_info[0][:2], self._shardings))
+
+
+def list_shardings(split: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns the shardings of the donated and of the kept arrays of a call, None for those without."""
+    donated, kept = (tuple(getattr(leaf, "sharding", None) for leaf in part) for part in split[:2])
+    return donated, kept
 
 
 class NamedTraced(_Stage):
@@ -45,7 +66,7 @@ class NamedTraced(_Stage):
 
     def lower(self, **options: Any) -> "NamedLowered":
         """Lowers it; options as for `jax.stages.Traced.lower`."""
-        return NamedLowered(self._stage.lower(**options), self._static, self._split, self._find_error)
+        return NamedLowered(self._stage.lower(**options), self._static, self._split, self._find_error, self._shardings)
 
 
 class NamedLowered(_Stage):
@@ -53,17 +74,12 @@ class NamedLowered(_Stage):
 
     def compile(self, *args: Any, **options: Any) -> "NamedCompiled":
         """Compiles it; options as for `jax.stages.Lowered.compile`."""
-        return NamedCompiled(self._stage.compile(*args, **options), self._static, self._split, self._find_error)
+        compiled = self._stage.compile(*args, **options)
+        return NamedCompiled(compiled, self._static, self._split, self._find_error, compiled.input_shardings[0])
 
 
 class NamedCompiled(_Stage):
     """A compiled function: everything that `jax.stages.Compiled` offers, called with the function's own arguments."""
-
-    @property
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments and keyword arguments with a `jax.ShapeDtypeStruct` with sharding in place of each array."""
-        info, shardings = self._stage.args_info[0], self._stage.input_shardings[0]
-        return self._static.merge(*jax.tree.map(set_shape_sharding, info[:2], shardings))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls it with arguments of the structure, shapes and static values that it was compiled for.

@@ -1,0 +1,65 @@
+"""Compiled programs on disk, each in a file named by all that it depends on."""
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from ._buffer_assignment import ProgramMemory
+from ._compiler_process import CompileJob, CompileResult
+
+
+_FORMAT = 1  # changes with what is stored
+
+
+def find_cache_folder() -> Path:
+    """Returns the folder for compiled programs in the user's folder of caches."""
+    if found := os.environ.get("XDG_CACHE_HOME"):
+        return Path(found) / "axonym" / "compiled"
+    caches = Path.home() / "Library" / "Caches" if sys.platform == "darwin" else Path.home() / ".cache"
+    return caches / "axonym" / "compiled"
+
+
+def make_cache_key(job: CompileJob, versions: Mapping[str, str]) -> str:
+    """Returns the hash of a program, the machine, the versions of the compiler and its options."""
+    settings = {name: value for name, value in asdict(job).items() if name != "program"}
+    text = json.dumps([_FORMAT, settings, dict(versions)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_cached(folder: Path, job: CompileJob, versions: Mapping[str, str]) -> CompileResult | None:
+    """Returns a program that was compiled before; one compiled whole also if it may be stopped early."""
+    jobs = [replace(job, stop_early=False), *([job] if job.stop_early else [])]
+    return next(filter(None, (_read_entry(folder / _name_entry(one, versions)) for one in jobs)), None)
+
+
+def write_cached(folder: Path, job: CompileJob, result: CompileResult) -> None:
+    """Writes a compiled program, completely or not at all; raises an OSError if it cannot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = replace(job, stop_early=job.stop_early and result.is_stopped)
+    content = gzip.compress(json.dumps(asdict(result)).encode(), compresslevel=3)
+    with tempfile.TemporaryDirectory(prefix=".axonym-", dir=folder) as name:
+        written = Path(name) / "written"
+        written.write_bytes(content)
+        written.replace(folder / _name_entry(whole, result.versions))
+
+
+def _name_entry(job: CompileJob, versions: Mapping[str, str]) -> str:
+    return f"{make_cache_key(job, versions)}.json.gz"
+
+
+def _read_entry(path: Path) -> CompileResult | None:
+    """Returns what a file has; None if it is not there or cannot be read."""
+    try:
+        found = json.loads(gzip.decompress(path.read_bytes()))
+        memory = ProgramMemory(**found.pop("memory"))
+        log, notes = tuple(found.pop("log")), tuple(found.pop("notes"))
+        return CompileResult(memory=memory, log=log, notes=notes, **found)
+    except (OSError, ValueError, EOFError, KeyError, TypeError, zlib.error):
+        return None

@@ -1,0 +1,189 @@
+"""`described_devices`: the devices of a machine that is not there, for a mesh to compile for."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ._hardware import Hardware, get_hardware
+
+
+_DESCRIPTION = re.compile(r"(\w+):(\d+(?:x\d+)*)")
+_EXAMPLES = {"tpu": "16x16", "gpu": "32x8", "cpu": "64"}
+_SLICE_IDS = 100_000  # libtpu numbers the devices of slice 0 from here on if there are several
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A machine: its devices, the sizes of its network, and how it is divided.
+
+    Attributes:
+        hardware: The name of its devices.
+        sizes: Of TPUs, the chips along each dimension of the torus; of GPUs, hosts and GPUs in each; of CPUs, devices.
+        slices: How many of these there are, connected by a slower network.
+        wrap: Along which dimensions the ends of the torus are connected; empty if it is none.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.planner.described_devices("v5e:8x16")[0].topology
+        Topology(hardware='v5e', sizes=(8, 16), slices=1, wrap=(False, True))
+    """
+
+    hardware: str
+    sizes: tuple[int, ...]
+    slices: int
+    wrap: tuple[bool, ...]
+
+    def __str__(self) -> str:
+        name = f"{self.hardware}:{'x'.join(map(str, self.sizes))}"
+        return name if self.slices == 1 else f"{self.slices} slices of {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedDevice:
+    """A device of a machine that is not there, with the attributes by which JAX lays out a mesh.
+
+    Attributes:
+        id: Its number, as libtpu and the CUDA plugin count.
+        process_index: The process that has it, one for each host.
+        platform: `"tpu"`, `"gpu"` or `"cpu"`.
+        device_kind: Its name in JAX, such as `"TPU v5 lite"`.
+        coords: The place of its chip in the torus.
+        core_on_chip: Which device of its chip it is.
+        slice_index: The slice that it is in.
+        num_cores: The cores that work as one device; None for others than TPUs.
+        topology: The machine that it belongs to.
+
+    Example:
+        >>> import axonym as nym
+        >>> device = nym.planner.described_devices("v5e:4x4")[5]
+        >>> device.coords, device.process_index, str(device.topology)
+        ((1, 1, 0), 0, 'v5e:4x4')
+    """
+
+    id: int
+    process_index: int
+    platform: str
+    device_kind: str
+    coords: tuple[int, ...]
+    core_on_chip: int
+    slice_index: int
+    num_cores: int | None
+    topology: Topology
+
+    @property
+    def client(self) -> Any:
+        """What JAX runs programs with; raises an AttributeError, since there is no device."""
+        raise AttributeError(
+            f"{self} is described and not there, so nothing runs on it and no array is put on it; pass shapes, and "
+            "compile functions with `nym.planner.compile_for`"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.device_kind} {self.id} of {self.topology}"
+
+
+def described_devices(
+    description: str, *, slices: int = 1, wrap: Sequence[bool] | None = None
+) -> tuple[DescribedDevice, ...]:
+    """Returns the devices of a machine that is not there, for `create_mesh(..., devices=...)` and `compile_for`.
+
+    They have numbers, places and hosts as libtpu and the CUDA plugin give them, so that a mesh is laid out as on the
+    machine: along whole dimensions of the torus where sizes permit. No compiler is needed.
+
+    Args:
+        description: The name of the hardware and its sizes: chips along the dimensions of the torus for TPUs
+            (`"v5e:16x16"`, `"v5p:4x8x8"`), hosts and GPUs in each (`"h100:32x8"`), or a number (`"cpu:64"`).
+        slices: How many of these tori there are, connected by the data-center network.
+        wrap: For each dimension of the torus, whether its ends are connected; None for what is usual, see
+            [`Hardware.find_wrap`][axonym.planner.Hardware.find_wrap].
+
+    Returns:
+        The devices in the order of their numbers.
+
+    Raises:
+        TypeError: If the description is not a string.
+        ValueError: If the description, `slices` or `wrap` is not one of a machine.
+
+    Example:
+        >>> import axonym as nym
+        >>> mesh = nym.create_mesh({"data": 64, "model": 4}, devices=nym.planner.described_devices("v5e:16x16"))
+        >>> dict(mesh.shape), mesh.devices[0, 0].device_kind
+        ({'data': 64, 'model': 4}, 'TPU v5 lite')
+    """
+    hardware, sizes = _parse_description(description)
+    if slices < 1 or (slices > 1 and hardware.platform != "tpu"):
+        raise ValueError(f"`slices` is {slices}; TPUs have one or more, and other devices have one")
+    topology = Topology(hardware.name, sizes, slices, _choose_wrap(hardware, sizes, wrap))
+    if hardware.platform == "tpu":
+        devices = (device for index in range(slices) for device in _describe_slice(hardware, topology, index))
+        return tuple(sorted(devices, key=lambda device: device.id))
+    held = sizes[-1] if hardware.platform == "gpu" else prod(sizes)
+    kind = hardware.device_kind
+    return tuple(
+        DescribedDevice(number, number // held, hardware.platform, kind, (), 0, 0, None, topology)
+        for number in range(prod(sizes))
+    )
+
+
+def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
+    if not isinstance(description, str):
+        raise TypeError(f"a description is a string such as 'v5e:16x16', not a {type(description).__name__}")
+    hardware = get_hardware(description)
+    found = _DESCRIPTION.fullmatch(description.strip())
+    sizes = tuple(map(int, found[2].split("x"))) if found else ()
+    count = {"tpu": hardware.torus_dims, "gpu": 2, "cpu": 1}[hardware.platform]
+    if len(sizes) != count or 0 in sizes:
+        example = "4x8x8" if count == 3 else _EXAMPLES[hardware.platform]
+        what = {"tpu": "chips along each dimension", "gpu": "hosts and GPUs in each", "cpu": "the number of devices"}
+        raise ValueError(
+            f"{description!r} does not describe a machine: {hardware.name} takes {what[hardware.platform]}, as in "
+            f"'{hardware.name}:{example}'"
+        )
+    if hardware.platform == "tpu" and any(size % 2 for size in sizes[:2]):
+        raise ValueError(
+            f"{description!r} does not describe a machine: hosts have 2 x 2 chips, so the first two sizes are even"
+        )
+    return hardware, sizes
+
+
+def _choose_wrap(hardware: Hardware, sizes: tuple[int, ...], wrap: Sequence[bool] | None) -> tuple[bool, ...]:
+    if hardware.platform != "tpu":
+        if wrap is not None:
+            raise ValueError(f"`wrap` is of the torus of TPUs, and {hardware.name} has none; leave it out")
+        return ()
+    if wrap is None:
+        return hardware.find_wrap(sizes)
+    if len(wrap) != len(sizes):
+        raise ValueError(
+            f"`wrap` has {len(wrap)} entries, but the torus has {len(sizes)} dimensions; give one for each"
+        )
+    return tuple(map(bool, wrap))
+
+
+def _describe_slice(hardware: Hardware, topology: Topology, index: int) -> list[DescribedDevice]:
+    """Returns the devices of a slice: chips are counted with the first dimension fastest, hosts have 2 x 2 of them."""
+    x_size, y_size, z_size = (*topology.sizes, 1)[:3]
+    cores = hardware.devices_per_chip
+    first = _SLICE_IDS * (index + 1) if topology.slices > 1 else 0
+    hosts = x_size * y_size * z_size // 4
+    found: list[DescribedDevice] = []
+    for number, (z, y, x) in enumerate(itertools.product(range(z_size), range(y_size), range(x_size))):
+        host = hosts * index + x // 2 + x_size // 2 * (y // 2 + y_size // 2 * z)
+        for core in range(cores):
+            found.append(
+                DescribedDevice(
+                    id=first + number * cores + core,
+                    process_index=host,
+                    platform="tpu",
+                    device_kind=hardware.device_kind,
+                    coords=(x, y, z),
+                    core_on_chip=core,
+                    slice_index=index,
+                    num_cores=2 if hardware.name in ("v4", "v5p") else 1,
+                    topology=topology,
+                )
+            )
+    return found

@@ -1,0 +1,327 @@
+"""Programs for devices that are not there: on CPUs with JAX alone, on TPUs with a compiler that is played, and live."""
+
+import json
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+from axonym.planner import (
+    CompiledProgram,
+    _compile_cache,
+    _compiler_process,
+    communication_report,
+    compile_for,
+    described_devices,
+    memory_report,
+)
+
+from . import described_programs as programs
+
+
+COMPUTE = {"batch": "data", "mlp": "model"}
+STORED = {"embed": "data", "mlp": "model"}
+needs_libtpu = pytest.mark.skipif(
+    not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it."
+)
+needs_gpu_plugins = pytest.mark.skipif(
+    not os.environ.get("AXONYM_GPU_PLUGINS"), reason="This needs XLA for GPUs: `make gpu-plugins` installs it."
+)
+
+
+def shape(dtype: Any = jnp.float32, **sizes: int) -> nym.NamedArray:
+    return nym.NamedArray(jax.ShapeDtypeStruct(tuple(sizes.values()), dtype), tuple(sizes))
+
+
+def step(weights: dict[str, nym.NamedArray], x: nym.NamedArray) -> dict[str, nym.NamedArray]:
+    def loss(weights: dict[str, nym.NamedArray]) -> jax.Array:
+        with jax.named_scope("up"):
+            hidden = nym.nn.silu(nym.dot(x, weights["up"], axis="embed"))
+        with jax.named_scope("down"):
+            return nym.mean(nym.dot(hidden, weights["down"], axis="mlp") ** 2).array
+
+    return jax.tree.map(lambda weight, gradient: weight - gradient, weights, jax.grad(loss)(weights))
+
+
+SHAPES = {"up": shape(embed=64, mlp=128), "down": shape(mlp=128, embed=64)}, shape(batch=32, embed=64)
+fsdp_step = nym.fsdp(step, STORED, COMPUTE, in_axis_resources=(STORED, COMPUTE), donate_args=(True, False))
+
+
+def count_collectives(program: Any) -> list[tuple[Any, ...]]:
+    found = communication_report(program).collectives
+    return sorted((one.kind, one.mesh_axes, one.axes, one.bytes, one.layer) for one in found)
+
+
+PlayCompiler = Callable[..., None]
+
+
+@pytest.fixture
+def play_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayCompiler:
+    """Plays a child that compiles: it runs these lines, in which `dump(name, text)` writes what libtpu would."""
+    folder = tmp_path / "libtpu"
+    (folder / "libtpu-0.0.1.dist-info").mkdir(parents=True)
+    (folder / "libtpu-0.0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: libtpu\nVersion: 0.0.1\n")
+    monkeypatch.setenv("AXONYM_LIBTPU", str(folder))
+
+    def play(lines: str, **texts: str) -> None:
+        child = tmp_path / "child.py"
+        child.write_text(
+            "import json, os, pathlib, signal, sys, time\n"
+            "folder = pathlib.Path(sys.argv[1])\n"
+            f"texts = {json.dumps(texts)}\n"
+            "def dump(name, text):\n"
+            "    (folder / 'dump').mkdir(exist_ok=True)\n"
+            "    (folder / 'dump' / f'module_0000.jit_step.{name}.txt').write_text(text)\n" + textwrap.dedent(lines)
+        )
+        monkeypatch.setattr(_compiler_process, "_CHILD", child)
+
+    return play
+
+
+def compile_played(fn: Any = fsdp_step, cache: Any = False, **options: Any) -> CompiledProgram:
+    return compile_for(fn, *SHAPES, devices="v5e:2x4", mesh=programs.MESH, cache=cache, **options)
+
+
+DUMPED = """
+dump("after_optimizations-buffer-assignment", texts["memory"])
+dump("after_optimizations_after_buffer_assignment", texts["text"])
+time.sleep(100)
+"""
+
+
+def read_dumps() -> dict[str, str]:
+    dumps = programs.read_recorded("step")["dumps"]
+    names = ("after_optimizations-buffer-assignment", "after_optimizations_after_buffer_assignment")
+    return dict(zip(("memory", "text"), (dumps[name] for name in names), strict=True))
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_program_for_cpus_is_that_of_this_process(axis_types: str):
+    if jax.device_count() < 8:
+        pytest.skip("This needs 8 devices.")
+    with jax.set_mesh(nym.create_mesh({"data": 2, "model": 4}, axis_types=axis_types)):
+        compiled = fsdp_step.lower(*SHAPES).compile()
+    mesh = nym.create_mesh({"data": 2, "model": 4}, devices=described_devices("cpu:8"), axis_types=axis_types)
+    before = dict(os.environ)
+    program = compile_for(fsdp_step, *SHAPES, mesh=mesh, cache=False)
+    assert dict(os.environ) == before
+    assert count_collectives(program) == count_collectives(compiled)
+    stats: Any = compiled.memory_analysis()
+    assert program.memory.argument_bytes == stats.argument_size_in_bytes
+    assert program.memory.output_bytes == stats.output_size_in_bytes
+    assert program.memory.alias_bytes == stats.alias_size_in_bytes > 0
+    sources, expected = (
+        [one.source for one in communication_report(each).select(axis="model")] for each in (program, compiled)
+    )
+    assert sources == expected
+    assert all("test_compile_for.py:" in source for source in sources)
+    assert program.fits
+    assert str(program).startswith("compiled for cpu:8, mesh (data: 2, model: 4), in ")
+
+
+def test_arguments_are_sharded_by_the_active_mapping():
+    def total(x: nym.NamedArray, y: jax.Array) -> nym.NamedArray:
+        return nym.sum(x * 2, "batch") + jnp.sum(y)
+
+    x, y = nym.ones({"batch": 32, "embed": 4}), jnp.ones(8)
+    with jax.set_mesh(nym.create_mesh({"data": 8}, devices=described_devices("cpu:8"))):
+        placed = nym.shard(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x), COMPUTE)
+        program = compile_for(total, placed, y, cache=False)
+    assert program.memory.argument_bytes == 32 * 4 * 4 // 8 + 8 * 4
+    (first, second), _ = program.arguments
+    assert first.array.sharding.spec == jax.sharding.PartitionSpec("data", None)
+    assert second.sharding is None
+    assert memory_report(program).arguments == {"0": 32 * 4 * 4 // 8, "1": 8 * 4}
+    again = compile_for(total, x, y, devices="cpu:8", mesh={"data": 8}, mapping=COMPUTE, cache=False)
+    assert again.memory == program.memory
+    assert count_collectives(again) == count_collectives(program) == [("all-reduce", ("data",), ("batch",), 16, "")]
+
+
+def test_function_of_jax_jit_is_compiled():
+    x = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    program = compile_for(jax.jit(lambda x: x @ x.T), x, devices="cpu:8", mesh={"data": 8}, cache=False)
+    assert (program.memory.argument_bytes, program.memory.output_bytes) == (8 * 4 * 4, 8 * 8 * 4)
+    assert program.as_text() == program.text
+    assert hash(program) == hash(program)
+
+
+def test_program_is_compiled_again_only_if_something_has_changed(play_compiler: PlayCompiler, tmp_path: Path):
+    play_compiler(DUMPED, **read_dumps())
+    folder = tmp_path / "programs"
+    first = compile_played(cache=folder)
+    second = compile_played(cache=folder)  # from another line
+    assert (first.is_cached, second.is_cached) == (False, True)
+    assert second.text == first.text
+    assert second.memory == first.memory
+    assert second.versions == first.versions
+    assert not compile_played(cache=folder, compiler_options={"xla_tpu_rwb_fusion": False}).is_cached
+    assert not compile_played(nym.named_jit(step, COMPUTE), cache=folder).is_cached
+    assert len(list(folder.iterdir())) == 3
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:-40])
+    assert not compile_played(cache=folder).is_cached
+    assert compile_played(cache=folder).is_cached
+
+
+def test_folder_that_cannot_be_written_is_noted(play_compiler: PlayCompiler, tmp_path: Path):
+    play_compiler(DUMPED, **read_dumps())
+    (tmp_path / "file").touch()
+    program = compile_played(cache=tmp_path / "file" / "programs")
+    assert program.notes[0].startswith("not kept for the next time: ")
+    assert program.notes[0] in str(program)
+
+
+def test_cache_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert _compile_cache.find_cache_folder() == tmp_path / "axonym" / "compiled"
+
+
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("AXONYM_LIBTPU", str(tmp_path))
+    monkeypatch.delenv("AXONYM_GPU_PLUGINS", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"compiling for 'v5e:2x4' needs libtpu, .*`axonym\[plan-tpu\]`"):
+        compile_for(lambda x: x, shape(batch=8), devices="v5e:2x4", mesh={"data": 8})
+    with pytest.raises(ModuleNotFoundError, match=r"'h100:1x8' needs jax-cuda12-pjrt, which is not installed; install"):
+        compile_for(lambda x: x, shape(batch=8), devices="h100:1x8", mesh={"data": 8})
+
+
+def test_mesh_has_to_be_of_described_devices():
+    x = shape(batch=8)
+    with pytest.raises(TypeError, match="needs a mesh of described devices"):
+        compile_for(lambda x: x, x)
+    with pytest.raises(TypeError, match="needs a mesh of described devices"):
+        compile_for(lambda x: x, x, mesh=jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)))
+    with pytest.raises(ValueError, match="`mesh` has only sizes; give `devices` as well"):
+        compile_for(lambda x: x, x, mesh={"data": 8})
+    with pytest.raises(ValueError, match="give the sizes of its axes, as in"):
+        compile_for(lambda x: x, x, devices="cpu:8")
+    with pytest.raises(ValueError, match=r"mesh \(data: 7\) needs 7 devices, but there are 8"):
+        compile_for(lambda x: x, x, devices="cpu:8", mesh={"data": 7})
+    with pytest.raises(TypeError, match="`fn` is a function, not a str"):
+        compile_for("step", x, devices="cpu:8", mesh={"data": 8})
+
+
+def test_refused_option_and_short_time_are_errors():
+    machine = {"devices": "cpu:2", "mesh": {"data": 2}, "cache": False}
+    with pytest.raises(ValueError, match=r"refuses an option \(given are 'xla_nonsense'\): .*xla_nonsense"):
+        compile_for(lambda x: x, shape(batch=8), **machine, compiler_options={"xla_nonsense": True})
+    with pytest.raises(TimeoutError, match=r"compiling for 'cpu:2' took longer than 0\.01 seconds; raise `timeout`"):
+        compile_for(lambda x: x, shape(batch=8), **machine, timeout=0.01)
+
+
+def test_callback_of_the_host_is_explained(play_compiler: PlayCompiler):
+    def show(x: nym.NamedArray) -> nym.NamedArray:
+        jax.debug.print("{}", x.array.sum())
+        return x
+
+    with pytest.raises(ValueError, match=r"callbacks such as `jax\.debug\.print`.*leave them out"):
+        compile_for(show, shape(batch=8), devices="v5e:2x4", mesh={"data": 8}, cache=False)
+
+
+def test_compiler_is_stopped_before_it_generates_code(play_compiler: PlayCompiler):
+    dumps = read_dumps()
+    half = "dump('after_optimizations_after_buffer_assignment', texts['text'][:5000]); time.sleep(0.2)\n"
+    play_compiler(half + DUMPED, **dumps)
+    program = compile_played()
+    assert program.is_stopped
+    assert program.text == dumps["text"]
+    assert program.memory.peak_bytes == programs.read_recorded("step")["memory"]["peak"]
+    assert program.versions["libtpu"] == "0.0.1"
+    assert {one.mesh_axes for one in communication_report(program).collectives} >= {("data",), ("model",)}
+
+
+def test_changed_dump_format_is_noted(play_compiler: PlayCompiler):
+    memory = {"argument": 1, "output": 2, "alias": 0, "temp": 4, "peak": 9}
+    memory |= {"host_argument": 0, "host_output": 0, "host_temp": 0}
+    play_compiler(
+        """
+        dump("after_optimizations-buffer-assignment", "BufferAssignment v2")
+        (folder / "optimized.txt").write_text("ENTRY %main () -> () {\\n}")
+        (folder / "result.json").write_text(json.dumps({"memory": json.loads(texts["memory"])}))
+        """,
+        memory=json.dumps(memory),
+    )
+    program = compile_played()
+    assert not program.is_stopped
+    assert (program.memory.temp_bytes, program.memory.peak_bytes) == (4, 9)
+    assert "the compiler did not write its memory where it was looked for" in program.notes[0]
+
+
+def test_too_little_memory_is_a_figure(play_compiler: PlayCompiler):
+    play_compiler(
+        """
+        dump("after_optimizations", "ENTRY %main () -> () {\\n}")
+        dump("after_optimizations-buffer-assignment", "allocation 0: size 99, parameter 0, shape |u8[99]| at {}:\\n")
+        error = "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM"
+        (folder / "result.json").write_text(json.dumps({"error": error}))
+        """
+    )
+    program = compile_played()
+    assert program.is_out_of_memory
+    assert not program.fits
+    assert program.memory.argument_bytes == 99
+    assert "it does not fit" in str(program)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "message"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", RuntimeError, r"was killed by SIGKILL .* too little memory"),
+        ("sys.exit('gone')", RuntimeError, r"(?s)'v5e:2x4' ended with code 1 and without a result:.*gone"),
+        ("raise OSError(28, 'No space left on device')", OSError, r"(?s)the disk is full: .* writes to .*TMPDIR"),
+        (
+            "(folder / 'result.json').write_text('{\"error\": \"INTERNAL: x\"}')",
+            RuntimeError,
+            r"cannot compile.*: INTE",
+        ),
+    ],
+    ids=["killed", "ended", "disk", "internal"],
+)
+def test_failed_compiler_is_explained(play_compiler: PlayCompiler, lines: str, kind: type[Exception], message: str):
+    play_compiler(lines)
+    with pytest.raises(kind, match=message):
+        compile_played()
+
+
+@needs_libtpu
+def test_stopped_and_whole_programs_have_the_memory_that_jax_reports():
+    names = ["step", "fetch"]
+    direct = programs.run_apart(*names)
+    mesh = nym.create_mesh(programs.MESH, devices=described_devices(programs.TOPOLOGY))
+    for name in names:
+        fn, args = programs.make_programs(mesh.abstract_mesh)[name]
+        stopped = compile_for(fn, *args, mesh=mesh, cache=False)
+        figures = stopped.memory.to_dict()
+        expected = {kind: size for kind, size in direct[name].items() if size is not None}
+        assert {kind: figures[f"{kind}_bytes"] for kind in expected} == expected
+        assert stopped.is_stopped
+        assert not stopped.notes
+    whole = compile_for(fn, *args, mesh=mesh, cache=False, stop_early=False)
+    assert not whole.is_stopped
+    assert whole.memory == stopped.memory
+
+
+@needs_libtpu
+def test_program_for_tpus_scatters_gradients_and_fits_or_not():
+    program = compile_for(fsdp_step, *SHAPES, devices="v5e:2x4", mesh=programs.MESH, cache=False)
+    report = communication_report(program)
+    assert {one.axes for one in report.select("reduce-scatter", "data")} == {("batch",)}
+    assert {one.layer for one in report.collectives} >= {"up", "down"}
+    mesh = nym.create_mesh(programs.MESH, devices=described_devices("v5e:2x4"))
+    fn, args = programs.make_programs(mesh.abstract_mesh)["too large"]
+    large = compile_for(fn, *args, mesh=mesh, cache=False)
+    assert large.is_out_of_memory
+    assert large.memory.peak_bytes > 2 * large.memory.argument_bytes == 2**35
+
+
+@needs_gpu_plugins
+def test_program_for_gpus_scatters_gradients():
+    program = compile_for(fsdp_step, *SHAPES, devices="h100:2x4", mesh=programs.MESH, cache=False)
+    assert {one.axes for one in communication_report(program).select("reduce-scatter", "data")} == {("batch",)}
+    assert program.memory.argument_bytes == (64 * 128 * 2 // 8 + 32 * 64 // 2) * 4
