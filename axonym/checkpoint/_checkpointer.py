@@ -14,9 +14,9 @@ from ..multihost._barrier import as_seconds, barrier_sync
 from ..named._base import get_plain_array
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
+from ..state_dict._load_safetensors import AxisOrder
 from ._data_state import Resumable, encode_data_state
 from ._leaf import Leaf, flatten_leaves
-from ._match_leaves import AxisOrder
 from ._placement import enter_mesh_of
 from ._restore import import_orbax_handler, restore_step
 from ._steps import check_step, format_steps, list_steps, move_damaged
@@ -145,9 +145,10 @@ class Checkpointer:
         newer = self.steps if step is None else []
         restored = restore_step(self._folder, like, step=step, strict=strict, fallback=fallback, **options)
         damaged = [one for one in newer if one > restored.step]
-        for one in damaged if jax.process_index() == 0 else ():
-            move_damaged(self._folder, one)
         if damaged:
+            if jax.process_index() == 0:
+                for one in damaged:
+                    move_damaged(self._folder, one)
             barrier_sync(name="damaged checkpoints")
             self._manager.reload()
         return restored.state
@@ -166,8 +167,9 @@ class Checkpointer:
             yield
         except Exception as error:
             self._saving = None
-            for left in self._folder.glob(f"{step}.orbax-checkpoint-tmp*") if jax.process_index() == 0 else ():
-                shutil.rmtree(left, ignore_errors=True)
+            if jax.process_index() == 0:
+                for left in self._folder.glob(f"{step}.orbax-checkpoint-tmp*"):
+                    shutil.rmtree(left, ignore_errors=True)
             self._manager.reload()  # which had taken this step for complete, and older ones for deleted
             complete = f"complete: {format_steps(self.steps)}" if self.steps else "none is complete"
             cause = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -13,10 +13,10 @@ import jax
 from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
-from ..named._axis import format_value
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
+from ..state_dict._load_safetensors import AxisOrder, check_axis_order
 from ._checksums import (
     DamagedCheckpointError,
     check_blocks,
@@ -27,7 +27,7 @@ from ._checksums import (
 )
 from ._data_state import Resumable, read_data_state
 from ._leaf import ARRAYS, Leaf, flatten_leaves
-from ._match_leaves import AxisOrder, check_leaves, warn_of_static_fields
+from ._match_leaves import check_leaves, warn_of_static_fields
 from ._placement import find_shardings, get_stored_sharding, make_shape, place_leaf
 from ._steps import find_steps, get_step_folder
 from ._tree_metadata import Node, TreeMetadata, describe_tree, get_static_fields, iterate_nodes
@@ -117,8 +117,7 @@ def restore_step(
     **options: Any,
 ) -> Restored:
     """Returns a state and its step; arguments as for `restore`."""
-    if options["axis_order"] not in ("transpose", "error"):
-        raise ValueError(f"`axis_order` is 'transpose' or 'error', not {format_value(options['axis_order'])}")
+    check_axis_order(options["axis_order"])
     if fallback and step is not None:
         raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
     path = Path(folder).absolute()
@@ -150,10 +149,7 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
 
 
 def agree_on_result(what: str, call: Callable[[], T]) -> T:
-    """Returns the result of a call; if it raises in any process, all of them raise an error.
-
-    If one process finds damage, all of them report that, so that they fall back together.
-    """
+    """Returns the result of a call; if it raises in any process, all of them raise the error."""
     result, error = None, None
     try:
         result = call()
@@ -165,10 +161,9 @@ def agree_on_result(what: str, call: Callable[[], T]) -> T:
         message = None if error is None else [isinstance(error, DamagedCheckpointError), str(error)]
         received = rendezvous.exchange_values(json.dumps(message), error)
         failed = {process: json.loads(one) for process, one in enumerate(received) if json.loads(one) is not None}
-        if failed and not isinstance(error, DamagedCheckpointError):
+        if error is None and failed:
             process, (is_damaged, text) = min(failed.items(), key=lambda one: not one[1][0])
-            if is_damaged or error is None:
-                error = (DamagedCheckpointError if is_damaged else ValueError)(f"in process {process}: {text}")
+            error = (DamagedCheckpointError if is_damaged else ValueError)(f"in process {process}: {text}")
     if error is not None:
         raise error
     return result  # pyright: ignore[reportReturnType]

@@ -131,11 +131,11 @@ def test_axes_in_another_order_are_undone_and_not_transposed_silently(tmp_path, 
     assert loaded["weight"].names == ("embed", "mlp") and (loaded["weight"] == weight).all()
     said = r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: 8, mlp: 8\)"
     with pytest.raises(ValueError, match=rf"{said}; `axis_order='transpose'` restores the order"):
-        sd.load_safetensors(like, tmp_path, axis_order="check")
+        sd.load_safetensors(like, tmp_path, axis_order="error")
     for other in ((Embed, nym.Axis("other", 8)), (nym.Axis("embed", 4), nym.Axis("mlp", 16))):
         with pytest.raises(ValueError, match=r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: "):
             sd.load_safetensors({"weight": nym.zeros(other)}, tmp_path)
-    with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'check', not 'other'"):
+    with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'error', not 'other'"):
         sd.load_safetensors(like, tmp_path, axis_order="other")  # pyright: ignore[reportArgumentType]
 
 
