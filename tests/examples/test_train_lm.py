@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 import axonym as nym
-from tests.processes import run as run_processes
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -112,29 +111,8 @@ def test_losses_do_not_depend_on_the_number_of_devices(reference: Path, text: Pa
     np.testing.assert_allclose(read_losses(tmp_path), read_losses(reference), atol=1e-3)
 
 
-RESTORE = """
-import numpy as np
-
-class Data:
-    def set_state(self, state):
-        assert state["batches"] == 6
-
-start()
-with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"), axis_types="explicit")):
-    state = nym.checkpoint.restore({folder!r}, mapping={mapping!r}, data=Data())
-assert state["model"]["head"]["weight"].sharding.spec == jax.P("model", "data")
-leaves = jax.tree.leaves(state)
-with np.load({expected!r}) as expected:
-    for at, leaf in enumerate(leaves):
-        for shard in getattr(leaf, "addressable_shards", ()):
-            assert (np.asarray(shard.data) == expected[f"arr_{{at}}"][shard.index]).all()
-print("restored", len(leaves))
-"""
-
-
-def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eight: Path, tmp_path: Path):
+def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eight: Path):
     folder, like, mapping = saved_on_eight / "checkpoints", make_like(train_lm), train_lm.PARAMETERS
-    plain = nym.checkpoint.restore(folder)
     saved = nym.checkpoint.restore(folder, like)
     assert saved["step"] == 6 and all(len(x.sharding.device_set) == 1 for x in jax.tree.leaves(saved["model"]))
     for axis_types in ("auto", "explicit"):
@@ -143,12 +121,6 @@ def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eigh
         assert restored["model"].head.weight.sharding.spec == jax.P("model", "data")
         for one, other in zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True):
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
-    expected = [np.asarray(x) for x in jax.tree.leaves(plain)]
-    np.savez(tmp_path / "expected.npz", *expected)
-    program = RESTORE.format(folder=str(folder), mapping=mapping, expected=f"{tmp_path}/expected.npz")
-    for processes in (2, 4):
-        outputs = run_processes(program, processes, 8 // processes)
-        assert all(f"restored {len(expected)}" in output for output in outputs)
 
 
 def test_two_processes_give_the_losses_of_one(reference: Path, text: Path, tmp_path: Path):
@@ -207,18 +179,12 @@ def test_interrupted_run_resumes_to_the_same_losses(train_lm: Any, reference: Pa
     assert read_losses(tmp_path) == read_losses(reference), "The curve after resuming is another one."
 
 
-def empty_checkpoint(train_lm: Any, step: Path) -> None:
+def empty_checkpoint(step: Path) -> None:
     shutil.rmtree(step)
     step.mkdir()
 
 
-def truncate_checkpoint(train_lm: Any, step: Path) -> None:
-    for file in step.rglob("*"):
-        if file.is_file():
-            os.truncate(file, file.stat().st_size // 2)
-
-
-def flip_byte(train_lm: Any, step: Path) -> None:
+def flip_byte(step: Path) -> None:
     largest = max((file for file in step.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[len(data) // 2] ^= 1
@@ -240,7 +206,7 @@ def make_like(train_lm: Any) -> Any:
     return eqx.filter_eval_shape(train_lm.init_state, train_lm.make_axes(8, 32, 128, 2), optimizer, 0)
 
 
-def spoil_checkpoint(train_lm: Any, step: Path, value: float = math.nan) -> None:
+def spoil_checkpoint(train_lm: Any, step: Path, value: float) -> None:
     """Writes the checkpoint again, with one number in place of all parameters."""
     kept = Kept()
     state = nym.checkpoint.restore(step.parent, make_like(train_lm), step=int(step.name), data=kept)
@@ -255,27 +221,22 @@ def run(reference: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(reference, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("damage", [empty_checkpoint, truncate_checkpoint, flip_byte, spoil_checkpoint])
-def test_resume_falls_back_to_the_newest_good_checkpoint(
-    train_lm: Any, reference: Path, text: Path, run: Path, capsys: pytest.CaptureFixture[str], damage: Any
-):
-    damage(train_lm, run / "checkpoints" / "6")
-    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert f"cannot resume from {run}/checkpoints/6: " in printed
-    assert ("not all numbers in it are finite" in printed) == (damage is spoil_checkpoint)
-    assert f"moved a damaged checkpoint to {run}/damaged-6" in printed
+def test_resume_falls_back_to_the_newest_good_checkpoint(train_lm: Any, reference: Path, text: Path, run: Path):
+    flip_byte(run / "checkpoints" / "6")
+    with pytest.warns(UserWarning, match="skipped the checkpoint of step 6: .* is damaged"):
+        assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 0
     assert read_losses(run) == read_losses(reference), "The curve after resuming is another one."
-    assert (run / "checkpoints" / "6").is_dir() and (run / "damaged-6").is_dir()
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["5", "6", "damaged-6"]
 
 
 def test_resume_without_a_good_checkpoint_names_the_folder(
     train_lm: Any, text: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ):
     for step in (5, 6):
-        empty_checkpoint(train_lm, run / "checkpoints" / str(step))
-    assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 2
-    assert f"no undamaged checkpoint to resume from in {run}/checkpoints" in capsys.readouterr().err
+        empty_checkpoint(run / "checkpoints" / str(step))
+    with pytest.warns(UserWarning, match="skipped the checkpoint of step 6: "):
+        assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 2
+    assert f"the checkpoint of step 5 is damaged: {run}/checkpoints/5" in capsys.readouterr().err
     assert (run / "checkpoints" / "6").is_dir()
     (run / "options.json").write_text("")
     assert train_lm.main([*SMALL, "--text", str(text), "--out", str(run), "--resume"]) == 2
