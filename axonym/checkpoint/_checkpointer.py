@@ -91,7 +91,8 @@ class Checkpointer:
 
         Args:
             state: Any tree of arrays, random keys, Python numbers, strings and None. Static fields of modules and
-                leaves such as functions are described, to be compared when the state is restored.
+                leaves such as functions are described, to be compared when the state is restored. Of arrays that
+                are not on devices of several processes, those of process 0 are saved.
             step: The step, from 0 on.
             data: Iterator over the data, whose `get_state` is saved for each process.
 
@@ -227,7 +228,8 @@ def _get_stored_array(leaf: Leaf, x: Any) -> Any:
         raise ValueError(f"{where} is a shape without data; save arrays")
     if isinstance(array, jax.Array) and array.is_deleted():
         raise ValueError(f"{where} was donated to a compiled function; save what that function returned")
-    if leaf.kind != "key":
-        return np.asarray(array) if leaf.kind == "numpy scalar" else array
-    with enter_mesh_of(array.sharding):
-        return jax.random.key_data(array)
+    if leaf.kind == "key":
+        with enter_mesh_of(array.sharding):
+            array = jax.random.key_data(array)
+    is_of_one_process = isinstance(array, jax.Array) and array.is_fully_addressable and jax.process_count() > 1
+    return np.asarray(array) if leaf.kind == "numpy scalar" or is_of_one_process else array

@@ -233,15 +233,12 @@ def read_metadata(folder: Path) -> TreeMetadata:
 
 def read_arrays_of_plan(folder: Path, plan: Plan) -> dict[str, Any]:
     """Returns the arrays by path, as they are stored; this process checks its share of the files meanwhile."""
-    wanted = {
-        path: (plan.saved[path], None if leaf.kind.startswith("numpy") else sharding)
-        for (path, leaf), sharding in zip(plan.wanted.items(), plan.shardings, strict=True)
-        if plan.saved[path].is_stored
-    }
-    how = {
-        path: (saved, get_stored_sharding(saved, plan.wanted[path], sharding))
-        for path, (saved, sharding) in wanted.items()
-    }
+    how: dict[str, tuple[Leaf, Any]] = {}
+    for (path, leaf), sharding in zip(plan.wanted.items(), plan.shardings, strict=True):
+        saved = plan.saved[path]
+        if saved.is_stored:
+            is_numpy = leaf.kind.startswith("numpy")
+            how[path] = saved, None if is_numpy else get_stored_sharding(saved, leaf, sharding)
     checksums = read_checksums(folder)
     blocks = [one for one in list_blocks(checksums) if is_array_data(one[0])]
     wait_for_checks = check_blocks(folder, checksums, blocks[jax.process_index() :: jax.process_count()])
