@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import axonym as nym
+from tests.processes import run as run_processes
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -111,8 +112,29 @@ def test_losses_do_not_depend_on_the_number_of_devices(reference: Path, text: Pa
     np.testing.assert_allclose(read_losses(tmp_path), read_losses(reference), atol=1e-3)
 
 
-def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eight: Path):
+RESTORE = """
+import numpy as np
+
+class Data:
+    def set_state(self, state):
+        assert state["batches"] == 6
+
+start()
+with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"), axis_types="explicit")):
+    state = nym.checkpoint.restore({folder!r}, mapping={mapping!r}, data=Data())
+assert state["model"]["head"]["weight"].sharding.spec == jax.P("model", "data")
+leaves = jax.tree.leaves(state)
+with np.load({expected!r}) as expected:
+    for at, leaf in enumerate(leaves):
+        for shard in getattr(leaf, "addressable_shards", ()):
+            assert (np.asarray(shard.data) == expected[f"arr_{{at}}"][shard.index]).all()
+print("restored", len(leaves))
+"""
+
+
+def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eight: Path, tmp_path: Path):
     folder, like, mapping = saved_on_eight / "checkpoints", make_like(train_lm), train_lm.PARAMETERS
+    plain = nym.checkpoint.restore(folder)
     saved = nym.checkpoint.restore(folder, like)
     assert saved["step"] == 6 and all(len(x.sharding.device_set) == 1 for x in jax.tree.leaves(saved["model"]))
     for axis_types in ("auto", "explicit"):
@@ -121,6 +143,12 @@ def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eigh
         assert restored["model"].head.weight.sharding.spec == jax.P("model", "data")
         for one, other in zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True):
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    expected = [np.asarray(x) for x in jax.tree.leaves(plain)]
+    np.savez(tmp_path / "expected.npz", *expected)
+    program = RESTORE.format(folder=str(folder), mapping=mapping, expected=f"{tmp_path}/expected.npz")
+    for processes in (2, 4):
+        outputs = run_processes(program, processes, 8 // processes)
+        assert all(f"restored {len(expected)}" in output for output in outputs)
 
 
 def test_two_processes_give_the_losses_of_one(reference: Path, text: Path, tmp_path: Path):
