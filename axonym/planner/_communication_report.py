@@ -77,8 +77,7 @@ class CommunicationReport:
         Raises:
             ValueError: If there is no such kind.
         """
-        known = {one.kind for one in self.collectives} | set(COLLECTIVE_KINDS)
-        if kind is not None and kind not in known:
+        if kind is not None and kind not in COLLECTIVE_KINDS:
             raise ValueError(f"there is no collective {kind!r}; the kinds are {', '.join(map(repr, COLLECTIVE_KINDS))}")
         return tuple(
             one
