@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 24  # bytes
-_BUFFER = 1 << 18
+_BUFFER = 1 << 22
 _THREADS = min(8, os.cpu_count() or 1)
 
 Blocks: TypeAlias = dict[str, list[int]]

@@ -13,6 +13,7 @@ from jax.tree_util import keystr
 
 from ..named._axis import Names, format_axes, format_value
 from ..named._base import NamedBase, get_plain_array, is_traced
+from ..named._cache import cached_plan
 from ..state_dict._keys import describe_random_keys, is_random_key
 
 
@@ -148,12 +149,12 @@ def describe_object(x: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", text)[:_LONGEST]
 
 
-@functools.cache
+@cached_plan
 def get_key_shape(implementation: str) -> tuple[int, ...]:
     """Returns the sizes of the data of one random key."""
     return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=implementation))).shape
 
 
-@functools.cache
+@cached_plan
 def get_key_dtype(implementation: str) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype

@@ -1,5 +1,7 @@
 """Where restored arrays go: their shardings, the order of their axes, and random keys."""
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -10,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSh
 
 from ..named._array import NamedArray
 from ..named._base import NamedBase, get_plain_array, with_array
+from ..named._cache import cached_plan
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.sharding._partition_specs import infer_resource_partitions, pad_spec
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
@@ -92,5 +95,10 @@ def _place_on_devices(array: Any, saved: Leaf, wanted: Leaf, order: tuple[int, .
         if saved.kind == "key":
             array = jax.random.wrap_key_data(array, impl=saved.dtype)
         if order is not None:
-            array = jax.jit(jnp.transpose, static_argnums=1, out_shardings=sharding)(array, order)
+            array = _make_transpose(order, sharding)(array)
         return array
+
+
+@cached_plan
+def _make_transpose(order: tuple[int, ...], sharding: Any) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(functools.partial(jnp.transpose, axes=order), out_shardings=sharding)

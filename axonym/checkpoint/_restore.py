@@ -149,7 +149,10 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
 
 
 def agree_on_result(what: str, call: Callable[[], T]) -> T:
-    """Returns the result of a call; if it raises in any process, all of them raise the error."""
+    """Returns the result of a call; if it raises in any process, all of them raise an error.
+
+    It is a DamagedCheckpointError in all of them if it is in one, since the others may see only what the damage causes.
+    """
     result, error = None, None
     try:
         result = call()
@@ -161,9 +164,13 @@ def agree_on_result(what: str, call: Callable[[], T]) -> T:
         message = None if error is None else [isinstance(error, DamagedCheckpointError), str(error)]
         received = rendezvous.exchange_values(json.dumps(message), error)
         failed = {process: json.loads(one) for process, one in enumerate(received) if json.loads(one) is not None}
-        if error is None and failed:
-            process, (is_damaged, text) = min(failed.items(), key=lambda one: not one[1][0])
-            error = (DamagedCheckpointError if is_damaged else ValueError)(f"in process {process}: {text}")
+        damaged = {process: text for process, (is_damaged, text) in failed.items() if is_damaged}
+        if damaged and not isinstance(error, DamagedCheckpointError):
+            process, text = min(damaged.items())
+            error = DamagedCheckpointError(f"in process {process}: {text}")
+        elif failed and error is None:
+            process, (_, text) = min(failed.items())
+            error = ValueError(f"in process {process}: {text}")
     if error is not None:
         raise error
     return result  # pyright: ignore[reportReturnType]

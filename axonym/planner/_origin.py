@@ -1,6 +1,5 @@
 """Where an instruction of a compiled program comes from: the layer, the pass, the axes, and the line of the source."""
 
-import functools
 import importlib
 import re
 import sysconfig
@@ -8,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ..named._cache import cached_plan
 from ._hlo_program import HloInstruction, HloProgram
 
 
@@ -144,7 +144,7 @@ def infer_logical_axes(
     return inside or names
 
 
-@functools.cache
+@cached_plan
 def _list_library_folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the folders of Axonym and what it is built on, and those of all installed packages."""
     files = (importlib.import_module(name).__file__ for name in _LIBRARIES)

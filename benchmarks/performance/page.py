@@ -65,7 +65,8 @@ only while the program is traced.
   64 patches, which it embeds by a product, and the one by hand by a convolution; *Whisper* predicts tokens from speech.
 - *Checkpoints* are of 12 arrays of normal numbers, sharded over eight devices, on the disk of temporary files. Orbax is
   called with plain arrays. Axonym also writes and compares checksums of all files. The peak of memory is what a process
-  grows by, beyond the arrays that it saves.
+  grows by, beyond the arrays that it saves. These rows use the disk and all cores, and vary more than others if the
+  machine has other work.
 - *Transformations* run over 8 layers. The body of *machinery alone* returns its input.
 - *Files* are those of `save_safetensors` and `load_safetensors`, with 12 arrays sharded over both axes of a mesh of 8
   devices. The contender by hand copies each array to the host, saves all of them with `safetensors.numpy`, and loads
