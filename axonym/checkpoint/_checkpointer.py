@@ -14,6 +14,7 @@ from ..multihost._barrier import as_seconds, barrier_sync
 from ..named._base import get_plain_array
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
+from ..state_dict._keys import check_has_data
 from ..state_dict._load_safetensors import AxisOrder
 from ._data_state import Resumable, encode_data_state
 from ._leaf import Leaf, flatten_leaves
@@ -223,11 +224,7 @@ def prepare_state(state: Any, step: int, has_data: bool) -> tuple[dict[str, Any]
 
 def _get_stored_array(leaf: Leaf, x: Any) -> Any:
     array = get_plain_array(x)
-    where = leaf.path or "the state"
-    if isinstance(array, jax.ShapeDtypeStruct):
-        raise ValueError(f"{where} is a shape without data; save arrays")
-    if isinstance(array, jax.Array) and array.is_deleted():
-        raise ValueError(f"{where} was donated to a compiled function; save what that function returned")
+    check_has_data(leaf.path or "the state", array)
     if leaf.kind == "key":
         with enter_mesh_of(array.sharding):
             array = jax.random.key_data(array)

@@ -18,7 +18,7 @@ from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
 from ..named._axis import format_value
 from ._array_slices import write_array
-from ._keys import describe_random_keys, is_random_key
+from ._keys import check_has_data, describe_random_keys, is_random_key
 from ._safetensors_file import ArrayInfo, check_dtype, make_header
 from ._state_dict_writer import DeferredArray, StateDictWriter, use_writer
 from ._to_state_dict import to_state_dict
@@ -63,7 +63,8 @@ def save_safetensors(
         timeout: How long a process waits for the others at the beginning and at the end, in seconds.
 
     Raises:
-        ValueError: As `to_state_dict`, or if the format lacks the dtype of an array or the size cannot be read.
+        ValueError: As `to_state_dict`, or if the format lacks the dtype of an array, an array is a shape, traced or
+            donated, or the size cannot be read.
         OSError: If a file cannot be written in this or another process.
         TimeoutError: If another process does not arrive in time.
 
@@ -124,6 +125,7 @@ def parse_size(size: Any) -> int:
 
 
 def _describe_entry(key: str, array: Any, writer: StateDictWriter) -> ArrayInfo:
+    check_has_data(repr(key), array)
     axes, generator, shape = writer.find_axes(array), None, array
     if is_random_key(array):
         generator, shape = describe_random_keys(array)

@@ -16,7 +16,7 @@ from ..named._array import is_named_array
 from ..named._axis import format_axes
 from ..named._base import get_plain_array, with_array
 from ..named._shape._rearrange import rearrange
-from ..state_dict._keys import describe_random_keys, is_array_leaf, is_random_key
+from ..state_dict._keys import check_has_data, describe_random_keys, is_array_leaf, is_random_key
 
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
         tree: A module or any other tree.
 
     Raises:
-        ValueError: If an array is sharded over several processes.
+        ValueError: If an array is sharded over several processes, a shape without data, traced or donated.
 
     Example:
         >>> import axonym as nym
@@ -48,6 +48,7 @@ def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
     target = Path(path)
     for where, leaf in _list_arrays(tree):
         array = get_plain_array(leaf)
+        check_has_data(where or "the array", array)
         if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
             raise ValueError(
                 f"{where or 'the array'} is sharded over several processes; use `axonym.state_dict.save_safetensors`"

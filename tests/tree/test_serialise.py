@@ -79,6 +79,20 @@ def test_leaves_that_do_not_fit_are_listed(tmp_path, getkey):
     ]
 
 
+def test_arrays_without_data_are_errors_and_leave_no_file(tmp_path):
+    donated = jnp.ones(3)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(donated)
+    shape = nym.NamedArray(jax.ShapeDtypeStruct((8,), jnp.float32), "embed")
+    for array, said in ((shape, "is a shape without data"), (donated, "was donated to a compiled function")):
+        with pytest.raises(ValueError, match=rf"\['a'\] {said}; save "):
+            nym.tree.serialise_leaves(tmp_path / "tree", {"a": array})
+        with pytest.raises(ValueError, match=f"'a' {said}; save "):
+            nym.state_dict.save_safetensors({"a": array}, tmp_path / "tree")
+    with pytest.raises(ValueError, match=r"\['a'\] is traced; arrays are saved outside of `jit`"):
+        jax.jit(lambda x: nym.tree.serialise_leaves(tmp_path / "tree", {"a": x}))(jnp.ones(3))
+    assert not list(tmp_path.iterdir())
+
+
 def test_damaged_files_are_errors_with_their_names(tmp_path):
     tree, path = {"a": nym.ones(Embed)}, tmp_path / "tree"
     nym.tree.serialise_leaves(path, tree)
