@@ -38,8 +38,18 @@ class Resumable(Protocol):
         ...
 
 
+def check_resumable(data: Any) -> None:
+    for name in ("get_state", "set_state"):
+        if not callable(getattr(data, name, None)):
+            raise TypeError(
+                f"`data` is a {type(data).__name__} without `{name}`; pass an `axonym.data.ShardedLoader` or, for a "
+                "dataset of grain, the iterator that `iter` returns"
+            )
+
+
 def encode_data_state(data: Resumable) -> str:
     """Returns the state of an iterator as JSON."""
+    check_resumable(data)
     state = data.get_state()
     if isinstance(state, bytes):
         return json.dumps({"bytes": base64.b64encode(state).decode()})

@@ -46,7 +46,8 @@ def _find_problem(saved: Leaf, wanted: Leaf, axis_order: AxisOrder) -> str | Non
         how = "; `axis_order='transpose'` restores it in the order asked for"
         return f"has {_format_axes(wanted)} here and {_format_axes(saved)} in the checkpoint{how}"
     if saved.dtype != wanted.dtype:
-        return f"is {wanted.dtype} here and {saved.dtype} in the checkpoint"
+        remedy = "" if saved.kind == "key" else f"; restore {saved.dtype} and convert it with `astype`"
+        return f"is {wanted.dtype} here and {saved.dtype} in the checkpoint{remedy}"
     return None
 
 

@@ -25,7 +25,9 @@ def find_shardings(tree: Any, leaves: list[Any], mapping: ResourceMapping | None
     mesh = get_active_mesh() if mesh is None else mesh
     if mesh is None and mapping is None:
         return [_get_own_sharding(leaf) for leaf in leaves]
-    if mesh is not None and not isinstance(mesh, Mesh):
+    if mesh is None:
+        raise ValueError("`mapping` needs a mesh to restore onto; set one with `jax.set_mesh(mesh)` or pass `mesh=`")
+    if not isinstance(mesh, Mesh):
         raise ValueError("a checkpoint is restored onto a mesh with devices, outside of `jit`; this mesh has none")
     found = infer_resource_partitions(tree, mapping, preserve_existing_shardings=mapping is None, mesh=mesh)
     return jax.tree.leaves(found, is_leaf=lambda x: x is None)

@@ -25,7 +25,7 @@ from ._checksums import (
     list_blocks,
     read_checksums,
 )
-from ._data_state import Resumable, read_data_state
+from ._data_state import Resumable, check_resumable, read_data_state
 from ._leaf import ARRAYS, Leaf, flatten_leaves
 from ._match_leaves import check_leaves, warn_of_static_fields
 from ._placement import find_shardings, get_stored_sharding, make_shape, place_leaf
@@ -272,4 +272,5 @@ def _read_data(folder: Path, metadata: TreeMetadata, data: Resumable | None) -> 
         return None
     if not metadata.has_data:
         raise ValueError(f"the checkpoint in {folder} has no state of the data; restore it without `data`")
+    check_resumable(data)
     return read_data_state(folder, jax.process_index(), jax.process_count(), metadata.process_count)

@@ -44,7 +44,8 @@ def find_steps(folder: Path, step: int | None) -> list[int]:
     """
     steps = list_steps(folder)
     if not steps:
-        raise FileNotFoundError(f"no checkpoint in {folder}")
+        one = f"; it is that of a step: pass {folder.parent} and `step={folder.name}`"
+        raise FileNotFoundError(f"no checkpoint in {folder}{one if (folder / 'default').is_dir() else ''}")
     if step is None:
         return steps[::-1]
     if step not in steps:
@@ -62,7 +63,8 @@ def format_steps(steps: list[int]) -> str:
 
 def check_step(step: object) -> None:
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ValueError(f"`step` is an integer from 0 on, not {format_value(step)}")
+        remedy = "; convert it with `int(step)`" if hasattr(step, "__index__") and not isinstance(step, int) else ""
+        raise ValueError(f"`step` is an integer from 0 on, not {format_value(step)}{remedy}")
 
 
 def move_damaged(folder: Path, step: int) -> Path:

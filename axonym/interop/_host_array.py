@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..named._array import NamedArray
+from ..named._axis import AxisSelector
 from ..named._base import check_named, format_shape, is_traced
 
 
@@ -16,10 +17,12 @@ def read_host_array(x: NamedArray) -> np.ndarray:
     """Returns the elements of a named array in NumPy.
 
     Raises:
-        TypeError: If it is not a named array.
+        TypeError: If it is not a named array, or is a shape.
         ValueError: If this process does not have all elements.
     """
     check_named(x)
+    if isinstance(x.array, jax.ShapeDtypeStruct):
+        raise TypeError(f"{format_shape(x)} is a shape without data.")
     whole = not isinstance(x.array, jax.Array) or is_traced(x.array) or x.array.is_fully_addressable
     if not (whole or x.array.is_fully_replicated):
         raise ValueError(
@@ -29,7 +32,7 @@ def read_host_array(x: NamedArray) -> np.ndarray:
     return np.asarray(x.array)
 
 
-def make_named_array(values: Any, names: tuple[str, ...], what: str) -> NamedArray:
+def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], what: str) -> NamedArray:
     """Returns a named array of the elements of an array of another library.
 
     Raises:
@@ -37,7 +40,7 @@ def make_named_array(values: Any, names: tuple[str, ...], what: str) -> NamedArr
         ValueError: If integers do not fit the element type that JAX has for them.
     """
     if isinstance(values, jax.Array):
-        return NamedArray(values, names)
+        return NamedArray(values, axes)
     values = np.asarray(values)
     kept = jax.dtypes.canonicalize_dtype(values.dtype) if values.dtype.kind in "biufcV" else None
     if kept is None or (values.dtype.kind == "V" and issubclass(values.dtype.type, np.void)):
@@ -52,7 +55,7 @@ def make_named_array(values: Any, names: tuple[str, ...], what: str) -> NamedArr
                 f"{what} has {values.dtype} elements that do not fit {kept}, which JAX makes of them; convert them "
                 "first, or `jax.config.update('jax_enable_x64', True)`"
             )
-    return NamedArray(jnp.asarray(values), names)
+    return NamedArray(jnp.asarray(values), axes)
 
 
 def check_coordinates(x: NamedArray, coords: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..named._array import NamedArray
+from ..named._axis import AxisSelector
 from ..named._base import format_shape
 from ._host_array import check_coordinates, import_library, make_named_array, read_host_array
 
@@ -25,7 +26,7 @@ def to_pandas(x: NamedArray, coords: Mapping[str, Any] | None = None) -> Any:
 
     Raises:
         ImportError: If pandas is not installed.
-        TypeError: If `x` is not a named array.
+        TypeError: If `x` is not a named array, or is a shape without data.
         ValueError: If `x` has no axes or more than two, labels are given for an axis that it does not have, or in
             another number than its size; or if this process has only a part of the array.
 
@@ -51,14 +52,15 @@ def to_pandas(x: NamedArray, coords: Mapping[str, Any] | None = None) -> Any:
     return (pandas.Series if len(indices) == 1 else pandas.DataFrame)(values, *indices)
 
 
-def from_pandas(x: Any, axes: str | Sequence[str] | None = None) -> NamedArray:
+def from_pandas(x: Any, axes: AxisSelector | Sequence[AxisSelector] | None = None) -> NamedArray:
     """Makes a named array of a `Series`, with one axis, or of a `DataFrame`, with two.
 
     Labels are left behind. As everywhere in JAX, 64-bit elements become 32-bit ones unless `jax_enable_x64` is set.
 
     Args:
         x: The `Series` or `DataFrame`, whose columns all have numbers.
-        axes: The name of the index and, for a `DataFrame`, that of the columns; those that pandas has if None.
+        axes: The name or `Axis` of the index and, for a `DataFrame`, that of the columns; the names that pandas has if
+            None.
 
     Returns:
         Array with those names, on the default device; `axonym.shard` distributes it.
@@ -66,7 +68,7 @@ def from_pandas(x: Any, axes: str | Sequence[str] | None = None) -> NamedArray:
     Raises:
         TypeError: If `x` is neither, or its elements are not numbers.
         ValueError: If the index or the columns have no name and `axes` is None, or have several levels; if the number
-            of names is wrong; or if integers do not fit 32 bits.
+            of names is wrong, or an `Axis` has another size; or if integers do not fit 32 bits.
 
     Example:
         >>> import axonym as nym
@@ -85,10 +87,12 @@ def from_pandas(x: Any, axes: str | Sequence[str] | None = None) -> NamedArray:
                 f"the {what} of the `{kind}` has {index.nlevels} levels, and an axis has one; use "
                 "`from_xarray(x.to_xarray())`"
             )
-    names = (
-        tuple(index.name for index in indices) if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
-    )
-    if not all(isinstance(name, str) for name in names):
-        example = "('step', 'head')" if x.ndim == 2 else "'step'"
-        raise ValueError(f"the index or the columns of the `{kind}` have no name; pass `axes`, as in `axes={example}`")
-    return make_named_array(x.to_numpy(), names, f"the `{kind}`")
+    if axes is None:
+        names = tuple(index.name for index in indices)
+        if not all(isinstance(name, str) for name in names):
+            example = "('step', 'head')" if x.ndim == 2 else "'step'"
+            raise ValueError(
+                f"the index or the columns of the `{kind}` have no name; pass `axes`, as in `axes={example}`"
+            )
+        axes = names
+    return make_named_array(x.to_numpy(), axes, f"the `{kind}`")

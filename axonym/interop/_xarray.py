@@ -25,7 +25,7 @@ def to_xarray(
 
     Raises:
         ImportError: If xarray is not installed.
-        TypeError: If `x` is not a named array.
+        TypeError: If `x` is not a named array, or is a shape without data.
         ValueError: If coordinates are given for an axis that `x` does not have, or in another number than its size; or
             if this process has only a part of the array.
 
@@ -64,7 +64,8 @@ def from_xarray(x: Any) -> NamedArray:
         NamedArray(int32, time: 1, lat: 3, [[1, 2, 3]])
     """
     if not hasattr(x, "dims") or not hasattr(x, "values") or callable(x.values):
-        raise TypeError(f"`from_xarray` takes a `DataArray`, not a `{type(x).__name__}`; call it for each variable.")
+        remedy = "; call it for each variable" if hasattr(x, "data_vars") else ""
+        raise TypeError(f"`from_xarray` takes a `DataArray`, not a `{type(x).__name__}`{remedy}.")
     for dim in x.dims:
         if not isinstance(dim, str):
             raise TypeError(

@@ -19,6 +19,7 @@ def assert_no_collectives(fn: Any, axis: str | None = None, /, *args: Any, **kwa
 
     Raises:
         AssertionError: If it does; the text has each collective, its bytes, layer and source line.
+        ValueError: If neither the mesh nor the arguments have such an axis, so that nothing could be found.
 
     Example:
         >>> import axonym as nym
@@ -47,6 +48,7 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
 
     Raises:
         AssertionError: If it sends more; the text has the largest collectives.
+        ValueError: If a key is no kind of collective, and neither the mesh nor the arguments have such an axis.
 
     Example:
         >>> import axonym as nym

@@ -14,6 +14,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from ..named._array import NamedArray, is_named_array
+from ..named._axis import suggest_name
 from ..report._table import format_bytes
 from ..report._write_file import write_file
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
@@ -40,6 +41,7 @@ class CommunicationReport:
         platform: The platform it is compiled for, such as `"tpu"`; empty if not known.
         rematerializations: The arrays that the compiler replicates since it knows no direct way between two shardings;
             empty for a program that was compiled before, since only the compiler's log tells.
+        names: The names of the axes of the arguments, of which `axes` of a collective are some.
 
     Example:
         >>> import axonym as nym
@@ -56,6 +58,7 @@ class CommunicationReport:
     mesh: Mapping[str, int] = field(hash=False)
     platform: str = ""
     rematerializations: tuple[Rematerialization, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -75,10 +78,16 @@ class CommunicationReport:
             axis: A mesh axis, or a named axis of the arrays; any if None.
 
         Raises:
-            ValueError: If there is no such kind.
+            ValueError: If there is no such kind, or neither the mesh nor the arguments have such an axis.
         """
         if kind is not None and kind not in COLLECTIVE_KINDS:
             raise ValueError(f"there is no collective {kind!r}; the kinds are {', '.join(map(repr, COLLECTIVE_KINDS))}")
+        if axis is not None and self.mesh and axis not in (*self.mesh, *self.names):
+            raise ValueError(
+                f"there is no axis {axis!r}; the mesh has {', '.join(map(repr, self.mesh))}, the arguments have "
+                f"{', '.join(map(repr, self.names)) or 'no names'}"
+                f"{suggest_name(axis, (*self.names, *self.mesh, *COLLECTIVE_KINDS))}"
+            )
         return tuple(
             one
             for one in self.collectives
@@ -219,7 +228,8 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
     program, devices = HloProgram(compiled.as_text() or ""), math.prod(sizes.values())
     collectives = list_collectives(program, sizes, devices, infer_sharded_names(specs))
     ranked = tuple(sorted(collectives, key=lambda one: -one.bytes))
-    return CommunicationReport(ranked, sizes, get_platform(mesh), read_rematerializations(log))
+    known = tuple(dict.fromkeys(name for names, _ in shardings for name in names))
+    return CommunicationReport(ranked, sizes, get_platform(mesh), read_rematerializations(log), known)
 
 
 def _make_cells(one: Collective) -> tuple[str, ...]:

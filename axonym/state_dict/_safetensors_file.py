@@ -92,7 +92,9 @@ class SafetensorsFile:
             raise make_file_error(path, f"cannot be read: {error}") from None
         try:
             self.arrays, self.save = self._read_header()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise make_file_error(path, f"is damaged or truncated: its header lacks {error}") from None
+        except (ValueError, TypeError, AttributeError) as error:
             raise make_file_error(path, f"is damaged or truncated: {error}") from None
 
     def release(self) -> None:

@@ -133,7 +133,8 @@ def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
     if strict:
         reasons |= dict.fromkeys(unread, "has no field")
     if reasons:
-        shown = [_explain_misfit(key, reason, unread) for key, reason in list(reasons.items())[:_SHOWN]]
+        near = unread or _list_unread(reader, None)  # all others if none begins with the prefix
+        shown = [_explain_misfit(key, reason, near) for key, reason in list(reasons.items())[:_SHOWN]]
         more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
         raise ValueError("\n  ".join(["the state dict does not fit:", *shown, *more])) from None
 

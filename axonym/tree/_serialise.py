@@ -46,14 +46,14 @@ def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
         Array([0, 1, 2], dtype=int32)
     """
     target = Path(path)
-    for where, leaf in _list_arrays(tree):
+    for where, leaf in _list_leaves(tree):
         array = get_plain_array(leaf)
         check_has_data(where or "the array", array)
         if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
             raise ValueError(
                 f"{where or 'the array'} is sharded over several processes; use `axonym.state_dict.save_safetensors`"
             )
-    header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_arrays(tree)}).encode()
+    header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(tree)}).encode()
     hidden = target.with_name(f".{target.name}.incomplete")
     try:
         with hidden.open("wb") as file:
@@ -79,8 +79,8 @@ def deserialise_leaves(path: str | os.PathLike[str], like: T) -> T:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged or not of `serialise_leaves`, or names or sizes of axes, dtypes or the arrays
-            of the tree differ. The error lists all arrays that do not fit.
+        ValueError: If the file is damaged or not of `serialise_leaves`, or names or sizes of axes, dtypes or the leaves
+            of the tree differ. The error lists all leaves that do not fit.
 
     Example:
         >>> import axonym as nym
@@ -109,13 +109,19 @@ def deserialise_leaves(path: str | os.PathLike[str], like: T) -> T:
     return jax.tree.map(_restore_keys_and_order, like, loaded, is_leaf=is_named_array)
 
 
-def _list_arrays(tree: Any) -> list[tuple[str, Any]]:
-    """Returns the path and the value of each array."""
+def _list_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Returns the path and the value of each array and each number."""
     pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_named_array)
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs if is_array_leaf(leaf)]
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs if is_array_leaf(leaf) or _is_number(leaf)]
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex | np.generic)
 
 
 def _describe_leaf_axes(leaf: Any) -> dict[str, Any]:
+    if _is_number(leaf):
+        return {"names": None, "sizes": None, "dtype": type(leaf).__name__, "keys": None}
     array = get_plain_array(leaf)
     names = [*leaf.names] if is_named_array(leaf) else None
     keys = describe_random_keys(array)[0] if is_random_key(array) else None
@@ -123,6 +129,8 @@ def _describe_leaf_axes(leaf: Any) -> dict[str, Any]:
 
 
 def _format_saved(saved: dict[str, Any]) -> str:
+    if saved["sizes"] is None:
+        return saved["dtype"]
     shape = tuple(saved["sizes"]) if saved["names"] is None else format_axes(saved["names"], saved["sizes"])
     return f"{saved['keys'] or saved['dtype']} {shape}"
 
@@ -130,7 +138,10 @@ def _format_saved(saved: dict[str, Any]) -> str:
 def _read_header(file: IO[bytes], path: Path) -> dict[str, Any]:
     """Returns what has been saved by path."""
     if file.read(len(_MAGIC)) != _MAGIC:
-        raise ValueError(f"{str(path)!r} is not a file of `serialise_leaves`, or damaged")
+        raise ValueError(
+            f"{str(path)!r} is not a file of `serialise_leaves`, or damaged; `equinox.tree_deserialise_leaves` reads "
+            "those of Equinox"
+        )
     length, checksum = int.from_bytes(file.read(8), "little"), int.from_bytes(file.read(4), "little")
     header = file.read(length) if length <= path.stat().st_size else b""
     if len(header) != length or zlib.crc32(header) != checksum:
@@ -139,14 +150,14 @@ def _read_header(file: IO[bytes], path: Path) -> dict[str, Any]:
 
 
 def _check_leaves(saved: dict[str, Any], like: Any) -> None:
-    """Raises a ValueError for all arrays that do not fit."""
-    expected = {where: _describe_leaf_axes(leaf) for where, leaf in _list_arrays(like)}
-    reasons = [f"{where or 'the array'} is not in the file" for where in expected if where not in saved]
-    reasons += [f"{where or 'the array'} is not in the tree" for where in saved if where not in expected]
+    """Raises a ValueError for all leaves that do not fit."""
+    expected = {where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(like)}
+    reasons = [f"{where or 'the leaf'} is not in the file" for where in expected if where not in saved]
+    reasons += [f"{where or 'the leaf'} is not in the tree" for where in saved if where not in expected]
     for where, own in expected.items():
         if where in saved and _sort_axes(saved[where]) != _sort_axes(own):
             was, now = _format_saved(saved[where]), _format_saved(own)
-            reasons.append(f"{where or 'the array'} was saved as {was}, in the tree it is {now}")
+            reasons.append(f"{where or 'the leaf'} was saved as {was}, in the tree it is {now}")
     if reasons:
         raise ValueError("\n  ".join(["the leaves do not fit:", *reasons]))
 

@@ -64,7 +64,10 @@ def test_all_that_differs_is_listed_with_both_sides(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"plain": jnp.ones(3, "bfloat16")}, r"\['plain'\] is bfloat16 here and float32 in the checkpoint"),
+        (
+            {"plain": jnp.ones(3, "bfloat16")},
+            r"\['plain'\] is bfloat16 here and float32 in the checkpoint; restore float32 and",
+        ),
         ({"plain": jnp.ones((1, 3))}, r"\['plain'\] has shape \(1, 3\) here and shape \(3,\) in the checkpoint"),
         ({"step": 3.0}, r"\['step'\] is float 3.0 here and int 3 in the checkpoint"),
         ({"key": jax.random.key(0, impl="rbg")}, r"\['key'\] is rbg here and threefry2x32 in the checkpoint"),
@@ -97,7 +100,7 @@ def test_shardings_that_do_not_fit(folder: Path, mesh: jax.sharding.Mesh) -> Non
         nym.checkpoint.restore(folder, make_state(), mapping={"mlp": "data"})
     with pytest.raises(ValueError, match="a mesh with devices"):
         nym.checkpoint.restore(folder, make_state(), mesh=mesh.abstract_mesh)
-    with jax.set_mesh(None), pytest.raises(ValueError, match="needs a mesh"):
+    with jax.set_mesh(None), pytest.raises(ValueError, match="`mapping` needs a mesh to restore onto"):
         nym.checkpoint.restore(folder, make_state(), mapping={"mlp": "data"})
 
 
@@ -108,9 +111,15 @@ def test_what_is_not_there(folder: Path, tmp_path: Path) -> None:
         nym.checkpoint.inspect(folder, 5)
     with pytest.raises(ValueError, match="has no state of the data; restore it without `data`"):
         nym.checkpoint.restore(folder, make_state(), data=iter(()))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(FileNotFoundError, match=rf"no checkpoint in .*; .*: pass {folder} and `step=7`"):
+        nym.checkpoint.restore(folder / "7")
 
 
 def test_arguments_that_make_no_sense(folder: Path) -> None:
+    with pytest.raises(TypeError, match="`data` is a tuple_iterator without `get_state`; pass an `axonym"):
+        nym.checkpoint.save(folder, {"step": 8}, 8, data=iter(()))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"not an array of shape \(\); convert it with `int\(step\)`"):
+        nym.checkpoint.save(folder, {"step": 8}, jnp.array(8))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'error', not 'ignore'"):
         nym.checkpoint.restore(folder, axis_order="ignore")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="`fallback` chooses among the newest"):

@@ -97,7 +97,8 @@ def test_matplotlib_draws_named_arrays_with_coordinates(x):
             r"one axis or two, not \(.*\); index or flatten .* `to_xarray",
         ),
         (lambda x: to_pandas(x.sum()), ValueError, r"one axis or two, not \(\); use `x.item\(\)`"),
-        (lambda x: from_xarray(VALUES), TypeError, r"takes a `DataArray`, not a `ndarray`; call"),
+        (lambda x: from_xarray(VALUES), TypeError, r"takes a `DataArray`, not a `ndarray`\.$"),
+        (lambda x: to_xarray(jax.eval_shape(lambda: x)), TypeError, r"\(time: 4, lat: 2\) is a shape without data"),
         (
             lambda x: from_xarray(xr.Dataset({"a": 1})),
             TypeError,
@@ -114,6 +115,11 @@ def test_matplotlib_draws_named_arrays_with_coordinates(x):
         (lambda x: from_pandas(pd.DataFrame({"a": [1]})), ValueError, r"pass `axes`, as in `axes=\('step', 'head'\)`"),
         (lambda x: from_pandas(pd.Series([2**40]), "b"), ValueError, "int64 elements that do not fit int32, .*x64"),
         (lambda x: from_pandas(pd.Series([1]), ("a", "b")), ValueError, "has 1 axes, 2 are named"),
+        (
+            lambda x: from_pandas(pd.Series([1]), nym.Axis("a", 2)),
+            ValueError,
+            "'a' has size 1 here, 2 was asked for",
+        ),
         (
             lambda x: from_pandas(to_pandas(x).stack()),
             ValueError,

@@ -154,6 +154,12 @@ def test_assertions_show_what_is_sent(mesh):
             AssertionError, match="a device has 16 B from collectives, more than the 1 B that are allowed"
         ):
             assert_communication(nym.named_jit(add_up).lower(x), at_most=1)
+        with pytest.raises(
+            ValueError, match=r"no axis 'bacth'; the mesh has '.*', the arguments have 'batch', 'embed'; .*'batch'"
+        ):
+            assert_no_collectives(add_up, "bacth", x)
+        with pytest.raises(ValueError, match=r"no axis 'all-gathr'; .*; did you mean 'all-gather'\?"):
+            assert_communication(add_up, x, at_most={"all-gathr": 0})
 
 
 def test_arrays_that_the_compiler_replicates_are_named(capfd):

@@ -197,10 +197,16 @@ def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match=r"model.safetensors' (is damaged or truncated|cannot be read): "):
             sd.load_safetensors(tree, tmp_path)
+    path.write_bytes(whole.replace(b"__metadata__", b"__netadata__"))
+    with pytest.raises(ValueError, match="damaged or truncated: its header lacks 'data_offsets'"):
+        sd.load_safetensors(tree, tmp_path)
     for at in range(8 + int.from_bytes(whole[:8], "little")):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(ValueError, match=r"model.safetensors' is damaged or truncated: "):
             sd.load_safetensors(tree, tmp_path)
+    sd.save_safetensors(tree, tmp_path / "prefix", prefix="norm")
+    with pytest.raises(ValueError, match=r"'nrom\.a' is missing; did you mean 'norm\.a'\?"):
+        sd.load_safetensors(tree, tmp_path / "prefix", prefix="nrom")
     sd.save_safetensors(tree, tmp_path, max_shard_size=32)
     second = tmp_path / "model-00002-of-00002.safetensors"
     sd.save_safetensors({"a": tree["a"]}, tmp_path / "other", max_shard_size=16)

@@ -66,16 +66,20 @@ def test_another_order_is_undone_where_equinox_returns_it_transposed(tmp_path, d
 
 def test_leaves_that_do_not_fit_are_listed(tmp_path, getkey):
     tree = {"a": nym.ones((Embed, Mlp)), "b": jnp.ones(3), "c": jax.random.key(1), "d": nym.ones(Embed)}
-    nym.tree.serialise_leaves(tmp_path / "tree", tree)
     like = {"a": nym.ones((Embed, nym.Axis("pos", 8))), "b": jnp.ones(4), "c": jax.random.key(1, impl="rbg")}
+    tree, like = {**tree, "rate": 1, "step": 3}, {**like, "rate": 1.0, "count": 0}
+    nym.tree.serialise_leaves(tmp_path / "tree", tree)
     with pytest.raises(ValueError, match="the leaves do not fit") as caught:
         nym.tree.deserialise_leaves(tmp_path / "tree", {**like, "e": jnp.ones(1)})
     assert str(caught.value).splitlines()[1:] == [
+        "  ['count'] is not in the file",
         "  ['e'] is not in the file",
         "  ['d'] is not in the tree",
+        "  ['step'] is not in the tree",
         "  ['a'] was saved as float32 (embed: 8, mlp: 8), in the tree it is float32 (embed: 8, pos: 8)",
         "  ['b'] was saved as float32 (3,), in the tree it is float32 (4,)",
         "  ['c'] was saved as threefry2x32 (), in the tree it is rbg ()",
+        "  ['rate'] was saved as int, in the tree it is float",
     ]
 
 
