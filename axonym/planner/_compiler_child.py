@@ -60,7 +60,7 @@ def compile_job(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     return {"memory": {**memory, "peak": stats.peak_memory_in_bytes}}
 
 
-def main() -> None:
+def compile_request() -> None:
     folder = Path(sys.argv[1])
     job = json.loads((folder / "job.json").read_text())
     if job["platform"] == "cpu":
@@ -73,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compile_request()
