@@ -1,4 +1,4 @@
-"""The bookkeeping of a training run: its folder of results, damaged checkpoints, metrics, progress bar and Ctrl-C."""
+"""The bookkeeping of a training run: its folder of results, metrics, progress bar and Ctrl-C."""
 
 import itertools
 import json
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import matplotlib
 import numpy as np
 from jax.experimental import multihost_utils
@@ -67,26 +66,6 @@ def open_folder(folder: Path, options: dict[str, Any], *, resume: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(options))
     nym.barrier_sync(name="folder of results")
-
-
-def restore_newest(folder: Path, like: Any, **options: Any) -> Any:
-    """Returns the newest state that can be read, and moves damaged checkpoints out of the way of those to come."""
-    damaged: list[int] = []
-    for step in reversed(nym.checkpoint.list_steps(folder)):
-        try:
-            state = nym.checkpoint.restore(folder, like, step=step, **options)
-            if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(state)):
-                raise nym.checkpoint.DamagedCheckpointError("not all numbers in it are finite")
-        except nym.checkpoint.DamagedCheckpointError as error:
-            console.print(f"cannot resume from {folder / str(step)}: {error}", markup=False)
-            damaged.append(step)
-            continue
-        for other in damaged if jax.process_index() == 0 else ():
-            aside = find_free_path(folder.with_name(f"damaged-{other}"))
-            console.print(f"moved a damaged checkpoint to {(folder / str(other)).rename(aside)}")
-        nym.barrier_sync(name="damaged checkpoints")
-        return state
-    raise ValueError(f"no {'undamaged ' if damaged else ''}checkpoint to resume from in {folder}")
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:

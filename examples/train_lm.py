@@ -19,7 +19,7 @@ import grain
 import jax
 import numpy as np
 import optax
-from bookkeeping import Interrupt, Metrics, check_finite, console, make_progress_bar, open_folder, restore_newest
+from bookkeeping import Interrupt, Metrics, check_finite, console, make_progress_bar, open_folder
 from jax.experimental import multihost_utils
 from numpy.lib.stride_tricks import sliding_window_view
 from transformer import Axes, Transformer, make_axes
@@ -118,11 +118,12 @@ def sample_text(model: Transformer, text: np.ndarray, axes: Axes, seed: int, tem
     return [part.decode(errors="replace") for part in (data[:start], data[start:])]
 
 
-def train(args: argparse.Namespace, state: Any, optimizer: Any, loader: Any, held_out: Any, metrics: Metrics) -> Any:
+def train(
+    args: argparse.Namespace, state: Any, optimizer: Any, loader: Any, held_out: Any, saves: Any, metrics: Metrics
+) -> Any:
     """Runs the remaining steps; evaluates and saves four times, and saves at the end."""
     train_step, eval_step = make_train_step(optimizer), nym.fsdp(compute_loss, PARAMETERS, COMPUTE)
-    saves = nym.checkpoint.Checkpointer(args.out / "checkpoints", max_to_keep=2)
-    with saves, Interrupt() as interrupt, make_progress_bar() as bar:
+    with Interrupt() as interrupt, make_progress_bar() as bar:
         task = bar.add_task("", total=args.steps, completed=state["step"], loss=math.nan, speed=math.nan)
         while state["step"] < args.steps and not interrupt.should_stop():
             started, step = time.perf_counter(), state["step"] + 1
@@ -175,19 +176,19 @@ def run(args: argparse.Namespace) -> None:
     optimizer = make_optimizer(args)
     loader, held_out_batches = load_batches(text, axes, args.seed), load_held_out_batches(held_out, axes)
     open_folder(args.out, {name: getattr(args, name) for name in SHAPES}, resume=args.resume)
-    if args.resume:
-        like = eqx.filter_eval_shape(init_state, axes, optimizer, args.seed)
-        state = restore_newest(args.out / "checkpoints", like, mapping=PARAMETERS, data=loader)
-        if state["step"] >= args.steps:
-            console.print(f"nothing left to do: the run in {args.out} is at step {state['step']}")
-            return
-    else:
-        state = nym.named_jit(init_state, PARAMETERS)(axes, optimizer, args.seed)
-    console.print(f"training on {len(text):,} bytes, {len(held_out):,} held out")
-    console.print(str(nym.explain(state["model"], PARAMETERS)), markup=False, soft_wrap=True)
-    metrics = Metrics(args.out / "metrics.jsonl", state["step"])
-    with loader:
-        state = train(args, state, optimizer, loader, held_out_batches, metrics)
+    with loader, nym.checkpoint.Checkpointer(args.out / "checkpoints", max_to_keep=2) as saves:
+        if args.resume:
+            like = eqx.filter_eval_shape(init_state, axes, optimizer, args.seed)
+            state = saves.restore(like, mapping=PARAMETERS, data=loader, fallback=True)
+            if state["step"] >= args.steps:
+                console.print(f"nothing left to do: the run in {args.out} is at step {state['step']}")
+                return
+        else:
+            state = nym.named_jit(init_state, PARAMETERS)(axes, optimizer, args.seed)
+        console.print(f"training on {len(text):,} bytes, {len(held_out):,} held out")
+        console.print(str(nym.explain(state["model"], PARAMETERS)), markup=False, soft_wrap=True)
+        metrics = Metrics(args.out / "metrics.jsonl", state["step"])
+        state = train(args, state, optimizer, loader, held_out_batches, saves, metrics)
     if state["step"] < args.steps:
         console.print(f"stopped and saved at step {state['step']}; go on with --resume")
         return
@@ -202,10 +203,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     try:
         jax.config.update("jax_num_cpu_devices", args.devices)
-        if (
-            args.distributed
-        ):  # found by JAX itself on SLURM, Open MPI and TPU pods; elsewhere by JAX_COORDINATOR_ADDRESS,
-            nym.initialize()  # JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment
+        if args.distributed:
+            # Found by JAX itself on SLURM, Open MPI and TPU pods; elsewhere by JAX_COORDINATOR_ADDRESS,
+            # JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment.
+            nym.initialize()
         sizes = args.mesh or f"data:-1,model:{2 - jax.device_count() % 2}"
         mesh = nym.parse_mesh_from_string(sizes, ("data", "model"), axis_types=args.axis_types)
         console.quiet = jax.process_index() != 0

@@ -14,9 +14,10 @@ from ..multihost._barrier import as_seconds, barrier_sync
 from ..named._base import get_plain_array
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
+from ..state_dict._keys import check_has_data
+from ..state_dict._load_safetensors import AxisOrder
 from ._data_state import Resumable, encode_data_state
 from ._leaf import Leaf, flatten_leaves
-from ._match_leaves import AxisOrder
 from ._placement import enter_mesh_of
 from ._restore import import_orbax_handler, restore_step
 from ._steps import check_step, format_steps, list_steps, move_damaged
@@ -91,7 +92,8 @@ class Checkpointer:
 
         Args:
             state: Any tree of arrays, random keys, Python numbers, strings and None. Static fields of modules and
-                leaves such as functions are described, to be compared when the state is restored.
+                leaves such as functions are described, to be compared when the state is restored. Of arrays that
+                are not on devices of several processes, those of process 0 are saved.
             step: The step, from 0 on.
             data: Iterator over the data, whose `get_state` is saved for each process.
 
@@ -145,9 +147,10 @@ class Checkpointer:
         newer = self.steps if step is None else []
         restored = restore_step(self._folder, like, step=step, strict=strict, fallback=fallback, **options)
         damaged = [one for one in newer if one > restored.step]
-        for one in damaged if jax.process_index() == 0 else ():
-            move_damaged(self._folder, one)
         if damaged:
+            if jax.process_index() == 0:
+                for one in damaged:
+                    move_damaged(self._folder, one)
             barrier_sync(name="damaged checkpoints")
             self._manager.reload()
         return restored.state
@@ -166,8 +169,9 @@ class Checkpointer:
             yield
         except Exception as error:
             self._saving = None
-            for left in self._folder.glob(f"{step}.orbax-checkpoint-tmp*") if jax.process_index() == 0 else ():
-                shutil.rmtree(left, ignore_errors=True)
+            if jax.process_index() == 0:
+                for left in self._folder.glob(f"{step}.orbax-checkpoint-tmp*"):
+                    shutil.rmtree(left, ignore_errors=True)
             self._manager.reload()  # which had taken this step for complete, and older ones for deleted
             complete = f"complete: {format_steps(self.steps)}" if self.steps else "none is complete"
             cause = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -220,12 +224,9 @@ def prepare_state(state: Any, step: int, has_data: bool) -> tuple[dict[str, Any]
 
 def _get_stored_array(leaf: Leaf, x: Any) -> Any:
     array = get_plain_array(x)
-    where = leaf.path or "the state"
-    if isinstance(array, jax.ShapeDtypeStruct):
-        raise ValueError(f"{where} is a shape without data; save arrays")
-    if isinstance(array, jax.Array) and array.is_deleted():
-        raise ValueError(f"{where} was donated to a compiled function; save what that function returned")
-    if leaf.kind != "key":
-        return np.asarray(array) if leaf.kind == "numpy scalar" else array
-    with enter_mesh_of(array.sharding):
-        return jax.random.key_data(array)
+    check_has_data(leaf.path or "the state", array)
+    if leaf.kind == "key":
+        with enter_mesh_of(array.sharding):
+            array = jax.random.key_data(array)
+    is_of_one_process = isinstance(array, jax.Array) and array.is_fully_addressable and jax.process_count() > 1
+    return np.asarray(array) if leaf.kind == "numpy scalar" or is_of_one_process else array

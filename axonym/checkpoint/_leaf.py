@@ -14,6 +14,7 @@ from jax.tree_util import keystr
 from ..named._axis import Names, format_axes, format_value
 from ..named._base import NamedBase, get_plain_array, is_traced
 from ..named._cache import cached_plan
+from ..state_dict._keys import describe_random_keys, is_random_key
 
 
 Kind: TypeAlias = Literal["array", "key", "numpy", "numpy scalar", "value", "none", "object"]
@@ -100,8 +101,8 @@ def describe_leaf(path: str, x: Any) -> Leaf:
     if is_traced(array):
         raise ValueError(f"{path or 'the state'} is traced; checkpoints are saved and restored outside of `jit`")
     if isinstance(array, jax.Array | jax.ShapeDtypeStruct):
-        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-            return Leaf(path, "key", names, tuple(array.shape), find_key_implementation(array.dtype))
+        if is_random_key(array):
+            return Leaf(path, "key", names, tuple(array.shape), describe_random_keys(array)[0])
         return Leaf(path, "array", names, tuple(array.shape), str(array.dtype))
     if isinstance(array, np.ndarray | np.generic):
         _check_numbers(path, array)
@@ -146,19 +147,6 @@ def describe_object(x: Any) -> str:
     name = getattr(x, "__qualname__", None)
     text = name if isinstance(name, str) and callable(x) else format_value(x)
     return re.sub(r" at 0x[0-9a-f]+", "", text)[:_LONGEST]
-
-
-@cached_plan
-def find_key_implementation(dtype: Any) -> str:
-    """Returns the name of the implementation of random keys, such as `threefry2x32`."""
-    found: list[str] = []
-
-    def trace_key(key: Any) -> Any:
-        found.append(str(jax.random.key_impl(key)))
-        return key
-
-    jax.eval_shape(trace_key, jax.ShapeDtypeStruct((), dtype))
-    return found[0]
 
 
 @cached_plan

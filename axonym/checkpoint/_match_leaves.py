@@ -2,15 +2,12 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
 
 from ..named._axis import Names, format_axes, suggest_name
 from ..named._traceback import find_stacklevel
+from ..state_dict._load_safetensors import AxisOrder
 from ._leaf import ARRAYS, Leaf
 
-
-AxisOrder: TypeAlias = Literal["transpose", "error"]
-"""What happens to an array whose axes are stored in another order than asked for."""
 
 _SHOWN = 20
 

@@ -13,10 +13,10 @@ import jax
 from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
-from ..named._axis import format_value
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
+from ..state_dict._load_safetensors import AxisOrder, check_axis_order
 from ._checksums import (
     DamagedCheckpointError,
     check_blocks,
@@ -27,7 +27,7 @@ from ._checksums import (
 )
 from ._data_state import Resumable, check_resumable, read_data_state
 from ._leaf import ARRAYS, Leaf, flatten_leaves
-from ._match_leaves import AxisOrder, check_leaves, warn_of_static_fields
+from ._match_leaves import check_leaves, warn_of_static_fields
 from ._placement import find_shardings, get_stored_sharding, make_shape, place_leaf
 from ._steps import find_steps, get_step_folder
 from ._tree_metadata import Node, TreeMetadata, describe_tree, get_static_fields, iterate_nodes
@@ -117,8 +117,7 @@ def restore_step(
     **options: Any,
 ) -> Restored:
     """Returns a state and its step; arguments as for `restore`."""
-    if options["axis_order"] not in ("transpose", "error"):
-        raise ValueError(f"`axis_order` is 'transpose' or 'error', not {format_value(options['axis_order'])}")
+    check_axis_order(options["axis_order"])
     if fallback and step is not None:
         raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
     path = Path(folder).absolute()
@@ -241,15 +240,12 @@ def read_metadata(folder: Path) -> TreeMetadata:
 
 def read_arrays_of_plan(folder: Path, plan: Plan) -> dict[str, Any]:
     """Returns the arrays by path, as they are stored; this process checks its share of the files meanwhile."""
-    wanted = {
-        path: (plan.saved[path], None if leaf.kind.startswith("numpy") else sharding)
-        for (path, leaf), sharding in zip(plan.wanted.items(), plan.shardings, strict=True)
-        if plan.saved[path].is_stored
-    }
-    how = {
-        path: (saved, get_stored_sharding(saved, plan.wanted[path], sharding))
-        for path, (saved, sharding) in wanted.items()
-    }
+    how: dict[str, tuple[Leaf, Any]] = {}
+    for (path, leaf), sharding in zip(plan.wanted.items(), plan.shardings, strict=True):
+        saved = plan.saved[path]
+        if saved.is_stored:
+            is_numpy = leaf.kind.startswith("numpy")
+            how[path] = saved, None if is_numpy else get_stored_sharding(saved, leaf, sharding)
     checksums = read_checksums(folder)
     blocks = [one for one in list_blocks(checksums) if is_array_data(one[0])]
     wait_for_checks = check_blocks(folder, checksums, blocks[jax.process_index() :: jax.process_count()])

@@ -19,8 +19,8 @@ def from_dlpack(x: Any, axes: AxisSelector | Sequence[AxisSelector]) -> NamedArr
         axes: One name or `Axis` for each axis, in order.
 
     Returns:
-        Array with those names, on the device of `x`. It shares the memory of `x` where that is possible, which must
-            not be written to, because JAX's arrays never change.
+        Array with those names, on the device of `x`. Where possible it shares the memory of `x`, which must then not
+            be written to, because JAX's arrays never change.
 
     Raises:
         TypeError: If `x` has no `__dlpack__`.

@@ -42,7 +42,7 @@ def to_pandas(x: NamedArray, coords: Mapping[str, Any] | None = None) -> Any:
         remedy = "index or flatten axes first, or use `to_xarray(x).to_series()`" if x.names else "use `x.item()`"
         raise ValueError(f"`to_pandas` takes an array with one axis or two, not {format_shape(x)}; {remedy}")
     labels = check_coordinates(x, coords)
-    values = values.astype(np.float32) if values.dtype.kind == "V" else values
+    values = values if values.dtype.isbuiltin == 1 else values.astype(np.float32)
     indices = [
         pandas.Index(labels[axis.name], name=axis.name)
         if axis.name in labels

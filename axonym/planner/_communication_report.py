@@ -80,8 +80,7 @@ class CommunicationReport:
         Raises:
             ValueError: If there is no such kind, or neither the mesh nor the arguments have such an axis.
         """
-        known = {one.kind for one in self.collectives} | set(COLLECTIVE_KINDS)
-        if kind is not None and kind not in known:
+        if kind is not None and kind not in COLLECTIVE_KINDS:
             raise ValueError(f"there is no collective {kind!r}; the kinds are {', '.join(map(repr, COLLECTIVE_KINDS))}")
         if axis is not None and self.mesh and axis not in (*self.mesh, *self.names):
             raise ValueError(

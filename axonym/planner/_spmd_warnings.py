@@ -59,7 +59,7 @@ def capture_error_stream() -> Iterator[list[str]]:
             file.seek(0)
             text = file.read()
             lines += text.decode(errors="replace").splitlines()
-            os.write(2, text) if text else None
+            os.write(2, text)
 
 
 def read_rematerializations(lines: list[str]) -> tuple[Rematerialization, ...]:

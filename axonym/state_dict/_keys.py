@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..named._array import is_named_array
+from ..named._base import is_traced
 
 
 T = TypeVar("T")
@@ -52,6 +53,16 @@ def list_children(tree: Any) -> list[tuple[str, Any]]:
 def replace_children(tree: Any, children: list[Any]) -> Any:
     """Returns a node with other children."""
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), children)
+
+
+def check_has_data(where: str, array: Any) -> None:
+    """Raises a ValueError if an array has no elements to save: a shape, or an array that is traced or was donated."""
+    if isinstance(array, jax.ShapeDtypeStruct):
+        raise ValueError(f"{where} is a shape without data; save arrays")
+    if is_traced(array):
+        raise ValueError(f"{where} is traced; arrays are saved outside of `jit`")
+    if isinstance(array, jax.Array) and array.is_deleted():
+        raise ValueError(f"{where} was donated to a compiled function; save what that function returned")
 
 
 def find_method(tree: Any, name: str) -> Callable[..., Any] | None:

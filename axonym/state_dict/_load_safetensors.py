@@ -31,7 +31,7 @@ from ._state_dict_writer import list_named_sizes
 
 T = TypeVar("T")
 
-AxisOrderRule: TypeAlias = Literal["transpose", "error"]
+AxisOrder: TypeAlias = Literal["transpose", "error"]
 """What happens to an array whose axes were saved in another order: they are transposed back, or it is an error."""
 
 
@@ -45,7 +45,7 @@ def load_safetensors(
     flatten: bool = True,
     strict: bool = True,
     dtypes: DtypeRule = "check",
-    axis_order: AxisOrderRule = "transpose",
+    axis_order: AxisOrder = "transpose",
 ) -> T:
     """Returns a tree with the arrays of a folder, as `save_safetensors` or a library of Hugging Face has written it.
 
@@ -67,7 +67,7 @@ def load_safetensors(
         dtypes: What happens to an array of another dtype than its field: `"check"` is an error, `"cast"` converts it,
             and `"keep"` leaves it.
         axis_order: What happens to an array whose axes were saved in another order: `"transpose"` restores the order
-            of `like`, `"error"` is an error.
+            of `like`, `"error"` raises an error.
 
     Returns:
         A tree of the same structure. What is not an array is that of `like`.
@@ -90,8 +90,7 @@ def load_safetensors(
         ValueError: the state dict does not fit:
           'weight' was saved as (mlp: 4, embed: 8), its field is (embed: 4, mlp: 8)
     """
-    if axis_order not in ("transpose", "error"):
-        raise ValueError(f"`axis_order` is 'transpose' or 'error', not {format_value(axis_order)}")
+    check_axis_order(axis_order)
     check_dtype_rule(dtypes)
     arrays = open_folder(Path(folder))
     with contextlib.ExitStack() as stack:
@@ -106,6 +105,11 @@ def load_safetensors(
         stack.enter_context(report_misfits(reader, prefix, strict))
         loaded = from_state_dict(shapes, reader, prefix)
         return jax.tree.map(_place_leaf, shapes, loaded)
+
+
+def check_axis_order(axis_order: Any) -> None:
+    if axis_order not in ("transpose", "error"):
+        raise ValueError(f"`axis_order` is 'transpose' or 'error', not {format_value(axis_order)}")
 
 
 def _keep_shape(x: Any, keep_sharding: bool) -> Any:
@@ -151,7 +155,7 @@ class SafetensorsReader(StateDictReader):
     """The arrays of a folder, mapped into memory until a field reads its part of them."""
 
     def __init__(
-        self, arrays: Mapping[str, SavedArray], dtypes: DtypeRule, axis_order: AxisOrderRule, flattens: bool
+        self, arrays: Mapping[str, SavedArray], dtypes: DtypeRule, axis_order: AxisOrder, flattens: bool
     ) -> None:
         super().__init__(arrays, dtypes, flattens)
         self.axis_order = axis_order

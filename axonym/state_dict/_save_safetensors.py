@@ -13,11 +13,12 @@ import jax
 import numpy as np
 
 from ..multihost._barrier import as_seconds
+from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
 from ..named._axis import format_value
 from ._array_slices import write_array
-from ._keys import describe_random_keys, is_random_key
+from ._keys import check_has_data, describe_random_keys, is_random_key
 from ._safetensors_file import ArrayInfo, check_dtype, make_header
 from ._state_dict_writer import DeferredArray, StateDictWriter, use_writer
 from ._to_state_dict import to_state_dict
@@ -62,7 +63,8 @@ def save_safetensors(
         timeout: How long a process waits for the others at the beginning and at the end, in seconds.
 
     Raises:
-        ValueError: As `to_state_dict`, or if the format lacks the dtype of an array or the size cannot be read.
+        ValueError: As `to_state_dict`, or if the format lacks the dtype of an array, an array is a shape, traced or
+            donated, or the size cannot be read.
         OSError: If a file cannot be written in this or another process.
         TimeoutError: If another process does not arrive in time.
 
@@ -83,14 +85,15 @@ def save_safetensors(
         arrays = to_state_dict(tree, prefix)
     infos = {key: _describe_entry(key, array, writer) for key, array in arrays.items()}
     shards = _split_shards(infos, limit)
-    starts: dict[str, tuple[Path, int]] = {}
     with _exchange_errors("begins", target, seconds):
         if jax.process_index() == 0:
             target.mkdir(parents=True, exist_ok=True)
-    save = uuid.uuid4().hex
+    # One name in all processes: headers with other names, and so with other checksums, may differ in length.
+    save = broadcast_from_host_zero(uuid.uuid4().hex, timeout=seconds)
     headers = {name: make_header(shard, save) for name, shard in shards.items()}
-    for name, (_, offsets) in headers.items():
-        starts |= {key: (_hide(target / name), start) for key, start in offsets.items()}
+    starts = {
+        key: (_hide(target / name), start) for name, (_, offsets) in headers.items() for key, start in offsets.items()
+    }
     try:
         with _exchange_errors("prepares its files", target, seconds):
             if jax.process_index() == 0:
@@ -122,6 +125,7 @@ def parse_size(size: Any) -> int:
 
 
 def _describe_entry(key: str, array: Any, writer: StateDictWriter) -> ArrayInfo:
+    check_has_data(repr(key), array)
     axes, generator, shape = writer.find_axes(array), None, array
     if is_random_key(array):
         generator, shape = describe_random_keys(array)

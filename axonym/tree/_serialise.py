@@ -8,6 +8,7 @@ from typing import IO, Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..named._ambient import constrain_sharding
@@ -15,7 +16,7 @@ from ..named._array import is_named_array
 from ..named._axis import format_axes
 from ..named._base import get_plain_array, with_array
 from ..named._shape._rearrange import rearrange
-from ..state_dict._keys import describe_random_keys, is_array_leaf, is_random_key
+from ..state_dict._keys import check_has_data, describe_random_keys, is_array_leaf, is_random_key
 
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
         tree: A module or any other tree.
 
     Raises:
-        ValueError: If an array is on devices of other processes.
+        ValueError: If an array is sharded over several processes, a shape without data, traced or donated.
 
     Example:
         >>> import axonym as nym
@@ -47,9 +48,10 @@ def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
     target = Path(path)
     for where, leaf in _list_leaves(tree):
         array = get_plain_array(leaf)
-        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        check_has_data(where or "the array", array)
+        if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
             raise ValueError(
-                f"{where or 'the array'} is on devices of other processes; use `axonym.state_dict.save_safetensors`"
+                f"{where or 'the array'} is sharded over several processes; use `axonym.state_dict.save_safetensors`"
             )
     header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(tree)}).encode()
     hidden = target.with_name(f".{target.name}.incomplete")
@@ -175,11 +177,29 @@ def _order_shape(leaf: Any, saved: dict[str, Any]) -> Any:
 
 
 def _take_data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_array_leaf(leaf) and is_random_key(leaf) else leaf
+    """Returns the data of random keys, and integers of the same bits for elements that NumPy's files do not hold."""
+    if not is_array_leaf(leaf):
+        return leaf
+    if is_random_key(leaf):
+        return jax.random.key_data(leaf)
+    return np.asarray(leaf).view(_get_bits_dtype(leaf)) if _is_extension_type(leaf) else leaf
 
 
 def _take_data_shape(leaf: Any) -> Any:
-    return describe_random_keys(leaf)[1] if is_array_leaf(leaf) and is_random_key(leaf) else leaf
+    if not is_array_leaf(leaf):
+        return leaf
+    if is_random_key(leaf):
+        return describe_random_keys(leaf)[1]
+    return np.empty(leaf.shape, _get_bits_dtype(leaf)) if _is_extension_type(leaf) else leaf
+
+
+def _is_extension_type(x: Any) -> bool:
+    """Returns whether elements are of a type that NumPy itself lacks, such as bfloat16."""
+    return np.dtype(x.dtype).isbuiltin != 1
+
+
+def _get_bits_dtype(x: Any) -> np.dtype[Any]:
+    return np.dtype(f"u{np.dtype(x.dtype).itemsize}")
 
 
 def _restore_keys_and_order(like: Any, loaded: Any) -> Any:
@@ -189,6 +209,9 @@ def _restore_keys_and_order(like: Any, loaded: Any) -> Any:
     own, array = get_plain_array(like), get_plain_array(loaded)
     if is_random_key(own):
         array = jax.random.wrap_key_data(array, impl=describe_random_keys(own)[0])
+    elif _is_extension_type(own):
+        array = array.view(own.dtype)
+        array = array if isinstance(own, np.ndarray) else jnp.asarray(array)
     if not is_named_array(like):
         return array
     return constrain_sharding(rearrange(with_array(loaded, array), like.names))

@@ -1,5 +1,6 @@
 """Everything that does not fit is an error before anything is read or written, and all of it is listed at once."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def test_state_of_the_data_is_given_back(state: Any, tmp_path: Path) -> None:
 
 
 def test_without_orbax_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "orbax.checkpoint", None)
-    monkeypatch.delitem(__import__("sys").modules, "axonym.checkpoint._orbax_handler", raising=False)
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    monkeypatch.delitem(sys.modules, "axonym.checkpoint._orbax_handler", raising=False)
     with pytest.raises(ImportError, match=r"install `axonym\[io\]`"):
         nym.checkpoint.save(tmp_path, {}, 1)

@@ -57,6 +57,11 @@ for step, kind in enumerate(jax.sharding.AxisType.__members__.values()):
         assert found["weight"].sharding == state["weight"].sharding
 with activate(8, 1, kind=jax.sharding.AxisType.Explicit):
     nym.checkpoint.save(FOLDER, state, 10, data=Data("same"))
+with jax.set_mesh(None):  # arrays of one process
+    local = {"key": jax.random.key(5), "count": nym.arange(nym.Axis("embed", 3)) + jax.process_index()}
+    nym.checkpoint.save(FOLDER.with_name("local"), local, 0)
+    found = nym.checkpoint.restore(FOLDER.with_name("local"), local)
+    assert jax.random.key_data(found["key"]).tolist() == [0, 5] and found["count"].array.tolist() == [0, 1, 2]
 """
 )
 

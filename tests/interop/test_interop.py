@@ -50,7 +50,8 @@ def test_pandas_gets_axes_as_index_and_columns(x):
     series = to_pandas(x["lat", 0])
     assert isinstance(series, pd.Series) and series.index.name == "time"
     pd.testing.assert_series_equal(series, pd.Series(VALUES[:, 0], pd.RangeIndex(4, name="time")))
-    assert to_pandas(x.astype(jnp.bfloat16)).dtypes.tolist() == [np.float32] * 2
+    for dtype in (jnp.bfloat16, jnp.float8_e5m2):
+        assert to_pandas(x.astype(dtype)).dtypes.tolist() == [np.float32] * 2
     assert to_pandas(x > 3).dtypes.tolist() == [np.bool_] * 2
 
 
