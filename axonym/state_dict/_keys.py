@@ -56,13 +56,23 @@ def replace_children(tree: Any, children: list[Any]) -> Any:
 
 
 def check_has_data(where: str, array: Any) -> None:
-    """Raises a ValueError if an array has no elements to save: a shape, or an array that is traced or was donated."""
+    """Raises a ValueError if an array cannot be saved.
+
+    It is a shape, or it is traced, was donated, or is on the devices of one other process, which takes it for its own
+    array of the same in all processes and does not write it.
+    """
     if isinstance(array, jax.ShapeDtypeStruct):
         raise ValueError(f"{where} is a shape without data; save arrays")
     if is_traced(array):
         raise ValueError(f"{where} is traced; arrays are saved outside of `jit`")
     if isinstance(array, jax.Array) and array.is_deleted():
         raise ValueError(f"{where} was donated to a compiled function; save what that function returned")
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        owners = {device.process_index for device in array.sharding.device_set}
+        if len(owners) == 1:
+            raise ValueError(
+                f"{where} is on devices of process {owners.pop()} alone; shard it over those of all processes"
+            )
 
 
 def find_method(tree: Any, name: str) -> Callable[..., Any] | None:

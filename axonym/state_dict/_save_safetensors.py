@@ -83,9 +83,9 @@ def save_safetensors(
     seconds, limit, target = as_seconds(timeout), parse_size(max_shard_size), Path(folder)
     with use_writer(flattens=flatten, defers=True) as writer:
         arrays = to_state_dict(tree, prefix)
-    infos = {key: _describe_entry(key, array, writer) for key, array in arrays.items()}
-    shards = _split_shards(infos, limit)
     with _exchange_errors("begins", target, seconds):
+        infos = {key: _describe_entry(key, array, writer) for key, array in arrays.items()}
+        shards = _split_shards(infos, limit)
         if jax.process_index() == 0:
             target.mkdir(parents=True, exist_ok=True)
     # One name in all processes: headers with other names, and so with other checksums, may differ in length.

@@ -341,6 +341,12 @@ with jax.set_mesh(mesh):
                 rows, columns = (np.arange(size)[at] for size, at in zip(sizes.values(), shard.index))
                 assert (np.asarray(shard.data) == rows[:, None] * 4096 + columns).all()
             del loaded, shard
+    # An array of process 1 alone is refused, not written as zeros.
+    theirs = jax.sharding.NamedSharding(jax.sharding.Mesh(jax.devices()[2:], "data"), jax.P("data"))
+    own = [jax.device_put(np.ones(2, np.float32), device) for device in jax.local_devices()] if PROCESS == 1 else []
+    x = {"x": jax.make_array_from_single_device_arrays((4,), theirs, own, dtype=np.float32)}
+    text = raised(ValueError if PROCESS == 0 else OSError, nym.state_dict.save_safetensors, x, folder / "theirs")
+    has(text, "'x' is on devices of process 1 alone; shard it over those of all processes")
     # A process that cannot write tells the others.
     if PROCESS == 1:
         import axonym.state_dict._save_safetensors as saving
