@@ -38,18 +38,18 @@ class Resumable(Protocol):
         ...
 
 
-def check_resumable(data: Any) -> None:
-    for name in ("get_state", "set_state"):
-        if not callable(getattr(data, name, None)):
-            raise TypeError(
-                f"`data` is a {type(data).__name__} without `{name}`; pass an `axonym.data.ShardedLoader` or, for a "
-                "dataset of grain, the iterator that `iter` returns"
-            )
+def check_resumable(data: Any, method: str) -> None:
+    """Raises a TypeError if an iterator has no method to get or to set its state."""
+    if not callable(getattr(data, method, None)):
+        raise TypeError(
+            f"`data` is a {type(data).__name__} without `{method}`; pass an `axonym.data.ShardedLoader` or, for a "
+            "dataset of grain, the iterator that `iter` returns"
+        )
 
 
 def encode_data_state(data: Resumable) -> str:
     """Returns the state of an iterator as JSON."""
-    check_resumable(data)
+    check_resumable(data, "get_state")
     state = data.get_state()
     if isinstance(state, bytes):
         return json.dumps({"bytes": base64.b64encode(state).decode()})

@@ -272,5 +272,5 @@ def _read_data(folder: Path, metadata: TreeMetadata, data: Resumable | None) -> 
         return None
     if not metadata.has_data:
         raise ValueError(f"the checkpoint in {folder} has no state of the data; restore it without `data`")
-    check_resumable(data)
+    check_resumable(data, "set_state")
     return read_data_state(folder, jax.process_index(), jax.process_count(), metadata.process_count)

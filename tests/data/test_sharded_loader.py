@@ -283,9 +283,10 @@ def test_a_forgotten_loader_ends_its_thread(auto_mesh):
 
 def test_a_program_ends_after_an_interrupt(tmp_path):
     program = """
-        import threading
+        import signal, threading
         import axonym as nym, numpy as np
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which programs in the background ignore
         has_first, is_interrupted = threading.Event(), threading.Event()
 
         def read():
