@@ -1,8 +1,8 @@
 """Checksums of all files of a checkpoint, in a file that is written last.
 
 TensorStore checks its indices, but not the elements of arrays. A checksum is the CRC-32C of a block of a file, so that
-threads share the work on large files. `google_crc32c` has the processor compute it: a restore of 504 MB takes 1.07 of
-the time that Orbax alone takes, and with the CRC-32 of `zlib` 1.28.
+threads share the work on large files. `google_crc32c` has the processor compute it: with reading, it takes half of the
+CPU time that the CRC-32 of `zlib` takes.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 24  # bytes
-_BUFFER = 1 << 22
+_BUFFER = 1 << 18  # stays in the cache of the processor
 _THREADS = min(8, os.cpu_count() or 1)
 
 Blocks: TypeAlias = dict[str, list[int]]
