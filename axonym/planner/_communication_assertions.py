@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report._table import format_bytes
-from ._collectives import COLLECTIVE_KINDS
+from ._collectives import COLLECTIVE_KINDS, Collective
 from ._communication_report import CommunicationReport, communication_report
 
 
@@ -31,7 +31,7 @@ def assert_no_collectives(fn: Any, axis: str | None = None, /, *args: Any, **kwa
     report = communication_report(fn, *args, **kwargs)
     found = report.select(axis=axis)
     if found:
-        shown = CommunicationReport(found, report.mesh, report.platform).table(10)
+        shown = _format_collectives(report, found)
         along = f"along {axis!r}" if axis else "between devices"
         raise AssertionError(f"the program sends {format_bytes(sum(one.bytes for one in found))} {along}:\n{shown}")
 
@@ -65,9 +65,14 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
         found = report.select(kind=what) if what in COLLECTIVE_KINDS else report.select(axis=what)
         size = sum(one.bytes for one in found)
         if size > limit:
-            shown = CommunicationReport(found, report.mesh, report.platform).table(10)
+            shown = _format_collectives(report, found)
             of = f" in {what!r}" if what else ""
             raise AssertionError(
                 f"a device has {format_bytes(size)} from collectives{of}, more than the {format_bytes(limit)} that are "
                 f"allowed:\n{shown}"
             )
+
+
+def _format_collectives(report: CommunicationReport, found: tuple[Collective, ...]) -> str:
+    """Returns the table of some collectives of a report."""
+    return CommunicationReport(found, report.mesh, report.platform).table(10)

@@ -2,7 +2,6 @@
 
 import collections
 import html
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from jax.sharding import NamedSharding
 
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import suggest_name
-from ..report._table import format_bytes
+from ..report._table import PrintedReport, format_bytes
 from ..report._write_file import write_file
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
 from ._compile import compile_function, find_mesh, get_platform, list_arguments
@@ -30,7 +29,7 @@ _NUMBERS = ("runs", "bytes", "sent")
 
 
 @dataclass(frozen=True, repr=False)
-class CommunicationReport:
+class CommunicationReport(PrintedReport):
     """What a compiled program sends between devices: printed, a table; in a notebook, HTML.
 
     Bytes are those on one device; loops count as often as they run.
@@ -117,10 +116,6 @@ class CommunicationReport:
             "rematerializations": [asdict(one) for one in self.rematerializations],
         }
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """Returns the result of `to_dict` as JSON, with sorted keys."""
-        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
-
     def to_html(self, path: str | os.PathLike[str], title: str = "Communication report") -> Path:
         """Writes a page with the table; it loads nothing from anywhere and is written completely or not at all.
 
@@ -153,12 +148,6 @@ class CommunicationReport:
         more = len(self.collectives) - len(rows) + 1
         lines += [f"… {more} more; `.table(limit=None)` shows all"] if more else []
         return "\n".join([self._format_title(), "", *(lines if self.collectives else []), *self._format_notes()])
-
-    def __str__(self) -> str:
-        return self.table()
-
-    def __repr__(self) -> str:
-        return self.table()
 
     def _repr_html_(self) -> str:
         return self._make_html(_MOST_ROWS)

@@ -66,8 +66,7 @@ class HloInstruction(NamedTuple):
     @property
     def op_name(self) -> str:
         """The path of scopes and transformations of JAX that it comes from; empty if the program does not say."""
-        found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        return read_op_name(self.rest)
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -195,6 +194,12 @@ class HloProgram:
     @functools.cached_property
     def _by_name(self) -> dict[tuple[str, str], HloInstruction]:
         return {(one.computation, one.name): one for one in self.instructions}
+
+
+def read_op_name(attributes: str) -> str:
+    """Returns the path of scopes in the text of an instruction's attributes; empty if it is not there."""
+    found = _OP_NAME.search(attributes)
+    return found[1] if found else ""
 
 
 def parse_arrays(text: str) -> tuple[HloArray, ...]:

@@ -2,7 +2,6 @@
 
 import collections
 import inspect
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import jax
 
 from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ..report._table import format_bytes
+from ..report._table import PrintedReport, format_bytes
 from ._compile import compile_function, find_mesh, get_platform, list_arguments
 from ._hlo_program import HloInstruction, HloProgram
 from ._origin import is_in_backward_pass, split_op_name, walk_sources
@@ -45,7 +44,7 @@ class SavedActivation:
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryReport:
+class MemoryReport(PrintedReport):
     """What a compiled program holds on a device, in bytes: printed, a table.
 
     The figures are the compiler's own. `total` is what has to be free for the program: arguments, results that do not
@@ -91,10 +90,6 @@ class MemoryReport:
         """Returns everything as dictionaries, lists, strings and numbers."""
         return {**asdict(self), "arguments": dict(self.arguments), "total": self.total}
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """Returns the result of `to_dict` as JSON, with sorted keys."""
-        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
-
     def table(self, limit: int | None = _MOST_ROWS) -> str:
         """Returns the table as text.
 
@@ -113,12 +108,6 @@ class MemoryReport:
                 "XLA for CPUs holds more temporaries than for TPUs and GPUs; the bytes of arguments are exact."
             )
         return "\n".join([f"{format_bytes(self.total)} on each device{on}", "", *lines, *notes])
-
-    def __str__(self) -> str:
-        return self.table()
-
-    def __repr__(self) -> str:
-        return self.table()
 
     def _list_rows(self, limit: int | None) -> Iterator[tuple[str, str, str]]:
         for name, size in self.arguments.items():

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ._hlo_program import parse_arrays
+from ._hlo_program import parse_arrays, read_op_name
 from ._origin import split_op_name
 
 
@@ -16,7 +16,6 @@ _REMATERIALIZATION = re.compile(
     r"\[SPMD\] Involuntary full rematerialization\. The compiler (?:cannot|was not able to) go from sharding "
     r"(\{.*?\}) to (\{.*?\}) .*?for HLO operation:? %?[\w.\-]+ = (\S+) (.*)"
 )
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,5 @@ def read_rematerializations(lines: list[str]) -> tuple[Rematerialization, ...]:
 
 
 def _make_rematerialization(source: str, target: str, shape: str, rest: str) -> Rematerialization:
-    op_name = _OP_NAME.search(rest)
-    layer, operation = split_op_name(op_name[1]) if op_name else ("", "")
+    layer, operation = split_op_name(read_op_name(rest))
     return Rematerialization(source, target, sum(one.bytes for one in parse_arrays(shape)), layer, operation)

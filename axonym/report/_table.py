@@ -60,12 +60,38 @@ class Table(NamedTuple):
     notes: Sequence[Note]
 
 
-class TabularReport(ABC):
-    """Base class for results that are printed as a table, shown as HTML in a notebook, and saved as JSON."""
+class PrintedReport(ABC):
+    """Base class for results that are printed as a table and saved as JSON."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
+
+    @abstractmethod
+    def table(self, limit: int | None = None) -> str:
+        """Returns the table as text.
+
+        Args:
+            limit: How many rows to show; all of them if None.
+        """
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Returns the result of `to_dict` as JSON, with sorted keys.
+
+        Args:
+            indent: By how much levels are indented; None puts everything on one line.
+        """
+        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return self.table()
+
+
+class TabularReport(PrintedReport):
+    """Base class for results whose table is of arrays and their axes, shown as HTML in a notebook."""
 
     @abstractmethod
     def _make_table(self) -> Table:
@@ -85,20 +111,6 @@ class TabularReport(ABC):
         table = self._make_table()
         lines = [*_wrap_text(table.title), "", *_format_rows(table, table.rows[:limit]), *_format_notes(table)]
         return "\n".join(lines)
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Returns the result of `to_dict` as JSON, with sorted keys.
-
-        Args:
-            indent: By how much levels are indented; None puts everything on one line.
-        """
-        return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
-
-    def __str__(self) -> str:
-        return self.table()
-
-    def __repr__(self) -> str:
-        return self.table()
 
     def _repr_html_(self) -> str:
         table = self._make_table()
