@@ -28,6 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from axonym.planner._compiler_process import PLUGINS, find_plugin_folder, make_environment
 from tests.hlo import KINDS, Program
 
 
@@ -78,7 +79,6 @@ CASES = {
     "70b-h100-fsdp": Case("70B, FSDP 64", "h100:8x8", LARGE, (64, 1), FSDP, 4096),
     "70b-h100-tensor": Case("70B, FSDP 8 x TP 8", "h100:8x8", LARGE, (8, 8), TENSOR, 4096),
 }
-COMPILERS = {False: ("AXONYM_LIBTPU", "make tpu"), True: ("AXONYM_GPU_PLUGINS", "make gpu-plugins")}
 FIGURES = ("collective bytes", "argument bytes", "temporary bytes", "device bytes", "cycles", "trace and lower")
 
 
@@ -194,23 +194,16 @@ def count_collectives(program: Program) -> dict[str, tuple[int, int]]:
 
 def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
     """Returns what a module writes when it is told to compile this, in a process of its own, which libtpu needs."""
-    variable, command = COMPILERS[is_gpu]
-    plugin = os.environ.get(variable)
-    if not plugin:
-        raise SystemExit(f"{variable} is the folder of a compiler, which `{command}` fills")
-    described = {
-        "JAX_PLATFORMS": "cpu",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        "TPU_WORKER_ID": "0",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), plugin]),
-    }
+    platform = "gpu" if is_gpu else "tpu"
+    plugin = PLUGINS[platform]
+    if not find_plugin_folder(plugin):
+        raise SystemExit(f"{plugin.variable} is the folder of a compiler, which `make {plugin.target}` fills")
+    environment = make_environment(platform)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment["PYTHONPATH"]])
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "figures.json"
         arguments = [sys.executable, "-m", module, "--compile", *what, str(into)]
-        subprocess.run(arguments, env={**os.environ, **described}, check=True)
+        subprocess.run(arguments, env=environment, check=True)
         return json.loads(into.read_text())
 
 
@@ -252,7 +245,7 @@ def format_versions() -> str:
 
 def find_compiler(package: str) -> str:
     """Returns the name and version of a compiler in its folder; empty if it is not there."""
-    folders = filter(None, (os.environ.get(variable) for variable, _ in COMPILERS.values()))
+    folders = filter(None, map(find_plugin_folder, PLUGINS.values()))
     found = [path.name for folder in folders for path in Path(folder).glob(f"{package}-*.dist-info")]
     return found[0].removesuffix(".dist-info").replace("-", " ").replace("_", "-") if found else ""
 

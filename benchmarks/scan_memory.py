@@ -28,6 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import axonym as nym
 from axonym import ScanCheckpointPolicy
+from axonym.planner._compiler_process import LIBTPU_ENVIRONMENT
 
 
 ROOT = Path(__file__).parents[1]
@@ -218,13 +219,7 @@ def main() -> None:
     tpu, policies = options.pop("tpu"), options.pop("policy")
     os.environ.update(JAX_PLATFORMS="cpu")
     if tpu:
-        os.environ.update(
-            ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-            TPU_ACCELERATOR_TYPE="v5litepod-8",
-            TPU_SKIP_MDS_QUERY="1",
-            TPU_WORKER_HOSTNAMES="localhost",
-            TPU_WORKER_ID="0",
-        )
+        os.environ.update(LIBTPU_ENVIRONMENT)
     jax.config.update("jax_platforms", "cpu")
     print_table(policies, Sizes(**options), describe_tpu() if tpu else None)
 

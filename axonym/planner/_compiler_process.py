@@ -27,6 +27,14 @@ _CHILD = Path(__file__).with_name("_compiler_child.py")
 _POLL_SECONDS = 0.03
 _MOST_ERROR_LINES = 12
 _OWN_VARIABLES = ("XLA_", "JAX_", "TPU_", "LIBTPU_", "ALLOW_MULTIPLE_LIBTPU_LOAD")
+LIBTPU_ENVIRONMENT = {  # of a process that describes TPUs and has none
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}
 _DUMPED = "*after_optimizations_after_buffer_assignment.txt"
 _NOTE_WHOLE = "compiled whole: the compiler did not write its memory where it was looked for, which takes longer"
 
@@ -201,15 +209,7 @@ def make_environment(platform: str) -> dict[str, str]:
     plugin = PLUGINS.get(platform)
     folder = find_plugin_folder(plugin) if plugin else ""
     path = os.pathsep.join(filter(None, [folder, kept.get("PYTHONPATH", "")]))
-    described = {
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-        "TPU_LOG_DIR": "disabled",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        "TPU_WORKER_ID": "0",
-    }
-    return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path, **(described if platform == "tpu" else {})}
+    return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path, **(LIBTPU_ENVIRONMENT if platform == "tpu" else {})}
 
 
 def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | None, float]:

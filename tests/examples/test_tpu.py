@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from axonym.planner._compiler_process import make_environment
+
 from ..hlo import Collective, Program
 
 
@@ -26,10 +28,9 @@ def compiled(what: str, axis_types: str, folder: Path) -> list[Collective]:
     """Returns what a step sends between TPUs, compiled by a process of its own."""
     if not LIBTPU:
         pytest.skip("This needs libtpu, which only Linux on x86-64 has: `make tpu` installs it.")
-    path = os.pathsep.join(filter(None, [LIBTPU, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-W", "error", Path(__file__).with_name("tpu_program.py"), what, axis_types, folder / "hlo"],
-        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": ""},  # compiled as users compile it
+        env=make_environment("tpu"),  # compiled as users compile it
         capture_output=True,
         text=True,
         timeout=240,

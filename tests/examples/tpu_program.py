@@ -4,20 +4,11 @@ A separate program, because JAX looks for TPUs wherever it finds libtpu. Its arg
 the mesh axes, and the file for the text.
 """
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 
-os.environ.update(
-    JAX_PLATFORMS="cpu",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-    TPU_ACCELERATOR_TYPE="v5litepod-8",
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_WORKER_HOSTNAMES="localhost",
-    TPU_WORKER_ID="0",
-)
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import equinox as eqx

@@ -4,19 +4,8 @@ A separate program, because JAX looks for TPUs wherever it finds libtpu. Its arg
 the name of the axis that is sharded over "model", and the file for the text.
 """
 
-import os
 import sys
 from pathlib import Path
-
-
-os.environ.update(
-    JAX_PLATFORMS="cpu",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-    TPU_ACCELERATOR_TYPE="v5litepod-8",
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_WORKER_HOSTNAMES="localhost",
-    TPU_WORKER_ID="0",
-)
 
 import jax
 import jax.numpy as jnp

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from axonym.planner._compiler_process import make_environment
+
 from ..hlo import Program
 
 
@@ -17,7 +19,6 @@ LIBTPU = os.environ.get("AXONYM_LIBTPU", "")  # a folder that holds it, which `m
 def test_auto_uses_the_kernel_for_tpus_on_shards(axis_types: str, sharded: str, tmp_path: Path):
     if not LIBTPU:
         pytest.skip("This needs libtpu, which only Linux on x86-64 has: `make tpu` installs it.")
-    path = os.pathsep.join(filter(None, [LIBTPU, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [
             sys.executable,
@@ -28,7 +29,7 @@ def test_auto_uses_the_kernel_for_tpus_on_shards(axis_types: str, sharded: str, 
             sharded,
             tmp_path / "hlo",
         ],
-        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": ""},  # compiled as users compile it
+        env=make_environment("tpu"),  # compiled as users compile it
         capture_output=True,
         text=True,
         timeout=240,
