@@ -5,12 +5,12 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ..report._write_file import replace_file
 from ._buffer_assignment import ProgramMemory
 from ._compiler_process import CompileJob, CompileResult
 
@@ -44,10 +44,7 @@ def write_cached(folder: Path, job: CompileJob, result: CompileResult) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     whole = replace(job, stop_early=job.stop_early and result.is_stopped)
     content = gzip.compress(json.dumps(asdict(result)).encode(), compresslevel=3)
-    with tempfile.TemporaryDirectory(prefix=".axonym-", dir=folder) as name:
-        written = Path(name) / "written"
-        written.write_bytes(content)
-        written.replace(folder / _name_entry(whole, result.versions))
+    replace_file(folder / _name_entry(whole, result.versions), content)
 
 
 def _name_entry(job: CompileJob, versions: Mapping[str, str]) -> str:

@@ -19,10 +19,15 @@ def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str)
     if not final.parent.is_dir():
         missing = str(final.parent if target.is_symlink() else target.parent)
         raise FileNotFoundError(f"there is no folder {missing!r} for the {kind} {target.name!r}; make it first")
-    with tempfile.TemporaryDirectory(prefix=".axonym-", dir=final.parent) as folder:
-        written = Path(folder) / "written"
-        written.write_bytes(text.encode("utf-8", "backslashreplace"))
-        if final.exists():
-            written.chmod(final.stat().st_mode)
-        written.replace(final)
+    replace_file(final, text.encode("utf-8", "backslashreplace"))
     return target
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file atomically, by renaming one that is complete; an existing file keeps its permissions."""
+    with tempfile.TemporaryDirectory(prefix=".axonym-", dir=path.parent) as folder:
+        written = Path(folder) / "written"
+        written.write_bytes(content)
+        if path.exists():
+            written.chmod(path.stat().st_mode)
+        written.replace(path)

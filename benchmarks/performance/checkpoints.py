@@ -51,15 +51,15 @@ def rows(effort: Effort) -> Iterator[Row]:
         yield from _compare_loops(megabytes, rounds, folder)
 
 
-def _make_state(megabytes: int) -> tuple[dict[str, jax.Array], dict[str, nym.NamedArray]]:
-    """Returns the same arrays without and with names, sharded over eight devices."""
+def _make_states(megabytes: int) -> dict[str, dict[str, Any]]:
+    """Returns the same arrays without and with names, by contender, sharded over eight devices."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     draw, columns = np.random.default_rng(0), megabytes * 10**6 // (4 * LEAVES * 4096) // 2 * 2
     arrays = {
         f"w{i}": jax.device_put(draw.standard_normal((4096, columns), np.float32), NamedSharding(mesh, SHARDED))
         for i in range(LEAVES)
     }
-    return arrays, {name: nym.named(array, AXES) for name, array in arrays.items()}
+    return {BASE: arrays, "Axonym": {name: nym.named(array, AXES) for name, array in arrays.items()}}
 
 
 def _make_shapes(tree: Any) -> Any:
@@ -91,7 +91,7 @@ RESTORE = {BASE: _restore_raw, "Axonym": _restore_named}
 
 def _time_rounds(megabytes: int, rounds: int, folder: Path) -> tuple[dict[str, list[float]], ...]:
     """Returns the seconds of saving and of restoring, and the bytes that are written, in each round."""
-    states = dict(zip((BASE, "Axonym"), _make_state(megabytes), strict=True))
+    states = _make_states(megabytes)
     saving, restoring, size = ({who: [] for who in states} for _ in range(3))
     order, shuffle = [*states], random.Random(0).shuffle
     for at in range(-1, rounds):  # the first round, in which modules are imported, does not count
@@ -134,7 +134,7 @@ def _list_growths(action: str, megabytes: int, times: int, folder: Path) -> dict
 
 def _compare_loops(megabytes: int, rounds: int, folder: Path) -> Iterator[Row]:
     """Measures how long a training loop is held up by an asynchronous save, against a blocking one."""
-    _, state = _make_state(megabytes)
+    state = _make_states(megabytes)["Axonym"]
     steps = 10 if rounds == 1 else STEPS
     update = jax.jit(lambda x: x * 0.5 + 1.0)
 
@@ -171,11 +171,11 @@ def _pair(reference: list[float], own: list[float]) -> dict[str, list[float]]:
 def main(who: str, action: str, megabytes: str, folder: str) -> None:
     """Prints by how many megabytes the peak of this process grows while it saves or restores."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    small = dict(zip((BASE, "Axonym"), _make_state(SMALL_STATE), strict=True))[who]
+    small = _make_states(SMALL_STATE)[who]
     with tempfile.TemporaryDirectory() as first:  # what the libraries themselves need is there
         SAVE[who](Path(first), small)
         RESTORE[who](Path(first), _make_shapes(small))
-    state = dict(zip((BASE, "Axonym"), _make_state(int(megabytes)), strict=True))[who]
+    state = _make_states(int(megabytes))[who]
     shapes = _make_shapes(state)
     if action == "restore":
         del state
