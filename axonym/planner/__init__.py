@@ -1,6 +1,7 @@
 """What programs send between devices and hold on them, also of machines that are not there; assertions for tests."""
 
 from ._buffer_assignment import ProgramMemory as ProgramMemory
+from ._candidate import Candidate as Candidate, Evaluation as Evaluation, StepTime as StepTime
 from ._collectives import Collective as Collective, CollectiveKind as CollectiveKind
 from ._communication_assertions import (
     assert_communication as assert_communication,

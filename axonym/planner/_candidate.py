@@ -1,0 +1,120 @@
+"""`Candidate`: a way to run a step on a machine; `StepTime` and `Evaluation`: what is known of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+
+MeshAxes: TypeAlias = tuple[str, ...]
+Stage: TypeAlias = Literal["screened", "compiled", "timed"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to run a step on a machine: a mesh, two mappings, and what the backward pass recomputes.
+
+    Attributes:
+        mesh: The sizes of the mesh axes by name.
+        compute: For each named axis that is sharded while computing, the mesh axes that it is sharded over.
+        parameters: The same for parameters and optimizer state between steps; `compute` and more.
+        policy: The name of the policy of rematerialization; empty if the arguments keep theirs.
+        options: The keyword arguments that the function is called with.
+
+    Example:
+        >>> import axonym as nym
+        >>> compute = {"batch": ("data",), "mlp": ("model",)}
+        >>> print(nym.planner.Candidate({"data": 64, "model": 4}, compute, {**compute, "embed": ("data",)}))
+        data 64 x model 4; batch over data, mlp over model; stored with embed over data
+    """
+
+    mesh: Mapping[str, int] = field(hash=False)
+    compute: Mapping[str, MeshAxes] = field(hash=False)
+    parameters: Mapping[str, MeshAxes] = field(hash=False)
+    policy: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        """Formats the candidate in a line."""
+        stored = {name: over for name, over in self.parameters.items() if self.compute.get(name) != over}
+        parts = [
+            " x ".join(f"{axis} {size}" for axis, size in self.mesh.items()),
+            _format_mapping(self.compute) or "computed whole on each device",
+            f"stored with {_format_mapping(stored)}" if stored else "",
+            f"policy {self.policy}" if self.policy else "",
+            ", ".join(f"{name}={value}" for name, value in self.options.items()),
+        ]
+        return "; ".join(filter(None, parts))
+
+
+def _format_mapping(mapping: Mapping[str, MeshAxes]) -> str:
+    return ", ".join(f"{name} over {' and '.join(over)}" for name, over in mapping.items())
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The seconds that a step takes, and what they are spent on.
+
+    Attributes:
+        compute: Seconds of computing, without kernels of attention.
+        attention: Seconds of kernels of attention, for which compilers have no estimate.
+        waiting: By the mesh axes that a collective goes along, the seconds in which devices wait for it.
+        hidden: The same for collectives that run beside computing; not part of the step.
+        host: The seconds in which devices wait for the memory of the host.
+        source: Where `compute` comes from: XLA's estimates of cycles (`"cycles"`), XLA's schedule (`"schedule"`), or
+            the floating-point operations of the program at the peak of the device (`"flops"`).
+        error: The part of the total by which it may be wrong, such as 0.15.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.planner.StepTime(1.5, 0.25, {("data",): 0.25}, {("data",): 0.5}, 0.0, "cycles", 0.15).total
+        2.0
+    """
+
+    compute: float
+    attention: float
+    waiting: Mapping[MeshAxes, float] = field(hash=False)
+    hidden: Mapping[MeshAxes, float] = field(hash=False)
+    host: float
+    source: Literal["cycles", "schedule", "flops"]
+    error: float
+
+    @property
+    def total(self) -> float:
+        """The seconds of the step."""
+        return self.compute + self.attention + sum(self.waiting.values()) + self.host
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known of a candidate.
+
+    Attributes:
+        candidate: The candidate.
+        stage: `"screened"` if its figures are those of a model of the machine, `"compiled"` if its memory and
+            communication are the compiler's, `"timed"` if its step time is from the compiler's estimates as well.
+        fits: Whether it fits into the memory of a device; of one that is screened, whether its arguments do.
+        memory: The bytes on a device by group, such as `"parameters"`; of one that is screened, of arguments alone.
+        sent: By mesh axes, the bytes that a device sends in a step.
+        time: The step time.
+        problem: Why it cannot be compiled; empty if it can.
+
+    Example:
+        >>> import axonym as nym
+        >>> candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})
+        >>> time = nym.planner.StepTime(1.5, 0.0, {}, {}, 0.0, "flops", 0.5)
+        >>> nym.planner.Evaluation(candidate, "screened", True, {"model": 64, "batch": 8}, {}, time).bytes
+        72
+    """
+
+    candidate: Candidate
+    stage: Stage
+    fits: bool
+    memory: Mapping[str, int] = field(hash=False)
+    sent: Mapping[MeshAxes, int] = field(hash=False)
+    time: StepTime
+    problem: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes on a device."""
+        return sum(self.memory.values())
