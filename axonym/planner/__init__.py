@@ -24,4 +24,10 @@ from ._memory_report import (
     SavedActivation as SavedActivation,
     memory_report as memory_report,
 )
+from ._plan import Plan as Plan, read_plan as read_plan
+from ._plan_comparison import (
+    Alternative as Alternative,
+    PlanAlternatives as PlanAlternatives,
+    PlanComparison as PlanComparison,
+)
 from ._spmd_warnings import Rematerialization as Rematerialization
