@@ -25,3 +25,4 @@ from ._memory_report import (
     memory_report as memory_report,
 )
 from ._spmd_warnings import Rematerialization as Rematerialization
+from ._step_time import estimate_step_time as estimate_step_time
