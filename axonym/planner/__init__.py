@@ -31,3 +31,4 @@ from ._plan_comparison import (
     PlanComparison as PlanComparison,
 )
 from ._spmd_warnings import Rematerialization as Rematerialization
+from ._step_time import estimate_step_time as estimate_step_time

@@ -15,7 +15,7 @@ from ._buffer_assignment import ProgramMemory
 from ._compiler_process import CompileJob, CompileResult
 
 
-_FORMAT = 1  # changes with what is stored
+_FORMAT = 2  # changes with what is stored
 
 
 def find_cache_folder() -> Path:

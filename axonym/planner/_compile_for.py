@@ -104,6 +104,7 @@ def compile_for(
         compiler_options=job.compiler_options,
         log=result.log,
         notes=result.notes,
+        schedule=result.schedule,
     )
 
 

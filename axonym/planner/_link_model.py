@@ -7,7 +7,7 @@ two devices of a chip Google Cloud's page on TPU7x.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from jax.sharding import Mesh
@@ -108,6 +108,17 @@ class LinkModel:
         at_once = kind in _FORWARDED or self._hardware.platform == "gpu"
         return max(seconds) if at_once else sum(seconds)
 
+    @property
+    def slice_axes(self) -> tuple[str, ...]:
+        """The mesh axes along which devices of several slices exchange data."""
+        return tuple(axis for axis in self._mesh.axis_names if len(_find_slices(self._find_group((axis,)))) > 1)
+
+    def estimate_slice_seconds(self, kind: str, result_bytes: int) -> float:
+        """Returns the seconds of a collective between the devices that have the same place in each slice."""
+        slices = len(_find_slices(self._mesh.devices.flat))
+        whole = result_bytes * slices if kind == "reduce-scatter" else result_bytes
+        return _estimate_level(kind, whole, 1, _make_switch(slices, self._hardware.network_bandwidth))
+
     def _find_levels(self, mesh_axes: tuple[str, ...]) -> tuple[_Level, ...]:
         """Returns the networks that connect the devices along mesh axes, the fastest first."""
         if mesh_axes not in self._levels:
@@ -115,11 +126,15 @@ class LinkModel:
             if unknown:
                 known = ", ".join(map(repr, self._mesh.axis_names))
                 raise ValueError(f"there is no mesh axis {unknown[0]!r}; the mesh has {known}")
-            index = tuple(slice(None) if axis in mesh_axes else slice(1) for axis in self._mesh.axis_names)
-            group = self._mesh.devices[index].ravel().tolist()
+            group = self._find_group(mesh_axes)
             find = _find_torus_levels if self._hardware.torus_dims else _find_switch_levels
             self._levels[mesh_axes] = tuple(level for level in find(group, self._hardware) if level.size > 1)
         return self._levels[mesh_axes]
+
+    def _find_group(self, mesh_axes: tuple[str, ...]) -> list[DescribedDevice]:
+        """Returns the first group of devices along mesh axes."""
+        index = tuple(slice(None) if axis in mesh_axes else slice(1) for axis in self._mesh.axis_names)
+        return self._mesh.devices[index].ravel().tolist()
 
 
 def _estimate_level(kind: str, whole: int, below: int, level: _Level) -> float:
@@ -146,8 +161,8 @@ def _find_switch_levels(group: Sequence[DescribedDevice], hardware: Hardware) ->
 
 def _find_torus_levels(group: Sequence[DescribedDevice], hardware: Hardware) -> list[_Level]:
     """Returns the network in a chip, the torus, and the network between slices."""
-    slices = {device.slice_index for device in group}
-    inside = [device for device in group if device.slice_index in list(slices)[:1]]
+    slices = _find_slices(group)
+    inside = [device for device in group if device.slice_index == slices[0]]
     chips = {device.coords for device in inside}
     lines = _find_lines(chips, inside)
     shared = hardware.link_bandwidth / hardware.devices_per_chip
@@ -159,6 +174,10 @@ def _find_torus_levels(group: Sequence[DescribedDevice], hardware: Hardware) -> 
     )
     chip = _make_switch(len(inside) // max(len(chips), 1), _LINKS_IN_CHIP * hardware.link_bandwidth)
     return [chip, torus, _make_switch(len(slices), hardware.network_bandwidth)]
+
+
+def _find_slices(group: Iterable[DescribedDevice]) -> list[int]:
+    return sorted({device.slice_index for device in group})
 
 
 def _find_lines(chips: set[tuple[int, ...]], group: Sequence[DescribedDevice]) -> list[_TorusLine]:
