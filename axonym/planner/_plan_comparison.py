@@ -124,6 +124,8 @@ class PlanAlternatives(_PrintedPage):
         notes = [f"{format_count(self.plan.pruned[reason], 'candidate')} left out: {reason}" for reason in about]
         if not rows:
             notes.insert(0, "No candidate with another choice was evaluated.")
+        elif any(one.evaluation.time.source != best.time.source for one in self.alternatives[:limit]):
+            notes.insert(0, "Times of other figures than those of the best candidate are less certain.")
         return GridPage(title, [Grid("", heads, rows, ("instead", "mesh", "fits", "figures"))] if rows else [], notes)
 
 
@@ -215,10 +217,17 @@ def _make_alternative(plan: PlanRecord, choice: str, rank: int, one: Evaluation)
 def _list_causes(base: Evaluation, other: Evaluation, available: int) -> Iterator[str]:
     """Yields the parts of a step and of memory that differ by one percent at least, the largest first."""
     before, after = list_time_parts(base.time), list_time_parts(other.time)
+    if base.time.source != other.time.source:  # one of them may have attention in its time of computing
+        before, after = (_join_attention(parts) for parts in (before, after))
     changes = _list_changes(before, after, _LEAST_CAUSE * base.time.total)
     yield from (_describe_cause(part, change) for part, change in changes)
     for group, change in _list_changes(base.memory, other.memory, _LEAST_CAUSE * available):
         yield f"{'+' if change > 0 else '-'}{format_bytes(int(abs(change)))} {group}"
+
+
+def _join_attention(parts: Mapping[str, float]) -> dict[str, float]:
+    rest = {part: seconds for part, seconds in parts.items() if part not in ("compute", "attention")}
+    return {"compute": parts.get("compute", 0.0) + parts.get("attention", 0.0), **rest}
 
 
 def _list_changes(before: Mapping[str, float], after: Mapping[str, float], least: float) -> list[tuple[str, float]]:

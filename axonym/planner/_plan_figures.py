@@ -16,8 +16,10 @@ from ._plan_table import format_mesh_sizes, format_over, format_seconds, format_
 
 _GIB = 2**30
 _COMPUTE, _ATTENTION, _HOST, _WRONG = "#4d4d4d", "#999999", "#d0d0d0", "#c4161c"
+_MOST_LINEAR = 8  # times the shortest step that the longest may be for a linear scale
 _MARKERS = {"timed": "o", "compiled": "s", "screened": "^"}
-_LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3}
+_LABELS = {"timed": "timed", "compiled": "compiled", "screened": "screened (arguments)"}
+_LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "axonym", "font.size": 9, "font.family": "sans-serif"}
 
 
@@ -86,7 +88,7 @@ def _draw_candidates(axes: Any, plan: PlanRecord, shown: list[Evaluation]) -> No
                     s=28,
                     facecolors="none" if stage == "screened" else "#0072b2" if fits else _WRONG,
                     edgecolors="#0072b2" if fits else _WRONG,
-                    label=f"{stage}, {'fits' if fits else 'does not fit'}",
+                    label=f"{_LABELS[stage]}, {'fits' if fits else 'does not fit'}",
                 )
     limit = plan.hardware.hbm_available
     axes.axvline(limit / _GIB, color=_WRONG, linestyle="--", linewidth=1, label=f"memory, {format_bytes(limit)}")
@@ -100,7 +102,12 @@ def _draw_candidates(axes: Any, plan: PlanRecord, shown: list[Evaluation]) -> No
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set(xlabel="GiB on a device", ylabel="seconds of a step", title=f"Candidates for {plan.topology}")
-    axes.set_ylim(0, 1.1 * max(one.time.total for one in shown))
+    times = [one.time.total for one in shown]
+    if max(times) > _MOST_LINEAR * min(times):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(0, 1.1 * max(times))
     axes.legend(**_LEGEND)
 
 

@@ -209,8 +209,6 @@ def _make_sent_grid(shown: Sequence[tuple[int, Evaluation]]) -> Grid:
 def _list_plan_notes(plan: PlanRecord, shown: Sequence[Evaluation]) -> Iterator[str]:
     if more := len(plan.evaluations) - len(shown):
         yield f"… {more} more; `.table(limit=None)` shows all, `.diff(1, {len(shown) + 1})` compares two"
-    if not plan.fits and plan.evaluations:
-        yield _advise_more_memory(plan)
     yield from _list_sources(shown)
     yield f"Looked at {_count_candidates(plan)}, in {format_seconds(plan.seconds)}."
     if plan.versions:
@@ -224,16 +222,6 @@ def _list_plan_notes(plan: PlanRecord, shown: Sequence[Evaluation]) -> Iterator[
             )
         )
     yield from plan.notes
-
-
-def _advise_more_memory(plan: PlanRecord) -> str:
-    """Returns what would make room; how many devices are needed if all bytes are divided among them."""
-    ratio = plan.nearest.bytes / plan.hardware.hbm_available
-    needed = plan.devices
-    while needed < ratio * plan.devices:
-        needed *= 2
-    many = f"at least {needed} devices if all of it is divided further" if needed > plan.devices else "more devices"
-    return f"To make room: {many}, a smaller batch or more microbatches, or a policy that saves less or offloads more."
 
 
 def _list_sources(shown: Sequence[Evaluation]) -> Iterator[str]:
