@@ -19,9 +19,7 @@ from ._described_devices import (
     described_devices as described_devices,
 )
 from ._hardware import HARDWARE as HARDWARE, Hardware as Hardware, get_hardware as get_hardware
-from ._memory_report import (
-    MemoryReport as MemoryReport,
-    SavedActivation as SavedActivation,
-    memory_report as memory_report,
-)
+from ._memory_assertions import assert_fits as assert_fits
+from ._memory_report import MemoryReport as MemoryReport, memory_report as memory_report
+from ._saved_activations import SavedActivation as SavedActivation
 from ._spmd_warnings import Rematerialization as Rematerialization

@@ -11,6 +11,7 @@ from ..report._table import format_bytes
 from ._buffer_assignment import ProgramMemory
 from ._described_devices import Topology
 from ._hardware import Hardware, get_hardware
+from ._saved_activations import SavedName
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,6 +32,7 @@ class CompiledProgram:
         compiler_options: XLA's options.
         log: The lines that the compiler wrote to its error stream.
         notes: What was done in another way than usual, and why.
+        saved_names: The names that the function gives to what its loops save, with their shapes.
 
     Example:
         >>> import axonym as nym
@@ -56,6 +58,7 @@ class CompiledProgram:
     compiler_options: Mapping[str, Any] = field(hash=False)
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    saved_names: tuple[SavedName, ...] = ()
 
     @property
     def topology(self) -> Topology:
