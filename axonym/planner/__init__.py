@@ -30,5 +30,6 @@ from ._plan_comparison import (
     PlanAlternatives as PlanAlternatives,
     PlanComparison as PlanComparison,
 )
+from ._plan_search import plan as plan
 from ._spmd_warnings import Rematerialization as Rematerialization
 from ._step_time import estimate_step_time as estimate_step_time

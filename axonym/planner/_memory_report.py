@@ -168,7 +168,7 @@ def memory_report(fn: Any, /, *args: Any, **kwargs: Any) -> MemoryReport:
 def _count_argument_bytes(fn: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, int]:
     """Returns the bytes on a device of each argument that has arrays."""
     args, kwargs = arguments
-    named = {**dict(zip(_list_parameters(fn, len(args)), args, strict=True)), **kwargs}
+    named = {**dict(zip(list_parameters(fn, len(args)), args, strict=True)), **kwargs}
     found: collections.Counter[str] = collections.Counter()
     for name, tree in named.items():
         for leaf in jax.tree.leaves(tree):
@@ -182,7 +182,7 @@ def _count_shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
     return count_array_bytes(leaf.dtype, leaf.shape if sharding is None else sharding.shard_shape(leaf.shape))
 
 
-def _list_parameters(fn: Any, count: int) -> list[str]:
+def list_parameters(fn: Any, count: int) -> list[str]:
     """Returns the names of the positional parameters of a function; their numbers for one that is lowered."""
     try:
         parameters = [*inspect.signature(fn).parameters.values()]
