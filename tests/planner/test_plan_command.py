@@ -60,7 +60,7 @@ def steps(tmp_path, monkeypatch):
 def test_command_prints_the_plan_and_writes_it(tmp_path):
     (tmp_path / "steps.py").write_text(STEPS)
     command = [sys.executable, "-W", "error", "-m", "axonym.planner", "steps:make_step", "--devices", "cpu:8"]
-    options = ["--fixed", "mesh.data=4", "mesh.model=2", "compute.batch=data"]
+    options = ["--fixed", "mesh.data=8", "compute.batch=data", "parameters.embed="]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [*command, *options, "--top", "1", "--out", "found"],
@@ -72,7 +72,7 @@ def test_command_prints_the_plan_and_writes_it(tmp_path):
     assert done.returncode == 0, done.stderr
     plan = read_plan(tmp_path / "found" / "plan.json")
     assert done.stdout.startswith(f"{plan}\nwrote ") and plan.top == 1
-    assert plan.best.candidate.mesh == {"data": 4, "model": 2} and plan.compute["batch"] == ("data",)
+    assert plan.best.candidate.mesh == {"data": 8} and plan.compute == {"batch": ("data",)}
     assert plan.options["scale"] in (1.0, 2.0)
     assert sorted(path.name for path in (tmp_path / "found").iterdir()) == ["plan.html", "plan.json", "plan.svg"]
 
@@ -80,8 +80,14 @@ def test_command_prints_the_plan_and_writes_it(tmp_path):
 def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
     file = tmp_path / "plan.json"
     arguments = [f"{steps}:make_large", "--devices", "cpu:8", "--fixed", "mesh.data=8", "parameters.embed="]
-    assert main([*arguments, "compute.embed=", "parameters.mlp=", "compute.mlp=", "--json", str(file)]) == 1
-    assert "nothing fits; nearest is rank 1" in capsys.readouterr().out
+    assert (
+        main([*arguments, "compute.embed=", "parameters.mlp=", "compute.mlp=", "--budget", "0", "--json", str(file)])
+        == 1
+    )
+    assert (
+        "nothing fits; nearest is rank 1, data 8: its arguments alone lack 60 TiB on a device"
+        in capsys.readouterr().out
+    )
     assert json.loads(file.read_text())["evaluations"][0]["fits"] is False
 
 
