@@ -19,11 +19,8 @@ from ._described_devices import (
     described_devices as described_devices,
 )
 from ._hardware import HARDWARE as HARDWARE, Hardware as Hardware, get_hardware as get_hardware
-from ._memory_report import (
-    MemoryReport as MemoryReport,
-    SavedActivation as SavedActivation,
-    memory_report as memory_report,
-)
+from ._memory_assertions import assert_fits as assert_fits
+from ._memory_report import MemoryReport as MemoryReport, memory_report as memory_report
 from ._plan import Plan as Plan, read_plan as read_plan
 from ._plan_comparison import (
     Alternative as Alternative,
@@ -31,5 +28,6 @@ from ._plan_comparison import (
     PlanComparison as PlanComparison,
 )
 from ._plan_search import plan as plan
+from ._saved_activations import SavedActivation as SavedActivation
 from ._spmd_warnings import Rematerialization as Rematerialization
 from ._step_time import estimate_step_time as estimate_step_time

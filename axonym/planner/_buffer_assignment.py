@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(.*):$", re.MULTILINE)
+_NUMBER = re.compile(r", parameter (\d+)")
 _COLOR = re.compile(r", color (\d+)")
 _HBM, _HOST = 0, 5  # colors, libtpu's numbers of memory spaces; the others are on the chip
 
@@ -29,6 +30,8 @@ class ProgramMemory:
         host_argument_bytes: The arguments in the memory of the host.
         host_output_bytes: The results in the memory of the host.
         host_temp_bytes: What is stored in the memory of the host in between.
+        argument_sizes: The bytes of each argument that the program takes, with what its layout adds, in order; empty if
+            not known.
 
     Example:
         >>> import axonym as nym
@@ -45,15 +48,17 @@ class ProgramMemory:
     host_argument_bytes: int = 0
     host_output_bytes: int = 0
     host_temp_bytes: int = 0
+    argument_sizes: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, int]:
         """Returns the figures by name."""
-        return asdict(self)
+        return {name: size for name, size in asdict(self).items() if name != "argument_sizes"}
 
 
 def read_buffer_assignment(text: str) -> ProgramMemory | None:
     """Returns the memory of a program from the dump of its buffer assignment; None if it cannot be read."""
     found: dict[str, int] = {}
+    arguments: dict[int, int] = {}
     total = 0
     for size, rest in _ALLOCATION.findall(text):
         color = _COLOR.search(rest)
@@ -61,13 +66,17 @@ def read_buffer_assignment(text: str) -> ProgramMemory | None:
         if space not in (_HBM, _HOST):
             continue
         total += int(size) if space == _HBM else 0
+        if number := _NUMBER.search(rest):
+            arguments[int(number[1])] = int(size)
         for kind in _list_kinds(rest):
             name = f"host_{kind}" if space == _HOST else kind
             found[name] = found.get(name, 0) + int(size)
     if not total:
         return None
     names = ("argument", "output", "alias", "temp", "host_argument", "host_output", "host_temp")
-    return ProgramMemory(peak_bytes=total, **{f"{name}_bytes": found.get(name, 0) for name in names})
+    figures = {f"{name}_bytes": found.get(name, 0) for name in names}
+    sizes = tuple(arguments.get(number, 0) for number in range(max(arguments, default=-1) + 1))
+    return ProgramMemory(peak_bytes=total, **figures, argument_sizes=sizes)
 
 
 def _list_kinds(rest: str) -> list[str]:

@@ -17,7 +17,7 @@ from ._compiled_program import CompiledProgram
 from ._described_devices import DescribedDevice
 from ._hardware import get_hardware
 from ._link_model import LinkModel
-from ._memory_report import list_parameters, memory_report
+from ._memory_report import memory_report
 from ._step_time import estimate_step_time
 from ._step_variants import StepVariant
 
@@ -87,7 +87,7 @@ class CandidateCompiler:
             candidate=candidate,
             stage="compiled" if time.source == "flops" else "timed",
             fits=program.fits,
-            memory=_group_memory(program, variant),
+            memory={group: size for group, size in memory_report(program).groups.items() if size},
             sent=_count_sent(program),
             time=time,
         )
@@ -103,14 +103,6 @@ class CandidateCompiler:
             compiler_options=self._compiler_options,
             cache=self._cache,
         )
-
-
-def _group_memory(program: CompiledProgram, variant: StepVariant) -> dict[str, int]:
-    """Returns the bytes on a device: those of each argument, and all else that the compiler has assigned."""
-    by_number = memory_report(program).arguments
-    names = list_parameters(variant.fn, len(variant.args))
-    arguments = {names[int(number)]: size for number, size in by_number.items()}
-    return {**arguments, "temporaries": max(program.memory.peak_bytes - sum(arguments.values()), 0)}
 
 
 def _count_sent(program: CompiledProgram) -> dict[MeshAxes, int]:

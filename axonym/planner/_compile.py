@@ -33,6 +33,16 @@ def compile_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return compiled, lines
 
 
+def trace_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns a traced function; None for one that is lowered or compiled, or that cannot be traced apart."""
+    if isinstance(fn, (*_COMPILED, *_LOWERED)) or not callable(fn):
+        return None
+    if hasattr(fn, "lower") and not hasattr(fn, "trace"):
+        return None
+    traced: Any = fn if hasattr(fn, "trace") else named_jit(fn)
+    return traced.trace(*args, **kwargs)
+
+
 def list_arguments(compiled: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of a compiled function, with shape, dtype and sharding in place of each array."""
     if isinstance(compiled, NamedCompiled | CompiledProgram):

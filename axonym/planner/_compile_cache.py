@@ -55,7 +55,8 @@ def _read_entry(path: Path) -> CompileResult | None:
     """Returns what a file has; None if it is not there or cannot be read."""
     try:
         found = json.loads(gzip.decompress(path.read_bytes()))
-        memory = ProgramMemory(**found.pop("memory"))
+        figures = found.pop("memory")
+        memory = ProgramMemory(**{**figures, "argument_sizes": tuple(figures["argument_sizes"])})
         log, notes = tuple(found.pop("log")), tuple(found.pop("notes"))
         return CompileResult(memory=memory, log=log, notes=notes, **found)
     except (OSError, ValueError, EOFError, KeyError, TypeError, zlib.error):

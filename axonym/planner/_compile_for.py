@@ -21,6 +21,7 @@ from ._compiler_process import CompileJob, CompileResult, find_versions, run_com
 from ._described_devices import DescribedDevice, described_devices
 from ._fingerprint import fingerprint_module
 from ._hardware import get_hardware
+from ._saved_activations import find_saved_names
 
 
 _LOWERED_FOR = {"gpu": "cuda"}  # the others have the name of their platform
@@ -88,7 +89,7 @@ def compile_for(
     topology = chosen.devices.flat[0].topology
     platform = get_hardware(topology.hardware).platform
     versions = find_versions(platform, f"'{topology}'")
-    lowered, arguments = _lower_for(fn, args, chosen, mapping, _LOWERED_FOR.get(platform, platform))
+    lowered, arguments, names = _lower_for(fn, args, chosen, mapping, _LOWERED_FOR.get(platform, platform))
     job = _make_job(lowered.compiler_ir(), chosen, dict(compiler_options or {}), stop_early and platform == "tpu")
     result, is_cached = _compile_cached(job, versions, cache, timeout)
     return CompiledProgram(
@@ -105,6 +106,7 @@ def compile_for(
         log=result.log,
         notes=result.notes,
         schedule=result.schedule,
+        saved_names=names,
     )
 
 
@@ -158,15 +160,16 @@ def _choose_mesh(devices: Any, mesh: Any) -> Mesh:
     return mesh
 
 
-def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> tuple[Any, Any]:
-    """Returns a function lowered for a platform that this process may not have, and its arguments."""
+def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> tuple[Any, Any, Any]:
+    """Returns a function lowered for a platform that this process may not have, its arguments, and what it names."""
     with set_mesh(mesh.abstract_mesh), contextlib.nullcontext() if mapping is None else axis_mapping(mapping):
         args = jax.tree.map(lambda leaf: _move_leaf(leaf, mesh), args)
         if current_mapping() is not None:
             args = jax.tree.map(_shard_leaf, args, is_leaf=is_named_array)
         jitted: Any = fn if hasattr(fn, "trace") else named_jit(fn)
         traced = jitted.trace(*args)
-        return _lower_traced(traced, platform), getattr(traced, "arguments", (args, {}))
+        arguments = getattr(traced, "arguments", (args, {}))
+        return _lower_traced(traced, platform), arguments, find_saved_names(traced.jaxpr)
 
 
 def _lower_traced(traced: Any, platform: str) -> Any:

@@ -11,6 +11,7 @@ from ..report._table import format_bytes
 from ._buffer_assignment import ProgramMemory
 from ._described_devices import Topology
 from ._hardware import Hardware, get_hardware
+from ._saved_activations import SavedName
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +33,7 @@ class CompiledProgram:
         log: The lines that the compiler wrote to its error stream.
         notes: What was done in another way than usual, and why.
         schedule: The seconds of instructions by name in XLA's own schedule; empty but for GPUs.
+        saved_names: The names that the function gives to what its loops save, with their shapes.
 
     Example:
         >>> import axonym as nym
@@ -58,6 +60,7 @@ class CompiledProgram:
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     schedule: Mapping[str, float] = field(default_factory=dict, hash=False)
+    saved_names: tuple[SavedName, ...] = ()
 
     @property
     def topology(self) -> Topology:

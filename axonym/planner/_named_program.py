@@ -6,6 +6,7 @@ without tracing it again.
 """
 
 import collections
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,12 @@ class NamedProgram:
         return sum(product.flops * runs for product, runs in self.products.items())
 
 
+def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: Any) -> NamedShape:
+    """Returns the dimensions of an array, of which the first have names, if any."""
+    itemsize = jnp.dtype(dtype).itemsize if jnp.issubdtype(dtype, jnp.number) else 1
+    return NamedShape(tuple(itertools.zip_longest(names or (), shape, fillvalue="")), itemsize)
+
+
 def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
     """Traces a function with a mesh axis for each named axis of its arguments.
 
@@ -142,9 +149,7 @@ def _open_jaxpr(jaxpr: Any) -> Any:
 def _read_shape(aval: Any, origins: Origins = _NOTHING) -> NamedShape:
     spec = getattr(getattr(aval, "sharding", None), "spec", ())
     names = [entry if isinstance(entry, str) else "" for entry in spec]
-    names += [""] * (len(aval.shape) - len(names))
-    itemsize = jnp.dtype(aval.dtype).itemsize if jnp.issubdtype(aval.dtype, jnp.number) else 1
-    return NamedShape(tuple(zip(names, aval.shape, strict=True)), itemsize, origins)
+    return make_named_shape(names, aval.shape, aval.dtype)._replace(origins=origins)
 
 
 class _ProgramReader:

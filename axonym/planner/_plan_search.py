@@ -180,7 +180,7 @@ def _screen_candidates(
 def _estimate_candidates(
     candidates: Sequence[Candidate], variant: StepVariant, compiler: CandidateCompiler
 ) -> Iterator[_Screened]:
-    screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.groups)
+    screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.arguments)
     for candidate in candidates:
         own = replace(candidate, policy=variant.policy, options=variant.options)
         is_likely = screening.estimate_memory(own) <= compiler.hardware.hbm_available

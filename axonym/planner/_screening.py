@@ -27,7 +27,7 @@ class Screening:
         program: The program.
         hardware: The devices.
         make_link_model: Returns the model of the links of a candidate's mesh.
-        groups: For each array of the arguments, the group that its bytes count to.
+        arguments: The arrays of the arguments, each with the group that its bytes count to.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Screening:
         program: NamedProgram,
         hardware: Hardware,
         make_link_model: Callable[[Candidate], LinkModel],
-        groups: Sequence[str],
+        arguments: Sequence[tuple[str, NamedShape]],
     ) -> None:
-        self._program, self._hardware, self._groups = program, hardware, groups
+        self._program, self._hardware, self._arguments = program, hardware, arguments
         self._make_link_model = make_link_model
 
     def evaluate(self, candidate: Candidate) -> Evaluation:
@@ -65,8 +65,8 @@ class Screening:
 
     def _count_arguments(self, candidate: Candidate) -> dict[str, int]:
         found: collections.Counter[str] = collections.Counter()
-        for group, leaf in zip(self._groups, self._program.leaves, strict=True):
-            found[group] += int(_count_bytes(leaf, candidate, candidate.parameters))
+        for group, shape in self._arguments:
+            found[group] += int(_count_bytes(shape, candidate, candidate.parameters))
         return dict(found)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from ..nn import LayerStack
-from ._memory_report import list_parameters
-from ._named_program import NamedProgram, trace_named_program
+from ._argument_groups import group_arguments
+from ._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class StepVariant:
     """A step with a policy and options, which are as in `Candidate`.
 
     Attributes:
-        groups: For each array of the arguments, the name of the argument.
+        arguments: The arrays of the arguments, each with its group, as in a memory report.
     """
 
     policy: str
@@ -26,7 +26,7 @@ class StepVariant:
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     program: NamedProgram
-    groups: tuple[str, ...]
+    arguments: tuple[tuple[str, NamedShape], ...]
 
 
 def list_variants(
@@ -48,14 +48,13 @@ def list_variants(
             "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
             "are; leave it out, or make the policy an option of the step"
         )
-    names = list_parameters(fn, len(args))
-    groups = tuple(name for name, arg in zip(names, args, strict=True) for _ in filter(_is_array, jax.tree.leaves(arg)))
+    arguments = _list_arguments(args)
     chosen = [(name, _replace_policy(args, value)) for name, value in (policies or {}).items()] or [("", args)]
     settings = [
         dict(zip(options or {}, values, strict=True)) for values in itertools.product(*(options or {}).values())
     ]
     return [
-        StepVariant(policy, setting, own, new, trace_named_program(own, new), groups)
+        StepVariant(policy, setting, own, new, trace_named_program(own, new), arguments)
         for policy, new in chosen
         for setting in settings
         for own in [_bind_options(fn, setting)]
@@ -87,8 +86,9 @@ def _check_choices(name: str, choices: Any, expected: str) -> None:
             )
 
 
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]:
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x, args)
+    return tuple((one.group, make_named_shape(one.names, one.shape, one.dtype)) for one in group_arguments(shapes))
 
 
 def _is_layer_stack(node: Any) -> bool:

@@ -23,6 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 
+_MODULE = "tests.planner.described_programs"
 RECORDED = Path(__file__).parent / "recorded" / "described"
 TOPOLOGY, MESH = "v5e:2x4", {"data": 2, "model": 4}
 MACHINES = {
@@ -114,12 +115,12 @@ def list_machines() -> dict[str, list[Any]]:
     return found
 
 
-def run_apart(*arguments: str) -> Any:
-    """Returns what this module prints in a process with the environment that libtpu needs."""
+def run_apart(module: str, *arguments: str) -> Any:
+    """Returns what a module prints in a process with the environment that libtpu needs."""
     make_environment = importlib.import_module("axonym.planner._compiler_process").make_environment
     environment = make_environment("tpu")
     environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(Path(__file__).parents[2])])
-    command = [sys.executable, "-m", "tests.planner.described_programs", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -136,7 +137,7 @@ def read_recorded(name: str) -> Any:
 def record() -> None:
     with tempfile.TemporaryDirectory() as name:
         names = ["step", "offload", "fetch"]
-        figures = run_apart(*names, "--dumps", name)
+        figures = run_apart(_MODULE, *names, "--dumps", name)
         for one in names:
             files = {path.name.split(".")[-2]: path.read_text() for path in (Path(name) / one).glob("*.txt")}
             files = {kind: re.sub(r'"/[^"]*/([^"/]+)"', r'"\1"', text) for kind, text in files.items()}  # no folders
@@ -144,7 +145,7 @@ def record() -> None:
             write_recorded(
                 RECORDED / f"{one}.json.gz", {"memory": figures[one], "dumps": {kind: files[kind] for kind in kept}}
             )
-    write_recorded(RECORDED / "machines.json.gz", run_apart("--machines"))
+    write_recorded(RECORDED / "machines.json.gz", run_apart(_MODULE, "--machines"))
 
 
 if __name__ == "__main__":

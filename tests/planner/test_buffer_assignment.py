@@ -23,4 +23,4 @@ def test_other_text_is_not_read():
     assert read_buffer_assignment("") is None
     assert read_buffer_assignment("BufferAssignment v2\n{size: 8}") is None
     one = "allocation 0: size 64, parameter 0, shape |f32[16]| at ShapeIndex {}, maybe-live-out:\n"
-    assert read_buffer_assignment(one) == ProgramMemory(64, 64, 64, 0, 64)
+    assert read_buffer_assignment(one) == ProgramMemory(64, 64, 64, 0, 64, argument_sizes=(64,))

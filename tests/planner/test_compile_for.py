@@ -292,7 +292,7 @@ def test_failed_compiler_is_explained(play_compiler: PlayCompiler, lines: str, k
 @needs_libtpu
 def test_stopped_and_whole_programs_have_the_memory_that_jax_reports():
     names = ["step", "fetch"]
-    direct = programs.run_apart(*names)
+    direct = programs.run_apart("tests.planner.described_programs", *names)
     mesh = nym.create_mesh(programs.MESH, devices=described_devices(programs.TOPOLOGY))
     for name in names:
         fn, args = programs.make_programs(mesh.abstract_mesh)[name]

@@ -36,7 +36,7 @@ def test_devices_are_those_that_libtpu_describes():
 
 @pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
 def test_devices_are_those_that_this_libtpu_describes():
-    check_machines(programs.run_apart("--machines"))
+    check_machines(programs.run_apart("tests.planner.described_programs", "--machines"))
 
 
 def find_dims(devices: np.ndarray) -> set[int]:

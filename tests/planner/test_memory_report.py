@@ -1,12 +1,14 @@
+import dataclasses
 import json
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import axonym as nym
-from axonym.planner import memory_report
-from tests.planner.programs import COMPUTE, STORED, Batch, Block, Embed, Layers, Mlp, make_mesh, update
+from axonym.planner import get_hardware, memory_report
+from tests.planner.programs import COMPUTE, STORED, Batch, Block, Embed, Layers, Mlp, compute_loss, make_mesh, update
 
 
 X = nym.NamedArray(jax.ShapeDtypeStruct((Batch.size, Embed.size), jnp.float32), ("batch", "inputs"))
@@ -28,7 +30,17 @@ def test_arguments_and_saved_activations_are_counted():
     assert report.gradients == WEIGHTS
     assert report.results >= WEIGHTS + 4
     assert report.total == sum(report.arguments.values()) + report.results + report.temporaries + report.program
-    assert "saved for the backward pass  256 KiB  f32[4, 32, 512]  input of the layer" in str(report)
+    assert "  saved for the backward pass  256 KiB  f32[4, 32, 512]  input of the layer" in str(report)
+    assert report.groups == {
+        "parameters": WEIGHTS,
+        "optimizer state": 0,
+        "inputs": Batch.size // 2 * Embed.size * 4,
+        "results": report.results,
+        "saved activations": ROWS,
+        "gradients": 0,  # these are among the results
+        "temporaries": report.temporaries - ROWS,
+        "program": 0,
+    }
 
 
 def test_saved_activations_follow_the_policy():
@@ -48,6 +60,97 @@ def test_donated_arguments_are_counted_once():
     assert report.total == held - WEIGHTS
     assert "4 MiB in the memory of donated arguments" in str(report)
     assert json.loads(report.to_json())["donated"] == WEIGHTS
+
+
+adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+
+
+def update_by_adam(stack, state, batch, key):
+    loss, gradients = jax.value_and_grad(compute_loss)(stack, batch["x"] + jax.random.normal(key))
+    updates, state = adam.update(gradients, state, stack)
+    return optax.apply_updates(stack, updates), state, loss
+
+
+def make_stack(checkpointing=True):
+    return jax.eval_shape(
+        lambda: nym.nn.Stacked.init(Layers, Block, gradient_checkpointing=checkpointing)(key=jax.random.key(0))
+    )
+
+
+def test_arguments_are_split_into_groups():
+    stack = make_stack()
+    args = (stack, jax.eval_shape(adam.init, stack), {"x": X, "unused": X}, jax.random.key(0))
+    with jax.set_mesh(make_mesh("cpu")):
+        step = nym.fsdp(update_by_adam, STORED, COMPUTE, donate_args=(True, True, False, False))
+        report = memory_report(step, *args)
+    assert report.arguments["batch"] > 2 * Batch.size // 2 * Embed.size * 4  # what is not used is replicated
+    assert report.groups["parameters"] == WEIGHTS
+    assert report.groups["optimizer state"] == 2 * WEIGHTS + 4  # and the number of steps
+    assert report.groups["inputs"] == Batch.size // 2 * Embed.size * 4 + 8  # and the key
+    assert report.results - report.donated == report.groups["results"]
+    assert report.groups["gradients"] == WEIGHTS
+
+
+def count_groups(*args):
+    def use(x):
+        return jax.random.split(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x + 1
+
+    groups = memory_report(lambda *args: jax.tree.map(use, args), *args).groups
+    return groups["parameters"], groups["optimizer state"], groups["inputs"]
+
+
+def test_groups_of_plain_trees_follow_from_paths_and_names():
+    params, other = {"a": nym.ones({"in": 4}), "b": {"c": jnp.ones((3, 2))}}, {"d": jnp.ones(9)}
+    assert count_groups(params, {"mu": params, "nu": params}, params, jnp.ones(5)) == (40, 120, 20)
+    assert count_groups(params, {"a": params["a"].rename({"in": "out"})}, {"e": jnp.ones((3, 2))}) == (40, 0, 40)
+    state = optax.sgd(0.1, momentum=0.9).init((params, other))
+    assert count_groups(params, other, state, {"e": jnp.ones(9)}) == (76, 76, 36)
+    assert count_groups(state, jax.random.key(0), params, other) == (76, 76, 8)
+    assert count_groups({"model": params, "opt": {"state": state}, "step": jnp.zeros((), int)}) == (44, 76, 0)
+    assert count_groups(jnp.arange(8)) == (0, 0, 32)
+
+
+@pytest.mark.parametrize("name", ["hidden", "input"])
+def test_saved_activations_have_the_names_of_the_function(name):
+    class Named(Block):
+        @staticmethod
+        def init(key):
+            return Named(**vars(Block.init(key)))
+
+        def __call__(self, x):
+            x = nym.tree_checkpoint_name(x, "input")
+            hidden = nym.tree_checkpoint_name(self.up(x), "hidden")
+            return x + self.down(nym.nn.gelu(hidden))
+
+    policy = nym.ScanCheckpointPolicy(save_block_internals=[name])
+    stack = jax.eval_shape(lambda: nym.nn.Stacked.init(Layers, Named, gradient_checkpointing=policy)(jax.random.key(0)))
+    with jax.set_mesh(make_mesh("cpu")):
+        step = nym.fsdp(update, STORED, COMPUTE)
+        report = memory_report(step, stack, X)
+        assert memory_report(step.lower(stack, X)).count_saved() == {"": 2 * ROWS if name == "hidden" else ROWS}
+    assert report.count_saved()[name] == ROWS
+    assert {one.layer for one in report.saved if one.name == "hidden"} <= {"Stacked/up"}
+    assert f"  {name} " in str(report)
+    assert report.count_saved("memory") == {"device": sum(one.bytes for one in report.saved)}
+
+
+def test_report_is_compared_with_a_device(tmp_path):
+    fn = jax.jit(lambda x: x * 2.0)
+    report = memory_report(fn, jnp.ones(2**10), device="v5e")
+    assert (report.device, report.available, report.fits) == ("v5e", int(15.75 * 2**30), True)
+    assert str(report).startswith("8 KiB of 15.8 GiB (v5e) on each device: it fits\n")
+    report = memory_report(fn, jnp.ones(2**10), device=2**12)
+    assert (report.fits, report.shortfall) == (False, 2**12)
+    assert str(report).startswith("8 KiB of 4 KiB on each device: it does not fit, 4 KiB are missing\n")
+    assert json.loads(report.to_json())["groups"]["results"] == 2**12
+    page = report.to_html(tmp_path / "memory.html", "Step <1>").read_text()
+    assert "<h1>Step &lt;1&gt;</h1>" in page
+    assert "parameters" in report._repr_html_()
+    half = dataclasses.replace(get_hardware("v5e"), name="half", hbm_available=2**13)
+    assert memory_report(fn, jnp.ones(2**10), device=half).fits
+    assert memory_report(fn, jnp.ones(2**10)).shortfall == 0
+    with pytest.raises(ValueError, match="no hardware 'v9'"):
+        memory_report(fn, jnp.ones(8), device="v9")
 
 
 def test_other_functions_have_reports_too():

@@ -88,8 +88,8 @@ def make_screening(devices, fn, *args):
     def make_link_model(candidate):
         return LinkModel(nym.create_mesh(candidate.mesh, devices=described))
 
-    groups = ("all",) * len(program.leaves)
-    return program, Screening(program, get_hardware(devices), make_link_model, groups)
+    arguments = [("all", leaf) for leaf in program.leaves]
+    return program, Screening(program, get_hardware(devices), make_link_model, arguments)
 
 
 def multiply(weight, x):
@@ -134,7 +134,7 @@ def test_screened_arguments_are_those_of_the_compiler(make_plan):
     found = make_plan(fixed=DATA)
     assert {one.stage for one in found.evaluations} == {"compiled"} and len(found.evaluations) == 3
     for one in found.evaluations:
-        arguments = sum(size for group, size in one.memory.items() if group != "temporaries")
+        arguments = sum(one.memory.get(group, 0) for group in ("parameters", "optimizer state", "inputs"))
         assert arguments == screening.evaluate(one.candidate).bytes
 
 

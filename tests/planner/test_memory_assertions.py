@@ -1,0 +1,34 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+from axonym.planner import assert_fits
+from tests.planner.programs import COMPUTE, STORED, make_mesh, update
+from tests.planner.test_memory_report import X, make_stack
+
+
+def test_assertion_explains_what_does_not_fit():
+    step, stack = nym.fsdp(update, STORED, COMPUTE), make_stack()
+    with jax.set_mesh(make_mesh("cpu")):
+        assert_fits(step, (stack, X), device="v5e")
+        message = r"takes 1[0-9.]+ MiB on each device, .* MiB more than the 1 MiB: temp"
+        with pytest.raises(AssertionError, match=message) as e:
+            assert_fits(step, (stack, X), 2**20)
+    assert "parameters 4 MiB" in str(e.value)
+    assert "(`accumulate_gradients`)" in str(e.value)
+    assert "input of a layer: 256 KiB saved" in str(e.value)
+    with pytest.raises(
+        AssertionError, match=r"more than the 15\.8 GiB of v5e: parameters 32 GiB.*shard the parameters"
+    ):
+        assert_fits(jax.jit(lambda x: x.sum()), (jax.ShapeDtypeStruct((2**33,), jnp.float32),), "v5e")
+    x = nym.NamedArray(jax.ShapeDtypeStruct((64, 2**40), jnp.bfloat16), ("batch", "embed"))
+    machine = {"mesh": {"data": 8}, "mapping": {"batch": "data"}, "cache": False}
+    with pytest.raises(
+        AssertionError, match="more than the 4 TiB of cpu: parameters 16 TiB, results 16 TiB; shard the p"
+    ):
+        assert_fits(lambda x: x * 2, (x,), "cpu:8", **machine)
+    with pytest.raises(TypeError, match="go with the description of a machine"):
+        assert_fits(lambda x: x * 2, (x,), "cpu", **machine)
+    with pytest.raises(TypeError, match="`device` is what the program has to fit into"):
+        assert_fits(lambda x: x * 2, (nym.ones({"embed": 8}),))
