@@ -19,9 +19,9 @@ def count_kernel_flops(one: HloInstruction) -> float:
     """Returns the floating-point operations of a Pallas kernel of attention; 0 for another kernel.
 
     With queries of Q elements and T keys, each product takes 2 Q T operations. Forward there are two of them: scores
-    and averages. Backward there are four, one for each gradient of query, key and value, and one for that of the weights.
-    The kernel that gives the gradient of the values has the last; what it computes once more is not counted. A kernel
-    that reads a mask, of which blocks are skipped, does half of it, as causal attention does.
+    and averages. Backward there are four: one for each gradient of query, key and value, and one for that of the
+    weights. The kernel that gives the gradient of the values has the last; what it computes once more is not counted. A
+    kernel that reads a mask, of which blocks are skipped, does half of it, as causal attention does.
     """
     operands = list_kernel_operands(one)
     shaped = [array for array in operands if array.dtype in _FLOATS and len(array.shape) >= 3]

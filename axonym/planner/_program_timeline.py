@@ -59,15 +59,17 @@ class TimeSpent:
 class _Clock:
     """The time of one computation: what is spent, until when links are in use, and what is still on its way."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_timed: bool) -> None:
         self.spent = TimeSpent()
+        self._is_timed = is_timed
         self._free: dict[str, float] = {}
         self.pending: dict[str, tuple[float, Links]] = {}
 
     def start(self, key: str, links: Links, seconds: float) -> None:
         """Starts to send, as soon as what is sent along the same links has arrived."""
         end = max([self.spent.total, *(self._free.get(link, 0.0) for link in links)]) + seconds
-        self._free.update(dict.fromkeys(links, end))
+        if self._is_timed:
+            self._free.update(dict.fromkeys(links, end))
         self.pending[key] = end, links
         self.spent.busy[links] += seconds
 
@@ -109,7 +111,7 @@ class ProgramTimeline:
     def run(self, computation: str) -> TimeSpent:
         """Returns what is spent in one run of a computation."""
         if computation not in self._spent:
-            clock = _Clock()
+            clock = _Clock(self._is_timed)
             for one in self._program.by_computation.get(computation, ()):
                 self._run_instruction(one, clock)
             for key in [*clock.pending]:
