@@ -1,7 +1,5 @@
 """`Plan`: the candidates that a search found, ranked; printed, explained, compared, drawn, saved, and used."""
 
-import base64
-import html
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +11,16 @@ from jax.sharding import Mesh
 from ..mesh import create_mesh
 from ..report._grid import format_html_page, format_page
 from ..report._table import PrintedTable
-from ..report._write_file import write_file
 from ._candidate import Evaluation, MeshAxes
 from ._plan_comparison import PlanAlternatives, PlanComparison, find_alternatives
-from ._plan_figures import draw_plan, make_plan_svg
+from ._plan_figures import draw_plan
 from ._plan_file import make_plan_dict, read_plan_file, write_plan_file
+from ._plan_page import write_plan_page
 from ._plan_record import PlanRecord
 from ._plan_table import make_plan_page
 
 
 _MOST_ROWS = 10
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,19 +197,7 @@ class Plan(PlanRecord, PrintedTable):
         Returns:
             The path of the file.
         """
-        heading = html.escape(title or f"A plan for {self.topology}")
-        meta = f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">"
-        body = f"<h1>{heading}</h1>{self._make_picture()}{format_html_page(make_plan_page(self, _MOST_ROWS))}"
-        page = f"<!doctype html><html lang='en'><head>{meta}<title>{heading}</title></head><body>{body}</body></html>"
-        return write_file(path, page, "page", "plan.html")
-
-    def _make_picture(self) -> str:
-        try:
-            picture = base64.b64encode(make_plan_svg(self).encode()).decode()
-        except (ImportError, ValueError) as missing:
-            return f"<p>{html.escape(str(missing))}</p>"
-        alt = html.escape(f"Step time and memory of {len(self.evaluations)} candidates, and what a step is spent on")
-        return f'<p><img alt="{alt}" style="max-width:100%" src="data:image/svg+xml;base64,{picture}"></p>'
+        return write_plan_page(self, path, title, _MOST_ROWS)
 
     def _repr_html_(self) -> str:
         return format_html_page(make_plan_page(self, _MOST_ROWS))
