@@ -132,7 +132,8 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
             if seconds:
                 draw_bar(row, start, seconds, colour, label)
                 start += seconds
-        axes.annotate(f" {format_seconds(start)}", (start, row), va="center")
+        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(format_seconds(start), (start, row), **place)
         beside = 0.0
         for over, seconds in time.hidden.items():
             if seconds:

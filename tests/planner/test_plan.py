@@ -258,7 +258,7 @@ def test_picture_has_marks_bars_and_the_limit(tmp_path):
     assert candidates.lines[0].get_xdata()[0] == get_hardware("v5e").hbm_available / GIB
     widths = [bar.get_width() for bar in steps.patches]
     assert widths == pytest.approx([1.5, 0.2, 0.125, 0.25, 0.25, 1.5, 0.2, 0.75, 0.25, 1.6, 0.2, 0.5, 0.25, 0.25])
-    assert [text.get_text() for text in steps.texts] == [" 2.08 s", " 2.45 s", " 2.55 s"]
+    assert [text.get_text() for text in steps.texts] == ["2.08 s", "2.45 s", "2.55 s"]
     assert matplotlib.image.imread(tmp_path / "plan.png").shape[1] > 1000
     assert len(PLAN.draw(ranks=1).axes[1].texts) == 1
 
