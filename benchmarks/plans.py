@@ -1,10 +1,10 @@
 """What `axonym.planner.plan` finds, against mappings that MaxText publishes and against all candidates there are.
 
-`AXONYM_LIBTPU=FOLDER AXONYM_GPU_PLUGINS=FOLDER python -m benchmarks.plans published|exhaustive [--only NAME ...]` plans
-the steps of `examples/plan_llama.py`. `make tpu` and `make gpu-plugins` fill the folders. `published` plans large models
-for pods and compares what the best candidate sends with what the published mapping sends. `exhaustive` compiles every
-candidate of small models and looks up the rank of the plan's first choice. With `--page`, the table replaces the one in
-a page of the documentation; `exhaustive --out FOLDER` keeps all evaluations.
+`AXONYM_LIBTPU=FOLDER AXONYM_GPU_PLUGINS=FOLDER python -m benchmarks.plans published|exhaustive [--only NAME ...]`
+plans the steps of `examples/plan_llama.py`. `make tpu` and `make gpu-plugins` fill the folders. `published` plans large
+models for pods and compares what the best candidate sends with what the published mapping sends. `exhaustive` compiles
+every candidate of small models and looks up the rank of the plan's first choice. With `--page`, the table replaces the
+one in a page of the documentation; `exhaustive --out FOLDER` keeps all evaluations.
 """
 
 import argparse

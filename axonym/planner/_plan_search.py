@@ -105,10 +105,10 @@ def plan(
     screened, pruned = _screen_candidates(variants, compiler, topology, len(described), fixed)
     log = _Progress(sys.stderr.isatty() if progress is None else progress, started, budget)
     compiled = _compile_best(screened, compiler, log)
-    others = _list_alternatives(screened, compiled)
+    others = _list_alternatives(screened, [own for own, _ in compiled])
     pruned[_SLOWER] = pruned.get(_SLOWER, 0) + len(screened) - len(compiled) - len(others)
     return Plan(
-        evaluations=tuple(sorted((*compiled, *others), key=rank_evaluation)),
+        evaluations=tuple(sorted(_calibrate_times(compiled, others), key=rank_evaluation)),
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
@@ -187,7 +187,9 @@ def _estimate_candidates(
         yield _Screened(screening.evaluate(own), variant, is_likely)
 
 
-def _compile_best(screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress) -> list[Evaluation]:
+def _compile_best(
+    screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress
+) -> list[tuple[Evaluation, _Screened]]:
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
     found: dict[str, tuple[Evaluation, _Screened]] = {}
     try:
@@ -200,9 +202,8 @@ def _compile_best(screened: Sequence[_Screened], compiler: CandidateCompiler, lo
             found[str(one.evaluation.candidate)] = (compiler.evaluate(one.evaluation, one.variant, False), one)
             if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
                 raise compiler.errors[0]  # such as for a refused option
-        ranked = sorted(found.values(), key=lambda pair: rank_evaluation(pair[0]))
-        for at, (own, one) in enumerate(ranked[:_MOST_TIMED]):
-            if log.is_over or own.stage == "timed" or not _is_possible(own):
+        for at, (own, one) in enumerate(_choose_timed([*found.values()])):
+            if log.is_over:
                 break
             log.show(f"timing {at + 1} of {_MOST_TIMED}: {own.candidate}")
             found[str(own.candidate)] = (compiler.evaluate(one.evaluation, one.variant, True), one)
@@ -213,7 +214,7 @@ def _compile_best(screened: Sequence[_Screened], compiler: CandidateCompiler, lo
     except KeyboardInterrupt:
         log.notes.append("interrupted: only the candidates that were compiled until then are here")
     log.close()
-    return [own for own, _ in found.values()]
+    return [*found.values()]
 
 
 def _list_alternatives(screened: Sequence[_Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
@@ -239,6 +240,32 @@ def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
     yield "policy", candidate.policy
     for name, value in candidate.options.items():
         yield "option", name, value
+
+
+def _choose_timed(compiled: Sequence[tuple[Evaluation, _Screened]]) -> list[tuple[Evaluation, _Screened]]:
+    """Returns the best candidates that have no times yet, those that compute in different ways."""
+    found: dict[str, tuple[Evaluation, _Screened]] = {}
+    for own, one in sorted(compiled, key=lambda pair: rank_evaluation(pair[0])):
+        if own.stage == "compiled" and _is_possible(own):
+            found.setdefault(str(replace(own.candidate, parameters=own.candidate.compute)), (own, one))
+    return [*found.values()][:_MOST_TIMED]
+
+
+def _calibrate_times(
+    compiled: Sequence[tuple[Evaluation, _Screened]], others: Sequence[Evaluation]
+) -> list[Evaluation]:
+    """Returns evaluations whose time of computing, where it is from operations, is as much longer as where it is known.
+
+    XLA's estimates exceed the operations at the peak of the device by about the same factor in all candidates of a
+    step; without it, those that are timed would look slow beside the others.
+    """
+    timed = [(own.time, one.evaluation.time) for own, one in compiled if own.stage == "timed"]
+    factors = sorted((own.compute + own.attention) / screened.compute for own, screened in timed)
+    factor = factors[len(factors) // 2] if factors else 1.0
+    return [
+        one if one.stage == "timed" else replace(one, time=replace(one.time, compute=factor * one.time.compute))
+        for one in (*(own for own, _ in compiled), *others)
+    ]
 
 
 def _is_possible(evaluation: Evaluation) -> bool:
