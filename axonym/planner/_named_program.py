@@ -18,6 +18,7 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType
 
 from ..mesh import set_mesh
+from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray, is_named_array
 from ..partitioning.jit._fsdp import fsdp
 
@@ -162,6 +163,7 @@ class _ProgramReader:
         self.arrays: set[frozenset[str]] = set()
         self.sizes: dict[str, set[int]] = collections.defaultdict(set)
         self.looped: set[int] = set()
+        self._mapped: tuple[Dim, ...] = ()  # the names of the `shard_map` that is read
 
     def read(self, jaxpr: Any, given: Sequence[Origins], runs: int) -> list[Origins]:
         """Reads a program whose arguments have these origins; returns the origins of its results."""
@@ -180,7 +182,9 @@ class _ProgramReader:
     def _read_equation(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
         name, nothing = equation.primitive.name, [_NOTHING] * len(equation.outvars)
         if name in ("dot_general", "ragged_dot_general", "conv_general_dilated"):
-            self.products[_read_product(equation, operands)] += runs
+            self.products[_add_dims(_read_product(equation, operands), self._mapped)] += runs
+        elif name == "shard_map":
+            return self._read_shard_map(equation, operands, runs)
         elif name == "scan":
             return self._read_scan(equation, operands, runs)
         elif name in _COPIES:
@@ -188,13 +192,28 @@ class _ProgramReader:
                 self._note_reshard(equation, operands, runs)
             return [*operands[: len(nothing)], *nothing[len(operands) :]] if len(nothing) > 1 else operands[:1]
         elif name not in _KERNELS:
-            for inner in _list_inner(equation):
-                fits = len(_open_jaxpr(inner).invars) == len(operands)
-                given = operands if fits else [_NOTHING] * len(_open_jaxpr(inner).invars)
-                found = self.read(inner, given, runs)
-                if len(found) == len(nothing):
-                    nothing = found
+            return self._read_inner(equation, operands, runs)
         return nothing
+
+    def _read_inner(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+        results = [_NOTHING] * len(equation.outvars)
+        for inner in _list_inner(equation):
+            fits = len(_open_jaxpr(inner).invars) == len(operands)
+            given = operands if fits else [_NOTHING] * len(_open_jaxpr(inner).invars)
+            found = self.read(inner, given, runs)
+            if len(found) == len(results):
+                results = found
+        return results
+
+    def _read_shard_map(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+        """Reads a function of shards, whose arrays have no names: its products are divided by all that it is given."""
+        outside = self._mapped
+        specs = [getattr(getattr(one.aval, "sharding", None), "spec", ()) for one in equation.invars]
+        names = dict.fromkeys(name for spec in specs for entry in spec for name in get_entry_axes(entry))
+        self._mapped = tuple((name, 1) for name in names)
+        found = self._read_inner(equation, operands, runs)
+        self._mapped = outside
+        return found
 
     def _read_scan(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
         inner, length = equation.params["jaxpr"], equation.params["length"]
@@ -249,6 +268,12 @@ def _read_product(equation: Any, origins: list[Origins]) -> Product:
         for before, after in zip(operands, needed, strict=True)
     )
     return Product(tuple(needed), lost, result, reduced)
+
+
+def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:
+    """Returns a product with further dimensions of size 1 of its operands and of its result."""
+    operands = tuple(one._replace(dims=(*one.dims, *dims)) for one in product.operands)
+    return product._replace(operands=operands, result=product.result._replace(dims=(*product.result.dims, *dims)))
 
 
 def _list_inner(equation: Any) -> Iterator[Any]:

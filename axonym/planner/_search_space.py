@@ -147,7 +147,10 @@ def _list_compute_mappings(
         passed = program.data_names[: program.data_names.index(next(iter(assigned)))] if assigned else ()
         others = [name for name in free if name not in (*assigned, *passed)]
         others = others if batch else [name for name in others if name in program.parameter_names]
-        for chosen in _list_apart(others, program.arrays) if tensor else [()]:
+        sets = _list_apart(others, program.arrays) if tensor else []
+        if not sets or any(tensor in over for over in fixed.compute.values()):
+            sets = [(), *sets]
+        for chosen in sets:
             yield {**fixed.compute, **assigned, **{name: (str(tensor),) for name in chosen}}
 
 

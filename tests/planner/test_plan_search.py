@@ -117,6 +117,33 @@ def test_a_traced_program_has_the_names_of_both_passes():
     assert program.sizes["batch"] == {BATCH} and not any({"batch", "layers"} <= array for array in program.arrays)
 
 
+def test_products_of_shards_are_divided_by_the_names_that_they_are_given():
+    def compute_loss(weight, x, targets):
+        return nym.nn.fused_cross_entropy(x, weight, targets, "embed", "vocab", block_size=128).array
+
+    weight, x = make_shape(vocab=512, embed=EMBED), make_shape(batch=BATCH, embed=EMBED)
+    program, screening = make_screening("v5e:4x4", jax.grad(compute_loss), weight, x, make_shape("int32", batch=BATCH))
+    assert program.flops == 4 * 2 * 512 * EMBED * BATCH
+
+    def count_seconds(mesh, **compute):
+        found = screening.evaluate(nym.planner.Candidate(mesh, compute, compute))
+        return found.time.compute - 2 * found.bytes / get_hardware("v5e").hbm_bandwidth
+
+    whole = count_seconds({"data": 16})
+    assert count_seconds({"data": 16}, batch=("data",)) == pytest.approx(whole / 16)
+    assert count_seconds({"data": 4, "model": 4}, batch=("data",), vocab=("model",)) == pytest.approx(whole / 16)
+
+
+def test_names_that_are_fixed_over_the_last_mesh_axis_are_kept():
+    program = trace_named_program(multiply, (make_shape(embed=EMBED, mlp=MLP), EMBEDDED))
+    fixed = {"mesh": {"data": 4, "model": 2}, "compute": {"mlp": "model"}}
+    names, pruned = ("embed", "mlp", "batch"), collections.Counter()
+    found = list_candidates(program, 8, parse_fixed(fixed, names, 8), pruned)
+    assert found and all(one.compute["mlp"] == ("model",) and "embed" not in one.compute for one in found)
+    fixed["compute"] |= {"embed": None, "batch": "data"}
+    assert [*map(str, list_candidates(program, 8, parse_fixed(fixed, names, 8), pruned))] == [*map(str, found)]
+
+
 def test_screening_counts_what_parameters_and_sums_send():
     weight, x = make_shape(embed=EMBED, mlp=MLP), EMBEDDED
     program, screening = make_screening("v5e:2x4", multiply, weight, x)
