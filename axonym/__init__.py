@@ -351,6 +351,7 @@ from .partitioning import (
     current_thread_local_mapping as current_thread_local_mapping,
     fsdp as fsdp,
     infer_resource_partitions as infer_resource_partitions,
+    microbatch as microbatch,
     named_jit as named_jit,
     physical_axis_name as physical_axis_name,
     physical_axis_size as physical_axis_size,

@@ -2,6 +2,7 @@
 
 from ._axis_mapping import axis_mapping as axis_mapping
 from ._mesh_partition_helper import MeshPartitionHelper as MeshPartitionHelper
+from ._microbatch import microbatch as microbatch
 from ._shard_map import shard_map as shard_map
 from ._sharded_optimizer import Optimizer as Optimizer, sharded_optimizer as sharded_optimizer
 from .jit._argument_mappings import ResourceMappings as ResourceMappings

@@ -15,9 +15,9 @@ _REMEDIES = {
     "inputs": "shard the batch over more devices, or make it smaller",
     "results": "donate the arguments that the results replace (`donate_args`), or shard the results",
     "saved activations": "recompute more in the backward pass (`gradient_checkpointing`), or split the batch "
-    "(`accumulate_gradients`)",
+    "(`microbatch`)",
     "gradients": "shard the parameters, and their gradients with them, over more devices",
-    "temporaries": "shard or split the batch (`accumulate_gradients`), or shard what a layer computes",
+    "temporaries": "shard or split the batch (`microbatch`), or shard what a layer computes",
 }
 
 

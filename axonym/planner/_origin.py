@@ -17,7 +17,17 @@ _LIBRARIES = ("axonym", "equinox", "jax")
 _TRANSFORM = re.compile(
     r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 )
-_STRUCTURE = {"while", "body", "cond", "closed_call", "checkpoint", "rematted_computation", "branch", "shard_map"}
+_STRUCTURE = {
+    "while",
+    "body",
+    "cond",
+    "closed_call",
+    "eval_jaxpr",
+    "checkpoint",
+    "rematted_computation",
+    "branch",
+    "shard_map",
+}
 _AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
 _MOST_STEPS = 6
 

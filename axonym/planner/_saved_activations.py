@@ -65,10 +65,10 @@ def find_saved_names(jaxpr: Any) -> tuple[SavedName, ...]:
     found: list[SavedName] = []
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "scan":
-            body, carries = eqn.params["jaxpr"].jaxpr, eqn.params["num_carry"]
-            for out, inner in zip(eqn.outvars[carries:], body.outvars[carries:], strict=True):
+            body = eqn.params["jaxpr"].jaxpr
+            for out, inner in zip(eqn.outvars, body.outvars, strict=True):
                 name, primitive = _trace_back(body, inner)
-                if name:
+                if name and len(out.aval.shape) > len(inner.aval.shape):  # of all turns, so it is no carry
                     found.append(SavedName(name, tuple(out.aval.shape), primitive))
         for inner in _list_jaxprs(eqn.params.values()):
             found += find_saved_names(inner)

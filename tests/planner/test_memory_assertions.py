@@ -16,7 +16,7 @@ def test_assertion_explains_what_does_not_fit():
         with pytest.raises(AssertionError, match=message) as e:
             assert_fits(step, (stack, X), 2**20)
     assert "parameters 4 MiB" in str(e.value)
-    assert "(`accumulate_gradients`)" in str(e.value)
+    assert "(`microbatch`)" in str(e.value)
     assert "input of a layer: 256 KiB saved" in str(e.value)
     with pytest.raises(
         AssertionError, match=r"more than the 15\.8 GiB of v5e: parameters 32 GiB.*shard the parameters"
