@@ -39,8 +39,8 @@ class TimeSpent:
 
     compute: float = 0.0
     attention: float = 0.0
-    waiting: collections.Counter[Links] = field(default_factory=collections.Counter)
-    busy: collections.Counter[Links] = field(default_factory=collections.Counter)
+    waiting: dict[Links, float] = field(default_factory=lambda: collections.defaultdict(float))
+    busy: dict[Links, float] = field(default_factory=lambda: collections.defaultdict(float))
 
     @property
     def total(self) -> float:

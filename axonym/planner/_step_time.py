@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
 
 from ._attention_kernels import ATTENTION_SCOPE, count_kernel_flops, count_product_flops, list_kernel_operands
 from ._candidate import MeshAxes, StepTime
@@ -10,10 +11,11 @@ from ._hlo_program import HloInstruction, HloProgram
 from ._program_timeline import FROM_HOST, TO_HOST, ProgramTimeline, TimeSpent
 
 
-Measure = Callable[[HloInstruction], tuple[float, float]]
+Measure: TypeAlias = Callable[[HloInstruction], tuple[float, float]]
+Source: TypeAlias = Literal["cycles", "schedule", "flops"]
 
 KERNEL_EFFICIENCY = 0.5  # the part of the peak that kernels of attention are taken to reach
-ERRORS = {"cycles": 0.15, "schedule": 0.3, "flops": 0.5}
+ERRORS: Mapping[Source, float] = {"cycles": 0.15, "schedule": 0.3, "flops": 0.5}
 """By the source of a step time, the part of it by which it may be wrong: a judgement, not a fit."""
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -88,7 +90,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source])
 
 
-def _choose_source(program: CompiledProgram) -> str:
+def _choose_source(program: CompiledProgram) -> Source:
     if program.schedule:
         return "schedule"
     return "cycles" if not program.is_stopped and _CYCLES.search(program.text) else "flops"

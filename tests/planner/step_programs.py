@@ -43,11 +43,11 @@ def read_recorded(name: str) -> CompiledProgram:
 
 
 def record(name: str) -> None:
-    from benchmarks.published_steps import OFFLOADED, TENSOR, Run, compile_run
+    from benchmarks.published_steps import ALL_OFFLOADED, TENSOR, Run, compile_run
 
     machine, slices, mesh = MACHINES[name]
     compute: dict[str, Any] = {"batch": ("replica", "data")} if name == "slices" else TENSOR
-    policy = OFFLOADED if name == "tpu" else True
+    policy = ALL_OFFLOADED if name == "tpu" else True
     run = Run(name, machine, {**SIZES, **BATCH}, mesh, 1.0, compute, policy, slices=slices)
     program = compile_run(run, stop_early=name == "slices")
     text = re.sub(r'"body":"[^"]*"', '"body":""', program.text)  # the machine code of kernels
