@@ -44,8 +44,9 @@ def compute_loss(model: Any, tokens: NamedArray, targets: NamedArray) -> jax.Arr
 
 
 @nym.named_jit(donate_args=(True, True))
-def train_step(model: Any, state: Any, tokens: NamedArray, targets: NamedArray) -> Any:
-    loss, gradients = jax.value_and_grad(compute_loss)(model, tokens, targets)
+def train_step(model: Any, state: Any, tokens: NamedArray, targets: NamedArray, *, microbatches: int = 1) -> Any:
+    compute_gradients = nym.microbatch(jax.value_and_grad(compute_loss), "batch", microbatches)
+    loss, gradients = compute_gradients(model, tokens, targets)
     updates, state = OPTIMIZER.update(gradients, state, model)
     return eqx.apply_updates(model, updates), state, loss
 
@@ -67,6 +68,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, help="sequences of a step; one for each device if left out")
     parser.add_argument("--length", type=int, default=4096, help="tokens of a sequence")
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["none", "layers", "offload"])
+    parser.add_argument("--microbatches", type=int, nargs="+", default=[1], help="numbers to try, such as 1 2 4")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.svg and plan.json")
     return parser.parse_args(argv)
@@ -78,8 +80,11 @@ def main(argv: list[str] | None = None) -> int:
         devices = nym.planner.described_devices(args.devices)
         sizes = {**MODELS[args.model], **({"layers": args.layers} if args.layers else {})}
         shapes = describe_arguments(sizes, args.batch or len(devices), args.length)
-        policies = {name: POLICIES[name] for name in args.policy}
-        plan = nym.planner.plan(train_step, *shapes, devices=devices, policies=policies, budget=args.budget)
+        choices = {
+            "policies": {name: POLICIES[name] for name in args.policy},
+            "options": {"microbatches": args.microbatches},
+        }
+        plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)
         print(f"{args.model}, {plan.tokens:,} tokens a step\n\n{plan}")
         if args.out:
             args.out.mkdir(parents=True, exist_ok=True)
