@@ -6,6 +6,8 @@
 #   make check     lint, types, imports, docs     make tpu      let the tests compile for TPUs, too
 #   make gpu-plugins
 #                  install XLA's compiler for NVIDIA GPUs for benchmarks/compiled_steps.py, which needs no GPU
+#   make plan-test
+#                  install both compilers where they are to be had, and run the tests of the planner with them
 #   make fuzz      compare random sharded programs with NumPy: ARGS="--programs 5000"
 #   make bench     measure what names cost, and write docs/benchmarks.md
 #   make bench-smoke, make bench-rules
@@ -28,7 +30,7 @@ bin := $(VENV)/bin
 export AXONYM_LIBTPU ?= $(realpath $(VENV)/tpu)
 export AXONYM_GPU_PLUGINS ?= $(realpath $(VENV)/gpu-plugins)
 
-.PHONY: help demo test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
+.PHONY: help demo test plan-test fuzz bench bench-smoke bench-rules .bench parity record-models .parity tpu gpu-plugins check format clean FORCE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -40,6 +42,14 @@ demo: $(VENV)/.installed-examples
 
 test: $(VENV)/.installed-dev
 	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# The compilers are large, and not for every system.
+plan-test: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory tpu || echo "== no libtpu, so nothing is compiled for TPUs"
+	@$(MAKE) --no-print-directory gpu-plugins || echo "== no compiler for NVIDIA GPUs, so nothing is compiled for them"
+	AXONYM_LIBTPU="$${AXONYM_LIBTPU:-$$(cd $(VENV)/tpu 2>/dev/null && pwd)}" \
+	AXONYM_GPU_PLUGINS="$${AXONYM_GPU_PLUGINS:-$$(cd $(VENV)/gpu-plugins 2>/dev/null && pwd)}" \
+	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal tests/planner $(ARGS)
 
 fuzz: $(VENV)/.installed-dev
 	$(bin)/python -W error -m tests.fuzz $(ARGS)
