@@ -51,7 +51,10 @@ def compiled_pair(train_lm: Any, mesh: Mesh, auto_mesh: Mesh) -> tuple[Any, Any,
     moments = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(optimizer.init, parameters))
     own = train_lm.make_train_step(optimizer).lower(*ours).compile()
     with jax.set_mesh(auto_mesh):
-        theirs = [*jax.device_put((parameters, moments), (stored, stored_state)), *jax.device_put([*rows], stored_batch)]
+        theirs = [
+            *jax.device_put((parameters, moments), (stored, stored_state)),
+            *jax.device_put([*rows], stored_batch),
+        ]
         return own, ours, step.lower(*theirs).compile(), theirs
 
 

@@ -311,9 +311,7 @@ def test_metrics_survive_a_kill_at_any_time(train_lm: Any, run: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(("sizes", "axis_types"), [((4, 2), "auto"), ((2, 4), "explicit")])
-def test_parameters_and_optimizer_state_are_sharded_eight_ways(
-    train_lm: Any, sizes: tuple[int, int], axis_types: str
-):
+def test_parameters_and_optimizer_state_are_sharded_eight_ways(train_lm: Any, sizes: tuple[int, int], axis_types: str):
     """With the programs that the runs above have compiled."""
     with jax.set_mesh(nym.create_mesh(sizes, ("data", "model"), axis_types=axis_types)):
         axes = train_lm.make_axes(8, 32, 128, 2)
