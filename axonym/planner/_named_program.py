@@ -217,7 +217,9 @@ class _ProgramReader:
 
     def _read_scan(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
         inner, length = equation.params["jaxpr"], equation.params["length"]
-        constants, carried = equation.params["num_consts"], equation.params["num_carry"]
+        body = _open_jaxpr(inner)
+        carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
+        constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
         self.looped.update(*operands[constants + carried :])
         for variable in equation.outvars[carried:]:
             self.saved[_read_shape(variable.aval)] += runs
@@ -274,6 +276,11 @@ def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:
     """Returns a product with further dimensions of size 1 of its operands and of its result."""
     operands = tuple(one._replace(dims=(*one.dims, *dims)) for one in product.operands)
     return product._replace(operands=operands, result=product.result._replace(dims=(*product.result.dims, *dims)))
+
+
+def _has_equal_rank(outer: Any, inner: Any) -> bool:
+    """Returns whether an array of a loop is the same in each turn of it, and no stack of one for each."""
+    return len(getattr(outer.aval, "shape", ())) == len(getattr(inner.aval, "shape", ()))
 
 
 def _list_inner(equation: Any) -> Iterator[Any]:
