@@ -26,7 +26,7 @@ _PARTS = ("mesh", "compute", "parameters")
 _POLICIES = {"none": False, "layers": True}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run_command(arguments: Sequence[str] | None = None) -> int:
     """Prints the plan of a step, and writes it to files."""
     given = _parse_arguments(arguments)
     try:
@@ -140,4 +140,4 @@ def _describe_error(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from axonym.planner import read_plan
-from axonym.planner.__main__ import main
+from axonym.planner.__main__ import run_command
 
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,9 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
     file = tmp_path / "plan.json"
     arguments = [f"{steps}:make_large", "--devices", "cpu:8", "--fixed", "mesh.data=8", "parameters.embed="]
     assert (
-        main([*arguments, "compute.embed=", "parameters.mlp=", "compute.mlp=", "--budget", "0", "--json", str(file)])
+        run_command(
+            [*arguments, "compute.embed=", "parameters.mlp=", "compute.mlp=", "--budget", "0", "--json", str(file)]
+        )
         == 1
     )
     assert (
@@ -117,14 +119,14 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
     ],
 )
 def test_errors_are_a_line_and_no_traceback(steps, arguments, message, capsys):
-    assert main(arguments) == 2
+    assert run_command(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("axonym.planner: ") and message in error and "Traceback" not in error
 
 
 def test_help_says_what_the_function_returns(capsys):
     with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
+        run_command(["--help"])
     text = capsys.readouterr().out
     assert "FUNCTION takes no arguments. It returns the step and a tuple of its arguments" in text
     assert "mesh.model=4, compute.mlp=model" in " ".join(text.split())
