@@ -79,17 +79,11 @@ def test_command_prints_the_plan_and_writes_it(tmp_path):
 
 def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
     file = tmp_path / "plan.json"
-    arguments = [f"{steps}:make_large", "--devices", "cpu:8", "--fixed", "mesh.data=8", "parameters.embed="]
-    assert (
-        run_command(
-            [*arguments, "compute.embed=", "parameters.mlp=", "compute.mlp=", "--budget", "0", "--json", str(file)]
-        )
-        == 1
-    )
-    assert (
-        "nothing fits; nearest is rank 1, data 8: its arguments alone lack 60 TiB on a device"
-        in capsys.readouterr().out
-    )
+    arguments = [f"{steps}:make_large", "--devices", "cpu:8", "--budget", "0", "--json", str(file)]
+    whole = [f"{part}.{name}=" for part in ("compute", "parameters") for name in ("embed", "mlp")]
+    assert run_command([*arguments, "--fixed", "mesh.data=8", *whole]) == 1
+    found = capsys.readouterr().out
+    assert "nothing fits; nearest is rank 1, data 8: its arguments alone lack 60 TiB on a device" in found
     assert json.loads(file.read_text())["evaluations"][0]["fits"] is False
 
 
