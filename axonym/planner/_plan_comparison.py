@@ -20,7 +20,7 @@ from ._plan_table import (
 )
 
 
-_LEAST_CAUSE = 0.01  # of a step, or of the memory of a device
+_LEAST_CAUSE = 0.005  # of a step, or of the memory of a device
 
 
 class _PrintedPage(PrintedReport):
@@ -146,8 +146,10 @@ def _make_alternative_row(plan: PlanRecord, one: Alternative) -> GridRow:
         "" if found.problem else format_step_time(found.time),
     )
     size = format_bytes(found.bytes) if found.memory else ""
-    below = [found.problem] if found.problem else ["; ".join(one.causes)] if one.causes else []
-    return GridRow((*cells, change, size, format_fit(plan, found), found.stage), below)
+    settings = format_settings(found.candidate)
+    other = [f"with {settings}"] if settings != format_settings(plan.best.candidate) else []
+    causes = "; ".join((*other, *([found.problem] if found.problem else one.causes)))
+    return GridRow((*cells, change, size, format_fit(plan, found), found.stage), [causes] if causes else [])
 
 
 def _format_change(change: float, base: float, format_number: Callable[[Any], str]) -> str:
@@ -221,7 +223,9 @@ def _list_causes(base: Evaluation, other: Evaluation, available: int) -> Iterato
         before, after = (_join_attention(parts) for parts in (before, after))
     changes = _list_changes(before, after, _LEAST_CAUSE * base.time.total)
     yield from (_describe_cause(part, change) for part, change in changes)
-    for group, change in _list_changes(base.memory, other.memory, _LEAST_CAUSE * available):
+    known = {group for group in base.memory if other.stage != "screened" or group in other.memory}
+    held = {group: size for group, size in base.memory.items() if group in known}
+    for group, change in _list_changes(held, other.memory, _LEAST_CAUSE * available):
         yield f"{'+' if change > 0 else '-'}{format_bytes(int(abs(change)))} {group}"
 
 

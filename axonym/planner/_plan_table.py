@@ -209,7 +209,7 @@ def _make_sent_grid(shown: Sequence[tuple[int, Evaluation]]) -> Grid:
 def _list_plan_notes(plan: PlanRecord, shown: Sequence[Evaluation]) -> Iterator[str]:
     if more := len(plan.evaluations) - len(shown):
         yield f"… {more} more; `.table(limit=None)` shows all, `.diff(1, {len(shown) + 1})` compares two"
-    yield from _list_sources(shown)
+    yield from _list_sources(plan, shown)
     yield f"Looked at {_count_candidates(plan)}, in {format_seconds(plan.seconds)}."
     if plan.versions:
         yield (
@@ -224,13 +224,15 @@ def _list_plan_notes(plan: PlanRecord, shown: Sequence[Evaluation]) -> Iterator[
     yield from plan.notes
 
 
-def _list_sources(shown: Sequence[Evaluation]) -> Iterator[str]:
+def _list_sources(plan: PlanRecord, shown: Sequence[Evaluation]) -> Iterator[str]:
     """Yields for each stage that is shown which figures are XLA's and which are ours."""
+    is_scaled = any(one.stage == "timed" for one in plan.evaluations)
+    by = {**_TIMED_BY, "flops": "from operations at the speed of those that are timed"} if is_scaled else _TIMED_BY
     found: dict[str, list[str]] = {}
     for one in shown:
         sources = found.setdefault(one.stage, [])
-        if _TIMED_BY[one.time.source] not in sources:
-            sources.append(_TIMED_BY[one.time.source])
+        if by[one.time.source] not in sources:
+            sources.append(by[one.time.source])
     for stage, text in _SOURCES.items():
         if stage in found:
             yield text.format(source=" or ".join(found[stage]))
