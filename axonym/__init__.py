@@ -10,10 +10,8 @@ from . import (
     linalg as linalg,
     mesh as mesh,
     multihost as multihost,
-    nn as nn,
     partitioning as partitioning,
     poly as poly,
-    quantization as quantization,
     random as random,
     report as report,
     state_dict as state_dict,
@@ -379,10 +377,16 @@ __version__ = "0.1.0"
 
 
 if TYPE_CHECKING:
-    from . import checkpoint as checkpoint, data as data, planner as planner
+    from . import (
+        checkpoint as checkpoint,
+        data as data,
+        nn as nn,
+        planner as planner,
+        quantization as quantization,
+    )
 else:
-    # Imported when they are used: together they take 4 % of `import jax, equinox, axonym`.
-    _ON_DEMAND = frozenset({"checkpoint", "data", "planner"})
+    # Imported when they are used: together they take 10 % of `import jax, equinox, axonym`.
+    _ON_DEMAND = frozenset({"checkpoint", "data", "nn", "planner", "quantization"})
 
     def __getattr__(name: str) -> object:
         """Imports a namespace, or raises an AttributeError that shows the named way for other libraries' functions."""

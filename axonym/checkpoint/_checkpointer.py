@@ -20,7 +20,7 @@ from ._data_state import Resumable, encode_data_state
 from ._leaf import Leaf, flatten_leaves
 from ._placement import enter_mesh_of
 from ._restore import import_orbax_handler, restore_step
-from ._steps import check_step, format_steps, list_steps, move_damaged
+from ._steps import check_is_path, check_step, format_steps, list_steps, move_damaged
 from ._tree_metadata import TreeMetadata, describe_tree
 
 
@@ -37,10 +37,11 @@ class Checkpointer:
     Args:
         folder: The folder, which is created.
         max_to_keep: How many checkpoints to keep: when a new one is complete, the oldest are deleted. All if None.
-        timeout: How many seconds a save may take; as long, processes wait for one that fails to write.
+        timeout: How many seconds a save may take; as long, processes wait for one that has died.
 
     Raises:
         ImportError: If Orbax is not installed.
+        TypeError: If `folder` is no path.
         ValueError: If `max_to_keep` is less than 1, the folder is a URL, or the timeout is shorter than a second.
 
     Example:
@@ -59,6 +60,7 @@ class Checkpointer:
         self, folder: str | os.PathLike[str], max_to_keep: int | None = None, *, timeout: float = 1800
     ) -> None:
         """Opens the folder; see the class."""
+        check_is_path(folder, "`save(folder, state, step)`, and `Checkpointer(folder)`")
         if "://" in os.fspath(folder):
             raise ValueError(f"`folder` is a path, not the URL {os.fspath(folder)!r}; mount the bucket as a folder")
         if max_to_keep is not None and max_to_keep < 1:
@@ -66,7 +68,8 @@ class Checkpointer:
         if as_seconds(timeout) < 1:
             raise ValueError(f"`timeout` is at least a second, not {timeout}")
         self._folder = Path(folder).absolute()
-        self._manager = import_orbax_handler().make_manager(self._folder, max_to_keep, round(timeout))
+        self._timeout = round(timeout)
+        self._manager = import_orbax_handler().make_manager(self._folder, max_to_keep, self._timeout)
         self._saving: int | None = None
 
     def __enter__(self) -> Self:
@@ -110,7 +113,9 @@ class Checkpointer:
             raise ValueError(
                 f"{self._folder} has a checkpoint of step {step} already; save later steps, or remove it first"
             )
-        arguments = import_orbax_handler().make_save_arguments(arrays, metadata, encoded)
+        what = f"the checkpoint of step {step} in {self._folder}"
+        options = {"metadata": metadata, "data": encoded, "what": what, "seconds": self._timeout}
+        arguments = import_orbax_handler().make_save_arguments(arrays, **options)
         self._saving = step
         with self._report_failure(step):
             self._manager.save(step, args=arguments, force=True)
@@ -199,7 +204,8 @@ def save(
     Raises:
         ImportError: If Orbax is not installed.
         ValueError: If there is a checkpoint of this step, or an array was donated or is traced.
-        TypeError: If an array has elements that are no numbers, or the state of the data is not JSON.
+        TypeError: If `folder` is no path, an array has elements that are no numbers, or the state of the data is not
+            JSON.
         OSError: If it cannot be written, as on a full disk. Checkpoints that were complete before stay.
 
     Example:

@@ -19,6 +19,7 @@ CHECKSUMS = "checksums.json"
 _BLOCK = 1 << 24  # bytes
 _BUFFER = 1 << 18  # stays in the cache of the processor
 _THREADS = min(8, os.cpu_count() or 1)
+_THREADS_BESIDE = max(1, _THREADS // 2)  # of checks, while Orbax reads arrays on all processors
 
 Blocks: TypeAlias = dict[str, list[int]]
 """The size of each file and the checksums of its blocks, by its path in the folder."""
@@ -129,7 +130,7 @@ def check_blocks(folder: Path, checksums: Blocks, blocks: Sequence[tuple[str, in
 
     That function raises a DamagedCheckpointError that names the first file with another content.
     """
-    threads = ThreadPoolExecutor(_THREADS)
+    threads = ThreadPoolExecutor(_THREADS_BESIDE)
     pending: list[Future[int]] = [threads.submit(_read_checksum, folder / name, at * _BLOCK) for name, at in blocks]
     threads.shutdown(wait=False)
 

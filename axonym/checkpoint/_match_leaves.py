@@ -1,5 +1,6 @@
 """Whether the leaves that are asked for are those of a checkpoint: everything that differs is reported at once."""
 
+import re
 import warnings
 from collections.abc import Mapping
 
@@ -29,7 +30,20 @@ def check_leaves(
     if problems:
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         partly = ["`strict=False` leaves out what is not in `like`"] if strict and unused else []
-        raise ValueError("\n  ".join([f"{where} does not fit:", *problems[:_SHOWN], *more, *partly]))
+        nested = _suggest_nesting(saved, [path for path in wanted if path not in saved])
+        raise ValueError("\n  ".join([f"{where} does not fit:", *problems[:_SHOWN], *more, *nested, *partly]))
+
+
+def _suggest_nesting(saved: Mapping[str, Leaf], missing: list[str]) -> list[str]:
+    """Returns a line that says below which path a checkpoint has all leaves that are missing at their own."""
+    found = [{path.removesuffix(one) for path in saved if one and path.endswith(one)} for one in missing]
+    prefixes = set.intersection(*found) if found else set()
+    if not prefixes:
+        return []
+    prefix = min(prefixes, key=lambda prefix: (len(prefix), prefix))
+    key = re.fullmatch(r"\[('\w+')\]", prefix)
+    nested = f"`{{{key[1]}: like}}`" if key else "a `like` nested like that"
+    return [f"the checkpoint has what is missing below {prefix}; pass {nested}"]
 
 
 def _find_problem(saved: Leaf, wanted: Leaf, axis_order: AxisOrder) -> str | None:

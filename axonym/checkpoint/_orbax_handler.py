@@ -15,6 +15,7 @@ import tensorstore as ts
 from etils import epath
 from orbax.checkpoint import future
 
+from ._agreement import agree_on_result
 from ._checksums import write_checksums, write_checksums_of_process
 from ._data_state import write_data_state
 from ._leaf import Leaf
@@ -30,13 +31,17 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
 
     async def async_save(self, directory: Any, args: "StateSave") -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Starts to save, when the arrays are on the host; returns what to wait for."""
-        folder, process = Path(directory), jax.process_index()
-        if args.metadata is not None and process == 0:
-            args.metadata.write(folder)
-        if args.data is not None:
-            write_data_state(folder, process, args.data)
-        arrays = await super().async_save(directory, args=args)
-        return [future.ChainedFuture(arrays or (), functools.partial(write_checksums_of_process, folder, process))]
+        folder, process, arrays, error = Path(directory), jax.process_index(), None, None
+        try:
+            if args.metadata is not None and process == 0:
+                args.metadata.write(folder)
+            if args.data is not None:
+                write_data_state(folder, process, args.data)
+            arrays = await super().async_save(directory, args=args)
+        except Exception as raised:  # other processes wait for this one
+            error = raised
+        write = functools.partial(write_checksums_of_process, folder, process)
+        return [WrittenByAll(args.what, args.seconds, future.ChainedFuture(arrays or (), write), error)]
 
     def finalize(self, directory: Any) -> None:
         """Ends a checkpoint that all processes have written; it is renamed to its final name after this."""
@@ -44,13 +49,35 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
         write_checksums(Path(directory))
 
 
+class WrittenByAll(future.Future):
+    """Waits until all processes have written their parts; raises in all of them once one has failed."""
+
+    def __init__(self, what: str, seconds: float, own: future.ChainedFuture, error: Exception | None) -> None:
+        """Takes the subject of errors, the seconds to wait, and the part of this process or why it has none."""
+        self._what, self._seconds, self._own, self._error = what, seconds, own, error
+
+    def result(self, timeout: float | None = None) -> Any:
+        def wait_for_own() -> None:
+            if self._error is not None:
+                raise self._error
+            self._own.result(timeout)
+
+        name = f"write {self._what}"
+        agree_on_result(self._what, wait_for_own, name=name, kind=OSError, seconds=self._seconds)
+
+
 @ocp.args.register_with_handler(StateHandler, for_save=True)
 @dataclasses.dataclass
 class StateSave(ocp.args.PyTreeSave):
-    """Arguments of a save: the arrays by name, the metadata, and the state of the data in JSON."""
+    """Arguments of a save: the arrays by name, the metadata, and the state of the data in JSON.
+
+    `what` describes the checkpoint in errors, and `seconds` is how long processes wait for one another.
+    """
 
     metadata: TreeMetadata | None = None
     data: str | None = None
+    what: str = ""
+    seconds: float = 0.0
 
 
 @ocp.args.register_with_handler(StateHandler, for_restore=True)
@@ -59,8 +86,11 @@ class StateRestore(ocp.args.PyTreeRestore):
     """Arguments of a restore, as for any tree."""
 
 
-def make_save_arguments(arrays: dict[str, Any], metadata: TreeMetadata, data: str | None) -> StateSave:
-    """Returns the arguments of Orbax to save arrays by path; raises a TypeError for elements that it cannot store."""
+def make_save_arguments(arrays: dict[str, Any], **options: Any) -> StateSave:
+    """Returns the arguments of Orbax to save arrays by path; raises a TypeError for elements that it cannot store.
+
+    The options are the other fields of `StateSave`.
+    """
     for path, x in arrays.items():
         try:
             ts.dtype(str(x.dtype))
@@ -68,7 +98,7 @@ def make_save_arguments(arrays: dict[str, Any], metadata: TreeMetadata, data: st
             raise TypeError(
                 f"{path or 'the state'} has elements of type {x.dtype}, which Orbax cannot store; convert it first"
             ) from None
-    return StateSave({f"{_NAME}{path}": x for path, x in arrays.items()} or _EMPTY, metadata=metadata, data=data)
+    return StateSave({f"{_NAME}{path}": x for path, x in arrays.items()} or _EMPTY, **options)
 
 
 def read_arrays(folder: Path, leaves: dict[str, tuple[Leaf, Any]]) -> dict[str, Any]:

@@ -1,22 +1,19 @@
 """`restore`: the state that was saved at a step, on any devices."""
 
 import importlib
-import json
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 
 from ..multihost._broadcast import broadcast_from_host_zero
-from ..multihost._coordination_store import get_coordination_store
-from ..multihost._rendezvous import Rendezvous
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
 from ..state_dict._load_safetensors import AxisOrder, check_axis_order
+from ._agreement import agree_on_result
 from ._checksums import (
     DamagedCheckpointError,
     check_blocks,
@@ -29,12 +26,8 @@ from ._data_state import Resumable, check_resumable, read_data_state
 from ._leaf import ARRAYS, Leaf, flatten_leaves
 from ._match_leaves import check_leaves, warn_of_static_fields
 from ._placement import find_shardings, get_stored_sharding, make_shape, place_leaf
-from ._steps import find_steps, get_step_folder
+from ._steps import check_is_path, find_steps, get_step_folder
 from ._tree_metadata import Node, TreeMetadata, describe_tree, get_static_fields, iterate_nodes
-
-
-T = TypeVar("T")
-_SECONDS = 3600.0  # that processes wait for one another when they read
 
 
 def restore(
@@ -80,6 +73,7 @@ def restore(
         A tree with the structure of `like`, or of nested dicts, lists and tuples.
 
     Raises:
+        TypeError: If `folder` is no path.
         FileNotFoundError: If there is no checkpoint, or none of this step.
         ValueError: If leaves are missing or unexpected, or have other axes or types: all of them are listed. If an
             axis cannot be sharded by the mapping. If processes saved different states of the data and their number has
@@ -118,6 +112,7 @@ def restore_step(
 ) -> Restored:
     """Returns a state and its step; arguments as for `restore`."""
     check_axis_order(options["axis_order"])
+    check_is_path(folder, "`restore(folder, like)`")
     if fallback and step is not None:
         raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
     path = Path(folder).absolute()
@@ -146,34 +141,6 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
     if data is not None:
         data.set_state(state)
     return tree
-
-
-def agree_on_result(what: str, call: Callable[[], T]) -> T:
-    """Returns the result of a call; if it raises in any process, all of them raise an error.
-
-    It is a DamagedCheckpointError in all of them if it is in one, since the others may see only what the damage causes.
-    """
-    result, error = None, None
-    try:
-        result = call()
-    except Exception as raised:
-        error = raised
-    store = get_coordination_store()
-    if store is not None:
-        rendezvous = Rendezvous(store, "checkpoint", "read", _SECONDS, what)
-        message = None if error is None else [isinstance(error, DamagedCheckpointError), str(error)]
-        received = rendezvous.exchange_values(json.dumps(message), error)
-        failed = {process: json.loads(one) for process, one in enumerate(received) if json.loads(one) is not None}
-        damaged = {process: text for process, (is_damaged, text) in failed.items() if is_damaged}
-        if damaged and not isinstance(error, DamagedCheckpointError):
-            process, text = min(damaged.items())
-            error = DamagedCheckpointError(f"in process {process}: {text}")
-        elif failed and error is None:
-            process, (_, text) = min(failed.items())
-            error = ValueError(f"in process {process}: {text}")
-    if error is not None:
-        raise error
-    return result  # pyright: ignore[reportReturnType]
 
 
 def import_orbax_handler() -> Any:

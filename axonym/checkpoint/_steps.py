@@ -61,6 +61,12 @@ def format_steps(steps: list[int]) -> str:
     return more + ", ".join(map(str, steps[-_SHOWN:]))
 
 
+def check_is_path(folder: object, order: str) -> None:
+    """Checks that a folder is a path and not another argument, with the order of the arguments in the error."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"`folder` is a path, not a {type(folder).__name__}; the order of arguments is {order}")
+
+
 def check_step(step: object) -> None:
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         remedy = "; convert it with `int(step)`" if hasattr(step, "__index__") and not isinstance(step, int) else ""

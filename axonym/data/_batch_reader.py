@@ -13,6 +13,7 @@ from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.sharding._partition_specs import infer_resource_partitions
 from ..partitioning.specs._active_mesh import format_mesh
 from ..partitioning.specs._leaves import get_array_shape
+from ..state_dict._keys import is_random_key
 from ._batch_axes import BatchAxes, format_array_axes, list_batch_arrays
 from ._source_iterator import SourceIterator
 
@@ -118,7 +119,11 @@ def place_global_rows(batch: Any, mapping: AxisMapping, mesh: Mesh) -> Any:
     def place_leaf(leaf: Any, sharding: Any) -> Any:
         if get_array_shape(leaf) is None:
             return leaf
-        return jax.make_array_from_callback(tuple(leaf.shape), sharding, lambda index: np.array(leaf[index]))
+        if not is_random_key(leaf):
+            return jax.make_array_from_callback(tuple(leaf.shape), sharding, lambda index: np.array(leaf[index]))
+        places = sharding.addressable_devices_indices_map(tuple(leaf.shape))
+        parts = [jax.device_put(leaf[index], device) for device, index in places.items()]
+        return jax.make_array_from_single_device_arrays(tuple(leaf.shape), sharding, parts)
 
     return jax.tree.map(
         lambda sharding, part: jax.tree.map(lambda leaf: place_leaf(leaf, sharding), part),

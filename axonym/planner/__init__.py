@@ -21,5 +21,13 @@ from ._described_devices import (
 from ._hardware import HARDWARE as HARDWARE, Hardware as Hardware, get_hardware as get_hardware
 from ._memory_assertions import assert_fits as assert_fits
 from ._memory_report import MemoryReport as MemoryReport, memory_report as memory_report
+from ._plan import Plan as Plan, read_plan as read_plan
+from ._plan_comparison import (
+    Alternative as Alternative,
+    PlanAlternatives as PlanAlternatives,
+    PlanComparison as PlanComparison,
+)
+from ._plan_search import plan as plan
 from ._saved_activations import SavedActivation as SavedActivation
 from ._spmd_warnings import Rematerialization as Rematerialization
+from ._step_time import estimate_step_time as estimate_step_time

@@ -100,14 +100,22 @@ def find_collectives(program: HloProgram) -> list[tuple[HloInstruction, str, tup
     """Returns each collective once: its first instruction, its kind, and the arrays that a device has from it."""
     found: dict[object, tuple[HloInstruction, str, tuple[HloArray, ...]]] = {}
     for one in program.instructions:
-        kind = one.opcode.removesuffix("-start")
-        if kind not in COLLECTIVE_KINDS:
-            continue
-        results = _get_results(one)
-        if one.computation.startswith(_SCATTERED):
-            kind, results = "reduce-scatter", program.by_computation[one.computation][-1].results
-        found.setdefault(_make_key(program, one, kind), (one, kind, results))
+        if is_collective(one):
+            kind, results = read_exchange(program, one)
+            found.setdefault(_make_key(program, one, kind), (one, kind, results))
     return list(found.values())
+
+
+def is_collective(one: HloInstruction) -> bool:
+    """Returns whether an instruction is a collective or the start of one."""
+    return one.opcode.removesuffix("-start") in COLLECTIVE_KINDS
+
+
+def read_exchange(program: HloProgram, one: HloInstruction) -> tuple[str, tuple[HloArray, ...]]:
+    """Returns the kind of a collective, and the arrays that a device has from it."""
+    if one.computation.startswith(_SCATTERED):
+        return "reduce-scatter", program.by_computation[one.computation][-1].results
+    return one.opcode.removesuffix("-start"), _get_results(one)
 
 
 def count_sent_bytes(kind: str, result_bytes: int, group_size: int) -> int:
@@ -171,7 +179,10 @@ def _make_collective(
         operation=origin.operation,
         run_in=origin.run_in,
         source=origin.source,
-        is_async=one.opcode.endswith("-start") or "async_collective" in one.rest or "async" in one.computation,
+        is_async=one.opcode.endswith("-start")
+        or "async_collective" in one.rest
+        or "async" in one.computation
+        or any(call.opcode.endswith("-start") for call in program.find_calls(one.computation)),
         name=one.name,
     )
 

@@ -105,6 +105,7 @@ def compile_for(
         compiler_options=job.compiler_options,
         log=result.log,
         notes=result.notes,
+        schedule=result.schedule,
         saved_names=names,
     )
 

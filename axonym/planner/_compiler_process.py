@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ._buffer_assignment import ProgramMemory, read_buffer_assignment
 from ._described_devices import Topology
+from ._gpu_schedule import read_gpu_schedule
 from ._gpu_targets import format_gpu_target
 from ._hardware import get_hardware
 
@@ -36,6 +37,7 @@ LIBTPU_ENVIRONMENT = {  # of a process that describes TPUs and has none
     "TPU_WORKER_ID": "0",
 }
 _DUMPED = "*after_optimizations_after_buffer_assignment.txt"
+_SCHEDULE_FOLDER = "schedule"  # apart from what libtpu writes of memory, of which XLA for GPUs writes other figures
 _NOTE_WHOLE = "compiled whole: the compiler did not write its memory where it was looked for, which takes longer"
 
 
@@ -98,6 +100,7 @@ class CompileResult:
         versions: The versions of JAX and of the compiler.
         log: Lines that the compiler wrote to its error stream.
         notes: What the user has to know, such as that a figure could not be had fast.
+        schedule: The seconds of instructions by name in XLA's schedule; of GPUs alone.
     """
 
     text: str
@@ -107,7 +110,8 @@ class CompileResult:
     cpu_seconds: float
     versions: dict[str, str]
     log: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    schedule: Mapping[str, float] = field(default_factory=dict)
 
 
 def find_versions(platform: str, where: str) -> dict[str, str]:
@@ -171,6 +175,11 @@ def write_job(job: CompileJob, folder: Path) -> None:
     options = dict(job.compiler_options)
     if job.platform == "tpu":
         options = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_pass_re": "NONE_AT_ALL", **options}
+    if job.platform == "gpu":
+        dumped = {"xla_dump_to": str(folder / _SCHEDULE_FOLDER), "xla_dump_latency_hiding_schedule": True}
+        dumped["xla_dump_hlo_pass_re"] = "NONE_AT_ALL"
+        # XLA's own kernels of products are tuned on a GPU alone; those of cuBLAS, which it has times for, need not be.
+        options = {"xla_gpu_enable_triton_gemm": False, **dumped, **options}
     (folder / "program.mlirbc").write_bytes(job.program)
     content = {
         "platform": "cuda" if job.platform == "gpu" else job.platform,
@@ -279,11 +288,17 @@ def _read_result(job: CompileJob, folder: Path, ended: int | None) -> CompileRes
     is_tpu = job.platform == "tpu"
     notes = (_NOTE_WHOLE,) if is_tpu and (memory is None or job.stop_early) else ()
     whole = memory or _read_memory_analysis(result["memory"], job.platform)
-    return replace(made, text=(folder / "optimized.txt").read_text(), memory=whole, notes=notes)
+    schedule = _read_schedule(folder) if job.platform == "gpu" else {}
+    return replace(made, text=(folder / "optimized.txt").read_text(), memory=whole, notes=notes, schedule=schedule)
 
 
 def _read_dumped_memory(folder: Path) -> ProgramMemory | None:
     return read_buffer_assignment(_read_dump(folder, "*after_optimizations-buffer-assignment.txt"))
+
+
+def _read_schedule(folder: Path) -> dict[str, float]:
+    path = next((folder / _SCHEDULE_FOLDER).glob("*.schedule.txt"), None)
+    return {} if path is None else read_gpu_schedule(path.read_text(errors="replace"))
 
 
 def _read_dump(folder: Path, pattern: str) -> str:

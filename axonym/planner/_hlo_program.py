@@ -93,6 +93,7 @@ class HloProgram:
         self._tables: dict[str, dict[int, str]] = {table: {} for table in _TABLES}
         computation, table = "", ""
         shapes: dict[tuple[str, str], str] = {}
+        text = text.replace('{\n"', '{"').replace('"\n}}', '"}}')  # kernels have attributes of several lines
         for line in text.splitlines():
             if found := _COMPUTATION.match(line):
                 computation, table = found[2], ""
@@ -122,15 +123,41 @@ class HloProgram:
         """Returns how often a computation runs; loops of unknown length count as one turn, branches as taken."""
         if computation not in self._runs:
             calls = self.find_calls(computation)
-            turns = [self._count_trips(one) if f"body=%{computation}," in f"{one.rest}," else 1 for one in calls]
+            turns = [self.count_trips(one) if f"body=%{computation}," in f"{one.rest}," else 1 for one in calls]
             runs = [n * self.count_runs(one.computation) for n, one in zip(turns, calls, strict=True)]
             self._runs[computation] = sum(runs) if calls else 1
         return self._runs[computation]
+
+    def count_trips(self, loop: HloInstruction) -> int:
+        """Returns how often a loop runs: as the program says, or from its condition, as programs for TPUs need it."""
+        if known := _TRIPS.search(loop.rest):
+            return int(known[1])
+        condition = dict(_CALLED.findall(loop.rest)).get("condition", "").strip("%")
+        root = self._roots.get(condition)
+        if root is None or root.opcode != "compare":
+            return 1
+        compared = {operand: self._read_number(condition, operand) for operand in root.operands}
+        counters = [self._find(condition, operand) for operand, limit in compared.items() if limit is None]
+        limits = [limit for limit in compared.values() if limit is not None]
+        if len(limits) != 1 or len(counters) != 1 or counters[0] is None or counters[0].opcode != "get-tuple-element":
+            return 1
+        index = int(re.findall(r"index=(\d+)", counters[0].rest)[0])
+        start = self._read_initial(loop, index)
+        return max(limits[0] - start + ("direction=LE" in root.rest), 0)
 
     def find_operands(self, one: HloInstruction) -> list[HloInstruction]:
         """Returns the instructions whose results an instruction takes."""
         found = (self._find(one.computation, name) for name in one.operands)
         return [operand for operand in found if operand is not None]
+
+    def find_called(self, one: HloInstruction) -> list[str]:
+        """Returns the computations that an instruction calls."""
+        found = (name for _, names in _CALLED.findall(one.rest) for name in re.findall(r"[\w.\-]+", names))
+        return [name for name in found if name in self.by_computation]
+
+    def find_body(self, loop: HloInstruction) -> str:
+        """Returns the computation of a turn of a loop."""
+        return dict(_CALLED.findall(loop.rest)).get("body", "").strip("%")
 
     def find_calls(self, computation: str) -> list[HloInstruction]:
         """Returns the instructions that call a computation."""
@@ -168,23 +195,6 @@ class HloProgram:
                     for name in re.findall(r"[\w.\-]+", names):
                         calls[name].append(one)
         return dict(calls)
-
-    def _count_trips(self, loop: HloInstruction) -> int:
-        """Returns how often a loop runs: as the program says, or from its condition, as programs for TPUs need it."""
-        if known := _TRIPS.search(loop.rest):
-            return int(known[1])
-        condition = dict(_CALLED.findall(loop.rest)).get("condition", "").strip("%")
-        root = self._roots.get(condition)
-        if root is None or root.opcode != "compare":
-            return 1
-        compared = {operand: self._read_number(condition, operand) for operand in root.operands}
-        counters = [self._find(condition, operand) for operand, limit in compared.items() if limit is None]
-        limits = [limit for limit in compared.values() if limit is not None]
-        if len(limits) != 1 or len(counters) != 1 or counters[0] is None or counters[0].opcode != "get-tuple-element":
-            return 1
-        index = int(re.findall(r"index=(\d+)", counters[0].rest)[0])
-        start = self._read_initial(loop, index)
-        return max(limits[0] - start + ("direction=LE" in root.rest), 0)
 
     def _read_initial(self, loop: HloInstruction, index: int) -> int:
         """Returns the number with which a part of a loop's tuple starts; 0, as in JAX's own loops, if unknown."""

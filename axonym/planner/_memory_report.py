@@ -283,7 +283,7 @@ def _split_memory(
 
 def _name_arguments(fn: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
     args, kwargs = arguments
-    return {**dict(zip(_list_parameters(fn, len(args)), args, strict=True)), **kwargs}
+    return {**dict(zip(list_parameters(fn, len(args)), args, strict=True)), **kwargs}
 
 
 def _count_argument_bytes(arguments: Mapping[str, Any]) -> dict[str, int]:
@@ -301,7 +301,7 @@ def _count_shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
     return count_array_bytes(leaf.dtype, leaf.shape if sharding is None else sharding.shard_shape(leaf.shape))
 
 
-def _list_parameters(fn: Any, count: int) -> list[str]:
+def list_parameters(fn: Any, count: int) -> list[str]:
     """Returns the names of the positional parameters of a function; their numbers for one that is lowered."""
     try:
         parameters = [*inspect.signature(fn).parameters.values()]

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 
-_WIDTH = 120
+WIDTH = 120
 _MOST_ROWS = 40
 _MOST_CELL = (24, 12, 28)
 _COSTS = ("bytes", "per device", "copies")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_STYLE = """<style>
+STYLE = """<style>
 .axonym-table{font:0.85em/1.45 monospace;color:inherit}
 .axonym-table table{margin:0;font:inherit;border-collapse:collapse;background:none;color:inherit}
 .axonym-table tr{background:none!important}
@@ -60,12 +60,8 @@ class Table(NamedTuple):
     notes: Sequence[Note]
 
 
-class PrintedReport(ABC):
-    """Base class for results that are printed as a table and saved as JSON."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
+class PrintedTable(ABC):
+    """Base class for results that are printed as a table."""
 
     @abstractmethod
     def table(self, limit: int | None = None) -> str:
@@ -75,6 +71,20 @@ class PrintedReport(ABC):
             limit: How many rows to show; all of them if None.
         """
 
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return self.table()
+
+
+class PrintedReport(PrintedTable):
+    """Base class for results that are printed as a table and saved as JSON."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
+
     def to_json(self, indent: int | None = 2) -> str:
         """Returns the result of `to_dict` as JSON, with sorted keys.
 
@@ -82,12 +92,6 @@ class PrintedReport(ABC):
             indent: By how much levels are indented; None puts everything on one line.
         """
         return json.dumps(self.to_dict(), indent=indent, sort_keys=True)
-
-    def __str__(self) -> str:
-        return self.table()
-
-    def __repr__(self) -> str:
-        return self.table()
 
 
 class TabularReport(PrintedReport):
@@ -116,7 +120,7 @@ class TabularReport(PrintedReport):
         table = self._make_table()
         rows = "".join(_format_html_rows(table, table.rows[:_MOST_ROWS]))
         notes = "".join(map(_format_html_note, table.notes))
-        return f'<div class="axonym-table">{_STYLE}<p>{html.escape(table.title)}</p><table>{rows}</table>{notes}</div>'
+        return f'<div class="axonym-table">{STYLE}<p>{html.escape(table.title)}</p><table>{rows}</table>{notes}</div>'
 
 
 def format_bytes(number: int) -> str:
@@ -156,7 +160,7 @@ def _format_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:
     cells = [("axis", "size", "mesh axes", ""), *(axis for row in rows for axis in row.axes)]
     name, size, over = (min(max(len(cell[at]) for cell in cells), most) for at, most in enumerate(_MOST_CELL))
     wide = max(name + size + over + 18, *(len(row.label) for row in shown))
-    wide = min(wide, _WIDTH - sum(widths) - 2 * len(widths))
+    wide = min(wide, WIDTH - sum(widths) - 2 * len(widths))
     ruler = "-" * (wide + sum(widths) + 2 * len(widths))
 
     def format_line(label: str, costs: tuple[str, ...]) -> str:
@@ -192,8 +196,8 @@ def _format_notes(table: Table) -> Iterator[str]:
 
 def _wrap_text(text: str, first: str = "") -> list[str]:
     """Returns a text in lines, the later ones aligned with the first."""
-    indent = " " * min(len(first), _WIDTH // 2)
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent) or [first.rstrip()]
+    indent = " " * min(len(first), WIDTH // 2)
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=indent) or [first.rstrip()]
 
 
 def _format_html_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:

@@ -75,7 +75,7 @@ def load_safetensors(
     Raises:
         FileNotFoundError: If there is no such folder, or a file is missing.
         ValueError: If a file is damaged or truncated, or keys, axes, shapes or dtypes do not fit. The error names the
-            file, or all keys that do not fit.
+            file, or all keys that do not fit. If there is a mapping and no mesh.
 
     Example:
         >>> import axonym as nym
@@ -97,6 +97,10 @@ def load_safetensors(
         if mesh is not None:
             stack.enter_context(set_mesh(mesh))
         if mapping is not None:
+            if get_active_mesh() is None:
+                raise ValueError(
+                    "`mapping` needs a mesh to load onto; set one with `jax.set_mesh(mesh)` or pass `mesh=`"
+                )
             stack.enter_context(axis_mapping(mapping))
         active = current_mapping()
         shapes = jax.tree.map(lambda x: _keep_shape(x, active is None), like)

@@ -4,7 +4,7 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -23,15 +23,15 @@ T = TypeVar("T")
 _MAGIC = b"axonym leaves 1\n"
 
 
-def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
+def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any) -> None:
     """Writes the leaves of a tree to a file as `equinox.tree_serialise_leaves` does, and the names of their axes.
 
     Named arrays, other arrays, random keys and Python's numbers are written; functions, strings and static fields are
-    not. The file gets its name once it is complete. It is written by one process, from host memory; for models that
-    are sharded over several processes there is `axonym.state_dict.save_safetensors`.
+    not. A file of a path gets its name once it is complete. It is written by one process, from host memory; for models
+    that are sharded over several processes there is `axonym.state_dict.save_safetensors`.
 
     Args:
-        path: The file.
+        path_or_file: The path of the file, or a binary file that is open for writing.
         tree: A module or any other tree.
 
     Raises:
@@ -45,7 +45,6 @@ def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
         ...     nym.tree.deserialise_leaves(file.name, nym.zeros({"embed": 3}, int)).array
         Array([0, 1, 2], dtype=int32)
     """
-    target = Path(path)
     for where, leaf in _list_leaves(tree):
         array = get_plain_array(leaf)
         check_has_data(where or "the array", array)
@@ -53,25 +52,32 @@ def serialise_leaves(path: str | os.PathLike[str], tree: Any) -> None:
             raise ValueError(
                 f"{where or 'the array'} is sharded over several processes; use `axonym.state_dict.save_safetensors`"
             )
-    header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(tree)}).encode()
+    if not isinstance(path_or_file, str | os.PathLike):
+        return _write_leaves(path_or_file, tree)
+    target = Path(path_or_file)
     hidden = target.with_name(f".{target.name}.incomplete")
     try:
         with hidden.open("wb") as file:
-            file.write(_MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(4, "little") + header)
-            eqx.tree_serialise_leaves(file, jax.tree.map(_take_data, tree))
+            _write_leaves(file, tree)
         hidden.replace(target)
     finally:
         hidden.unlink(missing_ok=True)
 
 
-def deserialise_leaves(path: str | os.PathLike[str], like: T) -> T:
+def _write_leaves(file: IO[bytes], tree: Any) -> None:
+    header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(tree)}).encode()
+    file.write(_MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(4, "little") + header)
+    eqx.tree_serialise_leaves(cast(BinaryIO, file), jax.tree.map(_take_data, tree))
+
+
+def deserialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], like: T) -> T:
     """Returns a tree with the leaves of a file that `serialise_leaves` has written.
 
     Axes in another order than in `like` are transposed back, where `equinox.tree_deserialise_leaves` would return the
     array transposed if the sizes are equal, and fail otherwise.
 
     Args:
-        path: The file.
+        path_or_file: The path of the file, or a binary file that is open for reading and can be searched.
         like: A tree of the same structure, or its shapes as `equinox.filter_eval_shape` returns them.
 
     Returns:
@@ -93,19 +99,21 @@ def deserialise_leaves(path: str | os.PathLike[str], like: T) -> T:
         ValueError: the leaves do not fit:
           ['weight'] was saved as float32 (mlp: 4, embed: 4), in the tree it is float32 (embed: 4, pos: 4)
     """
-    source = Path(path)
-    with source.open("rb") as file:
-        saved = _read_header(file, source)
-        _check_leaves(saved, like)
+    if isinstance(path_or_file, str | os.PathLike):
+        with Path(path_or_file).open("rb") as file:
+            return deserialise_leaves(file, like)
+    path = str(getattr(path_or_file, "name", "the file"))
+    saved = _read_header(path_or_file, path)
+    _check_leaves(saved, like)
 
-        def order_as_saved(where: Any, leaf: Any) -> Any:
-            return _order_shape(leaf, saved[jax.tree_util.keystr(where)]) if is_array_leaf(leaf) else leaf
+    def order_as_saved(where: Any, leaf: Any) -> Any:
+        return _order_shape(leaf, saved[jax.tree_util.keystr(where)]) if is_array_leaf(leaf) else leaf
 
-        shapes = jax.tree_util.tree_map_with_path(order_as_saved, like, is_leaf=is_named_array)
-        try:
-            loaded = eqx.tree_deserialise_leaves(file, jax.tree.map(_take_data_shape, shapes))
-        except Exception as error:
-            raise ValueError(f"{str(source)!r} is damaged or truncated: {error}") from None
+    shapes = jax.tree_util.tree_map_with_path(order_as_saved, like, is_leaf=is_named_array)
+    try:
+        loaded = eqx.tree_deserialise_leaves(cast(BinaryIO, path_or_file), jax.tree.map(_take_data_shape, shapes))
+    except Exception as error:
+        raise ValueError(f"{path!r} is damaged or truncated: {error}") from None
     return jax.tree.map(_restore_keys_and_order, like, loaded, is_leaf=is_named_array)
 
 
@@ -135,17 +143,18 @@ def _format_saved(saved: dict[str, Any]) -> str:
     return f"{saved['keys'] or saved['dtype']} {shape}"
 
 
-def _read_header(file: IO[bytes], path: Path) -> dict[str, Any]:
+def _read_header(file: IO[bytes], path: str) -> dict[str, Any]:
     """Returns what has been saved by path."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise ValueError(
-            f"{str(path)!r} is not a file of `serialise_leaves`, or damaged; `equinox.tree_deserialise_leaves` reads "
+            f"{path!r} is not a file of `serialise_leaves`, or damaged; `equinox.tree_deserialise_leaves` reads "
             "those of Equinox"
         )
     length, checksum = int.from_bytes(file.read(8), "little"), int.from_bytes(file.read(4), "little")
-    header = file.read(length) if length <= path.stat().st_size else b""
+    start, size = file.tell(), file.seek(0, os.SEEK_END)
+    header = file.read(length) if file.seek(start) + length <= size else b""
     if len(header) != length or zlib.crc32(header) != checksum:
-        raise ValueError(f"{str(path)!r} is damaged or truncated: its header does not fit")
+        raise ValueError(f"{path!r} is damaged or truncated: its header does not fit")
     return json.loads(header)
 
 

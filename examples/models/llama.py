@@ -65,7 +65,10 @@ class Config(NamedTuple):
 
 
 class Block(Pretrained):
-    """Pre-norm attention and a pre-norm gated MLP, each with a residual connection."""
+    """Pre-norm attention and a pre-norm gated MLP, each with a residual connection.
+
+    The names `query`, `key`, `value` and `attention_out` are for policies of what is saved for the backward pass.
+    """
 
     config: Config = eqx.field(static=True)
     attention_norm: RmsNorm
@@ -102,8 +105,9 @@ class Block(Pretrained):
     def __call__(self, x: NamedArray, cache: KVCache | None = None) -> tuple[NamedArray, NewKeys]:
         y = self.attention_norm(x)
         query, key = rotate(self.query(y), self.key(y), cache, self.config.theta, self.config.scaling)
-        attended, new = attend(query, key, self.value(y), cache)
-        x = x + self.attention_out(attended).rearrange(x.names)
+        query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
+        attended, new = attend(query, key, value, cache)
+        x = x + nym.tree_checkpoint_name(self.attention_out(attended).rearrange(x.names), "attention_out")
         y = self.mlp_norm(x)
         return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
 

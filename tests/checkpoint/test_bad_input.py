@@ -89,6 +89,17 @@ def test_part_of_a_checkpoint(folder: Path) -> None:
         nym.checkpoint.restore(folder, part)
 
 
+def test_a_state_below_another_path_is_found(folder: Path) -> None:
+    scale = Scale(nym.ones({"embed": 4, "mlp": 2}), 1e-5)
+    hint = r"\.weight is not in the .*\n  the checkpoint has what is missing below \['norm'\]; pass `{'norm': like}`"
+    for strict in (True, False):
+        with pytest.raises(ValueError, match=f"(?s){hint}"):
+            nym.checkpoint.restore(folder, scale, strict=strict)
+    with pytest.raises(ValueError, match="does not fit") as raised:
+        nym.checkpoint.restore(folder, {"other": scale}, strict=False)
+    assert "below" not in str(raised.value)
+
+
 def test_other_static_fields_are_a_warning(folder: Path) -> None:
     with pytest.warns(UserWarning, match=r"\.eps is 0\.1 here and was 1e-05\n.*\.activation is tanh here and was relu"):
         state = nym.checkpoint.restore(folder, make_state(0.1, jnp.tanh))
@@ -130,6 +141,10 @@ def test_arguments_that_make_no_sense(folder: Path) -> None:
         nym.checkpoint.Checkpointer("gs://bucket/run")
     with pytest.raises(ValueError, match=r"`timeout` is at least a second, not 0\.1"):
         nym.checkpoint.Checkpointer(folder, timeout=0.1)
+    with pytest.raises(TypeError, match=r"a path, not a dict; the order of arguments is `save\(folder, state, step\)`"):
+        nym.checkpoint.save({"step": 8}, folder, 8)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"a path, not a dict; the order of arguments is `restore\(folder, like\)`"):
+        nym.checkpoint.restore({"step": 8}, folder)  # pyright: ignore[reportArgumentType]
     for step in (-1, 2.0, True):
         with pytest.raises(ValueError, match="`step` is an integer from 0 on, not"):
             nym.checkpoint.save(folder, {}, step)  # pyright: ignore[reportArgumentType]

@@ -12,6 +12,9 @@ from ..processes import run
 
 
 PROGRAM = """
+import resource
+import shutil
+import time
 import warnings
 import numpy as np
 
@@ -28,7 +31,7 @@ class Data:
         self.state = state
 
 def make():
-    weight = nym.random.normal(jax.random.key(0), {"mlp": 8, "embed": 16})
+    weight = nym.random.randint(jax.random.key(0), {"mlp": 8, "embed": 16}, -1000, 1000).astype("float32")
     keys = nym.named(jax.random.split(jax.random.key(1), 16), "embed")
     return {"weight": weight, "keys": keys, "low": weight.astype("bfloat16")}
 
@@ -57,6 +60,22 @@ for step, kind in enumerate(jax.sharding.AxisType.__members__.values()):
         assert found["weight"].sharding == state["weight"].sharding
 with activate(8, 1, kind=jax.sharding.AxisType.Explicit):
     nym.checkpoint.save(FOLDER, state, 10, data=Data("same"))
+    noise = nym.named_jit(lambda: nym.random.randint(jax.random.key(2), {"embed": 1 << 19}, 0, 1 << 30), PARAMETERS)()
+    limits, start_time = resource.getrlimit(resource.RLIMIT_FSIZE), time.monotonic()
+    with nym.checkpoint.Checkpointer(FOLDER) as checkpointer:
+        if jax.process_index() == 1:  # it cannot write its part, and the other one does not wait for the timeout
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, limits[1]))
+        checkpointer.save({"noise": noise}, 11)
+        text = raised(OSError, checkpointer.wait)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        has(text, "the checkpoint of step 11 could not be saved", "complete: 0, 1, 10", "too large")
+        assert ("in process 1: " in text) == (jax.process_index() == 0), text
+        assert time.monotonic() - start_time < 60 and checkpointer.steps == [0, 1, 10]
+        checkpointer.save({"noise": noise}, 12)
+        assert bool((checkpointer.restore({"noise": noise})["noise"] == noise).all().array)
+    nym.barrier_sync(name="after failure")
+    if jax.process_index() == 0:
+        shutil.rmtree(FOLDER / "12")
 with jax.set_mesh(None):  # arrays of one process
     local = {"key": jax.random.key(5), "count": nym.arange(nym.Axis("embed", 3)) + jax.process_index()}
     nym.checkpoint.save(FOLDER.with_name("local"), local, 0)
@@ -105,7 +124,7 @@ def test_two_save_four_restore_and_one(tmp_path: Path) -> None:
     run(prefix + RESTORE, processes=4, devices=2)
     assert nym.checkpoint.list_steps(tmp_path) == [0, 1, 10, 11]
     with jax.set_mesh(None):
-        weight = nym.random.normal(jax.random.key(0), {"mlp": 8, "embed": 16})
+        weight = nym.random.randint(jax.random.key(0), {"mlp": 8, "embed": 16}, -1000, 1000).astype("float32")
         for step in (0, 1, 11):
             found = nym.checkpoint.restore(tmp_path, step=step)
             assert np.array_equal(found["weight"].array, weight.array)

@@ -21,9 +21,11 @@ jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **kw
 jax.monitoring.register_event_listener(lambda event, **kwargs: compiling.append(event))
 before = set(sys.modules)
 import axonym as nym
+lazy = ("checkpoint", "data", "nn", "planner", "quantization")
+on_demand = [name for name in lazy if f"axonym.{name}" in sys.modules]
 for name in dir(nym):
     getattr(nym, name)
-found = {"new": sorted(set(sys.modules) - before), "compiling": list(compiling)}
+found = {"new": sorted(set(sys.modules) - before), "compiling": list(compiling), "on_demand": on_demand}
 jax.config.update("jax_num_cpu_devices", 3)  # an error if there are devices already
 found["devices"] = jax.device_count()
 print(json.dumps(found))
@@ -54,6 +56,10 @@ def test_the_import_needs_few_modules_beyond_those_of_jax_and_equinox(found: dic
         "jax.experimental.mesh_utils",
         "jax.experimental.multihost_utils",
     }
+
+
+def test_what_many_programs_do_not_use_is_imported_on_demand(found: dict[str, Any]):
+    assert found["on_demand"] == [] and {"axonym.checkpoint", "axonym.nn", "axonym.planner"} <= {*found["new"]}
 
 
 def test_the_import_compiles_nothing_and_starts_no_backend(found: dict[str, Any]):

@@ -73,6 +73,15 @@ def test_named_arrays_and_modules_keep_their_names(auto_mesh):
         assert int(step) == 3 and step.sharding.spec == jax.P()
 
 
+def test_random_keys_are_sharded_as_other_arrays(auto_mesh):
+    keys = jax.random.split(jax.random.key(3, impl="rbg"), 8)
+    for process_local in (True, False):
+        source, axes = [{"keys": keys, "key": keys[0]}], {"keys": "batch", "key": None}
+        batch = next(ShardedLoader(source, MAPPING, auto_mesh, axes=axes, process_local=process_local))
+        assert batch["keys"].sharding.spec == jax.P("data") and jax.random.key_impl(batch["key"]) == "rbg"
+        np.testing.assert_array_equal(jax.random.key_data(batch["keys"].array), jax.random.key_data(keys))
+
+
 def test_a_source_may_reuse_its_array(auto_mesh):
     space = np.zeros(8 * 3 * 4 + 4096, np.uint8)
     rows = space[-space.ctypes.data % 4096 :][: 8 * 3 * 4].view(np.int32).reshape(8, 3)  # which JAX could alias

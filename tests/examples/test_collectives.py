@@ -31,8 +31,8 @@ def drawn(tree: Any) -> Any:
     return jax.tree.map(lambda x: random.normal(scale=0.1, size=x.shape).astype(x.dtype), tree)
 
 
-def compiled_pair(train_lm: Any, mesh: Mesh) -> tuple[Any, Any, Any, Any]:
-    """Returns both compiled steps, each with its arguments."""
+def compiled_pair(train_lm: Any, mesh: Mesh, auto_mesh: Mesh) -> tuple[Any, Any, Any, Any]:
+    """Returns both compiled steps, each with its arguments; that by hand is on Auto axes and compiled once."""
     axes = train_lm.make_axes(batch=8, seq=16, embed=64, layers=3)
     optimizer = train_lm.make_optimizer(train_lm.parse_args(["--steps", "1"]))
     model = drawn(jax.eval_shape(lambda: train_lm.Transformer.init(axes, key=jax.random.key(0))))
@@ -47,15 +47,19 @@ def compiled_pair(train_lm: Any, mesh: Mesh) -> tuple[Any, Any, Any, Any]:
         "norm": model.norm.weight.array,
         "head": model.head.weight.array,
     }
-    step, (stored, stored_state, _) = handwritten.make_train_step(mesh, optimizer, parameters)
+    step, (stored, stored_state, stored_batch) = handwritten.make_train_step(auto_mesh, optimizer, parameters)
     moments = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(optimizer.init, parameters))
-    theirs = [*jax.device_put((parameters, moments), (stored, stored_state)), *(x.array for x in batch)]
-    own = train_lm.make_train_step(optimizer)
-    return own.lower(*ours).compile(), ours, step.lower(*theirs).compile(), theirs
+    own = train_lm.make_train_step(optimizer).lower(*ours).compile()
+    with jax.set_mesh(auto_mesh):
+        theirs = [
+            *jax.device_put((parameters, moments), (stored, stored_state)),
+            *jax.device_put([*rows], stored_batch),
+        ]
+        return own, ours, step.lower(*theirs).compile(), theirs
 
 
-def test_the_step_sends_no_more_than_a_hand_written_one(train_lm: Any, mesh: Mesh):
-    own, ours, step, theirs = compiled_pair(train_lm, mesh)
+def test_the_step_sends_no_more_than_a_hand_written_one(train_lm: Any, mesh: Mesh, auto_mesh: Mesh):
+    own, ours, step, theirs = compiled_pair(train_lm, mesh, auto_mesh)
     found, expected = (totals(Program(compiled.as_text()).collectives()) for compiled in (own, step))
     shown = "\n".join([table("Axonym", found), table("hand-written", expected)])
     assert expected["all-gather", "in loops"].arrays == 18, f"The hand-written step gathers otherwise.\n{shown}"

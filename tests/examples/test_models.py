@@ -33,11 +33,13 @@ DECODERS = {
 FAMILIES = {**DECODERS, "bert": "BERT", "vit": "ViT"}
 
 
+IS_THOROUGH = "AXONYM_RECORDED_MODELS" in os.environ  # in `make parity`, which has more time
+
+
 def list_sharded(families: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns pairs of a family and a kind of mesh: all of them for `make parity`, which has more time."""
-    is_thorough = "AXONYM_RECORDED_MODELS" in os.environ
+    """Returns pairs of a family and a kind of mesh."""
     pairs = [(name, kind) for name in families for kind in ("auto", "explicit")]
-    return [(name, kind) for name, kind in pairs if is_thorough or kind == "explicit" or name == "llama"]
+    return [(name, kind) for name, kind in pairs if IS_THOROUGH or kind == "explicit" or name == "llama"]
 
 
 class Family(NamedTuple):
@@ -116,7 +118,8 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
         assert difference < bound, f"{jax.tree_util.keystr(path)} differs by {difference:.1e}, more than {bound:.1e}"
 
 
-def test_output_is_that_of_transformers(family: Family):
+@pytest.mark.parametrize("family", FAMILIES if IS_THOROUGH else ["mixtral", "whisper"], indirect=True)
+def test_output_without_a_mesh_is_that_of_transformers(family: Family):
     output = jax.jit(lambda model, inputs: model(*inputs))(family.load(family.parameters), family.inputs)
     np.testing.assert_allclose(output.array, family.output, rtol=1e-4, atol=1e-4)
 
@@ -199,7 +202,7 @@ def assert_same_bits(state: dict[str, np.ndarray], family: Family) -> None:
 
 def test_transformers_loads_what_axonym_wrote(family: Family, tmp_path: Path):
     """The same logits as before, bit for bit, because the parameters are; `make parity` runs it."""
-    if "AXONYM_RECORDED_MODELS" not in os.environ:
+    if not IS_THOROUGH:
         pytest.skip("`make parity` has `transformers`.")
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     config = family.load.keywords["config"]

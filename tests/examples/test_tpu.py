@@ -24,19 +24,26 @@ TABLES = [(128, 128)] * 2
 GATHERED = [(1, 8, 32, 512)] * 3 + [(1, 512, 8, 32)] + [(1, 768, 512)] * 2 + [(1, 512, 768)]
 
 
-def compiled(what: str, axis_types: str, folder: Path) -> list[Collective]:
-    """Returns what a step sends between TPUs, compiled by a process of its own."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder of programs for TPUs, which a process of its own has compiled."""
     if not LIBTPU:
         pytest.skip("This needs libtpu, which only Linux on x86-64 has: `make tpu` installs it.")
+    path = tmp_path_factory.mktemp("programs")
     done = subprocess.run(
-        [sys.executable, "-W", "error", Path(__file__).with_name("tpu_program.py"), what, axis_types, folder / "hlo"],
+        [sys.executable, "-W", "error", Path(__file__).with_name("tpu_program.py"), path],
         env=make_environment("tpu"),  # compiled as users compile it
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    return Program((folder / "hlo").read_text()).collectives()
+    return path
+
+
+def list_collectives(folder: Path, what: str, axis_types: str) -> list[Collective]:
+    """Returns what a step sends between TPUs."""
+    return Program((folder / f"{what}-{axis_types}").read_text()).collectives()
 
 
 def shapes(collectives: list[Collective], kind: str, in_loop: bool) -> collections.Counter[tuple[int, ...]]:
@@ -54,15 +61,15 @@ def check_gradients(found: list[Collective]) -> None:
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
-def test_fsdp_gathers_each_layer_and_scatters_its_gradients(axis_types: str, tmp_path: Path):
-    found = compiled("fsdp", axis_types, tmp_path)
+def test_fsdp_gathers_each_layer_and_scatters_its_gradients(axis_types: str, folder: Path):
+    found = list_collectives(folder, "fsdp", axis_types)
     check_gradients(found)
     gathered = shapes(found, "all-gather", in_loop=True)
     assert gathered - collections.Counter({(1, 512): 4}) == collections.Counter(GATHERED * 2)  # forwards, backwards
 
 
-def test_divided_optimizer_state_scatters_gradients_and_gathers_updates(tmp_path: Path):
-    found = compiled("zero", "auto", tmp_path)
+def test_divided_optimizer_state_scatters_gradients_and_gathers_updates(folder: Path):
+    found = list_collectives(folder, "zero", "auto")
     check_gradients(found)
     assert not shapes(found, "all-gather", in_loop=True), "Parameters that are whole are gathered."
     whole = {(3, *shape[1:]) for shape in GATHERED} | {(128, 512)}

@@ -27,6 +27,8 @@ from tests.processes import run as run_processes
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--steps", "6", "--batch", "8", "--seq", "32", "--layers", "2", "--embed", "128"]
 COMMAND = [sys.executable, "-W", "error", EXAMPLES / "train_lm.py"]
+# Another process may be writing a compiled program; JAX compiles it again.
+CACHED = [*COMMAND[:3], "-W", "ignore:Error reading persistent compilation cache entry", COMMAND[3]]
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +148,8 @@ def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eigh
     expected = [np.asarray(x) for x in jax.tree.leaves(plain)]
     np.savez(tmp_path / "expected.npz", *expected)
     program = RESTORE.format(folder=str(folder), mapping=mapping, expected=f"{tmp_path}/expected.npz")
-    for processes in (2, 4):
-        outputs = run_processes(program, processes, 8 // processes)
-        assert all(f"restored {len(expected)}" in output for output in outputs)
+    outputs = run_processes(program, processes=4, devices=2)
+    assert all(f"restored {len(expected)}" in output for output in outputs)
 
 
 def test_two_processes_give_the_losses_of_one(reference: Path, text: Path, tmp_path: Path):
@@ -178,11 +179,12 @@ def test_second_run_moves_the_first_aside(
     train_lm: Any, text: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     options = [*SMALL, "--text", str(text), "--out", str(run)]
-    assert train_lm.main([*options, "--steps", "1"]) == 0
-    assert (len(read_losses(tmp_path / "run-1")), len(read_losses(run))) == (6, 1)
-    assert (run / "checkpoints" / "1").is_dir()
+    first = read_losses(run)
+    assert train_lm.main([*options, "--seed", "1"]) == 0
+    assert read_losses(tmp_path / "run-1") == first and read_losses(run) != first
+    assert (run / "checkpoints" / "6").is_dir()
     capsys.readouterr()
-    assert train_lm.main([*options, "--steps", "1", "--resume"]) == 0
+    assert train_lm.main([*options, "--resume"]) == 0
     assert "nothing left to do" in capsys.readouterr().out
     assert train_lm.main([*options, "--resume", "--layers", "1"]) == 2
     assert "has --layers 2, not 1" in capsys.readouterr().err
@@ -190,7 +192,14 @@ def test_second_run_moves_the_first_aside(
 
 def test_interrupted_run_resumes_to_the_same_losses(train_lm: Any, reference: Path, text: Path, tmp_path: Path):
     options = [*SMALL, "--text", str(text), "--out", str(tmp_path)]
-    process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    environment = {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": os.environ["AXONYM_TESTS_CACHE"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    process = subprocess.Popen(
+        [*CACHED, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     metrics = tmp_path / "metrics.jsonl"
     for _ in range(2400):
         if process.poll() is not None or (metrics.exists() and "loss" in metrics.read_text()):
@@ -277,12 +286,13 @@ def test_training_stops_on_a_loss_that_is_not_finite(
 ):
     options = [*SMALL, "--text", str(text), "--out", str(run)]
     spoil_checkpoint(train_lm, run / "checkpoints" / "6", 3e38)
-    assert train_lm.main([*options, "--steps", "8", "--resume"]) == 2
+    options += ["--steps", "8", "--lr", "1e30"]
+    assert train_lm.main([*options, "--resume"]) == 2
     error = capsys.readouterr().err
     assert re.search(r"the loss of step [78] is nan; lower --lr, or delete the newest checkpoint if .* damaged", error)
     assert all(map(math.isfinite, read_losses(run)))
-    assert train_lm.main([*options, "--lr", "1e30"]) == 2
-    assert re.search(r"the (held-out )?loss of step [23] is (nan|inf)", capsys.readouterr().err)
+    assert train_lm.main(options) == 2
+    assert re.search(r"the (held-out )?loss of step [2-4] is (nan|inf)", capsys.readouterr().err)
     assert not (run / "checkpoints" / "6").exists()
 
 
@@ -300,17 +310,15 @@ def test_metrics_survive_a_kill_at_any_time(train_lm: Any, run: Path, tmp_path: 
         train_lm.Metrics(file, 6)
 
 
-@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
-def test_parameters_and_optimizer_state_are_sharded_eight_ways(train_lm: Any, axis_types: str):
-    mesh = nym.create_mesh((4, 2), ("data", "model"), axis_types=axis_types)
-    with jax.set_mesh(mesh):
+@pytest.mark.parametrize(("sizes", "axis_types"), [((4, 2), "auto"), ((2, 4), "explicit")])
+def test_parameters_and_optimizer_state_are_sharded_eight_ways(train_lm: Any, sizes: tuple[int, int], axis_types: str):
+    """With the programs that the runs above have compiled."""
+    with jax.set_mesh(nym.create_mesh(sizes, ("data", "model"), axis_types=axis_types)):
         axes = train_lm.make_axes(8, 32, 128, 2)
-        optimizer = train_lm.make_optimizer(train_lm.parse_args([]))
-        model = nym.named_jit(train_lm.Transformer.init, train_lm.PARAMETERS)(axes, key=jax.random.key(0))
-        state = nym.named_jit(optimizer.init, train_lm.PARAMETERS)(model)
-        batch = nym.shard(nym.zeros((axes.batch, axes.pos), int), train_lm.COMPUTE)
-        compiled = train_lm.make_train_step(optimizer).lower(model, state, batch, batch).compile()
-        model, state, _ = compiled(model, state, batch, batch)
+        optimizer = train_lm.make_optimizer(train_lm.parse_args(SMALL))
+        state = nym.named_jit(train_lm.init_state, train_lm.PARAMETERS)(axes, optimizer, 0)
+        batch = nym.shard(nym.zeros((axes.batch, axes.pos), jnp.int32), train_lm.COMPUTE)
+        model, state, _ = train_lm.make_train_step(optimizer)(state["model"], state["optimizer"], batch, batch)
     for tree in (model, state, (model, state)):
         arrays = [leaf for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf)]
         replicated = sum(array.nbytes for array in arrays)

@@ -1,7 +1,7 @@
-"""Compiles a train step of the example for eight TPU v5e devices from their description alone, and saves the text.
+"""Compiles train steps of the example for eight TPU v5e devices from their description alone, and saves the texts.
 
-A separate program, because JAX looks for TPUs wherever it finds libtpu. Its arguments are "fsdp" or "zero", the type of
-the mesh axes, and the file for the text.
+A separate program, because JAX looks for TPUs wherever it finds libtpu. Its argument is the folder for the
+texts.
 """
 
 import sys
@@ -31,8 +31,8 @@ def make_zero_step(optimizer: Any) -> Any:
     return train_step
 
 
-def main(what: str, axis_types: str, path: str) -> None:
-    devices = topologies.get_topology_desc("v5e:2x4", "tpu").devices
+def compile_step(what: str, axis_types: str, devices: Any) -> str:
+    """Returns the compiled "fsdp" or "zero" step on a mesh of this type."""
     axes = train_lm.make_axes(batch=8, seq=16, embed=512, layers=3)
     optimizer = train_lm.make_optimizer(train_lm.parse_args([]))
     make_step = train_lm.make_train_step
@@ -43,7 +43,13 @@ def main(what: str, axis_types: str, path: str) -> None:
         model = jax.eval_shape(lambda: train_lm.Transformer.init(axes, key=jax.random.key(0)))
         batch = jax.eval_shape(lambda: nym.zeros((axes.batch, axes.pos), int))
         lowered = make_step(optimizer).lower(model, jax.eval_shape(optimizer.init, model), batch, batch)
-        Path(path).write_text(lowered.compile().as_text())
+        return lowered.compile().as_text()
+
+
+def main(folder: str) -> None:
+    devices = topologies.get_topology_desc("v5e:2x4", "tpu").devices
+    for what, axis_types in (("fsdp", "auto"), ("fsdp", "explicit"), ("zero", "auto")):
+        Path(folder, f"{what}-{axis_types}").write_text(compile_step(what, axis_types, devices))
 
 
 if __name__ == "__main__":

@@ -368,3 +368,10 @@ def test_processes_write_and_read_their_slices_at_once(tmp_path):
     with safe_open(tmp_path / "model.safetensors", "np") as file:
         rows = file.get_slice("weight")[8000:8002]
     np.testing.assert_array_equal(rows, np.arange(8000 * 4096, 8002 * 4096).reshape(2, 4096))
+
+
+def test_a_mapping_without_a_mesh_is_an_error(tmp_path: Path) -> None:
+    tree = {"weight": nym.ones({"embed": 8})}
+    sd.save_safetensors(tree, tmp_path)
+    with jax.set_mesh(None), pytest.raises(ValueError, match="`mapping` needs a mesh to load onto; set one with `jax"):
+        sd.load_safetensors(tree, tmp_path, {"embed": "data"})

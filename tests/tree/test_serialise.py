@@ -1,5 +1,6 @@
 """Leaves in a file with the names of their axes."""
 
+import io
 from typing import Any
 
 import equinox as eqx
@@ -95,6 +96,21 @@ def test_arrays_without_data_are_errors_and_leave_no_file(tmp_path):
     with pytest.raises(ValueError, match=r"\['a'\] is traced; arrays are saved outside of `jit`"):
         jax.jit(lambda x: nym.tree.serialise_leaves(tmp_path / "tree", {"a": x}))(jnp.ones(3))
     assert not list(tmp_path.iterdir())
+
+
+def test_open_files_are_written_and_read_from_where_they_are(draw):
+    trees, file = [{"a": draw(embed=3)}, {"b": draw(mlp=2, embed=2)}], io.BytesIO()
+    for tree in trees:
+        nym.tree.serialise_leaves(file, tree)
+    file.seek(0)
+    for tree in trees:
+        loaded = nym.tree.deserialise_leaves(file, jax.tree.map(jnp.zeros_like, tree))
+        assert all(np.array_equal(one, other) for one, other in zip(get_bits(loaded), get_bits(tree), strict=True))
+    for damaged in (file.getvalue()[:20], file.getvalue()[:-1]):
+        with pytest.raises(ValueError, match="'the file' is damaged or truncated"):
+            stream = io.BytesIO(damaged)
+            for tree in trees:
+                nym.tree.deserialise_leaves(stream, tree)
 
 
 def test_damaged_files_are_errors_with_their_names(tmp_path):

@@ -54,7 +54,11 @@ _REMEDIES = {
 
 
 class NamedJit(Generic[Args, R]):
-    """A function compiled by `named_jit`: call it like the function, or trace, lower and compile it ahead of time."""
+    """A function compiled by `named_jit`: call it like the function, or trace, lower and compile it ahead of time.
+
+    Attributes:
+        options: What of its arguments is donated, and the options of `jax.jit`, as `named_jit` takes them.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class NamedJit(Generic[Args, R]):
         options: Mapping[str, Any],
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
+        self.options = {"donate_args": donation[0], "donate_kwargs": donation[1], **options}
         self._fn: Callable[..., Any] = fn
         self._signature = Signature(fn)
         self._mapping = mapping

@@ -1,0 +1,291 @@
+"""A step traced on a mesh with a mesh axis for each named axis, so that each dimension of each array has its name.
+
+All mesh axes have size 1 and are Explicit. The types of arrays in the traced program then have a name for each
+dimension, in the forward and in the backward pass and in loops: what a mapping does to the program can be counted
+without tracing it again.
+"""
+
+import collections
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.sharding import AbstractMesh, AxisType
+
+from ..mesh import set_mesh
+from ..named._ambient import get_entry_axes
+from ..named._array import NamedArray, is_named_array
+from ..partitioning.jit._fsdp import fsdp
+
+
+Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size
+Origins: TypeAlias = frozenset[int]  # the leaves of the arguments that a value is a copy or a part of
+
+_COPIES = frozenset(
+    {"broadcast_in_dim", "convert_element_type", "copy", "copy_p", "dynamic_slice", "expand_dims", "name"}
+    | {"optimization_barrier", "reduce_precision", "reshape", "reshard", "sharding_constraint", "slice", "squeeze"}
+    | {"transpose"}
+)
+_RESHARDS = frozenset({"reshard", "sharding_constraint"})
+_KERNELS = frozenset({"pallas_call"})
+_NOTHING: Origins = frozenset()
+
+
+class NamedShape(NamedTuple):
+    """The dimensions of an array, the bytes of an element, and the arguments that it is a copy or a part of."""
+
+    dims: tuple[Dim, ...]
+    itemsize: int
+    origins: Origins = _NOTHING
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.dims if name)
+
+
+class Product(NamedTuple):
+    """A product of arrays, such as `dot_general`.
+
+    Attributes:
+        operands: Its operands, without the names of dimensions that it needs whole.
+        lost: For each operand, the names of dimensions that it needs whole.
+        result: Its result.
+        reduced: The dimensions that it sums over.
+    """
+
+    operands: tuple[NamedShape, ...]
+    lost: tuple[tuple[str, ...], ...]
+    result: NamedShape
+    reduced: tuple[Dim, ...]
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * math.prod(size for _, size in (*self.result.dims, *self.reduced))
+
+
+@dataclass(frozen=True)
+class NamedProgram:
+    """What a step computes, by named axes.
+
+    Attributes:
+        leaves: The arrays of the arguments, in the order of the tree.
+        products: Products, and how often each is computed.
+        reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
+        saved: Arrays that loops collect over their turns, such as activations for the backward pass, and how often.
+        arrays: The sets of names that occur in one array.
+        sizes: The sizes that each axis has in some array.
+        looped: The names of axes that a loop goes over.
+        parameter_names: The names of the axes of the first argument.
+        data_names: The names of the axes that only other arguments have.
+    """
+
+    leaves: tuple[NamedShape, ...]
+    products: Mapping[Product, int]
+    reshards: Mapping[tuple[NamedShape, NamedShape], int]
+    saved: Mapping[NamedShape, int]
+    arrays: frozenset[frozenset[str]]
+    sizes: Mapping[str, frozenset[int]]
+    looped: frozenset[str]
+    parameter_names: tuple[str, ...]
+    data_names: tuple[str, ...]
+
+    @property
+    def flops(self) -> float:
+        """The floating-point operations of all products."""
+        return sum(product.flops * runs for product, runs in self.products.items())
+
+
+def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: Any) -> NamedShape:
+    """Returns the dimensions of an array, of which the first have names, if any."""
+    itemsize = jnp.dtype(dtype).itemsize if jnp.issubdtype(dtype, jnp.number) else 1
+    return NamedShape(tuple(itertools.zip_longest(names or (), shape, fillvalue="")), itemsize)
+
+
+def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
+    """Traces a function with a mesh axis for each named axis of its arguments.
+
+    Args:
+        fn: A plain function.
+        args: Its arguments, in which shapes stand for arrays.
+    """
+    names = _list_names(args)
+    mesh = AbstractMesh((1,) * len(names), names, axis_types=(AxisType.Explicit,) * len(names))
+    mapping = {name: name for name in names}
+    with set_mesh(mesh):
+        traced = fsdp(fn, mapping, mapping, retrace_warning=False).trace(*args)
+    jaxpr = traced.jaxpr
+    parameter_names = _list_names(args[:1])
+    reader = _ProgramReader()
+    variables = _open_jaxpr(jaxpr).invars
+    leaves = tuple(_read_shape(variable.aval) for variable in variables)
+    reader.read(jaxpr, [frozenset([at]) for at in range(len(variables))], 1)
+    return NamedProgram(
+        leaves=leaves,
+        products=dict(reader.products),
+        reshards=dict(reader.reshards),
+        saved=dict(reader.saved),
+        arrays=frozenset(reader.arrays | {leaf.names for leaf in leaves}),
+        sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
+        looped=frozenset(leaves[at].dims[0][0] for at in reader.looped if leaves[at].dims) - {""},
+        parameter_names=parameter_names,
+        data_names=tuple(name for name in names if name not in parameter_names),
+    )
+
+
+def _list_names(tree: Any) -> tuple[str, ...]:
+    """Returns the names of all axes in a tree, in the order in which they occur."""
+    arrays = (leaf for leaf in jax.tree.leaves(tree, is_leaf=is_named_array) if isinstance(leaf, NamedArray))
+    return tuple(dict.fromkeys(name for array in arrays for name in array.names))
+
+
+def _open_jaxpr(jaxpr: Any) -> Any:
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _read_shape(aval: Any, origins: Origins = _NOTHING) -> NamedShape:
+    spec = getattr(getattr(aval, "sharding", None), "spec", ())
+    names = [entry if isinstance(entry, str) else "" for entry in spec]
+    return make_named_shape(names, aval.shape, aval.dtype)._replace(origins=origins)
+
+
+class _ProgramReader:
+    """Reads the equations of a traced program, those of loops as often as they run."""
+
+    def __init__(self) -> None:
+        self.products: collections.Counter[Product] = collections.Counter()
+        self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
+        self.saved: collections.Counter[NamedShape] = collections.Counter()
+        self.arrays: set[frozenset[str]] = set()
+        self.sizes: dict[str, set[int]] = collections.defaultdict(set)
+        self.looped: set[int] = set()
+        self._mapped: tuple[Dim, ...] = ()  # the names of the `shard_map` that is read
+
+    def read(self, jaxpr: Any, given: Sequence[Origins], runs: int) -> list[Origins]:
+        """Reads a program whose arguments have these origins; returns the origins of its results."""
+        jaxpr = _open_jaxpr(jaxpr)
+        origins: dict[Any, Origins] = dict(zip(jaxpr.invars, given, strict=True))
+        for equation in jaxpr.eqns:
+            operands = [
+                _NOTHING if isinstance(one, core.Literal) else origins.get(one, _NOTHING) for one in equation.invars
+            ]
+            found = self._read_equation(equation, operands, runs)
+            for variable, own in zip(equation.outvars, found, strict=True):
+                origins[variable] = own
+                self._note_array(variable.aval)
+        return [_NOTHING if isinstance(one, core.Literal) else origins.get(one, _NOTHING) for one in jaxpr.outvars]
+
+    def _read_equation(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+        name, nothing = equation.primitive.name, [_NOTHING] * len(equation.outvars)
+        if name in ("dot_general", "ragged_dot_general", "conv_general_dilated"):
+            self.products[_add_dims(_read_product(equation, operands), self._mapped)] += runs
+        elif name == "shard_map":
+            return self._read_shard_map(equation, operands, runs)
+        elif name == "scan":
+            return self._read_scan(equation, operands, runs)
+        elif name in _COPIES:
+            if name in _RESHARDS:
+                self._note_reshard(equation, operands, runs)
+            return [*operands[: len(nothing)], *nothing[len(operands) :]] if len(nothing) > 1 else operands[:1]
+        elif name not in _KERNELS:
+            return self._read_inner(equation, operands, runs)
+        return nothing
+
+    def _read_inner(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+        results = [_NOTHING] * len(equation.outvars)
+        for inner in _list_inner(equation):
+            fits = len(_open_jaxpr(inner).invars) == len(operands)
+            given = operands if fits else [_NOTHING] * len(_open_jaxpr(inner).invars)
+            found = self.read(inner, given, runs)
+            if len(found) == len(results):
+                results = found
+        return results
+
+    def _read_shard_map(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+        """Reads a function of shards, whose arrays have no names: its products are divided by all that it is given."""
+        outside = self._mapped
+        specs = [getattr(getattr(one.aval, "sharding", None), "spec", ()) for one in equation.invars]
+        names = dict.fromkeys(name for spec in specs for entry in spec for name in get_entry_axes(entry))
+        self._mapped = tuple((name, 1) for name in names)
+        found = self._read_inner(equation, operands, runs)
+        self._mapped = outside
+        return found
+
+    def _read_scan(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+        inner, length = equation.params["jaxpr"], equation.params["length"]
+        body = _open_jaxpr(inner)
+        carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
+        constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
+        self.looped.update(*operands[constants + carried :])
+        for variable in equation.outvars[carried:]:
+            self.saved[_read_shape(variable.aval)] += runs
+        given = [*operands[:constants], *[_NOTHING] * carried, *operands[constants + carried :]]
+        found = self.read(inner, given, runs * length)
+        return [*[_NOTHING] * carried, *found[carried:]]
+
+    def _note_reshard(self, equation: Any, operands: list[Origins], runs: int) -> None:
+        before, after = (_read_shape(one.aval) for one in (equation.invars[0], equation.outvars[0]))
+        # Where nothing stays sharded, it is for a lookup, which programs on Auto meshes do without.
+        if not operands[0] and before.names - after.names and after.names:
+            self.reshards[before, after] += runs
+
+    def _note_array(self, aval: Any) -> None:
+        if not hasattr(aval, "shape"):
+            return
+        shape = _read_shape(aval)
+        self.arrays.add(shape.names)
+        for name, size in shape.dims:
+            if name:
+                self.sizes[name].add(size)
+
+
+def _read_product(equation: Any, origins: list[Origins]) -> Product:
+    operands = [_read_shape(one.aval, own) for one, own in zip(equation.invars[:2], origins[:2], strict=True)]
+    result = _read_shape(equation.outvars[0].aval)
+    if equation.primitive.name == "conv_general_dilated":
+        summed = equation.params["dimension_numbers"].rhs_spec[1:]
+        return Product(tuple(operands), ((), ()), result, tuple(operands[1].dims[at] for at in summed))
+    numbers = equation.params.get("dimension_numbers") or equation.params["ragged_dot_dimension_numbers"]
+    contracted, batched = getattr(numbers, "dot_dimension_numbers", numbers)
+    pairs = zip(
+        *([operand.dims[at] for at in own] for operand, own in zip(operands, contracted, strict=True)), strict=True
+    )
+    reduced = tuple(left if left[0] == right[0] else ("", left[1]) for left, right in pairs)
+    needed: list[NamedShape] = []
+    free = iter(result.dims[len(batched[0]) :])
+    for operand, own, shared in zip(operands, contracted, batched, strict=True):
+        dims = list(operand.dims)
+        for at in range(len(dims)):
+            if at in own:
+                dims[at] = reduced[tuple(own).index(at)]
+            elif at not in shared:
+                dims[at] = (next(free, ("", 1))[0], dims[at][1])
+        needed.append(operand._replace(dims=tuple(dims)))
+    lost = tuple(
+        tuple(name for (name, _), (kept, _) in zip(before.dims, after.dims, strict=True) if name and not kept)
+        for before, after in zip(operands, needed, strict=True)
+    )
+    return Product(tuple(needed), lost, result, reduced)
+
+
+def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:
+    """Returns a product with further dimensions of size 1 of its operands and of its result."""
+    operands = tuple(one._replace(dims=(*one.dims, *dims)) for one in product.operands)
+    return product._replace(operands=operands, result=product.result._replace(dims=(*product.result.dims, *dims)))
+
+
+def _has_equal_rank(outer: Any, inner: Any) -> bool:
+    """Returns whether an array of a loop is the same in each turn of it, and no stack of one for each."""
+    return len(getattr(outer.aval, "shape", ())) == len(getattr(inner.aval, "shape", ()))
+
+
+def _list_inner(equation: Any) -> Iterator[Any]:
+    """Yields the programs that an equation calls."""
+    for value in equation.params.values():
+        for one in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(one, core.Jaxpr | core.ClosedJaxpr):
+                yield one

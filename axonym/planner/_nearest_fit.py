@@ -1,0 +1,98 @@
+"""What would fit where nothing does: another policy, a smaller batch, or more devices, each compiled."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from ..named._array import NamedArray, is_named_array
+from ..report._table import format_bytes
+from ._candidate import Evaluation
+from ._candidate_compiler import CandidateCompiler
+from ._described_devices import DescribedDevice, described_devices
+from ._step_variants import StepVariant, vary_policy
+
+
+_MOST_HALVED, _MOST_DOUBLED = 4, 4
+
+
+def describe_nearest_fits(nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler) -> list[str]:
+    """Returns a sentence for each change of one thing with which a candidate would fit.
+
+    Args:
+        nearest: The candidate that lacks least memory.
+        variant: Its step.
+        compiler: The compiler for its machine.
+    """
+    found = [
+        f"it would fit {what}, with {format_bytes(evaluation.bytes)} on each device"
+        for tries in (_try_policies, _try_batches, _try_machines)
+        for what, evaluation in tries(nearest, variant, compiler)
+        if evaluation.fits and not evaluation.problem
+    ]
+    return found or ["nothing that was tried would fit: full recomputation, a smaller batch, more devices"]
+
+
+def _try_policies(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[tuple[str, Evaluation]]:
+    for name, policy in {"True": True, "'offload'": "offload"}.items():
+        other = vary_policy(variant, policy)
+        if other is not None:
+            yield f"with `gradient_checkpointing={name}`", compiler.evaluate(nearest, other, False)
+
+
+def _try_batches(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[tuple[str, Evaluation]]:
+    """Yields the evaluation for half of the batch, a quarter, and so on, until it fits."""
+    name = next((name for name in variant.program.data_names if nearest.candidate.compute.get(name)), "")
+    args = variant.args
+    for halved in range(1, _MOST_HALVED + 1) if name else ():
+        size = max(variant.program.sizes[name])
+        if size % 2**halved:
+            return
+        args = _halve_axis(args, name)
+        evaluation = compiler.evaluate(nearest, replace(variant, args=args), False)
+        yield f"with `{name}` of size {size // 2**halved}", evaluation
+        if evaluation.fits or evaluation.problem:
+            return
+
+
+def _halve_axis(args: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+    """Returns the arguments after the first with half of an axis, as shapes."""
+
+    def halve_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, NamedArray) or name not in leaf.names:
+            return leaf
+        shape = tuple(
+            size // 2 if own == name else size for own, size in zip(leaf.names, leaf.array.shape, strict=True)
+        )
+        return NamedArray(jax.ShapeDtypeStruct(shape, leaf.dtype), leaf.names)
+
+    return args[0], *jax.tree.map(halve_leaf, args[1:], is_leaf=is_named_array)
+
+
+def _try_machines(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[tuple[str, Evaluation]]:
+    """Yields the evaluation on twice the devices, four times as many, and so on, until it fits."""
+    candidate, larger = nearest.candidate, compiler
+    stored = (over for name, over in candidate.parameters.items() if candidate.compute.get(name) != over)
+    axis = next(stored, tuple(candidate.mesh))[-1]
+    for _ in range(_MOST_DOUBLED):
+        larger = larger.replace_devices(_double_devices(larger.devices))
+        candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
+        evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, False)
+        yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
+        if evaluation.fits or evaluation.problem:
+            return
+
+
+def _double_devices(devices: Sequence[DescribedDevice]) -> tuple[DescribedDevice, ...]:
+    """Returns the devices of a machine with the shortest dimension of the torus, or the number of hosts, doubled."""
+    topology = devices[0].topology
+    at = topology.sizes.index(min(topology.sizes)) if topology.wrap else 0
+    sizes = [size * (2 if own == at else 1) for own, size in enumerate(topology.sizes)]
+    return described_devices(f"{topology.hardware}:{'x'.join(map(str, sizes))}", slices=topology.slices)

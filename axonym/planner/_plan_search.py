@@ -1,0 +1,285 @@
+"""`plan`: the mesh, the mappings and the policy with which a step is fastest on a machine that is not there."""
+
+import collections
+import inspect
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..partitioning.jit._named_jit import NamedJit
+from ._candidate import Candidate, Evaluation
+from ._candidate_compiler import CandidateCompiler
+from ._compiler_process import find_versions
+from ._described_devices import DescribedDevice, Topology, described_devices
+from ._hardware import get_hardware
+from ._nearest_fit import describe_nearest_fits
+from ._plan import Plan
+from ._screening import Screening
+from ._search_space import list_candidates, parse_fixed
+from ._step_variants import StepVariant, count_model_flops, list_variants
+
+
+_MOST_COMPILED = 32
+_MOST_TIMED = 4
+_MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
+_SLOWER = "slower in the model of the machine"
+_MOST_VARIED = 48  # shardings that are screened with every policy and every option
+_HOPELESS = 1.5  # a candidate is not compiled if its screened time is as many times that of the best one that fits
+
+
+def plan(
+    fn: Any,
+    *args: Any,
+    devices: str | Sequence[DescribedDevice],
+    fixed: Mapping[str, Mapping[str, Any]] | None = None,
+    policies: Mapping[str, Any] | None = None,
+    options: Mapping[str, Sequence[Any]] | None = None,
+    top: int = 3,
+    budget: float | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    cache: bool | str | os.PathLike[str] = True,
+    progress: bool | None = None,
+) -> Plan:
+    """Searches the mesh, the mappings and the policy with which a step is fastest on a machine that is not there.
+
+    All shardings that the names permit are screened by a model of the machine. The best of them are compiled to where
+    the compiler knows their memory and what they send, and the best of those, on TPUs, whole, for its estimates of
+    cycles. Nothing is run. See [Planning](../planning.md).
+
+    Args:
+        fn: A plain function, or one of `named_jit` or `fsdp`, whose donation stays and whose mappings are replaced. It
+            calls layers under the active mapping and has none of its own inside.
+        args: Its arguments, which may be `jax.ShapeDtypeStruct`s in named arrays. The first has the parameters; axes
+            that only the others have are those of the data.
+        devices: A description such as `"v5e:16x16"`, or described devices.
+        fixed: Choices that are not searched for: `{"mesh": {"data": 64, "model": 4}}` the sizes of all mesh axes,
+            `{"compute": {"mlp": "model", "heads": None}}` and `{"parameters": {"embed": "data"}}` the mesh axes of
+            named axes while computing and between steps.
+        policies: By a name of your own, the values of `gradient_checkpointing` to try for every `Stacked` and
+            `BlockSeq` in the arguments; as they are if None.
+        options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
+        top: How many plans to print.
+        budget: Seconds after which no further candidate is compiled.
+        compiler_options: Options of XLA, for all candidates.
+        cache: As for `compile_for`.
+        progress: Whether to write progress to the error stream; if it is a terminal if None.
+
+    Returns:
+        The plan, with all candidates that were compiled. Ctrl-C returns the part that is known.
+
+    Raises:
+        Exception: The error of the first candidate if the first three cannot be compiled, as for an option of XLA that
+            does not exist.
+        TypeError: If `fn` is not a function, or `devices` are not described ones.
+        ValueError: If there is no candidate, or an argument of this function is wrong.
+        ModuleNotFoundError: If the compiler is not installed.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> def loss(weight, x):
+        ...     return nym.mean(nym.dot(x, weight, axis="embed")).array
+        >>> weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
+        >>> x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
+        >>> found = nym.planner.plan(loss, weight, x, devices="cpu:4", cache=False)
+        >>> found.best.candidate.compute["batch"]
+        ('data',)
+    """
+    started = time.monotonic()
+    if not callable(fn):
+        raise TypeError(f"`fn` is a function, not a {type(fn).__name__}")
+    plain: Any = inspect.unwrap(fn) if isinstance(fn, NamedJit) else fn
+    jit_options = fn.options if isinstance(fn, NamedJit) else {}
+    described = described_devices(devices) if isinstance(devices, str) else tuple(devices)
+    topology = described[0].topology
+    versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
+    compiler = CandidateCompiler(described, jit_options, compiler_options, cache)
+    variants = list_variants(plain, args, policies, options)
+    screened, pruned = _screen_candidates(variants, compiler, topology, len(described), fixed)
+    log = _Progress(sys.stderr.isatty() if progress is None else progress, started, budget)
+    compiled = _compile_best(screened, compiler, log)
+    others = _list_alternatives(screened, [own for own, _ in compiled])
+    pruned[_SLOWER] = pruned.get(_SLOWER, 0) + len(screened) - len(compiled) - len(others)
+    return Plan(
+        evaluations=tuple(sorted(_calibrate_times(compiled, others), key=rank_evaluation)),
+        topology=topology,
+        top=top,
+        pruned={reason: count for reason, count in pruned.items() if count},
+        model_flops=count_model_flops(variants[0]),
+        tokens=_count_tokens(args),
+        versions=versions,
+        compiler_options=dict(compiler_options or {}),
+        seconds=time.monotonic() - started,
+        notes=tuple(log.notes),
+    )
+
+
+class _Progress:
+    """Writes a line that is replaced, and knows when the time is over."""
+
+    def __init__(self, is_shown: bool, started: float, budget: float | None) -> None:
+        self._is_shown, self._started, self._budget = is_shown, started, budget
+        self.notes: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self._budget is not None and time.monotonic() - self._started >= self._budget
+
+    def show(self, text: str) -> None:
+        if self._is_shown:
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+    def note_rest(self, count: int) -> None:
+        if self.is_over:
+            self.notes.append(f"the budget was used up before {count} candidates were compiled")
+
+    def close(self) -> None:
+        self.show("")
+
+
+class _Screened(NamedTuple):
+    """A candidate that was screened, its step, and whether what its step holds is likely to fit."""
+
+    evaluation: Evaluation
+    variant: StepVariant
+    is_likely_to_fit: bool
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        own = self.evaluation
+        missing = 0 if own.fits else own.bytes
+        return missing, not self.is_likely_to_fit, own.time.total, str(own.candidate)
+
+
+def _screen_candidates(
+    variants: Sequence[StepVariant], compiler: CandidateCompiler, topology: Topology, devices: int, fixed: Any
+) -> tuple[list[_Screened], dict[str, int]]:
+    """Returns estimates of candidates, the most promising first, and how many others are left out by reason."""
+    first = variants[0].program
+    pruned: collections.Counter[str] = collections.Counter()
+    names = (*first.parameter_names, *first.data_names)
+    candidates = list_candidates(first, devices, parse_fixed(fixed, names, devices), pruned)
+    if not candidates:
+        reasons = "; ".join(f"{count} with {reason}" for reason, count in pruned.items()) or "no axis to shard"
+        raise ValueError(f"no sharding of the step is possible on '{topology}': {reasons}")
+    ranked = sorted(_estimate_candidates(candidates, variants[0], compiler), key=lambda one: one.rank)
+    if len(variants) > 1:
+        best = [replace(one.evaluation.candidate, policy="", options={}) for one in ranked[:_MOST_VARIED]]
+        pruned[_SLOWER] += len(ranked) - len(best)
+        ranked = [one for variant in variants for one in _estimate_candidates(best, variant, compiler)]
+    return sorted(ranked, key=lambda one: one.rank), dict(pruned)
+
+
+def _estimate_candidates(
+    candidates: Sequence[Candidate], variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[_Screened]:
+    screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.arguments)
+    for candidate in candidates:
+        own = replace(candidate, policy=variant.policy, options=variant.options)
+        is_likely = screening.estimate_memory(own) <= compiler.hardware.hbm_available
+        yield _Screened(screening.evaluate(own), variant, is_likely)
+
+
+def _compile_best(
+    screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress
+) -> list[tuple[Evaluation, _Screened]]:
+    """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
+    found: dict[str, tuple[Evaluation, _Screened]] = {}
+    try:
+        for one in screened[:_MOST_COMPILED]:
+            best = min((other.time.total for other, _ in found.values() if _is_possible(other)), default=math.inf)
+            if log.is_over or one.evaluation.time.total > _HOPELESS * best:
+                log.note_rest(len(screened) - len(found))
+                break
+            log.show(f"{len(found) + 1} of {min(len(screened), _MOST_COMPILED)}: {one.evaluation.candidate}")
+            found[str(one.evaluation.candidate)] = (compiler.evaluate(one.evaluation, one.variant, False), one)
+            if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
+                raise compiler.errors[0]  # such as for a refused option
+        for at, (own, one) in enumerate(_choose_timed([*found.values()])):
+            if log.is_over:
+                break
+            log.show(f"timing {at + 1} of {_MOST_TIMED}: {own.candidate}")
+            found[str(own.candidate)] = (compiler.evaluate(one.evaluation, one.variant, True), one)
+        compiled = [(own, one) for own, one in found.values() if not own.problem]
+        if compiled and not any(own.fits for own, _ in compiled) and not log.is_over:
+            nearest, one = min(compiled, key=lambda pair: (pair[0].bytes, str(pair[0].candidate)))
+            log.notes += describe_nearest_fits(nearest, one.variant, compiler)
+    except KeyboardInterrupt:
+        log.notes.append("interrupted: only the candidates that were compiled until then are here")
+    log.close()
+    return [*found.values()]
+
+
+def _list_alternatives(screened: Sequence[_Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
+    """Returns the best candidate with each other size of a mesh axis and each other sharding of a named axis."""
+    known = {str(one.candidate) for one in compiled}
+    seen = {choice for one in compiled for choice in _list_choices(one.candidate)}
+    found: list[Evaluation] = []
+    for one in screened:
+        choices = set(_list_choices(one.evaluation.candidate))
+        if not choices <= seen and str(one.evaluation.candidate) not in known:
+            found.append(one.evaluation)
+            seen |= choices
+    return found
+
+
+def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
+    for name, over in candidate.compute.items():
+        yield "compute", name, over
+    for name, over in candidate.parameters.items():
+        yield "parameters", name, over
+    for axis, size in candidate.mesh.items():
+        yield "mesh", axis, size
+    yield "policy", candidate.policy
+    for name, value in candidate.options.items():
+        yield "option", name, value
+
+
+def _choose_timed(compiled: Sequence[tuple[Evaluation, _Screened]]) -> list[tuple[Evaluation, _Screened]]:
+    """Returns the best candidates that have no times yet, those that compute in different ways."""
+    found: dict[str, tuple[Evaluation, _Screened]] = {}
+    for own, one in sorted(compiled, key=lambda pair: rank_evaluation(pair[0])):
+        if own.stage == "compiled" and _is_possible(own):
+            found.setdefault(str(replace(own.candidate, parameters=own.candidate.compute)), (own, one))
+    return [*found.values()][:_MOST_TIMED]
+
+
+def _calibrate_times(
+    compiled: Sequence[tuple[Evaluation, _Screened]], others: Sequence[Evaluation]
+) -> list[Evaluation]:
+    """Returns evaluations whose time of computing, where it is from operations, is as much longer as where it is known.
+
+    XLA's estimates exceed the operations at the peak of the device by about the same factor in all candidates of a
+    step; without it, those that are timed would look slow beside the others.
+    """
+    timed = [(own.time, one.evaluation.time) for own, one in compiled if own.stage == "timed"]
+    factors = sorted((own.compute + own.attention) / screened.compute for own, screened in timed)
+    factor = factors[len(factors) // 2] if factors else 1.0
+    return [
+        one if one.stage == "timed" else replace(one, time=replace(one.time, compute=factor * one.time.compute))
+        for one in (*(own for own, _ in compiled), *others)
+    ]
+
+
+def _is_possible(evaluation: Evaluation) -> bool:
+    return evaluation.fits and not evaluation.problem
+
+
+def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
+    """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
+    stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
+    missing = 0 if evaluation.fits else evaluation.bytes
+    return bool(evaluation.problem), missing, stage, evaluation.time.total, str(evaluation.candidate)
+
+
+def _count_tokens(args: tuple[Any, ...]) -> int:
+    """Returns the size of the largest array of whole numbers among the data; 0 if there is none."""
+    shapes = [leaf for leaf in jax.tree.leaves(args[1:]) if hasattr(leaf, "dtype")]
+    return max((math.prod(leaf.shape) for leaf in shapes if jnp.issubdtype(leaf.dtype, jnp.integer)), default=0)

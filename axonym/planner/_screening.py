@@ -1,0 +1,146 @@
+"""The model by which candidates are screened before any of them is compiled.
+
+Computing is a roofline: each product takes the longer of its floating-point operations at the peak of the device and
+its operands and result at the bandwidth of the memory (Williams, Waterman and Patterson, "Roofline", 2009). Collectives
+take what `LinkModel` says. Gathers of parameters and sums of gradients run beside computing; sums of activations and
+reshards are waited for. The bytes of arguments are exact.
+"""
+
+import collections
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from ._candidate import Candidate, Evaluation, MeshAxes, StepTime
+from ._collectives import count_sent_bytes
+from ._hardware import Hardware
+from ._link_model import LinkModel
+from ._named_program import Dim, NamedProgram, NamedShape, Product
+
+
+_ERROR = 0.5  # the part by which a screened step time may be wrong
+
+
+class Screening:
+    """Estimates candidates for one program on one machine.
+
+    Args:
+        program: The program.
+        hardware: The devices.
+        make_link_model: Returns the model of the links of a candidate's mesh.
+        arguments: The arrays of the arguments, each with the group that its bytes count to.
+    """
+
+    def __init__(
+        self,
+        program: NamedProgram,
+        hardware: Hardware,
+        make_link_model: Callable[[Candidate], LinkModel],
+        arguments: Sequence[tuple[str, NamedShape]],
+    ) -> None:
+        self._program, self._hardware, self._arguments = program, hardware, arguments
+        self._make_link_model = make_link_model
+
+    def evaluate(self, candidate: Candidate) -> Evaluation:
+        """Returns the estimate of a candidate."""
+        traffic = _Traffic(candidate, self._make_link_model(candidate))
+        memory = self._count_arguments(candidate)
+        compute = 2 * sum(memory.values()) / self._hardware.hbm_bandwidth
+        for product, runs in self._program.products.items():
+            compute += runs * _estimate_product(product, candidate, self._hardware)
+            traffic.add_product(product, runs, self._program)
+        for (before, after), runs in self._program.reshards.items():
+            traffic.add_reshard(before, after, runs)
+        waiting, hidden = traffic.waiting, traffic.hidden
+        for axes, seconds in hidden.items():
+            if seconds > compute:
+                waiting[axes] = waiting.get(axes, 0.0) + seconds - compute
+        time = StepTime(compute, 0.0, waiting, hidden, 0.0, "flops", _ERROR)
+        fits = sum(memory.values()) <= self._hardware.hbm_available
+        return Evaluation(candidate, "screened", fits, memory, dict(traffic.sent), time)
+
+    def estimate_memory(self, candidate: Candidate) -> float:
+        """Returns the bytes of arguments and of what loops collect, which is most of what a step holds."""
+        saved = (_count_bytes(shape, candidate, candidate.compute) for shape in self._program.saved)
+        return sum(self._count_arguments(candidate).values()) + sum(saved)
+
+    def _count_arguments(self, candidate: Candidate) -> dict[str, int]:
+        found: collections.Counter[str] = collections.Counter()
+        for group, shape in self._arguments:
+            found[group] += int(_count_bytes(shape, candidate, candidate.parameters))
+        return dict(found)
+
+
+class _Traffic:
+    """The collectives of a candidate: the seconds waited for, those beside computing, and the bytes sent."""
+
+    def __init__(self, candidate: Candidate, links: LinkModel) -> None:
+        self._candidate, self._links = candidate, links
+        self.waiting: dict[MeshAxes, float] = {}
+        self.hidden: dict[MeshAxes, float] = {}
+        self.sent: collections.Counter[MeshAxes] = collections.Counter()
+
+    def add_product(self, product: Product, runs: int, program: NamedProgram) -> None:
+        """Adds the gathers of the parameters of a product, and the sum of its result over sharded axes."""
+        compute, stored = self._candidate.compute, self._candidate.parameters
+        for operand, lost in zip(product.operands, product.lost, strict=True):
+            whole = tuple(axis for name in lost for axis in compute.get(name, ()))
+            self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
+            axes = _find_stored_axes(operand, program, compute, stored) if operand.origins else ()
+            self._add("all-gather", _count_bytes(operand, self._candidate, compute), axes, runs, self.hidden)
+        summed = _list_mesh_axes(product.reduced, compute)
+        result = _count_bytes(product.result, self._candidate, compute)
+        if any(name in program.data_names for name, _ in product.reduced):  # the gradient of a parameter
+            scattered = tuple(axis for axis in _list_mesh_axes(product.result.dims, stored) if axis in summed)
+            share = self._count_shards(scattered)
+            self._add("reduce-scatter", result / share, scattered, runs, self.hidden)
+            others = tuple(axis for axis in summed if axis not in scattered)
+            self._add("all-reduce", result / share, others, runs, self.hidden)
+        else:
+            self._add("all-reduce", result, summed, runs, self.waiting)
+
+    def add_reshard(self, before: NamedShape, after: NamedShape, runs: int) -> None:
+        """Adds the gather of an array whose dimensions become whole."""
+        lost = tuple((name, size) for name, size in before.dims if name not in after.names)
+        axes = _list_mesh_axes(lost, self._candidate.compute)
+        kept = set(_list_mesh_axes(after.dims, self._candidate.compute))
+        axes = tuple(axis for axis in axes if axis not in kept)
+        self._add("all-gather", _count_bytes(after, self._candidate, self._candidate.compute), axes, runs, self.waiting)
+
+    def _add(self, kind: str, size: float, axes: MeshAxes, runs: int, seconds: dict[MeshAxes, float]) -> None:
+        if axes and size:
+            seconds[axes] = seconds.get(axes, 0.0) + runs * self._links.estimate_seconds(kind, int(size), axes)
+            self.sent[axes] += runs * count_sent_bytes(kind, int(size), self._count_shards(axes))
+
+    def _count_shards(self, axes: MeshAxes) -> int:
+        return math.prod(self._candidate.mesh[axis] for axis in axes)
+
+
+def _estimate_product(product: Product, candidate: Candidate, hardware: Hardware) -> float:
+    """Returns the seconds in which a device computes its part of a product."""
+    shards = _count_shards_of((*product.result.dims, *product.reduced), candidate, candidate.compute)
+    moved = sum(_count_bytes(one, candidate, candidate.compute) for one in (*product.operands, product.result))
+    return max(product.flops / shards / hardware.bf16_flops, moved / hardware.hbm_bandwidth)
+
+
+def _find_stored_axes(
+    operand: NamedShape, program: NamedProgram, compute: Mapping[str, MeshAxes], stored: Mapping[str, MeshAxes]
+) -> MeshAxes:
+    """Returns the mesh axes over which the parameter of an operand is sharded between steps alone."""
+    origin = program.leaves[min(operand.origins)]
+    computed = _list_mesh_axes(origin.dims, compute)
+    return tuple(axis for axis in _list_mesh_axes(origin.dims, stored) if axis not in computed)
+
+
+def _count_bytes(shape: NamedShape, candidate: Candidate, mapping: Mapping[str, MeshAxes]) -> float:
+    """Returns the bytes of an array on a device."""
+    whole = shape.itemsize * math.prod(size for _, size in shape.dims)
+    return whole / _count_shards_of(shape.dims, candidate, mapping)
+
+
+def _count_shards_of(dims: Sequence[Dim], candidate: Candidate, mapping: Mapping[str, MeshAxes]) -> int:
+    return math.prod(candidate.mesh[axis] for axis in _list_mesh_axes(dims, mapping))
+
+
+def _list_mesh_axes(dims: Sequence[Dim], mapping: Mapping[str, MeshAxes]) -> MeshAxes:
+    """Returns the mesh axes over which dimensions are sharded, each once."""
+    return tuple(dict.fromkeys(axis for name, _ in dims for axis in mapping.get(name, ())))

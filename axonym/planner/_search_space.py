@@ -1,0 +1,209 @@
+"""The candidates of a plan: meshes that a machine has, and the mappings of named axes that a program permits.
+
+A mesh has up to three axes: `replica` and `data`, over which the batch is sharded, and `model`. Parameters are stored
+over `data` too, so that `replica` has copies of them. While computing, any set of axes that never meet in an array can
+be sharded over `model`. `fixed` replaces any of these choices.
+"""
+
+import collections
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..named._axis import suggest_name
+from ._candidate import Candidate, MeshAxes
+from ._named_program import NamedProgram
+
+
+Assignment: TypeAlias = dict[str, MeshAxes]
+
+REPLICA, DATA, MODEL = "replica", "data", "model"
+_UNDIVIDED = "an axis is not divisible by its mesh axes"
+_MEETING = "two axes of one array over one mesh axis"
+_UNUSED = "a mesh axis shards nothing"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What is not searched for: sizes of mesh axes, and the mesh axes of named axes.
+
+    Attributes:
+        mesh: The sizes of all mesh axes, in order; None to search.
+        compute: The mesh axes of named axes while computing, none for those that are not sharded.
+        parameters: The same between steps.
+    """
+
+    mesh: Mapping[str, int] | None
+    compute: Mapping[str, MeshAxes]
+    parameters: Mapping[str, MeshAxes]
+
+
+def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: int) -> Fixed:
+    """Returns what `fixed` of `plan` says.
+
+    Raises:
+        TypeError: If it is not a mapping of mappings.
+        ValueError: If it has an unknown key or name, or a mesh that does not fit the devices.
+    """
+    fixed = {} if fixed is None else fixed
+    if not isinstance(fixed, Mapping) or not all(isinstance(one, Mapping) for one in fixed.values()):
+        raise TypeError(f"`fixed` is a mapping such as {{'mesh': {{'data': 8}}, 'compute': {{...}}}}, not {fixed!r}")
+    known = ("mesh", "compute", "parameters")
+    for key in fixed:
+        if key not in known:
+            raise ValueError(f"`fixed` has no {key!r}{suggest_name(key, known)}; it takes {', '.join(known)}")
+    mesh = dict(fixed["mesh"]) if "mesh" in fixed else None
+    if mesh is not None and math.prod(mesh.values()) != devices:
+        raise ValueError(
+            f"the fixed mesh {mesh} has {math.prod(mesh.values())} devices, but there are {devices}; name all of its "
+            "axes"
+        )
+    mappings = [_parse_mapping(fixed.get(key, {}), names, mesh) for key in known[1:]]
+    return Fixed(mesh, *mappings)
+
+
+def list_candidates(
+    program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]
+) -> list[Candidate]:
+    """Returns all candidates, each once; counts those that cannot be, by the reason."""
+    found: dict[str, Candidate] = {}
+    for mesh in _list_meshes(devices, fixed):
+        for candidate in _list_assignments(program, mesh, fixed, pruned):
+            found.setdefault(str(candidate), candidate)
+    return list(found.values())
+
+
+def _parse_mapping(
+    mapping: Mapping[str, Any], names: Sequence[str], mesh: Mapping[str, int] | None
+) -> dict[str, MeshAxes]:
+    axes = tuple(mesh) if mesh is not None else (REPLICA, DATA, MODEL)
+    found: dict[str, MeshAxes] = {}
+    for name, over in mapping.items():
+        if name not in names:
+            raise ValueError(
+                f"`fixed` has the axis {name!r}, which no argument has{suggest_name(name, names)}; there are "
+                f"{', '.join(names)}"
+            )
+        found[name] = () if over is None else (over,) if isinstance(over, str) else tuple(over)
+        for axis in found[name]:
+            if axis not in axes:
+                raise ValueError(
+                    f"`fixed` has {name!r} over {axis!r}, which is no mesh axis{suggest_name(axis, axes)}; there are "
+                    f"{', '.join(axes)}"
+                )
+    return found
+
+
+def _list_meshes(devices: int, fixed: Fixed) -> Iterator[dict[str, int]]:
+    """Yields the sizes of mesh axes; those of size 1 are left out unless all are."""
+    if fixed.mesh is not None:
+        yield dict(fixed.mesh)
+        return
+    divisors = [size for size in range(1, devices + 1) if devices % size == 0]
+    for model, replica in itertools.product(divisors, divisors):
+        if devices % (model * replica) == 0:
+            sizes = {REPLICA: replica, DATA: devices // model // replica, MODEL: model}
+            yield {axis: size for axis, size in sizes.items() if size > 1} or {DATA: 1}
+
+
+def _list_assignments(
+    program: NamedProgram, mesh: dict[str, int], fixed: Fixed, pruned: collections.Counter[str]
+) -> Iterator[Candidate]:
+    """Yields the candidates of a mesh. Its roles are by position: copies, data, model; or data, model; or data."""
+    axes = list(mesh)
+    is_searched = fixed.mesh is None
+    tensor = (MODEL if MODEL in mesh else None) if is_searched else (axes[-1] if len(axes) > 1 else None)
+    batch = tuple(axis for axis in axes if axis != tensor)
+    for compute in _list_compute_mappings(program, batch, tensor, fixed):
+        if _meet(program.arrays, compute):
+            pruned[_MEETING] += 1
+        elif not _divide(program, compute, mesh):
+            pruned[_UNDIVIDED] += 1
+        else:
+            for parameters in _list_parameter_mappings(program, compute, batch, fixed):
+                if _meet(frozenset(leaf.names for leaf in program.leaves), parameters):
+                    pruned[_MEETING] += 1
+                elif not _divide(program, parameters, mesh):
+                    pruned[_UNDIVIDED] += 1
+                elif is_searched and not _use(mesh, compute, parameters):
+                    pruned[_UNUSED] += 1
+                else:
+                    yield Candidate(mesh, _keep(compute), _keep(parameters))
+
+
+def _list_compute_mappings(
+    program: NamedProgram, batch: MeshAxes, tensor: str | None, fixed: Fixed
+) -> Iterator[Assignment]:
+    """Yields mappings for computing: an axis of the data over `batch`, and axes that never meet over `tensor`."""
+    free = [name for name in (*program.parameter_names, *program.data_names) if name not in program.looped]
+    free = [name for name in free if name not in fixed.compute]
+    data = [{name: batch} for name in program.data_names if name in free and batch] or [{}]
+    if any(set(over) & set(batch) for over in fixed.compute.values()):
+        data = [{}, *data]
+    for assigned in data:
+        # Two axes of the data that change places are the same on the mesh whose sizes change places.
+        passed = program.data_names[: program.data_names.index(next(iter(assigned)))] if assigned else ()
+        others = [name for name in free if name not in (*assigned, *passed)]
+        others = others if batch else [name for name in others if name in program.parameter_names]
+        sets = _list_apart(others, program.arrays) if tensor else []
+        if not sets or any(tensor in over for over in fixed.compute.values()):
+            sets = [(), *sets]
+        for chosen in sets:
+            yield {**fixed.compute, **assigned, **{name: (str(tensor),) for name in chosen}}
+
+
+def _list_parameter_mappings(
+    program: NamedProgram, compute: Assignment, batch: MeshAxes, fixed: Fixed
+) -> Iterator[Assignment]:
+    """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch`."""
+    base = {**compute, **fixed.parameters}
+    yield base
+    free = [name for name in program.parameter_names if not base.get(name) and name not in program.looped]
+    free = [name for name in free if name not in fixed.parameters]
+    arrays = frozenset(leaf.names for leaf in program.leaves)
+    taken = {name for name, over in base.items() if set(over) & set(batch[-1:])}
+    free = [name for name in free if not any(name in array and taken & array for array in arrays)]
+    for chosen in _list_apart(free, arrays, only_largest=True) if batch else ():
+        yield {**base, **{name: batch[-1:] for name in chosen}}
+
+
+def _list_apart(
+    names: Sequence[str], arrays: frozenset[frozenset[str]], only_largest: bool = False
+) -> list[tuple[str, ...]]:
+    """Returns the sets of names of which no two are in one array; only those that no other contains if so asked."""
+    meets = {name: frozenset().union(*(one for one in arrays if name in one)) for name in names}
+    found: list[tuple[str, ...]] = [()]
+    for name in names:
+        found += [(*chosen, name) for chosen in found if not meets[name] & set(chosen)]
+    sets = [one for one in found if one]
+    if not only_largest:
+        return sets
+    return [one for one in sets if not any(set(one) < set(other) for other in sets)]
+
+
+def _meet(arrays: frozenset[frozenset[str]], mapping: Assignment) -> bool:
+    """Returns whether an array has two axes over one mesh axis."""
+    for array in arrays:
+        used = [axis for name in array for axis in mapping.get(name, ())]
+        if len(used) != len(set(used)):
+            return True
+    return False
+
+
+def _divide(program: NamedProgram, mapping: Assignment, mesh: Mapping[str, int]) -> bool:
+    shares = {name: math.prod(mesh[axis] for axis in over) for name, over in mapping.items()}
+    return all(size % share == 0 for name, share in shares.items() for size in program.sizes.get(name, ()))
+
+
+def _use(mesh: Mapping[str, int], compute: Assignment, parameters: Assignment) -> bool:
+    """Returns whether each mesh axis shards something, and `replica` and `data` differ."""
+    used = {axis for mapping in (compute, parameters) for over in mapping.values() for axis in over}
+    stored = {axis for name, over in parameters.items() if over != compute.get(name) for axis in over}
+    return (used == set(mesh) and (REPLICA not in mesh or DATA in stored)) or set(mesh) == {DATA}
+
+
+def _keep(mapping: Assignment) -> dict[str, MeshAxes]:
+    """Returns the mapping without the axes that are not sharded, in the order of their names."""
+    return {name: mapping[name] for name in sorted(mapping) if mapping[name]}

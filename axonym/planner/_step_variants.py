@@ -1,0 +1,112 @@
+"""A step with each policy of rematerialization and each option that a plan may choose."""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from ..nn import LayerStack
+from ._argument_groups import group_arguments
+from ._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
+
+
+@dataclass(frozen=True)
+class StepVariant:
+    """A step with a policy and options, which are as in `Candidate`.
+
+    Attributes:
+        arguments: The arrays of the arguments, each with its group, as in a memory report.
+    """
+
+    policy: str
+    options: Mapping[str, Any]
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    program: NamedProgram
+    arguments: tuple[tuple[str, NamedShape], ...]
+
+
+def list_variants(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    policies: Mapping[str, Any] | None,
+    options: Mapping[str, Sequence[Any]] | None,
+) -> list[StepVariant]:
+    """Returns the step with each combination of policies and options, traced.
+
+    Raises:
+        TypeError: If `policies` or `options` is not a mapping of what it should have.
+        ValueError: If it is empty, or no argument has layers whose policy can be chosen.
+    """
+    _check_choices("policies", policies, "a name for each policy, such as {'offload': 'offload', 'full': True}")
+    _check_choices("options", options, "the values of each keyword argument, such as {'microbatches': (1, 2)}")
+    if policies and not _has_layers(args):
+        raise ValueError(
+            "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
+            "are; leave it out, or make the policy an option of the step"
+        )
+    arguments = _list_arguments(args)
+    chosen = [(name, _replace_policy(args, value)) for name, value in (policies or {}).items()] or [("", args)]
+    settings = [
+        dict(zip(options or {}, values, strict=True)) for values in itertools.product(*(options or {}).values())
+    ]
+    return [
+        StepVariant(policy, setting, own, new, trace_named_program(own, new), arguments)
+        for policy, new in chosen
+        for setting in settings
+        for own in [_bind_options(fn, setting)]
+    ]
+
+
+def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
+    """Returns a step with another policy for its layers; None if it has no layers."""
+    if not _has_layers(variant.args):
+        return None
+    args = _replace_policy(variant.args, policy)
+    return replace(variant, args=args, program=trace_named_program(variant.fn, args))
+
+
+def count_model_flops(variant: StepVariant) -> float:
+    """Returns the floating-point operations of products in a step of all devices, without recomputation."""
+    return (vary_policy(variant, False) or variant).program.flops
+
+
+def _check_choices(name: str, choices: Any, expected: str) -> None:
+    if choices is not None and not isinstance(choices, Mapping):
+        raise TypeError(f"`{name}` is a mapping from {expected}, not a {type(choices).__name__}")
+    if choices is not None and not choices:
+        raise ValueError(f"`{name}` is empty; give {expected}, or None")
+    for key, values in (choices or {}).items() if name == "options" else ():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise TypeError(
+                f"`options` has {values!r} for {key!r}; give a sequence of values to try, such as (1, 2, 4)"
+            )
+
+
+def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]:
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x, args)
+    return tuple((one.group, make_named_shape(one.names, one.shape, one.dtype)) for one in group_arguments(shapes))
+
+
+def _is_layer_stack(node: Any) -> bool:
+    return isinstance(node, LayerStack)
+
+
+def _has_layers(args: tuple[Any, ...]) -> bool:
+    return any(map(_is_layer_stack, jax.tree.leaves(args, is_leaf=_is_layer_stack)))
+
+
+def _replace_policy(args: tuple[Any, ...], policy: Any) -> tuple[Any, ...]:
+    """Returns the arguments with another policy for their layers, those in optimizer states too."""
+    return jax.tree.map(
+        lambda node: replace(node, gradient_checkpointing=policy) if _is_layer_stack(node) else node,
+        args,
+        is_leaf=_is_layer_stack,
+    )
+
+
+def _bind_options(fn: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    return functools.wraps(fn)(functools.partial(fn, **options)) if options else fn

@@ -1,0 +1,244 @@
+"""The step times that `estimate_step_time` predicts for training runs whose step times are published.
+
+`AXONYM_LIBTPU=FOLDER python -m benchmarks.published_steps [--only NAME ...] [--page FILE]` compiles the step of
+`examples/models/llama.py` whole, in the sizes, on the chips and with the mapping of each published run, and compares
+the estimate with the published time. `make tpu` fills the folder. Each takes up to three minutes of CPU time; nothing
+is run. With `--page`, the table replaces the one in a page of the documentation.
+
+The model is Llama's in all runs, in bfloat16 with AdamW on float32. Under tensor parallelism the values between layers
+are sharded over the positions, as MaxText shards them over an axis, too.
+"""
+
+import argparse
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+import axonym as nym
+from axonym.mesh import set_mesh
+from axonym.planner import CompiledProgram, StepTime, compile_for, described_devices, estimate_step_time
+from examples.models import llama
+
+from .compiled_steps import replace_table
+
+
+FSDP = {"batch": "data"}
+TENSOR = {**FSDP, "heads": "model", "mlp": "model", "vocab": "model"}
+RESIDUAL = {**FSDP, "pos": "model"}
+WITHIN_LAYERS = ("query", "key", "value", "attention_out", "gate", "up")
+SAVED = nym.ScanCheckpointPolicy(save_block_internals=WITHIN_LAYERS)  # MaxText's `minimal`
+OFFLOADED = nym.ScanCheckpointPolicy(offload_block_internals=WITHIN_LAYERS)  # MaxText's `minimal_offloaded`
+ALL_OFFLOADED = nym.ScanCheckpointPolicy(save_carries="offload", offload_block_internals=WITHIN_LAYERS[:4])
+# The flags of each run, as far as libtpu takes them as options of a compilation.
+FUSED_COLLECTIVES = {
+    "xla_tpu_enable_async_collective_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
+    "xla_tpu_overlap_compute_collective_tc": True,
+    "xla_enable_async_all_gather": True,
+    "xla_tpu_enable_data_parallel_all_reduce_opt": True,
+    "xla_tpu_data_parallel_opt_different_sized_ops": True,
+}
+LLAMA_ON_V6E = {  # without the fusion of gathers, which libtpu 0.0.50 refuses for v6e
+    "xla_enable_async_all_gather": True,
+    "xla_tpu_overlap_compute_collective_tc": True,
+    "xla_tpu_enable_data_parallel_all_reduce_opt": True,
+    "xla_tpu_data_parallel_opt_different_sized_ops": True,
+    "xla_tpu_scoped_vmem_limit_kib": 98304,
+    "xla_tpu_use_minor_sharding_for_major_trivial_input": True,
+    "xla_tpu_relayout_group_size_threshold_for_reduce_scatter": 1,
+    "xla_tpu_assign_all_reduce_scatter_layout": True,
+    "xla_tpu_enable_all_experimental_scheduler_features": True,
+    "xla_tpu_enable_scheduler_memory_pressure_tracking": True,
+    "xla_tpu_host_transfer_overlap_limit": 24,
+    "xla_tpu_aggressive_opt_barrier_removal": "ENABLED",
+    "xla_lhs_prioritize_async_depth_over_stall": "ENABLED",
+    "xla_tpu_enable_ag_backward_pipelining": True,
+    "xla_should_allow_loop_variant_parameter_in_chain": "ENABLED",
+    "xla_should_add_loop_invariant_op_in_chain": "ENABLED",
+    "xla_max_concurrent_host_send_recv": 100,
+    "xla_tpu_scheduler_percent_shared_memory_limit": 100,
+    "xla_latency_hiding_scheduler_rerun": 2,
+}
+SPARSE_CORES = {
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": False,
+    "xla_tpu_enable_all_gather_offload_tracing": True,
+    "xla_tpu_enable_all_reduce_offload_tracing": True,
+    "xla_tpu_use_tc_device_shape_on_sc": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+    "xla_sc_disable_megacore_partitioning": True,
+    "xla_sc_enable_instruction_fusion": False,
+}
+MAXTEXT = {"vocab": 32000, "group": 1, "head_dim": 128, "pos": 2048}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A published training run.
+
+    Attributes:
+        title: What it is, as in the table.
+        devices: The machine.
+        sizes: The size of each axis of the model and of the batch.
+        mesh: The sizes of the mesh axes.
+        seconds: The published time of a step.
+        compute: From axes to mesh axes, for computing; between steps, `embed` is sharded over `data` as well.
+        policy: What the backward pass recomputes.
+        compiler_options: Flags of XLA that the run is published with.
+        slices: How many machines of this kind there are.
+    """
+
+    title: str
+    devices: str
+    sizes: Mapping[str, int]
+    mesh: Mapping[str, int]
+    seconds: float
+    compute: Mapping[str, str | tuple[str, ...]] = dataclasses.field(default_factory=lambda: FSDP)
+    policy: Any = True
+    compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    slices: int = 1
+
+
+RUNS = {
+    "16b-v5e": Run(
+        *("16B, FSDP 256, batch 6 a chip", "v5e:16x16"),
+        {**MAXTEXT, "layers": 32, "embed": 4096, "heads": 64, "mlp": 28672, "batch": 6 * 256},
+        {"data": 256},
+        10.31,
+        compiler_options=FUSED_COLLECTIVES,
+    ),
+    "128b-v5e": Run(
+        *("128B, FSDP 16 x TP 16, batch 1 a chip", "v5e:16x16"),
+        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 128, "mlp": 57344, "batch": 256},
+        {"data": 16, "model": 16},
+        14.42,
+        TENSOR,
+        OFFLOADED,
+        FUSED_COLLECTIVES,
+    ),
+    "32b-v5p": Run(
+        *("32B, FSDP 16 x TP 4, batch 6 a chip", "v5p:4x4x4"),
+        {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 6 * 64},
+        {"data": 16, "model": 4},
+        7.30,
+        TENSOR,
+        SAVED,
+        SPARSE_CORES,
+    ),
+    "8b-v6e": Run(
+        *("Llama 3.1 8B, FSDP 8, offloaded, batch 3 a chip, 8192 tokens", "v6e:2x4"),
+        {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
+        | {"pos": 8192, "batch": 3 * 8},
+        {"data": 8},
+        3.443,
+        policy=ALL_OFFLOADED,
+        compiler_options=LLAMA_ON_V6E,
+    ),
+}
+
+
+class SequenceParallelBlock(llama.Block):
+    """The layer of Llama with the values between its halves sharded over positions (Korthikanti et al., 2023)."""
+
+    def __call__(self, x: nym.NamedArray, cache: Any = None) -> tuple[nym.NamedArray, Any]:
+        y = nym.shard(self.attention_norm(x), FSDP)
+        config = self.config
+        query, key = llama.rotate(self.query(y), self.key(y), cache, config.theta, config.scaling)
+        query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
+        attended, new = llama.attend(query, key, value, cache)
+        out = nym.shard(self.attention_out(attended).rearrange(x.names), RESIDUAL)
+        x = x + nym.tree_checkpoint_name(out, "attention_out")
+        y = nym.shard(self.mlp_norm(x), FSDP)
+        gate, up = map(nym.tree_checkpoint_name, (self.gate(y), self.up(y)), ("gate", "up"))
+        return x + nym.shard(self.down(nym.nn.silu(gate) * up), RESIDUAL), new
+
+
+def init_model(run: Run) -> Any:
+    """Makes the model of a run."""
+    axes = {name: nym.Axis(name, run.sizes[name]) for name in llama.Config._fields if name in run.sizes}
+    model = llama.Llama.init(llama.Config(**axes), key=jax.random.key(0))
+    blocks = dataclasses.replace(model.blocks, gradient_checkpointing=run.policy)
+    if "model" in run.mesh:
+        fields = {field.name: getattr(blocks.stacked, field.name) for field in dataclasses.fields(blocks.stacked)}
+        blocks = dataclasses.replace(blocks, stacked=SequenceParallelBlock(**fields))
+    return dataclasses.replace(model, blocks=blocks)
+
+
+def compute_loss(model: Any, tokens: nym.NamedArray, targets: nym.NamedArray) -> jax.Array:
+    """Returns the loss in bfloat16, with the embeddings sharded as what is between the layers."""
+    model = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, model)
+    return nym.nn.cross_entropy_loss(model(tokens), "vocab", targets).scalar()
+
+
+def compile_run(run: Run, *, stop_early: bool = False) -> CompiledProgram:
+    """Returns the compiled step of a run."""
+    optimizer = optax.adamw(3e-4, b2=0.95, weight_decay=0.1)
+    stored: dict[str, Any] = {**run.compute, "embed": "data"}
+
+    @nym.fsdp(stored, run.compute, donate_args=(True, True), retrace_warning=False)
+    def train_step(model: Any, state: Any, tokens: nym.NamedArray, targets: nym.NamedArray) -> Any:
+        loss, gradients = jax.value_and_grad(compute_loss)(model, tokens, targets)
+        updates, state = optimizer.update(gradients, state, model)
+        return eqx.apply_updates(model, updates), state, loss
+
+    mesh = nym.create_mesh(run.mesh, devices=described_devices(run.devices, slices=run.slices))
+    axes = nym.make_axes(batch=run.sizes["batch"], pos=run.sizes["pos"])
+    with set_mesh(mesh.abstract_mesh):
+        model = jax.eval_shape(lambda: init_model(run))
+        state = jax.eval_shape(optimizer.init, model)
+        tokens = jax.eval_shape(lambda: nym.zeros(axes, jnp.int32))
+    options = {"stop_early": stop_early, "compiler_options": run.compiler_options}
+    return compile_for(train_step, model, state, tokens, tokens, mesh=mesh, mapping=stored, **options)
+
+
+def format_row(run: Run, program: CompiledProgram, time: StepTime) -> str:
+    """Returns the row of the table for a run."""
+    waiting = sum(time.waiting.values())
+    parts = (time.compute, time.attention, waiting, time.host, sum(time.hidden.values()))
+    memory = f"{program.memory.peak_bytes / 2**30:.1f} of {program.hardware.hbm_available / 2**30:.1f}"
+    off = 100 * (time.total / run.seconds - 1)
+    cells = [f"{run.title}, {run.devices}", f"{run.seconds:.2f}", f"{time.total:.2f}", f"{off:+.1f} %"]
+    return f"| {' | '.join([*cells, *(f'{part:.2f}' for part in parts), memory])} |"
+
+
+def format_table(rows: Sequence[str], program: CompiledProgram) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in program.versions.items())
+    heads = ("published s", "predicted s", "difference", "compute", "attention", "waiting", "host", "hidden", "GiB")
+    return "\n".join(
+        [
+            f"Compiled {datetime.date.today()} with {versions}.",
+            "",
+            f"| run | {' | '.join(heads)} |",
+            f"|---|{'---:|' * len(heads)}",
+            *rows,
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), help="which runs; default: all")
+    parser.add_argument("--page", type=Path, help="a page whose table is replaced")
+    given = parser.parse_args(arguments)
+    rows = []
+    for name in given.only:
+        program = compile_run(RUNS[name])
+        rows.append(format_row(RUNS[name], program, estimate_step_time(program)))
+        print(rows[-1], flush=True)
+    table = format_table(rows, program)
+    print(table)
+    if given.page:
+        given.page.write_text(replace_table(given.page.read_text(), table))
+
+
+if __name__ == "__main__":
+    main()

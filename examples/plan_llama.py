@@ -1,0 +1,102 @@
+"""Plans the training of a Llama or of Mixtral on a machine that is not there.
+
+The whole train step is described by shapes alone: AdamW, parameters and moments in float32, computing in bfloat16, and
+the loss without the logits. `axonym.planner.plan` searches the mesh, the mappings from the names of axes to it, and
+what the backward pass recomputes. The table is printed; `--out DIR` writes a page with tables and pictures. Nothing
+is run, and no device is needed, but the compiler of the machine is: `pip install axonym[plan-tpu]` or `[plan-gpu]`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from models import llama, mixtral
+
+import axonym as nym
+from axonym import NamedArray
+
+
+HEADS = {"heads": 8, "head_dim": 128}
+MODELS = {
+    "llama3-8b": {"vocab": 128256, "layers": 32, "embed": 4096, "group": 4, "mlp": 14336, **HEADS},
+    "llama3-70b": {"vocab": 128256, "layers": 80, "embed": 8192, "group": 8, "mlp": 28672, **HEADS},
+    "llama3-405b": {"vocab": 128256, "layers": 126, "embed": 16384, "group": 16, "mlp": 53248, **HEADS},
+    "mixtral-8x7b": {"vocab": 32000, "layers": 32, "embed": 4096, "group": 4, "mlp": 14336, "experts": 8, **HEADS},
+}
+POLICIES = {"none": False, "layers": True, "nested": "nested", "offload": "offload"}  # of the layers
+OPTIMIZER: Any = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b2=0.95, weight_decay=0.1))
+
+
+def compute_loss(model: Any, tokens: NamedArray, targets: NamedArray) -> jax.Array:
+    """Returns the cross entropy of the next token, in bfloat16; Mixtral adds the losses of its routers."""
+    model = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)
+    x, found = model.blocks.scan(model.embedding(tokens), None)
+    loss = nym.nn.fused_cross_entropy(model.norm(x), model.head.weight, targets, "embed", "vocab").scalar()
+    if found is not None:
+        _, metrics = found
+        loss += nym.mean(0.01 * metrics.load_balance_loss + 0.001 * metrics.router_z_loss).scalar()
+    return loss
+
+
+@nym.named_jit(donate_args=(True, True))
+def train_step(model: Any, state: Any, tokens: NamedArray, targets: NamedArray, *, microbatches: int = 1) -> Any:
+    compute_gradients = nym.microbatch(jax.value_and_grad(compute_loss), "batch", microbatches)
+    loss, gradients = compute_gradients(model, tokens, targets)
+    updates, state = OPTIMIZER.update(gradients, state, model)
+    return eqx.apply_updates(model, updates), state, loss
+
+
+def describe_arguments(sizes: dict[str, int], batch: int, length: int) -> tuple[Any, ...]:
+    """Returns the arguments of the train step of a model with these axes, as shapes."""
+    axes = {name: nym.Axis(name, size) for name, size in sizes.items()}
+    model_class, module = (mixtral.Mixtral, mixtral) if "experts" in axes else (llama.Llama, llama)
+    model = eqx.filter_eval_shape(model_class.init, module.Config(**axes), key=jax.random.key(0))
+    tokens = jax.eval_shape(lambda: nym.zeros({"batch": batch, "pos": length}, jnp.int32))
+    return model, eqx.filter_eval_shape(OPTIMIZER.init, model), tokens, tokens
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Plans the training of a model on a machine that is not there.")
+    parser.add_argument("--model", choices=MODELS, default="llama3-8b")
+    parser.add_argument("--layers", type=int, help="another number of layers")
+    parser.add_argument("--devices", default="v5e:16x16", help="the machine, such as v5p:4x8x8, h100:32x8 or cpu:8")
+    parser.add_argument("--batch", type=int, help="sequences of a step; one for each device if left out")
+    parser.add_argument("--length", type=int, default=4096, help="tokens of a sequence")
+    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["none", "layers", "offload"])
+    parser.add_argument("--microbatches", type=int, nargs="+", default=[1], help="numbers to try, such as 1 2 4")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.svg and plan.json")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_arguments(argv)
+    try:
+        devices = nym.planner.described_devices(args.devices)
+        sizes = {**MODELS[args.model], **({"layers": args.layers} if args.layers else {})}
+        shapes = describe_arguments(sizes, args.batch or len(devices), args.length)
+        choices = {
+            "policies": {name: POLICIES[name] for name in args.policy},
+            "options": {"microbatches": args.microbatches},
+        }
+        plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)
+        print(f"{args.model}, {plan.tokens:,} tokens a step\n\n{plan}")
+        if args.out:
+            args.out.mkdir(parents=True, exist_ok=True)
+            plan.to_json(args.out / "plan.json")
+            plan.to_html(args.out / "plan.html", title=f"{args.model} on {args.devices}")
+            plan.draw(args.out / "plan.svg")
+            print(f"results are in {args.out}")
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        print(f"plan_llama: {error}", file=sys.stderr)
+        return 2
+    return 0 if plan.fits else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

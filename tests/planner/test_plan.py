@@ -1,0 +1,296 @@
+import dataclasses
+import json
+import re
+import sys
+
+import jax
+import matplotlib.image
+import pytest
+
+import axonym as nym
+from axonym.planner import Plan, described_devices, get_hardware, read_plan
+from tests.planner.plans import (
+    BEST,
+    BROKEN,
+    EMPTY,
+    GIB,
+    KEPT,
+    MIB,
+    PLAN,
+    REPLICATED,
+    SPLIT,
+    TOO_LARGE,
+    V5E,
+    WHOLE,
+    WIDE,
+)
+
+
+def cut_table(plan, title):
+    """Returns the cells of one of the tables of a plan."""
+    lines = str(plan).split(f"{title}\n")[1].split("\n\n")[0].splitlines()
+    return [re.split(r"  +", line.strip()) for line in lines[1:]]
+
+
+def test_plan_is_that_of_its_best_evaluation():
+    assert PLAN.best is BEST and PLAN.fits and PLAN.shortfall == 0 and PLAN.nearest is BEST
+    assert (PLAN.policy, PLAN.options) == ("recompute", {"microbatches": 1})
+    assert (PLAN.compute, PLAN.parameters) == (BEST.candidate.compute, BEST.candidate.parameters)
+    assert PLAN.get_evaluation(4) is WIDE and PLAN.get_evaluation(WIDE) is WIDE
+
+
+def test_speed_and_utilization_are_those_of_the_whole_machine():
+    seconds = 1.5 + 0.2 + 0.125 + 0.25
+    assert PLAN.devices == 256
+    assert PLAN.tokens_per_second() == 2**20 / seconds
+    assert PLAN.mfu() == pytest.approx(8.03e9 * 6 * 2**20 / (seconds * 256 * 197e12))
+    assert PLAN.mfu(2) == pytest.approx(PLAN.mfu() * seconds / 2.45)
+
+
+def test_devices_of_chips_with_two_are_all_counted():
+    topology = described_devices("tpu7x:2x2x4", slices=2)[0].topology
+    assert dataclasses.replace(PLAN, topology=topology).devices == 64 == len(described_devices("tpu7x:2x2x4", slices=2))
+
+
+def test_mesh_is_on_described_devices_and_on_those_that_are_there():
+    mesh = PLAN.mesh(described_devices("v5e:16x16"))
+    assert dict(mesh.shape) == {"data": 64, "model": 4}
+    assert mesh == nym.create_mesh({"data": 64, "model": 4}, devices=described_devices("v5e:16x16"))
+    with pytest.raises(ValueError, match=r"needs 256 devices, but there are 8"):
+        PLAN.mesh()
+
+
+def test_plan_runs_a_step_as_it_is(mesh):
+    candidate = dataclasses.replace(BEST.candidate, mesh=dict(mesh.shape), compute={"batch": ("data",)})
+    candidate = dataclasses.replace(candidate, parameters={"batch": ("data",), "embed": ("model",)})
+    plan = dataclasses.replace(PLAN, evaluations=(dataclasses.replace(BEST, candidate=candidate),))
+    chosen = plan.mesh(axis_types=mesh.axis_types)
+    assert chosen == mesh
+    weight, x = nym.ones({"embed": 8, "mlp": 4}), nym.ones({"batch": 8, "embed": 8})
+    with jax.set_mesh(chosen), nym.axis_mapping(plan.compute):
+        step = nym.fsdp(lambda w, x: (w * 2, nym.dot(x, w, axis="embed")), plan.parameters, plan.compute)
+        stored, y = step(weight, x)
+        assert nym.shard(x).sharding.spec[0] == "data"
+    assert stored.sharding.spec[0] == "model" and y.sharding.spec[0] == "data" and float(nym.max(y)) == 8
+
+
+def test_table_has_ranks_with_speed_memory_and_verdict():
+    text = str(PLAN)
+    assert text == repr(PLAN) == PLAN.table(10) and max(map(len, text.splitlines())) <= 120
+    title, _, heads, _, *rows = text.splitlines()
+    assert title == "v5e:16x16, 256 devices with 15.8 GiB each: data 64 x model 4 is best, 2.08 s ±15% a step"
+    assert re.split(r"  +", heads) == [
+        "rank",
+        *"mesh,step time,tokens/s,a device,MFU,bytes a device,fits,figures".split(","),
+    ]
+    cells = ["1", "data 64 x model 4", "2.08 s ±15%", "505,338", "1,974", "48.3%", "9.1 GiB", "yes", "timed"]
+    assert re.split(r"  +", rows[0].strip()) == cells
+    sharding = "batch over data; heads, mlp, vocab over model; stored with embed over data"
+    assert rows[1].strip() == f"{sharding}; policy recompute, microbatches=1"
+    for verdict in ("no, 14.9 GiB over   compiled", "no, 74 GiB over     screened", "cannot be compiled  compiled"):
+        assert verdict in text
+    assert "the compiler crashed" in text
+
+
+def test_tables_of_parts_add_up_to_the_step_and_its_bytes():
+    assert cut_table(PLAN, "Bytes on a device")[:2] == [
+        ["rank", "temporaries", "optimizer state", "parameters", "all", "of the memory"],
+        ["1", "8.8 GiB", "240 MiB", "120 MiB", "9.1 GiB", "58.0%"],
+    ]
+    assert cut_table(PLAN, "Seconds of a step")[:3] == [
+        ["rank", "compute", "attention", "wait data", "wait model", "step", "between"],
+        ["1", "1.50 s", "200.0 ms", "125.0 ms", "250.0 ms", "2.08 s", "1.76 s to 2.39 s"],
+        ["2", "1.50 s", "200.0 ms", "750.0 ms", "-", "2.45 s", "2.08 s to 2.82 s"],
+    ]
+    assert cut_table(PLAN, "Sent by a device in a step")[:3] == [
+        ["rank", "over", "bytes", "waited for", "hidden"],
+        ["1", "data", "5.2 GiB", "125.0 ms", "250.0 ms"],
+        ["model", "10.5 GiB", "250.0 ms", "0 s"],
+    ]
+
+
+def test_table_says_where_figures_are_from_and_what_was_left_out():
+    text = " ".join(str(PLAN).split())
+    assert "timed: memory and bytes sent are the compiler's, computing is from XLA's estimates of cycles" in text
+    assert "compiled: memory and bytes sent are the compiler's; times are ours, from operations at the peak" in text
+    assert "screened: all figures are ours; memory is that of the arguments alone" in text
+    assert "Looked at 134 candidates: 2 timed, 4 compiled, 1 screened, 127 left out (96: axis 'heads' of size 8" in text
+    assert "Compiled with jax 0.10.2, libtpu 0.0.42.1; xla_tpu_enable_latency_hiding_scheduler=True" in text
+    assert text.endswith("Attention is priced at half of the peak.")
+
+
+def test_table_shows_as_many_candidates_as_the_limit():
+    text = PLAN.table(2)
+    assert "… 5 more; `.table(limit=None)` shows all" in text and "data 16 x model 16" not in text
+    assert "screened:" not in text
+    with pytest.raises(ValueError, match=r"`limit` is the number of candidates to show, or None for all; it was -1"):
+        PLAN.table(-1)
+
+
+def test_wide_tables_stay_within_a_line():
+    memory = {f"group of activations {at}": (20 - at) * MIB for at in range(12)}
+    mesh = {f"a long mesh axis {at}": 4 for at in range(8)}
+    candidate = dataclasses.replace(BEST.candidate, mesh=mesh)
+    waits = {(axis,): 0.0625 for axis in mesh}
+    time = dataclasses.replace(BEST.time, waiting=waits)
+    one = dataclasses.replace(BEST, candidate=candidate, memory=memory, time=time)
+    plan = dataclasses.replace(PLAN, evaluations=(one, BEST))
+    for text in (str(plan), str(plan.diff(1, 2)), str(plan.why("policy"))):
+        assert max(map(len, text.splitlines())) <= 120
+    heads, cells = cut_table(plan, "Bytes on a device")[:2]
+    assert heads[-3:] == ["others", "all", "of the memory"] and cells[-2] == "174 MiB"
+
+
+def test_plan_that_does_not_fit_says_what_is_nearest():
+    assert not TOO_LARGE.fits and TOO_LARGE.nearest is KEPT
+    lacking = (120 + 240 + 31000) * MIB - get_hardware("v5e").hbm_available
+    assert TOO_LARGE.shortfall == lacking
+    text = " ".join(str(TOO_LARGE).split())
+    assert (
+        "nothing fits; nearest is rank 1, data 64 x model 4, policy nothing, microbatches=1: it lacks 14.9 GiB" in text
+    )
+
+
+def test_shortfall_of_arguments_alone_is_told_so():
+    plan = dataclasses.replace(TOO_LARGE, evaluations=(REPLICATED,))
+    assert "its arguments alone lack 74 GiB on a device" in str(plan)
+
+
+def test_plan_without_a_candidate_tells_the_reasons():
+    assert not EMPTY.fits and "no candidate is left" in str(EMPTY) and "31: the same" in str(EMPTY)
+    for use in (lambda: EMPTY.best, lambda: EMPTY.compute, EMPTY.mesh, lambda: EMPTY.why("data")):
+        with pytest.raises(
+            ValueError, match=r"the plan has no candidate; all were left out: 96: axis 'heads' of size 8"
+        ):
+            use()
+
+
+def test_plan_whose_candidates_cannot_be_compiled_says_why():
+    plan = dataclasses.replace(PLAN, evaluations=(BROKEN,))
+    assert not plan.fits and "no candidate can be compiled: the compiler crashed" in " ".join(str(plan).split())
+    with pytest.raises(ValueError, match=r"there is nothing to draw: the plan has no candidate that can be compiled"):
+        plan.draw()
+
+
+@pytest.mark.parametrize("which", ["0", 1.0, True])
+def test_rank_is_a_number(which):
+    with pytest.raises(
+        TypeError, match=r"a candidate is chosen by its rank or as an `Evaluation`, not by a (str|float|bool)"
+    ):
+        PLAN.diff(1, which)
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_rank_that_is_not_there_is_an_error(rank):
+    with pytest.raises(ValueError, match=rf"there is no rank {rank}; the plan has ranks 1 to 7"):
+        PLAN.mfu(rank)
+
+
+def test_file_has_the_plan_as_it_was(tmp_path):
+    path = PLAN.to_json(tmp_path / "plan.json")
+    read = read_plan(path)
+    assert read == PLAN and str(read) == str(PLAN) and isinstance(read, Plan)
+    assert read.evaluations[0].time.waiting == {("data",): 0.125, ("model",): 0.25}
+    assert [*read.evaluations[0].memory] == [*BEST.memory]
+    assert json.loads(path.read_text()) == PLAN.to_dict()
+    assert read_plan(EMPTY.to_json(path)) == EMPTY
+
+
+def test_options_that_json_does_not_have_are_kept_as_text(tmp_path):
+    candidate = dataclasses.replace(
+        BEST.candidate, options={"policy": jax.checkpoint_policies.dots_saveable, "n": None}
+    )
+    plan = dataclasses.replace(PLAN, evaluations=(dataclasses.replace(BEST, candidate=candidate),))
+    options = read_plan(plan.to_json(tmp_path / "plan.json")).options
+    assert options["n"] is None and options["policy"] == repr(jax.checkpoint_policies.dots_saveable)
+
+
+def damage(**changes):
+    return json.dumps({**PLAN.to_dict(), **changes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        "{}",
+        '{"format": 1, "mesh": {}, "arrays": {}}',
+        damage(seconds="12"),
+        damage(top=True),
+        damage(pruned=[]),
+        damage(evaluations=[{**PLAN.to_dict()["evaluations"][0], "stage": "guessed"}]),
+        damage(evaluations=[{**PLAN.to_dict()["evaluations"][0], "sent": [[["data"], "much"]]}]),
+        damage()[:-100],
+    ],
+)
+def test_other_and_damaged_files_are_refused(tmp_path, text):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match=r"plan\.json' is not a plan, or is damaged; write it again with `Plan.to_json`"
+    ):
+        read_plan(path)
+
+
+def test_files_of_another_version_and_missing_ones_are_errors(tmp_path):
+    path = tmp_path / "plan.json"
+    with pytest.raises(FileNotFoundError, match=r"there is no plan '.*plan\.json'; write one with `Plan.to_json`"):
+        read_plan(path)
+    path.write_text(damage(format=9))
+    with pytest.raises(
+        ValueError, match=r"has format 9, and this version of Axonym reads format 1; make the plan again"
+    ):
+        read_plan(path)
+    with pytest.raises(IsADirectoryError, match=r"the plan needs the name of a file"):
+        PLAN.to_json(tmp_path)
+
+
+def test_picture_has_marks_bars_and_the_limit(tmp_path):
+    figure = PLAN.draw(tmp_path / "plan.png")
+    candidates, steps = figure.axes
+    labels = [text.get_text() for text in candidates.get_legend().get_texts()]
+    assert labels == [
+        *("timed, fits", "compiled, fits", "compiled, does not fit", "screened (arguments), does not fit"),
+        *("memory, 15.8 GiB", "best"),
+    ]
+    assert sum(len(marks.get_offsets()) for marks in candidates.collections) == 6 + 1
+    assert candidates.lines[0].get_xdata()[0] == get_hardware("v5e").hbm_available / GIB
+    widths = [bar.get_width() for bar in steps.patches]
+    assert widths == pytest.approx([1.5, 0.2, 0.125, 0.25, 0.25, 1.5, 0.2, 0.75, 0.25, 1.6, 0.2, 0.5, 0.25, 0.25])
+    assert [text.get_text() for text in steps.texts] == ["2.08 s", "2.45 s", "2.55 s"]
+    assert matplotlib.image.imread(tmp_path / "plan.png").shape[1] > 1000
+    assert len(PLAN.draw(ranks=1).axes[1].texts) == 1
+
+
+def test_pictures_are_the_same_each_time_and_need_a_format(tmp_path):
+    one, other = tmp_path / "one.svg", tmp_path / "other.svg"
+    PLAN.draw(one)
+    PLAN.draw(other)
+    assert one.read_bytes() == other.read_bytes() and b"What a step is spent on" in one.read_bytes()
+    with pytest.raises(
+        ValueError, match=r"a picture ends in \.svg, \.png or \.pdf, which says its format; the path is"
+    ):
+        PLAN.draw(tmp_path / "plan")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*missing' for the picture 'plan.svg'; make it"):
+        PLAN.draw(tmp_path / "missing" / "plan.svg")
+
+
+def test_page_has_tables_and_the_picture_and_loads_nothing(tmp_path):
+    text = PLAN.to_html(tmp_path / "plan.html", title="8B <on> v5e").read_text()
+    assert "<h1>8B &lt;on&gt; v5e</h1>" in text and "data:image/svg+xml;base64," in text
+    assert "48.3%" in text and "the compiler crashed" in text and not re.search(r"(src|href)=.http", text)
+    assert PLAN._repr_html_() in text
+
+
+def test_without_matplotlib_pictures_are_an_error_and_pages_have_none(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pictures of a plan need matplotlib.*`pip install axonym\[plan\]`"):
+        PLAN.draw()
+    text = PLAN.to_html(tmp_path / "plan.html").read_text()
+    assert "need matplotlib" in text and "<img" not in text and "A plan for v5e:16x16" in text
+
+
+def test_plans_are_compared_and_hashed_by_value():
+    assert hash(PLAN) == hash(dataclasses.replace(PLAN)) and PLAN != TOO_LARGE
+    assert PLAN.evaluations[1:3] == (WHOLE, SPLIT) and PLAN.topology == V5E

@@ -1,0 +1,126 @@
+"""`python -m axonym.planner`: what it prints and writes, its exit codes, and errors without a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from axonym.planner import read_plan
+from axonym.planner.__main__ import run_command
+
+
+ROOT = Path(__file__).parents[2]
+STEPS = """
+import jax
+
+import axonym as nym
+
+number = 1
+
+
+def make_shape(**sizes):
+    return nym.NamedArray(jax.ShapeDtypeStruct(tuple(sizes.values()), "float32"), tuple(sizes))
+
+
+def loss(weight, x, *, scale=1.0):
+    return nym.mean(scale * nym.dot(x, weight, axis="embed")).array
+
+
+def make_step():
+    return loss, (make_shape(embed=64, mlp=32), make_shape(batch=64, embed=64)), {"options": {"scale": (1.0, 2.0)}}
+
+
+def make_large():
+    return loss, (make_shape(embed=2**23, mlp=2**21), make_shape(batch=64, embed=2**23))
+
+
+def make_nothing():
+    return loss
+
+
+def make_list():
+    return loss, (1, 2), [3]
+
+
+def fail():
+    raise KeyError("no data")
+"""
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    (tmp_path / "planned_steps.py").write_text(STEPS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "planned_steps"
+    sys.modules.pop("planned_steps", None)
+
+
+def test_command_prints_the_plan_and_writes_it(tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    command = [sys.executable, "-W", "error", "-m", "axonym.planner", "steps:make_step", "--devices", "cpu:8"]
+    options = ["--fixed", "mesh.data=8", "compute.batch=data", "parameters.embed="]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [*command, *options, "--top", "1", "--out", "found"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    plan = read_plan(tmp_path / "found" / "plan.json")
+    assert done.stdout.startswith(f"{plan}\nwrote ") and plan.top == 1
+    assert plan.best.candidate.mesh == {"data": 8} and plan.compute == {"batch": ("data",)}
+    assert plan.options["scale"] in (1.0, 2.0)
+    assert sorted(path.name for path in (tmp_path / "found").iterdir()) == ["plan.html", "plan.json", "plan.svg"]
+
+
+def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    arguments = [f"{steps}:make_large", "--devices", "cpu:8", "--budget", "0", "--json", str(file)]
+    whole = [f"{part}.{name}=" for part in ("compute", "parameters") for name in ("embed", "mlp")]
+    assert run_command([*arguments, "--fixed", "mesh.data=8", *whole]) == 1
+    found = capsys.readouterr().out
+    assert "nothing fits; nearest is rank 1, data 8: its arguments alone lack 60 TiB on a device" in found
+    assert json.loads(file.read_text())["evaluations"][0]["fits"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["steps", "--devices", "cpu:8"],
+            "the step is given as MODULE:FUNCTION, such as train:make_step, not as 'steps'",
+        ),
+        (["missing_module:make", "--devices", "cpu:8"], "No module named 'missing_module'"),
+        (["planned_steps:make", "--devices", "cpu:8"], "there is no function 'make' in module 'planned_steps'"),
+        (["planned_steps:number", "--devices", "cpu:8"], "there is no function 'number' in module 'planned_steps'"),
+        (
+            ["planned_steps:make_nothing", "--devices", "cpu:8"],
+            "returns the step and a tuple of its arguments, or these",
+        ),
+        (["planned_steps:make_list", "--devices", "cpu:8"], "is a dictionary of arguments of `plan`, not [3]"),
+        (["planned_steps:fail", "--devices", "cpu:8"], "KeyError: 'no data'"),
+        (["planned_steps:make_step", "--devices", "cpu"], "'cpu' does not describe a machine"),
+        (
+            ["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "mesh.data=x"],
+            "--fixed takes mesh.AXIS=SIZE, compute.NAME=MESH_AXES and parameters.NAME=MESH_AXES, not 'mesh.data=x'",
+        ),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "embed=data"], "not 'embed=data'"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layers"], "no argument has a `Stacked`"),
+    ],
+)
+def test_errors_are_a_line_and_no_traceback(steps, arguments, message, capsys):
+    assert run_command(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("axonym.planner: ") and message in error and "Traceback" not in error
+
+
+def test_help_says_what_the_function_returns(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        run_command(["--help"])
+    text = capsys.readouterr().out
+    assert "FUNCTION takes no arguments. It returns the step and a tuple of its arguments" in text
+    assert "mesh.model=4, compute.mlp=model" in " ".join(text.split())

@@ -1,0 +1,126 @@
+import dataclasses
+
+import pytest
+
+from axonym.planner import described_devices
+from tests.planner.plans import BEST, BROKEN, GIB, KEPT, MIB, PLAN, SPLIT, TOO_LARGE, WHOLE, WIDE
+
+
+def list_choices(found):
+    return [(one.choice, one.rank) for one in found.alternatives]
+
+
+def test_each_other_choice_for_an_axis_has_its_best_candidate():
+    found = PLAN.why("heads")
+    assert (found.subject, found.choice) == ("heads", "over model")
+    assert list_choices(found) == [("not sharded", 2)]
+    assert found.alternatives[0].evaluation is WHOLE
+    assert PLAN.why("embed").choice == "stored over data"
+    assert list_choices(PLAN.why("embed")) == [("not sharded", 6)]
+    assert list_choices(PLAN.why("batch")) == []
+
+
+def test_alternatives_of_a_mesh_axis_are_its_sizes():
+    assert list_choices(PLAN.why("data")) == [("256", 2), ("16", 4), ("128", 7)]
+    assert list_choices(PLAN.why("model")) == [("1", 2), ("16", 4), ("2", 7)]
+    assert list_choices(PLAN.why("data=16")) == [("16", 4)]
+    assert list_choices(PLAN.why("data = 64")) == list_choices(PLAN.why("data"))
+
+
+def test_alternatives_of_the_policy_and_of_options():
+    assert list_choices(PLAN.why("policy")) == [("nothing", 5)]
+    assert list_choices(PLAN.why("microbatches")) == [("2", 3)]
+
+
+def test_alternatives_have_what_they_cost_and_why():
+    wide = PLAN.why("data").alternatives[1]
+    assert (wide.seconds, wide.bytes) == (WIDE.time.total - BEST.time.total, -1600 * MIB)
+    assert wide.causes == (
+        "waits 1.00 s longer over model",
+        "computes 250.0 ms longer",
+        "waits 62.5 ms less over data",
+        "-1.6 GiB temporaries",
+    )
+    assert PLAN.why("data").alternatives[2].causes == ()
+    text = str(PLAN.why("data"))
+    assert text.startswith("data: 64 in the best candidate (data 64 x model 4, 2.08 s ±15%, 9.1 GiB a device, it fits)")
+    assert "+1.19 s (+57%)" in text and "the compiler crashed" in text
+    assert "waits 625.0 ms longer over data; waits 250.0 ms less over model; +3.3 GiB temporaries" in text
+
+
+def test_choices_stored_otherwise_than_computed_have_both():
+    candidate = dataclasses.replace(BEST.candidate, parameters={"mlp": ("data", "model"), "heads": ()})
+    plan = dataclasses.replace(PLAN, evaluations=(BEST, dataclasses.replace(BEST, candidate=candidate)))
+    assert list_choices(plan.why("mlp")) == [("over model, stored over data and model", 2)]
+    assert list_choices(plan.why("heads")) == [("over model, stored whole", 2)]
+    assert "stored with mlp over data and model; stored without batch, heads, vocab" in " ".join(str(plan).split())
+
+
+def test_reasons_that_name_the_axis_are_shown():
+    assert "96 candidates left out: axis 'heads' of size 8 is not divisible by mesh axis 'model'" in str(
+        PLAN.why("heads")
+    )
+    assert "No candidate with another choice was evaluated." in str(PLAN.why("batch"))
+    assert "it does not fit, 14.9 GiB over" in " ".join(str(TOO_LARGE.why("policy")).split())
+
+
+@pytest.mark.parametrize(
+    ("axis", "near"), [("embd", "; did you mean 'embed'?"), ("modle", "; did you mean 'model'?"), ("q", "")]
+)
+def test_unknown_axes_are_errors(axis, near):
+    listing = "there are 'policy' and axes: 'batch', .*; mesh axes: 'data', 'model'; options: 'microbatches'"
+    with pytest.raises(
+        ValueError, match=rf"no candidate shards or chooses '{axis}'{near.replace('?', '.')}; {listing}"
+    ):
+        PLAN.why(axis)
+
+
+def test_a_choice_that_no_candidate_makes_is_an_error():
+    with pytest.raises(
+        ValueError, match=r"no candidate with 'data=32' was evaluated; 'data' was '64', '256', '16', '128'"
+    ):
+        PLAN.why("data=32")
+
+
+def test_alternatives_are_data_as_well():
+    found = PLAN.why("policy").to_dict()
+    assert (found["subject"], found["choice"], len(found["alternatives"])) == ("policy", "recompute", 1)
+    assert found["alternatives"][0]["rank"] == 5 and found["alternatives"][0]["fits"] is False
+    assert "not sharded" in PLAN.why("heads").to_json() and "<table>" in PLAN.why("heads")._repr_html_()
+
+
+def test_difference_has_every_part():
+    found = PLAN.diff(1, 2)
+    lines = {line[:17].strip(): line[20:] for line in str(found).splitlines()[4:]}
+    assert lines["mesh"].split("  ")[0] == "data 64 x model 4" and lines["mesh"].endswith("differs")
+    assert lines["heads"].split() == ["over", "model", "not", "sharded", "differs"]
+    assert lines["embed"].split() == ["stored", "over", "data"] * 2
+    assert lines["step time"].split() == ["2.08", "s", "2.45", "s", "+375.0", "ms", "(+18%)"]
+    assert lines["wait model"].split() == ["250.0", "ms", "-", "-250.0", "ms", "(-100%)"]
+    assert lines["bytes on a device"].split() == ["9.1", "GiB", "12.5", "GiB", "+3.3", "GiB", "(+36%)"]
+    assert lines["over data"].split()[:2] == ["5.2", "GiB"]
+    assert lines["compute"].split() == ["1.50", "s", "1.50", "s"]
+
+
+def test_difference_is_data_as_well():
+    found = PLAN.diff(SPLIT, 1).to_dict()
+    assert found["labels"] == ["rank 3", "rank 1"]
+    assert found["step time"] == [SPLIT.time.total, BEST.time.total]
+    assert found["bytes on a device"] == [SPLIT.bytes, BEST.bytes]
+    assert found["fits"] == ["yes", "yes"] and found["settings"][0] == "policy recompute, microbatches=2"
+
+
+def test_plans_are_compared_by_their_best():
+    topology = described_devices("v5p:4x8x8")[0].topology
+    other = dataclasses.replace(TOO_LARGE, topology=topology)
+    found = PLAN.diff(other)
+    assert found.labels == ("rank 1", "best of v5p:4x8x8") and found.second is KEPT
+    assert found.to_dict()["machine"] == ["v5e:16x16", "v5p:4x8x8"]
+    assert "machine" not in PLAN.diff(1, 2).to_dict()
+    assert PLAN.diff(PLAN, PLAN).labels == ("best of v5e:16x16 (a)", "best of v5e:16x16 (b)")
+
+
+def test_evaluations_of_elsewhere_are_called_by_their_candidate():
+    found = TOO_LARGE.diff(1, dataclasses.replace(BROKEN, memory={"parameters": GIB}))
+    assert found.labels[1] == str(BROKEN.candidate) and found.to_dict()["fits"][1] == "cannot be compiled"
+    assert max(map(len, str(found).splitlines())) <= 120

@@ -1,0 +1,319 @@
+"""`plan`: what is searched, what the screening counts, and what comes out, on described CPUs."""
+
+import collections
+import dataclasses
+import functools
+import math
+import os
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+from axonym.nn import Linear, Stacked
+from axonym.planner._hardware import get_hardware
+from axonym.planner._link_model import LinkModel
+from axonym.planner._named_program import trace_named_program
+from axonym.planner._screening import Screening
+from axonym.planner._search_space import list_candidates, parse_fixed
+
+
+BATCH, PIXEL, EMBED, MLP, LAYERS = 64, 16, 32, 128, 3
+FLOPS = 2 * BATCH * (2 * PIXEL * EMBED + 6 * LAYERS * EMBED * MLP)  # the pixels have no gradient
+
+
+class Block(eqx.Module):
+    up: Linear
+    down: Linear
+
+    @staticmethod
+    def init(*, key):
+        Embed, Mlp = nym.make_axes(embed=EMBED, mlp=MLP)
+        keys = jax.random.split(key)
+        return Block(Linear.init(Embed, Mlp, key=keys[0]), Linear.init(Mlp, Embed, key=keys[1]))
+
+    def __call__(self, x):
+        return x + self.down(nym.nn.relu(self.up(x)))
+
+
+def make_shape(dtype="float32", **sizes):
+    return nym.NamedArray(jax.ShapeDtypeStruct(tuple(sizes.values()), dtype), tuple(sizes))
+
+
+def init_model(key):
+    first, blocks = jax.random.split(key)
+    Pixel, Embed, Layers = nym.make_axes(pixel=PIXEL, embed=EMBED, layers=LAYERS)
+    return {
+        "first": Linear.init(Pixel, Embed, key=first),
+        "blocks": Stacked.init(Layers, Block)(key=jax.random.split(blocks, LAYERS)),
+    }
+
+
+def make_model():
+    return eqx.filter_eval_shape(init_model, jax.random.key(0))
+
+
+@functools.partial(nym.named_jit, donate_args=(True,))
+def train_step(model, x):
+    def compute_loss(model):
+        return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+
+    loss, gradients = jax.value_and_grad(compute_loss)(model)
+    return jax.tree.map(lambda weight, gradient: weight - 0.1 * gradient, model, gradients), loss
+
+
+X = make_shape(batch=BATCH, pixel=PIXEL)
+EMBEDDED = make_shape(batch=BATCH, embed=EMBED)
+DATA = {"mesh": {"data": 4}, "compute": {"batch": "data"}}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def make_plan(cache):
+    return functools.partial(nym.planner.plan, train_step, make_model(), X, devices="cpu:4", cache=cache)
+
+
+def make_screening(devices, fn, *args):
+    program = trace_named_program(fn, args)
+    described = nym.planner.described_devices(devices)
+
+    def make_link_model(candidate):
+        return LinkModel(nym.create_mesh(candidate.mesh, devices=described))
+
+    arguments = [("all", leaf) for leaf in program.leaves]
+    return program, Screening(program, get_hardware(devices), make_link_model, arguments)
+
+
+def multiply(weight, x):
+    return nym.dot(x, weight, axis="embed")
+
+
+def test_a_traced_program_has_the_names_of_both_passes():
+    program = trace_named_program(train_step.__wrapped__, (make_model(), X))
+    products = [
+        (tuple(name for name, _ in one.result.dims), tuple(name for name, _ in one.reduced), runs)
+        for one, runs in program.products.items()
+    ]
+    assert sorted(products) == [
+        (("batch", "embed"), ("mlp",), LAYERS),
+        (("batch", "embed"), ("mlp",), LAYERS),
+        (("batch", "embed"), ("pixel",), 1),
+        (("batch", "mlp"), ("embed",), LAYERS),
+        (("batch", "mlp"), ("embed",), LAYERS),
+        (("embed", "mlp"), ("batch",), LAYERS),
+        (("embed", "pixel"), ("batch",), 1),
+        (("mlp", "embed"), ("batch",), LAYERS),
+    ]
+    assert program.flops == FLOPS
+    assert program.looped == {"layers"} and program.data_names == ("batch",)
+    assert program.sizes["batch"] == {BATCH} and not any({"batch", "layers"} <= array for array in program.arrays)
+
+
+def test_products_of_shards_are_divided_by_the_names_that_they_are_given():
+    def compute_loss(weight, x, targets):
+        return nym.nn.fused_cross_entropy(x, weight, targets, "embed", "vocab", block_size=128).array
+
+    weight, x = make_shape(vocab=512, embed=EMBED), make_shape(batch=BATCH, embed=EMBED)
+    program, screening = make_screening("v5e:4x4", jax.grad(compute_loss), weight, x, make_shape("int32", batch=BATCH))
+    assert program.flops == 4 * 2 * 512 * EMBED * BATCH
+
+    def count_seconds(mesh, **compute):
+        found = screening.evaluate(nym.planner.Candidate(mesh, compute, compute))
+        return found.time.compute - 2 * found.bytes / get_hardware("v5e").hbm_bandwidth
+
+    whole = count_seconds({"data": 16})
+    assert count_seconds({"data": 16}, batch=("data",)) == pytest.approx(whole / 16)
+    assert count_seconds({"data": 4, "model": 4}, batch=("data",), vocab=("model",)) == pytest.approx(whole / 16)
+
+
+def test_names_that_are_fixed_over_the_last_mesh_axis_are_kept():
+    program = trace_named_program(multiply, (make_shape(embed=EMBED, mlp=MLP), EMBEDDED))
+    fixed = {"mesh": {"data": 4, "model": 2}, "compute": {"mlp": "model"}}
+    names, pruned = ("embed", "mlp", "batch"), collections.Counter()
+    found = list_candidates(program, 8, parse_fixed(fixed, names, 8), pruned)
+    assert found and all(one.compute["mlp"] == ("model",) and "embed" not in one.compute for one in found)
+    fixed["compute"] |= {"embed": None, "batch": "data"}
+    assert [*map(str, list_candidates(program, 8, parse_fixed(fixed, names, 8), pruned))] == [*map(str, found)]
+
+
+def test_screening_counts_what_parameters_and_sums_send():
+    weight, x = make_shape(embed=EMBED, mlp=MLP), EMBEDDED
+    program, screening = make_screening("v5e:2x4", multiply, weight, x)
+    candidates = list_candidates(program, 8, parse_fixed(None, ("embed", "mlp", "batch"), 8), collections.Counter())
+    sent = {str(one): screening.evaluate(one).sent for one in candidates}
+    whole, result = 4 * EMBED * MLP, 4 * BATCH * MLP
+    assert sent["data 8; batch over data; stored with mlp over data"] == {("data",): 7 * whole // 8}
+    assert sent["data 8; batch over data"] == {}
+    assert sent["model 8; embed over model"] == {("model",): 2 * 7 * result // 8}
+    assert sent["data 2 x model 4; batch over data, embed over model"] == {("model",): 2 * 3 * (result // 2) // 4}
+
+
+def test_screened_arguments_are_those_of_the_compiler(make_plan):
+    _, screening = make_screening("cpu:4", train_step.__wrapped__, make_model(), X)
+    found = make_plan(fixed=DATA)
+    assert {one.stage for one in found.evaluations} == {"compiled"} and len(found.evaluations) == 3
+    for one in found.evaluations:
+        arguments = sum(one.memory.get(group, 0) for group in ("parameters", "optimizer state", "inputs"))
+        assert arguments == screening.evaluate(one.candidate).bytes
+
+
+def test_a_gathered_operand_of_a_product_is_counted():
+    """As keys in attention are, whose positions are needed whole where queries are sharded over them."""
+
+    def attend(query, x):
+        key = x.rename({"pos": "key_pos"})
+        return nym.dot(query * x, key, axis="embed")
+
+    query, x = make_shape(embed=EMBED), make_shape(pos=BATCH, embed=EMBED)
+    program, screening = make_screening("v5e:2x4", attend, query, x)
+    [product] = program.products
+    assert product.lost == ((), ("pos",)) or product.lost == (("pos",), ())
+    candidate = nym.planner.Candidate({"data": 8}, {"pos": ("data",)}, {"pos": ("data",)})
+    found = screening.evaluate(candidate)
+    assert found.sent == {("data",): 7 * 4 * BATCH * EMBED // 8} and found.time.waiting[("data",)] > 0
+
+
+def test_candidates_are_valid_and_each_is_there_once():
+    program = trace_named_program(train_step.__wrapped__, (make_model(), X))
+    pruned = collections.Counter()
+    candidates = list_candidates(program, 8, parse_fixed(None, ("embed", "mlp", "batch"), 8), pruned)
+    assert len({str(one) for one in candidates}) == len(candidates) > 10 and all(pruned.values())
+    for one in candidates:
+        assert math.prod(one.mesh.values()) == 8 and "layers" not in one.parameters
+        for array in program.arrays:
+            used = [axis for name in array for axis in one.compute.get(name, ())]
+            assert len(used) == len(set(used))
+    texts = {str(one) for one in candidates}
+    assert "data 8; batch over data; stored with embed over data" in texts
+    assert "replica 2 x data 4; batch over replica and data; stored with embed over data" in texts
+    assert "data 2 x model 4; batch over data, mlp over model; stored with embed over data" in texts
+
+
+def test_the_best_candidate_runs_and_gives_the_same(make_plan):
+    found = make_plan(fixed={"mesh": {"data": 2, "model": 2}, "compute": {"batch": "data", "mlp": "model"}})
+    assert found.fits and found.best.stage == "compiled" and found.model_flops == FLOPS
+    model = init_model(jax.random.key(0))
+    x = nym.random.normal(jax.random.key(1), nym.make_axes(batch=BATCH, pixel=PIXEL))
+    expected = train_step.__wrapped__(model, x)
+    with jax.set_mesh(found.mesh(jax.devices()[:4])):
+        actual = nym.fsdp(train_step.__wrapped__, found.parameters, found.compute)(model, x)
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert jnp.allclose(one, other, atol=1e-5)
+
+
+def test_policies_and_options_are_searched(make_plan):
+    found = make_plan(policies={"full": True, "none": False}, fixed={**DATA, "parameters": {"embed": "data"}})
+    seconds = {one.candidate.policy: one.time.compute for one in found.evaluations}
+    assert seconds["full"] > seconds["none"] and found.policy == "none"
+
+    def scale(weight, x, *, times):
+        for _ in range(times):
+            x = nym.dot(x, weight, axis="embed").rename({"mlp": "embed"})
+        return x
+
+    square = make_shape(embed=EMBED, mlp=EMBED)
+    found = nym.planner.plan(
+        scale, square, EMBEDDED, devices="cpu:4", fixed=DATA, options={"times": (1, 2)}, budget=0.0
+    )
+    assert {one.candidate.options["times"] for one in found.evaluations} == {1, 2}
+    assert found.best.candidate.options == {"times": 1}
+
+
+def test_a_plan_is_the_same_with_other_hash_seeds(cache, tmp_path):
+    program = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_plan_search import DATA, X, make_model, nym, train_step
+plan = nym.planner.plan(train_step, make_model(), X, devices="cpu:4", cache={str(cache)!r}, fixed=DATA)
+print(plan.evaluations)
+print(nym.planner.plan(train_step, make_model(), X, devices="cpu:8", budget=0.0).evaluations)
+"""
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1] and outputs[0].count("Evaluation(") > 10
+
+
+def test_an_interrupted_search_returns_what_it_knows(make_plan, monkeypatch):
+    compile_for, calls = nym.planner.compile_for, []
+
+    def interrupt(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return compile_for(*args, **kwargs)
+
+    monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", interrupt)
+    found = make_plan(fixed=DATA)
+    assert [one.stage for one in found.evaluations].count("compiled") == 1
+    assert found.notes == ("interrupted: only the candidates that were compiled until then are here",)
+
+
+def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, monkeypatch):
+    compile_for, calls = nym.planner.compile_for, []
+
+    def fail_once(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")
+        return compile_for(*args, **kwargs)
+
+    monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", fail_once)
+    found = make_plan(fixed=DATA)
+    assert "SIGKILL" in found.evaluations[-1].problem and not found.best.problem and found.fits
+
+
+def test_nothing_compiles_is_the_error_of_the_compiler(make_plan):
+    with pytest.raises(ValueError, match=r"refuses an option \(given are 'xla_no_such_option'"):
+        make_plan(fixed=DATA, compiler_options={"xla_no_such_option": 1})
+
+
+def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
+    largest = 220_000  # bytes; the step takes 258,716 on four devices, 238,748 with half of the batch
+    small = dataclasses.replace(get_hardware("cpu"), hbm_available=largest)
+    monkeypatch.setattr("axonym.planner._hardware.HARDWARE", {"cpu": small})
+    found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
+    assert not found.fits and found.shortfall == found.best.bytes - largest > 0
+    assert any(note.startswith("it would fit on 'cpu:") for note in found.notes), found.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"fixed": {"meshes": {}}}, ValueError, "`fixed` has no 'meshes'.*did you mean 'mesh'"),
+        ({"fixed": {"mesh": {"data": 3}}}, ValueError, "has 3 devices, but there are 4"),
+        ({"fixed": {"compute": {"bach": "data"}}}, ValueError, "'bach', which no argument has.*'batch'"),
+        ({"fixed": {"compute": {"batch": "date"}}}, ValueError, "'batch' over 'date', which is no mesh axis.*'data'"),
+        ({"fixed": {"compute": {"batch": "data"}, "mesh": {"data": 4}, "parameters": {"mlp": ("data", "data")}}},
+         ValueError, "no sharding of the step is possible on 'cpu:4'"),
+        ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping such as"),
+        ({"policies": ["full"]}, TypeError, "`policies` is a mapping from a name for each policy"),
+        ({"policies": {}}, ValueError, "`policies` is empty"),
+        ({"options": {"microbatches": 4}}, TypeError, "`options` has 4 for 'microbatches'"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_said(make_plan, changes, error, message):
+    with pytest.raises(error, match=message):
+        make_plan(**changes)
+
+
+def test_a_step_without_layers_has_no_policies():
+    with pytest.raises(ValueError, match="no argument has a `Stacked` or a `BlockSeq`"):
+        nym.planner.plan(multiply, make_shape(embed=8, mlp=8), EMBEDDED, devices="cpu:4", policies={"full": True})
+    with pytest.raises(TypeError, match="`fn` is a function, not a int"):
+        nym.planner.plan(3, X, devices="cpu:4")

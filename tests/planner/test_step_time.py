@@ -1,0 +1,281 @@
+"""Seconds of small programs, counted by hand from cycles, published figures and the order of instructions."""
+
+import collections
+import re
+
+import jax
+import pytest
+
+import axonym as nym
+from axonym.planner import CompiledProgram, compile_for, described_devices, estimate_step_time, get_hardware
+from axonym.planner._attention_kernels import count_kernel_flops
+from axonym.planner._gpu_schedule import read_gpu_schedule
+from axonym.planner._hlo_program import HloProgram
+
+from .programs import read_recorded as read_program
+from .step_programs import BATCH, SIZES, make_program, read_recorded
+
+
+CLOCK, LINK, HOST = 1.5e9, 45e9, 16e9  # of v5e
+ARRAY = 256 * 256 * 4  # bytes that a device has of an array in these programs
+MESH = nym.create_mesh({"data": 2, "model": 4}, devices=described_devices("v5e:2x4"))
+MODEL, DATA = ("model",), ("data",)
+GATHER = 3 / 4 * 2**22 / (2 * LINK)  # seconds of an all-gather of f32[1024,1024] in a square of four chips
+
+
+def make_hlo(*lines: str, before: str = "") -> CompiledProgram:
+    """Returns a program for v5e:2x4 with these instructions; `@` is a shape, and `cycles(n)` is what XLA estimates."""
+    text = f"{before}\nENTRY %main (x: f32[256,1024]) -> f32[1024,1024] {{\n" + "\n".join(f"  {one}" for one in lines)
+    text = re.sub(r"cycles\((\d+)\)", r'backend_config={"window_config":{"estimated_cycles":"\1"}}', text)
+    return make_program(text.replace("@", "f32[1024,1024]{1,0}") + "\n}\n", MESH)
+
+
+def in_seconds(cycles: float) -> float:
+    return pytest.approx(cycles / CLOCK, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "cycles", "axes", "sent"),
+    [
+        ("all-reduce", 2914, MODEL, 2 * 3 / 4 * ARRAY / 2),  # half of it along each side of a square
+        ("all-gather", 4012, DATA, 1 / 2 * 2 * ARRAY),
+        ("reduce-scatter", 2914, MODEL, 3 * ARRAY / 2),
+        ("collective-permute", 2914, MODEL, ARRAY),
+        ("all-reduce in a loop", 5 * 2381, MODEL, 5 * 2 * 3 / 4 * ARRAY / 2),
+        ("collective-permute in a loop", 7 * 2381, MODEL, 7 * ARRAY),
+    ],
+)
+def test_compiled_programs_take_their_cycles_and_wait_for_links(name, cycles, axes, sent):
+    time = estimate_step_time(make_program(read_program("tpu")[name], MESH))
+    assert time.compute == in_seconds(cycles)
+    assert time.waiting == {axes: pytest.approx(sent / LINK, rel=1e-6)}
+    assert (time.attention, time.hidden, time.host, time.source, time.error) == (0.0, {}, 0.0, "cycles", 0.15)
+    assert time.total == pytest.approx(time.compute + sum(time.waiting.values()))
+
+
+START = "%g = (f32[256,1024], @) all-gather-start(%x), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}"
+DONE = "%d = @ all-gather-done(%g)"
+
+
+@pytest.mark.parametrize("cycles", [15_000, 300_000])
+def test_collective_is_hidden_as_far_as_computing_lasts(cycles):
+    program = make_hlo(START, f"%a = @ add(%y, %y), cycles({cycles})", DONE, "%b = @ add(%d, %d), cycles(15000)")
+    time = estimate_step_time(program)
+    hidden = min(cycles / CLOCK, GATHER)
+    assert time.compute == in_seconds(cycles + 15_000)
+    assert time.hidden == {MODEL: pytest.approx(hidden)}
+    assert sum(time.waiting.values()) == pytest.approx(GATHER - hidden)
+
+
+def test_collectives_along_an_axis_are_sent_in_turn():
+    other = START.replace("%g", "%h").replace("channel_id=1", "channel_id=2")
+    across = "%k = (f32[512,1024], @) all-gather-start(%x), channel_id=3, replica_groups={{0,4},{1,5},{2,6},{3,7}}"
+    done = [DONE, DONE.replace("%d", "%e").replace("%g", "%h"), DONE.replace("%d", "%f").replace("%g", "%k")]
+    time = estimate_step_time(make_hlo(START, other, across, "%a = @ add(%y, %y), cycles(60000)", *done))
+    assert time.waiting == {MODEL: pytest.approx(2 * GATHER - 4e-5)}  # until then, the other axis is done, too
+    assert time.hidden == {MODEL: pytest.approx(4e-5), DATA: pytest.approx(2**21 / LINK)}
+
+
+def test_what_is_sent_in_a_loop_arrives_in_the_same_turn():
+    before = """
+%cond (p: (s32[])) -> pred[] {
+  %p = (s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(6)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+%body (q: (s32[])) -> (s32[]) {
+  GATHER
+  %a = f32[1024,1024] add(%y, %y), backend_config={"window_config":{"estimated_cycles":"15000"}}
+  ROOT %next = (s32[]) tuple(%q)
+}
+""".replace("GATHER", START.replace("@", "f32[1024,1024]"))
+    time = estimate_step_time(make_hlo("%loop = (s32[]) while(%start), condition=%cond, body=%body", before=before))
+    assert time.compute == in_seconds(6 * 15_000)
+    assert time.waiting == {MODEL: pytest.approx(6 * (GATHER - 1e-5))}
+
+
+FUSED = """
+%async_collective_fusion (p: f32[256,1024]) -> f32[1024,1024] {
+  %p = f32[256,1024] parameter(0)
+  %g = f32[1024,1024] all-gather(%p), channel_id=7, replica_groups={{0,1,2,3},{4,5,6,7}}
+  ROOT %c = f32[1024,1024] convolution(%p, %p)
+}
+"""
+
+
+@pytest.mark.parametrize("cycles", [15_000, 300_000])
+def test_collective_in_a_product_takes_the_longer_of_both(cycles):
+    line = f"%f = @ fusion(%x), kind=kOutput, calls=%async_collective_fusion, cycles({cycles})"
+    time = estimate_step_time(make_hlo(line, before=FUSED))
+    assert time.total == pytest.approx(max(cycles / CLOCK, GATHER))
+    assert time.compute == in_seconds(cycles)
+
+
+def test_steps_of_a_fused_collective_are_one():
+    marked = '  ROOT %c = f32[1024,1024] custom-call(%g), custom_call_target="AsyncCollective'
+    start, done = (
+        re.sub(r"  ROOT.*", f'{marked}{what}"', FUSED).replace("%async_collective_fusion", f"%{what}")
+        for what in ("Start", "Done")
+    )
+    lines = [
+        *("%s = @ fusion(%x), kind=kCustom, calls=%Start", "%e = @ exponential(%y), cycles(15000)"),
+        *("%f = @ fusion(%x), kind=kOutput, calls=%async_collective_fusion, cycles(30000)",),
+        "%d = @ fusion(%f), kind=kCustom, calls=%Done",
+    ]
+    time = estimate_step_time(make_hlo(*lines, before=start + FUSED + done))
+    assert time.compute == in_seconds(45_000)
+    assert time.waiting == {MODEL: pytest.approx(GATHER - 45_000 / CLOCK)}
+    assert time.hidden == {MODEL: in_seconds(45_000)}
+
+
+@pytest.mark.parametrize(
+    ("start", "done"),
+    [
+        ("%s = (@, @, u32[]) copy-start(%y)".replace("@, @", "@, f32[1024,1024]{1,0:S(5)}"), "%d = @ copy-done(%s)"),
+        (
+            "%s = ((f32[4,1024,1024]{2,1,0:S(5)}, @, s32[]), f32[4,1024,1024]{2,1,0:S(5)}, u32[]) "
+            "dynamic-update-slice-start(%h, %y, %i)",
+            "%d = f32[4,1024,1024]{2,1,0:S(5)} dynamic-update-slice-done(%s)",
+        ),
+    ],
+)
+def test_transfers_to_the_host_run_beside_computing(start, done):
+    time = estimate_step_time(make_hlo(start, "%a = @ add(%y, %y), cycles(150000)", done))
+    assert time.host == pytest.approx(2**22 / HOST - 1e-4)
+    assert (time.waiting, time.hidden) == ({}, {})
+
+
+HEADS, QUERIES, KEYS = "bf16[2,4,1024,128]{3,2,1,0}", 2 * 4 * 1024 * 128, 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "results", "mask", "products"),
+    [
+        ("splash_mha_fwd_residuals.3", f"({HEADS}, f32[2,4,1024])", "s8[1,2,2]{2,1,0}, ", 2 / 2),
+        ("splash_mha_fwd_residuals.3", HEADS, "", 2),
+        ("splash_mha_dq_no_residuals.1", HEADS, "s8[1,2,2]{2,1,0}, ", 1 / 2),
+        ("splash_mha_dkv_no_residuals", f"({HEADS}, {HEADS})", "s8[1,2,2]{2,1,0}, ", 3 / 2),
+        ("splash_mha_dkv_no_residuals", f"({HEADS}, {HEADS}, {HEADS})", "s8[1,2,2]{2,1,0}, ", 4 / 2),
+    ],
+)
+def test_kernels_of_attention_are_counted_by_products(name, results, mask, products):
+    shapes = f"{mask}{HEADS}, {HEADS}, {HEADS}"
+    line = f'%{name} = {results} custom-call(%q, %k, %v), custom_call_target="tpu_custom_call", '
+    program = make_hlo(f"{line}operand_layout_constraints={{{shapes}}}", "%a = @ add(%y, %y), cycles(15000)")
+    flops = products * 2 * QUERIES * KEYS
+    (kernel, _) = HloProgram(program.text).instructions
+    assert count_kernel_flops(kernel) == flops
+    assert estimate_step_time(program).attention == pytest.approx(flops / (0.5 * 197e12))
+
+
+def test_another_kernel_takes_as_long_as_its_memory():
+    line = '%scale = bf16[1024,1024] custom-call(%x), custom_call_target="tpu_custom_call", '
+    line += "operand_layout_constraints={bf16[1024,1024]{1,0}}"
+    time = estimate_step_time(make_hlo(line, "%a = @ add(%y, %y), cycles(15000)"))
+    assert time.compute == pytest.approx(2 * 2**21 / 819e9 + 1e-5)
+
+
+def test_step_for_tpus_has_each_part():
+    program = read_recorded("tpu")
+    time = estimate_step_time(program)
+    kernels = re.findall(r"%splash_mha_([a-z]+)[\w.]* = [^\n]*custom-call\(", program.text)
+    assert collections.Counter(kernels) == {"fwd": 4, "dq": 2, "dkv": 2}  # XLA has taken a turn out of each loop
+    batch, heads = BATCH["batch"] // 4, SIZES["heads"] // 2
+    product = 2 * batch * heads * BATCH["pos"] ** 2 * SIZES["head_dim"] / 2
+    assert time.attention == pytest.approx(SIZES["layers"] * (2 + 2 + 4) * product / (0.5 * 197e12))
+    assert set(time.waiting) == {DATA, MODEL, (*DATA, *MODEL)}
+    assert time.host > 0  # a layer is too short to bring what it saves to the host
+    offloaded = SIZES["layers"] * batch * BATCH["pos"] * SIZES["embed"] * 2
+    assert time.host <= 2 * offloaded / HOST
+    assert time.source == "cycles"
+
+
+def test_step_for_gpus_takes_the_times_of_the_schedule():
+    program = read_recorded("gpu")
+    time = estimate_step_time(program)
+    assert (time.source, time.error) == ("schedule", 0.3)
+    assert 0 < time.compute < SIZES["layers"] * sum(program.schedule.values())
+    batch, heads = BATCH["batch"] // 4, SIZES["heads"] // 2
+    product = 2 * batch * heads * BATCH["pos"] ** 2 * SIZES["head_dim"] / 2
+    assert time.attention == pytest.approx(SIZES["layers"] * (2 + 2 + 4) * product / (0.5 * 989.4e12))
+    assert set(time.waiting) == {DATA, MODEL}
+
+
+def test_slices_wait_for_the_data_center_network():
+    program = read_recorded("slices")
+    time = estimate_step_time(program, flops=0.0)
+    sent = re.findall(r"%(send[\w.]*) = \((\w+)\[([\d,]*)\]", program.text)
+    assert len(sent) > 8
+    hlo, found = HloProgram(program.text), 0
+    for one in hlo.instructions:
+        if one.opcode == "send":
+            found += hlo.count_runs(one.computation) * one.results[0].bytes  # an all-reduce of two sends all of it
+    assert time.waiting[("replica",)] == pytest.approx(found / 3.125e9, rel=1e-6)
+    assert set(time.waiting) == {("replica",), ("data",)}
+
+
+def test_stopped_program_takes_the_operations_that_are_given():
+    text = make_hlo(
+        START, "%a = @ add(%y, %y)", DONE, "%r = @ all-reduce(%d), replica_groups={{0,1,2,3},{4,5,6,7}}"
+    ).text
+    program = make_program(text, MESH, is_stopped=True)
+    reduce = 2 * GATHER
+    short = estimate_step_time(program, flops=197e12 * GATHER / 2)
+    assert short.compute == pytest.approx(GATHER / 2)
+    assert short.waiting == {MODEL: pytest.approx(reduce + GATHER / 2)}
+    assert short.hidden == {MODEL: pytest.approx(GATHER / 2)}
+    long = estimate_step_time(program, flops=197e12)
+    assert (long.waiting, long.hidden) == ({MODEL: pytest.approx(reduce)}, {MODEL: pytest.approx(GATHER)})
+    assert (long.total, long.source, long.error) == (pytest.approx(1 + reduce), "flops", 0.5)
+
+
+def test_missing_operations_and_other_programs_are_errors():
+    x = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), "float32"), ("batch", "embed"))
+    machine = {"devices": "cpu:8", "mesh": {"data": 8}, "mapping": {"batch": "data"}}
+    program = compile_for(lambda x: x * 2, x, **machine, cache=False)
+    with pytest.raises(ValueError, match=r"no times of instructions, .*; pass `flops=`.*`stop_early=False`"):
+        estimate_step_time(program)
+    with pytest.raises(TypeError, match="`program` is what `compile_for` returns, not a str"):
+        estimate_step_time("program")
+    assert estimate_step_time(program, flops=get_hardware("cpu").bf16_flops).total == 1.0
+
+
+SCHEDULE = """\
+hlo_module {
+  name: "jit_step"
+  computations {
+    name: "main"
+    instructions {
+      name: "gemm"
+      opcode: "custom-call"
+      id: 7
+    }
+    instructions {
+      name: "bitcast"
+      id: 8
+    }
+  }
+}
+computation_schedules {
+  computation_id: 1
+  instructions {
+    id: 7
+    start_timestamp_cycles: 4
+    end_timestamp_cycles: 1.4e+01
+  }
+  instructions {
+    id: 8
+    start_timestamp_cycles: 14
+    end_timestamp_cycles: 14
+  }
+  cycles_per_microsecond: 2
+}
+"""
+
+
+def test_schedule_of_a_gpu_is_read():
+    assert read_gpu_schedule(SCHEDULE) == {"gemm": pytest.approx(5e-6)}
+    assert read_gpu_schedule(SCHEDULE.replace("computation_schedules", "plans")) == {}
+    assert read_gpu_schedule("") == {}
