@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from .compiling import FASTER_COMPILING
+
 
 START = """
 import sys
@@ -65,7 +67,7 @@ def launched(
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", source, str(port), str(processes), str(process)],
             env={
-                **inherited, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu",
+                **inherited, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": FASTER_COMPILING,
                 **(environment[process] if environment else {}),
             },
             stdout=subprocess.PIPE,

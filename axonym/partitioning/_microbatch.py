@@ -2,11 +2,14 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from ..named._ambient import find_varying_axes, get_entry_axes, get_sharding
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSelector, axis_name, check_callable
 from ..named._base import format_shape, with_array
@@ -20,7 +23,9 @@ R = TypeVar("R")
 _PARTS = "axonym microbatches"
 
 
-def microbatch(fn: Callable[P, R], axis: AxisSelector, count: int, *, dtype: Any = None) -> Callable[P, R]:
+def microbatch(
+    fn: Callable[P, R], axis: AxisSelector, count: int, *, dtype: Any = None, reduce_once: bool = False
+) -> Callable[P, R]:
     """Makes a function that runs `fn` on parts of a batch, one after another, and averages what it returns.
 
     For the function that `jax.value_and_grad` makes of a mean loss, it returns the value and the gradient of the whole
@@ -28,7 +33,9 @@ def microbatch(fn: Callable[P, R], axis: AxisSelector, count: int, *, dtype: Any
     the gradients; under `fsdp`, that of the stored parameters.
 
     The batch stays where it is: microbatch `i` has the examples `i`, `i + count`, `i + 2 * count`..., so that each
-    device has its share of each of them. Devices exchange gradients, and gather parameters, in each microbatch.
+    device has its share of each of them. Devices exchange gradients, and gather parameters, in each microbatch; with
+    `reduce_once` they do so once. Then each device has the whole parameters and gradients while it computes, as far as
+    they are not sharded over mesh axes other than those of the batch.
 
     Args:
         fn: A function whose results are averages over the batch, such as what `jax.value_and_grad` returns.
@@ -37,6 +44,9 @@ def microbatch(fn: Callable[P, R], axis: AxisSelector, count: int, *, dtype: Any
         count: The number of microbatches; 1 calls `fn` as it is.
         dtype: The dtype in which floating-point results are added up, such as `jnp.float32` for gradients in bfloat16;
             that of each result if None.
+        reduce_once: Whether each device computes its own averages, which are averaged after the last microbatch. `fn`
+            sees the examples of one device then, as inside `shard_map` over the mesh axes that the active mapping gives
+            the axis of the batch. Without such mesh axes it changes nothing.
 
     Returns:
         A function of the same arguments, which returns trees like those of `fn`: averages of floating-point arrays,
@@ -46,7 +56,7 @@ def microbatch(fn: Callable[P, R], axis: AxisSelector, count: int, *, dtype: Any
     Raises:
         TypeError: If `fn` cannot be called, or `count` is not an integer.
         ValueError: If `count` is less than 1. When called, if no argument has the axis, its size is not divisible by
-            `count`, or a result has the axis.
+            `count`, a result has the axis, or one with a method `accumulate` is to be reduced once.
 
     Example:
         >>> import axonym as nym
@@ -67,31 +77,107 @@ def microbatch(fn: Callable[P, R], axis: AxisSelector, count: int, *, dtype: Any
 
     @functools.wraps(fn)
     def run_microbatches(*args: P.args, **kwargs: P.kwargs) -> R:
-        if count == 1:
+        if count == 1 and not reduce_once:
             return fn(*args, **kwargs)
         leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
-        split = {at: _split_batch(leaf, name, count) for at, leaf in enumerate(leaves) if _has_axis(leaf, name)}
-        if not split:
+        batches = [leaf for leaf in leaves if _has_axis(leaf, name)]
+        if not batches:
             raise ValueError(f"`microbatch` splits axis {name!r}, which no argument has")
 
-        def call(number: Any, parts: list[Any]) -> R:
-            given = [_fold_key(leaf, number) for leaf in leaves]
-            for at, part in zip(split, parts, strict=True):
-                given[at] = with_array(leaves[at], part)
-            args, kwargs = jax.tree.unflatten(treedef, given)
-            return fn(*args, **kwargs)
+        def run(leaves: list[Any], first: Any) -> R:
+            return _run_parts(fn, leaves, treedef, first, _Parts(name, count, dtype))
 
-        return _accumulate(jit_inline(call), list(split.values()), name, count, dtype)
+        over = _find_mesh_axes(batches[0], name) if reduce_once else ()
+        return _reduce_once(run, leaves, name, count, over) if over else run(leaves, 0)
 
     return run_microbatches
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The axis of the batch, the number of its parts, and the dtype of sums."""
+
+    name: str
+    count: int
+    dtype: Any
+
+
+def _run_parts(fn: Callable[..., Any], leaves: list[Any], treedef: Any, first: Any, parts: _Parts) -> Any:
+    """Returns the averages of what a function returns for each part; `first` is the number of the first one."""
+    split = {at: _split_batch(leaf, parts) for at, leaf in enumerate(leaves) if _has_axis(leaf, parts.name)}
+
+    def call(number: Any, arrays: list[Any]) -> Any:
+        given = [_fold_key(leaf, number) for leaf in leaves]
+        for at, array in zip(split, arrays, strict=True):
+            given[at] = with_array(leaves[at], array)
+        args, kwargs = jax.tree.unflatten(treedef, given)
+        return fn(*args, **kwargs)
+
+    return _accumulate(jit_inline(call), list(split.values()), first, parts)
+
+
+def _find_mesh_axes(x: NamedArray, name: str) -> tuple[str, ...]:
+    """Returns the mesh axes over which the active mapping shards an axis."""
+    sharding = get_sharding(x.names, x.array.shape)
+    return () if sharding is None else get_entry_axes(sharding.spec[x.names.index(name)])
+
+
+def _reduce_once(run: Callable[..., Any], leaves: list[Any], name: str, count: int, over: tuple[str, ...]) -> Any:
+    """Returns the averages of what a function returns on each device for its own part of the batch."""
+    is_array = [is_named_array(leaf) or isinstance(leaf, jax.Array) for leaf in leaves]
+    arrays = [_place_shards(leaf, name, over) for leaf, is_one in zip(leaves, is_array, strict=True) if is_one]
+    entries = [[over if each == name else None for each in getattr(leaf, "names", ())] for leaf in arrays]
+    specs = [PartitionSpec(*entry) if over in entry else PartitionSpec() for entry in entries]
+
+    def run_shards(*arrays: Any) -> Any:
+        varying = [x if _has_axis(x, name) else _vary(x, over) for x in arrays]
+        given = iter(varying)
+        shards = [next(given) if is_one else leaf for leaf, is_one in zip(leaves, is_array, strict=True)]
+        results = run(shards, jax.lax.axis_index(over) * count)
+        return jax.tree.map(lambda x: _average_shards(x, over), results, is_leaf=_accumulates)
+
+    return jax.shard_map(run_shards, axis_names=set(over), in_specs=tuple(specs), out_specs=PartitionSpec())(*arrays)
+
+
+def _place_shards(x: Any, name: str, over: tuple[str, ...]) -> Any:
+    """Returns an array sharded over Explicit mesh axes as `shard_map` needs it: over these along the batch alone."""
+    array = x.array if is_named_array(x) else x
+    sharding = jax.typeof(array).sharding
+    kept = [tuple(axis for axis in get_entry_axes(entry) if axis not in over) for entry in sharding.spec]
+    if _has_axis(x, name):
+        at = x.names.index(name)
+        kept[at] = (*(axis for axis in over if axis in _list_explicit_axes(sharding.mesh)), *kept[at])
+    spec = PartitionSpec(*(axes or None for axes in kept))
+    if spec == sharding.spec:
+        return x
+    placed = jax.reshard(array, NamedSharding(sharding.mesh, spec))
+    return with_array(x, placed) if is_named_array(x) else placed
+
+
+def _list_explicit_axes(mesh: Any) -> tuple[str, ...]:
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(name for name, kind in kinds if kind == AxisType.Explicit)
+
+
+def _vary(x: Any, over: tuple[str, ...]) -> Any:
+    """Returns arrays that may differ between devices, so that JAX does not add up their gradients between these."""
+    return jax.tree.map(lambda array: jax.lax.pcast(array, over, to="varying"), x) if over else x
+
+
+def _average_shards(x: Any, over: tuple[str, ...]) -> Any:
+    if _accumulates(x):
+        raise ValueError(f"`reduce_once` averages arrays, but the function returns a {type(x).__name__}; leave it out")
+    x = _vary(x, tuple(axis for axis in over if axis not in find_varying_axes(x)))
+    return (jax.lax.pmean if jnp.issubdtype(x.dtype, jnp.inexact) else jax.lax.psum)(x, over)
 
 
 def _has_axis(leaf: Any, name: str) -> bool:
     return isinstance(leaf, NamedArray) and name in leaf.names
 
 
-def _split_batch(x: NamedArray, name: str, count: int) -> Any:
+def _split_batch(x: NamedArray, parts: _Parts) -> Any:
     """Returns the array of the microbatches, which come first; each has every `count`th example."""
+    name, count = parts.name, parts.count
     dim = x.names.index(name)
     size = x.array.shape[dim]
     if size % count:
@@ -105,13 +191,13 @@ def _fold_key(leaf: Any, number: Any) -> Any:
     return jax.random.fold_in(leaf, number) if is_key else leaf
 
 
-def _accumulate(call: Any, parts: list[Any], name: str, count: int, dtype: Any) -> Any:
+def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, parts: _Parts) -> Any:
     """Returns the averages of what a function of a number and one part of each array returns."""
-    shapes = jax.eval_shape(lambda: call(0, [part[0] for part in parts]))
+    shapes = jax.eval_shape(lambda: call(first, [array[0] for array in arrays]))
     for leaf in jax.tree.leaves(shapes, is_leaf=is_named_array):
-        if _has_axis(leaf, name):
+        if _has_axis(leaf, parts.name):
             raise ValueError(
-                f"the function of `microbatch` returns an array with axis {name!r}, {format_shape(leaf)}; return "
+                f"the function of `microbatch` returns an array with axis {parts.name!r}, {format_shape(leaf)}; return "
                 "averages over it, or sums of integers"
             )
 
@@ -119,9 +205,10 @@ def _accumulate(call: Any, parts: list[Any], name: str, count: int, dtype: Any) 
         results = call(*given)
         return jax.tree.map(_add_result, totals, results, is_leaf=_accumulates), None
 
-    zeros = jax.tree.map(lambda shape: _make_zeros(shape, dtype), shapes, is_leaf=_accumulates)
-    totals, _ = jax.lax.scan(add_results, zeros, (jnp.arange(count), parts))
-    return jax.tree.map(lambda total, shape: _divide_total(total, shape, count), totals, shapes, is_leaf=_accumulates)
+    zeros = jax.tree.map(lambda shape: _make_zeros(shape, parts.dtype), shapes, is_leaf=_accumulates)
+    totals, _ = jax.lax.scan(add_results, zeros, (first + jnp.arange(parts.count), arrays))
+    divide = functools.partial(_divide_total, count=parts.count)
+    return jax.tree.map(divide, totals, shapes, is_leaf=_accumulates)
 
 
 def _accumulates(x: Any) -> bool:
@@ -129,11 +216,14 @@ def _accumulates(x: Any) -> bool:
 
 
 def _make_zeros(shape: Any, dtype: Any) -> Any:
+    """Returns zeros that are sharded, and vary in `shard_map`, as what they stand for."""
     if _accumulates(shape):
-        return jax.tree.map(jnp.zeros_like, shape)
-    if jnp.issubdtype(shape.dtype, jnp.inexact):
-        return jnp.zeros_like(shape, dtype=dtype or shape.dtype)
-    return jnp.zeros_like(shape, dtype=jnp.promote_types(shape.dtype, jnp.int32))
+        return jax.tree.map(lambda each: _make_zeros(each, each.dtype), shape)
+    if not jnp.issubdtype(shape.dtype, jnp.inexact):
+        dtype = jnp.promote_types(shape.dtype, jnp.int32)
+    zeros = jnp.zeros(shape.shape, dtype or shape.dtype, out_sharding=shape.sharding)
+    manual = shape.manual_axis_type
+    return zeros if manual is None else _vary(zeros, tuple(manual.varying))
 
 
 def _add_result(total: Any, result: Any) -> Any:

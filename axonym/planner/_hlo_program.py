@@ -8,7 +8,7 @@ import collections
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -26,7 +26,8 @@ _CALLED = re.compile(
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
-_OPERAND = re.compile(r"%([\w.\-]+)")
+_OPERAND = re.compile(r"%([\w.\-#]+)")
+_ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
@@ -91,13 +92,16 @@ class HloProgram:
         self._roots: dict[str, HloInstruction] = {}
         self._tables: dict[str, dict[int, str]] = {table: {} for table in _TABLES}
         computation, table = "", ""
+        shapes: dict[tuple[str, str], str] = {}
         text = text.replace('{\n"', '{"').replace('"\n}}', '"}}')  # kernels have attributes of several lines
         for line in text.splitlines():
             if found := _COMPUTATION.match(line):
                 computation, table = found[2], ""
                 self.entry = computation if found[1] else self.entry
             elif computation and (found := _INSTRUCTION.match(line)):
-                self.instructions.append(HloInstruction(computation, *found.group(2, 3, 4, 5)))
+                one = HloInstruction(computation, *found.group(2, 3, 4, 5))
+                self.instructions += [*self._list_elements(one, shapes), one]
+                shapes[computation, one.name] = one.shape
                 if found[1]:
                     self._roots[computation] = self.instructions[-1]
             elif line in _TABLES:
@@ -174,6 +178,14 @@ class HloProgram:
             parent = _read_field(stack[frame], "parent_frame_id") - offset
             frame = parent if parent < frame else 0
         return frames
+
+    def _list_elements(self, one: HloInstruction, shapes: dict[tuple[str, str], str]) -> Iterator[HloInstruction]:
+        """Yields an instruction for each element of a tuple that is an operand, as `%loop#2` of libtpu 0.0.50."""
+        for name, index in _ELEMENT.findall(one.rest.partition(")")[0]):
+            key, parts = (one.computation, f"{name}#{index}"), split_tuple(shapes.get((one.computation, name), ""))
+            if key not in shapes and int(index) < len(parts):
+                shapes[key] = parts[int(index)]
+                yield HloInstruction(*key, parts[int(index)], "get-tuple-element", f"%{name}), index={index}")
 
     def _find_calls(self) -> dict[str, list[HloInstruction]]:
         calls = collections.defaultdict(list)

@@ -6,7 +6,6 @@ without tracing it again.
 """
 
 import collections
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +102,8 @@ class NamedProgram:
 def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: Any) -> NamedShape:
     """Returns the dimensions of an array, of which the first have names, if any."""
     itemsize = jnp.dtype(dtype).itemsize if jnp.issubdtype(dtype, jnp.number) else 1
-    return NamedShape(tuple(itertools.zip_longest(names or (), shape, fillvalue="")), itemsize)
+    names = [*(names or ()), *[""] * (len(shape) - len(names or ()))]
+    return NamedShape(tuple(zip(names, shape, strict=True)), itemsize)
 
 
 def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:

@@ -40,13 +40,20 @@ class Model(eqx.Module):
         return nym.mean(self.blocks.fold(self.embedding(tokens)) ** 2).scalar()
 
 
+class Largest(nym.quantization.OverwriteWithGradient):
+    value: jax.Array
+
+    def accumulate(self, other):
+        return Largest(jnp.maximum(self.value, other.value))
+
+
 def make_model():
     embedding = nym.nn.Embedding.init(nym.Axis("vocab", 32), Embed, key=jax.random.key(1))
     return Model(embedding, nym.nn.Stacked.init(Layers, Block, gradient_checkpointing=True)(key=jax.random.key(0)))
 
 
-def take_step(model, tokens, count, dtype=None):
-    return nym.microbatch(jax.value_and_grad(Model.compute_loss), Batch, count, dtype=dtype)(model, tokens)
+def take_step(model, tokens, count, **options):
+    return nym.microbatch(jax.value_and_grad(Model.compute_loss), Batch, count, **options)(model, tokens)
 
 
 def convert(tree, dtype):
@@ -71,24 +78,66 @@ def reference():
         return jax.tree.map(np.asarray, (model, *jax.jit(jax.value_and_grad(Model.compute_loss))(model, TOKENS)))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_value_and_gradient_are_those_of_the_whole_batch(mesh, way, reference):
+def compile_step(way, model, count, **options):
+    """Returns the result of a step, which has the shardings of the parameters, and its report."""
     stored, compute = WAYS[way]
-    model, tokens = nym.shard((jax.tree.map(jnp.asarray, reference[0]), TOKENS), stored)
-    compiled = nym.fsdp(take_step, stored, compute).lower(model, tokens, 2).compile()
-    value, gradients = compiled(model, tokens, 2)
-    check_close((value, gradients), reference[1:], 1e-5)
+    model, tokens = nym.shard((jax.tree.map(jnp.asarray, model), TOKENS), stored)
+    compiled = nym.fsdp(take_step, stored, compute).lower(model, tokens, count, **options).compile()
+    value, gradients = compiled(model, tokens, count, **options)
     for one, parameter in zip(jax.tree.leaves(gradients), jax.tree.leaves(model), strict=True):
         assert one.sharding.is_equivalent_to(parameter.sharding, one.ndim)
-    report = communication_report(compiled)
+    return (value, gradients), communication_report(compiled)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_value_and_gradient_are_those_of_the_whole_batch(mesh, way, reference):
+    result, report = compile_step(way, reference[0], 2)
+    check_close(result, reference[1:], 1e-5)
     assert {one.kind for one in report.collectives} <= {"all-reduce", "all-gather"}
     assert {one.result_bytes for one in report.select("all-gather")} <= PARAMETER_BYTES
+
+
+@pytest.mark.parametrize("way", ["tensor", "FSDP"])
+def test_gradients_are_reduced_once(mesh, way, reference):
+    result, report = compile_step(way, reference[0], 2, reduce_once=True)
+    check_close(result, reference[1:], 1e-5)
+    assert {one.runs for one in report.select(axis="data")} == {1}
+    assert {one.mesh_axes for one in report.collectives} >= {("data",), ("model",)}
+
+
+def test_other_results_are_reduced_once_too():
+    def count_ones(x, key, scale):
+        return {
+            "ones": (x == 1).sum(),
+            "constant": jnp.ones(2),
+            "draw": jax.random.uniform(key),
+            "mean": x.mean() * scale,
+        }
+
+    run = nym.named_jit(nym.microbatch(count_ones, "batch", 2, reduce_once=True), {"batch": "data"})
+    x, key = nym.arange(Batch) // 4 * 1.0, jax.random.key(0)
+    if jax.device_count() < 8:
+        pytest.skip("This needs 8 devices.")
+    with jax.set_mesh(nym.create_mesh({"data": 4, "model": 2})):
+        found = run(x, key, 2.0)
+    draws = [jax.random.uniform(jax.random.fold_in(key, i)) for i in range(8)]
+    np.testing.assert_allclose(found["draw"], np.mean(draws), rtol=1e-6)
+    assert (found["ones"].item(), found["constant"].tolist(), found["mean"].item()) == (4, [1, 1], 3)
+    assert nym.microbatch(lambda x: x.mean(), "batch", 2, reduce_once=True)(x).item() == 1.5  # without a mesh
+    grow = nym.microbatch(lambda x: Largest(x.max().array), "batch", 2, reduce_once=True)
+    with (
+        jax.set_mesh(nym.create_mesh({"data": 8})),
+        pytest.raises(
+            ValueError, match="`reduce_once` averages arrays, but the function returns a Largest; leave it out"
+        ),
+    ):
+        nym.named_jit(grow, {"batch": "data"})(x)
 
 
 def test_numbers_of_low_precision_are_added_up_in_another_dtype(mesh, reference):
     model = convert(jax.tree.map(jnp.asarray, reference[0]), jnp.bfloat16)
     with nym.axis_mapping(COMPUTE):
-        value, gradients = nym.named_jit(take_step)(model, TOKENS, 4, jnp.float32)
+        value, gradients = nym.named_jit(take_step)(model, TOKENS, 4, dtype=jnp.float32)
     check_close((value, gradients), convert(jax.tree.map(jnp.asarray, reference[1:]), jnp.bfloat16), 0.03)
 
 
@@ -115,12 +164,6 @@ def test_results_of_other_kinds_are_added_up_or_averaged():
 
 
 def test_plain_arrays_are_not_split_and_modules_may_accumulate():
-    class Largest(nym.quantization.OverwriteWithGradient):
-        value: jax.Array
-
-        def accumulate(self, other):
-            return Largest(jnp.maximum(self.value, other.value))
-
     def measure(x, weight):
         return {"largest": Largest(x.max().array), "sum": (x.sum() * weight.sum()).array}
 

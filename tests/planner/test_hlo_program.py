@@ -93,3 +93,35 @@ def test_arrays_are_read_with_layouts_and_tuples():
 )
 def test_layer_and_operation_are_read_from_scopes(op_name, layer, operation):
     assert split_op_name(op_name) == (layer, operation)
+
+
+def test_elements_of_tuples_are_read_in_both_spellings():
+    text = """
+%condition (p: (s32[], f32[4,8])) -> pred[] {
+  %p = (s32[], f32[4,8]{1,0}) parameter(0)
+  %limit = s32[] constant(6)
+  ROOT %lt = pred[] compare(%p#0, %limit), direction=LT
+}
+
+%body (p: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %p = (s32[], f32[4,8]{1,0}) parameter(0)
+  %one = s32[] constant(1)
+  %next = s32[] add(%p#0, %one)
+  %double = f32[4,8]{1,0} add(%p#1, %p#1)
+  ROOT %out = (s32[], f32[4,8]{1,0}) tuple(%next, %double)
+}
+
+ENTRY %main (x: f32[4,8]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %start = s32[] constant(2)
+  %given = (s32[], f32[4,8]{1,0}) tuple(%start, %x)
+  %loop = (s32[], f32[4,8]{1,0}) while(%given), condition=%condition, body=%body
+  ROOT %last = f32[4,8]{1,0} negate(%loop#1)
+}
+"""
+    program = HloProgram(text)
+    assert program.count_runs("body") == 4
+    (double,) = (one for one in program.instructions if one.name == "double")
+    assert [one.results[0].shape for one in program.find_operands(double)] == [(4, 8), (4, 8)]
+    (last,) = (one for one in program.instructions if one.name == "last")
+    assert [one.opcode for one in program.find_operands(last)] == ["get-tuple-element"]

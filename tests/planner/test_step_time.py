@@ -7,7 +7,14 @@ import jax
 import pytest
 
 import axonym as nym
-from axonym.planner import CompiledProgram, compile_for, described_devices, estimate_step_time, get_hardware
+from axonym.planner import (
+    CompiledProgram,
+    communication_report,
+    compile_for,
+    described_devices,
+    estimate_step_time,
+    get_hardware,
+)
 from axonym.planner._attention_kernels import count_kernel_flops
 from axonym.planner._gpu_schedule import read_gpu_schedule
 from axonym.planner._hlo_program import HloProgram
@@ -128,6 +135,18 @@ def test_steps_of_a_fused_collective_are_one():
     assert time.compute == in_seconds(45_000)
     assert time.waiting == {MODEL: pytest.approx(GATHER - 45_000 / CLOCK)}
     assert time.hidden == {MODEL: in_seconds(45_000)}
+
+
+def test_collective_on_a_sparse_core_runs_beside_computing():
+    called = FUSED.replace("%async_collective_fusion", "%on_sparse_core").replace("convolution(%p, %p)", "copy(%g)")
+    start = '%s = ((), (), u32[]) call-start(), async_execution_thread="sparsecore", to_apply=%on_sparse_core'
+    lines = [start, "%a = @ add(%y, %y), cycles(15000)", "%d = @ call-done(%s)"]
+    program = make_hlo(*lines, before=called)
+    time = estimate_step_time(program)
+    assert time.hidden == {MODEL: in_seconds(15_000)}
+    assert time.waiting == {MODEL: pytest.approx(GATHER - 1e-5)}
+    (collective,) = communication_report(program).collectives
+    assert (collective.is_async, collective.mesh_axes, collective.result_bytes) == (True, MODEL, 2**22)
 
 
 @pytest.mark.parametrize(
