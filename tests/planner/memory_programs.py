@@ -8,7 +8,6 @@ it dumps.
 import json
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ ROWS = {
 }
 
 
-def make_program(name: str, rows: int, mesh: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def make_program(name: str, rows: int, mesh: Any) -> tuple[Any, tuple[Any, ...]]:
     """Returns a jitted function and the shapes of its arguments, sharded over a mesh."""
 
     def shape(sizes: tuple[int, ...], *spec: Any, dtype: Any = jnp.bfloat16) -> Any:
