@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..named._array import NamedArray, is_named_array
 from ..partitioning.jit._named_jit import NamedJit
 from ._candidate import Candidate, Evaluation
 from ._candidate_compiler import CandidateCompiler
@@ -113,7 +114,7 @@ def plan(
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
         model_flops=count_model_flops(variants[0]),
-        tokens=_count_tokens(args),
+        tokens=_count_tokens(variants[0]),
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - started,
@@ -279,7 +280,9 @@ def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
     return bool(evaluation.problem), missing, stage, evaluation.time.total, str(evaluation.candidate)
 
 
-def _count_tokens(args: tuple[Any, ...]) -> int:
-    """Returns the size of the largest array of whole numbers among the data; 0 if there is none."""
-    shapes = [leaf for leaf in jax.tree.leaves(args[1:]) if hasattr(leaf, "dtype")]
-    return max((math.prod(leaf.shape) for leaf in shapes if jnp.issubdtype(leaf.dtype, jnp.integer)), default=0)
+def _count_tokens(variant: StepVariant) -> int:
+    """Returns the size of the largest array of whole numbers with axes of the data; 0 if there is none."""
+    arrays = [leaf for leaf in jax.tree.leaves(variant.args, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
+    names = set(variant.program.data_names)
+    tokens = [one.array.size for one in arrays if names & {*one.names} and jnp.issubdtype(one.dtype, jnp.integer)]
+    return max(tokens, default=0)

@@ -68,6 +68,7 @@ def train_step(model, x):
 
 X = make_shape(batch=BATCH, pixel=PIXEL)
 EMBEDDED = make_shape(batch=BATCH, embed=EMBED)
+SQUARE = make_shape(embed=EMBED, mlp=EMBED)
 DATA = {"mesh": {"data": 4}, "compute": {"batch": "data"}}
 
 
@@ -219,9 +220,8 @@ def test_policies_and_options_are_searched(make_plan):
             x = nym.dot(x, weight, axis="embed").rename({"mlp": "embed"})
         return x
 
-    square = make_shape(embed=EMBED, mlp=EMBED)
     found = nym.planner.plan(
-        scale, square, EMBEDDED, devices="cpu:4", fixed=DATA, options={"times": (1, 2)}, budget=0.0
+        scale, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, options={"times": (1, 2)}, budget=0.0
     )
     assert {one.candidate.options["times"] for one in found.evaluations} == {1, 2}
     assert found.best.candidate.options == {"times": 1}
@@ -247,6 +247,16 @@ print(nym.planner.plan(train_step, make_model(), X, devices="cpu:8", budget=0.0)
         for seed in ("1", "2")
     ]
     assert outputs[0] == outputs[1] and outputs[0].count("Evaluation(") > 10
+
+
+def test_tokens_are_whole_numbers_with_axes_of_the_data():
+    def step(weight, count, tokens):
+        return nym.sum(nym.take(weight, "vocab", tokens)).array + count
+
+    arguments = make_shape(vocab=BATCH, embed=EMBED), make_shape("int32"), make_shape("int32", batch=BATCH, pos=4)
+    found = nym.planner.plan(step, *arguments, devices="cpu:4", fixed={"mesh": {"data": 4}}, budget=0.0)
+    assert found.tokens == 4 * BATCH
+    assert nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=0.0).tokens == 0
 
 
 def test_an_interrupted_search_returns_what_it_knows(make_plan, monkeypatch):
