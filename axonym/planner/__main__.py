@@ -54,7 +54,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("step", metavar="MODULE:FUNCTION", help="the function that returns the step and its arguments")
     parser.add_argument("--devices", required=True, help="the machine, such as v5e:16x16, h100:32x8 or cpu:8")
-    parser.add_argument("--top", type=int, help="how many candidates are timed and shown with all their parts")
+    parser.add_argument("--top", type=int, help="how many candidates are shown with all their parts")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     fixed = "what is not searched for: mesh.model=4, compute.mlp=model, parameters.embed=replica,data, compute.heads="
     parser.add_argument("--fixed", nargs="+", default=[], metavar="PART.NAME=VALUE", help=fixed)

@@ -109,10 +109,22 @@ def count_argument_groups(
     by_path: dict[tuple[str, tuple[int, ...]], list[ArgumentArray]] = {}
     for one in arrays:
         by_path.setdefault((one.path, one.shard_shape), []).append(one)
+    left, unnamed = [*arrays], list[tuple[int, tuple[int, ...]]]()
     for number, parameter in _list_entry_parameters(program):
+        array = _find_array(parameter, by_path)
+        if array is not None and array in left:
+            left.remove(array)
         if find_memory_space(parameter) != _HOST:
             size = sizes[number] if number < len(sizes) else sum(part.bytes for part in parameter.results)
-            found[_find_group(parameter, by_path)] += size
+            if array is None:
+                unnamed.append((size, parameter.results[0].shape))
+            else:
+                found[array.group] += size
+    for size, shape in unnamed:  # XLA for TPUs names a parameter that goes straight into a loop after the loop
+        array = next((one for one in left if one.shard_shape == shape), None)
+        if array is not None:
+            left.remove(array)
+        found["inputs" if array is None else array.group] += size
     return found
 
 
@@ -122,10 +134,12 @@ def _list_entry_parameters(program: HloProgram) -> Iterator[tuple[int, HloInstru
             yield int(one.rest.partition(")")[0]), one
 
 
-def _find_group(
+def _find_array(
     parameter: HloInstruction, by_path: Mapping[tuple[str, tuple[int, ...]], list[ArgumentArray]]
-) -> ArgumentGroup:
-    """Returns the group of a parameter of a program, which has the argument's path for a name."""
+) -> ArgumentArray | None:
+    """Returns the argument that a parameter of a program is, which has the argument's path for a name, if any."""
+    if "(" in parameter.op_name:  # the name of an operation
+        return None
     path = _ROOT.sub("", parameter.op_name.replace("\\'", "'").removesuffix(".array"), count=1)
     shape = parameter.results[0].shape
     key = (path, shape)
@@ -134,8 +148,8 @@ def _find_group(
         key = max(ends, key=lambda one: (one[1] == shape, len(one[0])), default=key)
     same = by_path.get(key, [])
     if not same:
-        return "inputs"
-    return same.pop(0).group if len(same) > 1 else same[0].group
+        return None
+    return same.pop(0) if len(same) > 1 else same[0]
 
 
 def find_memory_space(one: HloInstruction) -> int:

@@ -41,7 +41,7 @@ class Candidate:
             _format_mapping(self.compute) or "computed whole on each device",
             f"stored with {_format_mapping(stored)}" if stored else "",
             f"policy {self.policy}" if self.policy else "",
-            ", ".join(f"{name}={value}" for name, value in self.options.items()),
+            ", ".join(f"{name}={value!r}" for name, value in self.options.items()),
         ]
         return "; ".join(filter(None, parts))
 

@@ -78,7 +78,7 @@ class CandidateCompiler:
         candidate = screened.candidate
         try:
             program = self._compile(candidate, variant, is_whole)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, RuntimeError, TimeoutError) as error:
             self.errors.append(error)
             return replace(screened, stage="compiled", fits=False, problem=str(error).partition("\n")[0] or repr(error))
         flops = screened.time.compute * program.hardware.bf16_flops

@@ -43,6 +43,10 @@ class NamedShape(NamedTuple):
     origins: Origins = _NOTHING
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(size for _, size in self.dims)
+
+    @property
     def names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.dims if name)
 
@@ -75,7 +79,7 @@ class NamedProgram:
         leaves: The arrays of the arguments, in the order of the tree.
         products: Products, and how often each is computed.
         reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
-        saved: Arrays that loops collect over their turns, such as activations for the backward pass, and how often.
+        saved: Arrays that loops collect over their turns, such as activations for the backward pass, and their number.
         arrays: The sets of names that occur in one array.
         sizes: The sizes that each axis has in some array.
         looped: The names of axes that a loop goes over.
@@ -120,9 +124,9 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         traced = fsdp(fn, mapping, mapping, retrace_warning=False).trace(*args)
     jaxpr = traced.jaxpr
     parameter_names = _list_names(args[:1])
-    reader = _ProgramReader()
     variables = _open_jaxpr(jaxpr).invars
     leaves = tuple(_read_shape(variable.aval) for variable in variables)
+    reader = _ProgramReader(leaves)
     reader.read(jaxpr, [frozenset([at]) for at in range(len(variables))], 1)
     return NamedProgram(
         leaves=leaves,
@@ -156,7 +160,8 @@ def _read_shape(aval: Any, origins: Origins = _NOTHING) -> NamedShape:
 class _ProgramReader:
     """Reads the equations of a traced program, those of loops as often as they run."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaves: tuple[NamedShape, ...]) -> None:
+        self._leaves = leaves
         self.products: collections.Counter[Product] = collections.Counter()
         self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
         self.saved: collections.Counter[NamedShape] = collections.Counter()
@@ -220,9 +225,13 @@ class _ProgramReader:
         body = _open_jaxpr(inner)
         carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
         constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
-        self.looped.update(*operands[constants + carried :])
+        for variable, origins in zip(
+            equation.invars[constants + carried :], operands[constants + carried :], strict=True
+        ):
+            # A part of an argument that is reshaped first, as a batch is into microbatches, keeps its axis.
+            self.looped |= {origin for origin in origins if self._leaves[origin].sizes == tuple(variable.aval.shape)}
         for variable in equation.outvars[carried:]:
-            self.saved[_read_shape(variable.aval)] += runs
+            self.saved[_read_shape(variable.aval)] += 1
         given = [*operands[:constants], *[_NOTHING] * carried, *operands[constants + carried :]]
         found = self.read(inner, given, runs * length)
         return [*[_NOTHING] * carried, *found[carried:]]

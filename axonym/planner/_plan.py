@@ -35,7 +35,7 @@ class Plan(PlanRecord, PrintedTable):
     Attributes:
         evaluations: What is known of each candidate, the best first.
         topology: The machine.
-        top: How many candidates were to be timed, and are shown with all their parts.
+        top: How many candidates are shown with all their parts.
         pruned: How many candidates were left out, by reason.
         model_flops: The floating-point operations of a step on all devices, without what is computed again; 0 if not
             known.

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..named._axis import suggest_name
 from ..report._grid import Grid, GridPage, GridRow, format_html_page, format_page
-from ..report._table import PrintedReport, format_bytes, format_count
+from ..report._table import PrintedReport, format_bytes
 from ._candidate import Candidate, Evaluation
 from ._plan_record import PlanRecord
 from ._plan_table import (
@@ -120,8 +120,7 @@ class PlanAlternatives(_PrintedPage):
         )
         rows = [_make_alternative_row(self.plan, one) for one in self.alternatives[:limit]]
         heads = ("instead", "rank", "mesh", "step time", "difference", "bytes a device", "fits", "figures")
-        about = [reason for reason in self.plan.pruned if f"'{self.subject}'" in reason]
-        notes = [f"{format_count(self.plan.pruned[reason], 'candidate')} left out: {reason}" for reason in about]
+        notes: list[str] = []
         if not rows:
             notes.insert(0, "No candidate with another choice was evaluated.")
         elif any(one.evaluation.time.source != best.time.source for one in self.alternatives[:limit]):

@@ -50,8 +50,9 @@ class PlanRecord:
 
     @property
     def fits(self) -> bool:
-        """Whether the best evaluation fits into the memory of a device."""
-        return bool(self.evaluations) and self.best.fits and not self.best.problem
+        """Whether the best evaluation fits into the memory of a device, as its compiler says."""
+        best = self.evaluations[0] if self.evaluations else None
+        return best is not None and best.stage != "screened" and best.fits and not best.problem
 
     @property
     def nearest(self) -> Evaluation:

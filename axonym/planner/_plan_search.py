@@ -1,24 +1,23 @@
 """`plan`: the mesh, the mappings and the policy with which a step is fastest on a machine that is not there."""
 
 import collections
-import inspect
 import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from ..named._array import NamedArray, is_named_array
 from ..partitioning.jit._named_jit import NamedJit
-from ._candidate import Candidate, Evaluation
+from ._candidate import Candidate, Evaluation, StepTime
 from ._candidate_compiler import CandidateCompiler
 from ._compiler_process import find_versions
-from ._described_devices import DescribedDevice, Topology, described_devices
+from ._described_devices import DescribedDevice, described_devices
 from ._hardware import get_hardware
 from ._nearest_fit import describe_nearest_fits
 from ._plan import Plan
@@ -31,7 +30,7 @@ _MOST_COMPILED = 32
 _MOST_TIMED = 4
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _SLOWER = "slower in the model of the machine"
-_MOST_VARIED = 48  # shardings that are screened with every policy and every option
+_MOST_VARIED = 48  # shardings that are screened with every policy, for each choice of options
 _HOPELESS = 1.5  # a candidate is not compiled if its screened time is as many times that of the best one that fits
 
 
@@ -66,7 +65,7 @@ def plan(
         policies: By a name of your own, the values of `gradient_checkpointing` to try for every `Stacked` and
             `BlockSeq` in the arguments; as they are if None.
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
-        top: How many plans to print.
+        top: How many candidates to print with all their parts.
         budget: Seconds after which no further candidate is compiled.
         compiler_options: Options of XLA, for all candidates.
         cache: As for `compile_for`.
@@ -96,18 +95,20 @@ def plan(
     started = time.monotonic()
     if not callable(fn):
         raise TypeError(f"`fn` is a function, not a {type(fn).__name__}")
-    plain: Any = inspect.unwrap(fn) if isinstance(fn, NamedJit) else fn
+    plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
     jit_options = fn.options if isinstance(fn, NamedJit) else {}
-    described = described_devices(devices) if isinstance(devices, str) else tuple(devices)
+    _check_limits(top, budget)
+    described = described_devices(devices) if isinstance(devices, str) else _check_described(devices)
     topology = described[0].topology
     versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
     compiler = CandidateCompiler(described, jit_options, compiler_options, cache)
-    variants = list_variants(plain, args, policies, options)
-    screened, pruned = _screen_candidates(variants, compiler, topology, len(described), fixed)
+    pruned: collections.Counter[str] = collections.Counter()
+    variants = list_variants(plain, args, policies, options, pruned)
+    screened = _screen_candidates(variants, compiler, len(described), fixed, pruned)
     log = _Progress(sys.stderr.isatty() if progress is None else progress, started, budget)
     compiled = _compile_best(screened, compiler, log)
     others = _list_alternatives(screened, [own for own, _ in compiled])
-    pruned[_SLOWER] = pruned.get(_SLOWER, 0) + len(screened) - len(compiled) - len(others)
+    pruned[_SLOWER] += len(screened) - len(compiled) - len(others)
     return Plan(
         evaluations=tuple(sorted(_calibrate_times(compiled, others), key=rank_evaluation)),
         topology=topology,
@@ -120,6 +121,26 @@ def plan(
         seconds=time.monotonic() - started,
         notes=tuple(log.notes),
     )
+
+
+def _check_limits(top: Any, budget: Any) -> None:
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise TypeError(f"`top` is how many plans to print, 1 or more; it was {top!r}")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
+        raise TypeError(f"`budget` is a number of seconds or None; it was {budget!r}")
+
+
+def _check_described(devices: Any) -> tuple[DescribedDevice, ...]:
+    described = tuple(devices) if isinstance(devices, Sequence) else ()
+    if not described or not all(isinstance(one, DescribedDevice) for one in described):
+        raise TypeError(
+            f"`devices` is a description such as 'v5e:16x16', or what `described_devices` returns, not {devices!r}"
+        )
+    topology = described[0].topology
+    count = math.prod(topology.sizes) * topology.slices * get_hardware(topology.hardware).devices_per_chip
+    if len(described) != count:
+        raise ValueError(f"`devices` are {len(described)} of the {count} devices of '{topology}'; a plan is for all")
+    return described
 
 
 class _Progress:
@@ -136,10 +157,6 @@ class _Progress:
     def show(self, text: str) -> None:
         if self._is_shown:
             print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-
-    def note_rest(self, count: int) -> None:
-        if self.is_over:
-            self.notes.append(f"the budget was used up before {count} candidates were compiled")
 
     def close(self) -> None:
         self.show("")
@@ -159,23 +176,34 @@ class _Screened(NamedTuple):
         return missing, not self.is_likely_to_fit, own.time.total, str(own.candidate)
 
 
+_Compiled: TypeAlias = dict[str, tuple[Evaluation, _Screened]]
+
+
 def _screen_candidates(
-    variants: Sequence[StepVariant], compiler: CandidateCompiler, topology: Topology, devices: int, fixed: Any
-) -> tuple[list[_Screened], dict[str, int]]:
-    """Returns estimates of candidates, the most promising first, and how many others are left out by reason."""
-    first = variants[0].program
-    pruned: collections.Counter[str] = collections.Counter()
-    names = (*first.parameter_names, *first.data_names)
-    candidates = list_candidates(first, devices, parse_fixed(fixed, names, devices), pruned)
-    if not candidates:
+    variants: Sequence[StepVariant],
+    compiler: CandidateCompiler,
+    devices: int,
+    fixed: Any,
+    pruned: "collections.Counter[str]",
+) -> list[_Screened]:
+    """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
+    found: list[_Screened] = []
+    by_options: dict[str, list[StepVariant]] = {}
+    for variant in variants:
+        by_options.setdefault(repr(variant.options), []).append(variant)
+    for first, *others in by_options.values():
+        names = (*first.program.parameter_names, *first.program.data_names)
+        candidates = list_candidates(first.program, devices, parse_fixed(fixed, names, devices), pruned)
+        ranked = sorted(_estimate_candidates(candidates, first, compiler), key=lambda one: one.rank)
+        if len(variants) > 1:
+            pruned[_SLOWER] += max(len(ranked) - _MOST_VARIED, 0)
+            ranked = ranked[:_MOST_VARIED]
+        shardings = [one.evaluation.candidate for one in ranked]
+        found += [*ranked, *(one for other in others for one in _estimate_candidates(shardings, other, compiler))]
+    if not found:
         reasons = "; ".join(f"{count} with {reason}" for reason, count in pruned.items()) or "no axis to shard"
-        raise ValueError(f"no sharding of the step is possible on '{topology}': {reasons}")
-    ranked = sorted(_estimate_candidates(candidates, variants[0], compiler), key=lambda one: one.rank)
-    if len(variants) > 1:
-        best = [replace(one.evaluation.candidate, policy="", options={}) for one in ranked[:_MOST_VARIED]]
-        pruned[_SLOWER] += len(ranked) - len(best)
-        ranked = [one for variant in variants for one in _estimate_candidates(best, variant, compiler)]
-    return sorted(ranked, key=lambda one: one.rank), dict(pruned)
+        raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reasons}")
+    return sorted(found, key=lambda one: one.rank)
 
 
 def _estimate_candidates(
@@ -192,30 +220,53 @@ def _compile_best(
     screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress
 ) -> list[tuple[Evaluation, _Screened]]:
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
-    found: dict[str, tuple[Evaluation, _Screened]] = {}
+    found: _Compiled = {}
     try:
-        for one in screened[:_MOST_COMPILED]:
-            best = min((other.time.total for other, _ in found.values() if _is_possible(other)), default=math.inf)
-            if log.is_over or one.evaluation.time.total > _HOPELESS * best:
-                log.note_rest(len(screened) - len(found))
-                break
-            log.show(f"{len(found) + 1} of {min(len(screened), _MOST_COMPILED)}: {one.evaluation.candidate}")
-            found[str(one.evaluation.candidate)] = (compiler.evaluate(one.evaluation, one.variant, False), one)
-            if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
-                raise compiler.errors[0]  # such as for a refused option
-        for at, (own, one) in enumerate(_choose_timed([*found.values()])):
-            if log.is_over:
-                break
-            log.show(f"timing {at + 1} of {_MOST_TIMED}: {own.candidate}")
-            found[str(own.candidate)] = (compiler.evaluate(one.evaluation, one.variant, True), one)
+        _compile_screened(screened[:_MOST_COMPILED], compiler, log, found)
+        if compiler.hardware.platform == "tpu":  # others are compiled whole at once
+            _time_best(compiler, log, found)
         compiled = [(own, one) for own, one in found.values() if not own.problem]
         if compiled and not any(own.fits for own, _ in compiled) and not log.is_over:
             nearest, one = min(compiled, key=lambda pair: (pair[0].bytes, str(pair[0].candidate)))
             log.notes += describe_nearest_fits(nearest, one.variant, compiler)
     except KeyboardInterrupt:
         log.notes.append("interrupted: only the candidates that were compiled until then are here")
+    except OSError as error:  # such as a full disk
+        if not found:
+            raise
+        log.notes.append(f"only the candidates that were compiled before this error are here: {error}")
     log.close()
     return [*found.values()]
+
+
+def _compile_screened(
+    screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress, found: _Compiled
+) -> None:
+    for one in screened:
+        best = min((other.time.total for other, _ in found.values() if _is_possible(other)), default=math.inf)
+        if log.is_over:
+            log.notes.append(f"the budget was used up before all candidates were compiled: {len(found)} are")
+            return
+        if one.evaluation.time.total > _HOPELESS * best:
+            continue
+        log.show(f"{len(found) + 1} of {len(screened)}: {one.evaluation.candidate}")
+        found[str(one.evaluation.candidate)] = compiler.evaluate(one.evaluation, one.variant, False), one
+        if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
+            raise compiler.errors[0]  # such as for a refused option
+
+
+def _time_best(compiler: CandidateCompiler, log: _Progress, found: _Compiled) -> None:
+    """Compiles the best candidates whole, for their times."""
+    for at, (own, one) in enumerate(_choose_timed([*found.values()])):
+        if log.is_over:
+            log.notes.append(f"the budget was used up before the best candidates were timed: {at} are")
+            return
+        log.show(f"timing {at + 1} of {_MOST_TIMED}: {own.candidate}")
+        timed = compiler.evaluate(one.evaluation, one.variant, True)
+        if timed.problem:
+            log.notes.append(f"{own.candidate} could not be timed: {timed.problem}")
+        else:
+            found[str(own.candidate)] = timed, one
 
 
 def _list_alternatives(screened: Sequence[_Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
@@ -240,7 +291,7 @@ def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
         yield "mesh", axis, size
     yield "policy", candidate.policy
     for name, value in candidate.options.items():
-        yield "option", name, value
+        yield "option", name, repr(value)
 
 
 def _choose_timed(compiled: Sequence[tuple[Evaluation, _Screened]]) -> list[tuple[Evaluation, _Screened]]:
@@ -264,9 +315,19 @@ def _calibrate_times(
     factors = sorted((own.compute + own.attention) / screened.compute for own, screened in timed)
     factor = factors[len(factors) // 2] if factors else 1.0
     return [
-        one if one.stage == "timed" else replace(one, time=replace(one.time, compute=factor * one.time.compute))
+        one if one.stage == "timed" else replace(one, time=_scale_computing(one.time, factor))
         for one in (*(own for own, _ in compiled), *others)
     ]
+
+
+def _scale_computing(time: StepTime, factor: float) -> StepTime:
+    """Returns a step time with longer computing, beside which more of what is sent is hidden."""
+    longer = max(factor - 1, 0.0) * time.compute
+    full = [axes for axes, seconds in time.hidden.items() if seconds >= 0.999 * time.compute]
+    moved = {axes: min(longer, time.waiting.get(axes, 0.0)) for axes in full}
+    waiting = {axes: seconds - moved.get(axes, 0.0) for axes, seconds in time.waiting.items()}
+    hidden = {axes: seconds + moved.get(axes, 0.0) for axes, seconds in time.hidden.items()}
+    return replace(time, compute=factor * time.compute, waiting=waiting, hidden=hidden)
 
 
 def _is_possible(evaluation: Evaluation) -> bool:
@@ -277,7 +338,8 @@ def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
     """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
     stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
     missing = 0 if evaluation.fits else evaluation.bytes
-    return bool(evaluation.problem), missing, stage, evaluation.time.total, str(evaluation.candidate)
+    is_guess = stage == 2  # that arguments fit says little beside what the compiler knows of others
+    return bool(evaluation.problem), is_guess, missing, stage, evaluation.time.total, str(evaluation.candidate)
 
 
 def _count_tokens(variant: StepVariant) -> int:

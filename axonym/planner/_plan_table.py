@@ -102,12 +102,15 @@ def _format_plan_title(plan: PlanRecord) -> str:
     if plan.fits:
         time = plan.best.time
         return f"{where}: {format_mesh_sizes(plan.best.candidate)} is best, {format_step_time(time)} a step"
-    return f"{where}: nothing fits; {describe_nearest(plan)}"
+    is_known = plan.nearest.stage != "screened" or not plan.nearest.fits
+    return f"{where}: {'nothing fits; ' if is_known else ''}{describe_nearest(plan)}"
 
 
 def describe_nearest(plan: PlanRecord) -> str:
     """Returns what is nearest to fitting, what it lacks, and what may help."""
     one = plan.nearest
+    if one.stage == "screened" and one.fits:
+        return "which candidates fit is not known, since none was compiled; give a longer `budget`"
     if one.problem:
         return f"no candidate can be compiled: {one.problem}"
     rank = plan.evaluations.index(one) + 1

@@ -54,14 +54,18 @@ class Screening:
         for axes, seconds in hidden.items():
             if seconds > compute:
                 waiting[axes] = waiting.get(axes, 0.0) + seconds - compute
+                hidden[axes] = compute
         time = StepTime(compute, 0.0, waiting, hidden, 0.0, "flops", _ERROR)
         fits = sum(memory.values()) <= self._hardware.hbm_available
         return Evaluation(candidate, "screened", fits, memory, dict(traffic.sent), time)
 
     def estimate_memory(self, candidate: Candidate) -> float:
         """Returns the bytes of arguments and of what loops collect, which is most of what a step holds."""
-        saved = (_count_bytes(shape, candidate, candidate.compute) for shape in self._program.saved)
-        return sum(self._count_arguments(candidate).values()) + sum(saved)
+        total = float(sum(self._count_arguments(candidate).values()))
+        for shape, count in self._program.saved.items():
+            is_gradient = not shape.names & {*self._program.data_names}
+            total += count * _count_bytes(shape, candidate, candidate.parameters if is_gradient else candidate.compute)
+        return total
 
     def _count_arguments(self, candidate: Candidate) -> dict[str, int]:
         found: collections.Counter[str] = collections.Counter()
@@ -85,8 +89,9 @@ class _Traffic:
         for operand, lost in zip(product.operands, product.lost, strict=True):
             whole = tuple(axis for name in lost for axis in compute.get(name, ()))
             self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
-            axes = _find_stored_axes(operand, program, compute, stored) if operand.origins else ()
-            self._add("all-gather", _count_bytes(operand, self._candidate, compute), axes, runs, self.hidden)
+            if operand.origins:
+                axes = _find_stored_axes(operand, program, compute, stored)
+                self._add("all-gather", self._count_parameter_bytes(operand, program), axes, runs, self.hidden)
         summed = _list_mesh_axes(product.reduced, compute)
         result = _count_bytes(product.result, self._candidate, compute)
         if any(name in program.data_names for name, _ in product.reduced):  # the gradient of a parameter
@@ -97,6 +102,12 @@ class _Traffic:
             self._add("all-reduce", result / share, others, runs, self.hidden)
         else:
             self._add("all-reduce", result, summed, runs, self.waiting)
+
+    def _count_parameter_bytes(self, operand: NamedShape, program: NamedProgram) -> float:
+        """Returns the bytes of an operand that is a part of a parameter, sharded as that is while computing."""
+        whole = operand.itemsize * math.prod(operand.sizes)
+        origin = program.leaves[min(operand.origins)]
+        return whole / _count_shards_of(origin.dims, self._candidate, self._candidate.compute)
 
     def add_reshard(self, before: NamedShape, after: NamedShape, runs: int) -> None:
         """Adds the gather of an array whose dimensions become whole."""

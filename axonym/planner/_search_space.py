@@ -22,6 +22,7 @@ Assignment: TypeAlias = dict[str, MeshAxes]
 REPLICA, DATA, MODEL = "replica", "data", "model"
 _UNDIVIDED = "an axis is not divisible by its mesh axes"
 _MEETING = "two axes of one array over one mesh axis"
+_LACKING = "a mesh without an axis that is fixed"
 _UNUSED = "a mesh axis shards nothing"
 
 
@@ -55,6 +56,8 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
         if key not in known:
             raise ValueError(f"`fixed` has no {key!r}{suggest_name(key, known)}; it takes {', '.join(known)}")
     mesh = dict(fixed["mesh"]) if "mesh" in fixed else None
+    if mesh is not None and not all(isinstance(size, int) for size in mesh.values()):
+        raise TypeError(f"`fixed` has the mesh {mesh}; sizes of mesh axes are integers")
     if mesh is not None and math.prod(mesh.values()) != devices:
         raise ValueError(
             f"the fixed mesh {mesh} has {math.prod(mesh.values())} devices, but there are {devices}; name all of its "
@@ -86,6 +89,8 @@ def _parse_mapping(
                 f"`fixed` has the axis {name!r}, which no argument has{suggest_name(name, names)}; there are "
                 f"{', '.join(names)}"
             )
+        if not (over is None or isinstance(over, str | tuple | list)):
+            raise TypeError(f"`fixed` has {over!r} for {name!r}; give a mesh axis, a tuple of them, or None")
         found[name] = () if over is None else (over,) if isinstance(over, str) else tuple(over)
         for axis in found[name]:
             if axis not in axes:
@@ -111,10 +116,15 @@ def _list_meshes(devices: int, fixed: Fixed) -> Iterator[dict[str, int]]:
 def _list_assignments(
     program: NamedProgram, mesh: dict[str, int], fixed: Fixed, pruned: collections.Counter[str]
 ) -> Iterator[Candidate]:
-    """Yields the candidates of a mesh. Its roles are by position: copies, data, model; or data, model; or data."""
+    """Yields the candidates of a mesh. Of one with other names, the last of several axes has the role of `model`."""
     axes = list(mesh)
     is_searched = fixed.mesh is None
-    tensor = (MODEL if MODEL in mesh else None) if is_searched else (axes[-1] if len(axes) > 1 else None)
+    is_known = set(mesh) <= {REPLICA, DATA, MODEL}
+    tensor = (MODEL if MODEL in mesh else None) if is_known else (axes[-1] if len(axes) > 1 else None)
+    used = {axis for part in (fixed.compute, fixed.parameters) for over in part.values() for axis in over}
+    if not used <= set(mesh):
+        pruned[_LACKING] += 1
+        return
     batch = tuple(axis for axis in axes if axis != tensor)
     for compute in _list_compute_mappings(program, batch, tensor, fixed):
         if _meet(program.arrays, compute):

@@ -99,7 +99,9 @@ def _choose_source(program: CompiledProgram) -> Source:
 def _estimate_from_flops(program: CompiledProgram, hlo: HloProgram, flops: float) -> StepTime:
     compute = flops / program.hardware.bf16_flops
     timeline = ProgramTimeline(hlo, program.mesh, program.hardware.host_bandwidth, lambda one: (0.0, 0.0), False)
-    waiting, hidden, host = _split_sending(timeline.run(hlo.entry))
+    spent = timeline.run(hlo.entry)
+    waiting, hidden, host = _split_sending(spent)
+    host += sum(max(spent.busy[one] - spent.waiting[one] - compute, 0.0) for one in (TO_HOST, FROM_HOST))
     left = {axes: max(seconds - compute, 0.0) for axes, seconds in hidden.items()}
     waiting = {axes: waiting.get(axes, 0.0) + left.get(axes, 0.0) for axes in {**waiting, **left}}
     hidden = {axes: seconds - left[axes] for axes, seconds in hidden.items()}

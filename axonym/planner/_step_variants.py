@@ -1,5 +1,6 @@
 """A step with each policy of rematerialization and each option that a plan may choose."""
 
+import collections
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,9 @@ def list_variants(
     args: tuple[Any, ...],
     policies: Mapping[str, Any] | None,
     options: Mapping[str, Sequence[Any]] | None,
+    pruned: "collections.Counter[str]",
 ) -> list[StepVariant]:
-    """Returns the step with each combination of policies and options, traced.
+    """Returns the step with each combination of policies and options, traced; counts those with an error.
 
     Raises:
         TypeError: If `policies` or `options` is not a mapping of what it should have.
@@ -48,17 +50,26 @@ def list_variants(
             "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
             "are; leave it out, or make the policy an option of the step"
         )
-    arguments = _list_arguments(args)
+    args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x, args)
+    arguments = tuple((one.group, make_named_shape(one.names, one.shape, one.dtype)) for one in group_arguments(args))
+    if not any(shape.names for _, shape in arguments):
+        raise ValueError("no argument has named axes, so there is nothing to shard; pass named arrays")
     chosen = [(name, _replace_policy(args, value)) for name, value in (policies or {}).items()] or [("", args)]
     settings = [
         dict(zip(options or {}, values, strict=True)) for values in itertools.product(*(options or {}).values())
     ]
-    return [
-        StepVariant(policy, setting, own, new, trace_named_program(own, new), arguments)
-        for policy, new in chosen
-        for setting in settings
-        for own in [_bind_options(fn, setting)]
-    ]
+    found: list[StepVariant] = []
+    errors: list[Exception] = []
+    for (policy, new), setting in itertools.product(chosen, settings):
+        own = _bind_options(fn, setting)
+        try:
+            found.append(StepVariant(policy, setting, own, new, trace_named_program(own, new), arguments))
+        except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
+            errors.append(error)
+            pruned[f"{', '.join(f'{name}={value!r}' for name, value in setting.items()) or policy}: {error}"] += 1
+    if not found:
+        raise errors[0]
+    return found
 
 
 def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
@@ -84,11 +95,6 @@ def _check_choices(name: str, choices: Any, expected: str) -> None:
             raise TypeError(
                 f"`options` has {values!r} for {key!r}; give a sequence of values to try, such as (1, 2, 4)"
             )
-
-
-def _list_arguments(args: tuple[Any, ...]) -> tuple[tuple[str, NamedShape], ...]:
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x, args)
-    return tuple((one.group, make_named_shape(one.names, one.shape, one.dtype)) for one in group_arguments(shapes))
 
 
 def _is_layer_stack(node: Any) -> bool:

@@ -40,7 +40,7 @@ def test_sizes_are_those_of_the_published_models(monkeypatch: pytest.MonkeyPatch
 def test_plan_of_llama_is_printed_and_written(plan_llama: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ["--devices", "cpu:8", "--batch", "8", "--length", "16", "--policy", "layers", "--budget", "0"]
     options += ["--microbatches", "1", "2"]
-    assert plan_llama.main([*options, "--out", str(tmp_path / "found")]) == 0
+    assert plan_llama.main([*options, "--out", str(tmp_path / "found")]) == 1  # nothing is compiled
     plan = read_plan(tmp_path / "found" / "plan.json")
     assert capsys.readouterr().out.startswith(f"llama3-8b, 128 tokens a step\n\n{plan}")
     assert plan.tokens == 128 and plan.policy == "layers" and plan.options["microbatches"] in (1, 2)

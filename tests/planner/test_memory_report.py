@@ -8,6 +8,8 @@ import pytest
 
 import axonym as nym
 from axonym.planner import get_hardware, memory_report
+from axonym.planner._argument_groups import count_argument_groups, group_arguments
+from axonym.planner._hlo_program import HloProgram
 from tests.planner.programs import COMPUTE, STORED, Batch, Block, Embed, Layers, Mlp, compute_loss, make_mesh, update
 
 
@@ -97,6 +99,21 @@ def count_groups(*args):
 
     groups = memory_report(lambda *args: jax.tree.map(use, args), *args).groups
     return groups["parameters"], groups["optimizer state"], groups["inputs"]
+
+
+def test_parameters_that_xla_names_after_a_loop_keep_their_group():
+    text = """
+ENTRY %main (a: f32[4,8], b: f32[4,8], c: f32[16]) -> f32[4,8] {
+  %a = f32[4,8]{1,0} parameter(0), metadata={op_name="jit(step)/jvp(Stacked)/while"}
+  %b = f32[4,8]{1,0} parameter(1), metadata={op_name="state[0].mu['weight']"}
+  %c = f32[16]{0} parameter(2), metadata={op_name="x"}
+  ROOT %d = f32[4,8]{1,0} add(%a, %b)
+}
+"""
+    weight, x = {"weight": jax.ShapeDtypeStruct((4, 8), "float32")}, jax.ShapeDtypeStruct((16,), "float32")
+    arrays = group_arguments([weight, jax.eval_shape(optax.adam(1.0).init, weight), x])
+    found = count_argument_groups(HloProgram(text), arrays, ())
+    assert found == {"parameters": 128, "optimizer state": 128, "inputs": 64}
 
 
 def test_groups_of_plain_trees_follow_from_paths_and_names():

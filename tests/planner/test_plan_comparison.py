@@ -56,10 +56,7 @@ def test_choices_stored_otherwise_than_computed_have_both():
     assert "stored with mlp over data and model; stored without batch, heads, vocab" in " ".join(str(plan).split())
 
 
-def test_reasons_that_name_the_axis_are_shown():
-    assert "96 candidates left out: axis 'heads' of size 8 is not divisible by mesh axis 'model'" in str(
-        PLAN.why("heads")
-    )
+def test_why_says_if_there_is_nothing_else():
     assert "No candidate with another choice was evaluated." in str(PLAN.why("batch"))
     assert "it does not fit, 14.9 GiB over" in " ".join(str(TOO_LARGE.why("policy")).split())
 

@@ -249,6 +249,52 @@ print(nym.planner.plan(train_step, make_model(), X, devices="cpu:8", budget=0.0)
     assert outputs[0] == outputs[1] and outputs[0].count("Evaluation(") > 10
 
 
+def test_a_batch_in_microbatches_is_sharded():
+    def step(model, x, *, microbatches):
+        def compute_loss(model, x):
+            return nym.mean(nym.square(model["blocks"].fold(model["first"](x)))).array
+
+        return nym.microbatch(jax.value_and_grad(compute_loss), "batch", microbatches)(model, x)
+
+    for counts in ((2, 1, 3), (1, 2)):
+        options = {"microbatches": counts}
+        found = nym.planner.plan(step, make_model(), X, devices="cpu:8", options=options, budget=0.0)
+        sharded = {
+            one.candidate.options["microbatches"] for one in found.evaluations if "batch" in one.candidate.compute
+        }
+        assert sharded == {1, 2} and not found.fits and "none was compiled; give a longer `budget`" in str(found)
+    assert "has size 64, which is not divisible by 3 microbatches" in str(
+        nym.planner.plan(step, make_model(), X, devices="cpu:8", options={"microbatches": (1, 3)}, budget=0.0).pruned
+    )
+
+
+def test_memory_that_loops_collect_is_counted_for_each_array():
+    def estimate(policy):
+        model = make_model()
+        model["blocks"] = dataclasses.replace(model["blocks"], gradient_checkpointing=policy)
+        program, screening = make_screening("v5e:2x4", train_step.__wrapped__, model, X)
+        candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})
+        assert sum(program.saved.values()) >= 5  # gradients of four arrays, and what is saved
+        return screening.estimate_memory(candidate)
+
+    kept = 4 * LAYERS * BATCH // 8 * (EMBED + 2 * MLP)  # at most, beside the input of a layer
+    assert 0 < estimate(False) - estimate(True) <= kept
+
+
+def test_a_mesh_that_is_fixed_keeps_the_roles_of_its_axes(make_plan):
+    both = ({"mesh": {"replica": 2, "data": 2}}, {"compute": {"mlp": "model"}}, {"parameters": {"embed": "data"}})
+    found = [[str(one.candidate) for one in make_plan(fixed=fixed, budget=0.0).evaluations] for fixed in both]
+    assert "replica 2 x data 2; batch over replica and data; stored with embed over data" in found[0]
+    assert found[1] and all("mlp over model" in text for text in found[1])
+    assert found[2] and all("embed over data" in text for text in found[2])
+
+
+def test_other_decorators_of_a_step_stay():
+    step = nym.named_jit(jax.value_and_grad(lambda weight, x: nym.mean(multiply(weight, x)).array))
+    found = nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=0.0)
+    assert found.model_flops == 2 * 2 * BATCH * EMBED * EMBED
+
+
 def test_tokens_are_whole_numbers_with_axes_of_the_data():
     def step(weight, count, tokens):
         return nym.sum(nym.take(weight, "vocab", tokens)).array + count
@@ -272,6 +318,23 @@ def test_an_interrupted_search_returns_what_it_knows(make_plan, monkeypatch):
     found = make_plan(fixed=DATA)
     assert [one.stage for one in found.evaluations].count("compiled") == 1
     assert found.notes == ("interrupted: only the candidates that were compiled until then are here",)
+
+
+def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, monkeypatch):
+    compile_for, calls = nym.planner.compile_for, []
+
+    def fail(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise TimeoutError("compiling for 'cpu:4' took longer than 3600 seconds; raise `timeout`")
+        if len(calls) == 3:
+            raise OSError("the disk is full: free some of it")
+        return compile_for(*args, **kwargs)
+
+    monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", fail)
+    found = make_plan(fixed=DATA)
+    assert found.best.stage == "compiled" and "3600 seconds" in found.evaluations[-1].problem
+    assert "the disk is full" in found.notes[0]
 
 
 def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, monkeypatch):
@@ -311,6 +374,12 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
         ({"fixed": {"compute": {"batch": "date"}}}, ValueError, "'batch' over 'date', which is no mesh axis.*'data'"),
         ({"fixed": {"compute": {"batch": "data"}, "mesh": {"data": 4}, "parameters": {"mlp": ("data", "data")}}},
          ValueError, "no sharding of the step is possible on 'cpu:4'"),
+        ({"fixed": {"compute": {"mlp": 4}}}, TypeError, "`fixed` has 4 for 'mlp'; give a mesh axis"),
+        ({"fixed": {"mesh": {"data": "4"}}}, TypeError, "sizes of mesh axes are integers"),
+        ({"budget": "60"}, TypeError, "`budget` is a number of seconds"),
+        ({"top": "3"}, TypeError, "`top` is how many plans to print"),
+        ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not \[3\]"),
+        ({"devices": nym.planner.described_devices("cpu:8")[:4]}, ValueError, "are 4 of the 8 devices of 'cpu:8'"),
         ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping such as"),
         ({"policies": ["full"]}, TypeError, "`policies` is a mapping from a name for each policy"),
         ({"policies": {}}, ValueError, "`policies` is empty"),
@@ -325,5 +394,7 @@ def test_wrong_arguments_are_said(make_plan, changes, error, message):
 def test_a_step_without_layers_has_no_policies():
     with pytest.raises(ValueError, match="no argument has a `Stacked` or a `BlockSeq`"):
         nym.planner.plan(multiply, make_shape(embed=8, mlp=8), EMBEDDED, devices="cpu:4", policies={"full": True})
+    with pytest.raises(ValueError, match="no argument has named axes, so there is nothing to shard"):
+        nym.planner.plan(lambda x: x, jax.ShapeDtypeStruct((8,), "float32"), devices="cpu:4")
     with pytest.raises(TypeError, match="`fn` is a function, not a int"):
         nym.planner.plan(3, X, devices="cpu:4")
