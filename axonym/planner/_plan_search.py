@@ -93,12 +93,10 @@ def plan(
         ('data',)
     """
     started = time.monotonic()
-    if not callable(fn):
-        raise TypeError(f"`fn` is a function, not a {type(fn).__name__}")
+    _check_request(fn, top, budget)
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
     jit_options = fn.options if isinstance(fn, NamedJit) else {}
-    _check_limits(top, budget)
-    described = described_devices(devices) if isinstance(devices, str) else _check_described(devices)
+    described = _choose_devices(devices)
     topology = described[0].topology
     versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
     compiler = CandidateCompiler(described, jit_options, compiler_options, cache)
@@ -123,14 +121,18 @@ def plan(
     )
 
 
-def _check_limits(top: Any, budget: Any) -> None:
+def _check_request(fn: Any, top: Any, budget: Any) -> None:
+    if not callable(fn):
+        raise TypeError(f"`fn` is a function, not a {type(fn).__name__}")
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise TypeError(f"`top` is how many plans to print, 1 or more; it was {top!r}")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
         raise TypeError(f"`budget` is a number of seconds or None; it was {budget!r}")
 
 
-def _check_described(devices: Any) -> tuple[DescribedDevice, ...]:
+def _choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
+    if isinstance(devices, str):
+        return described_devices(devices)
     described = tuple(devices) if isinstance(devices, Sequence) else ()
     if not described or not all(isinstance(one, DescribedDevice) for one in described):
         raise TypeError(
