@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import suggest_name
 from ..report._table import PrintedReport, format_bytes
-from ..report._write_file import write_file
+from ..report._write_file import write_html_page
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
 from ._compile import compile_function, find_mesh, get_platform, list_arguments
 from ._hlo_program import HloProgram
@@ -126,9 +126,7 @@ class CommunicationReport(PrintedReport):
         Returns:
             The path of the file.
         """
-        heading = html.escape(title)
-        page = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{heading}</title><h1>{heading}</h1>"
-        return write_file(path, f"{page}{self._make_html(None)}</html>", "page", "communication.html")
+        return write_html_page(path, title, self._make_html(None), "communication.html")
 
     def table(self, limit: int | None = _MOST_ROWS) -> str:
         """Returns the table as text: a line for each collective, and totals.

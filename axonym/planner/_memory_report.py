@@ -13,7 +13,7 @@ import jax
 
 from ..partitioning.specs._bytes_per_device import count_array_bytes
 from ..report._table import PrintedReport, format_bytes
-from ..report._write_file import write_file
+from ..report._write_file import write_html_page
 from ._argument_groups import count_argument_groups, group_arguments
 from ._compile import compile_function, find_mesh, get_platform, list_arguments, trace_function
 from ._compiled_program import CompiledProgram
@@ -127,9 +127,7 @@ class MemoryReport(PrintedReport):
         Returns:
             The path of the file.
         """
-        heading = html.escape(title)
-        page = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{heading}</title><h1>{heading}</h1>"
-        return write_file(path, f"{page}{self._make_html(None)}</html>", "page", "memory.html")
+        return write_html_page(path, title, self._make_html(None), "memory.html")
 
     def table(self, limit: int | None = _MOST_ROWS) -> str:
         """Returns the table as text.

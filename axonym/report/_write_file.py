@@ -1,5 +1,6 @@
 """Writing files completely or not at all, for pages and locks."""
 
+import html
 import os
 import tempfile
 from pathlib import Path
@@ -21,6 +22,13 @@ def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str)
         raise FileNotFoundError(f"there is no folder {missing!r} for the {kind} {target.name!r}; make it first")
     replace_file(final, text.encode("utf-8", "backslashreplace"))
     return target
+
+
+def write_html_page(path: str | os.PathLike[str], title: str, content: str, example: str) -> Path:
+    """Writes a page with a heading and HTML below it, as `write_file` does."""
+    heading = html.escape(title)
+    page = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{heading}</title><h1>{heading}</h1>"
+    return write_file(path, f"{page}{content}</html>", "page", example)
 
 
 def replace_file(path: Path, content: bytes) -> None:
