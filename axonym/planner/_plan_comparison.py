@@ -15,6 +15,7 @@ from ._plan_table import (
     format_over,
     format_seconds,
     format_settings,
+    format_sharding,
     format_step_time,
     list_time_parts,
 )
@@ -145,8 +146,10 @@ def _make_alternative_row(plan: PlanRecord, one: Alternative) -> GridRow:
         "" if found.problem else format_step_time(found.time),
     )
     size = format_bytes(found.bytes) if found.memory else ""
-    settings = format_settings(found.candidate)
-    other = [f"with {settings}"] if settings != format_settings(plan.best.candidate) else []
+    formatted = [
+        (format(found.candidate), format(plan.best.candidate)) for format in (format_sharding, format_settings)
+    ]
+    other = [f"with {own}" for own, best in formatted if own != best]
     causes = "; ".join((*other, *([found.problem] if found.problem else one.causes)))
     return GridRow((*cells, change, size, format_fit(plan, found), found.stage), [causes] if causes else [])
 

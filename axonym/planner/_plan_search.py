@@ -29,6 +29,7 @@ from ._step_variants import StepVariant, count_model_flops, list_variants
 _MOST_COMPILED = 32
 _MOST_TIMED = 4
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
+_COMPILING = 0.6  # the part of the budget for compiling candidates for TPUs; the rest is for timing the best
 _SLOWER = "slower in the model of the machine"
 _MOST_VARIED = 48  # shardings that are screened with every policy, for each choice of options
 _HOPELESS = 1.5  # a candidate is not compiled if its screened time is as many times that of the best one that fits
@@ -152,9 +153,9 @@ class _Progress:
         self._is_shown, self._started, self._budget = is_shown, started, budget
         self.notes: list[str] = []
 
-    @property
-    def is_over(self) -> bool:
-        return self._budget is not None and time.monotonic() - self._started >= self._budget
+    def has_used(self, part: float = 1.0) -> bool:
+        """Returns whether a part of the budget is used up."""
+        return self._budget is not None and time.monotonic() - self._started >= part * self._budget
 
     def show(self, text: str) -> None:
         if self._is_shown:
@@ -228,7 +229,7 @@ def _compile_best(
         if compiler.hardware.platform == "tpu":  # others are compiled whole at once
             _time_best(compiler, log, found)
         compiled = [(own, one) for own, one in found.values() if not own.problem]
-        if compiled and not any(own.fits for own, _ in compiled) and not log.is_over:
+        if compiled and not any(own.fits for own, _ in compiled) and not log.has_used():
             nearest, one = min(compiled, key=lambda pair: (pair[0].bytes, str(pair[0].candidate)))
             log.notes += describe_nearest_fits(nearest, one.variant, compiler)
     except KeyboardInterrupt:
@@ -246,7 +247,7 @@ def _compile_screened(
 ) -> None:
     for one in screened:
         best = min((other.time.total for other, _ in found.values() if _is_possible(other)), default=math.inf)
-        if log.is_over:
+        if log.has_used(1.0 if compiler.hardware.platform != "tpu" else _COMPILING):
             log.notes.append(f"the budget was used up before all candidates were compiled: {len(found)} are")
             return
         if one.evaluation.time.total > _HOPELESS * best:
@@ -260,7 +261,7 @@ def _compile_screened(
 def _time_best(compiler: CandidateCompiler, log: _Progress, found: _Compiled) -> None:
     """Compiles the best candidates whole, for their times."""
     for at, (own, one) in enumerate(_choose_timed([*found.values()])):
-        if log.is_over:
+        if log.has_used():
             log.notes.append(f"the budget was used up before the best candidates were timed: {at} are")
             return
         log.show(f"timing {at + 1} of {_MOST_TIMED}: {own.candidate}")
