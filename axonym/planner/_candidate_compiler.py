@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jax.sharding import Mesh
-
 from ..mesh import create_mesh
 from ..partitioning.jit._fsdp import fsdp
 from ._candidate import Candidate, Evaluation, MeshAxes
@@ -47,24 +45,16 @@ class CandidateCompiler:
         self.errors: list[Exception] = []
         self.hardware = get_hardware(devices[0].topology.hardware)
         self._links: dict[str, LinkModel] = {}
-        self._meshes: dict[str, Mesh] = {}
 
     def replace_devices(self, devices: Sequence[DescribedDevice]) -> "CandidateCompiler":
         """Returns a compiler for other devices with the same options."""
         return CandidateCompiler(devices, self._jit_options, self._compiler_options, self._cache)
 
-    def make_mesh(self, candidate: Candidate) -> Mesh:
-        """Returns the mesh of a candidate, of described devices."""
-        key = str(candidate.mesh)
-        if key not in self._meshes:
-            self._meshes[key] = create_mesh(candidate.mesh, devices=self.devices)
-        return self._meshes[key]
-
     def make_link_model(self, candidate: Candidate) -> LinkModel:
         """Returns the model of the links of a candidate's mesh."""
         key = str(candidate.mesh)
         if key not in self._links:
-            self._links[key] = LinkModel(self.make_mesh(candidate))
+            self._links[key] = LinkModel(create_mesh(candidate.mesh, devices=self.devices))
         return self._links[key]
 
     def evaluate(self, screened: Evaluation, variant: StepVariant, is_whole: bool) -> Evaluation:
@@ -97,7 +87,7 @@ class CandidateCompiler:
         return compile_for(
             step,
             *variant.args,
-            mesh=self.make_mesh(candidate),
+            mesh=self.make_link_model(candidate).mesh,
             mapping=candidate.parameters,
             stop_early=not is_whole,
             compiler_options=self._compiler_options,

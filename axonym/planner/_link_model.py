@@ -76,6 +76,9 @@ class LinkModel:
     Args:
         mesh: A mesh of described devices.
 
+    Attributes:
+        mesh: The mesh.
+
     Raises:
         TypeError: If the devices are not described ones.
     """
@@ -84,7 +87,7 @@ class LinkModel:
         first = mesh.devices.flat[0]
         if not isinstance(first, DescribedDevice):
             raise TypeError(f"a link model needs a mesh of described devices, not of {first}; see `described_devices`")
-        self._mesh = mesh
+        self.mesh = mesh
         self._hardware = get_hardware(first.topology.hardware)
         self._levels: dict[tuple[str, ...], tuple[_Level, ...]] = {}
 
@@ -111,20 +114,20 @@ class LinkModel:
     @property
     def slice_axes(self) -> tuple[str, ...]:
         """The mesh axes along which devices of several slices exchange data."""
-        return tuple(axis for axis in self._mesh.axis_names if len(_find_slices(self._find_group((axis,)))) > 1)
+        return tuple(axis for axis in self.mesh.axis_names if len(_find_slices(self._find_group((axis,)))) > 1)
 
     def estimate_slice_seconds(self, kind: str, result_bytes: int) -> float:
         """Returns the seconds of a collective between the devices that have the same place in each slice."""
-        slices = len(_find_slices(self._mesh.devices.flat))
+        slices = len(_find_slices(self.mesh.devices.flat))
         whole = result_bytes * slices if kind == "reduce-scatter" else result_bytes
         return _estimate_level(kind, whole, 1, _make_switch(slices, self._hardware.network_bandwidth))
 
     def _find_levels(self, mesh_axes: tuple[str, ...]) -> tuple[_Level, ...]:
         """Returns the networks that connect the devices along mesh axes, the fastest first."""
         if mesh_axes not in self._levels:
-            unknown = [axis for axis in mesh_axes if axis not in self._mesh.shape]
+            unknown = [axis for axis in mesh_axes if axis not in self.mesh.shape]
             if unknown:
-                known = ", ".join(map(repr, self._mesh.axis_names))
+                known = ", ".join(map(repr, self.mesh.axis_names))
                 raise ValueError(f"there is no mesh axis {unknown[0]!r}; the mesh has {known}")
             group = self._find_group(mesh_axes)
             find = _find_torus_levels if self._hardware.torus_dims else _find_switch_levels
@@ -133,8 +136,8 @@ class LinkModel:
 
     def _find_group(self, mesh_axes: tuple[str, ...]) -> list[DescribedDevice]:
         """Returns the first group of devices along mesh axes."""
-        index = tuple(slice(None) if axis in mesh_axes else slice(1) for axis in self._mesh.axis_names)
-        return self._mesh.devices[index].ravel().tolist()
+        index = tuple(slice(None) if axis in mesh_axes else slice(1) for axis in self.mesh.axis_names)
+        return self.mesh.devices[index].ravel().tolist()
 
 
 def _estimate_level(kind: str, whole: int, below: int, level: _Level) -> float:

@@ -23,7 +23,7 @@ from ..partitioning.jit._fsdp import fsdp
 
 
 Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size
-Origins: TypeAlias = frozenset[int]  # the leaves of the arguments that a value is a copy or a part of
+Origin: TypeAlias = int | None  # the leaf of the arguments that a value is a copy or a part of, if any
 
 _COPIES = frozenset(
     {"broadcast_in_dim", "convert_element_type", "copy", "copy_p", "dynamic_slice", "expand_dims", "name"}
@@ -32,15 +32,14 @@ _COPIES = frozenset(
 )
 _RESHARDS = frozenset({"reshard", "sharding_constraint"})
 _KERNELS = frozenset({"pallas_call"})
-_NOTHING: Origins = frozenset()
 
 
 class NamedShape(NamedTuple):
-    """The dimensions of an array, the bytes of an element, and the arguments that it is a copy or a part of."""
+    """The dimensions of an array, the bytes of an element, and the argument that it is a copy or a part of."""
 
     dims: tuple[Dim, ...]
     itemsize: int
-    origins: Origins = _NOTHING
+    origin: Origin = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -127,7 +126,7 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
     variables = _open_jaxpr(jaxpr).invars
     leaves = tuple(_read_shape(variable.aval) for variable in variables)
     reader = _ProgramReader(leaves)
-    reader.read(jaxpr, [frozenset([at]) for at in range(len(variables))], 1)
+    reader.read(jaxpr, range(len(variables)), 1)
     return NamedProgram(
         leaves=leaves,
         products=dict(reader.products),
@@ -151,10 +150,10 @@ def _open_jaxpr(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-def _read_shape(aval: Any, origins: Origins = _NOTHING) -> NamedShape:
+def _read_shape(aval: Any, origin: Origin = None) -> NamedShape:
     spec = getattr(getattr(aval, "sharding", None), "spec", ())
     names = [entry if isinstance(entry, str) else "" for entry in spec]
-    return make_named_shape(names, aval.shape, aval.dtype)._replace(origins=origins)
+    return make_named_shape(names, aval.shape, aval.dtype)._replace(origin=origin)
 
 
 class _ProgramReader:
@@ -170,22 +169,21 @@ class _ProgramReader:
         self.looped: set[int] = set()
         self._mapped: tuple[Dim, ...] = ()  # the names of the `shard_map` that is read
 
-    def read(self, jaxpr: Any, given: Sequence[Origins], runs: int) -> list[Origins]:
+    def read(self, jaxpr: Any, given: Sequence[Origin], runs: int) -> list[Origin]:
         """Reads a program whose arguments have these origins; returns the origins of its results."""
         jaxpr = _open_jaxpr(jaxpr)
-        origins: dict[Any, Origins] = dict(zip(jaxpr.invars, given, strict=True))
+        origins: dict[Any, Origin] = dict(zip(jaxpr.invars, given, strict=True))
         for equation in jaxpr.eqns:
-            operands = [
-                _NOTHING if isinstance(one, core.Literal) else origins.get(one, _NOTHING) for one in equation.invars
-            ]
+            operands = [None if isinstance(one, core.Literal) else origins.get(one) for one in equation.invars]
             found = self._read_equation(equation, operands, runs)
             for variable, own in zip(equation.outvars, found, strict=True):
                 origins[variable] = own
                 self._note_array(variable.aval)
-        return [_NOTHING if isinstance(one, core.Literal) else origins.get(one, _NOTHING) for one in jaxpr.outvars]
+        return [None if isinstance(one, core.Literal) else origins.get(one) for one in jaxpr.outvars]
 
-    def _read_equation(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
-        name, nothing = equation.primitive.name, [_NOTHING] * len(equation.outvars)
+    def _read_equation(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        name = equation.primitive.name
+        nothing: list[Origin] = [None] * len(equation.outvars)
         if name in ("dot_general", "ragged_dot_general", "conv_general_dilated"):
             self.products[_add_dims(_read_product(equation, operands), self._mapped)] += runs
         elif name == "shard_map":
@@ -200,17 +198,17 @@ class _ProgramReader:
             return self._read_inner(equation, operands, runs)
         return nothing
 
-    def _read_inner(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
-        results = [_NOTHING] * len(equation.outvars)
+    def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        results: list[Origin] = [None] * len(equation.outvars)
         for inner in _list_inner(equation):
             fits = len(_open_jaxpr(inner).invars) == len(operands)
-            given = operands if fits else [_NOTHING] * len(_open_jaxpr(inner).invars)
+            given = operands if fits else [None] * len(_open_jaxpr(inner).invars)
             found = self.read(inner, given, runs)
             if len(found) == len(results):
                 results = found
         return results
 
-    def _read_shard_map(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+    def _read_shard_map(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         """Reads a function of shards, whose arrays have no names: its products are divided by all that it is given."""
         outside = self._mapped
         specs = [getattr(getattr(one.aval, "sharding", None), "spec", ()) for one in equation.invars]
@@ -220,26 +218,27 @@ class _ProgramReader:
         self._mapped = outside
         return found
 
-    def _read_scan(self, equation: Any, operands: list[Origins], runs: int) -> list[Origins]:
+    def _read_scan(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         inner, length = equation.params["jaxpr"], equation.params["length"]
         body = _open_jaxpr(inner)
         carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
         constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
-        for variable, origins in zip(
+        for variable, origin in zip(
             equation.invars[constants + carried :], operands[constants + carried :], strict=True
         ):
             # A part of an argument that is reshaped first, as a batch is into microbatches, keeps its axis.
-            self.looped |= {origin for origin in origins if self._leaves[origin].sizes == tuple(variable.aval.shape)}
+            if origin is not None and self._leaves[origin].sizes == tuple(variable.aval.shape):
+                self.looped.add(origin)
         for variable in equation.outvars[carried:]:
             self.saved[_read_shape(variable.aval)] += 1
-        given = [*operands[:constants], *[_NOTHING] * carried, *operands[constants + carried :]]
+        given = [*operands[:constants], *[None] * carried, *operands[constants + carried :]]
         found = self.read(inner, given, runs * length)
-        return [*[_NOTHING] * carried, *found[carried:]]
+        return [*[None] * carried, *found[carried:]]
 
-    def _note_reshard(self, equation: Any, operands: list[Origins], runs: int) -> None:
+    def _note_reshard(self, equation: Any, operands: list[Origin], runs: int) -> None:
         before, after = (_read_shape(one.aval) for one in (equation.invars[0], equation.outvars[0]))
         # Where nothing stays sharded, it is for a lookup, which programs on Auto meshes do without.
-        if not operands[0] and before.names - after.names and after.names:
+        if operands[0] is None and before.names - after.names and after.names:
             self.reshards[before, after] += runs
 
     def _note_array(self, aval: Any) -> None:
@@ -252,7 +251,7 @@ class _ProgramReader:
                 self.sizes[name].add(size)
 
 
-def _read_product(equation: Any, origins: list[Origins]) -> Product:
+def _read_product(equation: Any, origins: list[Origin]) -> Product:
     operands = [_read_shape(one.aval, own) for one, own in zip(equation.invars[:2], origins[:2], strict=True)]
     result = _read_shape(equation.outvars[0].aval)
     if equation.primitive.name == "conv_general_dilated":

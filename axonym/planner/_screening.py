@@ -15,6 +15,7 @@ from ._collectives import count_sent_bytes
 from ._hardware import Hardware
 from ._link_model import LinkModel
 from ._named_program import Dim, NamedProgram, NamedShape, Product
+from ._step_time import hide_sending
 
 
 _ERROR = 0.5  # the part by which a screened step time may be wrong
@@ -50,11 +51,7 @@ class Screening:
             traffic.add_product(product, runs, self._program)
         for (before, after), runs in self._program.reshards.items():
             traffic.add_reshard(before, after, runs)
-        waiting, hidden = traffic.waiting, traffic.hidden
-        for axes, seconds in hidden.items():
-            if seconds > compute:
-                waiting[axes] = waiting.get(axes, 0.0) + seconds - compute
-                hidden[axes] = compute
+        waiting, hidden = hide_sending(compute, traffic.waiting, traffic.hidden)
         time = StepTime(compute, 0.0, waiting, hidden, 0.0, "flops", _ERROR)
         fits = sum(memory.values()) <= self._hardware.hbm_available
         return Evaluation(candidate, "screened", fits, memory, dict(traffic.sent), time)
@@ -89,9 +86,10 @@ class _Traffic:
         for operand, lost in zip(product.operands, product.lost, strict=True):
             whole = tuple(axis for name in lost for axis in compute.get(name, ()))
             self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
-            if operand.origins:
-                axes = _find_stored_axes(operand, program, compute, stored)
-                self._add("all-gather", self._count_parameter_bytes(operand, program), axes, runs, self.hidden)
+            if operand.origin is not None:
+                parameter = program.leaves[operand.origin]
+                axes = _find_stored_axes(parameter, compute, stored)
+                self._add("all-gather", self._count_parameter_bytes(operand, parameter), axes, runs, self.hidden)
         summed = _list_mesh_axes(product.reduced, compute)
         result = _count_bytes(product.result, self._candidate, compute)
         if any(name in program.data_names for name, _ in product.reduced):  # the gradient of a parameter
@@ -103,11 +101,10 @@ class _Traffic:
         else:
             self._add("all-reduce", result, summed, runs, self.waiting)
 
-    def _count_parameter_bytes(self, operand: NamedShape, program: NamedProgram) -> float:
+    def _count_parameter_bytes(self, operand: NamedShape, parameter: NamedShape) -> float:
         """Returns the bytes of an operand that is a part of a parameter, sharded as that is while computing."""
         whole = operand.itemsize * math.prod(operand.sizes)
-        origin = program.leaves[min(operand.origins)]
-        return whole / _count_shards_of(origin.dims, self._candidate, self._candidate.compute)
+        return whole / _count_shards_of(parameter.dims, self._candidate, self._candidate.compute)
 
     def add_reshard(self, before: NamedShape, after: NamedShape, runs: int) -> None:
         """Adds the gather of an array whose dimensions become whole."""
@@ -134,17 +131,16 @@ def _estimate_product(product: Product, candidate: Candidate, hardware: Hardware
 
 
 def _find_stored_axes(
-    operand: NamedShape, program: NamedProgram, compute: Mapping[str, MeshAxes], stored: Mapping[str, MeshAxes]
+    parameter: NamedShape, compute: Mapping[str, MeshAxes], stored: Mapping[str, MeshAxes]
 ) -> MeshAxes:
-    """Returns the mesh axes over which the parameter of an operand is sharded between steps alone."""
-    origin = program.leaves[min(operand.origins)]
-    computed = _list_mesh_axes(origin.dims, compute)
-    return tuple(axis for axis in _list_mesh_axes(origin.dims, stored) if axis not in computed)
+    """Returns the mesh axes over which a parameter is sharded between steps alone."""
+    computed = _list_mesh_axes(parameter.dims, compute)
+    return tuple(axis for axis in _list_mesh_axes(parameter.dims, stored) if axis not in computed)
 
 
 def _count_bytes(shape: NamedShape, candidate: Candidate, mapping: Mapping[str, MeshAxes]) -> float:
     """Returns the bytes of an array on a device."""
-    whole = shape.itemsize * math.prod(size for _, size in shape.dims)
+    whole = shape.itemsize * math.prod(shape.sizes)
     return whole / _count_shards_of(shape.dims, candidate, mapping)
 
 

@@ -102,10 +102,17 @@ def _estimate_from_flops(program: CompiledProgram, hlo: HloProgram, flops: float
     spent = timeline.run(hlo.entry)
     waiting, hidden, host = _split_sending(spent)
     host += sum(max(spent.busy[one] - spent.waiting[one] - compute, 0.0) for one in (TO_HOST, FROM_HOST))
-    left = {axes: max(seconds - compute, 0.0) for axes, seconds in hidden.items()}
+    waiting, hidden = hide_sending(compute, waiting, hidden)
+    return StepTime(compute, 0.0, waiting, hidden, host, "flops", ERRORS["flops"])
+
+
+def hide_sending(
+    compute: float, waiting: Mapping[MeshAxes, float], beside: Mapping[MeshAxes, float]
+) -> tuple[dict[MeshAxes, float], dict[MeshAxes, float]]:
+    """Returns what is waited for and what is hidden, where collectives beside computing may take longer than it."""
+    left = {axes: max(seconds - compute, 0.0) for axes, seconds in beside.items()}
     waiting = {axes: waiting.get(axes, 0.0) + left.get(axes, 0.0) for axes in {**waiting, **left}}
-    hidden = {axes: seconds - left[axes] for axes, seconds in hidden.items()}
-    return StepTime(compute, 0.0, _drop_zeros(waiting), hidden, host, "flops", ERRORS["flops"])
+    return _drop_zeros(waiting), {axes: seconds - left[axes] for axes, seconds in beside.items()}
 
 
 def _split_sending(spent: TimeSpent) -> tuple[dict[MeshAxes, float], dict[MeshAxes, float], float]:

@@ -73,16 +73,14 @@ def list_variants(
 
 
 def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
-    """Returns a step with another policy for its layers; None if it has no layers."""
-    if not _has_layers(variant.args):
-        return None
-    args = _replace_policy(variant.args, policy)
-    return replace(variant, args=args, program=trace_named_program(variant.fn, args))
+    """Returns a step with another policy for its layers, not traced anew; None if it has no layers."""
+    return replace(variant, args=_replace_policy(variant.args, policy)) if _has_layers(variant.args) else None
 
 
 def count_model_flops(variant: StepVariant) -> float:
     """Returns the floating-point operations of products in a step of all devices, without recomputation."""
-    return (vary_policy(variant, False) or variant).program.flops
+    other = vary_policy(variant, False)
+    return variant.program.flops if other is None else trace_named_program(other.fn, other.args).flops
 
 
 def _check_choices(name: str, choices: Any, expected: str) -> None:

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import subprocess
@@ -305,48 +306,40 @@ def test_tokens_are_whole_numbers_with_axes_of_the_data():
     assert nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=0.0).tokens == 0
 
 
-def test_an_interrupted_search_returns_what_it_knows(make_plan, monkeypatch):
-    compile_for, calls = nym.planner.compile_for, []
+@pytest.fixture
+def fail_at(monkeypatch):
+    """Makes compilations raise errors, by their number from 1."""
 
-    def interrupt(*args, **kwargs):
-        calls.append(1)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return compile_for(*args, **kwargs)
+    def set_errors(errors):
+        compile_for, numbers = nym.planner.compile_for, itertools.count(1)
 
-    monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", interrupt)
+        def compile_or_fail(*args, **kwargs):
+            if (error := errors.get(next(numbers))) is not None:
+                raise error
+            return compile_for(*args, **kwargs)
+
+        monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", compile_or_fail)
+
+    return set_errors
+
+
+def test_an_interrupted_search_returns_what_it_knows(make_plan, fail_at):
+    fail_at({2: KeyboardInterrupt()})
     found = make_plan(fixed=DATA)
     assert [one.stage for one in found.evaluations].count("compiled") == 1
     assert found.notes == ("interrupted: only the candidates that were compiled until then are here",)
 
 
-def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, monkeypatch):
-    compile_for, calls = nym.planner.compile_for, []
-
-    def fail(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == 2:
-            raise TimeoutError("compiling for 'cpu:4' took longer than 3600 seconds; raise `timeout`")
-        if len(calls) == 3:
-            raise OSError("the disk is full: free some of it")
-        return compile_for(*args, **kwargs)
-
-    monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", fail)
+def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail_at):
+    late = TimeoutError("compiling for 'cpu:4' took longer than 3600 seconds; raise `timeout`")
+    fail_at({2: late, 3: OSError("the disk is full: free some of it")})
     found = make_plan(fixed=DATA)
     assert found.best.stage == "compiled" and "3600 seconds" in found.evaluations[-1].problem
     assert "the disk is full" in found.notes[0]
 
 
-def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, monkeypatch):
-    compile_for, calls = nym.planner.compile_for, []
-
-    def fail_once(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == 1:
-            raise RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")
-        return compile_for(*args, **kwargs)
-
-    monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", fail_once)
+def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, fail_at):
+    fail_at({1: RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")})
     found = make_plan(fixed=DATA)
     assert "SIGKILL" in found.evaluations[-1].problem and not found.best.problem and found.fits
 
