@@ -1,15 +1,18 @@
 """What `axonym.planner.plan` finds, against mappings that MaxText publishes and against all candidates there are.
 
-`AXONYM_LIBTPU=FOLDER AXONYM_GPU_PLUGINS=FOLDER python -m benchmarks.plans published|exhaustive [--only NAME ...]`
+`AXONYM_LIBTPU=FOLDER AXONYM_GPU_PLUGINS=FOLDER python -m benchmarks.plans published|runs|exhaustive [--only NAME ...]`
 plans the steps of `examples/plan_llama.py`. `make tpu` and `make gpu-plugins` fill the folders. `published` plans large
-models for pods and compares what the best candidate sends with what the published mapping sends. `exhaustive` compiles
-every candidate of small models and looks up the rank of the plan's first choice. With `--page`, the table replaces the
-one in a page of the documentation; `exhaustive --out FOLDER` keeps all evaluations.
+models for pods and compares what the best candidate sends with what the published mapping sends. `runs` plans the runs
+of `published_steps.py`, with their batches, policies and flags, and compares the times. `exhaustive` compiles
+every candidate of small models that can be the best, and looks up the rank of the plan's first choice: those whose
+computing alone, at the peak of the chip, takes a quarter longer than the whole step of the best cannot. With `--page`,
+the table replaces the one in a page of the documentation; `exhaustive --out FOLDER` keeps all evaluations.
 """
 
 import argparse
 import dataclasses
 import datetime
+import functools
 import math
 import os
 import resource
@@ -18,11 +21,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import jax
+
+import axonym as nym
 from axonym.planner import Evaluation, Plan, _plan_search, described_devices, plan
 from axonym.report._table import format_bytes
 
 from .compiled_steps import replace_table
+from .published_steps import RUNS, describe_step
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -31,7 +39,7 @@ sys.path.insert(0, str(EXAMPLES))  # as when an example is run
 import plan_llama  # noqa: E402
 
 
-TENSOR = {"batch": "data", "heads": "model", "mlp": "model", "vocab": "model"}
+TENSOR = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +78,7 @@ SMALL = {
     | {"mlp": 2048, "experts": 8},
 }
 POLICIES = {"layers": True}
+_BOUND = 1.25  # times of computing, of the screened time of the best candidate, up to which all are compiled
 
 
 def make_plan(sizes: Mapping[str, int], devices: str, length: int, **options: Any) -> Plan:
@@ -103,18 +112,43 @@ def compare_published(name: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def rank_first_choice(name: str, out: Path | None) -> str:
-    """Returns the row of a plan beside all candidates, each of which is compiled."""
+def compare_run(name: str) -> str:
+    """Returns the row of the plan of a published run beside the run's own mapping."""
+    run = RUNS[name]
+    step, arguments = describe_step(run)
+    how = {"devices": run.devices, "compiler_options": run.compiler_options}
+    found = plan(step, *arguments, **how)
+    print(found, file=sys.stderr)
+    names = {name for leaf in jax.tree.leaves(arguments, is_leaf=nym.is_named_array) for name in leaf.names}
+    compute, stored = ({name: mapping.get(name) for name in names} for mapping in (run.compute, run.stored))
+    own = plan(step, *arguments, fixed={"mesh": run.mesh, "compute": compute, "parameters": stored}, **how).best
+    cells = [
+        f"{run.title}, {run.devices}",
+        f"{own.time.total:.2f}",
+        format_bytes(own.bytes),
+        "yes" if own.fits else "no",
+        str(found.best.candidate),
+        f"{found.best.time.total:.2f}",
+        format_bytes(found.best.bytes),
+        f"{own.time.total / found.best.time.total:.3f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def rank_first_choice(name: str, *, out: Path | None) -> str:
+    """Returns the row of a plan beside all candidates that can be the best, each of which is compiled."""
     found = make_plan(SMALL[name], "v5e:4x4", 2048)
-    with_all = {"_MOST_COMPILED": sys.maxsize, "_HOPELESS": math.inf, "_MOST_TIMED": 20}
-    before = {constant: getattr(_plan_search, constant) for constant in with_all}
-    try:
-        for constant, value in with_all.items():
-            setattr(_plan_search, constant, value)
-        everything = make_plan(SMALL[name], "v5e:4x4", 2048)
-    finally:
-        for constant, value in before.items():
-            setattr(_plan_search, constant, value)
+    screen, counts = _plan_search._screen_candidates, []
+
+    def screen_all(*args: Any) -> Any:
+        screened = screen(*args)
+        counts.append(len(screened))
+        best = min(one.evaluation.time.total for one in screened if one.evaluation.fits and one.is_likely_to_fit)
+        return [one for one in screened if one.evaluation.time.compute <= _BOUND * best]
+
+    limits = {"_MOST_COMPILED": sys.maxsize, "_HOPELESS": math.inf}
+    with mock.patch.multiple(_plan_search, _screen_candidates=screen_all, **limits):
+        everything = make_plan(SMALL[name], "v5e:4x4", 2048, progress=True)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         everything.to_json(out / f"{name}.json")
@@ -122,11 +156,12 @@ def rank_first_choice(name: str, out: Path | None) -> str:
     first = next(one for one in compiled if str(one.candidate) == str(found.best.candidate))
     cells = [
         name,
-        str(len(everything.evaluations)),
-        str(len(compiled)),
+        f"{counts[0]:,}",
+        f"{sum(one.stage != 'screened' for one in everything.evaluations):,}",
+        f"{len(compiled):,}",
         str(first.candidate),
-        f"{first.time.total / everything.best.time.total:.3f}",
-        str(compiled.index(first) + 1),
+        f"{first.time.total / min(one.time.total for one in compiled):.3f}",
+        str(1 + sum(one.time.total < first.time.total for one in compiled)),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -145,7 +180,9 @@ def _read_peak() -> int:
 HEADS = {
     "published": ("step", "plan's first choice", "sent, of published", "seconds, plan / published",
                   "bytes a device, plan / published", "CPU s (wall s)", "GiB"),
-    "exhaustive": ("model", "candidates", "fit", "plan's first choice", "time, of the best", "rank"),
+    "runs": ("run", "predicted s", "bytes a device", "fits", "plan's first choice", "predicted s", "bytes a device",
+             "run / plan"),
+    "exhaustive": ("model", "candidates", "compiled", "fit", "plan's first choice", "time, of the best", "rank"),
 }  # fmt: skip
 
 
@@ -156,10 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--page", type=Path, help="a page whose table is replaced")
     parser.add_argument("--out", type=Path, help="a folder for the evaluations of `exhaustive`")
     given = parser.parse_args(arguments)
-    cases = {"published": PUBLISHED, "exhaustive": SMALL}[given.what]
+    exhaustive = functools.partial(rank_first_choice, out=given.out)
+    make_row, cases = {
+        "published": (compare_published, PUBLISHED),
+        "runs": (compare_run, RUNS),
+        "exhaustive": (exhaustive, SMALL),
+    }[given.what]
     rows = []
     for name in given.only or cases:
-        rows.append(compare_published(name) if given.what == "published" else rank_first_choice(name, given.out))
+        rows.append(make_row(name))
         print(rows[-1], flush=True)
     heads = HEADS[given.what]
     table = "\n".join(

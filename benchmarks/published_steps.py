@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import optax
 
 import axonym as nym
-from axonym.mesh import set_mesh
 from axonym.planner import CompiledProgram, StepTime, compile_for, described_devices, estimate_step_time
 from examples.models import llama
 
@@ -30,8 +29,7 @@ from .compiled_steps import replace_table
 
 
 FSDP = {"batch": "data"}
-TENSOR = {**FSDP, "heads": "model", "mlp": "model", "vocab": "model"}
-RESIDUAL = {**FSDP, "pos": "model"}
+TENSOR = {**FSDP, "heads": "model", "mlp": "model", "pos": "model", "vocab": "model"}
 WITHIN_LAYERS = ("query", "key", "value", "attention_out", "gate", "up")
 SAVED = nym.ScanCheckpointPolicy(save_block_internals=WITHIN_LAYERS)  # MaxText's `minimal`
 OFFLOADED = nym.ScanCheckpointPolicy(offload_block_internals=WITHIN_LAYERS)  # MaxText's `minimal_offloaded`
@@ -107,6 +105,11 @@ class Run:
     compiler_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     slices: int = 1
 
+    @property
+    def stored(self) -> dict[str, str | tuple[str, ...]]:
+        """From axes to mesh axes, between steps."""
+        return {**self.compute, "embed": "data"}
+
 
 RUNS = {
     "16b-v5e": Run(
@@ -134,6 +137,55 @@ RUNS = {
         SAVED,
         SPARSE_CORES,
     ),
+    "32b-v5e": Run(
+        *("32B, FSDP 256, batch 4 a chip", "v5e:16x16"),
+        {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 4 * 256},
+        {"data": 256},
+        12.09,
+        compiler_options=FUSED_COLLECTIVES,
+    ),
+    "64b-v5e": Run(
+        *("64B, FSDP 256, batch 2 a chip", "v5e:16x16"),
+        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 2 * 256},
+        {"data": 256},
+        13.47,
+        compiler_options=FUSED_COLLECTIVES,
+    ),
+    "64b-v5p": Run(
+        *("64B, FSDP 16 x TP 4, batch 3 a chip", "v5p:4x4x4"),
+        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 3 * 64},
+        {"data": 16, "model": 4},
+        7.38,
+        TENSOR,
+        SAVED,
+        SPARSE_CORES,
+    ),
+    "128b-v5p": Run(
+        *("128B, FSDP 16 x TP 8, batch 1 a chip", "v5p:4x4x8"),
+        {**MAXTEXT, "layers": 64, "embed": 8192, "heads": 128, "mlp": 57344, "batch": 128},
+        {"data": 16, "model": 8},
+        5.04,
+        TENSOR,
+        SAVED,
+        SPARSE_CORES,
+    ),
+    "256b-v5p": Run(
+        *("256B, FSDP 64 x TP 8, batch 1 a chip", "v5p:8x8x8"),
+        {**MAXTEXT, "layers": 64, "embed": 16384, "heads": 128, "mlp": 57344, "batch": 512},
+        {"data": 64, "model": 8},
+        10.13,
+        TENSOR,
+        SAVED,
+        SPARSE_CORES,
+    ),
+    "512b-v5p": Run(
+        *("512B, FSDP 64 x TP 8, batch 2 a chip", "v5p:8x8x8"),
+        {**MAXTEXT, "layers": 128, "embed": 16384, "heads": 128, "mlp": 57344, "batch": 1024},
+        {"data": 64, "model": 8},
+        42.41,
+        TENSOR,
+        compiler_options=SPARSE_CORES,
+    ),
     "8b-v6e": Run(
         *("Llama 3.1 8B, FSDP 8, offloaded, batch 3 a chip, 8192 tokens", "v6e:2x4"),
         {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
@@ -146,58 +198,43 @@ RUNS = {
 }
 
 
-class SequenceParallelBlock(llama.Block):
-    """The layer of Llama with the values between its halves sharded over positions (Korthikanti et al., 2023)."""
-
-    def __call__(self, x: nym.NamedArray, cache: Any = None) -> tuple[nym.NamedArray, Any]:
-        y = nym.shard(self.attention_norm(x), FSDP)
-        config = self.config
-        query, key = llama.rotate(self.query(y), self.key(y), cache, config.theta, config.scaling)
-        query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
-        attended, new = llama.attend(query, key, value, cache)
-        out = nym.shard(self.attention_out(attended).rearrange(x.names), RESIDUAL)
-        x = x + nym.tree_checkpoint_name(out, "attention_out")
-        y = nym.shard(self.mlp_norm(x), FSDP)
-        gate, up = map(nym.tree_checkpoint_name, (self.gate(y), self.up(y)), ("gate", "up"))
-        return x + nym.shard(self.down(nym.nn.silu(gate) * up), RESIDUAL), new
-
-
 def init_model(run: Run) -> Any:
     """Makes the model of a run."""
     axes = {name: nym.Axis(name, run.sizes[name]) for name in llama.Config._fields if name in run.sizes}
     model = llama.Llama.init(llama.Config(**axes), key=jax.random.key(0))
     blocks = dataclasses.replace(model.blocks, gradient_checkpointing=run.policy)
-    if "model" in run.mesh:
-        fields = {field.name: getattr(blocks.stacked, field.name) for field in dataclasses.fields(blocks.stacked)}
-        blocks = dataclasses.replace(blocks, stacked=SequenceParallelBlock(**fields))
-    return dataclasses.replace(model, blocks=blocks)
+    return dataclasses.replace(model, blocks=blocks).use_sequence_parallelism()
 
 
 def compute_loss(model: Any, tokens: nym.NamedArray, targets: nym.NamedArray) -> jax.Array:
-    """Returns the loss in bfloat16, with the embeddings sharded as what is between the layers."""
+    """Returns the loss in bfloat16, whose logits are sharded over the vocabulary."""
     model = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, model)
-    return nym.nn.cross_entropy_loss(model(tokens), "vocab", targets).scalar()
+    x, _ = model.blocks.scan(model.embedding(tokens), None)
+    logits = model.head(nym.shard(model.norm(x).rename({"pos": "token"})))
+    return nym.nn.cross_entropy_loss(logits, "vocab", targets.rename({"pos": "token"})).scalar()
 
 
-def compile_run(run: Run, *, stop_early: bool = False) -> CompiledProgram:
-    """Returns the compiled step of a run."""
+def describe_step(run: Run) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the step of a run, and the shapes of its arguments."""
     optimizer = optax.adamw(3e-4, b2=0.95, weight_decay=0.1)
-    stored: dict[str, Any] = {**run.compute, "embed": "data"}
 
-    @nym.fsdp(stored, run.compute, donate_args=(True, True), retrace_warning=False)
+    @nym.fsdp(run.stored, run.compute, donate_args=(True, True), retrace_warning=False)
     def train_step(model: Any, state: Any, tokens: nym.NamedArray, targets: nym.NamedArray) -> Any:
         loss, gradients = jax.value_and_grad(compute_loss)(model, tokens, targets)
         updates, state = optimizer.update(gradients, state, model)
         return eqx.apply_updates(model, updates), state, loss
 
+    model = eqx.filter_eval_shape(init_model, run)
+    tokens = jax.eval_shape(lambda: nym.zeros({"batch": run.sizes["batch"], "pos": run.sizes["pos"]}, jnp.int32))
+    return train_step, (model, eqx.filter_eval_shape(optimizer.init, model), tokens, tokens)
+
+
+def compile_run(run: Run, *, stop_early: bool = False) -> CompiledProgram:
+    """Returns the compiled step of a run."""
+    step, arguments = describe_step(run)
     mesh = nym.create_mesh(run.mesh, devices=described_devices(run.devices, slices=run.slices))
-    axes = nym.make_axes(batch=run.sizes["batch"], pos=run.sizes["pos"])
-    with set_mesh(mesh.abstract_mesh):
-        model = jax.eval_shape(lambda: init_model(run))
-        state = jax.eval_shape(optimizer.init, model)
-        tokens = jax.eval_shape(lambda: nym.zeros(axes, jnp.int32))
     options = {"stop_early": stop_early, "compiler_options": run.compiler_options}
-    return compile_for(train_step, model, state, tokens, tokens, mesh=mesh, mapping=stored, **options)
+    return compile_for(step, *arguments, mesh=mesh, mapping=run.stored, **options)
 
 
 def format_row(run: Run, program: CompiledProgram, time: StepTime) -> str:

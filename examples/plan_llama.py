@@ -51,11 +51,19 @@ def train_step(model: Any, state: Any, tokens: NamedArray, targets: NamedArray, 
     return eqx.apply_updates(model, updates), state, loss
 
 
-def describe_arguments(sizes: dict[str, int], batch: int, length: int) -> tuple[Any, ...]:
-    """Returns the arguments of the train step of a model with these axes, as shapes."""
+def describe_arguments(
+    sizes: dict[str, int], batch: int, length: int, *, context_parallel: bool = False
+) -> tuple[Any, ...]:
+    """Returns the arguments of the train step of a model with these axes, as shapes.
+
+    The layers of Llama have names for sequence parallelism, which is a mapping of `pos` to the mesh axis of heads and
+    the MLP. With `context_parallel`, that mapping shards their attention, too.
+    """
     axes = {name: nym.Axis(name, size) for name, size in sizes.items()}
     model_class, module = (mixtral.Mixtral, mixtral) if "experts" in axes else (llama.Llama, llama)
     model = eqx.filter_eval_shape(model_class.init, module.Config(**axes), key=jax.random.key(0))
+    if isinstance(model, llama.Llama) and not context_parallel:
+        model = model.use_sequence_parallelism()
     tokens = jax.eval_shape(lambda: nym.zeros({"batch": batch, "pos": length}, jnp.int32))
     return model, eqx.filter_eval_shape(OPTIMIZER.init, model), tokens, tokens
 
@@ -69,6 +77,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=4096, help="tokens of a sequence")
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["none", "layers", "offload"])
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1], help="numbers to try, such as 1 2 4")
+    parser.add_argument("--context-parallel", action="store_true", help="shard attention over positions, for long ones")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.svg and plan.json")
     return parser.parse_args(argv)
@@ -79,7 +88,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         devices = nym.planner.described_devices(args.devices)
         sizes = {**MODELS[args.model], **({"layers": args.layers} if args.layers else {})}
-        shapes = describe_arguments(sizes, args.batch or len(devices), args.length)
+        how = {"context_parallel": args.context_parallel}
+        shapes = describe_arguments(sizes, args.batch or len(devices), args.length, **how)
         choices = {
             "policies": {name: POLICIES[name] for name in args.policy},
             "options": {"microbatches": args.microbatches},

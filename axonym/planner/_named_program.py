@@ -30,6 +30,9 @@ _COPIES = frozenset(
     | {"optimization_barrier", "reduce_precision", "reshape", "reshard", "sharding_constraint", "slice", "squeeze"}
     | {"transpose"}
 )
+_PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+_ADDITIONS = frozenset({"add", "add_any"})
+_SUMS = frozenset({"psum", "psum2", "psum_invariant"})
 _RESHARDS = frozenset({"reshard", "sharding_constraint"})
 _KERNELS = frozenset({"pallas_call"})
 
@@ -70,6 +73,18 @@ class Product(NamedTuple):
         return 2.0 * math.prod(size for _, size in (*self.result.dims, *self.reduced))
 
 
+class Sum(NamedTuple):
+    """A sum over dimensions that may be sharded: of a product, or of several that are added.
+
+    Attributes:
+        result: The sum, with the names of dimensions over which it is sharded at once.
+        reduced: The dimensions that it sums over.
+    """
+
+    result: NamedShape
+    reduced: tuple[Dim, ...]
+
+
 @dataclass(frozen=True)
 class NamedProgram:
     """What a step computes, by named axes.
@@ -77,6 +92,7 @@ class NamedProgram:
     Attributes:
         leaves: The arrays of the arguments, in the order of the tree.
         products: Products, and how often each is computed.
+        sums: Sums, and how often each is computed.
         reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
         saved: Arrays that loops collect over their turns, such as activations for the backward pass, and their number.
         arrays: The sets of names that occur in one array.
@@ -88,6 +104,7 @@ class NamedProgram:
 
     leaves: tuple[NamedShape, ...]
     products: Mapping[Product, int]
+    sums: Mapping[Sum, int]
     reshards: Mapping[tuple[NamedShape, NamedShape], int]
     saved: Mapping[NamedShape, int]
     arrays: frozenset[frozenset[str]]
@@ -130,6 +147,7 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
     return NamedProgram(
         leaves=leaves,
         products=dict(reader.products),
+        sums=reader.count_sums(),
         reshards=dict(reader.reshards),
         saved=dict(reader.saved),
         arrays=frozenset(reader.arrays | {leaf.names for leaf in leaves}),
@@ -162,6 +180,7 @@ class _ProgramReader:
     def __init__(self, leaves: tuple[NamedShape, ...]) -> None:
         self._leaves = leaves
         self.products: collections.Counter[Product] = collections.Counter()
+        self._sums: list[tuple[Sum, int]] = []  # with how often it is computed; never if it is a part of another
         self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
         self.saved: collections.Counter[NamedShape] = collections.Counter()
         self.arrays: set[frozenset[str]] = set()
@@ -173,9 +192,11 @@ class _ProgramReader:
         """Reads a program whose arguments have these origins; returns the origins of its results."""
         jaxpr = _open_jaxpr(jaxpr)
         origins: dict[Any, Origin] = dict(zip(jaxpr.invars, given, strict=True))
+        sums: dict[Any, int] = {}
         for equation in jaxpr.eqns:
             operands = [None if isinstance(one, core.Literal) else origins.get(one) for one in equation.invars]
             found = self._read_equation(equation, operands, runs)
+            self._follow_sum(equation, sums, runs)
             for variable, own in zip(equation.outvars, found, strict=True):
                 origins[variable] = own
                 self._note_array(variable.aval)
@@ -184,7 +205,7 @@ class _ProgramReader:
     def _read_equation(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         name = equation.primitive.name
         nothing: list[Origin] = [None] * len(equation.outvars)
-        if name in ("dot_general", "ragged_dot_general", "conv_general_dilated"):
+        if name in _PRODUCTS:
             self.products[_add_dims(_read_product(equation, operands), self._mapped)] += runs
         elif name == "shard_map":
             return self._read_shard_map(equation, operands, runs)
@@ -197,6 +218,47 @@ class _ProgramReader:
         elif name not in _KERNELS:
             return self._read_inner(equation, operands, runs)
         return nothing
+
+    def count_sums(self) -> dict[Sum, int]:
+        found: collections.Counter[Sum] = collections.Counter()
+        for one, runs in self._sums:
+            found[one] += runs
+        return dict(+found)
+
+    def _follow_sum(self, equation: Any, sums: dict[Any, int], runs: int) -> None:
+        """Notes the sum of a product, with which further ones are added and which may be sharded before it is used."""
+        known = [sums[one] for one in equation.invars if not isinstance(one, core.Literal) and one in sums]
+        name, result = equation.primitive.name, equation.outvars[0] if equation.outvars else None
+        if name in _SUMS and self._mapped:
+            self._note_sums_of_shards(equation, runs)
+        elif name in _PRODUCTS:
+            product = _add_dims(_read_product(equation, [None, None]), self._mapped)
+            sums[result] = len(self._sums)
+            self._sums.append((Sum(product.result, product.reduced), runs))
+        elif name in _COPIES and known:
+            sums[result] = known[0]
+            own, _ = self._sums[known[0]]
+            after = _read_shape(equation.outvars[0].aval)
+            if name in _RESHARDS and own.result.names < after.names:
+                self._sums[known[0]] = own._replace(result=after), runs
+        elif name in _ADDITIONS and len(known) == 2 and self._can_add(*known):
+            self._sums[known[1]] = self._sums[known[1]][0], 0
+            sums[result] = known[0]
+
+    def _note_sums_of_shards(self, equation: Any, runs: int) -> None:
+        """Notes sums over mesh axes in a function of shards; their results are sharded over the other ones."""
+        axes = equation.params["axes"]
+        kept = tuple(dim for dim in self._mapped if dim[0] not in axes)
+        for variable in equation.outvars:
+            result = _read_shape(variable.aval)
+            one = Sum(result._replace(dims=(*result.dims, *kept)), tuple((axis, 1) for axis in axes))
+            self._sums.append((one, runs))
+
+    def _can_add(self, first: int, second: int) -> bool:
+        """Returns whether two sums can be one of the parts of both."""
+        (one, _), (other, _) = self._sums[first], self._sums[second]
+        names = [{name for name, _ in own.reduced if name} for own in (one, other)]
+        return first != second and one.result == other.result and names[0] == names[1]
 
     def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         results: list[Origin] = [None] * len(equation.outvars)
@@ -262,7 +324,8 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
     pairs = zip(
         *([operand.dims[at] for at in own] for operand, own in zip(operands, contracted, strict=True)), strict=True
     )
-    reduced = tuple(left if left[0] == right[0] else ("", left[1]) for left, right in pairs)
+    groups = _count_summed_groups(equation, contracted[0])
+    reduced = tuple((left[0] if left[0] == right[0] else "", left[1] // groups) for left, right in pairs)
     needed: list[NamedShape] = []
     free = iter(result.dims[len(batched[0]) :])
     for operand, own, shared in zip(operands, contracted, batched, strict=True):
@@ -278,6 +341,13 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
         for before, after in zip(operands, needed, strict=True)
     )
     return Product(tuple(needed), lost, result, reduced)
+
+
+def _count_summed_groups(equation: Any, contracted: Sequence[int]) -> int:
+    """Returns into how many groups a ragged product divides the dimension that it sums over; 1 for other products."""
+    numbers = equation.params.get("ragged_dot_dimension_numbers")
+    is_divided = numbers is not None and {*numbers.lhs_ragged_dimensions} & {*contracted}
+    return equation.invars[2].aval.shape[-1] if is_divided else 1
 
 
 def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:

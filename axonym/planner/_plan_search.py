@@ -22,12 +22,13 @@ from ._hardware import get_hardware
 from ._nearest_fit import describe_nearest_fits
 from ._plan import Plan
 from ._screening import Screening
-from ._search_space import list_candidates, parse_fixed
+from ._search_space import DATA, REPLICA, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
 
 _MOST_COMPILED = 32
 _MOST_TIMED = 4
+_MOST_ALIKE = 3  # of those that compute in the same way, compiled before all others are
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILING = 0.6  # the part of the budget for compiling candidates for TPUs; the rest is for timing the best
 _SLOWER = "slower in the model of the machine"
@@ -225,7 +226,7 @@ def _compile_best(
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
     found: _Compiled = {}
     try:
-        _compile_screened(screened[:_MOST_COMPILED], compiler, log, found)
+        _compile_screened(_put_alike_last(screened), compiler, log, found)
         if compiler.hardware.platform == "tpu":  # others are compiled whole at once
             _time_best(compiler, log, found)
         compiled = [(own, one) for own, one in found.values() if not own.problem]
@@ -242,10 +243,26 @@ def _compile_best(
     return [*found.values()]
 
 
+def _put_alike_last(screened: Sequence[_Screened]) -> list[_Screened]:
+    """Returns the candidates, at the end those that differ from several better ones in `replica` and `data` alone."""
+    found: tuple[list[_Screened], list[_Screened]] = [], []
+    seen: collections.Counter[str] = collections.Counter()
+    for one in screened:
+        own = one.evaluation.candidate
+        sizes = {axis: size for axis, size in own.mesh.items() if axis not in (REPLICA, DATA)}
+        compute = {name: [axis for axis in over if axis in sizes] for name, over in own.compute.items()}
+        key = repr((sizes, compute, own.policy, own.options))
+        found[seen[key] >= _MOST_ALIKE].append(one)
+        seen[key] += 1
+    return [*found[0], *found[1]]
+
+
 def _compile_screened(
     screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress, found: _Compiled
 ) -> None:
     for one in screened:
+        if len(found) - len(compiler.errors) >= _MOST_COMPILED or len(found) >= 2 * _MOST_COMPILED:
+            return
         best = min((other.time.total for other, _ in found.values() if _is_possible(other)), default=math.inf)
         if log.has_used(1.0 if compiler.hardware.platform != "tpu" else _COMPILING):
             log.notes.append(f"the budget was used up before all candidates were compiled: {len(found)} are")

@@ -14,7 +14,7 @@ from ._candidate import Candidate, Evaluation, MeshAxes, StepTime
 from ._collectives import count_sent_bytes
 from ._hardware import Hardware
 from ._link_model import LinkModel
-from ._named_program import Dim, NamedProgram, NamedShape, Product
+from ._named_program import Dim, NamedProgram, NamedShape, Product, Sum
 from ._step_time import hide_sending
 
 
@@ -48,7 +48,9 @@ class Screening:
         compute = 2 * sum(memory.values()) / self._hardware.hbm_bandwidth
         for product, runs in self._program.products.items():
             compute += runs * _estimate_product(product, candidate, self._hardware)
-            traffic.add_product(product, runs, self._program)
+            traffic.add_operands(product, runs, self._program)
+        for one, runs in self._program.sums.items():
+            traffic.add_sum(one, runs, self._program)
         for (before, after), runs in self._program.reshards.items():
             traffic.add_reshard(before, after, runs)
         waiting, hidden = hide_sending(compute, traffic.waiting, traffic.hidden)
@@ -80,8 +82,8 @@ class _Traffic:
         self.hidden: dict[MeshAxes, float] = {}
         self.sent: collections.Counter[MeshAxes] = collections.Counter()
 
-    def add_product(self, product: Product, runs: int, program: NamedProgram) -> None:
-        """Adds the gathers of the parameters of a product, and the sum of its result over sharded axes."""
+    def add_operands(self, product: Product, runs: int, program: NamedProgram) -> None:
+        """Adds the gathers of the parameters of a product."""
         compute, stored = self._candidate.compute, self._candidate.parameters
         for operand, lost in zip(product.operands, product.lost, strict=True):
             whole = tuple(axis for name in lost for axis in compute.get(name, ()))
@@ -90,16 +92,19 @@ class _Traffic:
                 parameter = program.leaves[operand.origin]
                 axes = _find_stored_axes(parameter, compute, stored)
                 self._add("all-gather", self._count_parameter_bytes(operand, parameter), axes, runs, self.hidden)
-        summed = _list_mesh_axes(product.reduced, compute)
-        result = _count_bytes(product.result, self._candidate, compute)
-        if any(name in program.data_names for name, _ in product.reduced):  # the gradient of a parameter
-            scattered = tuple(axis for axis in _list_mesh_axes(product.result.dims, stored) if axis in summed)
-            share = self._count_shards(scattered)
-            self._add("reduce-scatter", result / share, scattered, runs, self.hidden)
-            others = tuple(axis for axis in summed if axis not in scattered)
-            self._add("all-reduce", result / share, others, runs, self.hidden)
-        else:
-            self._add("all-reduce", result, summed, runs, self.waiting)
+
+    def add_sum(self, one: Sum, runs: int, program: NamedProgram) -> None:
+        """Adds the reduction of a sum over sharded axes, which the result may be sharded over."""
+        compute = self._candidate.compute
+        summed = _list_mesh_axes(one.reduced, compute)
+        is_gradient = any(name in program.data_names for name, _ in one.reduced)
+        kept, seconds = (self._candidate.parameters, self.hidden) if is_gradient else (compute, self.waiting)
+        scattered = tuple(axis for axis in _list_mesh_axes(one.result.dims, kept) if axis in summed)
+        others = tuple(axis for axis in summed if axis not in scattered)
+        size = _count_bytes(one.result, self._candidate, compute)
+        size /= self._count_shards(scattered) if is_gradient else 1
+        self._add("reduce-scatter", size, scattered, runs, seconds)
+        self._add("all-reduce", size, others, runs, seconds)
 
     def _count_parameter_bytes(self, operand: NamedShape, parameter: NamedShape) -> float:
         """Returns the bytes of an operand that is a part of a parameter, sharded as that is while computing."""

@@ -24,28 +24,35 @@ def attend(
     value: NamedArray,
     cache: KVCache | None,
     *,
+    Pos: str = "pos",
     window: int | None = None,
     **options: Any,
 ) -> tuple[NamedArray, NewKeys]:
     """Attends to a query's own position and those before it, `window` at most; with a cache, also to its keys."""
     if cache is None:
-        keys, values = key.rename({"pos": "key_pos"}), value.rename({"pos": "key_pos"})
+        keys, values = key.rename({Pos: "key_pos"}), value.rename({Pos: "key_pos"})
         mask = (
             AttentionMask.causal() if window is None else AttentionMask.causal() & AttentionMask.sliding_window(window)
         )
     else:
-        keys, values, mask = cache.extend(key, value, "pos")
-    attended = nym.nn.dot_product_attention("key_pos", "head_dim", query, keys, values, mask, QPos="pos", **options)
+        keys, values, mask = cache.extend(key, value, Pos)
+    attended = nym.nn.dot_product_attention("key_pos", "head_dim", query, keys, values, mask, QPos=Pos, **options)
     return attended, None if cache is None else (key, value)
 
 
 def rotate(
-    query: NamedArray, key: NamedArray, cache: KVCache | None, theta: float, scaling: nym.nn.RotaryScaling | None
+    query: NamedArray,
+    key: NamedArray,
+    cache: KVCache | None,
+    theta: float,
+    scaling: nym.nn.RotaryScaling | None,
+    *,
+    Pos: str = "pos",
 ) -> tuple[NamedArray, NamedArray]:
     """Applies rotary embeddings to new queries and keys, whose positions follow those in the cache."""
-    positions = None if cache is None else cache.positions(query.resolve_axis("pos"))
+    positions = None if cache is None else cache.positions(query.resolve_axis(Pos))
     query, key = (
-        nym.nn.rotary_embedding(x, "pos", "head_dim", positions=positions, theta=theta, scaling=scaling)
+        nym.nn.rotary_embedding(x, Pos, "head_dim", positions=positions, theta=theta, scaling=scaling)
         for x in (query, key)
     )
     return query, key

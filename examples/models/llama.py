@@ -1,5 +1,6 @@
 """Llama 3 (Grattafiori et al., 2024) and earlier ones."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -112,6 +113,27 @@ class Block(Pretrained):
         return x + self.down(nym.nn.silu(self.gate(y)) * self.up(y)), new
 
 
+class SequenceParallelBlock(Block):
+    """The same layer, whose positions are called `token` within its halves and `pos` between them.
+
+    A mapping can then shard heads, the MLP and `pos` over one mesh axis: the values between the halves, of which each
+    device would have a copy, are sharded over their positions (Korthikanti et al., "Reducing Activation Recomputation
+    in Large Transformer Models", 2023).
+    """
+
+    def __call__(self, x: NamedArray, cache: KVCache | None = None) -> tuple[NamedArray, NewKeys]:
+        y = nym.shard(self.attention_norm(x).rename({"pos": "token"}))
+        query, key = self.query(y), self.key(y)
+        query, key = rotate(query, key, cache, self.config.theta, self.config.scaling, Pos="token")
+        query, key, value = map(nym.tree_checkpoint_name, (query, key, self.value(y)), ("query", "key", "value"))
+        attended, new = attend(query, key, value, cache, Pos="token")
+        out = nym.shard(self.attention_out(attended).rearrange(y.names).rename({"token": "pos"}))
+        x = x + nym.tree_checkpoint_name(out, "attention_out")
+        y = nym.shard(self.mlp_norm(x).rename({"pos": "token"}))
+        gate, up = map(nym.tree_checkpoint_name, (self.gate(y), self.up(y)), ("gate", "up"))
+        return x + nym.shard(self.down(nym.nn.silu(gate) * up).rename({"token": "pos"})), new
+
+
 class Llama(Pretrained):
     """Maps tokens to the logits of the next token."""
 
@@ -131,6 +153,11 @@ class Llama(Pretrained):
             RmsNorm.init(config.embed, config.eps),
             None if config.tied else Linear.init(config.embed, config.vocab, key=head_key, use_bias=False),
         )
+
+    def use_sequence_parallelism(self) -> "Llama":
+        """Returns the model with layers whose values between their halves can be sharded over `pos`."""
+        layers = SequenceParallelBlock(**vars(self.blocks.stacked))
+        return dataclasses.replace(self, blocks=dataclasses.replace(self.blocks, stacked=layers))
 
     def init_cache(self, Batch: Axis, KPos: Axis, **options: Any) -> KVCache:
         """Returns an empty cache for `decode`; options are those of `KVCache.init`."""

@@ -134,6 +134,16 @@ def test_sharded_output_and_gradients_are_those_of_transformers(family: Family, 
     assert_close(gradients, family.load(family.gradients), 1e-4)
 
 
+@pytest.mark.parametrize(("family", "mesh"), list_sharded(["llama"]), indirect=True)
+def test_values_between_layers_are_sharded_over_positions(family: Family, mesh: Any):
+    compute = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
+    step = nym.fsdp(jax.grad(compute_loss, has_aux=True), {**compute, "embed": "data"}, compute)
+    model, gradients = (family.load(one).use_sequence_parallelism() for one in (family.parameters, family.gradients))
+    found, output = step(model, *nym.shard(family.inputs, compute))
+    assert_close(output.array, family.output, 1e-4)
+    assert_close(found, gradients, 1e-4)
+
+
 def decode(family: Family, model: Any) -> tuple[nym.NamedArray, Any, list[Any]]:
     """Returns 64 greedy tokens of each sequence, the cache after them, and the shapes that the step was traced for."""
     traced = []

@@ -158,6 +158,50 @@ def test_screening_counts_what_parameters_and_sums_send():
     assert sent["data 2 x model 4; batch over data, embed over model"] == {("model",): 2 * 3 * (result // 2) // 4}
 
 
+def test_products_that_are_added_are_summed_once_over_a_mesh_axis():
+    def multiply_both(first, second, x):
+        return multiply(first, x) + multiply(second, x)
+
+    weight = make_shape(embed=EMBED, mlp=MLP)
+    program, screening = make_screening("v5e:2x4", multiply_both, weight, weight, EMBEDDED)
+    assert len(program.products) == 2 and [*program.sums.values()] == [1]
+    found = screening.evaluate(nym.planner.Candidate({"model": 8}, {"embed": ("model",)}, {"embed": ("model",)}))
+    assert found.sent == {("model",): 2 * 7 * 4 * BATCH * MLP // 8}
+
+
+def test_a_sum_that_is_sharded_at_once_is_scattered():
+    """As values between layers are under sequence parallelism."""
+
+    def apply_layer(weights, x):
+        y = nym.shard(nym.nn.relu(x).rename({"pos": "token"}))
+        y = nym.dot(nym.dot(y, weights["up"], axis="embed"), weights["down"], axis="mlp")
+        return nym.shard(y.rename({"token": "pos"}))
+
+    weights = {"up": make_shape(embed=EMBED, mlp=MLP), "down": make_shape(mlp=MLP, embed=EMBED)}
+    _, screening = make_screening("v5e:2x4", apply_layer, weights, make_shape(pos=BATCH, embed=EMBED))
+    compute = {"mlp": ("model",), "pos": ("model",)}
+    found = screening.evaluate(nym.planner.Candidate({"model": 8}, compute, compute))
+    assert found.sent == {("model",): 2 * 7 * 4 * BATCH * EMBED // 8}  # a gather before, a reduce-scatter after
+
+
+def test_experts_compute_their_own_tokens_and_send_the_mixture():
+    Embed, Mlp, Experts = nym.make_axes(embed=EMBED, mlp=MLP, experts=4)
+    layer = eqx.filter_eval_shape(nym.nn.MixtureOfExperts.init, Embed, Mlp, Experts, 2, key=jax.random.key(0))
+    x = make_shape(batch=BATCH, pos=PIXEL, embed=EMBED)
+    expert, router = 2 * BATCH * PIXEL * 2 * EMBED * MLP, 2 * BATCH * PIXEL * EMBED * 4
+
+    def compute_loss(layer, x):
+        return nym.mean(layer(x)[0]).array
+
+    program, screening = make_screening("v5e:2x4", compute_loss, layer, x)
+    assert program.flops == pytest.approx(3 * expert + router, rel=0.02)  # and each token's average over two experts
+    program, _ = make_screening("v5e:2x4", jax.grad(compute_loss), layer, x)
+    assert program.flops == pytest.approx(7 * expert + 2 * router, rel=0.02)  # no gradient of `x`
+    compute = {"experts": ("model",)}
+    found = screening.evaluate(nym.planner.Candidate({"data": 2, "model": 4}, compute, compute))
+    assert found.sent[("model",)] == pytest.approx(2 * 3 * 4 * BATCH * PIXEL * EMBED / 4, rel=0.02)
+
+
 def test_screened_arguments_are_those_of_the_compiler(make_plan):
     _, screening = make_screening("cpu:4", train_step.__wrapped__, make_model(), X)
     found = make_plan(fixed=DATA)
