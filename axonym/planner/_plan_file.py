@@ -170,11 +170,18 @@ def _decode_timeline(data: Mapping[str, Any]) -> Timeline:
 
 
 def _decode_event(data: Sequence[Any]) -> TimelineEvent:
-    name, kind, links, *seconds, layer, operation, run_in = data
-    start, end, waited = (_check_type(value, float) for value in seconds)
-    texts = [_check_type(text, str) for text in (name, kind, layer, operation)]
-    where = _read_list(links, str), start, end, waited
-    return TimelineEvent(*texts[:2], *where, *texts[2:], run_in=_check_among(run_in, _PASSES))
+    name, kind, links, start, end, waited, layer, operation, run_in = data
+    return TimelineEvent(
+        name=_check_type(name, str),
+        kind=_check_type(kind, str),
+        links=_read_list(links, str),
+        start=_check_type(start, float),
+        end=_check_type(end, float),
+        waited=_check_type(waited, float),
+        layer=_check_type(layer, str),
+        operation=_check_type(operation, str),
+        run_in=_check_among(run_in, _PASSES),
+    )
 
 
 def _check_type(value: Any, kind: type[T]) -> T:

@@ -33,6 +33,13 @@ class TimelineEvent(NamedTuple):
         layer: The scopes that it is in, such as `Stacked/up`; empty if the program does not say.
         operation: The operation that it is for, such as `dot(embed -> mlp)`; empty if the program does not say.
         run_in: `"forward"`, `"backward"`, or `"recomputed"` for what `jax.checkpoint` did not save.
+
+    Example:
+        >>> import axonym as nym
+        >>> where = "Stacked/up", "gather(mlp)", "forward"
+        >>> gather = nym.planner.TimelineEvent("all-gather.2", "all-gather", ("data",), 0.25, 1.5, 0.5, *where)
+        >>> gather.seconds, gather.waited
+        (1.25, 0.5)
     """
 
     name: str
@@ -83,11 +90,13 @@ class Timeline:
 def make_timelines(program: HloProgram, scheduled: ProgramTimeline) -> tuple[Timeline, ...]:
     """Returns a turn of each of the heaviest loops, in the order of the program; the whole program if it has none."""
     total = scheduled.run(program.entry).total
+    if not total:
+        return ()
     loops = [*_list_loops(program, scheduled)]
     heaviest = sorted(loops, key=lambda loop: -loop[2])[:_MOST_LOOPS]
     chosen = [loop for loop in loops if loop in heaviest and loop[2] >= _LEAST * total]
     if not chosen:
-        return (_make_timeline(program, scheduled, program.entry, 1),) if total else ()
+        return (_make_timeline(program, scheduled, program.entry, 1),)
     return tuple(_make_timeline(program, scheduled, body, turns) for body, turns, _ in chosen)
 
 
@@ -120,8 +129,8 @@ def _group_short(times: Sequence[InstructionTime], short: float) -> list[list[In
     groups: list[list[InstructionTime]] = []
     for time in times:
         before = groups[-1][-1] if groups else None
-        is_next = before is not None and math.isclose(time.start, before.end, abs_tol=1e-12)
-        if is_next and max(time.end - time.start, before.end - before.start) < short:
+        is_short = before is not None and max(time.end - time.start, before.end - before.start) < short
+        if before and is_short and math.isclose(time.start, before.end, abs_tol=1e-12):
             groups[-1].append(time)
         else:
             groups.append([time])
@@ -131,13 +140,13 @@ def _group_short(times: Sequence[InstructionTime], short: float) -> list[list[In
 def _make_event(program: HloProgram, group: Sequence[InstructionTime]) -> TimelineEvent:
     """Returns the event of an instruction, or of several short ones."""
     longest = max(group, key=lambda time: time.end - time.start)
-    kinds: collections.Counter[str] = collections.Counter()
+    kinds: dict[str, float] = collections.defaultdict(float)
     for time in group:
-        kinds[_find_event_kind(program, time)] += time.end - time.start  # pyright: ignore[reportArgumentType]
+        kinds[_find_event_kind(program, time)] += time.end - time.start
     origin = find_origin(program, longest.instruction)
     return TimelineEvent(
         name=longest.instruction.name,
-        kind=kinds.most_common(1)[0][0],
+        kind=max(kinds, key=kinds.__getitem__),
         links=longest.links,
         start=round(group[0].start, 9),  # nanoseconds are enough, and short in a file
         end=round(group[-1].end, 9),
@@ -169,11 +178,10 @@ def _has_product(program: HloProgram, instructions: Iterable[HloInstruction]) ->
 
 def _name_loop(events: Sequence[TimelineEvent]) -> str:
     """Returns the outermost scope and the pass of most of what a loop does."""
-    layers: collections.Counter[str] = collections.Counter()
-    passes: collections.Counter[str] = collections.Counter()
+    layers: dict[str, float] = collections.defaultdict(float)
+    passes: dict[str, float] = collections.defaultdict(float)
     for event in events:
-        layers[event.layer.partition("/")[0]] += event.seconds  # pyright: ignore[reportArgumentType]
-        passes["forward" if event.run_in == "forward" else "backward"] += event.seconds  # pyright: ignore[reportArgumentType]
-    layers.pop("", None)
-    layer = layers.most_common(1)[0][0] if layers else "loop"
-    return f"{layer}, {passes.most_common(1)[0][0]}"
+        if layer := event.layer.partition("/")[0]:
+            layers[layer] += event.seconds
+        passes["forward" if event.run_in == "forward" else "backward"] += event.seconds
+    return f"{max(layers, key=layers.__getitem__, default='loop')}, {max(passes, key=passes.__getitem__)}"

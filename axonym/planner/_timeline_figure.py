@@ -69,8 +69,10 @@ def make_timeline_svg(plan: PlanRecord) -> str:
 def _check_timelines(plan: PlanRecord, found: Evaluation) -> None:
     if found.time.timelines:
         return
-    ranks = [str(rank) for rank, one in enumerate(plan.evaluations, 1) if one.time.timelines]
     what = f"rank {plan.evaluations.index(found) + 1}" if found in plan.evaluations else "this candidate"
+    if found.stage == "timed":
+        raise ValueError(f"{what} is timed, but has no timeline, as in files of earlier versions; make the plan again")
+    ranks = [str(rank) for rank, one in enumerate(plan.evaluations, 1) if one.time.timelines]
     remedy = (
         f"choose rank {' or '.join(ranks)}"
         if ranks

@@ -102,6 +102,7 @@ def test_recorded_steps_have_a_turn_forward_and_backward(name):
 
 def test_programs_without_times_of_instructions_have_no_timeline():
     assert estimate_step_time(read_recorded("slices"), flops=1e9).timelines == ()
+    assert estimate(LAST.replace("600", "0")).timelines == ()
 
 
 def test_file_keeps_timelines(tmp_path):
@@ -148,6 +149,10 @@ def test_candidates_that_are_not_timed_have_no_picture(tmp_path):
         TIMELINES.draw_timeline(which=3)
     with pytest.raises(ValueError, match=r"no timeline of rank 1, .*this plan has none that is: on CPUs there are no"):
         dataclasses.replace(PLAN, evaluations=PLAN.evaluations[2:]).draw_timeline()
+    with pytest.raises(
+        ValueError, match=r"rank 2 is timed, but has no timeline, as in files of earlier versions; make"
+    ):
+        TIMELINES.draw_timeline(which=2)
     with pytest.raises(ValueError, match=r"there is no rank 9; the plan has ranks 1 to 7"):
         TIMELINES.draw_timeline(which=9)
 
