@@ -18,7 +18,7 @@ from ._plan_table import format_seconds
 COMPUTE_COLOUR, ATTENTION_COLOUR, HOST_COLOUR, WRONG_COLOUR = "#4d4d4d", "#999999", "#d0d0d0", "#c4161c"
 _TIME_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 _BYTE_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
-_MOST_LINEAR = 8  # times the shortest step that the longest may be for a linear scale
+_MOST_LINEAR = 8  # times the least value that the greatest may be for a linear scale
 _MOST_TICKS = 6  # of an axis, so that they have room for their units
 _MARKERS = {"timed": "o", "compiled": "s", "screened": "^"}
 _LABELS = {"timed": "timed", "compiled": "compiled", "screened": "screened (arguments)"}
@@ -94,15 +94,15 @@ def _choose_unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str,
 def _draw_candidates(axes: Any, plan: PlanRecord, shown: list[Evaluation]) -> None:
     """Draws a mark for each candidate: its bytes on a device and its step time, by how much is known of it."""
     limit = plan.hardware.hbm_available
-    _, gib = memory = _choose_unit(max(limit, *(one.bytes for one in shown)), _BYTE_UNITS)
-    _, second = time = choose_time_unit(max(one.time.total for one in shown))
+    _, size = bytes_unit = _choose_unit(max(limit, *(one.bytes for one in shown)), _BYTE_UNITS)
+    _, second = time_unit = choose_time_unit(max(one.time.total for one in shown))
     for order, (stage, marker) in enumerate(_MARKERS.items()):
         for fits in (True, False):
             found = [one for one in shown if one.stage == stage and one.fits is fits]
             colour, is_hollow = "#0072b2" if fits else WRONG_COLOUR, stage == "screened"
             if found:
                 axes.scatter(
-                    [one.bytes / gib for one in found],
+                    [one.bytes / size for one in found],
                     [one.time.total / second for one in found],
                     marker=marker,
                     s=28,
@@ -113,13 +113,13 @@ def _draw_candidates(axes: Any, plan: PlanRecord, shown: list[Evaluation]) -> No
                     label=f"{_LABELS[stage]}, {'fits' if fits else 'does not fit'}",
                 )
     line = {"color": WRONG_COLOUR, "linestyle": "--", "linewidth": 1}
-    axes.axvline(limit / gib, label=f"memory, {format_bytes(limit)}", **line)
+    axes.axvline(limit / size, label=f"memory, {format_bytes(limit)}", **line)
     ranked = [(rank, one) for rank, one in enumerate(plan.evaluations[: plan.top], 1) if not one.problem]
-    places = [(rank, one.bytes / gib, one.time.total / second) for rank, one in ranked]
+    places = [(rank, one.bytes / size, one.time.total / second) for rank, one in ranked]
     if places and places[0][0] == 1:
         axes.scatter(*places[0][1:], marker="o", s=150, facecolors="none", edgecolors="black", label="best", zorder=5)
-    _scale_axis(axes, "x", [limit / gib, *(one.bytes / gib for one in shown)], memory, _BYTE_UNITS)
-    _scale_axis(axes, "y", [one.time.total / second for one in shown], time, _TIME_UNITS)
+    _scale_axis(axes, "x", [limit / size, *(one.bytes / size for one in shown)], bytes_unit, _BYTE_UNITS)
+    _scale_axis(axes, "y", [one.time.total / second for one in shown], time_unit, _TIME_UNITS)
     _label_places(axes, places)
     axes.set(xlabel="bytes on a device", ylabel="step time", title=f"Candidates for {plan.topology}")
     axes.legend(**_LEGEND)
@@ -132,7 +132,7 @@ def _scale_axis(
     least, most = min(values), max(values)
     axis, ticker = getattr(axes, f"{name}axis"), importlib.import_module("matplotlib.ticker")
     if not 0 < _MOST_LINEAR * least < most:
-        axes.set(**{f"{name}lim": (0, 1.15 * most)})
+        axes.set(**{f"{name}lim": (0, 1.15 * most or 1)})
         axis.set_major_locator(ticker.MaxNLocator(_MOST_TICKS))
         axis.set_major_formatter(f"{{x:g}} {unit[0]}")
         return
@@ -203,7 +203,7 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
     ranks = [_label_step(plan, one) for one in steps]
     axes.set_yticks(range(len(steps)), ranks)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.18 * longest / second)
+    axes.set_xlim(0, 1.18 * longest / second or 1)
     axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
     axes.set(title="What a step is spent on")
     axes.legend(**_LEGEND)

@@ -278,6 +278,8 @@ def test_ticks_of_pictures_have_the_unit_that_fits():
     candidates, steps = dataclasses.replace(PLAN, evaluations=shown).draw().axes
     assert (candidates.get_xscale(), candidates.get_yscale()) == ("linear", "log")
     assert list_ticks(candidates.yaxis, [0.5, 1, 20]) == ["500 µs", "1 ms", "20 ms"]
+    still = dataclasses.replace(BEST, time=dataclasses.replace(BEST.time, compute=0.0, attention=0.0, waiting={}))
+    assert dataclasses.replace(PLAN, evaluations=(still,)).draw().axes[1].get_xlim() == (0, 1)
     assert list_ticks(candidates.xaxis, [8]) == ["8 GiB"] and list_ticks(steps.xaxis, [5]) == ["5 ms"]
 
 
