@@ -79,7 +79,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1], help="numbers to try, such as 1 2 4")
     parser.add_argument("--context-parallel", action="store_true", help="shard attention over positions, for long ones")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.svg and plan.json")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.json and pictures")
     return parser.parse_args(argv)
 
 
@@ -101,6 +101,8 @@ def main(argv: list[str] | None = None) -> int:
             plan.to_json(args.out / "plan.json")
             plan.to_html(args.out / "plan.html", title=f"{args.model} on {args.devices}")
             plan.draw(args.out / "plan.svg")
+            if plan.best.time.timelines:
+                plan.draw_timeline(args.out / "timeline.svg")
             print(f"results are in {args.out}")
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         print(f"plan_llama: {error}", file=sys.stderr)

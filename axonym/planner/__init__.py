@@ -31,3 +31,4 @@ from ._plan_search import plan as plan
 from ._saved_activations import SavedActivation as SavedActivation
 from ._spmd_warnings import Rematerialization as Rematerialization
 from ._step_time import estimate_step_time as estimate_step_time
+from ._timeline import Timeline as Timeline, TimelineEvent as TimelineEvent

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from ._timeline import Timeline
+
 
 MeshAxes: TypeAlias = tuple[str, ...]
 Stage: TypeAlias = Literal["screened", "compiled", "timed"]
@@ -24,7 +26,7 @@ class Candidate:
         >>> import axonym as nym
         >>> compute = {"batch": ("data",), "mlp": ("model",)}
         >>> print(nym.planner.Candidate({"data": 64, "model": 4}, compute, {**compute, "embed": ("data",)}))
-        data 64 x model 4; batch over data, mlp over model; stored with embed over data
+        data 64 x model 4; batch over data; mlp over model; stored with embed over data
     """
 
     mesh: Mapping[str, int] = field(hash=False)
@@ -35,19 +37,7 @@ class Candidate:
 
     def __str__(self) -> str:
         """Formats the candidate in a line."""
-        stored = {name: over for name, over in self.parameters.items() if self.compute.get(name) != over}
-        parts = [
-            " x ".join(f"{axis} {size}" for axis, size in self.mesh.items()),
-            _format_mapping(self.compute) or "computed whole on each device",
-            f"stored with {_format_mapping(stored)}" if stored else "",
-            f"policy {self.policy}" if self.policy else "",
-            ", ".join(f"{name}={value!r}" for name, value in self.options.items()),
-        ]
-        return "; ".join(filter(None, parts))
-
-
-def _format_mapping(mapping: Mapping[str, MeshAxes]) -> str:
-    return ", ".join(f"{name} over {' and '.join(over)}" for name, over in mapping.items())
+        return "; ".join(filter(None, (format_mesh_sizes(self), format_sharding(self), format_settings(self))))
 
 
 @dataclass(frozen=True)
@@ -63,6 +53,8 @@ class StepTime:
         source: Where `compute` comes from: XLA's estimates of cycles (`"cycles"`), XLA's schedule (`"schedule"`), or
             the floating-point operations of the program at the peak of the device (`"flops"`).
         error: The part of the total by which it may be wrong, such as 0.15.
+        timelines: One turn of each of the one or two loops that take most of the step, such as those forward and
+            backward over the layers; empty if the times of instructions are not known.
 
     Example:
         >>> import axonym as nym
@@ -77,6 +69,7 @@ class StepTime:
     host: float
     source: Literal["cycles", "schedule", "flops"]
     error: float
+    timelines: tuple[Timeline, ...] = field(default=(), repr=False)
 
     @property
     def total(self) -> float:
@@ -118,3 +111,41 @@ class Evaluation:
     def bytes(self) -> int:
         """The bytes on a device."""
         return sum(self.memory.values())
+
+
+def format_mesh_sizes(candidate: Candidate) -> str:
+    """Returns the sizes of a mesh: `data 64 x model 4`."""
+    return " x ".join(f"{axis} {size}" for axis, size in candidate.mesh.items()) or "one device"
+
+
+def format_over(mesh_axes: MeshAxes) -> str:
+    """Returns mesh axes as a text: `data and model`."""
+    return " and ".join(mesh_axes) or "unknown axes"
+
+
+def format_sharding(candidate: Candidate) -> str:
+    """Returns what is sharded over what: `batch over data; heads, mlp over model; stored with embed over data`."""
+    compute, stored = candidate.compute, candidate.parameters
+    more = {name: over for name, over in stored.items() if over and compute.get(name, ()) != over}
+    gathered = [name for name, over in compute.items() if over and not stored.get(name)]
+    parts = [
+        *(_group_names(compute) or ["computed whole on each device"]),
+        *(f"stored with {part}" for part in ([", ".join(_group_names(more))] if more else [])),
+        *([f"stored without {', '.join(gathered)}"] if gathered and stored else []),
+    ]
+    return "; ".join(parts)
+
+
+def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
+    """Returns a text for all names that are sharded over the same mesh axes."""
+    groups: dict[MeshAxes, list[str]] = {}
+    for name, over in mapping.items():
+        if over:
+            groups.setdefault(tuple(over), []).append(name)
+    return [f"{', '.join(names)} over {format_over(over)}" for over, names in groups.items()]
+
+
+def format_settings(candidate: Candidate) -> str:
+    """Returns the policy and the options of a candidate: `policy full, microbatches=2`; empty if it has none."""
+    policy = [f"policy {candidate.policy}"] if candidate.policy else []
+    return ", ".join([*policy, *(f"{name}={value}" for name, value in candidate.options.items())])

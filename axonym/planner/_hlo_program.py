@@ -169,14 +169,22 @@ class HloProgram:
             return [(found[1], int(found[2]))]
         found = _FRAME.search(one.rest)
         frames, frame = [], int(found[1]) if found else 0
-        stack = self._tables["StackFrames"]
-        offset = _read_field(stack.get(1, ""), "parent_frame_id")  # 1 where identities are written with 1 added
-        while frame in stack:
-            location = self._tables["FileLocations"].get(_read_field(stack[frame], "file_location_id"), "")
-            file = self._tables["FileNames"].get(_read_field(location, "file_name_id"), "").strip('"')
-            frames.append((file, _read_field(location, "line")))
-            parent = _read_field(stack[frame], "parent_frame_id") - offset
+        while frame in self._frames:
+            file, line, parent = self._frames[frame]
+            frames.append((file, line))
             frame = parent if parent < frame else 0
+        return frames
+
+    @functools.cached_property
+    def _frames(self) -> Mapping[int, tuple[str, int, int]]:
+        """The file, the line and the caller of each frame of the program's stacks."""
+        stack, locations, files = (self._tables[name] for name in ("StackFrames", "FileLocations", "FileNames"))
+        offset = _read_field(stack.get(1, ""), "parent_frame_id")  # 1 where identities are written with 1 added
+        frames: dict[int, tuple[str, int, int]] = {}
+        for frame, text in stack.items():
+            location = locations.get(_read_field(text, "file_location_id"), "")
+            file = files.get(_read_field(location, "file_name_id"), "").strip('"')
+            frames[frame] = file, _read_field(location, "line"), _read_field(text, "parent_frame_id") - offset
         return frames
 
     def _list_elements(self, one: HloInstruction, shapes: dict[tuple[str, str], str]) -> Iterator[HloInstruction]:

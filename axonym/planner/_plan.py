@@ -18,6 +18,7 @@ from ._plan_file import make_plan_dict, read_plan_file, write_plan_file
 from ._plan_page import write_plan_page
 from ._plan_record import PlanRecord
 from ._plan_table import make_plan_page
+from ._timeline_figure import draw_timeline
 
 
 _MOST_ROWS = 10
@@ -155,6 +156,43 @@ class Plan(PlanRecord, PrintedTable):
         """
         return draw_plan(self, path, ranks)
 
+    def draw_timeline(self, path: str | os.PathLike[str] | None = None, *, which: int | Evaluation = 1) -> Any:
+        """Draws what a device computes, sends and waits for in a turn of the loops over the layers; needs matplotlib.
+
+        There is a picture of a turn for each of the one or two loops that take most of the step, as a rule those over
+        the layers forward and backward; of a program without loops, all of it. The first row is what is computed:
+        products, attention and the rest. Below it is a row for each set of mesh axes that collectives go along, and for
+        each direction of transfers to and from the memory of the host. Where the device does nothing but wait for
+        these, it is shaded.
+
+        Args:
+            path: The file to write the picture to; its ending says the format, such as `.svg` or `.png`.
+            which: A rank or an evaluation; the best if left out.
+
+        Returns:
+            The `matplotlib.figure.Figure`.
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+            ValueError: If the candidate is not timed, there is no such rank, or the path has no ending that matplotlib
+                knows.
+
+        Example:
+            >>> import axonym as nym
+            >>> def make_event(kind, links, start, end, waited=0.0):
+            ...     return nym.planner.TimelineEvent(kind, kind, links, start, end, waited, "Stacked/up", "", "forward")
+            >>> events = make_event("product", (), 0.0, 2e-3), make_event("all-gather", ("data",), 0.0, 3e-3, 1e-3)
+            >>> turn = nym.planner.Timeline("Stacked, forward", 32, 3e-3, events)
+            >>> time = nym.planner.StepTime(0.064, 0.0, {("data",): 0.032}, {}, 0.0, "cycles", 0.15, (turn,))
+            >>> candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"embed": ("data",)})
+            >>> found = nym.planner.Evaluation(candidate, "timed", True, {"parameters": 2**30}, {}, time)
+            >>> machine = nym.planner.described_devices("v5e:2x4")[0].topology
+            >>> plan = nym.planner.Plan((found,), machine, 3, {}, 0.0, 0, {}, {}, 12.5)
+            >>> plan.draw_timeline().axes[0].get_title("left")
+            'Stacked, forward: one of 32 turns, 3.0 ms, of which it waits 1.0 ms (33%)'
+        """
+        return draw_timeline(self, path, which)
+
     def table(self, limit: int | None = _MOST_ROWS) -> str:
         """Returns the tables as text, at most 120 columns wide.
 
@@ -186,9 +224,10 @@ class Plan(PlanRecord, PrintedTable):
         return write_plan_file(self, path)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Writes a page with the tables and the picture; it loads nothing and is written completely or not at all.
+        """Writes a page with the tables and the pictures; it loads nothing and is written completely or not at all.
 
-        Without matplotlib the page has no picture, and says so.
+        The pictures are those of `draw`, and of `draw_timeline` for the best candidate if that is timed. Without
+        matplotlib the page has none, and says so.
 
         Args:
             path: The file; an existing one is replaced.

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,11 +10,13 @@ from ..report._write_file import write_file
 from ._candidate import Candidate, Evaluation, MeshAxes, StepTime
 from ._described_devices import Topology
 from ._plan_record import PlanRecord
+from ._timeline import Timeline, TimelineEvent
 
 
 FORMAT = 1
 _KIND = "axonym plan"
 _STAGES = ("screened", "compiled", "timed")
+_PASSES = ("forward", "backward", "recomputed")
 _SOURCES = ("cycles", "schedule", "flops")
 T = TypeVar("T")
 
@@ -63,9 +65,16 @@ def _encode_evaluation(one: Evaluation) -> dict[str, Any]:
             "host": time.host,
             "source": time.source,
             "error": time.error,
+            "timelines": [_encode_timeline(one) for one in time.timelines],
         },
         "problem": one.problem,
     }
+
+
+def _encode_timeline(one: Timeline) -> dict[str, Any]:
+    """Returns a timeline with its events as lists, in the order of the fields of `TimelineEvent`."""
+    events = [[[*value] if isinstance(value, tuple) else value for value in event] for event in one.events]
+    return {"name": one.name, "turns": one.turns, "seconds": one.seconds, "events": events}
 
 
 def _encode_by_axes(numbers: Mapping[MeshAxes, Any]) -> list[Any]:
@@ -145,8 +154,33 @@ def _decode_evaluation(data: Mapping[str, Any]) -> Evaluation:
             host=_check_type(time["host"], float),
             source=_check_among(time["source"], _SOURCES),
             error=_check_type(time["error"], float),
+            timelines=tuple(map(_decode_timeline, _check_type(time.get("timelines", []), list))),
         ),
         problem=_check_type(data["problem"], str),
+    )
+
+
+def _decode_timeline(data: Mapping[str, Any]) -> Timeline:
+    return Timeline(
+        name=_check_type(data["name"], str),
+        turns=_check_type(data["turns"], int),
+        seconds=_check_type(data["seconds"], float),
+        events=tuple(map(_decode_event, _check_type(data["events"], list))),
+    )
+
+
+def _decode_event(data: Sequence[Any]) -> TimelineEvent:
+    name, kind, links, start, end, waited, layer, operation, run_in = data
+    return TimelineEvent(
+        name=_check_type(name, str),
+        kind=_check_type(kind, str),
+        links=_read_list(links, str),
+        start=_check_type(start, float),
+        end=_check_type(end, float),
+        waited=_check_type(waited, float),
+        layer=_check_type(layer, str),
+        operation=_check_type(operation, str),
+        run_in=_check_among(run_in, _PASSES),
     )
 
 

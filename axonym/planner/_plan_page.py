@@ -1,4 +1,4 @@
-"""A plan as an HTML page with its picture and its tables, which needs no other file."""
+"""A plan as an HTML page with its pictures and its tables, which needs no other file."""
 
 import base64
 import html
@@ -10,6 +10,7 @@ from ..report._write_file import write_file
 from ._plan_figures import make_plan_svg
 from ._plan_record import PlanRecord
 from ._plan_table import make_plan_page
+from ._timeline_figure import make_timeline_svg
 
 
 _STYLE = """:root { color-scheme: light dark }
@@ -28,18 +29,26 @@ def write_plan_page(plan: PlanRecord, path: str | os.PathLike[str], title: str, 
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">",
         f"<title>{heading}</title><style>{_STYLE}</style></head><body><h1>{heading}</h1>",
-        _make_picture(plan),
+        _make_pictures(plan),
         format_html_page(make_plan_page(plan, limit)),
         "</body></html>",
     ]
     return write_file(path, "".join(parts), "page", "plan.html")
 
 
-def _make_picture(plan: PlanRecord) -> str:
-    """Returns the picture of a plan as an element, or why there is none."""
+def _make_pictures(plan: PlanRecord) -> str:
+    """Returns the pictures of a plan as elements, or why there is none."""
+    alt = f"Step time and memory of {len(plan.evaluations)} candidates, and what a step is spent on"
+    turn = "What a device computes, sends and waits for in a turn of the loops over the layers"
     try:
-        picture = base64.b64encode(make_plan_svg(plan).encode()).decode()
+        first = _make_image(make_plan_svg(plan), alt)
     except (ImportError, ValueError) as missing:
         return f"<p>{html.escape(str(missing))}</p>"
-    alt = f"Step time and memory of {len(plan.evaluations)} candidates, and what a step is spent on"
-    return f'<p><img alt="{alt}" src="data:image/svg+xml;base64,{picture}"></p>'
+    try:
+        return first + _make_image(make_timeline_svg(plan), turn)
+    except ValueError as missing:
+        return f"{first}<p>{html.escape(str(missing))}</p>"
+
+
+def _make_image(svg: str, alt: str) -> str:
+    return f'<p><img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"></p>'

@@ -1,10 +1,17 @@
 """The table of a plan: its candidates by rank, their memory, the parts of a step, and where the figures are from."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ..report._grid import Grid, GridPage, GridRow
 from ..report._table import WIDTH, format_bytes, format_count
-from ._candidate import Candidate, Evaluation, MeshAxes, StepTime
+from ._candidate import (
+    Evaluation,
+    StepTime,
+    format_mesh_sizes,
+    format_over,
+    format_settings,
+    format_sharding,
+)
 from ._plan_record import PlanRecord
 
 
@@ -33,44 +40,6 @@ def format_seconds(seconds: float) -> str:
 def format_step_time(time: StepTime) -> str:
     """Returns the seconds of a step with what they may be wrong by: `1.25 s ±15%`."""
     return f"{format_seconds(time.total)} ±{time.error:.0%}"
-
-
-def format_mesh_sizes(candidate: Candidate) -> str:
-    """Returns the sizes of a mesh: `data 64 x model 4`."""
-    return " x ".join(f"{axis} {size}" for axis, size in candidate.mesh.items()) or "one device"
-
-
-def format_over(mesh_axes: MeshAxes) -> str:
-    """Returns mesh axes as a text: `data and model`."""
-    return " and ".join(mesh_axes) or "unknown axes"
-
-
-def format_sharding(candidate: Candidate) -> str:
-    """Returns what is sharded over what: `batch over data; heads, mlp over model; stored with embed over data`."""
-    compute, stored = candidate.compute, candidate.parameters
-    more = {name: over for name, over in stored.items() if over and compute.get(name, ()) != over}
-    gathered = [name for name, over in compute.items() if over and not stored.get(name)]
-    parts = [
-        *(_group_names(compute) or ["computed whole on each device"]),
-        *(f"stored with {part}" for part in ([", ".join(_group_names(more))] if more else [])),
-        *([f"stored without {', '.join(gathered)}"] if gathered and stored else []),
-    ]
-    return "; ".join(parts)
-
-
-def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
-    """Returns a text for all names that are sharded over the same mesh axes."""
-    groups: dict[MeshAxes, list[str]] = {}
-    for name, over in mapping.items():
-        if over:
-            groups.setdefault(tuple(over), []).append(name)
-    return [f"{', '.join(names)} over {format_over(over)}" for over, names in groups.items()]
-
-
-def format_settings(candidate: Candidate) -> str:
-    """Returns the policy and the options of a candidate: `policy full, microbatches=2`; empty if it has none."""
-    policy = [f"policy {candidate.policy}"] if candidate.policy else []
-    return ", ".join([*policy, *(f"{name}={value}" for name, value in candidate.options.items())])
 
 
 def format_fit(plan: PlanRecord, one: Evaluation) -> str:

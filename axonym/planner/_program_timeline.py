@@ -4,7 +4,7 @@ import collections
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from jax.sharding import Mesh
 
@@ -56,27 +56,62 @@ class TimeSpent:
                 own[links] += times * seconds
 
 
+class InstructionTime(NamedTuple):
+    """When an instruction runs, in seconds from the start of its computation.
+
+    `links` are what it sends along, and empty if it computes; `waited` are the last seconds of it, in which nothing
+    else happens; `is_attention` says whether a kernel of attention takes most of it.
+    """
+
+    instruction: HloInstruction
+    links: Links
+    start: float
+    end: float
+    waited: float = 0.0
+    is_attention: bool = False
+
+
 class _Clock:
     """The time of one computation: what is spent, until when links are in use, and what is still on its way."""
 
     def __init__(self, is_timed: bool) -> None:
         self.spent = TimeSpent()
+        self.times: list[InstructionTime] = []
         self._is_timed = is_timed
         self._free: dict[str, float] = {}
-        self.pending: dict[str, tuple[float, Links]] = {}
+        self.pending: dict[str, InstructionTime] = {}
 
-    def start(self, key: str, links: Links, seconds: float) -> None:
+    def compute(self, one: HloInstruction, compute: float, attention: float) -> None:
+        """Computes."""
+        start = self.spent.total
+        self.spent.compute += compute
+        self.spent.attention += attention
+        if compute or attention:
+            self.times.append(InstructionTime(one, (), start, self.spent.total, is_attention=attention > compute))
+
+    def call(self, one: HloInstruction, called: "_Clock", times: int = 1) -> None:
+        """Runs another computation a number of times."""
+        start = self.spent.total
+        self.spent.add(called.spent, times)
+        if times == 1:
+            self.times += [time._replace(start=start + time.start, end=start + time.end) for time in called.times]
+        else:
+            self.times.append(InstructionTime(one, (), start, self.spent.total))
+
+    def start(self, key: str, one: HloInstruction, links: Links, seconds: float) -> None:
         """Starts to send, as soon as what is sent along the same links has arrived."""
         end = max([self.spent.total, *(self._free.get(link, 0.0) for link in links)]) + seconds
         if self._is_timed:
             self._free.update(dict.fromkeys(links, end))
-        self.pending[key] = end, links
+        self.pending[key] = InstructionTime(one, links, end - seconds, end)
         self.spent.busy[links] += seconds
 
     def wait(self, key: str) -> None:
         """Waits until something has arrived."""
-        end, links = self.pending.pop(key)
-        self.spent.waiting[links] += max(end - self.spent.total, 0.0)
+        time = self.pending.pop(key)
+        waited = max(time.end - self.spent.total, 0.0)
+        self.spent.waiting[time.links] += waited
+        self.times.append(time._replace(waited=waited))
 
 
 class ProgramTimeline:
@@ -105,34 +140,42 @@ class ProgramTimeline:
     ) -> None:
         self._program, self._mesh, self._links = program, mesh, LinkModel(mesh)
         self._host_bandwidth, self._measure, self._is_timed = host_bandwidth, measure, is_timed
-        self._spent: dict[str, TimeSpent] = {}
+        self._clocks: dict[str, _Clock] = {}
         self._received = _find_received(program)
 
     def run(self, computation: str) -> TimeSpent:
         """Returns what is spent in one run of a computation."""
-        if computation not in self._spent:
+        return self._run_computation(computation).spent
+
+    def list_times(self, computation: str) -> list[InstructionTime]:
+        """Returns when instructions of a computation run that take time, with those of what it calls once."""
+        return self._run_computation(computation).times
+
+    def _run_computation(self, computation: str) -> _Clock:
+        if computation not in self._clocks:
             clock = _Clock(self._is_timed)
             for one in self._program.by_computation.get(computation, ()):
                 self._run_instruction(one, clock)
             for key in [*clock.pending]:
                 self._end(key, clock)
-            self._spent[computation] = clock.spent
-        return self._spent[computation]
+            self._clocks[computation] = clock
+        return self._clocks[computation]
 
     def _run_instruction(self, one: HloInstruction, clock: _Clock) -> None:
         called = self._program.find_called(one)
         if one.opcode == "while":
-            clock.spent.add(self.run(self._program.find_body(one)), self._program.count_trips(one))
+            clock.call(one, self._run_computation(self._program.find_body(one)), self._program.count_trips(one))
         elif one.opcode == "conditional":
-            clock.spent.add(max(map(self.run, called), key=lambda spent: spent.total, default=TimeSpent()), 1)
+            branches = [self._run_computation(name) for name in called] or [_Clock(self._is_timed)]
+            clock.call(one, max(branches, key=lambda branch: branch.spent.total))
         elif one.opcode == "call":
             for name in called:
-                clock.spent.add(self.run(name), 1)
+                clock.call(one, self._run_computation(name))
         elif one.opcode.endswith("-done"):
             self._end(self._find_start(one, clock), clock)
         elif one.opcode.endswith("-start") and _HOST in one.shape:
             size, links = _read_transfer(one)
-            clock.start(one.name, links, size / self._host_bandwidth)
+            clock.start(one.name, one, links, size / self._host_bandwidth)
         elif one.opcode == "send" and (found := _BETWEEN_SLICES.search(one.rest)):
             self._start_between_slices(one, found[1], found[2], clock)
         elif is_collective(one):
@@ -142,22 +185,17 @@ class ProgramTimeline:
             if inside and one.opcode.endswith(("fusion", "-start")):
                 self._exchange(one, inside, clock)
             else:
-                self._compute(one, clock)
-
-    def _compute(self, one: HloInstruction, clock: _Clock) -> None:
-        compute, attention = self._measure(one)
-        clock.spent.compute += compute
-        clock.spent.attention += attention
+                clock.compute(one, *self._measure(one))
 
     def _exchange(self, one: HloInstruction, inside: list[HloInstruction], clock: _Clock) -> None:
         """Runs collectives: an instruction that is one, or that starts some, or that has some fused into it."""
         beside = self._program.by_computation[inside[0].computation]
         if one.opcode.endswith("-start"):
             for at, other in enumerate(inside):
-                clock.start(f"{one.name}/{at}", *self._estimate(other))
+                clock.start(f"{one.name}/{at}", other, *self._estimate(other))
             return
         if one in inside:
-            clock.start(one.name, *self._estimate(one))
+            clock.start(one.name, one, *self._estimate(one))
             clock.wait(one.name)
             return
         attributes = "".join(other.rest for other in beside)
@@ -165,8 +203,8 @@ class ProgramTimeline:
         keys = {_name_channel(other): other for other in inside}
         new = {} if is_end else {key: other for key, other in keys.items() if key not in clock.pending}
         for key, other in new.items():
-            clock.start(key, *self._estimate(other))
-        self._compute(one, clock)
+            clock.start(key, other, *self._estimate(other))
+        clock.compute(one, *self._measure(one))
         for key in () if is_start else keys if is_end else new:
             if self._is_timed or is_end or any(other.opcode in _PRODUCTS for other in beside):
                 self._end(key, clock)
@@ -205,7 +243,7 @@ class ProgramTimeline:
         kind = kind.lower().replace("_", "-")
         size = self._received.get(key, one.results[0].bytes)
         seconds = self._links.estimate_slice_seconds(_ONE_TO_ONE if kind == "one-to-one" else kind, size)
-        clock.start(key, self._links.slice_axes, seconds)
+        clock.start(key, one, self._links.slice_axes, seconds)
 
 
 def _find_received(program: HloProgram) -> Mapping[str, int]:

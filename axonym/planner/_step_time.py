@@ -9,6 +9,7 @@ from ._candidate import MeshAxes, StepTime
 from ._compiled_program import CompiledProgram
 from ._hlo_program import HloInstruction, HloProgram
 from ._program_timeline import FROM_HOST, TO_HOST, ProgramTimeline, TimeSpent
+from ._timeline import make_timelines
 
 
 Measure: TypeAlias = Callable[[HloInstruction], tuple[float, float]]
@@ -85,9 +86,11 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
             )
         return _estimate_from_flops(program, hlo, flops)
     measure = _make_tpu_measure(program) if source == "cycles" else _make_gpu_measure(program, hlo)
-    spent = ProgramTimeline(hlo, program.mesh, program.hardware.host_bandwidth, measure).run(hlo.entry)
+    scheduled = ProgramTimeline(hlo, program.mesh, program.hardware.host_bandwidth, measure)
+    spent = scheduled.run(hlo.entry)
     waiting, hidden, host = _split_sending(spent)
-    return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source])
+    timelines = make_timelines(hlo, scheduled)
+    return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source], timelines)
 
 
 def _choose_source(program: CompiledProgram) -> Source:

@@ -263,6 +263,33 @@ def test_picture_has_marks_bars_and_the_limit(tmp_path):
     assert len(PLAN.draw(ranks=1).axes[1].texts) == 1
 
 
+def list_ticks(axis, values):
+    formatter = axis.get_major_formatter()
+    return [formatter(value, at) for at, value in enumerate(values)]
+
+
+def test_ticks_of_pictures_have_the_unit_that_fits():
+    candidates, steps = PLAN.draw().axes
+    assert (candidates.get_xscale(), candidates.get_yscale()) == ("log", "linear")
+    assert list_ticks(candidates.xaxis, [0.5, 1, 16, 2048]) == ["512 MiB", "1 GiB", "16 GiB", "2 TiB"]
+    assert list_ticks(candidates.yaxis, [2.5]) == ["2.5 s"] and list_ticks(steps.xaxis, [0.5]) == ["0.5 s"]
+    times = [dataclasses.replace(BEST.time, compute=compute, attention=0.0, waiting={}) for compute in (4e-4, 2e-2)]
+    shown = tuple(dataclasses.replace(one, time=time) for one, time in zip((BEST, WHOLE), times, strict=True))
+    candidates, steps = dataclasses.replace(PLAN, evaluations=shown).draw().axes
+    assert (candidates.get_xscale(), candidates.get_yscale()) == ("linear", "log")
+    assert list_ticks(candidates.yaxis, [0.5, 1, 20]) == ["500 µs", "1 ms", "20 ms"]
+    still = dataclasses.replace(BEST, time=dataclasses.replace(BEST.time, compute=0.0, attention=0.0, waiting={}))
+    assert dataclasses.replace(PLAN, evaluations=(still,)).draw().axes[1].get_xlim() == (0, 1)
+    assert list_ticks(candidates.xaxis, [8]) == ["8 GiB"] and list_ticks(steps.xaxis, [5]) == ["5 ms"]
+
+
+def test_ranks_of_marks_that_are_close_are_one_text():
+    close = dataclasses.replace(WHOLE, memory=BEST.memory, time=BEST.time)
+    candidates, _ = dataclasses.replace(PLAN, evaluations=(BEST, close, SPLIT)).draw().axes
+    assert [text.get_text() for text in candidates.texts] == ["1, 2", "3"]
+    assert [text.get_text() for text in PLAN.draw().axes[0].texts] == ["1", "2", "3"]
+
+
 def test_pictures_are_the_same_each_time_and_need_a_format(tmp_path):
     one, other = tmp_path / "one.svg", tmp_path / "other.svg"
     PLAN.draw(one)
