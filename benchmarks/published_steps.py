@@ -137,6 +137,15 @@ RUNS = {
         SAVED,
         SPARSE_CORES,
     ),
+    "8b-v6e": Run(
+        *("Llama 3.1 8B, FSDP 8, offloaded, batch 3 a chip, 8192 tokens", "v6e:2x4"),
+        {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
+        | {"pos": 8192, "batch": 3 * 8},
+        {"data": 8},
+        3.443,
+        policy=ALL_OFFLOADED,
+        compiler_options=LLAMA_ON_V6E,
+    ),
     "32b-v5e": Run(
         *("32B, FSDP 256, batch 4 a chip", "v5e:16x16"),
         {**MAXTEXT, "layers": 32, "embed": 8192, "heads": 64, "mlp": 28672, "batch": 4 * 256},
@@ -185,15 +194,6 @@ RUNS = {
         42.41,
         TENSOR,
         compiler_options=SPARSE_CORES,
-    ),
-    "8b-v6e": Run(
-        *("Llama 3.1 8B, FSDP 8, offloaded, batch 3 a chip, 8192 tokens", "v6e:2x4"),
-        {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
-        | {"pos": 8192, "batch": 3 * 8},
-        {"data": 8},
-        3.443,
-        policy=ALL_OFFLOADED,
-        compiler_options=LLAMA_ON_V6E,
     ),
 }
 
