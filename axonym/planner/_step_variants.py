@@ -67,9 +67,24 @@ def list_variants(
         except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
             errors.append(error)
             pruned[f"{', '.join(f'{name}={value!r}' for name, value in setting.items()) or policy}: {error}"] += 1
+        except Exception as error:
+            _note_plain_arrays(error, arguments)
+            raise
     if not found:
+        _note_plain_arrays(errors[0], arguments)
         raise errors[0]
     return found
+
+
+def _note_plain_arrays(error: Exception, arguments: Sequence[tuple[str, NamedShape]]) -> None:
+    """Adds to an error of the step which arrays of its arguments have no names, as these are often its cause."""
+    plain = [list(shape.sizes) for _, shape in arguments if shape.dims and not shape.names]
+    if plain:
+        shown = ", ".join(map(str, plain[:3])) + (f" and {len(plain) - 3} more" if len(plain) > 3 else "")
+        error.add_note(
+            f"`plan` traced the step on a mesh with a mesh axis for each named axis. Arrays of its arguments without "
+            f"names have the shapes {shown}; name their axes, and compute with functions of named arrays."
+        )
 
 
 def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
