@@ -127,6 +127,13 @@ def plan(
 def _check_request(fn: Any, top: Any, budget: Any) -> None:
     if not callable(fn):
         raise TypeError(f"`fn` is a function, not a {type(fn).__name__}")
+    owner = getattr(fn, "__self__", None)
+    if any(map(is_named_array, jax.tree.leaves(owner, is_leaf=is_named_array))):
+        name, method = type(owner).__name__, getattr(fn, "__name__", "method")
+        raise TypeError(
+            f"`fn` is a method of a {name} with named arrays, which are no arguments then; pass the function, and the "
+            f"{name} as its first argument: `plan({name}.{method}, ...)`"
+        )
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise TypeError(f"`top` is how many plans to print, 1 or more; it was {top!r}")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
@@ -142,6 +149,9 @@ def _describe_step(fn: Any, variant: StepVariant) -> Iterator[str]:
             yield "the mappings of the step are replaced by those of the plan"
     elif hasattr(fn, "lower"):
         yield "what the step donates does not count, since it is not a function of `named_jit` or `fsdp`"
+    first = [leaf.dtype for leaf in jax.tree.leaves(variant.args[0]) if hasattr(leaf, "dtype")]
+    if not any(jnp.issubdtype(dtype, jnp.inexact) for dtype in first):
+        yield "the first argument has no floating-point numbers, but it is taken as that with the parameters"
     if not variant.program.data_names:
         yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
 

@@ -85,9 +85,10 @@ def explain_no_candidate(program: NamedProgram, devices: int, fixed: Fixed, prun
     """Returns why there is no candidate: what `fixed` has that cannot be, or else all reasons and the sizes of axes."""
     meshes = [*_list_meshes(devices, fixed)]
     stored = frozenset(leaf.names for leaf in program.leaves)
+    between = "between steps (`compute` counts for axes that `parameters` lacks)"
     for mapping, arrays, when in (
         (fixed.compute, program.arrays, "while computing"),
-        ({**fixed.compute, **fixed.parameters}, stored, "between steps"),
+        ({**fixed.compute, **fixed.parameters}, stored, between),
     ):
         for text in (*_list_meetings(program, mapping, arrays, when), *_list_remainders(program, mapping, meshes)):
             return text

@@ -371,7 +371,7 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
          ValueError, r"`fixed` has 'mlp' over \('data', 'data'\); give each mesh axis once"),
         ({"fixed": {"mesh": {"data": 4}, "parameters": {"mlp": "data", "embed": "data"}}},
          ValueError, r"no sharding of the step is possible on 'cpu:4': `fixed` has 'mlp' and 'embed' over mesh axis "
-         r"'data' between steps, but both are axes of one array \(layers: 3, mlp: 128, embed: 32\); fix one of them"),
+         r"'data' between steps .*, but both are axes of one array \(layers: 3, mlp: 128, embed: 32\); fix one"),
         ({"fixed": {"compute": {"batch": "model", "mlp": ("data", "model")}}},
          ValueError, r"over mesh axis 'model' while computing, .* array \(batch: 64, mlp: 128\); fix one"),
         ({"fixed": {"parameters": {"layers": "model"}}},
@@ -416,9 +416,30 @@ def test_the_plan_notes_what_it_does_with_a_step(make_plan):
     plain = jax.ShapeDtypeStruct((BATCH, EMBED), "float32")
     found = nym.planner.plan(lambda w, x: x @ w.array, SQUARE, plain, devices="cpu:4", budget=1e-9)
     assert "no argument but the first has axes of its own, so no batch is sharded" in found.notes[0]
+    found = nym.planner.plan(
+        lambda x, w: nym.take(w, "embed", x), make_shape("int32", batch=8), SQUARE, devices="cpu:4", budget=1e-9
+    )
+    assert "the first argument has no floating-point numbers" in found.notes[0]
+
+
+def test_errors_of_a_step_tell_how_it_is_traced():
     table, tokens = make_shape(vocab=64, embed=EMBED), jax.ShapeDtypeStruct((8, 16), "int32")
-    with pytest.raises(Exception, match=r"without names have the shapes \[8, 16\]; name their axes"):
+    with pytest.raises(Exception, match=r"without names among .* have the shapes \[8, 16\]; name their axes"):
         nym.planner.plan(lambda w, x: w.array[x], table, tokens, devices="cpu:4")
+
+    def step(weight, x):
+        with nym.axis_mapping({"batch": "data"}):
+            return nym.shard(multiply(weight, x))
+
+    with pytest.raises(ValueError, match=r"leave out `axis_mapping`, `set_mesh` and specs of mesh axes inside"):
+        nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4")
+
+
+def test_a_method_of_a_model_is_refused():
+    block = eqx.filter_eval_shape(Block.init, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"`fn` is a method of a Block with named arrays, .*: `plan\(Block.__call__"):
+        nym.planner.plan(block.__call__, EMBEDDED, devices="cpu:4")
+    assert nym.planner.plan(Block.__call__, block, EMBEDDED, devices="cpu:4", budget=1e-9).parameters
 
 
 def test_parameters_may_be_stored_over_an_axis_that_computing_leaves():
