@@ -13,7 +13,9 @@ The exit code is 0 if the best candidate fits, 1 if nothing does, and 2 after an
 
 import argparse
 import importlib
+import itertools
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from ._plan_search import plan
 
 _PARTS = ("mesh", "compute", "parameters")
 _POLICIES = {"none": False, "layers": True}
+_LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", "jaxlib"}
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +42,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         print("axonym.planner: stopped", file=sys.stderr)
         return 130
     except Exception as error:
-        print(f"axonym.planner: {_describe_error(error)}", file=sys.stderr)
+        print(_format_error(error, given.step), file=sys.stderr)
         return 2
     return 0 if found.fits else 1
 
@@ -60,6 +63,13 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fixed", nargs="+", default=[], metavar="PART.NAME=VALUE", help=fixed)
     policy = "what the backward pass recomputes: none, layers, what `Stacked` knows by name, or a policy of FUNCTION"
     parser.add_argument("--policy", nargs="+", default=[], metavar="NAME", help=policy)
+    cache = parser.add_mutually_exclusive_group()
+    cache.add_argument("--cache", metavar="DIR", help="the folder for compiled programs, instead of the user's own")
+    cache.add_argument(
+        "--no-cache", dest="cache", action="store_false", default=None, help="compile everything, and keep nothing"
+    )
+    progress = "write a line for each candidate to the error stream, as on a terminal"
+    parser.add_argument("--progress", action="store_true", default=None, help=progress)
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.json and plan.svg")
     parser.add_argument("--json", type=Path, metavar="FILE", help="a file for the plan, which `read_plan` reads")
     return parser.parse_args(arguments)
@@ -93,7 +103,8 @@ def _describe_result(made: Any) -> str:
 
 def _read_options(given: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of `plan` that the command line has; they replace those of the function."""
-    found = {name: getattr(given, name) for name in ("top", "budget") if getattr(given, name) is not None}
+    names = ("top", "budget", "cache", "progress")
+    found = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
     if given.fixed:
         found["fixed"] = _read_fixed(given.fixed)
     if given.policy:
@@ -130,6 +141,20 @@ def _write_results(found: Plan, given: argparse.Namespace) -> None:
         except (ImportError, ValueError) as missing:  # no matplotlib, or nothing to draw
             print(f"axonym.planner: {missing}", file=sys.stderr)
         print(f"wrote {', '.join(map(str, paths))}")
+
+
+def _format_error(error: Exception, step: str) -> str:
+    """Returns an error as a text, with the frames of the user's own functions if it is from one of these."""
+    frames = traceback.walk_tb(error.__traceback__)
+    own = [one for one in frames if one[0].f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES]
+    if not own and not isinstance(error, SyntaxError):
+        return f"axonym.planner: {_describe_error(error)}"
+    shown = traceback.TracebackException.from_exception(error)
+    # The frame of a caller that an error blames is there twice.
+    shown.stack = traceback.StackSummary.extract(next(same) for _, same in itertools.groupby(own, lambda one: one[0]))
+    shown.__notes__ = [note for note in getattr(error, "__notes__", ()) if "JAX has removed" not in note]
+    head = f"axonym.planner: {step}, or the step that it returns, has an error"
+    return "".join([f"{head}\n", *shown.format(chain=False)]).rstrip()
 
 
 def _describe_error(error: Exception) -> str:

@@ -17,8 +17,7 @@ from ..named._axis import suggest_name
 from ..report._table import PrintedReport, format_bytes
 from ..report._write_file import write_html_page
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
-from ._compile import compile_function, find_mesh, get_platform, list_arguments
-from ._hlo_program import HloProgram
+from ._compile import compile_function, find_mesh, get_platform, list_arguments, parse_program
 from ._origin import infer_sharded_names
 from ._spmd_warnings import Rematerialization, read_rematerializations
 
@@ -212,7 +211,7 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
     leaves = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
     shardings = [(leaf.names, leaf.array.sharding) for leaf in leaves]
     specs = [(names, one.spec) for names, one in shardings if isinstance(one, NamedSharding)]
-    program, devices = HloProgram(compiled.as_text() or ""), math.prod(sizes.values())
+    program, devices = parse_program(compiled), math.prod(sizes.values())
     collectives = list_collectives(program, sizes, devices, infer_sharded_names(specs))
     ranked = tuple(sorted(collectives, key=lambda one: -one.bytes))
     known = tuple(dict.fromkeys(name for names, _ in shardings for name in names))

@@ -9,6 +9,7 @@ from ..partitioning.jit._named_jit import named_jit
 from ..partitioning.jit._stages import NamedCompiled, NamedLowered, set_shape_sharding
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
 from ._compiled_program import CompiledProgram
+from ._hlo_program import HloProgram
 from ._spmd_warnings import capture_error_stream
 
 
@@ -41,6 +42,11 @@ def trace_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return None
     traced: Any = fn if hasattr(fn, "trace") else named_jit(fn)
     return traced.trace(*args, **kwargs)
+
+
+def parse_program(compiled: Any) -> HloProgram:
+    """Returns the instructions of a compiled function."""
+    return compiled.hlo if isinstance(compiled, CompiledProgram) else HloProgram(compiled.as_text() or "")
 
 
 def list_arguments(compiled: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

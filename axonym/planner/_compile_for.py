@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ..mesh import create_mesh, set_mesh
+from ..mesh._axis_sizes import format_mesh_shape
 from ..named._array import NamedArray, is_named_array
 from ..partitioning import axis_mapping, current_mapping, shard
 from ..partitioning.jit._named_jit import named_jit
+from ..partitioning.specs._active_mesh import get_active_mesh
 from ._compile_cache import find_cache_folder, read_cached, write_cached
 from ._compiled_program import CompiledProgram
 from ._compiler_process import CompileJob, CompileResult, find_versions, run_compiler
@@ -51,7 +53,8 @@ def compile_for(
             axes keep their shardings.
         devices: A description such as `"v5e:16x16"`, or what [`described_devices`][axonym.planner.described_devices]
             returns; None if `mesh` has them.
-        mesh: The sizes of the mesh axes by name, or a mesh of described devices; None for the active one.
+        mesh: The sizes of the mesh axes by name, or a mesh; None for the active one. With `devices`, a mesh gives the
+            sizes and types of the axes.
         mapping: The mapping that is active; named arrays of `args` without a sharding are sharded by it. The active
             mapping if None.
         stop_early: Whether to stop before code generation where the compiler permits, which is so on TPUs: seconds
@@ -149,7 +152,7 @@ def _choose_mesh(devices: Any, mesh: Any) -> Mesh:
             raise ValueError("`mesh` has only sizes; give `devices` as well, such as 'v5e:16x16'")
         mesh = create_mesh(mesh, devices=devices)
     elif devices is not None:
-        raise ValueError("`devices` are those of the mesh; give the sizes of its axes, as in `mesh={'data': 256}`")
+        mesh = _move_mesh(get_active_mesh() if mesh is None else mesh, devices, mesh is None)
     elif mesh is None:
         mesh = jax.sharding.get_mesh()
     if not isinstance(mesh, Mesh) or mesh.empty or not isinstance(mesh.devices.flat[0], DescribedDevice):
@@ -158,6 +161,21 @@ def _choose_mesh(devices: Any, mesh: Any) -> Mesh:
             "one with `create_mesh(..., devices=described_devices(...))`"
         )
     return mesh
+
+
+def _move_mesh(mesh: Any, devices: Sequence[DescribedDevice], is_active: bool) -> Mesh:
+    """Returns a mesh of the same axes on described devices."""
+    remedy = f"give the sizes of its axes, as in `mesh={{'data': {len(devices)}}}`"
+    if mesh is None:
+        raise ValueError(f"`devices` need a mesh, and none is active; {remedy}")
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise TypeError(f"`mesh` is a mesh or the sizes of its axes by name, not a {type(mesh).__name__}; {remedy}")
+    if mesh.size != len(devices):
+        raise ValueError(
+            f"{'the active mesh' if is_active else '`mesh`'} {format_mesh_shape(mesh.axis_names, mesh.axis_sizes)} has "
+            f"{mesh.size} devices, but '{devices[0].topology}' has {len(devices)}; {remedy}"
+        )
+    return create_mesh(dict(mesh.shape), axis_types=mesh.axis_types, devices=devices)
 
 
 def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> tuple[Any, Any, Any]:

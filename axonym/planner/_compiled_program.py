@@ -1,5 +1,6 @@
 """`CompiledProgram`: what the compiler knows of a program for devices that are not there."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from ..report._table import format_bytes
 from ._buffer_assignment import ProgramMemory
 from ._described_devices import Topology
 from ._hardware import Hardware, get_hardware
+from ._hlo_program import HloProgram
 from ._saved_activations import SavedName
 
 
@@ -61,6 +63,11 @@ class CompiledProgram:
     notes: tuple[str, ...] = ()
     schedule: Mapping[str, float] = field(default_factory=dict, hash=False)
     saved_names: tuple[SavedName, ...] = ()
+
+    @functools.cached_property
+    def hlo(self) -> HloProgram:
+        """The instructions of `text`, parsed once for all reports."""
+        return HloProgram(self.text)
 
     @property
     def topology(self) -> Topology:

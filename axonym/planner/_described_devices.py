@@ -131,7 +131,8 @@ def described_devices(
 def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
     if not isinstance(description, str):
         raise TypeError(f"a description is a string such as 'v5e:16x16', not a {type(description).__name__}")
-    hardware = get_hardware(description)
+    name = re.sub(r"-\d+$", "", description.strip())  # of "v5e-8", as clouds write it
+    hardware = get_hardware(name)
     found = _DESCRIPTION.fullmatch(description.strip())
     sizes = tuple(map(int, found[2].split("x"))) if found else ()
     count = {"tpu": hardware.torus_dims, "gpu": 2, "cpu": 1}[hardware.platform]

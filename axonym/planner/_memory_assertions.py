@@ -33,22 +33,23 @@ def assert_fits(
     """Asserts that a program fits into the memory of a device; nothing is run.
 
     With the name of a device or a number of bytes, the function is compiled as it is where the test runs, on the active
-    mesh. With the description of a machine, it is compiled for that: exact, and needs its compiler, as `compile_for`
-    does. XLA for CPUs takes more temporaries than for TPUs and GPUs, up to 2.4 times as much memory in all.
+    mesh. With the description of a machine, it is compiled for that, on a mesh of the sizes in `mesh` or of the active
+    one: exact, and needs its compiler, as `compile_for` does. XLA for CPUs takes more temporaries than for TPUs and
+    GPUs, up to 2.4 times as much memory in all.
 
     Args:
         fn: As for `memory_report`.
         args: The arguments of the function, a tuple; they may be shapes.
         device: The name of a device such as `"v5e"` or `"H100"`, figures of another one, the bytes of its memory, or
             the description of a machine such as `"v5e:16x16"`. None for the devices of what `compile_for` returns.
-        mesh: For a machine, the sizes of the mesh axes by name.
-        mapping: For a machine, the mapping that is active.
+        mesh: For a machine, the sizes of the mesh axes by name, or a mesh; the axes of the active one if None.
+        mapping: For a machine, the mapping that is active; the active one if None.
         **options: For a machine, the other options of `compile_for`.
 
     Raises:
         AssertionError: If it does not fit; the text has the shortfall, the bytes of each group, and a next step.
         TypeError: If there is nothing to compare with, or options of a machine and no machine.
-        ValueError: If there is no such device or machine.
+        ValueError: If there is no such device or machine, or the mesh has another number of devices.
 
     Example:
         >>> import axonym as nym
@@ -59,6 +60,8 @@ def assert_fits(
         ...     lambda w: w * 2, (weight,), "cpu:8", mesh={"model": 8}, mapping={"mlp": "model"}, cache=False
         ... )
     """
+    if not isinstance(args, tuple | list):
+        raise TypeError(f"`args` is a tuple of the arguments of the function, not a {type(args).__name__}")
     if isinstance(device, str) and ":" in device:
         report = memory_report(compile_for(fn, *args, devices=device, mesh=mesh, mapping=mapping, **options))
     elif mesh is not None or mapping is not None or options:

@@ -15,10 +15,9 @@ from ..partitioning.specs._bytes_per_device import count_array_bytes
 from ..report._table import PrintedReport, format_bytes
 from ..report._write_file import write_html_page
 from ._argument_groups import count_argument_groups, group_arguments
-from ._compile import compile_function, find_mesh, get_platform, list_arguments, trace_function
+from ._compile import compile_function, find_mesh, get_platform, list_arguments, parse_program, trace_function
 from ._compiled_program import CompiledProgram
 from ._hardware import Hardware, get_hardware
-from ._hlo_program import HloProgram
 from ._saved_activations import SavedActivation, find_saved_activations, find_saved_names
 
 
@@ -227,7 +226,7 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
     compiled, _ = compile_function(*((fn, args, kwargs) if traced is None else (traced.lower(), (), {})))
     arguments = _name_arguments(fn, list_arguments(compiled))
     memory: Any = compiled.memory_analysis()
-    program = HloProgram(compiled.as_text() or "")
+    program = parse_program(compiled)
     saved, gradients = find_saved_activations(program, names)
     held = count_argument_groups(program, group_arguments([*arguments.values()]), _list_sizes(compiled))
     name, available = _find_available(compiled, device)

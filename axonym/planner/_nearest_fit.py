@@ -1,5 +1,6 @@
 """What would fit where nothing does: another policy, a smaller batch, or more devices, each compiled."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,8 @@ from ._step_variants import StepVariant, vary_policy
 
 
 _MOST_HALVED, _MOST_DOUBLED = 4, 4
+# The most chips of a slice, by the pages of https://cloud.google.com/tpu/docs on each version.
+_LARGEST_TORUS = {"v4": 4096, "v5e": 256, "v5p": 6144, "v6e": 256, "tpu7x": 9216}
 
 
 def describe_nearest_fits(nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler) -> list[str]:
@@ -82,7 +85,7 @@ def _try_machines(
     stored = (over for name, over in candidate.parameters.items() if candidate.compute.get(name) != over)
     axis = next(stored, tuple(candidate.mesh))[-1]
     for _ in range(_MOST_DOUBLED):
-        larger = larger.replace_devices(_double_devices(larger.devices))
+        larger = larger.replace_devices(double_devices(larger.devices))
         candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
         evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, False)
         yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
@@ -90,9 +93,15 @@ def _try_machines(
             return
 
 
-def _double_devices(devices: Sequence[DescribedDevice]) -> tuple[DescribedDevice, ...]:
-    """Returns the devices of a machine with the shortest dimension of the torus, or the number of hosts, doubled."""
+def double_devices(devices: Sequence[DescribedDevice]) -> tuple[DescribedDevice, ...]:
+    """Returns the devices of the machine with twice the chips that clouds offer, such as `v5e:4x8` after `v5e:4x4`.
+
+    That has the shortest dimension of the torus doubled, and sizes in ascending order; after the largest torus, twice
+    the slices. Without a torus it has twice the hosts.
+    """
     topology = devices[0].topology
-    at = topology.sizes.index(min(topology.sizes)) if topology.wrap else 0
-    sizes = [size * (2 if own == at else 1) for own, size in enumerate(topology.sizes)]
-    return described_devices(f"{topology.hardware}:{'x'.join(map(str, sizes))}", slices=topology.slices)
+    if 2 * math.prod(topology.sizes) > _LARGEST_TORUS.get(topology.hardware, math.inf):
+        return described_devices(str(replace(topology, slices=1)), slices=2 * topology.slices)
+    shortest, *rest = sorted(topology.sizes) if topology.wrap else topology.sizes
+    sizes = sorted((2 * shortest, *rest)) if topology.wrap else (2 * shortest, *rest)
+    return described_devices(str(replace(topology, sizes=tuple(sizes), slices=1)), slices=topology.slices)

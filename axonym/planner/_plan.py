@@ -88,11 +88,11 @@ class Plan(PlanRecord, PrintedTable):
         return self.best.candidate.options
 
     def mesh(self, devices: Sequence[Any] | None = None, axis_types: Any = None) -> Mesh:
-        """Returns the mesh of the best candidate.
+        """Returns the mesh of the best candidate, of Auto axes, as candidates are compiled.
 
         Args:
             devices: The devices, such as what `described_devices` returns; JAX's own if None.
-            axis_types: The types of the mesh axes, as for `create_mesh`.
+            axis_types: The types of the mesh axes as for `create_mesh`, such as `"explicit"`; Auto if None.
 
         Raises:
             ValueError: If there are more or fewer devices than the mesh has.
@@ -104,9 +104,12 @@ class Plan(PlanRecord, PrintedTable):
 
         Args:
             axis: A named axis, whose choices are what it is sharded over while computing and between steps; a mesh
-                axis, whose choices are its sizes; `"policy"`; or an option. `"data=64"` shows one choice alone.
+                axis, whose choices are its sizes; `"policy"`; or an option. One choice alone is asked for as in
+                `"data=64"`, `"embed=not sharded"` or `"embed=model"`, which is over `model` while computing or between
+                steps.
 
         Raises:
+            TypeError: If `axis` is no string.
             ValueError: If the candidates have no such axis, or no candidate makes that choice.
         """
         return find_alternatives(self, axis)

@@ -166,19 +166,25 @@ def _format_change(change: float, base: float, format_number: Callable[[Any], st
 def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
     """Returns what `Plan.why` does."""
     best = plan.best
+    if not isinstance(axis, str):
+        raise TypeError(
+            "`why` takes the name of an axis, a mesh axis, 'policy' or an option, also with a choice as in 'data=64', "
+            f"not a {type(axis).__name__}; `diff(1, 3)` compares candidates by rank"
+        )
     subject, _, asked = axis.partition("=")
     read = _make_reader(plan, subject.strip())
     chosen = read(best.candidate)
     found: dict[str, tuple[int, Evaluation]] = {}
     for rank, one in enumerate(plan.evaluations, 1):
         found.setdefault(read(one.candidate), (rank, one))
-    if asked.strip() and asked.strip() not in found:
-        known = ", ".join(map(repr, found))
-        raise ValueError(f"no candidate with {axis!r} was evaluated; {subject.strip()!r} was {known}")
+    meant = {choice for choice in found if asked.strip() in ("", choice, *_list_mesh_axes_in(choice))}
+    if not meant:
+        known = " or ".join(repr(f"{subject.strip()}={choice}") for choice in found)
+        raise ValueError(f"no candidate with {axis!r} was evaluated; ask for {known}")
     others = [
         _make_alternative(plan, choice, rank, one)
         for choice, (rank, one) in found.items()
-        if choice != chosen and asked.strip() in ("", chosen, choice)
+        if choice != chosen and (choice in meant or chosen in meant)
     ]
     return PlanAlternatives(subject.strip(), chosen, tuple(others), plan)
 
@@ -210,6 +216,11 @@ def _describe_choice(candidate: Candidate, name: str) -> str:
         return f"over {format_over(compute)}" if compute else "not sharded"
     where = f"stored over {format_over(stored)}" if stored else "stored whole"
     return f"over {format_over(compute)}, {where}" if compute else where
+
+
+def _list_mesh_axes_in(choice: str) -> list[str]:
+    """Returns the mesh axes in a choice for a named axis: `data` and `model` of `over data, stored over model`."""
+    return [part.rpartition("over ")[2] for part in choice.split(", ") if "over " in part]
 
 
 def _make_alternative(plan: PlanRecord, choice: str, rank: int, one: Evaluation) -> Alternative:

@@ -22,7 +22,7 @@ from ._hardware import get_hardware
 from ._nearest_fit import describe_nearest_fits
 from ._plan import Plan
 from ._screening import Screening
-from ._search_space import DATA, REPLICA, list_candidates, parse_fixed
+from ._search_space import DATA, REPLICA, explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
 
@@ -56,8 +56,9 @@ def plan(
     cycles. Nothing is run. See [Planning](../planning.md).
 
     Args:
-        fn: A plain function, or one of `named_jit` or `fsdp`, whose donation stays and whose mappings are replaced. It
-            calls layers under the active mapping and has none of its own inside.
+        fn: A plain function, or one of `named_jit` or `fsdp`. Of these, donation stays; mappings, such as the two of
+            `fsdp`, are replaced by those of each candidate, and a note says so. It calls layers under the active
+            mapping and has none of its own inside.
         args: Its arguments, which may be `jax.ShapeDtypeStruct`s in named arrays. The first has the parameters; axes
             that only the others have are those of the data.
         devices: A description such as `"v5e:16x16"`, or described devices.
@@ -68,10 +69,11 @@ def plan(
             `BlockSeq` in the arguments; as they are if None.
         options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
         top: How many candidates to print with all their parts.
-        budget: Seconds after which no further candidate is compiled.
+        budget: Seconds, above 0, after which no further candidate is compiled.
         compiler_options: Options of XLA, for all candidates.
         cache: As for `compile_for`.
-        progress: Whether to write progress to the error stream; if it is a terminal if None.
+        progress: Whether to write a line for each candidate to the error stream; None if that is a terminal, where each
+            line replaces the one before.
 
     Returns:
         The plan, with all candidates that were compiled. Ctrl-C returns the part that is known.
@@ -119,17 +121,40 @@ def plan(
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - started,
-        notes=tuple(log.notes),
+        notes=(*_describe_step(fn, variants[0]), *log.notes),
     )
 
 
 def _check_request(fn: Any, top: Any, budget: Any) -> None:
     if not callable(fn):
         raise TypeError(f"`fn` is a function, not a {type(fn).__name__}")
+    owner = getattr(fn, "__self__", None)
+    if any(map(is_named_array, jax.tree.leaves(owner, is_leaf=is_named_array))):
+        name, method = type(owner).__name__, getattr(fn, "__name__", "method")
+        raise TypeError(
+            f"`fn` is a method of a {name} with named arrays, which are no arguments then; pass the function, and the "
+            f"{name} as its first argument: `plan({name}.{method}, ...)`"
+        )
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise TypeError(f"`top` is how many plans to print, 1 or more; it was {top!r}")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
         raise TypeError(f"`budget` is a number of seconds or None; it was {budget!r}")
+    if budget is not None and not budget > 0:  # nan is not either
+        raise ValueError(f"`budget` is above 0 seconds, or None for no limit; it was {budget!r}")
+
+
+def _describe_step(fn: Any, variant: StepVariant) -> Iterator[str]:
+    """Yields what a plan does with a step that its author may not expect."""
+    if isinstance(fn, NamedJit):
+        if fn.has_mapping:
+            yield "the mappings of the step are replaced by those of the plan"
+    elif hasattr(fn, "lower"):
+        yield "what the step donates does not count, since it is not a function of `named_jit` or `fsdp`"
+    first = [leaf.dtype for leaf in jax.tree.leaves(variant.args[0]) if hasattr(leaf, "dtype")]
+    if not any(jnp.issubdtype(dtype, jnp.inexact) for dtype in first):
+        yield "the first argument has no floating-point numbers, but it is taken as that with the parameters"
+    if not variant.program.data_names:
+        yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
 
 
 def _choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
@@ -137,8 +162,9 @@ def _choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
         return described_devices(devices)
     described = tuple(devices) if isinstance(devices, Sequence) else ()
     if not described or not all(isinstance(one, DescribedDevice) for one in described):
+        given = f"a sequence of {type(devices[0]).__name__}" if described else repr(devices)
         raise TypeError(
-            f"`devices` is a description such as 'v5e:16x16', or what `described_devices` returns, not {devices!r}"
+            f"`devices` is a description such as 'v5e:16x16', or what `described_devices` returns, not {given}"
         )
     topology = described[0].topology
     count = math.prod(topology.sizes) * topology.slices * get_hardware(topology.hardware).devices_per_chip
@@ -148,7 +174,7 @@ def _choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
 
 
 class _Progress:
-    """Writes a line that is replaced, and knows when the time is over."""
+    """Writes a line for each candidate, which the next replaces on a terminal; knows when the time is over."""
 
     def __init__(self, is_shown: bool, started: float, budget: float | None) -> None:
         self._is_shown, self._started, self._budget = is_shown, started, budget
@@ -159,8 +185,10 @@ class _Progress:
         return self._budget is not None and time.monotonic() - self._started >= part * self._budget
 
     def show(self, text: str) -> None:
-        if self._is_shown:
+        if self._is_shown and sys.stderr.isatty():
             print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        elif self._is_shown and text:
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         self.show("")
@@ -205,8 +233,10 @@ def _screen_candidates(
         shardings = [one.evaluation.candidate for one in ranked]
         found += [*ranked, *(one for other in others for one in _estimate_candidates(shardings, other, compiler))]
     if not found:
-        reasons = "; ".join(f"{count} with {reason}" for reason, count in pruned.items()) or "no axis to shard"
-        raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reasons}")
+        first = variants[0].program
+        names = (*first.parameter_names, *first.data_names)
+        reason = explain_no_candidate(first, devices, parse_fixed(fixed, names, devices), pruned)
+        raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
     return sorted(found, key=lambda one: one.rank)
 
 

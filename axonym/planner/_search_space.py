@@ -8,11 +8,11 @@ be sharded over `model`. `fixed` replaces any of these choices.
 import collections
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..named._axis import suggest_name
+from ..named._axis import format_axes, suggest_name
 from ._candidate import Candidate, MeshAxes
 from ._named_program import NamedProgram
 
@@ -50,7 +50,10 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
     """
     fixed = {} if fixed is None else fixed
     if not isinstance(fixed, Mapping) or not all(isinstance(one, Mapping) for one in fixed.values()):
-        raise TypeError(f"`fixed` is a mapping such as {{'mesh': {{'data': 8}}, 'compute': {{...}}}}, not {fixed!r}")
+        raise TypeError(
+            "`fixed` is a mapping such as {'mesh': {'data': 8}, 'compute': {'batch': 'data'}, 'parameters': {'embed': "
+            f"'data'}}}}, not {fixed!r}"
+        )
     known = ("mesh", "compute", "parameters")
     for key in fixed:
         if key not in known:
@@ -58,10 +61,10 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
     mesh = dict(fixed["mesh"]) if "mesh" in fixed else None
     if mesh is not None and not all(isinstance(size, int) for size in mesh.values()):
         raise TypeError(f"`fixed` has the mesh {mesh}; sizes of mesh axes are integers")
-    if mesh is not None and math.prod(mesh.values()) != devices:
+    if mesh is not None and (min(mesh.values(), default=1) < 1 or math.prod(mesh.values()) != devices):
         raise ValueError(
             f"the fixed mesh {mesh} has {math.prod(mesh.values())} devices, but there are {devices}; name all of its "
-            "axes"
+            "axes, with sizes of 1 or more"
         )
     mappings = [_parse_mapping(fixed.get(key, {}), names, mesh) for key in known[1:]]
     return Fixed(mesh, *mappings)
@@ -78,25 +81,83 @@ def list_candidates(
     return list(found.values())
 
 
+def explain_no_candidate(program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]) -> str:
+    """Returns why there is no candidate: what `fixed` has that cannot be, or else all reasons and the sizes of axes."""
+    meshes = [*_list_meshes(devices, fixed)]
+    stored = frozenset(leaf.names for leaf in program.leaves)
+    between = "between steps (`compute` counts for axes that `parameters` lacks)"
+    for mapping, arrays, when in (
+        (fixed.compute, program.arrays, "while computing"),
+        ({**fixed.compute, **fixed.parameters}, stored, between),
+    ):
+        for text in (*_list_meetings(program, mapping, arrays, when), *_list_remainders(program, mapping, meshes)):
+            return text
+    reasons = "; ".join(f"{count}: {reason}" for reason, count in pruned.items()) or "there is no axis to shard"
+    mesh = f" over the mesh {format_axes(tuple(fixed.mesh), tuple(fixed.mesh.values()))}" if fixed.mesh else ""
+    return f"{reasons}; the axes are {_format_named_sizes(program, program.sizes)}{mesh}; fix less, or change sizes"
+
+
+def _list_meetings(
+    program: NamedProgram, mapping: Mapping[str, MeshAxes], arrays: frozenset[frozenset[str]], when: str
+) -> Iterator[str]:
+    """Yields a sentence for each two axes of one array that are fixed over one mesh axis."""
+    for (one, over), (other, others) in itertools.combinations(mapping.items(), 2):
+        shared = [axis for axis in over if axis in others]
+        both = [array for array in arrays if {one, other} <= array]
+        if shared and both:
+            array = min(both, key=lambda array: (len(array), sorted(array)))
+            yield (
+                f"`fixed` has {one!r} and {other!r} over mesh axis {shared[0]!r} {when}, but both are axes of one "
+                f"array {_format_named_sizes(program, array)}; fix one of them over another mesh axis, or to None"
+            )
+
+
+def _list_remainders(
+    program: NamedProgram, mapping: Mapping[str, MeshAxes], meshes: Sequence[Mapping[str, int]]
+) -> Iterator[str]:
+    """Yields a sentence for each axis that is not divisible by the mesh axes that it is fixed over, in any mesh."""
+    for name, over in mapping.items():
+        shares = sorted({math.prod(mesh[axis] for axis in over) for mesh in meshes if set(over) <= set(mesh)})
+        odd = [next((size for size in sorted(program.sizes.get(name, ())) if size % share), 0) for share in shares]
+        if odd and all(odd):
+            axes = f"mesh ax{'is' if len(over) == 1 else 'es'} {' and '.join(map(repr, over))}"
+            yield (
+                f"axis {name!r} has size {odd[0]}, which is not divisible by {axes} of size "
+                f"{' or '.join(map(str, shares))}, as `fixed` has it; fix it over other mesh axes, to None, or change "
+                "its size"
+            )
+
+
+def _format_named_sizes(program: NamedProgram, names: Collection[str]) -> str:
+    ordered = [name for name in (*program.data_names, *program.parameter_names) if name in names]
+    return format_axes(ordered, [max(program.sizes[name]) for name in ordered])
+
+
 def _parse_mapping(
     mapping: Mapping[str, Any], names: Sequence[str], mesh: Mapping[str, int] | None
 ) -> dict[str, MeshAxes]:
     axes = tuple(mesh) if mesh is not None else (REPLICA, DATA, MODEL)
     found: dict[str, MeshAxes] = {}
     for name, over in mapping.items():
+        if not isinstance(name, str):
+            known = getattr(name, "name", names[0])
+            raise TypeError(f"`fixed` has {name!r}; give the name of an axis, such as {known!r}")
         if name not in names:
             raise ValueError(
                 f"`fixed` has the axis {name!r}, which no argument has{suggest_name(name, names)}; there are "
                 f"{', '.join(names)}"
             )
-        if not (over is None or isinstance(over, str | tuple | list)):
+        listed = () if over is None else (over,) if isinstance(over, str) else over
+        if not isinstance(listed, tuple | list) or not all(isinstance(axis, str) for axis in listed):
             raise TypeError(f"`fixed` has {over!r} for {name!r}; give a mesh axis, a tuple of them, or None")
-        found[name] = () if over is None else (over,) if isinstance(over, str) else tuple(over)
+        found[name] = tuple(listed)
+        if len(found[name]) != len(set(found[name])):
+            raise ValueError(f"`fixed` has {name!r} over {found[name]}; give each mesh axis once")
         for axis in found[name]:
             if axis not in axes:
                 raise ValueError(
                     f"`fixed` has {name!r} over {axis!r}, which is no mesh axis{suggest_name(axis, axes)}; there are "
-                    f"{', '.join(axes)}"
+                    f"{', '.join(axes)}{'' if mesh is not None else ', or those of a `mesh` that is fixed too'}"
                 )
     return found
 
@@ -158,7 +219,7 @@ def _list_compute_mappings(
         others = [name for name in free if name not in (*assigned, *passed)]
         others = others if batch else [name for name in others if name in program.parameter_names]
         sets = _list_apart(others, program.arrays) if tensor else []
-        if not sets or any(tensor in over for over in fixed.compute.values()):
+        if not sets or any(tensor in over for part in (fixed.compute, fixed.parameters) for over in part.values()):
             sets = [(), *sets]
         for chosen in sets:
             yield {**fixed.compute, **assigned, **{name: (str(tensor),) for name in chosen}}

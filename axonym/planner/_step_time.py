@@ -76,7 +76,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     """
     if not isinstance(program, CompiledProgram):
         raise TypeError(f"`program` is what `compile_for` returns, not a {type(program).__name__}")
-    hlo = HloProgram(program.text)
+    hlo = program.hlo
     source = _choose_source(program)
     if source == "flops":
         if flops is None:

@@ -67,9 +67,29 @@ def list_variants(
         except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
             errors.append(error)
             pruned[f"{', '.join(f'{name}={value!r}' for name, value in setting.items()) or policy}: {error}"] += 1
+        except Exception as error:
+            _explain_trace_error(error, arguments)
+            raise
     if not found:
+        _explain_trace_error(errors[0], arguments)
         raise errors[0]
     return found
+
+
+def _explain_trace_error(error: Exception, arguments: Sequence[tuple[str, NamedShape]]) -> None:
+    """Adds to an error of the step how it was traced, and which arrays of its arguments have no names."""
+    if "mesh" in str(error):
+        error.add_note(
+            "`plan` traces the step on a mesh of its own, with a mesh axis for each named axis, and under its own "
+            "mappings; leave out `axis_mapping`, `set_mesh` and specs of mesh axes inside of the step."
+        )
+    plain = [list(shape.sizes) for _, shape in arguments if shape.dims and not shape.names]
+    if plain:
+        shown = ", ".join(map(str, plain[:3])) + (f" and {len(plain) - 3} more" if len(plain) > 3 else "")
+        error.add_note(
+            f"Arrays without names among the arguments of the step have the shapes {shown}; name their axes, and "
+            "compute with functions of named arrays."
+        )
 
 
 def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:

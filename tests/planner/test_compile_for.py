@@ -199,8 +199,10 @@ def test_mesh_has_to_be_of_described_devices():
         compile_for(lambda x: x, x, mesh=jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)))
     with pytest.raises(ValueError, match="`mesh` has only sizes; give `devices` as well"):
         compile_for(lambda x: x, x, mesh={"data": 8})
-    with pytest.raises(ValueError, match="give the sizes of its axes, as in"):
+    with pytest.raises(ValueError, match="need a mesh, and none is active; give the sizes of its axes, as in"):
         compile_for(lambda x: x, x, devices="cpu:8")
+    with pytest.raises(TypeError, match="`mesh` is a mesh or the sizes of its axes by name, not a tuple; give"):
+        compile_for(lambda x: x, x, devices="cpu:8", mesh=(8,))
     with pytest.raises(ValueError, match=r"mesh \(data: 7\) needs 7 devices, but there are 8"):
         compile_for(lambda x: x, x, devices="cpu:8", mesh={"data": 7})
     with pytest.raises(TypeError, match="`fn` is a function, not a str"):

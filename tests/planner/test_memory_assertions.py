@@ -30,5 +30,19 @@ def test_assertion_explains_what_does_not_fit():
         assert_fits(lambda x: x * 2, (x,), "cpu:8", **machine)
     with pytest.raises(TypeError, match="go with the description of a machine"):
         assert_fits(lambda x: x * 2, (x,), "cpu", **machine)
+    with pytest.raises(TypeError, match="`args` is a tuple of the arguments of the function, not a NamedArray"):
+        assert_fits(lambda x: x * 2, x, "cpu")
     with pytest.raises(TypeError, match="`device` is what the program has to fit into"):
         assert_fits(lambda x: x * 2, (nym.ones({"embed": 8}),))
+
+
+def test_machine_takes_the_axes_of_the_active_mesh(mesh):
+    x = nym.NamedArray(jax.ShapeDtypeStruct((64, 2**40), jnp.bfloat16), ("batch", "embed"))
+    with jax.set_mesh(mesh), nym.axis_mapping({"batch": ("data", "model")}):
+        program = nym.planner.compile_for(lambda x: x * 2, x, devices="cpu:8", cache=False)
+        assert program.mesh.shape == mesh.shape and program.mesh.axis_types == mesh.axis_types
+        with pytest.raises(AssertionError, match="more than the 4 TiB of cpu: parameters 16 TiB"):
+            assert_fits(lambda x: x * 2, (x,), "cpu:8", cache=False)
+        message = r"the active mesh \(data: \d, model: \d\) has 8 devices, but 'v5e:4x4' has 16; .* `mesh={'data': 16}`"
+        with pytest.raises(ValueError, match=message):
+            assert_fits(lambda x: x * 2, (x,), "v5e:4x4")

@@ -56,6 +56,8 @@ def test_mesh_is_on_described_devices_and_on_those_that_are_there():
     mesh = PLAN.mesh(described_devices("v5e:16x16"))
     assert dict(mesh.shape) == {"data": 64, "model": 4}
     assert mesh == nym.create_mesh({"data": 64, "model": 4}, devices=described_devices("v5e:16x16"))
+    explicit = PLAN.mesh(described_devices("v5e:16x16"), axis_types="explicit")
+    assert {*explicit.axis_types} == {jax.sharding.AxisType.Explicit} != {*mesh.axis_types}
     with pytest.raises(ValueError, match=r"needs 256 devices, but there are 8"):
         PLAN.mesh()
 

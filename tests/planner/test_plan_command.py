@@ -1,4 +1,4 @@
-"""`python -m axonym.planner`: what it prints and writes, its exit codes, and errors without a traceback."""
+"""`python -m axonym.planner`: what it prints and writes, its exit codes, and what it tells of errors."""
 
 import json
 import subprocess
@@ -44,6 +44,14 @@ def make_list():
     return loss, (1, 2), [3]
 
 
+def make_plain():
+    return make_step()[:2]
+
+
+def make_wrong():
+    return loss, (make_shape(vocab=64, mlp=32), make_shape(batch=64, embed=64))
+
+
 def fail():
     raise KeyError("no data")
 """
@@ -79,7 +87,7 @@ def test_command_prints_the_plan_and_writes_it(tmp_path):
 
 def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
     file = tmp_path / "plan.json"
-    arguments = [f"{steps}:make_large", "--devices", "cpu:8", "--budget", "0", "--json", str(file)]
+    arguments = [f"{steps}:make_large", "--devices", "cpu:8", "--budget", "1e-9", "--json", str(file)]
     whole = [f"{part}.{name}=" for part in ("compute", "parameters") for name in ("embed", "mlp")]
     assert run_command([*arguments, "--fixed", "mesh.data=8", *whole]) == 1
     found = capsys.readouterr().out
@@ -102,7 +110,6 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
             "returns the step and a tuple of its arguments, or these",
         ),
         (["planned_steps:make_list", "--devices", "cpu:8"], "is a dictionary of arguments of `plan`, not [3]"),
-        (["planned_steps:fail", "--devices", "cpu:8"], "KeyError: 'no data'"),
         (["planned_steps:make_step", "--devices", "cpu"], "'cpu' does not describe a machine"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "mesh.data=x"],
@@ -110,12 +117,36 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
         ),
         (["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "embed=data"], "not 'embed=data'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layers"], "no argument has a `Stacked`"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--budget", "-3"], "`budget` is above 0 seconds"),
     ],
 )
 def test_errors_are_a_line_and_no_traceback(steps, arguments, message, capsys):
     assert run_command(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("axonym.planner: ") and message in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("maker", "message"),
+    [
+        ("fail", """    raise KeyError("no data")\nKeyError: 'no data'\n"""),
+        ("make_wrong", """, in loss\n    return nym.mean(scale * nym.dot(x, weight, axis="embed")).array\n"""),
+    ],
+)
+def test_errors_of_the_step_have_the_frames_of_its_author(steps, maker, message, capsys):
+    assert run_command([f"{steps}:{maker}", "--devices", "cpu:8"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"axonym.planner: {steps}:{maker}, or the step that it returns, has an error\nTraceback (")
+    assert message in error and error.count("planned_steps.py") == error.count('  File "') == 1
+
+
+def test_progress_is_a_line_for_each_candidate_if_asked(steps, tmp_path, capsys):
+    fixed = ["--fixed", "mesh.data=8", "compute.batch=data", "parameters.embed=", "parameters.mlp="]
+    command = [f"{steps}:make_plain", "--devices", "cpu:8", *fixed]
+    assert run_command([*command, "--cache", str(tmp_path / "programs"), "--progress"]) == 0
+    assert capsys.readouterr().err == "1 of 1: data 8; batch over data\n" and any((tmp_path / "programs").iterdir())
+    assert run_command([*command, "--no-cache"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_help_says_what_the_function_returns(capsys):

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+import axonym as nym
 from axonym.planner import described_devices
 from tests.planner.plans import BEST, BROKEN, GIB, KEPT, MIB, PLAN, SPLIT, TOO_LARGE, WHOLE, WIDE
 
@@ -77,9 +78,29 @@ def test_unknown_axes_are_errors(axis, near):
 
 def test_a_choice_that_no_candidate_makes_is_an_error():
     with pytest.raises(
-        ValueError, match=r"no candidate with 'data=32' was evaluated; 'data' was '64', '256', '16', '128'"
+        ValueError, match=r"no candidate with 'data=32' was evaluated; ask for 'data=64' or 'data=256' or 'data=16' or"
     ):
         PLAN.why("data=32")
+    with pytest.raises(ValueError, match=r"ask for 'embed=stored over data' or 'embed=not sharded'"):
+        PLAN.why("embed=model")
+
+
+def test_a_choice_for_a_named_axis_is_what_is_printed_or_a_mesh_axis():
+    candidate = dataclasses.replace(BEST.candidate, parameters={"mlp": ("data", "model"), "heads": ()})
+    plan = dataclasses.replace(PLAN, evaluations=(BEST, dataclasses.replace(BEST, candidate=candidate), WHOLE))
+    stored = ("over model, stored over data and model", 2)
+    assert list_choices(plan.why("mlp=data and model")) == [stored]
+    assert list_choices(plan.why("mlp=model")) == [stored, ("not sharded", 3)]  # as the best candidate has it
+    assert list_choices(plan.why("mlp=not sharded")) == [("not sharded", 3)]
+    assert list_choices(PLAN.why("embed=data")) == [("not sharded", 6)]
+
+
+@pytest.mark.parametrize("axis", [3, nym.Axis("embed", 64)])
+def test_why_takes_a_name(axis):
+    with pytest.raises(
+        TypeError, match=r"`why` takes the name of an axis, .* not a (int|Axis); `diff\(1, 3\)` compares"
+    ):
+        PLAN.why(axis)
 
 
 def test_alternatives_are_data_as_well():

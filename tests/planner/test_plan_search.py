@@ -20,6 +20,7 @@ from axonym.nn import Linear, Stacked
 from axonym.planner._hardware import get_hardware
 from axonym.planner._link_model import LinkModel
 from axonym.planner._named_program import trace_named_program
+from axonym.planner._nearest_fit import double_devices
 from axonym.planner._screening import Screening
 from axonym.planner._search_space import list_candidates, parse_fixed
 
@@ -267,7 +268,7 @@ def test_policies_and_options_are_searched(make_plan):
         return x
 
     found = nym.planner.plan(
-        scale, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, options={"times": (1, 2)}, budget=0.0
+        scale, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, options={"times": (1, 2)}, budget=1e-9
     )
     assert {one.candidate.options["times"] for one in found.evaluations} == {1, 2}
     assert found.best.candidate.options == {"times": 1}
@@ -280,7 +281,7 @@ sys.path.insert(0, {os.path.dirname(__file__)!r})
 from test_plan_search import DATA, X, make_model, nym, train_step
 plan = nym.planner.plan(train_step, make_model(), X, devices="cpu:4", cache={str(cache)!r}, fixed=DATA)
 print(plan.evaluations)
-print(nym.planner.plan(train_step, make_model(), X, devices="cpu:8", budget=0.0).evaluations)
+print(nym.planner.plan(train_step, make_model(), X, devices="cpu:8", budget=1e-9).evaluations)
 """
     outputs = [
         subprocess.run(
@@ -304,13 +305,13 @@ def test_a_batch_in_microbatches_is_sharded():
 
     for counts in ((2, 1, 3), (1, 2)):
         options = {"microbatches": counts}
-        found = nym.planner.plan(step, make_model(), X, devices="cpu:8", options=options, budget=0.0)
+        found = nym.planner.plan(step, make_model(), X, devices="cpu:8", options=options, budget=1e-9)
         sharded = {
             one.candidate.options["microbatches"] for one in found.evaluations if "batch" in one.candidate.compute
         }
         assert sharded == {1, 2} and not found.fits and "none was compiled; give a longer `budget`" in str(found)
     assert "has size 64, which is not divisible by 3 microbatches" in str(
-        nym.planner.plan(step, make_model(), X, devices="cpu:8", options={"microbatches": (1, 3)}, budget=0.0).pruned
+        nym.planner.plan(step, make_model(), X, devices="cpu:8", options={"microbatches": (1, 3)}, budget=1e-9).pruned
     )
 
 
@@ -329,7 +330,7 @@ def test_memory_that_loops_collect_is_counted_for_each_array():
 
 def test_a_mesh_that_is_fixed_keeps_the_roles_of_its_axes(make_plan):
     both = ({"mesh": {"replica": 2, "data": 2}}, {"compute": {"mlp": "model"}}, {"parameters": {"embed": "data"}})
-    found = [[str(one.candidate) for one in make_plan(fixed=fixed, budget=0.0).evaluations] for fixed in both]
+    found = [[str(one.candidate) for one in make_plan(fixed=fixed, budget=1e-9).evaluations] for fixed in both]
     assert "replica 2 x data 2; batch over replica and data; stored with embed over data" in found[0]
     assert found[1] and all(re.search(r"mlp[\w, ]* over model", text) for text in found[1])
     assert found[2] and all("embed over data" in text for text in found[2])
@@ -337,7 +338,7 @@ def test_a_mesh_that_is_fixed_keeps_the_roles_of_its_axes(make_plan):
 
 def test_other_decorators_of_a_step_stay():
     step = nym.named_jit(jax.value_and_grad(lambda weight, x: nym.mean(multiply(weight, x)).array))
-    found = nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=0.0)
+    found = nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=1e-9)
     assert found.model_flops == 2 * 2 * BATCH * EMBED * EMBED
 
 
@@ -346,9 +347,9 @@ def test_tokens_are_whole_numbers_with_axes_of_the_data():
         return nym.sum(nym.take(weight, "vocab", tokens)).array + count
 
     arguments = make_shape(vocab=BATCH, embed=EMBED), make_shape("int32"), make_shape("int32", batch=BATCH, pos=4)
-    found = nym.planner.plan(step, *arguments, devices="cpu:4", fixed={"mesh": {"data": 4}}, budget=0.0)
+    found = nym.planner.plan(step, *arguments, devices="cpu:4", fixed={"mesh": {"data": 4}}, budget=1e-9)
     assert found.tokens == 4 * BATCH
-    assert nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=0.0).tokens == 0
+    assert nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, budget=1e-9).tokens == 0
 
 
 @pytest.fixture
@@ -423,13 +424,31 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
         ({"fixed": {"mesh": {"data": 3}}}, ValueError, "has 3 devices, but there are 4"),
         ({"fixed": {"compute": {"bach": "data"}}}, ValueError, "'bach', which no argument has.*'batch'"),
         ({"fixed": {"compute": {"batch": "date"}}}, ValueError, "'batch' over 'date', which is no mesh axis.*'data'"),
-        ({"fixed": {"compute": {"batch": "data"}, "mesh": {"data": 4}, "parameters": {"mlp": ("data", "data")}}},
-         ValueError, "no sharding of the step is possible on 'cpu:4'"),
+        ({"fixed": {"compute": {"mlp": "tensor"}}}, ValueError, "there are replica, data, model, or those of a `mesh`"),
+        ({"fixed": {"mesh": {"data": 4}, "parameters": {"mlp": ("data", "data")}}},
+         ValueError, r"`fixed` has 'mlp' over \('data', 'data'\); give each mesh axis once"),
+        ({"fixed": {"mesh": {"data": 4}, "parameters": {"mlp": "data", "embed": "data"}}},
+         ValueError, r"no sharding of the step is possible on 'cpu:4': `fixed` has 'mlp' and 'embed' over mesh axis "
+         r"'data' between steps .*, but both are axes of one array \(layers: 3, mlp: 128, embed: 32\); fix one"),
+        ({"fixed": {"compute": {"batch": "model", "mlp": ("data", "model")}}},
+         ValueError, r"over mesh axis 'model' while computing, .* array \(batch: 64, mlp: 128\); fix one"),
+        ({"fixed": {"parameters": {"layers": "model"}}},
+         ValueError, "axis 'layers' has size 3, which is not divisible by mesh axis 'model' of size 2 or 4, as"),
+        ({"fixed": {"mesh": {"data": 2, "model": 2}, "compute": {"layers": ("data", "model")}}},
+         ValueError, "'layers' has size 3, .* by mesh axes 'data' and 'model' of size 4, .* to None, or change"),
+        ({"fixed": {"compute": {"mlp": ("replica", "data", "model")}}},
+         ValueError, r"6: a mesh without an axis that is fixed; the axes are \(batch: 64, layers: 3, .* fix less"),
+        ({"fixed": {"compute": {nym.Axis("mlp", MLP): "data"}}}, TypeError, "give the name of an axis, such as 'mlp'"),
+        ({"fixed": {"mesh": {"data": -1}}}, ValueError, "has -1 devices, .*, with sizes of 1 or more"),
+        ({"budget": -3}, ValueError, "`budget` is above 0 seconds, or None for no limit; it was -3"),
+        ({"budget": math.nan}, ValueError, "it was nan"),
+        ({"devices": "v5e-8"}, ValueError, "'v5e-8' does not describe a machine: v5e takes chips along each dimension"),
+        ({"devices": jax.devices()}, TypeError, "`devices` is a description such as .* not a sequence of .*Device"),
         ({"fixed": {"compute": {"mlp": 4}}}, TypeError, "`fixed` has 4 for 'mlp'; give a mesh axis"),
         ({"fixed": {"mesh": {"data": "4"}}}, TypeError, "sizes of mesh axes are integers"),
         ({"budget": "60"}, TypeError, "`budget` is a number of seconds"),
         ({"top": "3"}, TypeError, "`top` is how many plans to print"),
-        ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not \[3\]"),
+        ({"devices": [3]}, TypeError, r"`devices` is a description such as 'v5e:16x16'.*not a sequence of int"),
         ({"devices": nym.planner.described_devices("cpu:8")[:4]}, ValueError, "are 4 of the 8 devices of 'cpu:8'"),
         ({"fixed": {"compute": "data"}}, TypeError, "`fixed` is a mapping such as"),
         ({"policies": ["full"]}, TypeError, "`policies` is a mapping from a name for each policy"),
@@ -440,6 +459,71 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
 def test_wrong_arguments_are_said(make_plan, changes, error, message):
     with pytest.raises(error, match=message):
         make_plan(**changes)
+
+
+def test_the_plan_notes_what_it_does_with_a_step(make_plan):
+    stored = {"batch": "data", "embed": "data"}
+    for fn, note in (
+        (nym.fsdp(train_step.__wrapped__, stored, {}), "the mappings of the step are replaced by those of the plan"),
+        (nym.named_jit(train_step.__wrapped__, in_axis_resources=[None, {"batch": "data"}]), "the mappings of the"),
+        (jax.jit(train_step.__wrapped__), "what the step donates does not count"),
+        (nym.fsdp(train_step.__wrapped__, {}, {}), "the budget"),
+    ):
+        found = nym.planner.plan(fn, make_model(), X, devices="cpu:4", fixed=DATA, budget=1e-9)
+        assert found.notes[0].startswith(note)
+    plain = jax.ShapeDtypeStruct((BATCH, EMBED), "float32")
+    found = nym.planner.plan(lambda w, x: x @ w.array, SQUARE, plain, devices="cpu:4", budget=1e-9)
+    assert "no argument but the first has axes of its own, so no batch is sharded" in found.notes[0]
+    found = nym.planner.plan(
+        lambda x, w: nym.take(w, "embed", x), make_shape("int32", batch=8), SQUARE, devices="cpu:4", budget=1e-9
+    )
+    assert "the first argument has no floating-point numbers" in found.notes[0]
+
+
+def test_errors_of_a_step_tell_how_it_is_traced():
+    table, tokens = make_shape(vocab=64, embed=EMBED), jax.ShapeDtypeStruct((8, 16), "int32")
+    with pytest.raises(Exception, match=r"without names among .* have the shapes \[8, 16\]; name their axes"):
+        nym.planner.plan(lambda w, x: w.array[x], table, tokens, devices="cpu:4")
+
+    def step(weight, x):
+        with nym.axis_mapping({"batch": "data"}):
+            return nym.shard(multiply(weight, x))
+
+    with pytest.raises(ValueError, match=r"leave out `axis_mapping`, `set_mesh` and specs of mesh axes inside"):
+        nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4")
+
+
+def test_a_method_of_a_model_is_refused():
+    block = eqx.filter_eval_shape(Block.init, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"`fn` is a method of a Block with named arrays, .*: `plan\(Block.__call__"):
+        nym.planner.plan(block.__call__, EMBEDDED, devices="cpu:4")
+    assert nym.planner.plan(Block.__call__, block, EMBEDDED, devices="cpu:4", budget=1e-9).parameters
+
+
+def test_parameters_may_be_stored_over_an_axis_that_computing_leaves():
+    fixed = {"mesh": {"data": 2, "model": 2}, "compute": {"batch": "data"}, "parameters": {"embed": "model"}}
+    found = nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", fixed=fixed, budget=1e-9)
+    texts = [str(one.candidate) for one in found.evaluations]
+    assert any(text.startswith("data 2 x model 2; batch over data; stored with embed over model") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("machine", "larger"),
+    [
+        ("v5e:2x4", "v5e:4x4"),
+        ("v5e:4x4", "v5e:4x8"),
+        ("v5e:8x4", "v5e:8x8"),
+        ("v6e:16x16", "2 slices of v6e:16x16"),
+        ("v5p:2x2x1", "v5p:2x2x2"),
+        ("v5p:4x4x4", "v5p:4x4x8"),
+        ("v4:4x4x8", "v4:4x8x8"),
+        ("v5p:16x16x16", "2 slices of v5p:16x16x16"),
+        ("h100:4x8", "h100:8x8"),
+        ("cpu:8", "cpu:16"),
+    ],
+)
+def test_the_next_larger_machine_is_one_that_clouds_have(machine, larger):
+    assert str(double_devices(nym.planner.described_devices(machine))[0].topology) == larger
 
 
 def test_a_step_without_layers_has_no_policies():

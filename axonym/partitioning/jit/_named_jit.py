@@ -148,6 +148,12 @@ class NamedJit(Generic[Args, R]):
         return getattr(self, "__qualname__", self._name)
 
     @property
+    def has_mapping(self) -> bool:
+        """Whether it has a mapping of its own that shards anything: for arguments, inside, or for results."""
+        own = (self._in_mappings, self._out_mappings)
+        return bool(self._mapping) or any(one is not None and one.is_sharding for one in own)
+
+    @property
     def trace_count(self) -> int:
         """How many times the function was traced; calls that find a compiled function do not count."""
         return self._traces.count
