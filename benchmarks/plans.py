@@ -26,7 +26,7 @@ from unittest import mock
 import jax
 
 import axonym as nym
-from axonym.planner import Evaluation, Plan, _plan_search, described_devices, plan
+from axonym.planner import Evaluation, _plan_search, described_devices, plan
 from axonym.report._table import format_bytes
 
 from .compiled_steps import replace_table
@@ -39,36 +39,37 @@ sys.path.insert(0, str(EXAMPLES))  # as when an example is run
 import plan_llama  # noqa: E402
 
 
-TENSOR = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
-
-
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A model on a machine, and the mapping that MaxText publishes for it.
+    """A model on a machine, and a mapping that MaxText publishes for it.
 
     Attributes:
         model: The name in `examples/plan_llama.py`.
         devices: The machine.
-        length: The tokens of a sequence, of which each device has one.
-        fixed: The published mapping.
+        mesh: The sizes of the mesh axes.
+        compute: From axes to mesh axes, for computing; between steps, `embed` is sharded over `data` as well.
         source: The file of MaxText that has it.
     """
 
     model: str
     devices: str
-    length: int
-    fixed: Mapping[str, Any]
+    mesh: Mapping[str, int]
+    compute: Mapping[str, Any]
     source: str
 
 
-FSDP: Mapping[str, Any] = {"mesh": {"data": 256}, "compute": {"batch": "data"}, "parameters": {"embed": "data"}}
+LENGTH = 4096  # tokens of a sequence, of which each device has one
+FSDP: Mapping[str, Any] = {"batch": "data"}
+COPIES: Mapping[str, Any] = {"batch": ("replica", "data")}
+TENSOR: Mapping[str, Any] = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
 PUBLISHED = {
-    "70b-v5p": Published("llama3-70b", "v5p:4x8x8", 4096, FSDP, "configs/v5p/llama2_70b.sh"),
-    "70b-h100": Published("llama3-70b", "h100:32x8", 4096, FSDP, "configs/v5p/llama2_70b.sh"),
-    "405b-v5p": Published(
-        *("llama3-405b", "v5p:16x16x16", 4096),
-        {"mesh": {"data": 512, "model": 8}, "compute": TENSOR, "parameters": {"embed": "data"}},
-        "configs/v5p/512b.sh",
+    "70b-v5p": Published("llama3-70b", "v5p:4x8x8", {"data": 256}, FSDP, "configs/v5p/llama2_70b.sh"),
+    "70b-h100": Published(
+        *("llama3-70b", "h100:32x8"), {"replica": 2, "data": 128}, COPIES, "configs/a3/llama_2_70b/bf16/128vm.sh"
+    ),
+    "405b-v5p": Published(*("llama3-405b", "v5p:16x16x16"), {"data": 4096}, FSDP, "configs/a3/llama_3.1_405b/128vm.sh"),
+    "405b-v5p-tensor": Published(
+        *("llama3-405b", "v5p:16x16x16"), {"data": 512, "model": 8}, TENSOR, "configs/v5p/512b.sh"
     ),
 }
 SMALL = {
@@ -81,10 +82,18 @@ POLICIES = {"layers": True}
 _BOUND = 1.25  # times of computing, of the screened time of the best candidate, up to which all are compiled
 
 
-def make_plan(sizes: Mapping[str, int], devices: str, length: int, **options: Any) -> Plan:
-    machine = described_devices(devices)
-    shapes = plan_llama.describe_arguments(dict(sizes), len(machine), length)
-    return plan(plan_llama.train_step, *shapes, devices=machine, policies=POLICIES, **options)
+def describe_example(sizes: Mapping[str, int], devices: str, length: int) -> tuple[Any, ...]:
+    """Returns the shapes of the arguments of the example's step, with a sequence for each device."""
+    return plan_llama.describe_arguments(dict(sizes), len(described_devices(devices)), length)
+
+
+def plan_mapping(step: Any, arguments: Any, mesh: Any, compute: Mapping[str, Any], **how: Any) -> Evaluation:
+    """Returns the evaluation of one mapping, with `embed` over `data` between steps."""
+    leaves = jax.tree.leaves(arguments, is_leaf=nym.is_named_array)
+    names = {name for leaf in leaves if nym.is_named_array(leaf) for name in leaf.names}
+    mappings = {"compute": compute, "parameters": {**compute, "embed": "data"}}
+    fixed = {key: {name: one.get(name) for name in names} for key, one in mappings.items()}
+    return plan(step, *arguments, fixed={"mesh": mesh, **fixed}, **how).best
 
 
 def count_sent(evaluation: Evaluation) -> int:
@@ -94,14 +103,15 @@ def count_sent(evaluation: Evaluation) -> int:
 def compare_published(name: str) -> str:
     """Returns the row of a plan beside the published mapping."""
     case, before, started = PUBLISHED[name], _read_usage(), time.monotonic()
-    sizes = plan_llama.MODELS[case.model]
-    found = make_plan(sizes, case.devices, case.length, cache=False)
+    arguments = describe_example(plan_llama.MODELS[case.model], case.devices, LENGTH)
+    how = {"devices": case.devices, "policies": POLICIES}
+    found = plan(plan_llama.train_step, *arguments, cache=False, **how)
     wall, cpu, memory = time.monotonic() - started, _read_usage() - before, _read_peak()
-    published = make_plan(sizes, case.devices, case.length, fixed=case.fixed)
-    [own] = [one for one in published.evaluations if one.candidate.parameters.get("embed") and not one.problem][:1]
+    own = plan_mapping(plan_llama.train_step, arguments, case.mesh, case.compute, **how)
     cells = [
         f"{case.model}, {case.devices}",
         str(found.best.candidate),
+        f"{own.candidate}, `{case.source}`",
         f"{count_sent(found.best) / count_sent(own):.3f}",
         f"{found.best.time.total:.2f} / {own.time.total:.2f}",
         f"{format_bytes(found.best.bytes)} / {format_bytes(own.bytes)}",
@@ -119,9 +129,7 @@ def compare_run(name: str) -> str:
     how = {"devices": run.devices, "compiler_options": run.compiler_options}
     found = plan(step, *arguments, **how)
     print(found, file=sys.stderr)
-    names = {name for leaf in jax.tree.leaves(arguments, is_leaf=nym.is_named_array) for name in leaf.names}
-    compute, stored = ({name: mapping.get(name) for name in names} for mapping in (run.compute, run.stored))
-    own = plan(step, *arguments, fixed={"mesh": run.mesh, "compute": compute, "parameters": stored}, **how).best
+    own = plan_mapping(step, arguments, run.mesh, run.compute, **how)
     cells = [
         f"{run.title}, {run.devices}",
         f"{own.time.total:.2f}",
@@ -137,7 +145,11 @@ def compare_run(name: str) -> str:
 
 def rank_first_choice(name: str, *, out: Path | None) -> str:
     """Returns the row of a plan beside all candidates that can be the best, each of which is compiled."""
-    found = make_plan(SMALL[name], "v5e:4x4", 2048)
+    arguments = describe_example(SMALL[name], "v5e:4x4", 2048)
+    make_plan = functools.partial(
+        plan, plan_llama.train_step, *arguments, devices="v5e:4x4", policies=POLICIES, progress=True
+    )
+    found = make_plan()
     screen, counts = _plan_search._screen_candidates, []
 
     def screen_all(*args: Any) -> Any:
@@ -148,7 +160,7 @@ def rank_first_choice(name: str, *, out: Path | None) -> str:
 
     limits = {"_MOST_COMPILED": sys.maxsize, "_HOPELESS": math.inf}
     with mock.patch.multiple(_plan_search, _screen_candidates=screen_all, **limits):
-        everything = make_plan(SMALL[name], "v5e:4x4", 2048, progress=True)
+        everything = make_plan()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         everything.to_json(out / f"{name}.json")
@@ -178,7 +190,7 @@ def _read_peak() -> int:
 
 
 HEADS = {
-    "published": ("step", "plan's first choice", "sent, of published", "seconds, plan / published",
+    "published": ("step", "plan's first choice", "published", "sent, of published", "seconds, plan / published",
                   "bytes a device, plan / published", "CPU s (wall s)", "GiB"),
     "runs": ("run", "predicted s", "bytes a device", "fits", "plan's first choice", "predicted s", "bytes a device",
              "run / plan"),

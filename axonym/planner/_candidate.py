@@ -113,6 +113,14 @@ class Evaluation:
         return sum(self.memory.values())
 
 
+def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
+    """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
+    stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
+    missing = 0 if evaluation.fits else evaluation.bytes
+    is_guess = stage == 2  # that arguments fit says little beside what the compiler knows of others
+    return bool(evaluation.problem), is_guess, missing, stage, evaluation.time.total, str(evaluation.candidate)
+
+
 def format_mesh_sizes(candidate: Candidate) -> str:
     """Returns the sizes of a mesh: `data 64 x model 4`."""
     return " x ".join(f"{axis} {size}" for axis, size in candidate.mesh.items()) or "one device"
@@ -131,7 +139,7 @@ def format_sharding(candidate: Candidate) -> str:
     parts = [
         *(_group_names(compute) or ["computed whole on each device"]),
         *(f"stored with {part}" for part in ([", ".join(_group_names(more))] if more else [])),
-        *([f"stored without {', '.join(gathered)}"] if gathered and stored else []),
+        *([f"stored without {', '.join(gathered)}"] if gathered else []),
     ]
     return "; ".join(parts)
 
@@ -148,4 +156,4 @@ def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
 def format_settings(candidate: Candidate) -> str:
     """Returns the policy and the options of a candidate: `policy full, microbatches=2`; empty if it has none."""
     policy = [f"policy {candidate.policy}"] if candidate.policy else []
-    return ", ".join([*policy, *(f"{name}={value}" for name, value in candidate.options.items())])
+    return ", ".join([*policy, *(f"{name}={value!r}" for name, value in candidate.options.items())])

@@ -71,7 +71,7 @@ class CandidateCompiler:
         except (TypeError, ValueError, RuntimeError, TimeoutError) as error:
             self.errors.append(error)
             return replace(screened, stage="compiled", fits=False, problem=str(error).partition("\n")[0] or repr(error))
-        if not is_whole:  # one that is in the cache may be; what is known must not depend on that
+        if not is_whole:  # the cache may have it whole; a plan is the same with the cache and without
             program = replace(program, is_stopped=True)
         flops = screened.time.compute * program.hardware.bf16_flops
         time = estimate_step_time(program, flops=flops)

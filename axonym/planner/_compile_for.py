@@ -20,7 +20,7 @@ from ..partitioning.specs._active_mesh import get_active_mesh
 from ._compile_cache import find_cache_folder, read_cached, write_cached
 from ._compiled_program import CompiledProgram
 from ._compiler_process import CompileJob, CompileResult, find_versions, run_compiler
-from ._described_devices import DescribedDevice, described_devices
+from ._described_devices import DescribedDevice, choose_devices
 from ._fingerprint import fingerprint_module
 from ._hardware import get_hardware
 from ._saved_activations import find_saved_names
@@ -145,8 +145,7 @@ def _compile_cached(
 
 def _choose_mesh(devices: Any, mesh: Any) -> Mesh:
     """Returns the mesh of described devices that is meant."""
-    if isinstance(devices, str):
-        devices = described_devices(devices)
+    devices = None if devices is None else choose_devices(devices)
     if isinstance(mesh, Mapping):
         if devices is None:
             raise ValueError("`mesh` has only sizes; give `devices` as well, such as 'v5e:16x16'")

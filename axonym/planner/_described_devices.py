@@ -128,6 +128,23 @@ def described_devices(
     )
 
 
+def choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
+    """Returns the described devices that are meant: by their description, or themselves.
+
+    Raises:
+        TypeError: If they are others.
+    """
+    if isinstance(devices, str):
+        return described_devices(devices)
+    described = tuple(devices) if isinstance(devices, Sequence) else ()
+    if not described or not all(isinstance(one, DescribedDevice) for one in described):
+        given = f"a sequence of {type(described[0]).__name__}" if described else repr(devices)
+        raise TypeError(
+            f"`devices` is a description such as 'v5e:16x16', or what `described_devices` returns, not {given}"
+        )
+    return described
+
+
 def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
     if not isinstance(description, str):
         raise TypeError(f"a description is a string such as 'v5e:16x16', not a {type(description).__name__}")

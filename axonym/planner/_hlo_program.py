@@ -177,7 +177,7 @@ class HloProgram:
 
     @functools.cached_property
     def _frames(self) -> Mapping[int, tuple[str, int, int]]:
-        """The file, the line and the caller of each frame of the program's stacks."""
+        """The file, the line and the caller of each frame; read once, since timelines look up each instruction."""
         stack, locations, files = (self._tables[name] for name in ("StackFrames", "FileLocations", "FileNames"))
         offset = _read_field(stack.get(1, ""), "parent_frame_id")  # 1 where identities are written with 1 added
         frames: dict[int, tuple[str, int, int]] = {}

@@ -180,7 +180,7 @@ class _ProgramReader:
     def __init__(self, leaves: tuple[NamedShape, ...]) -> None:
         self._leaves = leaves
         self.products: collections.Counter[Product] = collections.Counter()
-        self._sums: list[tuple[Sum, int]] = []  # with how often it is computed; never if it is a part of another
+        self._sums: list[tuple[Sum, int]] = []  # with its runs, which are 0 once it is added to another
         self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
         self.saved: collections.Counter[NamedShape] = collections.Counter()
         self.arrays: set[frozenset[str]] = set()
@@ -193,6 +193,8 @@ class _ProgramReader:
         jaxpr = _open_jaxpr(jaxpr)
         origins: dict[Any, Origin] = dict(zip(jaxpr.invars, given, strict=True))
         sums: dict[Any, int] = {}
+        used = [one for operands in (*(own.invars for own in jaxpr.eqns), jaxpr.outvars) for one in operands]
+        users = collections.Counter(one for one in used if not isinstance(one, core.Literal))
         for equation in jaxpr.eqns:
             operands = [None if isinstance(one, core.Literal) else origins.get(one) for one in equation.invars]
             found = self._read_equation(equation, operands, runs)
@@ -200,13 +202,19 @@ class _ProgramReader:
             for variable, own in zip(equation.outvars, found, strict=True):
                 origins[variable] = own
                 self._note_array(variable.aval)
+                if users[variable] > 1:  # what uses it needs it summed
+                    sums.pop(variable, None)
         return [None if isinstance(one, core.Literal) else origins.get(one) for one in jaxpr.outvars]
 
     def _read_equation(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         name = equation.primitive.name
         nothing: list[Origin] = [None] * len(equation.outvars)
         if name in _PRODUCTS:
-            self.products[_add_dims(_read_product(equation, operands), self._mapped)] += runs
+            product = _add_dims(_read_product(equation, operands), self._mapped)
+            self.products[product] += runs
+            self._sums.append((Sum(product.result, product.reduced), runs))
+        elif name in _SUMS and self._mapped:
+            self._note_sums_of_shards(equation, runs)
         elif name == "shard_map":
             return self._read_shard_map(equation, operands, runs)
         elif name == "scan":
@@ -226,27 +234,24 @@ class _ProgramReader:
         return dict(+found)
 
     def _follow_sum(self, equation: Any, sums: dict[Any, int], runs: int) -> None:
-        """Notes the sum of a product, with which further ones are added and which may be sharded before it is used."""
-        known = [sums[one] for one in equation.invars if not isinstance(one, core.Literal) and one in sums]
-        name, result = equation.primitive.name, equation.outvars[0] if equation.outvars else None
-        if name in _SUMS and self._mapped:
-            self._note_sums_of_shards(equation, runs)
-        elif name in _PRODUCTS:
-            product = _add_dims(_read_product(equation, [None, None]), self._mapped)
-            sums[result] = len(self._sums)
-            self._sums.append((Sum(product.result, product.reduced), runs))
-        elif name in _COPIES and known:
-            sums[result] = known[0]
+        """Finds sums that are one collective: those that are added, and one that is sharded before it is used."""
+        name, results = equation.primitive.name, equation.outvars
+        known: list[Any] = [None if isinstance(one, core.Literal) else sums.get(one) for one in equation.invars]
+        if name in _PRODUCTS:
+            sums[results[0]] = len(self._sums) - 1
+        elif name in _COPIES and known[0] is not None:
+            sums[results[0]] = known[0]
             own, _ = self._sums[known[0]]
-            after = _read_shape(equation.outvars[0].aval)
+            after = _read_shape(results[0].aval)
             if name in _RESHARDS and own.result.names < after.names:
                 self._sums[known[0]] = own._replace(result=after), runs
-        elif name in _ADDITIONS and len(known) == 2 and self._can_add(*known):
-            self._sums[known[1]] = self._sums[known[1]][0], 0
-            sums[result] = known[0]
+        elif name in _ADDITIONS and None not in known and self._can_add(*known):
+            first, second = known
+            self._sums[second] = self._sums[second][0], 0
+            sums[results[0]] = first
 
     def _note_sums_of_shards(self, equation: Any, runs: int) -> None:
-        """Notes sums over mesh axes in a function of shards; their results are sharded over the other ones."""
+        """Notes sums over mesh axes in a function of shards, taken to be sharded over all other axes it is given."""
         axes = equation.params["axes"]
         kept = tuple(dim for dim in self._mapped if dim[0] not in axes)
         for variable in equation.outvars:
@@ -258,7 +263,7 @@ class _ProgramReader:
         """Returns whether two sums can be one of the parts of both."""
         (one, _), (other, _) = self._sums[first], self._sums[second]
         names = [{name for name, _ in own.reduced if name} for own in (one, other)]
-        return first != second and one.result == other.result and names[0] == names[1]
+        return one.result == other.result and names[0] == names[1]
 
     def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         results: list[Origin] = [None] * len(equation.outvars)
@@ -324,15 +329,18 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
     pairs = zip(
         *([operand.dims[at] for at in own] for operand, own in zip(operands, contracted, strict=True)), strict=True
     )
-    groups = _count_summed_groups(equation, contracted[0])
-    reduced = tuple((left[0] if left[0] == right[0] else "", left[1] // groups) for left, right in pairs)
+    groups = _count_summed_groups(equation)
+    reduced = tuple(
+        (left[0] if left[0] == right[0] else "", -(-left[1] // groups.get(at, 1)))
+        for at, (left, right) in zip(contracted[0], pairs, strict=True)
+    )
     needed: list[NamedShape] = []
     free = iter(result.dims[len(batched[0]) :])
     for operand, own, shared in zip(operands, contracted, batched, strict=True):
         dims = list(operand.dims)
         for at in range(len(dims)):
             if at in own:
-                dims[at] = reduced[tuple(own).index(at)]
+                dims[at] = reduced[tuple(own).index(at)][0], dims[at][1]
             elif at not in shared:
                 dims[at] = (next(free, ("", 1))[0], dims[at][1])
         needed.append(operand._replace(dims=tuple(dims)))
@@ -343,11 +351,10 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
     return Product(tuple(needed), lost, result, reduced)
 
 
-def _count_summed_groups(equation: Any, contracted: Sequence[int]) -> int:
-    """Returns into how many groups a ragged product divides the dimension that it sums over; 1 for other products."""
+def _count_summed_groups(equation: Any) -> dict[int, int]:
+    """Returns for each dimension that a ragged product divides into groups the number of these."""
     numbers = equation.params.get("ragged_dot_dimension_numbers")
-    is_divided = numbers is not None and {*numbers.lhs_ragged_dimensions} & {*contracted}
-    return equation.invars[2].aval.shape[-1] if is_divided else 1
+    return {} if numbers is None else {at: equation.invars[2].aval.shape[-1] for at in numbers.lhs_ragged_dimensions}
 
 
 def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:

@@ -154,7 +154,7 @@ def _decode_evaluation(data: Mapping[str, Any]) -> Evaluation:
             host=_check_type(time["host"], float),
             source=_check_among(time["source"], _SOURCES),
             error=_check_type(time["error"], float),
-            timelines=tuple(map(_decode_timeline, _check_type(time.get("timelines", []), list))),
+            timelines=tuple(map(_decode_timeline, _check_type(time["timelines"], list))),
         ),
         problem=_check_type(data["problem"], str),
     )

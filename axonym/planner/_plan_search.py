@@ -7,33 +7,28 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..named._array import NamedArray, is_named_array
 from ..partitioning.jit._named_jit import NamedJit
-from ._candidate import Candidate, Evaluation, StepTime
+from ._best_candidates import compile_best
+from ._candidate import Candidate, Evaluation, StepTime, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._compiler_process import find_versions
-from ._described_devices import DescribedDevice, described_devices
+from ._described_devices import DescribedDevice, choose_devices
 from ._hardware import get_hardware
-from ._nearest_fit import describe_nearest_fits
 from ._plan import Plan
-from ._screening import Screening
-from ._search_space import DATA, REPLICA, explain_no_candidate, list_candidates, parse_fixed
+from ._screening import Screened, Screening
+from ._search_progress import SearchProgress
+from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
 
-_MOST_COMPILED = 32
-_MOST_TIMED = 4
-_MOST_ALIKE = 3  # of those that compute in the same way, compiled before all others are
-_MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
-_COMPILING = 0.6  # the part of the budget for compiling candidates for TPUs; the rest is for timing the best
 _SLOWER = "slower in the model of the machine"
 _MOST_VARIED = 48  # shardings that are screened with every policy, for each choice of options
-_HOPELESS = 1.5  # a candidate is not compiled if its screened time is as many times that of the best one that fits
 
 
 def plan(
@@ -100,15 +95,16 @@ def plan(
     _check_request(fn, top, budget)
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
     jit_options = fn.options if isinstance(fn, NamedJit) else {}
-    described = _choose_devices(devices)
+    described = choose_devices(devices)
+    _check_all_devices(described)
     topology = described[0].topology
     versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
     compiler = CandidateCompiler(described, jit_options, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()
     variants = list_variants(plain, args, policies, options, pruned)
     screened = _screen_candidates(variants, compiler, len(described), fixed, pruned)
-    log = _Progress(sys.stderr.isatty() if progress is None else progress, started, budget)
-    compiled = _compile_best(screened, compiler, log)
+    log = SearchProgress(sys.stderr.isatty() if progress is None else progress, started, budget)
+    compiled = compile_best(screened, compiler, log)
     others = _list_alternatives(screened, [own for own, _ in compiled])
     pruned[_SLOWER] += len(screened) - len(compiled) - len(others)
     return Plan(
@@ -157,58 +153,11 @@ def _describe_step(fn: Any, variant: StepVariant) -> Iterator[str]:
         yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
 
 
-def _choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
-    if isinstance(devices, str):
-        return described_devices(devices)
-    described = tuple(devices) if isinstance(devices, Sequence) else ()
-    if not described or not all(isinstance(one, DescribedDevice) for one in described):
-        given = f"a sequence of {type(devices[0]).__name__}" if described else repr(devices)
-        raise TypeError(
-            f"`devices` is a description such as 'v5e:16x16', or what `described_devices` returns, not {given}"
-        )
+def _check_all_devices(described: Sequence[DescribedDevice]) -> None:
     topology = described[0].topology
     count = math.prod(topology.sizes) * topology.slices * get_hardware(topology.hardware).devices_per_chip
     if len(described) != count:
         raise ValueError(f"`devices` are {len(described)} of the {count} devices of '{topology}'; a plan is for all")
-    return described
-
-
-class _Progress:
-    """Writes a line for each candidate, which the next replaces on a terminal; knows when the time is over."""
-
-    def __init__(self, is_shown: bool, started: float, budget: float | None) -> None:
-        self._is_shown, self._started, self._budget = is_shown, started, budget
-        self.notes: list[str] = []
-
-    def has_used(self, part: float = 1.0) -> bool:
-        """Returns whether a part of the budget is used up."""
-        return self._budget is not None and time.monotonic() - self._started >= part * self._budget
-
-    def show(self, text: str) -> None:
-        if self._is_shown and sys.stderr.isatty():
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-        elif self._is_shown and text:
-            print(text, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        self.show("")
-
-
-class _Screened(NamedTuple):
-    """A candidate that was screened, its step, and whether what its step holds is likely to fit."""
-
-    evaluation: Evaluation
-    variant: StepVariant
-    is_likely_to_fit: bool
-
-    @property
-    def rank(self) -> tuple[Any, ...]:
-        own = self.evaluation
-        missing = 0 if own.fits else own.bytes
-        return missing, not self.is_likely_to_fit, own.time.total, str(own.candidate)
-
-
-_Compiled: TypeAlias = dict[str, tuple[Evaluation, _Screened]]
 
 
 def _screen_candidates(
@@ -217,9 +166,9 @@ def _screen_candidates(
     devices: int,
     fixed: Any,
     pruned: "collections.Counter[str]",
-) -> list[_Screened]:
+) -> list[Screened]:
     """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
-    found: list[_Screened] = []
+    found: list[Screened] = []
     by_options: dict[str, list[StepVariant]] = {}
     for variant in variants:
         by_options.setdefault(repr(variant.options), []).append(variant)
@@ -242,84 +191,15 @@ def _screen_candidates(
 
 def _estimate_candidates(
     candidates: Sequence[Candidate], variant: StepVariant, compiler: CandidateCompiler
-) -> Iterator[_Screened]:
+) -> Iterator[Screened]:
     screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.arguments)
     for candidate in candidates:
         own = replace(candidate, policy=variant.policy, options=variant.options)
         is_likely = screening.estimate_memory(own) <= compiler.hardware.hbm_available
-        yield _Screened(screening.evaluate(own), variant, is_likely)
+        yield Screened(screening.evaluate(own), variant, is_likely)
 
 
-def _compile_best(
-    screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress
-) -> list[tuple[Evaluation, _Screened]]:
-    """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
-    found: _Compiled = {}
-    try:
-        _compile_screened(_put_alike_last(screened), compiler, log, found)
-        if compiler.hardware.platform == "tpu":  # others are compiled whole at once
-            _time_best(compiler, log, found)
-        compiled = [(own, one) for own, one in found.values() if not own.problem]
-        if compiled and not any(own.fits for own, _ in compiled) and not log.has_used():
-            nearest, one = min(compiled, key=lambda pair: (pair[0].bytes, str(pair[0].candidate)))
-            log.notes += describe_nearest_fits(nearest, one.variant, compiler)
-    except KeyboardInterrupt:
-        log.notes.append("interrupted: only the candidates that were compiled until then are here")
-    except OSError as error:  # such as a full disk
-        if not found:
-            raise
-        log.notes.append(f"only the candidates that were compiled before this error are here: {error}")
-    log.close()
-    return [*found.values()]
-
-
-def _put_alike_last(screened: Sequence[_Screened]) -> list[_Screened]:
-    """Returns the candidates, at the end those that differ from several better ones in `replica` and `data` alone."""
-    found: tuple[list[_Screened], list[_Screened]] = [], []
-    seen: collections.Counter[str] = collections.Counter()
-    for one in screened:
-        own = one.evaluation.candidate
-        sizes = {axis: size for axis, size in own.mesh.items() if axis not in (REPLICA, DATA)}
-        compute = {name: [axis for axis in over if axis in sizes] for name, over in own.compute.items()}
-        key = repr((sizes, compute, own.policy, own.options))
-        found[seen[key] >= _MOST_ALIKE].append(one)
-        seen[key] += 1
-    return [*found[0], *found[1]]
-
-
-def _compile_screened(
-    screened: Sequence[_Screened], compiler: CandidateCompiler, log: _Progress, found: _Compiled
-) -> None:
-    for one in screened:
-        if len(found) - len(compiler.errors) >= _MOST_COMPILED or len(found) >= 2 * _MOST_COMPILED:
-            return
-        best = min((other.time.total for other, _ in found.values() if _is_possible(other)), default=math.inf)
-        if log.has_used(1.0 if compiler.hardware.platform != "tpu" else _COMPILING):
-            log.notes.append(f"the budget was used up before all candidates were compiled: {len(found)} are")
-            return
-        if one.evaluation.time.total > _HOPELESS * best:
-            continue
-        log.show(f"{len(found) + 1} of {len(screened)}: {one.evaluation.candidate}")
-        found[str(one.evaluation.candidate)] = compiler.evaluate(one.evaluation, one.variant, False), one
-        if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
-            raise compiler.errors[0]  # such as for a refused option
-
-
-def _time_best(compiler: CandidateCompiler, log: _Progress, found: _Compiled) -> None:
-    """Compiles the best candidates whole, for their times."""
-    for at, (own, one) in enumerate(_choose_timed([*found.values()])):
-        if log.has_used():
-            log.notes.append(f"the budget was used up before the best candidates were timed: {at} are")
-            return
-        log.show(f"timing {at + 1} of {_MOST_TIMED}: {own.candidate}")
-        timed = compiler.evaluate(one.evaluation, one.variant, True)
-        if timed.problem:
-            log.notes.append(f"{own.candidate} could not be timed: {timed.problem}")
-        else:
-            found[str(own.candidate)] = timed, one
-
-
-def _list_alternatives(screened: Sequence[_Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
+def _list_alternatives(screened: Sequence[Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
     """Returns the best candidate with each other size of a mesh axis and each other sharding of a named axis."""
     known = {str(one.candidate) for one in compiled}
     seen = {choice for one in compiled for choice in _list_choices(one.candidate)}
@@ -344,18 +224,7 @@ def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
         yield "option", name, repr(value)
 
 
-def _choose_timed(compiled: Sequence[tuple[Evaluation, _Screened]]) -> list[tuple[Evaluation, _Screened]]:
-    """Returns the best candidates that have no times yet, those that compute in different ways."""
-    found: dict[str, tuple[Evaluation, _Screened]] = {}
-    for own, one in sorted(compiled, key=lambda pair: rank_evaluation(pair[0])):
-        if own.stage == "compiled" and _is_possible(own):
-            found.setdefault(str(replace(own.candidate, parameters=own.candidate.compute)), (own, one))
-    return [*found.values()][:_MOST_TIMED]
-
-
-def _calibrate_times(
-    compiled: Sequence[tuple[Evaluation, _Screened]], others: Sequence[Evaluation]
-) -> list[Evaluation]:
+def _calibrate_times(compiled: Sequence[tuple[Evaluation, Screened]], others: Sequence[Evaluation]) -> list[Evaluation]:
     """Returns evaluations whose time of computing, where it is from operations, is as much longer as where it is known.
 
     XLA's estimates exceed the operations at the peak of the device by about the same factor in all candidates of a
@@ -378,18 +247,6 @@ def _scale_computing(time: StepTime, factor: float) -> StepTime:
     waiting = {axes: seconds - moved.get(axes, 0.0) for axes, seconds in time.waiting.items()}
     hidden = {axes: seconds + moved.get(axes, 0.0) for axes, seconds in time.hidden.items()}
     return replace(time, compute=factor * time.compute, waiting=waiting, hidden=hidden)
-
-
-def _is_possible(evaluation: Evaluation) -> bool:
-    return evaluation.fits and not evaluation.problem
-
-
-def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
-    """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
-    stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
-    missing = 0 if evaluation.fits else evaluation.bytes
-    is_guess = stage == 2  # that arguments fit says little beside what the compiler knows of others
-    return bool(evaluation.problem), is_guess, missing, stage, evaluation.time.total, str(evaluation.candidate)
 
 
 def _count_tokens(variant: StepVariant) -> int:

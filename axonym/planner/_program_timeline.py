@@ -82,7 +82,7 @@ class _Clock:
         self.pending: dict[str, InstructionTime] = {}
 
     def compute(self, one: HloInstruction, compute: float, attention: float) -> None:
-        """Computes."""
+        """Runs an instruction that computes."""
         start = self.spent.total
         self.spent.compute += compute
         self.spent.attention += attention
@@ -111,7 +111,8 @@ class _Clock:
         time = self.pending.pop(key)
         waited = max(time.end - self.spent.total, 0.0)
         self.spent.waiting[time.links] += waited
-        self.times.append(time._replace(waited=waited))
+        if time.end > time.start:  # groups of one device send nothing
+            self.times.append(time._replace(waited=waited))
 
 
 class ProgramTimeline:

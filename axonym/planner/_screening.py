@@ -9,6 +9,7 @@ reshards are waited for. The bytes of arguments are exact.
 import collections
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ._candidate import Candidate, Evaluation, MeshAxes, StepTime
 from ._collectives import count_sent_bytes
@@ -16,9 +17,24 @@ from ._hardware import Hardware
 from ._link_model import LinkModel
 from ._named_program import Dim, NamedProgram, NamedShape, Product, Sum
 from ._step_time import hide_sending
+from ._step_variants import StepVariant
 
 
 _ERROR = 0.5  # the part by which a screened step time may be wrong
+
+
+class Screened(NamedTuple):
+    """A candidate that was screened, its step, and whether what its step holds is likely to fit."""
+
+    evaluation: Evaluation
+    variant: StepVariant
+    is_likely_to_fit: bool
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        own = self.evaluation
+        missing = 0 if own.fits else own.bytes
+        return missing, not self.is_likely_to_fit, own.time.total, str(own.candidate)
 
 
 class Screening:

@@ -90,8 +90,9 @@ def explain_no_candidate(program: NamedProgram, devices: int, fixed: Fixed, prun
         (fixed.compute, program.arrays, "while computing"),
         ({**fixed.compute, **fixed.parameters}, stored, between),
     ):
-        for text in (*_list_meetings(program, mapping, arrays, when), *_list_remainders(program, mapping, meshes)):
-            return text
+        texts = *_list_meetings(program, mapping, arrays, when), *_list_remainders(program, mapping, meshes)
+        if texts:
+            return texts[0]
     reasons = "; ".join(f"{count}: {reason}" for reason, count in pruned.items()) or "there is no axis to shard"
     mesh = f" over the mesh {format_axes(tuple(fixed.mesh), tuple(fixed.mesh.values()))}" if fixed.mesh else ""
     return f"{reasons}; the axes are {_format_named_sizes(program, program.sizes)}{mesh}; fix less, or change sizes"

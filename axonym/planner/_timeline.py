@@ -129,8 +129,11 @@ def _group_short(times: Sequence[InstructionTime], short: float) -> list[list[In
     groups: list[list[InstructionTime]] = []
     for time in times:
         before = groups[-1][-1] if groups else None
-        is_short = before is not None and max(time.end - time.start, before.end - before.start) < short
-        if before and is_short and math.isclose(time.start, before.end, abs_tol=1e-12):
+        if (
+            before
+            and max(time.end - time.start, before.end - before.start) < short
+            and math.isclose(time.start, before.end, abs_tol=1e-12)
+        ):
             groups[-1].append(time)
         else:
             groups.append([time])

@@ -70,8 +70,6 @@ def _check_timelines(plan: PlanRecord, found: Evaluation) -> None:
     if found.time.timelines:
         return
     what = f"rank {plan.evaluations.index(found) + 1}" if found in plan.evaluations else "this candidate"
-    if found.stage == "timed":
-        raise ValueError(f"{what} is timed, but has no timeline, as in files of earlier versions; make the plan again")
     ranks = [str(rank) for rank, one in enumerate(plan.evaluations, 1) if one.time.timelines]
     remedy = (
         f"choose rank {' or '.join(ranks)}"
@@ -87,7 +85,9 @@ def _list_timeline_rows(timeline: Timeline, mesh_axes: Sequence[str]) -> list[tu
     links = {event.links for event in timeline.events if event.links}
     hosts = [one for one in (TO_HOST, FROM_HOST) if one in links]
     order = {axis: at for at, axis in enumerate(mesh_axes)}
-    sent = sorted(links.difference(hosts), key=lambda over: (len(over), [order.get(axis, 99) for axis in over], over))
+    sent = sorted(
+        links.difference(hosts), key=lambda over: (len(over), [order.get(axis, len(order)) for axis in over], over)
+    )
     return [(), *sent, *hosts]
 
 
@@ -122,7 +122,7 @@ def _draw_turn(axes: Any, timeline: Timeline, rows: Sequence[tuple[str, ...]], m
 
 
 def _describe_turn(timeline: Timeline) -> str:
-    """Returns the name of a loop, its turns and their time: `Stacked, forward: 1 of 32 turns, 14.2 ms each`."""
+    """Returns the name of a loop and the time of a turn: `Stacked, forward: one of 32 turns, 14.2 ms`."""
     turns = f"one of {timeline.turns} turns, " if timeline.turns > 1 else ""
     waited = f", of which it waits {format_seconds(timeline.waited)} ({timeline.waited / timeline.seconds:.0%})"
     return f"{timeline.name}: {turns}{format_seconds(timeline.seconds)}{waited if timeline.waited else ''}"
@@ -141,7 +141,7 @@ def _list_labels(event: TimelineEvent) -> Iterator[str]:
     if event.links and name:
         yield f"{event.kind} for {name}"
     elif event.kind == "product":
-        yield f"{name} {event.operation}"
+        yield f"{name} {event.operation}".strip()
     yield name if event.kind in ("product", "other") else event.kind
 
 

@@ -171,6 +171,19 @@ def test_products_that_are_added_are_summed_once_over_a_mesh_axis():
     assert found.sent == {("model",): 2 * 7 * 4 * BATCH * MLP // 8}
 
 
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda a, b, x: (multiply(a, x) + (y := multiply(b, x)), y + multiply(a, x)),
+        lambda a, b, x: (h := multiply(a, x)) + multiply(b, nym.nn.relu(h).rename({"mlp": "embed"})),
+        lambda a, b, x: jax.lax.optimization_barrier((nym.nn.relu(multiply(a, x)), multiply(b, x)))[0] + multiply(b, x),
+    ],
+)
+def test_sums_with_other_users_are_not_added(combine):
+    program = trace_named_program(combine, (SQUARE, SQUARE, EMBEDDED))
+    assert sum(program.sums.values()) == sum(program.products.values()) >= 2
+
+
 def test_a_sum_that_is_sharded_at_once_is_scattered():
     """As values between layers are under sequence parallelism."""
 
@@ -199,6 +212,8 @@ def test_experts_compute_their_own_tokens_and_send_the_mixture():
     assert program.flops == pytest.approx(3 * expert + router, rel=0.02)  # and each token's average over two experts
     program, _ = make_screening("v5e:2x4", jax.grad(compute_loss), layer, x)
     assert program.flops == pytest.approx(7 * expert + 2 * router, rel=0.02)  # no gradient of `x`
+    rows = {operand.sizes[0] for product in program.products for operand in product.operands if product.flops == expert}
+    assert rows == {2 * BATCH * PIXEL, 4}  # operands of gradients have all rows, parameters all experts
     compute = {"experts": ("model",)}
     found = screening.evaluate(nym.planner.Candidate({"data": 2, "model": 4}, compute, compute))
     assert found.sent[("model",)] == pytest.approx(2 * 3 * 4 * BATCH * PIXEL * EMBED / 4, rel=0.02)
@@ -401,6 +416,25 @@ def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, fail_at)
     fail_at({1: RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")})
     found = make_plan(fixed=DATA)
     assert "SIGKILL" in found.evaluations[-1].problem and not found.best.problem and found.fits
+
+
+def test_a_candidate_that_cannot_be_compiled_is_replaced_by_the_next(make_plan, fail_at, monkeypatch):
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 2)
+    fail_at({1: RuntimeError("the compiler was killed")})
+    found = make_plan(fixed=DATA)
+    assert [one.stage for one in found.evaluations].count("compiled") == 3 and found.evaluations[-1].problem
+    fail_at({1: RuntimeError("the compiler was killed"), 2: RuntimeError("again")})
+    assert [bool(one.problem) for one in make_plan(fixed=DATA).evaluations] == [False, True, True]
+
+
+def test_options_whose_values_print_alike_are_told_apart():
+    def step(weight, x, *, scale):
+        return multiply(weight, x) * (2 if scale is None else 3)
+
+    found = nym.planner.plan(
+        step, SQUARE, EMBEDDED, devices="cpu:4", fixed=DATA, options={"scale": (None, "None")}, budget=1e-9
+    )
+    assert {repr(one.candidate.options["scale"]) for one in found.evaluations} == {"None", "'None'"}
 
 
 def test_nothing_compiles_is_the_error_of_the_compiler(make_plan):

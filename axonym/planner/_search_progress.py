@@ -1,0 +1,25 @@
+"""`SearchProgress`: the progress of a search, its budget and its notes."""
+
+import sys
+import time
+
+
+class SearchProgress:
+    """Writes a line for each candidate, which the next replaces on a terminal; knows when the time is over."""
+
+    def __init__(self, is_shown: bool, started: float, budget: float | None) -> None:
+        self._is_shown, self._started, self._budget = is_shown, started, budget
+        self.notes: list[str] = []
+
+    def has_used(self, part: float = 1.0) -> bool:
+        """Returns whether a part of the budget is used up."""
+        return self._budget is not None and time.monotonic() - self._started >= part * self._budget
+
+    def show(self, text: str) -> None:
+        if self._is_shown and sys.stderr.isatty():
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        elif self._is_shown and text:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        self.show("")
