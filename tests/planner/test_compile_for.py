@@ -201,9 +201,9 @@ def test_mesh_has_to_be_of_described_devices():
         compile_for(lambda x: x, x, mesh={"data": 8})
     with pytest.raises(ValueError, match="need a mesh, and none is active; give the sizes of its axes, as in"):
         compile_for(lambda x: x, x, devices="cpu:8")
-    with pytest.raises(TypeError, match="is a description such as 'v5e:16x16', .*, not a sequence of Device"):
+    with pytest.raises(TypeError, match=r"is a description such as 'v5e:16x16', .*, not a sequence of Device"):
         compile_for(lambda x: x, x, devices=jax.devices(), mesh={"data": len(jax.devices())})
-    with pytest.raises(TypeError, match="is a description such as 'v5e:16x16', .*, not \\[\\]"):
+    with pytest.raises(TypeError, match=r"is a description such as 'v5e:16x16', .*, not \[\]"):
         compile_for(lambda x: x, x, devices=[])
     with pytest.raises(TypeError, match="`mesh` is a mesh or the sizes of its axes by name, not a tuple; give"):
         compile_for(lambda x: x, x, devices="cpu:8", mesh=(8,))
