@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..named._axis import suggest_name
+from ..named._transforms._checkpoint_policy import CHECKPOINT_POLICIES
 from ._plan import Plan
 from ._plan_search import plan
 
@@ -108,9 +110,17 @@ def _read_options(given: argparse.Namespace, options: dict[str, Any]) -> dict[st
     if given.fixed:
         found["fixed"] = _read_fixed(given.fixed)
     if given.policy:
-        known = {**_POLICIES, **(options.get("policies") or {})}
-        found["policies"] = {name: known.get(name, name) for name in given.policy}
+        found["policies"] = _read_policies(given.policy, options.get("policies") or {})
     return found
+
+
+def _read_policies(names: Sequence[str], own: dict[str, Any]) -> dict[str, Any]:
+    """Returns policies by name: those of the function, of this command, and of `Stacked`."""
+    known = {**{name: name for name in CHECKPOINT_POLICIES}, **_POLICIES, **own}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--policy takes {', '.join(known)}, not {name!r}{suggest_name(name, [*known])}")
+    return {name: known[name] for name in names}
 
 
 def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

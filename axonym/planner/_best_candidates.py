@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ._candidate import Evaluation, rank_evaluation
+from ._candidate import Evaluation, format_computing, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._nearest_fit import describe_nearest_fits
 from ._screening import Screened
@@ -65,11 +64,12 @@ def _compile_screened(
 
 def _time_best(compiler: CandidateCompiler, log: SearchProgress, found: _Compiled) -> None:
     """Compiles the best candidates whole, for their times."""
-    for at, (own, one) in enumerate(_choose_timed([*found.values()])):
+    chosen = _choose_timed([*found.values()])
+    for at, (own, one) in enumerate(chosen):
         if log.has_used():
             log.notes.append(f"the budget was used up before the best candidates were timed: {at} are")
             return
-        log.show(f"timing {at + 1} of {_MOST_TIMED}: {own.candidate}")
+        log.show(f"timing {at + 1} of {len(chosen)}: {own.candidate}")
         timed = compiler.evaluate(one.evaluation, one.variant, True)
         if timed.problem:
             log.notes.append(f"{own.candidate} could not be timed: {timed.problem}")
@@ -78,12 +78,16 @@ def _time_best(compiler: CandidateCompiler, log: SearchProgress, found: _Compile
 
 
 def _choose_timed(compiled: Sequence[tuple[Evaluation, Screened]]) -> list[tuple[Evaluation, Screened]]:
-    """Returns the best candidates that have no times yet, those that compute in different ways."""
-    found: dict[str, tuple[Evaluation, Screened]] = {}
-    for own, one in sorted(compiled, key=lambda pair: rank_evaluation(pair[0])):
-        if own.stage == "compiled" and _is_possible(own):
-            found.setdefault(str(replace(own.candidate, parameters=own.candidate.compute)), (own, one))
-    return [*found.values()][:_MOST_TIMED]
+    """Returns the best candidates that have no times yet, first of all those that compute in different ways."""
+    ranked = sorted(compiled, key=lambda pair: rank_evaluation(pair[0]))
+    possible = [pair for pair in ranked if pair[0].stage == "compiled" and _is_possible(pair[0])]
+    seen: set[str] = set()
+    found: tuple[list[Any], list[Any]] = [], []
+    for pair in possible:
+        key = format_computing(pair[0].candidate)
+        found[key in seen].append(pair)
+        seen.add(key)
+    return [*found[0], *found[1]][:_MOST_TIMED]
 
 
 def _is_possible(evaluation: Evaluation) -> bool:

@@ -1,7 +1,7 @@
 """`Candidate`: a way to run a step on a machine; `StepTime` and `Evaluation`: what is known of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ._timeline import Timeline
@@ -124,6 +124,11 @@ def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
 def format_mesh_sizes(candidate: Candidate) -> str:
     """Returns the sizes of a mesh: `data 64 x model 4`."""
     return " x ".join(f"{axis} {size}" for axis, size in candidate.mesh.items()) or "one device"
+
+
+def format_computing(candidate: Candidate) -> str:
+    """Returns how a candidate computes, which how parameters are stored does not change."""
+    return str(replace(candidate, parameters=candidate.compute))
 
 
 def format_over(mesh_axes: MeshAxes) -> str:

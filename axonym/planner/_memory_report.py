@@ -211,7 +211,7 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
 
     Raises:
         TypeError: If there are arguments for a function that is lowered already, or `fn` is not a function.
-        ValueError: If there is no such device.
+        ValueError: If there is no such device, or it is the description of a machine that `fn` is not compiled for.
 
     Example:
         >>> import axonym as nym
@@ -253,6 +253,11 @@ def _find_available(compiled: Any, device: str | int | Hardware | None) -> tuple
         device = compiled.hardware if isinstance(compiled, CompiledProgram) else 0
     if isinstance(device, int):
         return "", device
+    if isinstance(device, str) and ":" in device and not isinstance(compiled, CompiledProgram):
+        raise ValueError(
+            f"{device!r} is a machine, and the program is compiled for the devices here; pass "
+            f"`compile_for(fn, *args, devices={device!r}, ...)` as `fn`, or compare with {device.partition(':')[0]!r}"
+        )
     hardware = get_hardware(device) if isinstance(device, str) else device
     return hardware.name, hardware.hbm_available
 

@@ -2,7 +2,9 @@
 
 import importlib
 import io
+import math
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from ..report._table import format_bytes
 from ..report._treemap import COLOURS
 from ..report._write_file import replace_file
-from ._candidate import Evaluation, format_mesh_sizes, format_over, format_settings
+from ._candidate import Evaluation, format_mesh_sizes, format_over, format_settings, format_sharding
 from ._plan_record import PlanRecord
 from ._plan_table import format_seconds
 
@@ -149,24 +151,13 @@ def _scale_axis(
 
 
 def _label_places(axes: Any, places: Sequence[tuple[int, float, float]]) -> None:
-    """Writes ranks beside their marks; those of marks that are close to each other as one text, such as `2, 3`."""
-    to_picture = axes.transScale + axes.transLimits
-    groups: list[tuple[Any, list[tuple[int, float, float]]]] = []
-    for place in places:
-        x, y = to_picture.transform(place[1:])
-        near = (group for (other, beside), group in groups if abs(x - other) < 0.08 and abs(y - beside) < 0.08)
-        if group := next(near, None):
-            group.append(place)
-        else:
-            groups.append(((x, y), [place]))
-    for _, group in groups:
-        text = ", ".join(str(rank) for rank, _, _ in group)
-        look = {
-            "ha": "center",
-            "bbox": {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
-            "zorder": 6,
-        }
-        axes.annotate(text, group[0][1:], xytext=(0, 12), textcoords="offset points", **look)
+    """Writes ranks around their marks, each with a line to its own."""
+    for at, (rank, x, y) in enumerate(places):
+        angle = math.radians(150 - 90 * at)
+        around = 24 * math.cos(angle), 24 * math.sin(angle)
+        line = {"arrowstyle": "-", "color": "black", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4}
+        look = {"ha": "center", "va": "center", "arrowprops": line, "zorder": 6}
+        axes.annotate(str(rank), (x, y), xytext=around, textcoords="offset points", **look)
 
 
 def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
@@ -200,8 +191,7 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
             if seconds:
                 draw_bar(row, beside, seconds, colours[over], f"beside, over {format_over(over)}", hidden=True)
                 beside += seconds
-    ranks = [_label_step(plan, one) for one in steps]
-    axes.set_yticks(range(len(steps)), ranks)
+    axes.set_yticks(range(len(steps)), _label_steps(plan, steps))
     axes.invert_yaxis()
     axes.set_xlim(0, 1.18 * longest / second or 1)
     axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
@@ -209,9 +199,18 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
     axes.legend(**_LEGEND)
 
 
-def _label_step(plan: PlanRecord, one: Evaluation) -> str:
-    rank = plan.evaluations.index(one) + 1
-    return "\n".join(filter(None, (f"{rank}: {format_mesh_sizes(one.candidate)}", format_settings(one.candidate))))
+def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:
+    """Returns rank, mesh and policy of each step, and what else tells steps apart that have these in common."""
+    candidates = [one.candidate for one in steps]
+    texts = ["\n".join(filter(None, (format_mesh_sizes(one), format_settings(one)))) for one in candidates]
+    parts = [format_sharding(one).split("; ") for one in candidates]
+    labels: list[str] = []
+    for one, text, own in zip(steps, texts, parts, strict=True):
+        alike = [other for other, same in zip(parts, texts, strict=True) if same == text and other is not own]
+        differing = [part for part in own if alike and not all(part in other for other in alike)]
+        wrapped = textwrap.wrap("; ".join(differing), 32)
+        labels.append("\n".join([f"{plan.evaluations.index(one) + 1}: {text}", *wrapped]))
+    return labels
 
 
 def choose_colour(over: tuple[str, ...], order: list[str]) -> str:

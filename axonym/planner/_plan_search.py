@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ..named._array import NamedArray, is_named_array
 from ..partitioning.jit._named_jit import NamedJit
 from ._best_candidates import compile_best
-from ._candidate import Candidate, Evaluation, StepTime, rank_evaluation
+from ._candidate import Candidate, Evaluation, StepTime, format_computing, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._compiler_process import find_versions
 from ._described_devices import DescribedDevice, choose_devices
@@ -227,14 +227,19 @@ def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
 def _calibrate_times(compiled: Sequence[tuple[Evaluation, Screened]], others: Sequence[Evaluation]) -> list[Evaluation]:
     """Returns evaluations whose time of computing, where it is from operations, is as much longer as where it is known.
 
-    XLA's estimates exceed the operations at the peak of the device by about the same factor in all candidates of a
-    step; without it, those that are timed would look slow beside the others.
+    XLA's estimates exceed the operations at the peak of the device. The factor is that of a timed candidate which
+    computes in the same way, or else the median of the factors, which differ little in a large step.
     """
-    timed = [(own.time, one.evaluation.time) for own, one in compiled if own.stage == "timed"]
-    factors = sorted((own.compute + own.attention) / screened.compute for own, screened in timed)
-    factor = factors[len(factors) // 2] if factors else 1.0
+    factors = {
+        format_computing(own.candidate): (own.time.compute + own.time.attention) / one.evaluation.time.compute
+        for own, one in compiled
+        if own.stage == "timed"
+    }
+    middle = sorted(factors.values())[len(factors) // 2] if factors else 1.0
     return [
-        one if one.stage == "timed" else replace(one, time=_scale_computing(one.time, factor))
+        one
+        if one.stage == "timed"
+        else replace(one, time=_scale_computing(one.time, factors.get(format_computing(one.candidate), middle)))
         for one in (*(own for own, _ in compiled), *others)
     ]
 

@@ -34,7 +34,8 @@ def format_seconds(seconds: float) -> str:
         return "0 s"
     if abs(seconds) >= 0.9995:
         return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:,.0f} s"
-    return f"{1e3 * seconds:.1f} ms" if abs(seconds) >= 0.99995e-3 else f"{1e6 * seconds:.1f} µs"
+    value, unit = (1e3 * seconds, "ms") if abs(seconds) >= 0.9995e-3 else (1e6 * seconds, "µs")
+    return f"{value:.2f} {unit}" if abs(value) < 9.995 else f"{value:.1f} {unit}"
 
 
 def format_step_time(time: StepTime) -> str:

@@ -109,7 +109,8 @@ def _list_meetings(
             array = min(both, key=lambda array: (len(array), sorted(array)))
             yield (
                 f"`fixed` has {one!r} and {other!r} over mesh axis {shared[0]!r} {when}, but both are axes of one "
-                f"array {_format_named_sizes(program, array)}; fix one of them over another mesh axis, or to None"
+                f"array {_format_named_sizes(program, array)}; fix one of them over another mesh axis or to "
+                "None, or rename one of them in the arrays where they meet"
             )
 
 

@@ -147,6 +147,8 @@ def _make_event(program: HloProgram, group: Sequence[InstructionTime]) -> Timeli
     for time in group:
         kinds[_find_event_kind(program, time)] += time.end - time.start
     origin = find_origin(program, longest.instruction)
+    if is_collective(longest.instruction) and (count := len(read_exchange(program, longest.instruction)[1])) > 1:
+        origin = origin._replace(layer="", operation=f"{count} arrays")  # the compiler has combined them
     return TimelineEvent(
         name=longest.instruction.name,
         kind=max(kinds, key=kinds.__getitem__),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ._candidate import Evaluation, format_mesh_sizes, format_over, format_settings
+from ._candidate import Evaluation, format_over
 from ._plan_figures import (
     ATTENTION_COLOUR,
     COMPUTE_COLOUR,
@@ -53,8 +53,8 @@ def draw_timeline(plan: PlanRecord, path: str | os.PathLike[str] | None, which: 
         every = figure.subplots(len(timelines), 1, height_ratios=heights, squeeze=False)[:, 0]
         for axes, timeline, links in zip(every, timelines, rows, strict=True):
             _draw_turn(axes, timeline, links, [*found.candidate.mesh])
-        about = ", ".join(filter(None, (format_mesh_sizes(found.candidate), format_settings(found.candidate))))
-        figure.suptitle(f"{about} on {plan.topology}, a step in {format_seconds(found.time.total)}", fontsize=10)
+        title = f"{found.candidate}, on {plan.topology}: a step in {format_seconds(found.time.total)}"
+        figure.suptitle(title, fontsize=9, wrap=True)
         _draw_colour_legend(figure, timelines)
         if path is not None:
             save_figure(figure, path)
@@ -138,8 +138,8 @@ def _label_event(event: TimelineEvent, share: float) -> str:
 def _list_labels(event: TimelineEvent) -> Iterator[str]:
     """Yields texts for an event, the longest first."""
     name = "" if "+" in event.layer else event.layer.rpartition("/")[2]
-    if event.links and name:
-        yield f"{event.kind} for {name}"
+    if event.links and (what := name or event.operation):
+        yield f"{event.kind} for {what}"
     elif event.kind == "product":
         yield f"{name} {event.operation}".strip()
     yield name if event.kind in ("product", "other") else event.kind

@@ -169,6 +169,8 @@ def test_report_is_compared_with_a_device(tmp_path):
     assert memory_report(fn, jnp.ones(2**10)).shortfall == 0
     with pytest.raises(ValueError, match="no hardware 'v9'"):
         memory_report(fn, jnp.ones(8), device="v9")
+    with pytest.raises(ValueError, match=r"'v5e:2x4' is a machine, .*pass `compile_for\(fn, .*or compare with 'v5e'"):
+        memory_report(fn, jnp.ones(8), device="v5e:2x4")
 
 
 def test_other_functions_have_reports_too():

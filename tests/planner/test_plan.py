@@ -285,11 +285,15 @@ def test_ticks_of_pictures_have_the_unit_that_fits():
     assert list_ticks(candidates.xaxis, [8]) == ["8 GiB"] and list_ticks(steps.xaxis, [5]) == ["5 ms"]
 
 
-def test_ranks_of_marks_that_are_close_are_one_text():
+def test_ranks_are_written_around_their_marks_and_bars_say_what_tells_them_apart():
     close = dataclasses.replace(WHOLE, memory=BEST.memory, time=BEST.time)
-    candidates, _ = dataclasses.replace(PLAN, evaluations=(BEST, close, SPLIT)).draw().axes
-    assert [text.get_text() for text in candidates.texts] == ["1, 2", "3"]
-    assert [text.get_text() for text in PLAN.draw().axes[0].texts] == ["1", "2", "3"]
+    candidates, steps = dataclasses.replace(PLAN, evaluations=(BEST, close, SPLIT)).draw().axes
+    assert [text.get_text() for text in candidates.texts] == ["1", "2", "3"]
+    assert len({text.get_position() for text in candidates.texts}) == 3
+    stored = dataclasses.replace(BEST, candidate=dataclasses.replace(BEST.candidate, parameters=BEST.candidate.compute))
+    _, steps = dataclasses.replace(PLAN, evaluations=(BEST, stored)).draw().axes
+    labels = [label.get_text().split("\n") for label in steps.get_yticklabels()]
+    assert labels[0][-1] == "stored with embed over data" and labels[1] == ["2" + labels[0][0][1:], *labels[0][1:-1]]
 
 
 def test_pictures_are_the_same_each_time_and_need_a_format(tmp_path):

@@ -117,6 +117,7 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
         ),
         (["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "embed=data"], "not 'embed=data'"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layers"], "no argument has a `Stacked`"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--policy", "layrs"], "not 'layrs'; did you mean 'layers'?"),
         (["planned_steps:make_step", "--devices", "cpu:8", "--budget", "-3"], "`budget` is above 0 seconds"),
     ],
 )

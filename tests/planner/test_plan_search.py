@@ -412,6 +412,17 @@ def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail
     assert "the disk is full" in found.notes[0]
 
 
+@pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
+def test_the_best_candidates_for_tpus_are_timed_and_the_same_from_the_cache(tmp_path):
+    fixed = {"mesh": {"data": 8}, "compute": {"batch": "data"}}
+    plan = functools.partial(nym.planner.plan, train_step, make_model(), X, fixed=fixed, cache=tmp_path)
+    found = plan(devices="v5e:2x4")
+    assert [one.stage for one in found.evaluations[:2]] == ["timed"] * 2  # though they compute in one way
+    assert found.best.time.source == "cycles" and found.best.time.timelines
+    again = plan(devices="v5e:2x4")
+    assert dataclasses.replace(again, seconds=found.seconds) == found
+
+
 def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, fail_at):
     fail_at({1: RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")})
     found = make_plan(fixed=DATA)

@@ -92,7 +92,7 @@ class ScanCheckpointPolicy:
 
 Remat: TypeAlias = bool | str | ScanCheckpointPolicy | Callable[..., Any]
 
-_BY_NAME = {
+CHECKPOINT_POLICIES = {
     "full": ScanCheckpointPolicy(save_carries=False),
     "nested": ScanCheckpointPolicy(nested=True),
     "offload": ScanCheckpointPolicy(save_carries=_OFFLOAD),
@@ -108,12 +108,12 @@ def parse_remat(remat: Remat) -> Policy:
     if isinstance(remat, bool):
         return ScanCheckpointPolicy() if remat else None
     if isinstance(remat, str):
-        if remat not in _BY_NAME:
+        if remat not in CHECKPOINT_POLICIES:
             raise ValueError(
-                f"what a loop recomputes is one of {', '.join(map(repr, _BY_NAME))}, a boolean or a policy, such as "
-                f"`jax.checkpoint_policies.dots_saveable`, not {format_value(remat)}"
+                f"what a loop recomputes is one of {', '.join(map(repr, CHECKPOINT_POLICIES))}, a boolean or a policy, "
+                f"such as `jax.checkpoint_policies.dots_saveable`, not {format_value(remat)}"
             )
-        return _BY_NAME[remat]
+        return CHECKPOINT_POLICIES[remat]
     if isinstance(remat, ScanCheckpointPolicy):
         return None if remat.disable else remat
     if not callable(remat):
