@@ -192,7 +192,7 @@ class Plan(PlanRecord, PrintedTable):
             >>> machine = nym.planner.described_devices("v5e:2x4")[0].topology
             >>> plan = nym.planner.Plan((found,), machine, 3, {}, 0.0, 0, {}, {}, 12.5)
             >>> plan.draw_timeline().axes[0].get_title("left")
-            'Stacked, forward: one of 32 turns, 3.0 ms, of which it waits 1.0 ms (33%)'
+            'Stacked, forward: one of 32 turns, 3.00 ms, of which it waits 1.00 ms (33%)'
         """
         return draw_timeline(self, path, which)
 

@@ -18,7 +18,7 @@ from ._best_candidates import compile_best
 from ._candidate import Candidate, Evaluation, StepTime, format_computing, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._compiler_process import find_versions
-from ._described_devices import DescribedDevice, choose_devices
+from ._described_devices import DescribedDevice, Topology, choose_devices
 from ._hardware import get_hardware
 from ._plan import Plan
 from ._screening import Screened, Screening
@@ -96,8 +96,7 @@ def plan(
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
     jit_options = fn.options if isinstance(fn, NamedJit) else {}
     described = choose_devices(devices)
-    _check_all_devices(described)
-    topology = described[0].topology
+    topology = _find_topology(described)
     versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
     compiler = CandidateCompiler(described, jit_options, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()
@@ -153,11 +152,13 @@ def _describe_step(fn: Any, variant: StepVariant) -> Iterator[str]:
         yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
 
 
-def _check_all_devices(described: Sequence[DescribedDevice]) -> None:
+def _find_topology(described: Sequence[DescribedDevice]) -> Topology:
+    """Returns the machine of devices, which have to be all that it has."""
     topology = described[0].topology
     count = math.prod(topology.sizes) * topology.slices * get_hardware(topology.hardware).devices_per_chip
     if len(described) != count:
         raise ValueError(f"`devices` are {len(described)} of the {count} devices of '{topology}'; a plan is for all")
+    return topology
 
 
 def _screen_candidates(

@@ -285,7 +285,7 @@ def test_ticks_of_pictures_have_the_unit_that_fits():
     assert list_ticks(candidates.xaxis, [8]) == ["8 GiB"] and list_ticks(steps.xaxis, [5]) == ["5 ms"]
 
 
-def test_ranks_are_written_around_their_marks_and_bars_say_what_tells_them_apart():
+def test_ranks_are_around_their_marks_and_bars_say_what_differs():
     close = dataclasses.replace(WHOLE, memory=BEST.memory, time=BEST.time)
     candidates, steps = dataclasses.replace(PLAN, evaluations=(BEST, close, SPLIT)).draw().axes
     assert [text.get_text() for text in candidates.texts] == ["1", "2", "3"]

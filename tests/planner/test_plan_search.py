@@ -413,7 +413,7 @@ def test_an_error_of_the_disk_ends_the_search_with_what_is_known(make_plan, fail
 
 
 @pytest.mark.skipif(not os.environ.get("AXONYM_LIBTPU"), reason="This needs libtpu: `make tpu` installs it.")
-def test_the_best_candidates_for_tpus_are_timed_and_the_same_from_the_cache(tmp_path):
+def test_best_candidates_for_tpus_are_timed_and_cached(tmp_path):
     fixed = {"mesh": {"data": 8}, "compute": {"batch": "data"}}
     plan = functools.partial(nym.planner.plan, train_step, make_model(), X, fixed=fixed, cache=tmp_path)
     found = plan(devices="v5e:2x4")
