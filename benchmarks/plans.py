@@ -26,7 +26,7 @@ from unittest import mock
 import jax
 
 import axonym as nym
-from axonym.planner import Evaluation, _plan_search, described_devices, plan
+from axonym.planner import Evaluation, _best_candidates, _plan_search, described_devices, plan
 from axonym.report._table import format_bytes
 
 from .compiled_steps import replace_table
@@ -159,8 +159,9 @@ def rank_first_choice(name: str, *, out: Path | None) -> str:
         return [one for one in screened if one.evaluation.time.compute <= _BOUND * best]
 
     limits = {"_MOST_COMPILED": sys.maxsize, "_HOPELESS": math.inf}
-    with mock.patch.multiple(_plan_search, _screen_candidates=screen_all, **limits):
-        everything = make_plan()
+    with mock.patch.object(_plan_search, "_screen_candidates", screen_all):
+        with mock.patch.multiple(_best_candidates, **limits):
+            everything = make_plan()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         everything.to_json(out / f"{name}.json")

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from ._candidate import Evaluation, format_computing, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
+from ._computing_speed import ComputingSpeed
 from ._nearest_fit import describe_nearest_fits
 from ._screening import Screened
 from ._search_progress import SearchProgress
@@ -26,68 +27,77 @@ def compile_best(
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
     found: _Compiled = {}
     try:
-        _compile_screened(screened, compiler, log, found)
         if compiler.hardware.platform == "tpu":  # others are compiled whole at once
-            _time_best(compiler, log, found)
+            _compile_screened(screened, compiler, log, found, _MOST_TIMED)
+            _time_best(compiler, log, found, 1)  # the rest is ranked with the speed of that one
+        _compile_screened(screened, compiler, log, found, _MOST_COMPILED)
+        if compiler.hardware.platform == "tpu":
+            _time_best(compiler, log, found, _MOST_TIMED - 1)
         compiled = [(own, one) for own, one in found.values() if not own.problem]
         if compiled and not any(own.fits for own, _ in compiled) and not log.has_used():
             nearest, one = min(compiled, key=lambda pair: (pair[0].bytes, str(pair[0].candidate)))
             log.notes += describe_nearest_fits(nearest, one.variant, compiler)
     except KeyboardInterrupt:
-        log.notes.append("interrupted: only the candidates that were compiled until then are here")
+        log.note("interrupted: only the candidates that were compiled until then are here")
     except OSError as error:  # such as a full disk
         if not found:
             raise
-        log.notes.append(f"only the candidates that were compiled before this error are here: {error}")
+        log.note(f"only the candidates that were compiled before this error are here: {error}")
     log.close()
     return [*found.values()]
 
 
 def _compile_screened(
-    screened: Sequence[Screened], compiler: CandidateCompiler, log: SearchProgress, found: _Compiled
+    screened: Sequence[Screened], compiler: CandidateCompiler, log: SearchProgress, found: _Compiled, most: int
 ) -> None:
-    """Compiles candidates until as many are known as should be; those that cannot be compiled count half."""
-    for one in screened:
-        if len(found) + len(found) - len(compiler.errors) >= 2 * _MOST_COMPILED:
+    """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
+    speed = ComputingSpeed.measure(found.values())
+    scaled = [one._replace(evaluation=speed.scale(one.evaluation)) for one in screened]
+    for expected, one in sorted(zip(scaled, screened, strict=True), key=lambda pair: pair[0].rank):
+        if len(found) + len(found) - len(compiler.errors) >= 2 * most:
             return
-        best = min((other.time.total for other, _ in found.values() if _is_possible(other)), default=math.inf)
+        known = [speed.scale(other).time.total for other, _ in found.values() if _is_possible(other)]
         if log.has_used(1.0 if compiler.hardware.platform != "tpu" else _COMPILING):
-            log.notes.append(f"the budget was used up before all candidates were compiled: {len(found)} are")
+            log.note(f"the budget was used up before all candidates were compiled: {len(found)} are")
             return
-        if one.evaluation.time.total > _HOPELESS * best:
+        name = str(one.evaluation.candidate)
+        if name in found or expected.evaluation.time.total > _HOPELESS * min(known, default=math.inf):
             continue
-        log.show(f"{len(found) + 1} of {min(len(screened), _MOST_COMPILED)}: {one.evaluation.candidate}")
-        found[str(one.evaluation.candidate)] = compiler.evaluate(one.evaluation, one.variant, False), one
+        log.show(f"{len(found) + 1} of {min(len(screened), _MOST_COMPILED)}: {name}")
+        found[name] = compiler.evaluate(one.evaluation, one.variant, False), one
         if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
             raise compiler.errors[0]  # such as for a refused option
 
 
-def _time_best(compiler: CandidateCompiler, log: SearchProgress, found: _Compiled) -> None:
-    """Compiles the best candidates whole, for their times."""
-    chosen = _choose_timed([*found.values()])
-    for at, (own, one) in enumerate(chosen):
-        if log.has_used():
-            log.notes.append(f"the budget was used up before the best candidates were timed: {at} are")
+def _time_best(compiler: CandidateCompiler, log: SearchProgress, found: _Compiled, most: int) -> None:
+    """Compiles the best candidates whole, for their times; each of them tells the speed of others."""
+    failed: set[str] = set()
+    for _ in range(most):
+        untimed = _rank_untimed(found, failed)
+        if not untimed:
             return
-        log.show(f"timing {at + 1} of {len(chosen)}: {own.candidate}")
+        if log.has_used():
+            log.note("the budget was used up before the best candidates were timed")
+            return
+        own, one = untimed[0]
+        log.show(f"timing {own.candidate}")
         timed = compiler.evaluate(one.evaluation, one.variant, True)
         if timed.problem:
-            log.notes.append(f"{own.candidate} could not be timed: {timed.problem}")
+            log.note(f"{own.candidate} could not be timed: {timed.problem}")
+            failed.add(str(own.candidate))
         else:
             found[str(own.candidate)] = timed, one
 
 
-def _choose_timed(compiled: Sequence[tuple[Evaluation, Screened]]) -> list[tuple[Evaluation, Screened]]:
-    """Returns the best candidates that have no times yet, first of all those that compute in different ways."""
-    ranked = sorted(compiled, key=lambda pair: rank_evaluation(pair[0]))
-    possible = [pair for pair in ranked if pair[0].stage == "compiled" and _is_possible(pair[0])]
-    seen: set[str] = set()
-    found: tuple[list[Any], list[Any]] = [], []
-    for pair in possible:
-        key = format_computing(pair[0].candidate)
-        found[key in seen].append(pair)
-        seen.add(key)
-    return [*found[0], *found[1]][:_MOST_TIMED]
+def _rank_untimed(found: _Compiled, failed: set[str]) -> list[tuple[Evaluation, Screened]]:
+    """Returns the candidates without times, first those that compute in ways of which no other one is timed."""
+    speed = ComputingSpeed.measure(found.values())
+    untimed = [(own, one) for name, (own, one) in found.items() if own.stage == "compiled" and name not in failed]
+
+    def rank_untimed(pair: tuple[Evaluation, Screened]) -> Any:
+        return format_computing(pair[0].candidate) in speed.factors, rank_evaluation(speed.scale(pair[0]))
+
+    return sorted((pair for pair in untimed if _is_possible(pair[0])), key=rank_untimed)
 
 
 def _is_possible(evaluation: Evaluation) -> bool:

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from ..named._array import NamedArray, is_named_array
 from ..partitioning.jit._named_jit import NamedJit
 from ._best_candidates import compile_best
-from ._candidate import Candidate, Evaluation, StepTime, format_computing, rank_evaluation
+from ._candidate import Candidate, Evaluation, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._compiler_process import find_versions
+from ._computing_speed import ComputingSpeed
 from ._described_devices import DescribedDevice, Topology, choose_devices
 from ._hardware import get_hardware
 from ._plan import Plan
@@ -106,8 +107,9 @@ def plan(
     compiled = compile_best(screened, compiler, log)
     others = _list_alternatives(screened, [own for own, _ in compiled])
     pruned[_SLOWER] += len(screened) - len(compiled) - len(others)
+    speed = ComputingSpeed.measure(compiled)
     return Plan(
-        evaluations=tuple(sorted(_calibrate_times(compiled, others), key=rank_evaluation)),
+        evaluations=tuple(sorted(map(speed.scale, [*(own for own, _ in compiled), *others]), key=rank_evaluation)),
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
@@ -223,36 +225,6 @@ def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
     yield "policy", candidate.policy
     for name, value in candidate.options.items():
         yield "option", name, repr(value)
-
-
-def _calibrate_times(compiled: Sequence[tuple[Evaluation, Screened]], others: Sequence[Evaluation]) -> list[Evaluation]:
-    """Returns evaluations whose time of computing, where it is from operations, is as much longer as where it is known.
-
-    XLA's estimates exceed the operations at the peak of the device. The factor is that of a timed candidate which
-    computes in the same way, or else the median of the factors, which differ little in a large step.
-    """
-    factors = {
-        format_computing(own.candidate): (own.time.compute + own.time.attention) / one.evaluation.time.compute
-        for own, one in compiled
-        if own.stage == "timed"
-    }
-    middle = sorted(factors.values())[len(factors) // 2] if factors else 1.0
-    return [
-        one
-        if one.stage == "timed"
-        else replace(one, time=_scale_computing(one.time, factors.get(format_computing(one.candidate), middle)))
-        for one in (*(own for own, _ in compiled), *others)
-    ]
-
-
-def _scale_computing(time: StepTime, factor: float) -> StepTime:
-    """Returns a step time with longer computing, beside which more of what is sent is hidden."""
-    longer = max(factor - 1, 0.0) * time.compute
-    full = [axes for axes, seconds in time.hidden.items() if seconds >= 0.999 * time.compute]
-    moved = {axes: min(longer, time.waiting.get(axes, 0.0)) for axes in full}
-    waiting = {axes: seconds - moved.get(axes, 0.0) for axes, seconds in time.waiting.items()}
-    hidden = {axes: seconds + moved.get(axes, 0.0) for axes, seconds in time.hidden.items()}
-    return replace(time, compute=factor * time.compute, waiting=waiting, hidden=hidden)
 
 
 def _count_tokens(variant: StepVariant) -> int:

@@ -15,6 +15,11 @@ class SearchProgress:
         """Returns whether a part of the budget is used up."""
         return self._budget is not None and time.monotonic() - self._started >= part * self._budget
 
+    def note(self, text: str) -> None:
+        """Keeps a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def show(self, text: str) -> None:
         if self._is_shown and sys.stderr.isatty():
             print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
