@@ -107,9 +107,8 @@ def plan(
     compiled = compile_best(screened, compiler, log)
     others = _list_alternatives(screened, [own for own, _ in compiled])
     pruned[_SLOWER] += len(screened) - len(compiled) - len(others)
-    speed = ComputingSpeed.measure(compiled)
     return Plan(
-        evaluations=tuple(sorted(map(speed.scale, [*(own for own, _ in compiled), *others]), key=rank_evaluation)),
+        evaluations=_rank_evaluations(compiled, others),
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
@@ -225,6 +224,13 @@ def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
     yield "policy", candidate.policy
     for name, value in candidate.options.items():
         yield "option", name, repr(value)
+
+
+def _rank_evaluations(
+    compiled: Sequence[tuple[Evaluation, Screened]], others: Sequence[Evaluation]
+) -> tuple[Evaluation, ...]:
+    speed = ComputingSpeed.measure(compiled)
+    return tuple(sorted(map(speed.scale, [*(own for own, _ in compiled), *others]), key=rank_evaluation))
 
 
 def _count_tokens(variant: StepVariant) -> int:
