@@ -31,7 +31,6 @@ _OWN_VARIABLES = ("XLA_", "JAX_", "TPU_", "LIBTPU_", "ALLOW_MULTIPLE_LIBTPU_LOAD
 LIBTPU_ENVIRONMENT = {  # of a process that describes TPUs and has none
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-    "TPU_LOG_DIR": "disabled",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
@@ -212,13 +211,17 @@ def _make_gpu_options(topology: Topology) -> dict[str, Any]:
     }
 
 
-def make_environment(platform: str) -> dict[str, str]:
-    """Returns the environment of the child: this one without settings of XLA, and with those that libtpu needs."""
+def make_environment(platform: str, logs: str | os.PathLike[str]) -> dict[str, str]:
+    """Returns the environment of the child: this one without settings of XLA, and with those that libtpu needs.
+
+    libtpu writes files to the folder `logs`, which would otherwise be that of temporary files.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
     plugin = PLUGINS.get(platform)
     folder = find_plugin_folder(plugin) if plugin else ""
     path = os.pathsep.join(filter(None, [folder, kept.get("PYTHONPATH", "")]))
-    return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path, **(LIBTPU_ENVIRONMENT if platform == "tpu" else {})}
+    added = {**LIBTPU_ENVIRONMENT, "TPU_LOG_DIR": os.fspath(logs)} if platform == "tpu" else {}
+    return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path, **added}
 
 
 def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | None, float]:
@@ -227,7 +230,7 @@ def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | Non
     with (folder / "errors.txt").open("wb") as errors:
         child = subprocess.Popen(
             [sys.executable, "-P", _CHILD, folder],
-            env=make_environment(job.platform),
+            env=make_environment(job.platform, folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

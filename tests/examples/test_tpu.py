@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("programs")
     done = subprocess.run(
         [sys.executable, "-W", "error", Path(__file__).with_name("tpu_program.py"), path],
-        env=make_environment("tpu"),  # compiled as users compile it
+        env=make_environment("tpu", path),  # compiled as users compile it
         capture_output=True,
         text=True,
         timeout=240,

@@ -29,7 +29,7 @@ def test_auto_uses_the_kernel_for_tpus_on_shards(axis_types: str, sharded: str, 
             sharded,
             tmp_path / "hlo",
         ],
-        env=make_environment("tpu"),  # compiled as users compile it
+        env=make_environment("tpu", tmp_path),  # compiled as users compile it
         capture_output=True,
         text=True,
         timeout=240,

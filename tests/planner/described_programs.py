@@ -118,10 +118,11 @@ def list_machines() -> dict[str, list[Any]]:
 def run_apart(module: str, *arguments: str) -> Any:
     """Returns what a module prints in a process with the environment that libtpu needs."""
     make_environment = importlib.import_module("axonym.planner._compiler_process").make_environment
-    environment = make_environment("tpu")
-    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(Path(__file__).parents[2])])
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    with tempfile.TemporaryDirectory() as logs:
+        environment = make_environment("tpu", logs)
+        environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(Path(__file__).parents[2])])
+        command = [sys.executable, "-m", module, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
