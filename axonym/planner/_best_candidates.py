@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ._candidate import Evaluation, format_computing, rank_evaluation
+from ._candidate import Evaluation, format_mesh_sizes, format_settings, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._computing_speed import ComputingSpeed
 from ._nearest_fit import describe_nearest_fits
@@ -90,14 +90,19 @@ def _time_best(compiler: CandidateCompiler, log: SearchProgress, found: _Compile
 
 
 def _rank_untimed(found: _Compiled, failed: set[str]) -> list[tuple[Evaluation, Screened]]:
-    """Returns the candidates without times, first those that compute in ways of which no other one is timed."""
+    """Returns the candidates without times, first those whose mesh and policy no timed one has."""
     speed = ComputingSpeed.measure(found.values())
+    timed = {_format_settings_and_mesh(own) for own, _ in found.values() if own.stage == "timed"}
     untimed = [(own, one) for name, (own, one) in found.items() if own.stage == "compiled" and name not in failed]
 
     def rank_untimed(pair: tuple[Evaluation, Screened]) -> Any:
-        return format_computing(pair[0].candidate) in speed.factors, rank_evaluation(speed.scale(pair[0]))
+        return _format_settings_and_mesh(pair[0]) in timed, rank_evaluation(speed.scale(pair[0]))
 
     return sorted((pair for pair in untimed if _is_possible(pair[0])), key=rank_untimed)
+
+
+def _format_settings_and_mesh(evaluation: Evaluation) -> str:
+    return f"{format_mesh_sizes(evaluation.candidate)}; {format_settings(evaluation.candidate)}"
 
 
 def _is_possible(evaluation: Evaluation) -> bool:
