@@ -53,18 +53,20 @@ def _compile_screened(
     """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
     speed = ComputingSpeed.measure(found.values())
     scaled = [one._replace(evaluation=speed.scale(one.evaluation)) for one in screened]
+    best = min((speed.scale(own).time.total for own, _ in found.values() if _is_possible(own)), default=math.inf)
     for expected, one in sorted(zip(scaled, screened, strict=True), key=lambda pair: pair[0].rank):
         if len(found) + len(found) - len(compiler.errors) >= 2 * most:
             return
-        known = [speed.scale(other).time.total for other, _ in found.values() if _is_possible(other)]
         if log.has_used(1.0 if compiler.hardware.platform != "tpu" else _COMPILING):
             log.note(f"the budget was used up before all candidates were compiled: {len(found)} are")
             return
         name = str(one.evaluation.candidate)
-        if name in found or expected.evaluation.time.total > _HOPELESS * min(known, default=math.inf):
+        if name in found or expected.evaluation.time.total > _HOPELESS * best:
             continue
         log.show(f"{len(found) + 1} of {min(len(screened), _MOST_COMPILED)}: {name}")
-        found[name] = compiler.evaluate(one.evaluation, one.variant, False), one
+        own = compiler.evaluate(one.evaluation, one.variant, False)
+        found[name] = own, one
+        best = min(best, speed.scale(own).time.total) if _is_possible(own) else best
         if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
             raise compiler.errors[0]  # such as for a refused option
 
