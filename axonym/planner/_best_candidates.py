@@ -1,5 +1,6 @@
 """Which candidates are compiled, and which of them are timed, until the budget is used up."""
 
+import collections
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from ._search_progress import SearchProgress
 
 
 _MOST_COMPILED = 32
+_MOST_OF_A_MESH = 4  # candidates with the same mesh and policy that are compiled before those with others
 _MOST_TIMED = 4
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILING = 0.6  # the part of the budget for compiling candidates for TPUs; the rest is for timing the best
@@ -52,9 +54,11 @@ def _compile_screened(
 ) -> None:
     """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
     speed = ComputingSpeed.measure(found.values())
-    scaled = [one._replace(evaluation=speed.scale(one.evaluation)) for one in screened]
+    ranked = sorted(
+        ((one._replace(evaluation=speed.scale(one.evaluation)), one) for one in screened), key=lambda pair: pair[0].rank
+    )
     best = min((speed.scale(own).time.total for own, _ in found.values() if _is_possible(own)), default=math.inf)
-    for expected, one in sorted(zip(scaled, screened, strict=True), key=lambda pair: pair[0].rank):
+    for expected, one in _alternate_meshes(ranked):
         if len(found) + len(found) - len(compiler.errors) >= 2 * most:
             return
         if log.has_used(1.0 if compiler.hardware.platform != "tpu" else _COMPILING):
@@ -69,6 +73,17 @@ def _compile_screened(
         best = min(best, speed.scale(own).time.total) if _is_possible(own) else best
         if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
             raise compiler.errors[0]  # such as for a refused option
+
+
+def _alternate_meshes(ranked: Sequence[tuple[Screened, Screened]]) -> list[tuple[Screened, Screened]]:
+    """Returns ranked candidates, of those that may fit a few of each mesh and policy first, then a few more of each."""
+    counts: collections.Counter[str] = collections.Counter()
+    turns: list[tuple[bool, bool, int]] = []
+    for _, one in ranked:
+        group = _format_settings_and_mesh(one.evaluation)
+        turns.append((not one.evaluation.fits, not one.is_likely_to_fit, counts[group] // _MOST_OF_A_MESH))
+        counts[group] += 1
+    return [pair for _, pair in sorted(zip(turns, ranked, strict=True), key=lambda each: each[0])]
 
 
 def _time_best(compiler: CandidateCompiler, log: SearchProgress, found: _Compiled, most: int) -> None:

@@ -245,10 +245,14 @@ class _ProgramReader:
             after = _read_shape(results[0].aval)
             if name in _RESHARDS and own.result.names < after.names:
                 self._sums[known[0]] = own._replace(result=after), runs
-        elif name in _ADDITIONS and None not in known and self._can_add(*known):
+        elif name in _ADDITIONS and None not in known:
             first, second = known
-            self._sums[second] = self._sums[second][0], 0
-            sums[results[0]] = first
+            (one, _), (other, _) = self._sums[first], self._sums[second]
+            if one.result == other.result:
+                both = tuple(dict.fromkeys((*one.reduced, *other.reduced)))
+                self._sums[first] = one._replace(reduced=both), runs
+                self._sums[second] = other, 0
+                sums[results[0]] = first
 
     def _note_sums_of_shards(self, equation: Any, runs: int) -> None:
         """Notes sums over mesh axes in a function of shards, taken to be sharded over all other axes it is given."""
@@ -258,12 +262,6 @@ class _ProgramReader:
             result = _read_shape(variable.aval)
             one = Sum(result._replace(dims=(*result.dims, *kept)), tuple((axis, 1) for axis in axes))
             self._sums.append((one, runs))
-
-    def _can_add(self, first: int, second: int) -> bool:
-        """Returns whether two sums can be one of the parts of both."""
-        (one, _), (other, _) = self._sums[first], self._sums[second]
-        names = [{name for name, _ in own.reduced if name} for own in (one, other)]
-        return one.result == other.result and names[0] == names[1]
 
     def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         results: list[Origin] = [None] * len(equation.outvars)
