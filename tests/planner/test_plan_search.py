@@ -161,11 +161,14 @@ def test_screening_counts_what_parameters_and_sums_send():
 
 
 def test_products_that_are_added_are_summed_once_over_a_mesh_axis():
-    def multiply_both(first, second, x):
-        return multiply(first, x) + multiply(second, x)
+    """Also if they sum over further axes, as queries with groups of heads do."""
 
-    weight = make_shape(embed=EMBED, mlp=MLP)
-    program, screening = make_screening("v5e:2x4", multiply_both, weight, weight, EMBEDDED)
+    def multiply_both(first, second, x):
+        return multiply(first, x.sum("group")) + nym.dot(x, second, axis=("embed", "group"))
+
+    first, second = make_shape(embed=EMBED, mlp=MLP), make_shape(embed=EMBED, group=2, mlp=MLP)
+    x = make_shape(batch=BATCH, embed=EMBED, group=2)
+    program, screening = make_screening("v5e:2x4", multiply_both, first, second, x)
     assert len(program.products) == 2 and [*program.sums.values()] == [1]
     found = screening.evaluate(nym.planner.Candidate({"model": 8}, {"embed": ("model",)}, {"embed": ("model",)}))
     assert found.sent == {("model",): 2 * 7 * 4 * BATCH * MLP // 8}
@@ -436,6 +439,13 @@ def test_a_candidate_that_cannot_be_compiled_is_replaced_by_the_next(make_plan, 
     assert [one.stage for one in found.evaluations].count("compiled") == 3 and found.evaluations[-1].problem
     fail_at({1: RuntimeError("the compiler was killed"), 2: RuntimeError("again")})
     assert [bool(one.problem) for one in make_plan(fixed=DATA).evaluations] == [False, True, True]
+
+
+def test_candidates_with_other_meshes_are_compiled_before_further_ones_of_a_mesh(make_plan, monkeypatch):
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 3)
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_OF_A_MESH", 1)
+    compiled = [one for one in make_plan().evaluations if one.stage == "compiled"]
+    assert len({str(one.candidate.mesh) for one in compiled}) == len(compiled) == 3
 
 
 def test_options_whose_values_print_alike_are_told_apart():
