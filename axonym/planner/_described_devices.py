@@ -11,7 +11,8 @@ from ._hardware import Hardware, get_hardware
 
 
 _DESCRIPTION = re.compile(r"(\w+):(\d+(?:x\d+)*)")
-_EXAMPLES = {"tpu": "16x16", "gpu": "32x8", "cpu": "64"}
+_EXAMPLES = {"tpu": {2: "16x16", 3: "4x8x8"}, "gpu": {0: "32x8"}, "cpu": {0: "64"}}
+_COUNTED = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}  # what clouds count in "v5p-128": chips, or the cores of these
 _SLICE_IDS = 100_000  # libtpu numbers the devices of slice 0 from here on if there are several
 
 
@@ -149,22 +150,34 @@ def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
     if not isinstance(description, str):
         raise TypeError(f"a description is a string such as 'v5e:16x16', not a {type(description).__name__}")
     name = re.sub(r"-\d+$", "", description.strip())  # of "v5e-8", as clouds write it
-    hardware = get_hardware(name)
+    hardware = get_hardware(name.replace("v5litepod", "v5e"))
     found = _DESCRIPTION.fullmatch(description.strip())
     sizes = tuple(map(int, found[2].split("x"))) if found else ()
     count = {"tpu": hardware.torus_dims, "gpu": 2, "cpu": 1}[hardware.platform]
     if len(sizes) != count or 0 in sizes:
-        example = "4x8x8" if count == 3 else _EXAMPLES[hardware.platform]
         what = {"tpu": "chips along each dimension", "gpu": "hosts and GPUs in each", "cpu": "the number of devices"}
         raise ValueError(
             f"{description!r} does not describe a machine: {hardware.name} takes {what[hardware.platform]}, as in "
-            f"'{hardware.name}:{example}'"
+            f"'{hardware.name}:{_choose_example(hardware, description)}'"
         )
     if hardware.platform == "tpu" and any(size % 2 for size in sizes[:2]):
         raise ValueError(
             f"{description!r} does not describe a machine: hosts have 2 x 2 chips, so the first two sizes are even"
         )
     return hardware, sizes
+
+
+def _choose_example(hardware: Hardware, description: str) -> str:
+    """Returns sizes of a machine with as many devices as "v5e-8" or "h100:64" ask for, or any."""
+    found, dims = re.search(r"([-:])(\d+)$", description.strip()), hardware.torus_dims
+    count = int(found[2]) if found else 0
+    if hardware.platform == "gpu" and count and count % hardware.devices_per_host == 0:
+        return f"{count // hardware.devices_per_host}x{hardware.devices_per_host}"
+    chips = count // _COUNTED.get(hardware.name, 2**31) if found and found[1] == "-" else count
+    exponent = chips.bit_length() - 1
+    if hardware.platform == "tpu" and chips >= 8 and chips == 2**exponent:
+        return "x".join(str(2 ** ((exponent + at) // dims)) for at in range(dims))
+    return _EXAMPLES[hardware.platform][dims]
 
 
 def _choose_wrap(hardware: Hardware, sizes: tuple[int, ...], wrap: Sequence[bool] | None) -> tuple[bool, ...]:

@@ -89,7 +89,11 @@ def test_topology_tells_the_connected_ends():
     [
         ("v5e", {}, r"'v5e' does not describe a machine: v5e takes chips along each dimension, as in 'v5e:16x16'"),
         ("v5p:8x8", {}, r"chips along each dimension, as in 'v5p:4x8x8'"),
-        ("h100:64", {}, r"hosts and GPUs in each, as in 'h100:32x8'"),
+        ("h100:64", {}, r"hosts and GPUs in each, as in 'h100:8x8'"),
+        ("v5litepod-8", {}, r"'v5litepod-8' does not describe a machine: v5e takes .* as in 'v5e:2x4'"),
+        ("v5p-128", {}, r"as in 'v5p:4x4x4'"),  # 128 cores, two of each chip
+        ("v6e:256", {}, r"as in 'v6e:16x16'"),
+        ("v5e-12", {}, r"as in 'v5e:16x16'"),
         ("cpu:2x2", {}, r"the number of devices, as in 'cpu:64'"),
         ("v5e:0x4", {}, r"does not describe a machine"),
         ("v5e:3x4", {}, r"hosts have 2 x 2 chips, so the first two sizes are even"),
