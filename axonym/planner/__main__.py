@@ -129,8 +129,8 @@ def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     for text in texts:
         key, equals, value = text.partition("=")
         part, _, name = key.partition(".")
-        is_size = part != "mesh" or (value.isdecimal() and int(value) > 0)
-        if part not in _PARTS or not name or not equals or not is_size:
+        is_valid = part != "mesh" or (value.isdecimal() and int(value) > 0)
+        if part not in _PARTS or not name or not equals or not is_valid:
             raise ValueError(
                 f"--fixed takes mesh.AXIS=SIZE, compute.NAME=MESH_AXES and parameters.NAME=MESH_AXES, not {text!r}"
             )

@@ -155,7 +155,8 @@ class Plan(PlanRecord, PrintedTable):
 
         Raises:
             ImportError: If matplotlib is not installed.
-            ValueError: If there is nothing to draw, or the path has no ending that matplotlib knows.
+            ValueError: If there is nothing to draw, `ranks` is not 1 or more, or the path has no ending that matplotlib
+                knows.
         """
         return draw_plan(self, path, ranks)
 

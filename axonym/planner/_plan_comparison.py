@@ -7,18 +7,9 @@ from typing import Any
 from ..named._axis import suggest_name
 from ..report._grid import Grid, GridPage, GridRow, format_html_page, format_page
 from ..report._table import PrintedReport, format_bytes
-from ._candidate import Candidate, Evaluation
+from ._candidate import Candidate, Evaluation, format_mesh_sizes, format_over, format_settings, format_sharding
 from ._plan_record import PlanRecord
-from ._plan_table import (
-    format_fit,
-    format_mesh_sizes,
-    format_over,
-    format_seconds,
-    format_settings,
-    format_sharding,
-    format_step_time,
-    list_time_parts,
-)
+from ._plan_table import format_fit, format_seconds, format_step_time, list_time_parts
 
 
 _LEAST_CAUSE = 0.005  # of a step, or of the memory of a device
@@ -121,19 +112,17 @@ class PlanAlternatives(_PrintedPage):
         )
         rows = [_make_alternative_row(self.plan, one) for one in self.alternatives[:limit]]
         heads = ("instead", "rank", "mesh", "step time", "difference", "bytes a device", "fits", "figures")
-        notes: list[str] = []
         if not rows:
-            notes.insert(0, "No candidate with another choice was evaluated.")
-        elif any(one.evaluation.time.source != best.time.source for one in self.alternatives[:limit]):
-            notes.insert(0, "Times of other figures than those of the best candidate are less certain.")
-        return GridPage(title, [Grid("", heads, rows, ("instead", "mesh", "fits", "figures"))] if rows else [], notes)
+            return GridPage(title, [], ["No candidate with another choice was evaluated."])
+        is_mixed = any(one.evaluation.time.source != best.time.source for one in self.alternatives[:limit])
+        notes = ["Times of other figures than those of the best candidate are less certain."] if is_mixed else []
+        return GridPage(title, [Grid("", heads, rows, ("instead", "mesh", "fits", "figures"))], notes)
 
 
 def _describe_verdict(plan: PlanRecord, one: Evaluation) -> str:
     verdict = format_fit(plan, one)
-    return {"yes": "it fits", "arguments": "its arguments fit"}.get(
-        verdict, verdict.replace("no", "it does not fit", 1)
-    )
+    known = {"yes": "it fits", "arguments": "its arguments fit", "cannot be compiled": "it cannot be compiled"}
+    return known.get(verdict, verdict.replace("no", "it does not fit", 1))
 
 
 def _make_alternative_row(plan: PlanRecord, one: Alternative) -> GridRow:
@@ -230,7 +219,7 @@ def _make_alternative(plan: PlanRecord, choice: str, rank: int, one: Evaluation)
 
 
 def _list_causes(base: Evaluation, other: Evaluation, available: int) -> Iterator[str]:
-    """Yields the parts of a step and of memory that differ by one percent at least, the largest first."""
+    """Yields the parts of a step and of memory that differ by more than little, the largest first."""
     before, after = list_time_parts(base.time), list_time_parts(other.time)
     if base.time.source != other.time.source:  # one of them may have attention in its time of computing
         before, after = (_join_attention(parts) for parts in (before, after))
@@ -291,10 +280,16 @@ class PlanComparison(_PrintedPage):
     plans: tuple[PlanRecord, PlanRecord]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the labels, and the rows of the table with numbers in seconds and bytes."""
-        parts = [*_list_number_rows(self.first, self.second)]
-        texts = {part: pair for part, *pair in _list_text_rows(self)}
-        return {"labels": [*self.labels], **texts, **{part: [one, other] for part, one, other, _ in parts}}
+        """Returns the labels, and the rows of the table with numbers in seconds and bytes.
+
+        A row that is part of another has the names of both: `"step time: compute"`.
+        """
+        found: dict[str, Any] = {"labels": [*self.labels]}
+        whole = ""
+        for part, one, other, *_ in (*_list_text_rows(self), *_list_number_rows(self.first, self.second)):
+            whole = whole if part.startswith(" ") else part
+            found[f"{whole}: {part.strip()}" if part.startswith(" ") else part] = [one, other]
+        return found
 
     def _make_page(self, limit: int | None) -> GridPage:
         rows = [

@@ -31,6 +31,8 @@ STYLE = {"svg.fonttype": "none", "svg.hashsalt": "axonym", "font.size": 9, "font
 def draw_plan(plan: PlanRecord, path: str | os.PathLike[str] | None, ranks: int | None) -> Any:
     """Returns the figure that `Plan.draw` does, and writes it to a file if there is a path."""
     matplotlib = import_matplotlib()
+    if ranks is not None and ranks < 1:
+        raise ValueError(f"`ranks` is how many steps to draw, 1 or more, or None for `top`; it was {ranks}")
     shown = [one for one in plan.evaluations if not one.problem]
     if not shown:
         raise ValueError("there is nothing to draw: the plan has no candidate that can be compiled")

@@ -80,7 +80,9 @@ def describe_nearest(plan: PlanRecord) -> str:
     """Returns what is nearest to fitting, what it lacks, and what may help."""
     one = plan.nearest
     if one.stage == "screened" and one.fits:
-        return "which candidates fit is not known, since none was compiled; give a longer `budget`"
+        problem = next((other.problem for other in plan.evaluations if other.problem), "")
+        reason = f"could be compiled: {problem}" if problem else "was compiled; give a longer `budget`"
+        return f"which candidates fit is not known, since none {reason}"
     if one.problem:
         return f"no candidate can be compiled: {one.problem}"
     rank = plan.evaluations.index(one) + 1

@@ -20,7 +20,6 @@ from tests.planner.plans import (
     REPLICATED,
     SPLIT,
     TOO_LARGE,
-    V5E,
     WHOLE,
     WIDE,
 )
@@ -326,4 +325,3 @@ def test_without_matplotlib_pictures_are_an_error_and_pages_have_none(tmp_path, 
 
 def test_plans_are_compared_and_hashed_by_value():
     assert hash(PLAN) == hash(dataclasses.replace(PLAN)) and PLAN != TOO_LARGE
-    assert PLAN.evaluations[1:3] == (WHOLE, SPLIT) and PLAN.topology == V5E

@@ -18,7 +18,6 @@ def test_each_other_choice_for_an_axis_has_its_best_candidate():
     assert found.alternatives[0].evaluation is WHOLE
     assert PLAN.why("embed").choice == "stored over data"
     assert list_choices(PLAN.why("embed")) == [("not sharded", 6)]
-    assert list_choices(PLAN.why("batch")) == []
 
 
 def test_alternatives_of_a_mesh_axis_are_its_sizes():
@@ -62,6 +61,8 @@ def test_choices_stored_otherwise_than_computed_have_both():
 
 def test_why_says_if_there_is_nothing_else():
     assert "No candidate with another choice was evaluated." in str(PLAN.why("batch"))
+    alone = dataclasses.replace(PLAN, evaluations=(BROKEN,))
+    assert "a device, it cannot be compiled)" in str(alone.why("batch"))
     assert "it does not fit, 14.9 GiB over" in " ".join(str(TOO_LARGE.why("policy")).split())
 
 
@@ -127,6 +128,8 @@ def test_difference_is_data_as_well():
     found = PLAN.diff(SPLIT, 1).to_dict()
     assert found["labels"] == ["rank 3", "rank 1"]
     assert found["step time"] == [SPLIT.time.total, BEST.time.total]
+    assert found["step time: compute"] == [SPLIT.time.compute, BEST.time.compute]
+    assert found["mesh: embed"] == ["stored over data"] * 2
     assert found["bytes on a device"] == [SPLIT.bytes, BEST.bytes]
     assert found["fits"] == ["yes", "yes"] and found["settings"][0] == "policy recompute, microbatches=2"
 
