@@ -3,122 +3,150 @@
 import collections
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from ._candidate import Evaluation, format_mesh_sizes, format_settings, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._computing_speed import ComputingSpeed
 from ._nearest_fit import describe_nearest_fits
+from ._plan_table import format_seconds
 from ._screening import Screened
 from ._search_progress import SearchProgress
 
 
 _MOST_COMPILED = 32
-_MOST_OF_A_MESH = 4  # candidates with the same mesh and policy that are compiled before those with others
+_MOST_BEFORE_TIMING = 4  # candidates that are compiled before the best of them is timed
 _MOST_TIMED = 4
+_MOST_OF_A_MESH = 4  # candidates with the same mesh and policy that are compiled before those with others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILING = 0.6  # the part of the budget for compiling candidates for TPUs; the rest is for timing the best
+_MUCH_BETTER = 0.95  # of the best time: candidates with a mesh that is timed are timed before others below that
 _HOPELESS = 1.5  # not compiled if the screened time exceeds the time of the best compiled one that fits by this factor
-
-_Compiled: TypeAlias = dict[str, tuple[Evaluation, Screened]]
 
 
 def compile_best(
     screened: Sequence[Screened], compiler: CandidateCompiler, log: SearchProgress
 ) -> list[tuple[Evaluation, Screened]]:
     """Returns what the compiler knows of the most promising candidates; what is known so far if interrupted."""
-    found: _Compiled = {}
+    search = _Search(screened, compiler, log)
     try:
-        if compiler.hardware.platform == "tpu":  # others are compiled whole at once
-            _compile_screened(screened, compiler, log, found, _MOST_TIMED)
-            _time_best(compiler, log, found, 1)  # the rest is ranked with the speed of that one
-        _compile_screened(screened, compiler, log, found, _MOST_COMPILED)
-        if compiler.hardware.platform == "tpu":
-            _time_best(compiler, log, found, _MOST_TIMED - 1)
-        compiled = [(own, one) for own, one in found.values() if not own.problem]
-        if compiled and not any(own.fits for own, _ in compiled) and not log.has_used():
-            nearest, one = min(compiled, key=lambda pair: (pair[0].bytes, str(pair[0].candidate)))
-            log.notes += describe_nearest_fits(nearest, one.variant, compiler)
+        search.run()
     except KeyboardInterrupt:
         log.note("interrupted: only the candidates that were compiled until then are here")
     except OSError as error:  # such as a full disk
-        if not found:
+        if not search.found or error in compiler.errors:
             raise
         log.note(f"only the candidates that were compiled before this error are here: {error}")
-    log.close()
-    return [*found.values()]
+    finally:
+        log.close()
+    return [*search.found.values()]
 
 
-def _compile_screened(
-    screened: Sequence[Screened], compiler: CandidateCompiler, log: SearchProgress, found: _Compiled, most: int
-) -> None:
-    """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
-    speed = ComputingSpeed.measure(found.values())
-    ranked = sorted(
-        ((one._replace(evaluation=speed.scale(one.evaluation)), one) for one in screened), key=lambda pair: pair[0].rank
-    )
-    best = min((speed.scale(own).time.total for own, _ in found.values() if _is_possible(own)), default=math.inf)
-    for expected, one in _alternate_meshes(ranked):
-        if len(found) + len(found) - len(compiler.errors) >= 2 * most:
-            return
-        if log.has_used(1.0 if compiler.hardware.platform != "tpu" else _COMPILING):
-            log.note(f"the budget was used up before all candidates were compiled: {len(found)} are")
-            return
-        name = str(one.evaluation.candidate)
-        if name in found or expected.evaluation.time.total > _HOPELESS * best:
-            continue
-        log.show(f"{len(found) + 1} of {min(len(screened), _MOST_COMPILED)}: {name}")
-        own = compiler.evaluate(one.evaluation, one.variant, False)
-        found[name] = own, one
-        best = min(best, speed.scale(own).time.total) if _is_possible(own) else best
-        if len(compiler.errors) == len(found) == min(_MOST_FAILED, len(screened)):
-            raise compiler.errors[0]  # such as for a refused option
+class _Search:
+    """Compiles candidates and times the best of them; `found` has what is known, by candidate."""
+
+    def __init__(self, screened: Sequence[Screened], compiler: CandidateCompiler, log: SearchProgress) -> None:
+        self._screened, self._compiler, self._log = screened, compiler, log
+        self._is_timed = compiler.hardware.platform == "tpu"  # others are compiled whole at once
+        self._untimeable: set[str] = set()
+        self.found: dict[str, tuple[Evaluation, Screened]] = {}
+
+    def run(self) -> None:
+        if self._is_timed:
+            self._compile(_MOST_BEFORE_TIMING)
+            self._time(1)  # the rest is ranked with the speed of that one
+        self._compile(_MOST_COMPILED)
+        if self._is_timed:
+            self._time(_MOST_TIMED - 1)
+        compiled = [(own, one) for own, one in self.found.values() if not own.problem]
+        if compiled and not any(own.fits for own, _ in compiled):
+            nearest, one = min(compiled, key=lambda pair: (pair[0].bytes, str(pair[0].candidate)))
+            self._log.notes += describe_nearest_fits(nearest, one.variant, self._compiler, self._log)
+
+    def _compile(self, most: int) -> None:
+        """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
+        speed = ComputingSpeed.measure(self.found.values())
+        best = min(
+            (speed.scale(own).time.total for own, _ in self.found.values() if _is_possible(own)), default=math.inf
+        )
+        for expected, one in _alternate_meshes(self._screened, speed):
+            name, failed = str(one.evaluation.candidate), self._count_failed()
+            if len(self.found) - failed / 2 >= most:
+                return
+            if name in self.found or expected.time.total > _HOPELESS * best:
+                continue
+            if self._log.has_used(_COMPILING if self._is_timed else 1.0):
+                known = len(self.found)
+                self._log.note(f"the budget was used up before all candidates were compiled: {known} are")
+                return
+            number = len(self.found) + 1
+            until_now = f", best {format_seconds(best)}" if math.isfinite(best) else ""
+            of = max(number, min(len(self._screened), _MOST_COMPILED))
+            self._log.show(f"{number} of {of}{until_now}: {name}")
+            own = self._compiler.evaluate(one.evaluation, one.variant, is_whole=False)
+            self.found[name] = own, one
+            best = min(best, speed.scale(own).time.total) if _is_possible(own) else best
+            if self._count_failed() == len(self.found) == min(_MOST_FAILED, len(self._screened)):
+                raise self._compiler.errors[0]  # such as for a refused option
+
+    def _count_failed(self) -> int:
+        return sum(bool(own.problem) for own, _ in self.found.values())
+
+    def _time(self, most: int) -> None:
+        """Compiles the best candidates whole, for their times; each of them tells the speed of others."""
+        for _ in range(most):
+            untimed = self._rank_untimed()
+            if not untimed:
+                return
+            if self._log.has_used():
+                self._log.note("the budget was used up before the best candidates were timed")
+                return
+            own, one = untimed[0]
+            self._log.show(f"timing {own.candidate}")
+            timed = self._compiler.evaluate(one.evaluation, one.variant, is_whole=True)
+            if timed.problem:
+                self._log.note(f"{own.candidate} could not be timed: {timed.problem}")
+                self._untimeable.add(str(own.candidate))
+            else:
+                self.found[str(own.candidate)] = timed, one
+
+    def _rank_untimed(self) -> list[tuple[Evaluation, Screened]]:
+        """Returns candidates to time, first those with other meshes and policies, and those that look much better."""
+        speed = ComputingSpeed.measure(self.found.values())
+        timed = [own for own, _ in self.found.values() if own.stage == "timed"]
+        known = {_format_mesh_and_settings(own) for own in timed}
+        best = min((own.time.total for own in timed if own.fits), default=math.inf)
+
+        def rank_untimed(pair: tuple[Evaluation, Screened]) -> Any:
+            own = speed.scale(pair[0])
+            is_known = _format_mesh_and_settings(own) in known and own.time.total > _MUCH_BETTER * best
+            return is_known, rank_evaluation(own)
+
+        untimed = [(own, one) for own, one in self.found.values() if own.stage == "compiled" and _is_possible(own)]
+        return sorted((pair for pair in untimed if str(pair[0].candidate) not in self._untimeable), key=rank_untimed)
 
 
-def _alternate_meshes(ranked: Sequence[tuple[Screened, Screened]]) -> list[tuple[Screened, Screened]]:
-    """Returns ranked candidates, of those that may fit a few of each mesh and policy first, then a few more of each."""
+def _alternate_meshes(screened: Sequence[Screened], speed: ComputingSpeed) -> list[tuple[Evaluation, Screened]]:
+    """Returns candidates with their estimates at a speed, the most promising first.
+
+    Of those that may fit, a few of each mesh and policy come first, then a few more of each, and so on: the model of
+    the machine tells candidates with one mesh apart better than meshes.
+    """
+    scaled = ((one._replace(evaluation=speed.scale(one.evaluation)), one) for one in screened)
+    ranked = sorted(scaled, key=lambda pair: pair[0].rank)
     counts: collections.Counter[str] = collections.Counter()
     turns: list[tuple[bool, bool, int]] = []
     for _, one in ranked:
-        group = _format_settings_and_mesh(one.evaluation)
+        group = _format_mesh_and_settings(one.evaluation)
         turns.append((not one.evaluation.fits, not one.is_likely_to_fit, counts[group] // _MOST_OF_A_MESH))
         counts[group] += 1
-    return [pair for _, pair in sorted(zip(turns, ranked, strict=True), key=lambda each: each[0])]
+    return [
+        (expected.evaluation, one)
+        for _, (expected, one) in sorted(zip(turns, ranked, strict=True), key=lambda each: each[0])
+    ]
 
 
-def _time_best(compiler: CandidateCompiler, log: SearchProgress, found: _Compiled, most: int) -> None:
-    """Compiles the best candidates whole, for their times; each of them tells the speed of others."""
-    failed: set[str] = set()
-    for _ in range(most):
-        untimed = _rank_untimed(found, failed)
-        if not untimed:
-            return
-        if log.has_used():
-            log.note("the budget was used up before the best candidates were timed")
-            return
-        own, one = untimed[0]
-        log.show(f"timing {own.candidate}")
-        timed = compiler.evaluate(one.evaluation, one.variant, True)
-        if timed.problem:
-            log.note(f"{own.candidate} could not be timed: {timed.problem}")
-            failed.add(str(own.candidate))
-        else:
-            found[str(own.candidate)] = timed, one
-
-
-def _rank_untimed(found: _Compiled, failed: set[str]) -> list[tuple[Evaluation, Screened]]:
-    """Returns the candidates without times, first those whose mesh and policy no timed one has."""
-    speed = ComputingSpeed.measure(found.values())
-    timed = {_format_settings_and_mesh(own) for own, _ in found.values() if own.stage == "timed"}
-    untimed = [(own, one) for name, (own, one) in found.items() if own.stage == "compiled" and name not in failed]
-
-    def rank_untimed(pair: tuple[Evaluation, Screened]) -> Any:
-        return _format_settings_and_mesh(pair[0]) in timed, rank_evaluation(speed.scale(pair[0]))
-
-    return sorted((pair for pair in untimed if _is_possible(pair[0])), key=rank_untimed)
-
-
-def _format_settings_and_mesh(evaluation: Evaluation) -> str:
+def _format_mesh_and_settings(evaluation: Evaluation) -> str:
     return f"{format_mesh_sizes(evaluation.candidate)}; {format_settings(evaluation.candidate)}"
 
 

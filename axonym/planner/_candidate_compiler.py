@@ -57,7 +57,7 @@ class CandidateCompiler:
             self._links[key] = LinkModel(create_mesh(candidate.mesh, devices=self.devices))
         return self._links[key]
 
-    def evaluate(self, screened: Evaluation, variant: StepVariant, is_whole: bool) -> Evaluation:
+    def evaluate(self, screened: Evaluation, variant: StepVariant, *, is_whole: bool) -> Evaluation:
         """Returns a candidate's evaluation from its compiled program.
 
         Args:

@@ -1,5 +1,6 @@
 """`ComputingSpeed`: how much longer candidates compute than the operations take at the peak of a device."""
 
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -39,15 +40,16 @@ class ComputingSpeed:
         """
         if one.stage == "timed" or not self.factors:
             return one
-        middle = sorted(self.factors.values())[len(self.factors) // 2]
+        middle = statistics.median(self.factors.values())
         return replace(one, time=_scale_computing(one.time, self.factors.get(format_computing(one.candidate), middle)))
 
 
 def _scale_computing(time: StepTime, factor: float) -> StepTime:
-    """Returns a step time with longer computing, beside which more of what is sent is hidden."""
-    longer = max(factor - 1, 0.0) * time.compute
-    full = [axes for axes, seconds in time.hidden.items() if seconds >= 0.999 * time.compute]
-    moved = {axes: min(longer, time.waiting.get(axes, 0.0)) for axes in full}
-    waiting = {axes: seconds - moved.get(axes, 0.0) for axes, seconds in time.waiting.items()}
-    hidden = {axes: seconds + moved.get(axes, 0.0) for axes, seconds in time.hidden.items()}
-    return replace(time, compute=factor * time.compute, waiting=waiting, hidden=hidden)
+    """Returns a step time with longer or shorter computing, beside which more or less of what is sent is hidden."""
+    compute, waiting, hidden = factor * time.compute, dict(time.waiting), dict(time.hidden)
+    for axes, seconds in time.hidden.items():
+        if seconds >= min(compute, 0.999 * time.compute):  # where sending takes longer than computing
+            moved = min(compute - seconds, waiting.get(axes, 0.0))
+            waiting[axes] = waiting.get(axes, 0.0) - moved
+            hidden[axes] = seconds + moved
+    return replace(time, compute=compute, waiting=waiting, hidden=hidden)

@@ -143,6 +143,8 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
     variables = _open_jaxpr(jaxpr).invars
     leaves = tuple(_read_shape(variable.aval) for variable in variables)
     reader = _ProgramReader(leaves)
+    for variable in variables:
+        reader.note_array(variable.aval)
     reader.read(jaxpr, range(len(variables)), 1)
     return NamedProgram(
         leaves=leaves,
@@ -150,7 +152,7 @@ def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
         sums=reader.count_sums(),
         reshards=dict(reader.reshards),
         saved=dict(reader.saved),
-        arrays=frozenset(reader.arrays | {leaf.names for leaf in leaves}),
+        arrays=frozenset(reader.arrays),
         sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
         looped=frozenset(leaves[at].dims[0][0] for at in reader.looped if leaves[at].dims) - {""},
         parameter_names=parameter_names,
@@ -201,7 +203,7 @@ class _ProgramReader:
             self._follow_sum(equation, sums, runs)
             for variable, own in zip(equation.outvars, found, strict=True):
                 origins[variable] = own
-                self._note_array(variable.aval)
+                self.note_array(variable.aval)
                 if users[variable] > 1:  # what uses it needs it summed
                     sums.pop(variable, None)
         return [None if isinstance(one, core.Literal) else origins.get(one) for one in jaxpr.outvars]
@@ -306,7 +308,7 @@ class _ProgramReader:
         if operands[0] is None and before.names - after.names and after.names:
             self.reshards[before, after] += runs
 
-    def _note_array(self, aval: Any) -> None:
+    def note_array(self, aval: Any) -> None:
         if not hasattr(aval, "shape"):
             return
         shape = _read_shape(aval)

@@ -12,6 +12,7 @@ from ..report._table import format_bytes
 from ._candidate import Evaluation
 from ._candidate_compiler import CandidateCompiler
 from ._described_devices import DescribedDevice, described_devices
+from ._search_progress import SearchProgress
 from ._step_variants import StepVariant, vary_policy
 
 
@@ -20,21 +21,30 @@ _MOST_HALVED, _MOST_DOUBLED = 4, 4
 _LARGEST_TORUS = {"v4": 4096, "v5e": 256, "v5p": 6144, "v6e": 256, "tpu7x": 9216}
 
 
-def describe_nearest_fits(nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler) -> list[str]:
+def describe_nearest_fits(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler, log: SearchProgress
+) -> list[str]:
     """Returns a sentence for each change of one thing with which a candidate would fit.
 
     Args:
         nearest: The candidate that lacks least memory.
         variant: Its step.
         compiler: The compiler for its machine.
+        log: The progress of the search, whose budget holds here, too.
     """
-    found = [
-        f"it would fit {what}, with {format_bytes(evaluation.bytes)} on each device"
-        for tries in (_try_policies, _try_batches, _try_machines)
-        for what, evaluation in tries(nearest, variant, compiler)
-        if evaluation.fits and not evaluation.problem
-    ]
-    return found or ["nothing that was tried would fit: full recomputation, a smaller batch, more devices"]
+    found: list[str] = []
+    tried: list[str] = []
+    for change, tries in _CHANGES.items():
+        log.show(f"nothing fits; trying {change}")
+        for what, evaluation in () if log.has_used() else tries(nearest, variant, compiler):
+            tried.append(change)
+            if evaluation.fits and not evaluation.problem:
+                found.append(f"it would fit {what}, with {format_bytes(evaluation.bytes)} on each device")
+            if log.has_used():
+                break
+    if found or not tried:
+        return found
+    return [f"nothing that was tried would fit: {', '.join(dict.fromkeys(tried))}"]
 
 
 def _try_policies(
@@ -43,7 +53,7 @@ def _try_policies(
     for name, policy in {"True": True, "'offload'": "offload"}.items():
         other = vary_policy(variant, policy)
         if other is not None:
-            yield f"with `gradient_checkpointing={name}`", compiler.evaluate(nearest, other, False)
+            yield f"with `gradient_checkpointing={name}`", compiler.evaluate(nearest, other, is_whole=False)
 
 
 def _try_batches(
@@ -57,7 +67,7 @@ def _try_batches(
         if size % 2**halved:
             return
         args = _halve_axis(args, name)
-        evaluation = compiler.evaluate(nearest, replace(variant, args=args), False)
+        evaluation = compiler.evaluate(nearest, replace(variant, args=args), is_whole=False)
         yield f"with `{name}` of size {size // 2**halved}", evaluation
         if evaluation.fits or evaluation.problem:
             return
@@ -87,10 +97,13 @@ def _try_machines(
     for _ in range(_MOST_DOUBLED):
         larger = larger.replace_devices(double_devices(larger.devices))
         candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
-        evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, False)
+        evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, is_whole=False)
         yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
         if evaluation.fits or evaluation.problem:
             return
+
+
+_CHANGES = {"another policy": _try_policies, "a smaller batch": _try_batches, "more devices": _try_machines}
 
 
 def double_devices(devices: Sequence[DescribedDevice]) -> tuple[DescribedDevice, ...]:

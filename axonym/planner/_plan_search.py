@@ -28,8 +28,7 @@ from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants
 
 
-_SLOWER = "slower in the model of the machine"
-_MOST_VARIED = 48  # shardings that are screened with every policy, for each choice of options
+_LESS_PROMISING = "less promising in the model of the machine"
 
 
 def plan(
@@ -102,11 +101,11 @@ def plan(
     compiler = CandidateCompiler(described, jit_options, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()
     variants = list_variants(plain, args, policies, options, pruned)
-    screened = _screen_candidates(variants, compiler, len(described), fixed, pruned)
+    screened = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, started, budget)
     compiled = compile_best(screened, compiler, log)
     others = _list_alternatives(screened, [own for own, _ in compiled])
-    pruned[_SLOWER] += len(screened) - len(compiled) - len(others)
+    pruned[_LESS_PROMISING] += len(screened) - len(compiled) - len(others)
     return Plan(
         evaluations=_rank_evaluations(compiled, others),
         topology=topology,
@@ -165,27 +164,18 @@ def _find_topology(described: Sequence[DescribedDevice]) -> Topology:
 def _screen_candidates(
     variants: Sequence[StepVariant],
     compiler: CandidateCompiler,
-    devices: int,
     fixed: Any,
     pruned: "collections.Counter[str]",
 ) -> list[Screened]:
     """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
     found: list[Screened] = []
-    by_options: dict[str, list[StepVariant]] = {}
+    devices = len(compiler.devices)
+    first = variants[0].program
+    names = (*first.parameter_names, *first.data_names)
     for variant in variants:
-        by_options.setdefault(repr(variant.options), []).append(variant)
-    for first, *others in by_options.values():
-        names = (*first.program.parameter_names, *first.program.data_names)
-        candidates = list_candidates(first.program, devices, parse_fixed(fixed, names, devices), pruned)
-        ranked = sorted(_estimate_candidates(candidates, first, compiler), key=lambda one: one.rank)
-        if len(variants) > 1:
-            pruned[_SLOWER] += max(len(ranked) - _MOST_VARIED, 0)
-            ranked = ranked[:_MOST_VARIED]
-        shardings = [one.evaluation.candidate for one in ranked]
-        found += [*ranked, *(one for other in others for one in _estimate_candidates(shardings, other, compiler))]
+        candidates = list_candidates(variant.program, devices, parse_fixed(fixed, names, devices), pruned)
+        found += _estimate_candidates(candidates, variant, compiler)
     if not found:
-        first = variants[0].program
-        names = (*first.parameter_names, *first.data_names)
         reason = explain_no_candidate(first, devices, parse_fixed(fixed, names, devices), pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
     return sorted(found, key=lambda one: one.rank)
@@ -203,24 +193,26 @@ def _estimate_candidates(
 
 def _list_alternatives(screened: Sequence[Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
     """Returns the best candidate with each other size of a mesh axis and each other sharding of a named axis."""
+    every = [one.evaluation.candidate for one in screened]
+    names = {name for one in every for name in (*one.compute, *one.parameters)}
+    axes = {axis for one in every for axis in one.mesh}
     known = {str(one.candidate) for one in compiled}
-    seen = {choice for one in compiled for choice in _list_choices(one.candidate)}
+    seen = {choice for one in compiled for choice in _list_choices(one.candidate, names, axes)}
     found: list[Evaluation] = []
     for one in screened:
-        choices = set(_list_choices(one.evaluation.candidate))
+        choices = set(_list_choices(one.evaluation.candidate, names, axes))
         if not choices <= seen and str(one.evaluation.candidate) not in known:
             found.append(one.evaluation)
             seen |= choices
     return found
 
 
-def _list_choices(candidate: Candidate) -> Iterator[tuple[Any, ...]]:
-    for name, over in candidate.compute.items():
-        yield "compute", name, over
-    for name, over in candidate.parameters.items():
-        yield "parameters", name, over
-    for axis, size in candidate.mesh.items():
-        yield "mesh", axis, size
+def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iterator[tuple[Any, ...]]:
+    for name in names:
+        yield "compute", name, candidate.compute.get(name, ())
+        yield "parameters", name, candidate.parameters.get(name, ())
+    for axis in axes:
+        yield "mesh", axis, candidate.mesh.get(axis, 1)
     yield "policy", candidate.policy
     for name, value in candidate.options.items():
         yield "option", name, repr(value)

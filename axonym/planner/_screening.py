@@ -59,14 +59,14 @@ class Screening:
 
     def evaluate(self, candidate: Candidate) -> Evaluation:
         """Returns the estimate of a candidate."""
-        traffic = _Traffic(candidate, self._make_link_model(candidate))
+        traffic = _Traffic(candidate, self._make_link_model(candidate), self._program)
         memory = self._count_arguments(candidate)
         compute = 2 * sum(memory.values()) / self._hardware.hbm_bandwidth
         for product, runs in self._program.products.items():
             compute += runs * _estimate_product(product, candidate, self._hardware)
-            traffic.add_operands(product, runs, self._program)
+            traffic.add_operands(product, runs)
         for one, runs in self._program.sums.items():
-            traffic.add_sum(one, runs, self._program)
+            traffic.add_sum(one, runs)
         for (before, after), runs in self._program.reshards.items():
             traffic.add_reshard(before, after, runs)
         waiting, hidden = hide_sending(compute, traffic.waiting, traffic.hidden)
@@ -92,28 +92,28 @@ class Screening:
 class _Traffic:
     """The collectives of a candidate: the seconds waited for, those beside computing, and the bytes sent."""
 
-    def __init__(self, candidate: Candidate, links: LinkModel) -> None:
-        self._candidate, self._links = candidate, links
+    def __init__(self, candidate: Candidate, links: LinkModel, program: NamedProgram) -> None:
+        self._candidate, self._links, self._program = candidate, links, program
         self.waiting: dict[MeshAxes, float] = {}
         self.hidden: dict[MeshAxes, float] = {}
         self.sent: collections.Counter[MeshAxes] = collections.Counter()
 
-    def add_operands(self, product: Product, runs: int, program: NamedProgram) -> None:
+    def add_operands(self, product: Product, runs: int) -> None:
         """Adds the gathers of the parameters of a product."""
         compute, stored = self._candidate.compute, self._candidate.parameters
         for operand, lost in zip(product.operands, product.lost, strict=True):
             whole = tuple(axis for name in lost for axis in compute.get(name, ()))
             self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
             if operand.origin is not None:
-                parameter = program.leaves[operand.origin]
+                parameter = self._program.leaves[operand.origin]
                 axes = _find_stored_axes(parameter, compute, stored)
                 self._add("all-gather", self._count_parameter_bytes(operand, parameter), axes, runs, self.hidden)
 
-    def add_sum(self, one: Sum, runs: int, program: NamedProgram) -> None:
+    def add_sum(self, one: Sum, runs: int) -> None:
         """Adds the reduction of a sum over sharded axes, which the result may be sharded over."""
         compute = self._candidate.compute
         summed = _list_mesh_axes(one.reduced, compute)
-        is_gradient = any(name in program.data_names for name, _ in one.reduced)
+        is_gradient = any(name in self._program.data_names for name, _ in one.reduced)
         kept, seconds = (self._candidate.parameters, self.hidden) if is_gradient else (compute, self.waiting)
         scattered = tuple(axis for axis in _list_mesh_axes(one.result.dims, kept) if axis in summed)
         others = tuple(axis for axis in summed if axis not in scattered)

@@ -1,5 +1,6 @@
 """`SearchProgress`: the progress of a search, its budget and its notes."""
 
+import shutil
 import sys
 import time
 
@@ -9,6 +10,7 @@ class SearchProgress:
 
     def __init__(self, is_shown: bool, started: float, budget: float | None) -> None:
         self._is_shown, self._started, self._budget = is_shown, started, budget
+        self._is_terminal = is_shown and sys.stderr.isatty()
         self.notes: list[str] = []
 
     def has_used(self, part: float = 1.0) -> bool:
@@ -21,10 +23,15 @@ class SearchProgress:
             self.notes.append(text)
 
     def show(self, text: str) -> None:
-        if self._is_shown and sys.stderr.isatty():
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-        elif self._is_shown and text:
-            print(text, file=sys.stderr, flush=True)
+        """Writes a line, with the seconds so far."""
+        line = f"{time.monotonic() - self._started:.0f} s: {text}"
+        if self._is_terminal:
+            line = line[: shutil.get_terminal_size().columns - 1]  # a longer one takes two lines, and one of them stays
+            print(f"\r\x1b[2K{line}", end="", file=sys.stderr, flush=True)
+        elif self._is_shown:
+            print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        self.show("")
+        """Removes the line from a terminal."""
+        if self._is_terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

@@ -184,11 +184,12 @@ def _list_assignments(
     is_searched = fixed.mesh is None
     is_known = set(mesh) <= {REPLICA, DATA, MODEL}
     tensor = (MODEL if MODEL in mesh else None) if is_known else (axes[-1] if len(axes) > 1 else None)
+    tensor = tensor if mesh.get(tensor or "", 1) > 1 else None  # an axis of size 1 shards nothing
     used = {axis for part in (fixed.compute, fixed.parameters) for over in part.values() for axis in over}
     if not used <= set(mesh):
         pruned[_LACKING] += 1
         return
-    batch = tuple(axis for axis in axes if axis != tensor)
+    batch = tuple(axis for axis in axes if axis != tensor and mesh[axis] > 1)
     for compute in _list_compute_mappings(program, batch, tensor, fixed):
         if _meet(program.arrays, compute):
             pruned[_MEETING] += 1

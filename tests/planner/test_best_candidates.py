@@ -1,0 +1,156 @@
+"""`compile_best`: which candidates are compiled and timed, with a compiler that only looks up times."""
+
+import dataclasses
+import sys
+import time
+
+import pytest
+
+from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
+from axonym.planner._best_candidates import compile_best
+from axonym.planner._computing_speed import ComputingSpeed
+from axonym.planner._screening import Screened
+from axonym.planner._search_progress import SearchProgress
+
+
+class Compiler:
+    """Returns what candidates take, by their names: seconds when compiled, and when timed, or errors."""
+
+    hardware = get_hardware("v5e")
+
+    def __init__(self, compiled, timed):
+        self.compiled, self.timed = compiled, timed
+        self.calls, self.errors = [], []
+
+    def evaluate(self, screened, variant, *, is_whole):
+        name = next(iter(screened.candidate.compute))
+        self.calls.append(name + "!" * is_whole)
+        seconds = (self.timed if is_whole else self.compiled)[name]
+        if isinstance(seconds, Exception):
+            self.errors.append(seconds)
+            return dataclasses.replace(screened, stage="compiled", fits=False, problem=str(seconds))
+        source = "cycles" if is_whole else "flops"
+        step_time = dataclasses.replace(screened.time, compute=seconds, source=source)
+        return dataclasses.replace(screened, stage="timed" if is_whole else "compiled", time=step_time)
+
+
+def make_screened(name, data, seconds, *, fits=True):
+    mesh = {"data": data, "model": 16 // data}
+    candidate = Candidate(mesh, {name: ("model",)}, {name: ("model",)})
+    return Screened(
+        Evaluation(candidate, "screened", fits, {"all": 1}, {}, StepTime(seconds, 0.0, {}, {}, 0.0, "flops", 0.5)),
+        None,  # pyright: ignore[reportArgumentType]
+        True,
+    )
+
+
+def search(screened, compiler, *, budget=None, passed=0.0):
+    log = SearchProgress(False, time.monotonic() - passed, budget)
+    found = compile_best(screened, compiler, log)
+    return {name: one.stage for one, _ in found for name in one.candidate.compute}, log.notes
+
+
+SCREENED = [make_screened(name, 2 ** (at // 4), 1 + at / 100) for at, name in enumerate("abcdefgh")]
+EVEN = dict.fromkeys("abcdefgh", 1.0)
+
+
+def test_the_first_that_are_compiled_tell_the_speed_of_others():
+    compiler = Compiler({**EVEN, "c": 0.9}, dict.fromkeys("abcdefgh", 2.0))
+    found, notes = search(SCREENED, compiler)
+    assert compiler.calls[:5] == ["a", "b", "c", "d", "c!"] and not notes
+    assert sorted(compiler.calls[5:9]) == [*"efgh"] and compiler.calls[9] == "e!"  # of another mesh
+    assert list(found.values()).count("timed") == 4
+
+
+def test_a_better_candidate_is_timed_though_one_with_its_mesh_is():
+    compiler = Compiler({**EVEN, "b": 0.8, "a": 0.7}, {**dict.fromkeys("abcdefgh", 3.0), "a": 1.0})
+    found, _ = search(SCREENED, compiler)
+    assert found["a"] == "timed" and found["b"] == "timed"
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypatch):
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_OF_A_MESH", most)
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 4)
+    compiler = Compiler(EVEN, EVEN)
+    compiler.hardware = get_hardware("h100")
+    search([*SCREENED, make_screened("x", 16, 0.5, fits=False)], compiler)
+    assert compiler.calls == ([*"aebf"] if most == 1 else [*"abcd"])
+
+
+def test_hopeless_candidates_are_not_compiled():
+    slow = make_screened("z", 1, 1.6)
+    compiler = Compiler({**EVEN, "z": 1.0}, {**EVEN, "z": 1.0})
+    assert "z" not in search([*SCREENED, slow], compiler)[0] and "z" in search([slow], compiler)[0]
+
+
+def test_a_candidate_that_cannot_be_timed_is_tried_once():
+    compiler = Compiler(EVEN, {**EVEN, "a": RuntimeError("killed")})
+    found, notes = search(SCREENED, compiler)
+    assert found["a"] == "compiled" and compiler.calls.count("a!") == 1 and len(found) == len(SCREENED)
+    assert [note.partition(" could not be timed: ")[2] for note in notes] == ["killed"]
+
+
+def test_errors_of_the_first_three_end_the_search():
+    late = {name: TimeoutError(f"{name} took longer than 1 second") for name in "abcdefgh"}
+    with pytest.raises(TimeoutError, match="a took longer than 1 second"):
+        search(SCREENED, Compiler(late, late))
+
+
+@pytest.mark.parametrize(
+    ("passed", "compiled", "note"),
+    [
+        (11.0, 0, "the budget was used up before all candidates were compiled: 0 are"),
+        (7.0, 0, "the budget was used up before all candidates were compiled: 0 are"),
+        (5.0, 8, ""),
+    ],
+)
+def test_a_part_of_the_budget_is_for_timing(passed, compiled, note):
+    found, notes = search(SCREENED, Compiler(EVEN, EVEN), budget=10.0, passed=passed)
+    assert len(found) == compiled and [*filter(None, [note])] == notes
+
+
+def test_a_budget_is_not_too_short_if_all_is_compiled():
+    compiler = Compiler(EVEN, EVEN)
+    compiler.hardware = get_hardware("h100")
+    evaluate, log = compiler.evaluate, SearchProgress(False, time.monotonic(), 1000.0)
+
+    def evaluate_slowly(*args, **kwargs):
+        if len(compiler.calls) == len(SCREENED) - 1:
+            log._started -= 1000.0
+        return evaluate(*args, **kwargs)
+
+    compiler.evaluate = evaluate_slowly
+    assert len(compile_best(SCREENED, compiler, log)) == len(SCREENED) and not log.notes
+
+
+def test_computing_is_as_slow_as_that_of_timed_candidates():
+    first, second, third = SCREENED[:3]
+    timed = []
+    for one, seconds in ((first, 2.0), (second, 4.04)):
+        step_time = dataclasses.replace(one.evaluation.time, compute=seconds)
+        timed.append((dataclasses.replace(one.evaluation, stage="timed", time=step_time), one))
+    speed = ComputingSpeed.measure(timed)
+    assert speed.scale(timed[0][0]) == timed[0][0]
+    assert speed.scale(first.evaluation).time.compute == pytest.approx(2.0)
+    assert speed.scale(third.evaluation).time.compute == pytest.approx(3.0 * third.evaluation.time.compute)
+
+
+@pytest.mark.parametrize(("factor", "waiting"), [(1.5, 0.0), (1.1, 0.1), (1.0, 0.2), (0.5, 0.7)])
+def test_more_computing_hides_more_of_what_is_sent(factor, waiting):
+    """Of a step that computes for a second, and sends for 1.2 seconds beside it."""
+    one = SCREENED[0].evaluation
+    step_time = dataclasses.replace(one.time, compute=1.0, waiting={("data",): 0.2}, hidden={("data",): 1.0})
+    found = ComputingSpeed({str(one.candidate): factor}).scale(dataclasses.replace(one, time=step_time)).time
+    assert found.waiting[("data",)] == pytest.approx(waiting)
+    assert found.hidden[("data",)] == pytest.approx(1.2 - waiting)
+    assert found.total == pytest.approx(factor + waiting)
+
+
+def test_a_line_of_progress_is_no_wider_than_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    log = SearchProgress(True, time.monotonic(), None)
+    log.show("timing " + 10 * "data 64 x model 4; ")
+    log.close()
+    assert capsys.readouterr().err == "\r\x1b[2K0 s: timing data 64 x model 4; data 64 \r\x1b[2K"
