@@ -6,7 +6,8 @@ models for pods and compares what the best candidate sends with what the publish
 of `published_steps.py`, with their batches, policies and flags, and compares the times. `exhaustive` compiles
 every candidate of small models that can be the best, and looks up the rank of the plan's first choice: those whose
 computing alone, at the peak of the chip, takes a quarter longer than the whole step of the best cannot. With `--page`,
-the table replaces the one in a page of the documentation; `exhaustive --out FOLDER` keeps all evaluations.
+the table replaces the one in a page of the documentation; `exhaustive --out FOLDER` writes a table of all candidates
+for each model, as the ones in `benchmarks/results/candidates`. Each case runs in a process of its own.
 """
 
 import argparse
@@ -14,11 +15,13 @@ import dataclasses
 import datetime
 import functools
 import math
+import multiprocessing
 import os
 import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -65,11 +68,11 @@ TENSOR: Mapping[str, Any] = {"batch": "data", "heads": "model", "mlp": "model", 
 PUBLISHED = {
     "70b-v5p": Published("llama3-70b", "v5p:4x8x8", {"data": 256}, FSDP, "configs/v5p/llama2_70b.sh"),
     "70b-h100": Published(
-        *("llama3-70b", "h100:32x8"), {"replica": 2, "data": 128}, COPIES, "configs/a3/llama_2_70b/bf16/128vm.sh"
+        "llama3-70b", "h100:32x8", {"replica": 2, "data": 128}, COPIES, "configs/a3/llama_2_70b/bf16/128vm.sh"
     ),
-    "405b-v5p": Published(*("llama3-405b", "v5p:16x16x16"), {"data": 4096}, FSDP, "configs/a3/llama_3.1_405b/128vm.sh"),
+    "405b-v5p": Published("llama3-405b", "v5p:16x16x16", {"data": 4096}, FSDP, "configs/a3/llama_3.1_405b/128vm.sh"),
     "405b-v5p-tensor": Published(
-        *("llama3-405b", "v5p:16x16x16"), {"data": 512, "model": 8}, TENSOR, "configs/v5p/512b.sh"
+        "llama3-405b", "v5p:16x16x16", {"data": 512, "model": 8}, TENSOR, "configs/v5p/512b.sh"
     ),
 }
 SMALL = {
@@ -164,7 +167,7 @@ def rank_first_choice(name: str, *, out: Path | None) -> str:
             everything = make_plan()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        everything.to_json(out / f"{name}.json")
+        (out / f"{name}.txt").write_text(f"{everything.table(limit=None)}\n")
     compiled = [one for one in everything.evaluations if one.stage != "screened" and one.fits]
     first = next(one for one in compiled if str(one.candidate) == str(found.best.candidate))
     cells = [
@@ -204,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=HEADS)
     parser.add_argument("--only", nargs="+", help="which cases; default: all")
     parser.add_argument("--page", type=Path, help="a page whose table is replaced")
-    parser.add_argument("--out", type=Path, help="a folder for the evaluations of `exhaustive`")
+    parser.add_argument("--out", type=Path, help="a folder for the tables of all candidates of `exhaustive`")
     given = parser.parse_args(arguments)
     exhaustive = functools.partial(rank_first_choice, out=given.out)
     make_row, cases = {
@@ -213,9 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "exhaustive": (exhaustive, SMALL),
     }[given.what]
     rows = []
-    for name in given.only or cases:
-        rows.append(make_row(name))
-        print(rows[-1], flush=True)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:  # the largest memory is that of a process
+        for row in pool.map(make_row, given.only or cases):
+            rows.append(row)
+            print(row, flush=True)
     heads = HEADS[given.what]
     table = "\n".join(
         [f"Planned {datetime.date.today()}.", "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *rows]
