@@ -1,13 +1,16 @@
 """The process that compiles a lowered program for described devices: `python _compiler_child.py FOLDER`.
 
 It reads `job.json` and the program from the folder and writes `result.json` and the optimized program there. It imports
-JAX alone, so that it starts fast. Relies on what JAX does not promise: that the client of described devices has
-`compile(module, executable_devices, compile_options)`, and `xla_client.DeviceList`. Seen in jax 0.10.2 and 0.12.0.1.
-Should these change, nothing compiles for described devices, and the error of the child is shown.
+JAX alone, so that it starts fast, and ends when its standard input does: with the process that started it. Relies on
+what JAX does not promise: that the client of described devices has `compile(module, executable_devices,
+compile_options)`, and `xla_client.DeviceList`. Seen in jax 0.10.2 and 0.12.0.1. Should these change, nothing compiles
+for described devices, and the error of the child is shown.
 """
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,14 @@ def compile_job(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     return {"memory": {**memory, "peak": stats.peak_memory_in_bytes}}
 
 
+def wait_for_end() -> None:
+    """Ends this process when its standard input does; a search that is killed would leave it for minutes."""
+    os.read(0, 1)
+    os._exit(1)
+
+
 def compile_request() -> None:
+    threading.Thread(target=wait_for_end, daemon=True).start()
     folder = Path(sys.argv[1])
     job = json.loads((folder / "job.json").read_text())
     if job["platform"] == "cpu":

@@ -231,7 +231,7 @@ def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | Non
         child = subprocess.Popen(
             [sys.executable, "-P", _CHILD, folder],
             env=make_environment(job.platform, folder),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # which ends with this process, and the child with it
             stdout=subprocess.DEVNULL,
             stderr=errors,
         )
@@ -252,6 +252,8 @@ def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | Non
         finally:
             if child.returncode is None:
                 _stop_child(child)
+            if child.stdin is not None:
+                child.stdin.close()
 
 
 def _stop_child(child: "subprocess.Popen[bytes]") -> float:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import select
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -293,6 +296,23 @@ def test_failed_compiler_is_explained(play_compiler: PlayCompiler, lines: str, k
     play_compiler(lines)
     with pytest.raises(kind, match=message):
         compile_played()
+
+
+def test_a_compiler_ends_with_the_process_that_started_it(tmp_path: Path):
+    os.mkfifo(tmp_path / "job.json")
+    script = """if True:
+        import pathlib, sys, types
+        from axonym.planner import _compiler_process
+        job = types.SimpleNamespace(platform="cpu", stop_early=False)
+        _compiler_process._run_child(job, pathlib.Path(sys.argv[1]), 60.0)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", script, tmp_path])
+    with (tmp_path / "job.json").open("wb", buffering=0) as job:  # opens when the compiler reads it
+        parent.kill()
+        parent.wait()
+        ended = select.poll()
+        ended.register(job, select.POLLERR)
+        assert ended.poll(30_000)
 
 
 @needs_libtpu
