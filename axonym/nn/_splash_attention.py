@@ -115,11 +115,12 @@ def _attend_shards(inputs: AttentionInputs, query: NamedArray, layout: Attention
     def compute(kernel: Any, *arrays: Any) -> Any:
         return _call_kernel(kernel, layout, bool(segments), *zip(arrays, names, strict=True))
 
-    kernel = _make_kernel(layout, combine_masks(static), inputs.soft_cap, shards)
+    mask = combine_masks(static)
+    kernel = _make_kernel(layout, mask, inputs.soft_cap, shards)
     mesh = jax.sharding.get_abstract_mesh()
     if not (manual := list_free_mesh_axes(mesh)):
         return NamedArray(compute(kernel, *arrays), result)
-    by_position = P(None, shards[layout.queries[0].name] or None)
+    by_position = P(None, shards[layout.queries[0].name] or None) if mask else P(None, None)
     specs = [
         kernel.manual_sharding_spec(NamedSharding(mesh, by_position)),
         *(_make_operand_spec(own, shards) for own in names),
@@ -165,23 +166,27 @@ def _call_kernel(kernel: Any, layout: AttentionLayout, has_segments: bool, *oper
 def _make_kernel(
     layout: AttentionLayout, mask: AttentionMask | None, soft_cap: float | None, shards: dict[str, tuple[str, ...]]
 ) -> Any:
-    """Returns the kernel of JAX for the heads of one shard."""
+    """Returns the kernel of JAX for the heads of one shard, and for its queries if there is no mask.
+
+    A mask is divided over the shards of queries by the kernel. JAX fails to divide one that hides nothing.
+    """
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     (queries,), (keys,) = layout.queries, layout.keys
     heads = math.prod(axis.size // _count_mesh_shards(shards[axis.name]) for axis in (*layout.heads, *layout.groups))
     parts = _count_mesh_shards(shards[queries.name])
-    q_block = next(size for size in _BLOCK_SIZES if queries.size // parts % size == 0)
+    size = queries.size // parts
+    q_block = next(block for block in _BLOCK_SIZES if size % block == 0)
     k_block = next(size for size in _BLOCK_SIZES if keys.size % size == 0)
     return splash_attention.make_splash_mha(
-        splash_attention.MultiHeadMask([_make_kernel_mask(mask, (queries.size, keys.size))] * heads),
+        splash_attention.MultiHeadMask([_make_kernel_mask(mask, (queries.size if mask else size, keys.size))] * heads),
         block_sizes=splash_attention.BlockSizes(
             **dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), q_block),
             **dict.fromkeys(("block_kv", "block_kv_dkv", "block_kv_dq"), k_block),
         ),
         attn_logits_soft_cap=soft_cap,
         head_shards=1,
-        q_seq_shards=parts,
+        q_seq_shards=parts if mask else 1,
         interpret=find_platform() != "tpu",
     )
 

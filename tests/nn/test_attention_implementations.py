@@ -225,11 +225,12 @@ def test_splash_attention_equals_the_plain_one(draw, case):
     assert_equal(differentiate("splash", inputs, **options), differentiate("plain", inputs, **options), 3e-5)
 
 
-def test_splash_attention_is_sharded_by_the_mapping(draw, mesh):
+@pytest.mark.parametrize("mask", [Mask.causal(), None])
+def test_splash_attention_is_sharded_by_the_mapping(draw, mesh, mask):
     inputs = draw_inputs(draw, Pos.resize(512), KeyPos.resize(512))
-    expected = attend("plain", *inputs, Mask.causal())
+    expected = attend("plain", *inputs, mask)
     with nym.axis_mapping({"pos": "data", "heads": "model"}):
-        found = nym.named_jit(lambda *inputs: attend("splash", *inputs, Mask.causal()))(*nym.shard(inputs))
+        found = nym.named_jit(lambda *inputs: attend("splash", *inputs, mask))(*nym.shard(inputs))
         assert found.sharding.is_equivalent_to(nym.sharding_for_axis(found.axes), found.ndim)
     assert_equal(jax.device_get(found), expected)
 
