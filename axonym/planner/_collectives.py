@@ -1,12 +1,13 @@
 """The collectives of an optimized program: what they send, how often, along which mesh axes, and what they are for."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays, split_tuple
-from ._origin import Pass, find_origin, infer_logical_axes
+from ._logical_axes import ArgumentAxes, infer_logical_axes
+from ._origin import Pass, find_origin
 from ._replica_groups import find_group_axes, read_replica_groups
 
 
@@ -80,7 +81,7 @@ class Collective:
 
 
 def list_collectives(
-    program: HloProgram, mesh: Mapping[str, int], devices: int, sharded: Mapping[str, Sequence[str]]
+    program: HloProgram, mesh: Mapping[str, int], devices: int, axes: ArgumentAxes
 ) -> list[Collective]:
     """Returns the collectives of a program, in the order of its text.
 
@@ -91,9 +92,9 @@ def list_collectives(
         program: The program.
         mesh: The sizes of the mesh axes; empty if not known.
         devices: The number of devices of the program.
-        sharded: The names of the axes that are sharded over each mesh axis.
+        axes: The named axes of its arguments.
     """
-    return [_make_collective(program, *one, mesh, devices, sharded) for one in find_collectives(program)]
+    return [_make_collective(program, *one, mesh, devices, axes) for one in find_collectives(program)]
 
 
 def find_collectives(program: HloProgram) -> list[tuple[HloInstruction, str, tuple[HloArray, ...]]]:
@@ -161,7 +162,7 @@ def _make_collective(
     results: tuple[HloArray, ...],
     mesh: Mapping[str, int],
     devices: int,
-    sharded: Mapping[str, Sequence[str]],
+    axes: ArgumentAxes,
 ) -> Collective:
     groups = read_replica_groups(one.rest, devices)
     members = 0 if groups is None else groups.shape[1]
@@ -174,7 +175,7 @@ def _make_collective(
         sent_bytes=count_sent_bytes(kind, size, members),
         group_size=members,
         mesh_axes=mesh_axes,
-        axes=infer_logical_axes(kind, origin, mesh_axes, sharded),
+        axes=infer_logical_axes(kind, origin, mesh_axes, results[0], axes),
         layer=origin.layer,
         operation=origin.operation,
         run_in=origin.run_in,

@@ -9,16 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
-from jax.sharding import NamedSharding
-
-from ..named._array import NamedArray, is_named_array
 from ..named._axis import suggest_name
 from ..report._table import PrintedReport, format_bytes
 from ..report._write_file import write_html_page
+from ._argument_groups import group_arguments
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
 from ._compile import compile_function, find_mesh, get_platform, list_arguments, parse_program
-from ._origin import infer_sharded_names
+from ._logical_axes import list_argument_axes
 from ._spmd_warnings import Rematerialization, read_rematerializations
 
 
@@ -208,14 +205,10 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
     arguments = list_arguments(compiled)
     mesh = find_mesh(compiled, arguments)
     sizes = dict(mesh.shape) if mesh is not None else {}
-    leaves = [leaf for leaf in jax.tree.leaves(arguments, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
-    shardings = [(leaf.names, leaf.array.sharding) for leaf in leaves]
-    specs = [(names, one.spec) for names, one in shardings if isinstance(one, NamedSharding)]
+    axes = list_argument_axes(group_arguments([*arguments[0], *arguments[1].values()]))
     program, devices = parse_program(compiled), math.prod(sizes.values())
-    collectives = list_collectives(program, sizes, devices, infer_sharded_names(specs))
-    ranked = tuple(sorted(collectives, key=lambda one: -one.bytes))
-    known = tuple(dict.fromkeys(name for names, _ in shardings for name in names))
-    return CommunicationReport(ranked, sizes, get_platform(mesh), read_rematerializations(log), known)
+    ranked = tuple(sorted(list_collectives(program, sizes, devices, axes), key=lambda one: -one.bytes))
+    return CommunicationReport(ranked, sizes, get_platform(mesh), read_rematerializations(log), tuple(axes.sizes))
 
 
 def _make_cells(one: Collective) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 import importlib
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ..named._cache import cached_plan
 from ._hlo_program import HloInstruction, HloProgram
@@ -122,38 +122,6 @@ def find_source(frames: Sequence[tuple[str, int]]) -> str:
     own, installed = _list_library_folders()
     lines = [f"{file}:{line}" for file, line in frames if not file.startswith(own)]
     return next((line for line in lines if not line.startswith(installed)), lines[0] if lines else "")
-
-
-def infer_sharded_names(leaves: Iterable[tuple[Iterable[str], Iterable[Any]]]) -> Mapping[str, tuple[str, ...]]:
-    """Returns the axis names that are sharded over each mesh axis.
-
-    Args:
-        leaves: For each named array, its axis names and the entries of its spec.
-    """
-    found: dict[str, dict[str, None]] = {}
-    for names, spec in leaves:
-        for name, entry in zip(names, spec, strict=False):
-            for mesh_axis in entry if isinstance(entry, tuple) else (entry,):
-                if isinstance(mesh_axis, str):
-                    found.setdefault(mesh_axis, {})[name] = None
-    return {mesh_axis: tuple(names) for mesh_axis, names in found.items()}
-
-
-def infer_logical_axes(
-    kind: str, origin: Origin, mesh_axes: Sequence[str], sharded: Mapping[str, Sequence[str]]
-) -> tuple[str, ...]:
-    """Returns the named axes that a collective gathers, adds up or moves, as far as scopes and shardings tell.
-
-    Candidates are the names that are sharded over its mesh axes. What is gathered is an axis of the operation. What is
-    added up in the backward pass is, if there is such a name, one that the operation does not have: the gradient of a
-    weight is added up over the batch.
-    """
-    names = tuple(dict.fromkeys(name for axis in mesh_axes for name in sharded.get(axis, ())))
-    inside = tuple(name for name in names if name in origin.axes)
-    outside = tuple(name for name in names if name not in origin.axes)
-    if kind in ("all-reduce", "reduce-scatter") and origin.run_in == "backward" and origin.axes:
-        return outside or inside
-    return inside or names
 
 
 @cached_plan

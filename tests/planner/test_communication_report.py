@@ -11,6 +11,7 @@ import axonym as nym
 from axonym.planner import assert_communication, assert_no_collectives, communication_report
 from axonym.planner._collectives import list_collectives
 from axonym.planner._hlo_program import HloProgram
+from axonym.planner._logical_axes import ArgumentAxes
 from tests.planner import programs
 
 
@@ -76,7 +77,10 @@ def compiled(request):
 @pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
 def test_recorded_programs_agree_with_hand_counts(platform):
     texts = programs.read_recorded(platform)
-    found = {name: show(list_collectives(HloProgram(text), programs.SIZES, 8, {})) for name, text in texts.items()}
+    found = {
+        name: show(list_collectives(HloProgram(text), programs.SIZES, 8, ArgumentAxes()))
+        for name, text in texts.items()
+    }
     assert found == {name: sorted(counts) for name, counts in list_hand_counts(platform).items()}
 
 
@@ -105,6 +109,35 @@ def test_collectives_name_axes_layers_passes_and_source_lines(compiled):
     causes = {one.cause for one in report.collectives}
     assert "gathers a parameter, stored with embed sharded over data, for its use" in causes
     assert "adds up over batch, sharded over data; each device keeps all of it" in causes
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_gradients_are_added_up_over_the_axis_of_their_own_layer(axis_types):
+    """Where several axes are sharded over one mesh axis, as in tensor and sequence parallelism."""
+
+    def compute_loss(weights, x):
+        x = x.rename({"inputs": "embed"})
+        for name in ("mlp", "heads", "mlp"):
+            y = nym.shard(x.rename({"pos": "token"}))
+            y = nym.nn.relu(nym.dot(y, weights[name]["up"], axis="embed"))
+            x = x + nym.shard(nym.dot(y, weights[name]["down"], axis=name).rename({"token": "pos"}))
+        return nym.mean(x * x).scalar()
+
+    def make_weights(name):
+        up, down = {"embed": 48, name: 64}, {name: 64, "embed": 48}
+        return {"up": nym.zeros(up, "float32"), "down": nym.zeros(down, "float32")}
+
+    weights = jax.eval_shape(lambda: {name: make_weights(name) for name in ("heads", "mlp")})
+    x = jax.eval_shape(lambda: nym.zeros({"batch": 8, "pos": 16, "inputs": 48}))
+    compute = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
+    step = nym.fsdp(jax.grad(compute_loss), {**compute, "embed": "data"}, compute)
+    with jax.set_mesh(nym.create_mesh({"data": 2, "model": 4}, axis_types=axis_types)):
+        found = communication_report(step, weights, x).collectives
+    added = [one for one in found if one.kind == "all-reduce" and one.run_in == "backward"]
+    sums = {(one.mesh_axes, one.operation, one.axes) for one in added if one.operation.startswith("dot(")}
+    over_model = {(operation, axes) for mesh_axes, operation, axes in sums if mesh_axes == ("model",)}
+    assert over_model >= {("dot(embed -> heads)", ("heads",)), ("dot(embed -> mlp)", ("mlp",))}
+    assert {axes for mesh_axes, _, axes in sums if mesh_axes == ("data",)} == {("batch",)}
 
 
 def test_a_report_is_a_table_a_page_and_json(compiled, tmp_path):
