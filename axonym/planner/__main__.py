@@ -13,6 +13,7 @@ The exit code is 0 if the best candidate fits, 1 if nothing does, and 2 after an
 
 import argparse
 import importlib
+import inspect
 import itertools
 import sys
 import traceback
@@ -37,6 +38,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     try:
         step, args, options = _call_maker(given.step)
         options = {**options, **_read_options(given, options)}
+        if given.json is not None and not given.json.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {str(given.json.parent)!r} for {given.json.name!r}; make it first")
         found = plan(step, *args, devices=given.devices, **options)
         print(found)
         _write_results(found, given)
@@ -80,7 +83,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _call_maker(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Returns the step, its arguments, and the options that a function of a module returns."""
     module, _, function = name.partition(":")
-    if not module or not function:
+    if not function or not module.replace(".", "_").isidentifier() or module.endswith(".py"):
         raise ValueError(f"the step is given as MODULE:FUNCTION, such as train:make_step, not as {name!r}")
     maker = getattr(importlib.import_module(module), function, None)
     if not callable(maker):
@@ -107,6 +110,10 @@ def _read_options(given: argparse.Namespace, options: dict[str, Any]) -> dict[st
     """Returns the arguments of `plan` that the command line has; they replace those of the function."""
     names = ("top", "budget", "cache", "progress")
     found = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    known = [*inspect.signature(plan).parameters][2:]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{given.step} returns {name!r}, which `plan` does not take{suggest_name(name, known)}")
     if given.fixed:
         found["fixed"] = _read_fixed(given.fixed)
     if given.policy:

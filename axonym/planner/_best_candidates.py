@@ -76,8 +76,8 @@ class _Search:
             if name in self.found or expected.time.total > _HOPELESS * best:
                 continue
             if self._log.has_used(_COMPILING if self._is_timed else 1.0):
-                known = len(self.found)
-                self._log.note(f"the budget was used up before all candidates were compiled: {known} are")
+                count = len(self.found)
+                self._log.note(f"the budget was used up before the best candidates were compiled: {count} of them")
                 return
             number = len(self.found) + 1
             until_now = f", best {format_seconds(best)}" if math.isfinite(best) else ""
@@ -99,7 +99,8 @@ class _Search:
             if not untimed:
                 return
             if self._log.has_used():
-                self._log.note("the budget was used up before the best candidates were timed")
+                count = sum(own.stage == "timed" for own, _ in self.found.values())
+                self._log.note(f"the budget was used up before the best candidates were timed: {count} of them")
                 return
             own, one = untimed[0]
             self._log.show(f"timing {own.candidate}")

@@ -70,7 +70,7 @@ class CandidateCompiler:
             program = self._compile(candidate, variant, is_whole)
         except (TypeError, ValueError, RuntimeError, TimeoutError) as error:
             self.errors.append(error)
-            return replace(screened, stage="compiled", fits=False, problem=str(error).partition("\n")[0] or repr(error))
+            return replace(screened, stage="compiled", fits=False, problem=_format_problem(error))
         if not is_whole:  # the cache may have it whole; a plan is the same with the cache and without
             program = replace(program, is_stopped=True)
         flops = screened.time.compute * program.hardware.bf16_flops
@@ -95,6 +95,12 @@ class CandidateCompiler:
             compiler_options=self._compiler_options,
             cache=self._cache,
         )
+
+
+def _format_problem(error: Exception) -> str:
+    """Returns an error in one line: its first, and the last if the first ends with a colon."""
+    lines = str(error).splitlines() or [repr(error)]
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
 def _count_sent(program: CompiledProgram) -> dict[MeshAxes, int]:

@@ -48,7 +48,8 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
 
     Raises:
         AssertionError: If it sends more; the text has the largest collectives.
-        ValueError: If a key is no kind of collective, and neither the mesh nor the arguments have such an axis.
+        ValueError: If a key is no kind of collective, and neither the mesh nor the arguments have such an axis, or a
+            limit is negative.
 
     Example:
         >>> import axonym as nym
@@ -62,6 +63,10 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
     report = communication_report(fn, *args, **kwargs)
     limits = at_most if isinstance(at_most, Mapping) else {None: at_most}
     for what, limit in limits.items():
+        if limit < 0:
+            raise ValueError(
+                f"`at_most` is a number of bytes, 0 or more; it was {limit}{f' for {what!r}' if what else ''}"
+            )
         found = report.select(kind=what) if what in COLLECTIVE_KINDS else report.select(axis=what)
         size = sum(one.bytes for one in found)
         if size > limit:

@@ -345,7 +345,7 @@ def _explain_end(job: CompileJob, ended: int | None, log: list[str]) -> Exceptio
         name = signal.Signals(-ended).name
         hint = "; there may be too little memory on this machine" if name == "SIGKILL" else ""
         return RuntimeError(f"{what} was killed by {name} before it had a result{hint}\n{last}".rstrip())
-    return RuntimeError(f"{what} ended with code {ended} and without a result:\n{last}")
+    return RuntimeError(f"{what} ended with code {ended} and without a result{':' if last else ''}\n{last}".rstrip())
 
 
 def _explain_error(job: CompileJob, message: str) -> Exception:

@@ -152,12 +152,10 @@ class MemoryReport(PrintedReport):
         return f"{format_bytes(self.total)}{of} on each device{on}: {verdict}"
 
     def _list_rows(self, limit: int | None) -> Iterator[tuple[str, str, str]]:
-        """Yields name, bytes and note of each group, argument and saved activation."""
+        """Yields name, bytes and note of each group and saved activation."""
         for name, size in self.groups.items():
             kept = f"and {format_bytes(self.donated)} in the memory of donated arguments" if self.donated else ""
             yield name, format_bytes(size), kept if name == "results" else ""
-            if name == "inputs":
-                yield from ((f"  argument {name}", format_bytes(size), "") for name, size in self.arguments.items())
             if name == "saved activations":
                 yield from ((f"  {where}", size, what) for where, size, what in self._list_saved(limit))
         if self.host:
@@ -177,6 +175,9 @@ class MemoryReport(PrintedReport):
     def _list_notes(self, limit: int | None) -> Iterator[str]:
         if more := len(self.saved) - len(self.saved[:limit]):
             yield f"… {more} more saved arrays; `.table(limit=None)` shows all"
+        if self.arguments:
+            sizes = (f"{name} {format_bytes(size)}" for name, size in self.arguments.items())
+            yield f"Parameters, state and inputs by argument: {', '.join(sizes)}."
         if self.platform == "cpu":
             yield "XLA for CPUs holds more temporaries than for TPUs and GPUs; the bytes of arguments are exact."
 

@@ -42,8 +42,10 @@ def describe_nearest_fits(
                 found.append(f"it would fit {what}, with {format_bytes(evaluation.bytes)} on each device")
             if log.has_used():
                 break
-    if found or not tried:
+    if found:
         return found
+    if log.has_used():
+        return ["the budget was used up before it was known what would fit"]
     return [f"nothing that was tried would fit: {', '.join(dict.fromkeys(tried))}"]
 
 

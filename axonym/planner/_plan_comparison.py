@@ -114,7 +114,10 @@ class PlanAlternatives(_PrintedPage):
         heads = ("instead", "rank", "mesh", "step time", "difference", "bytes a device", "fits", "figures")
         if not rows:
             return GridPage(title, [], ["No candidate with another choice was evaluated."])
-        is_mixed = any(one.evaluation.time.source != best.time.source for one in self.alternatives[:limit])
+        figures = (best.stage, best.time.source)
+        is_mixed = any(
+            (one.evaluation.stage, one.evaluation.time.source) != figures for one in self.alternatives[:limit]
+        )
         notes = ["Times of other figures than those of the best candidate are less certain."] if is_mixed else []
         return GridPage(title, [Grid("", heads, rows, ("instead", "mesh", "fits", "figures"))], notes)
 
@@ -160,13 +163,13 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
             "`why` takes the name of an axis, a mesh axis, 'policy' or an option, also with a choice as in 'data=64', "
             f"not a {type(axis).__name__}; `diff(1, 3)` compares candidates by rank"
         )
-    subject, _, asked = axis.partition("=")
+    subject, equals, asked = axis.partition("=")
     read = _make_reader(plan, subject.strip())
     chosen = read(best.candidate)
     found: dict[str, tuple[int, Evaluation]] = {}
     for rank, one in enumerate(plan.evaluations, 1):
         found.setdefault(read(one.candidate), (rank, one))
-    meant = {choice for choice in found if asked.strip() in ("", choice, *_list_mesh_axes_in(choice))}
+    meant = {choice for choice in found if not equals or asked.strip() in (choice, *_list_mesh_axes_in(choice))}
     if not meant:
         known = " or ".join(repr(f"{subject.strip()}={choice}") for choice in found)
         raise ValueError(f"no candidate with {axis!r} was evaluated; ask for {known}")

@@ -186,6 +186,8 @@ def _list_plan_notes(plan: PlanRecord, shown: Sequence[Evaluation]) -> Iterator[
         yield f"… {more} more; `.table(limit=None)` shows all, `.diff(1, {len(shown) + 1})` compares two"
     yield from _list_sources(plan, shown)
     yield f"Looked at {_count_candidates(plan)}, in {format_seconds(plan.seconds)}."
+    if problem := next((one.problem for one in plan.evaluations if one.problem), ""):
+        yield f"The first that could not be compiled: {problem}"
     if plan.versions:
         yield (
             "Compiled with "
@@ -214,7 +216,8 @@ def _list_sources(plan: PlanRecord, shown: Sequence[Evaluation]) -> Iterator[str
 
 
 def _count_candidates(plan: PlanRecord) -> str:
-    stages = {stage: sum(one.stage == stage for one in plan.evaluations) for stage in _SOURCES}
+    stages = {stage: sum(one.stage == stage and not one.problem for one in plan.evaluations) for stage in _SOURCES}
+    stages["could not be compiled"] = sum(bool(one.problem) for one in plan.evaluations)
     parts = [f"{count} {stage}" for stage, count in stages.items() if count]
     left_out = sum(plan.pruned.values())
     if left_out:

@@ -69,6 +69,8 @@ def list_variants(
             pruned[f"{', '.join(f'{name}={value!r}' for name, value in setting.items()) or policy}: {error}"] += 1
         except Exception as error:
             _explain_trace_error(error, arguments)
+            if setting:
+                error.add_note(f"`plan` called the step with the `options` {setting}.")
             raise
     if not found:
         _explain_trace_error(errors[0], arguments)

@@ -100,8 +100,8 @@ def test_errors_of_the_first_three_end_the_search():
 @pytest.mark.parametrize(
     ("passed", "compiled", "note"),
     [
-        (11.0, 0, "the budget was used up before all candidates were compiled: 0 are"),
-        (7.0, 0, "the budget was used up before all candidates were compiled: 0 are"),
+        (11.0, 0, "the budget was used up before the best candidates were compiled: 0 of them"),
+        (7.0, 0, "the budget was used up before the best candidates were compiled: 0 of them"),
         (5.0, 8, ""),
     ],
 )

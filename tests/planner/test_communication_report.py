@@ -218,3 +218,5 @@ def test_wrong_arguments_are_refused():
         communication_report(3)
     with pytest.raises(ValueError, match="there is no collective 'gather'; the kinds are 'all-gather'"):
         communication_report(lowered).select(kind="gather")
+    with pytest.raises(ValueError, match="`at_most` is a number of bytes, 0 or more; it was -1 for 'all-gather'"):
+        assert_communication(lowered, at_most={"all-gather": -1})

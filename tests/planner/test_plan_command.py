@@ -45,6 +45,10 @@ def make_list():
     return loss, (1, 2), [3]
 
 
+def make_misspelt():
+    return *make_step()[:2], {"polices": {}}
+
+
 def make_plain():
     return make_step()[:2]
 
@@ -103,6 +107,8 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
             ["steps", "--devices", "cpu:8"],
             "the step is given as MODULE:FUNCTION, such as train:make_step, not as 'steps'",
         ),
+        (["planned_steps.py:make_step", "--devices", "cpu:8"], "such as train:make_step, not as 'planned_steps.py:"),
+        (["./planned_steps:make_step", "--devices", "cpu:8"], "such as train:make_step, not as './planned_steps:"),
         (["missing_module:make", "--devices", "cpu:8"], "No module named 'missing_module'"),
         (["planned_steps:make", "--devices", "cpu:8"], "there is no function 'make' in module 'planned_steps'"),
         (["planned_steps:number", "--devices", "cpu:8"], "there is no function 'number' in module 'planned_steps'"),
@@ -111,6 +117,11 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
             "returns the step and a tuple of its arguments, or these",
         ),
         (["planned_steps:make_list", "--devices", "cpu:8"], "is a dictionary of arguments of `plan`, not [3]"),
+        (["planned_steps:make_misspelt", "--devices", "cpu:8"], "'polices', which `plan` does not take; did you mean"),
+        (
+            ["planned_steps:make_step", "--devices", "cpu:8", "--json", "no/x.json"],
+            "no folder 'no' for 'x.json'; make it",
+        ),
         (["planned_steps:make_step", "--devices", "cpu"], "'cpu' does not describe a machine"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "mesh.data=x"],

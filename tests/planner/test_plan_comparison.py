@@ -82,8 +82,9 @@ def test_a_choice_that_no_candidate_makes_is_an_error():
         ValueError, match=r"no candidate with 'data=32' was evaluated; ask for 'data=64' or 'data=256' or 'data=16' or"
     ):
         PLAN.why("data=32")
-    with pytest.raises(ValueError, match=r"ask for 'embed=stored over data' or 'embed=not sharded'"):
-        PLAN.why("embed=model")
+    for axis in ("embed=model", "embed="):
+        with pytest.raises(ValueError, match=r"ask for 'embed=stored over data' or 'embed=not sharded'"):
+            PLAN.why(axis)
 
 
 def test_a_choice_for_a_named_axis_is_what_is_printed_or_a_mesh_axis():

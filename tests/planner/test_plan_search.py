@@ -468,6 +468,9 @@ def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, fail_at)
     fail_at({1: RuntimeError("the compiler for 'cpu:4' was killed by SIGKILL before it had a result")})
     found = make_plan(fixed=DATA)
     assert "SIGKILL" in found.evaluations[-1].problem and not found.best.problem and found.fits
+    assert "1 could not be compiled" in str(found) and "The first that could not be compiled: the compiler" in str(
+        found
+    )
 
 
 def test_a_candidate_that_cannot_be_compiled_is_replaced_by_the_next(make_plan, fail_at, monkeypatch):
@@ -577,6 +580,14 @@ def test_errors_of_a_step_tell_how_it_is_traced():
 
     with pytest.raises(ValueError, match=r"leave out `axis_mapping`, `set_mesh` and specs of mesh axes inside"):
         nym.planner.plan(step, SQUARE, EMBEDDED, devices="cpu:4")
+
+
+def test_errors_of_a_step_with_options_name_these():
+    with pytest.raises(
+        TypeError, match=r"(?s)argument 'scal'.*called the step with the `options` {'scal': 2}"
+    ) as caught:
+        nym.planner.plan(multiply, SQUARE, EMBEDDED, devices="cpu:4", options={"scal": (2,)})
+    assert caught.value.__notes__
 
 
 def test_a_method_of_a_model_is_refused():
