@@ -3,9 +3,8 @@
 import collections
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from ._candidate import Evaluation, format_mesh_sizes, format_settings, rank_evaluation
+from ._candidate import Evaluation, format_mesh_sizes, format_settings
 from ._candidate_compiler import CandidateCompiler
 from ._computing_speed import ComputingSpeed
 from ._nearest_fit import describe_nearest_fits
@@ -20,7 +19,6 @@ _MOST_TIMED = 4
 _MOST_OF_A_MESH = 4  # candidates with the same mesh and policy that are compiled before those with others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILING = 0.6  # the part of the budget for compiling candidates for TPUs; the rest is for timing the best
-_MUCH_BETTER = 0.95  # of the best time: candidates with a mesh that is timed are timed before others below that
 _HOPELESS = 1.5  # not compiled if the screened time exceeds the time of the best compiled one that fits by this factor
 
 
@@ -49,6 +47,7 @@ class _Search:
         self._screened, self._compiler, self._log = screened, compiler, log
         self._is_timed = compiler.hardware.platform == "tpu"  # others are compiled whole at once
         self._untimeable: set[str] = set()
+        self._slowdowns: dict[str, float] = {}  # by mesh and policy, the time of a timed candidate, of its estimate
         self.found: dict[str, tuple[Evaluation, Screened]] = {}
 
     def run(self) -> None:
@@ -110,18 +109,16 @@ class _Search:
                 self._untimeable.add(str(own.candidate))
             else:
                 self.found[str(own.candidate)] = timed, one
+                expected = ComputingSpeed.measure(self.found.values()).scale(own).time.total
+                self._slowdowns[_format_mesh_and_settings(own)] = timed.time.total / expected
 
     def _rank_untimed(self) -> list[tuple[Evaluation, Screened]]:
-        """Returns candidates to time, first those with other meshes and policies, and those that look much better."""
+        """Returns candidates to time, the fastest first, if they are as much slower as timed ones with their mesh."""
         speed = ComputingSpeed.measure(self.found.values())
-        timed = [own for own, _ in self.found.values() if own.stage == "timed"]
-        known = {_format_mesh_and_settings(own) for own in timed}
-        best = min((own.time.total for own in timed if own.fits), default=math.inf)
 
-        def rank_untimed(pair: tuple[Evaluation, Screened]) -> Any:
-            own = speed.scale(pair[0])
-            is_known = _format_mesh_and_settings(own) in known and own.time.total > _MUCH_BETTER * best
-            return is_known, rank_evaluation(own)
+        def rank_untimed(pair: tuple[Evaluation, Screened]) -> tuple[float, str]:
+            slower = self._slowdowns.get(_format_mesh_and_settings(pair[0]), 1.0)
+            return slower * speed.scale(pair[0]).time.total, str(pair[0].candidate)
 
         untimed = [(own, one) for own, one in self.found.values() if own.stage == "compiled" and _is_possible(own)]
         return sorted((pair for pair in untimed if str(pair[0].candidate) not in self._untimeable), key=rank_untimed)

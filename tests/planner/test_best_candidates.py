@@ -14,7 +14,7 @@ from axonym.planner._search_progress import SearchProgress
 
 
 class Compiler:
-    """Returns what candidates take, by their names: seconds when compiled, and when timed, or errors."""
+    """Returns the seconds that candidates wait, by their names, when compiled and when timed, or raises errors."""
 
     hardware = get_hardware("v5e")
 
@@ -30,7 +30,7 @@ class Compiler:
             self.errors.append(seconds)
             return dataclasses.replace(screened, stage="compiled", fits=False, problem=str(seconds))
         source = "cycles" if is_whole else "flops"
-        step_time = dataclasses.replace(screened.time, compute=seconds, source=source)
+        step_time = dataclasses.replace(screened.time, waiting={("data",): seconds}, source=source)
         return dataclasses.replace(screened, stage="timed" if is_whole else "compiled", time=step_time)
 
 
@@ -54,18 +54,20 @@ SCREENED = [make_screened(name, 2 ** (at // 4), 1 + at / 100) for at, name in en
 EVEN = dict.fromkeys("abcdefgh", 1.0)
 
 
-def test_the_first_that_are_compiled_tell_the_speed_of_others():
-    compiler = Compiler({**EVEN, "c": 0.9}, dict.fromkeys("abcdefgh", 2.0))
+@pytest.mark.parametrize(
+    ("timed", "order"),
+    [
+        ({"c": 1.5}, ["c!", "e!", "f!", "g!"]),  # all with the mesh of c look slow, and those with another do not
+        ({"c": 0.4}, ["c!", "a!", "b!", "d!"]),
+        ({"c": 1.5, "e": 2.5}, ["c!", "e!", "a!", "b!"]),
+    ],
+)
+def test_timed_candidates_tell_the_speed_of_others_with_their_mesh(timed, order):
+    compiler = Compiler({**EVEN, "c": 0.9}, {**EVEN, **timed})
     found, notes = search(SCREENED, compiler)
-    assert compiler.calls[:5] == ["a", "b", "c", "d", "c!"] and not notes
-    assert sorted(compiler.calls[5:9]) == [*"efgh"] and compiler.calls[9] == "e!"  # of another mesh
-    assert list(found.values()).count("timed") == 4
-
-
-def test_a_better_candidate_is_timed_though_one_with_its_mesh_is():
-    compiler = Compiler({**EVEN, "b": 0.8, "a": 0.7}, {**dict.fromkeys("abcdefgh", 3.0), "a": 1.0})
-    found, _ = search(SCREENED, compiler)
-    assert found["a"] == "timed" and found["b"] == "timed"
+    assert compiler.calls[:5] == [*"abcd", "c!"] and compiler.calls[5:9] == [*"efgh"] and not notes
+    assert [call for call in compiler.calls if "!" in call] == order
+    assert [name for name, stage in found.items() if stage == "timed"] == sorted(one[0] for one in order)
 
 
 @pytest.mark.parametrize("most", [1, 4])
@@ -79,7 +81,7 @@ def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypat
 
 
 def test_hopeless_candidates_are_not_compiled():
-    slow = make_screened("z", 1, 1.6)
+    slow = make_screened("z", 1, 4.0)
     compiler = Compiler({**EVEN, "z": 1.0}, {**EVEN, "z": 1.0})
     assert "z" not in search([*SCREENED, slow], compiler)[0] and "z" in search([slow], compiler)[0]
 
