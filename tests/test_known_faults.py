@@ -267,6 +267,18 @@ def test_donating_a_sharded_array_twice_ends_the_process():
         assert done.returncode < 0, done.stderr
 
 
+def test_splash_attention_cannot_divide_a_full_mask():
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    def make_kernel(shards):
+        mask = splash_attention.MultiHeadMask([splash_attention.FullMask((256, 256))])
+        return splash_attention.make_splash_mha(mask, head_shards=1, q_seq_shards=shards)
+
+    assert make_kernel(1) is not None
+    with pytest.raises(ValueError, match="need at least one array to concatenate"):
+        make_kernel(2)
+
+
 def test_each_test_is_on_the_page():
     named = re.findall(r"`(test_\w+)`", PAGE.read_text())
     own = [name for name in globals() if name.startswith("test_") and name != "test_each_test_is_on_the_page"]
