@@ -3,8 +3,9 @@
 import collections
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ._candidate import Evaluation, format_mesh_sizes, format_settings
+from ._candidate import Evaluation, format_computing, format_mesh_sizes, format_settings
 from ._candidate_compiler import CandidateCompiler
 from ._computing_speed import ComputingSpeed
 from ._nearest_fit import describe_nearest_fits
@@ -16,7 +17,7 @@ from ._search_progress import SearchProgress
 _MOST_COMPILED = 32
 _MOST_BEFORE_TIMING = 4  # candidates that are compiled before the best of them is timed
 _MOST_TIMED = 4
-_MOST_OF_A_MESH = 4  # candidates with the same mesh and policy that are compiled before those with others
+_MOST_OF_A_MESH = 5  # ways to compute with the same mesh and policy that are compiled before those with others
 _MOST_FAILED = 3  # candidates that may fail at first until the search ends with the error of the first
 _COMPILING = 0.6  # the part of the budget for compiling candidates for TPUs; the rest is for timing the best
 _HOPELESS = 1.5  # not compiled if the screened time exceeds the time of the best compiled one that fits by this factor
@@ -38,6 +39,15 @@ def compile_best(
     finally:
         log.close()
     return [*search.found.values()]
+
+
+class _Expected(NamedTuple):
+    """A screened candidate, texts that those with its mesh and those with its computing share, and expected seconds."""
+
+    mesh_and_settings: str
+    computing: str
+    seconds: float
+    screened: Screened
 
 
 class _Search:
@@ -68,25 +78,53 @@ class _Search:
         best = min(
             (speed.scale(own).time.total for own, _ in self.found.values() if _is_possible(own)), default=math.inf
         )
-        for expected, one in _alternate_meshes(self._screened, speed):
-            name, failed = str(one.evaluation.candidate), self._count_failed()
-            if len(self.found) - failed / 2 >= most:
+        left = self._rank_screened(speed)
+        while len(self.found) - self._count_failed() / 2 < most:
+            left = [one for one in left if one.seconds <= _HOPELESS * best]
+            if not left:
                 return
-            if name in self.found or expected.time.total > _HOPELESS * best:
-                continue
             if self._log.has_used(_COMPILING if self._is_timed else 1.0):
                 count = len(self.found)
                 self._log.note(f"the budget was used up before the best candidates were compiled: {count} of them")
                 return
-            number = len(self.found) + 1
+            one = left.pop(self._find_next(left)).screened
             until_now = f", best {format_seconds(best)}" if math.isfinite(best) else ""
+            number = len(self.found) + 1
             of = max(number, min(len(self._screened), _MOST_COMPILED))
-            self._log.show(f"{number} of {of}{until_now}: {name}")
+            self._log.show(f"{number} of {of}{until_now}: {one.evaluation.candidate}")
             own = self._compiler.evaluate(one.evaluation, one.variant, is_whole=False)
-            self.found[name] = own, one
+            self.found[str(one.evaluation.candidate)] = own, one
             best = min(best, speed.scale(own).time.total) if _is_possible(own) else best
             if self._count_failed() == len(self.found) == min(_MOST_FAILED, len(self._screened)):
                 raise self._compiler.errors[0]  # such as for a refused option
+
+    def _rank_screened(self, speed: ComputingSpeed) -> list["_Expected"]:
+        """Returns the candidates that are not compiled, with their times at a speed, the most promising first."""
+        scaled = ((one._replace(evaluation=speed.scale(one.evaluation)), one) for one in self._screened)
+        return [
+            _Expected(
+                _format_mesh_and_settings(own), format_computing(own.candidate), expected.evaluation.time.total, one
+            )
+            for expected, one in sorted(scaled, key=lambda pair: pair[0].rank)
+            if str((own := one.evaluation).candidate) not in self.found
+        ]
+
+    def _find_next(self, left: Sequence["_Expected"]) -> int:
+        """Returns which candidate to compile next: of those that may fit first a few ways to compute on each mesh.
+
+        The model of the machine tells candidates with one mesh apart better than meshes.
+        """
+        compiled = [own for own, _ in self.found.values() if not own.problem]
+        stored = collections.Counter(format_computing(own.candidate) for own in compiled)
+        ways = {format_computing(own.candidate): own for own in compiled}
+        meshes = collections.Counter(map(_format_mesh_and_settings, ways.values()))
+
+        def rank_turn(at: int) -> tuple[bool, bool, int]:
+            one = left[at]
+            turn = stored[one.computing] or meshes[one.mesh_and_settings] // _MOST_OF_A_MESH
+            return not one.screened.evaluation.fits, not one.screened.is_likely_to_fit, turn
+
+        return min(range(len(left)), key=rank_turn)
 
     def _count_failed(self) -> int:
         return sum(bool(own.problem) for own, _ in self.found.values())
@@ -122,26 +160,6 @@ class _Search:
 
         untimed = [(own, one) for own, one in self.found.values() if own.stage == "compiled" and _is_possible(own)]
         return sorted((pair for pair in untimed if str(pair[0].candidate) not in self._untimeable), key=rank_untimed)
-
-
-def _alternate_meshes(screened: Sequence[Screened], speed: ComputingSpeed) -> list[tuple[Evaluation, Screened]]:
-    """Returns candidates with their estimates at a speed, the most promising first.
-
-    Of those that may fit, a few of each mesh and policy come first, then a few more of each, and so on: the model of
-    the machine tells candidates with one mesh apart better than meshes.
-    """
-    scaled = ((one._replace(evaluation=speed.scale(one.evaluation)), one) for one in screened)
-    ranked = sorted(scaled, key=lambda pair: pair[0].rank)
-    counts: collections.Counter[str] = collections.Counter()
-    turns: list[tuple[bool, bool, int]] = []
-    for _, one in ranked:
-        group = _format_mesh_and_settings(one.evaluation)
-        turns.append((not one.evaluation.fits, not one.is_likely_to_fit, counts[group] // _MOST_OF_A_MESH))
-        counts[group] += 1
-    return [
-        (expected.evaluation, one)
-        for _, (expected, one) in sorted(zip(turns, ranked, strict=True), key=lambda each: each[0])
-    ]
 
 
 def _format_mesh_and_settings(evaluation: Evaluation) -> str:
