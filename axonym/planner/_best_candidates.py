@@ -98,7 +98,7 @@ class _Search:
             if self._count_failed() == len(self.found) == min(_MOST_FAILED, len(self._screened)):
                 raise self._compiler.errors[0]  # such as for a refused option
 
-    def _rank_screened(self, speed: ComputingSpeed) -> list["_Expected"]:
+    def _rank_screened(self, speed: ComputingSpeed) -> list[_Expected]:
         """Returns the candidates that are not compiled, with their times at a speed, the most promising first."""
         scaled = ((one._replace(evaluation=speed.scale(one.evaluation)), one) for one in self._screened)
         return [
@@ -109,7 +109,7 @@ class _Search:
             if str((own := one.evaluation).candidate) not in self.found
         ]
 
-    def _find_next(self, left: Sequence["_Expected"]) -> int:
+    def _find_next(self, left: Sequence[_Expected]) -> int:
         """Returns which candidate to compile next: of those that may fit first a few ways to compute on each mesh.
 
         The model of the machine tells candidates with one mesh apart better than meshes.

@@ -80,6 +80,26 @@ def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypat
     assert compiler.calls == ([*"aebf"] if most == 1 else [*"abcd"])
 
 
+def test_candidates_that_fail_do_not_count_for_their_mesh(monkeypatch):
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_OF_A_MESH", 1)
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 4)
+    compiler = Compiler({**EVEN, "a": RuntimeError("two axes over one mesh axis")}, EVEN)
+    compiler.hardware = get_hardware("h100")
+    search(SCREENED, compiler)
+    assert compiler.calls == [*"abecf"]
+
+
+def test_other_ways_to_store_parameters_come_after_other_ways_to_compute(monkeypatch):
+    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 4)
+    first = SCREENED[0].evaluation
+    candidate = dataclasses.replace(first.candidate, parameters={"a": ("model",), "embed": ("data",)})
+    stored = SCREENED[0]._replace(evaluation=dataclasses.replace(first, candidate=candidate))
+    compiler = Compiler(EVEN, EVEN)
+    compiler.hardware = get_hardware("h100")
+    search([stored, *SCREENED], compiler)
+    assert compiler.calls == [*"abcd"]
+
+
 def test_hopeless_candidates_are_not_compiled():
     slow = make_screened("z", 1, 4.0)
     compiler = Compiler({**EVEN, "z": 1.0}, {**EVEN, "z": 1.0})
