@@ -34,7 +34,7 @@ def make_program(text: str, mesh: Any, *, is_stopped: bool = False, schedule: An
     """Returns a program that consists of a text and a mesh alone."""
     empty = ProgramMemory(0, 0, 0, 0, 0)
     known = {"is_cached": False, "versions": {}, "compiler_options": {}, "schedule": schedule or {}}
-    return CompiledProgram(text, empty, mesh, (), False, is_stopped, 0.0, **known)
+    return CompiledProgram(text, empty, mesh, ((), {}), False, is_stopped, 0.0, **known)
 
 
 def read_recorded(name: str) -> CompiledProgram:
