@@ -222,7 +222,7 @@ def _make_alternative(plan: PlanRecord, choice: str, rank: int, one: Evaluation)
 
 
 def _list_causes(base: Evaluation, other: Evaluation, available: int) -> Iterator[str]:
-    """Yields the parts of a step and of memory that differ by more than little, the largest first."""
+    """Yields the parts of a step and of memory that differ by `_LEAST_CAUSE` at least, the largest first."""
     before, after = list_time_parts(base.time), list_time_parts(other.time)
     if base.time.source != other.time.source:  # one of them may have attention in its time of computing
         before, after = (_join_attention(parts) for parts in (before, after))
