@@ -1,8 +1,9 @@
 """`ComputingSpeed`: how much longer candidates compute than the operations take at the peak of a device."""
 
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ._candidate import Evaluation, StepTime, format_computing
 from ._screening import Screened
@@ -40,7 +41,7 @@ class ComputingSpeed:
         """
         if one.stage == "timed" or not self.factors:
             return one
-        middle = statistics.median(self.factors.values())
+        middle = float(np.median([*self.factors.values()]))
         return replace(one, time=_scale_computing(one.time, self.factors.get(format_computing(one.candidate), middle)))
 
 
