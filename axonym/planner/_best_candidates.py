@@ -132,14 +132,14 @@ class _Search:
     def _time(self, most: int) -> None:
         """Compiles the best candidates whole, for their times; each of them tells the speed of others."""
         for _ in range(most):
-            untimed = self._rank_untimed()
-            if not untimed:
+            found = self._find_untimed()
+            if found is None:
                 return
             if self._log.has_used():
                 count = sum(own.stage == "timed" for own, _ in self.found.values())
                 self._log.note(f"the budget was used up before the best candidates were timed: {count} of them")
                 return
-            own, one = untimed[0]
+            own, one = found
             self._log.show(f"timing {own.candidate}")
             timed = self._compiler.evaluate(one.evaluation, one.variant, is_whole=True)
             if timed.problem:
@@ -150,8 +150,8 @@ class _Search:
                 expected = ComputingSpeed.measure(self.found.values()).scale(own).time.total
                 self._slowdowns[_format_mesh_and_settings(own)] = timed.time.total / expected
 
-    def _rank_untimed(self) -> list[tuple[Evaluation, Screened]]:
-        """Returns candidates to time, the fastest first, if they are as much slower as timed ones with their mesh."""
+    def _find_untimed(self) -> tuple[Evaluation, Screened] | None:
+        """Returns the candidate to time: the fastest if all are as much slower as timed ones with their mesh."""
         speed = ComputingSpeed.measure(self.found.values())
 
         def rank_untimed(pair: tuple[Evaluation, Screened]) -> tuple[float, str]:
@@ -159,7 +159,8 @@ class _Search:
             return slower * speed.scale(pair[0]).time.total, str(pair[0].candidate)
 
         untimed = [(own, one) for own, one in self.found.values() if own.stage == "compiled" and _is_possible(own)]
-        return sorted((pair for pair in untimed if str(pair[0].candidate) not in self._untimeable), key=rank_untimed)
+        left = (pair for pair in untimed if str(pair[0].candidate) not in self._untimeable)
+        return min(left, key=rank_untimed, default=None)
 
 
 def _format_mesh_and_settings(evaluation: Evaluation) -> str:

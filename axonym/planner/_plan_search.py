@@ -171,12 +171,12 @@ def _screen_candidates(
     found: list[Screened] = []
     devices = len(compiler.devices)
     first = variants[0].program
-    names = (*first.parameter_names, *first.data_names)
+    parsed = parse_fixed(fixed, (*first.parameter_names, *first.data_names), devices)
     for variant in variants:
-        candidates = list_candidates(variant.program, devices, parse_fixed(fixed, names, devices), pruned)
+        candidates = list_candidates(variant.program, devices, parsed, pruned)
         found += _estimate_candidates(candidates, variant, compiler)
     if not found:
-        reason = explain_no_candidate(first, devices, parse_fixed(fixed, names, devices), pruned)
+        reason = explain_no_candidate(first, devices, parsed, pruned)
         raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
     return sorted(found, key=lambda one: one.rank)
 

@@ -20,6 +20,7 @@ from tests.planner.plans import (
     REPLICATED,
     SPLIT,
     TOO_LARGE,
+    V5E,
     WHOLE,
     WIDE,
 )
@@ -116,6 +117,7 @@ def test_table_says_where_figures_are_from_and_what_was_left_out():
     assert "compiled: memory and bytes sent are the compiler's; times are ours, from operations at the speed of" in text
     assert "screened: all figures are ours; memory is that of the arguments alone" in text
     assert "Looked at 134 candidates: 2 timed, 3 compiled, 1 screened, 1 could not be compiled, 127 left out" in text
+    assert "127 left out (96: axis 'heads' of size 8" in text
     assert "Compiled with jax 0.10.2, libtpu 0.0.42.1; xla_tpu_enable_latency_hiding_scheduler=True" in text
     assert text.endswith("Attention is priced at half of the peak.")
 
@@ -325,3 +327,4 @@ def test_without_matplotlib_pictures_are_an_error_and_pages_have_none(tmp_path, 
 
 def test_plans_are_compared_and_hashed_by_value():
     assert hash(PLAN) == hash(dataclasses.replace(PLAN)) and PLAN != TOO_LARGE
+    assert PLAN.evaluations[1:3] == (WHOLE, SPLIT) and PLAN.topology == V5E

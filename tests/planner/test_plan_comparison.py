@@ -18,6 +18,7 @@ def test_each_other_choice_for_an_axis_has_its_best_candidate():
     assert found.alternatives[0].evaluation is WHOLE
     assert PLAN.why("embed").choice == "stored over data"
     assert list_choices(PLAN.why("embed")) == [("not sharded", 6)]
+    assert list_choices(PLAN.why("batch")) == []
 
 
 def test_alternatives_of_a_mesh_axis_are_its_sizes():

@@ -251,7 +251,7 @@ def test_candidates_are_valid():
     program = trace_named_program(train_step.__wrapped__, (make_model(), X))
     pruned = collections.Counter()
     candidates = list_candidates(program, 8, parse_fixed(None, ("embed", "mlp", "batch"), 8), pruned)
-    assert len(candidates) > 10
+    assert len({str(one) for one in candidates}) == len(candidates) > 10 and all(pruned.values())
     for one in candidates:
         assert math.prod(one.mesh.values()) == 8 and "layers" not in one.parameters
         for name, over in one.compute.items():
