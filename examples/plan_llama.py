@@ -36,7 +36,10 @@ def compute_loss(model: Any, tokens: NamedArray, targets: NamedArray) -> jax.Arr
     """Returns the cross entropy of the next token, in bfloat16; Mixtral adds the losses of its routers."""
     model = jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)
     x, found = model.blocks.scan(model.embedding(tokens), None)
-    loss = nym.nn.fused_cross_entropy(model.norm(x), model.head.weight, targets, "embed", "vocab").scalar()
+    x = model.norm(x)
+    if isinstance(model.blocks.stacked, llama.SequenceParallelBlock):  # the vocabulary can be sharded as the MLP is
+        x, targets = (nym.shard(array.rename({"pos": "token"})) for array in (x, targets))
+    loss = nym.nn.fused_cross_entropy(x, model.head.weight, targets, "embed", "vocab").scalar()
     if found is not None:
         _, metrics = found
         loss += nym.mean(0.01 * metrics.load_balance_loss + 0.001 * metrics.router_z_loss).scalar()

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import pytest
 
+import axonym as nym
 from axonym.planner import read_plan
 
 
@@ -56,6 +57,19 @@ def test_step_of_mixtral_trains_with_the_losses_of_its_routers(plan_llama: Any):
     new_model, new_state, loss = jax.eval_shape(step, model, state, tokens, targets)
     assert jax.tree.structure((new_model, new_state)) == jax.tree.structure((model, state))
     assert loss.shape == ()
+
+
+@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
+def test_vocabulary_and_positions_are_sharded_over_one_mesh_axis(plan_llama: Any, axis_types: Any):
+    axes = {name: nym.Axis(name, size) for name, size in plan_llama.MODELS["llama3-8b"].items()}
+    model = plan_llama.llama.Llama.init(plan_llama.llama.Config(**axes), key=jax.random.key(0))
+    tokens = nym.random.randint(jax.random.key(1), {"batch": 4, "pos": 8}, 0, axes["vocab"].size)
+    expected = jax.jit(plan_llama.compute_loss)(model, tokens, tokens)
+    mapping = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model", "vocab": "model"}
+    with jax.set_mesh(nym.create_mesh({"data": 4, "model": 2}, axis_types=axis_types)), nym.axis_mapping(mapping):
+        compute_loss = nym.named_jit(plan_llama.compute_loss)
+        loss = compute_loss(nym.shard(model).use_sequence_parallelism(), nym.shard(tokens), nym.shard(tokens))
+    assert float(loss) == pytest.approx(float(expected), rel=2e-2)  # in bfloat16
 
 
 def test_errors_are_a_line(plan_llama: Any, capsys: pytest.CaptureFixture[str]):
