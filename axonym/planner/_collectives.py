@@ -23,6 +23,7 @@ CollectiveKind: TypeAlias = Literal[
 COLLECTIVE_KINDS: tuple[CollectiveKind, ...] = CollectiveKind.__args__
 
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+_DIMENSION = re.compile(r"\bdimensions=\{(\d+)\}")
 _SCATTERED = "all-reduce-scatter"  # libtpu's name for the fusion of an all-reduce with the slices of its result
 
 
@@ -175,7 +176,7 @@ def _make_collective(
         sent_bytes=count_sent_bytes(kind, size, members),
         group_size=members,
         mesh_axes=mesh_axes,
-        axes=infer_logical_axes(kind, origin, mesh_axes, results[0], axes),
+        axes=infer_logical_axes(kind, origin, mesh_axes, results[0], _find_gathered_size(kind, one, results[0]), axes),
         layer=origin.layer,
         operation=origin.operation,
         run_in=origin.run_in,
@@ -186,6 +187,12 @@ def _make_collective(
         or any(call.opcode.endswith("-start") for call in program.find_calls(one.computation)),
         name=one.name,
     )
+
+
+def _find_gathered_size(kind: str, one: HloInstruction, result: HloArray) -> int | None:
+    """Returns the size that the dimension has which an all-gather makes whole; None for other collectives."""
+    found = _DIMENSION.search(one.rest) if kind == "all-gather" else None
+    return result.shape[int(found[1])] if found else None
 
 
 def _make_key(program: HloProgram, one: HloInstruction, kind: str) -> object:

@@ -50,15 +50,17 @@ def list_argument_axes(arrays: Iterable[ArgumentArray]) -> ArgumentAxes:
 
 
 def infer_logical_axes(
-    kind: str, origin: Origin, mesh_axes: Sequence[str], result: HloArray, axes: ArgumentAxes
+    kind: str, origin: Origin, mesh_axes: Sequence[str], result: HloArray, gathered: int | None, axes: ArgumentAxes
 ) -> tuple[str, ...]:
     """Returns the named axes that a collective gathers, adds up or moves.
 
-    Candidates are the names that are sharded over its mesh axes. What is gathered is an axis of the operation. The
+    Candidates are the names that are sharded over its mesh axes; for an all-gather those with the size that it makes
+    whole (`gathered`), unless there are none. Of these, it gathers an axis of the operation if there is one. The
     gradient of a weight is added up over an axis of the data that the operation does not have, and the gradient of what
     is multiplied with the weight over an axis of the operation's result.
     """
     names = tuple(dict.fromkeys(name for axis in mesh_axes for name in axes.sharded.get(axis, ())))
+    names = tuple(name for name in names if axes.sizes[name] == gathered) or names
     inside = tuple(name for name in names if name in origin.axes)
     outside = tuple(name for name in names if name not in origin.axes)
     if kind not in ("all-reduce", "reduce-scatter") or origin.run_in != "backward" or not origin.axes:

@@ -112,7 +112,7 @@ def test_collectives_name_axes_layers_passes_and_source_lines(compiled):
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
-def test_gradients_are_added_up_over_the_axis_of_their_own_layer(axis_types):
+def test_axes_of_sums_and_gathers_are_those_of_their_own_arrays(axis_types):
     """Where several axes are sharded over one mesh axis, as in tensor and sequence parallelism."""
 
     def compute_loss(weights, x):
@@ -124,7 +124,7 @@ def test_gradients_are_added_up_over_the_axis_of_their_own_layer(axis_types):
         return nym.mean(x * x).scalar()
 
     def make_weights(name):
-        up, down = {"embed": 48, name: 64}, {name: 64, "embed": 48}
+        up, down = {"embed": 48, name: 128}, {name: 128, "embed": 48}
         return {"up": nym.zeros(up, "float32"), "down": nym.zeros(down, "float32")}
 
     weights = jax.eval_shape(lambda: {name: make_weights(name) for name in ("heads", "mlp")})
@@ -138,6 +138,9 @@ def test_gradients_are_added_up_over_the_axis_of_their_own_layer(axis_types):
     over_model = {(operation, axes) for mesh_axes, operation, axes in sums if mesh_axes == ("model",)}
     assert over_model >= {("dot(embed -> heads)", ("heads",)), ("dot(embed -> mlp)", ("mlp",))}
     assert {axes for mesh_axes, _, axes in sums if mesh_axes == ("data",)} == {("batch",)}
+    gathered = [one for one in found if one.kind == "all-gather" and one.mesh_axes == ("model",)]
+    of_batch = {(one.run_in, one.axes) for one in gathered if one.result_bytes == 4 * 8 // 2 * 16 * 48}
+    assert of_batch == {("forward", ("pos",)), ("backward", ("pos",))}
 
 
 def test_a_report_is_a_table_a_page_and_json(compiled, tmp_path):
