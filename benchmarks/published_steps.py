@@ -33,26 +33,36 @@ TENSOR = {**FSDP, "heads": "model", "mlp": "model", "pos": "model", "vocab": "mo
 WITHIN_LAYERS = ("query", "key", "value", "attention_out", "gate", "up")
 SAVED = nym.ScanCheckpointPolicy(save_block_internals=WITHIN_LAYERS)  # MaxText's `minimal`
 OFFLOADED = nym.ScanCheckpointPolicy(offload_block_internals=WITHIN_LAYERS)  # MaxText's `minimal_offloaded`
+QUERIES_OFFLOADED = nym.ScanCheckpointPolicy(offload_block_internals=WITHIN_LAYERS[:3])
+LAYERS_OFFLOADED = nym.ScanCheckpointPolicy(save_carries="offload")
+LAYERS_AND_QUERIES_OFFLOADED = nym.ScanCheckpointPolicy(
+    save_carries="offload", offload_block_internals=WITHIN_LAYERS[:3]
+)
 ALL_OFFLOADED = nym.ScanCheckpointPolicy(save_carries="offload", offload_block_internals=WITHIN_LAYERS[:4])
 # The flags of each run, as far as libtpu takes them as options of a compilation.
+DATA_PARALLEL = {
+    "xla_tpu_enable_data_parallel_all_reduce_opt": True,
+    "xla_tpu_data_parallel_opt_different_sized_ops": True,
+}
 FUSED_COLLECTIVES = {
     "xla_tpu_enable_async_collective_fusion": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
     "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
     "xla_tpu_overlap_compute_collective_tc": True,
     "xla_enable_async_all_gather": True,
-    "xla_tpu_enable_data_parallel_all_reduce_opt": True,
-    "xla_tpu_data_parallel_opt_different_sized_ops": True,
+    **DATA_PARALLEL,
 }
-LLAMA_ON_V6E = {  # without the fusion of gathers, which libtpu 0.0.50 refuses for v6e
+ON_V6E = {  # without the fusion of gathers, which libtpu 0.0.50 refuses for v6e
     "xla_enable_async_all_gather": True,
     "xla_tpu_overlap_compute_collective_tc": True,
-    "xla_tpu_enable_data_parallel_all_reduce_opt": True,
-    "xla_tpu_data_parallel_opt_different_sized_ops": True,
     "xla_tpu_scoped_vmem_limit_kib": 98304,
+}
+SCATTER_LAYOUT = {
     "xla_tpu_use_minor_sharding_for_major_trivial_input": True,
     "xla_tpu_relayout_group_size_threshold_for_reduce_scatter": 1,
     "xla_tpu_assign_all_reduce_scatter_layout": True,
+}
+HOST_TRANSFERS = {
     "xla_tpu_enable_all_experimental_scheduler_features": True,
     "xla_tpu_enable_scheduler_memory_pressure_tracking": True,
     "xla_tpu_host_transfer_overlap_limit": 24,
@@ -65,17 +75,25 @@ LLAMA_ON_V6E = {  # without the fusion of gathers, which libtpu 0.0.50 refuses f
     "xla_tpu_scheduler_percent_shared_memory_limit": 100,
     "xla_latency_hiding_scheduler_rerun": 2,
 }
-SPARSE_CORES = {
-    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": False,
-    "xla_tpu_enable_all_gather_offload_tracing": True,
+LLAMA_ON_V6E = {**ON_V6E, **DATA_PARALLEL, **SCATTER_LAYOUT, **HOST_TRANSFERS}
+SUMS_ON_SPARSE_CORES = {
     "xla_tpu_enable_all_reduce_offload_tracing": True,
     "xla_tpu_use_tc_device_shape_on_sc": True,
-    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
     "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
-    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
     "xla_sc_disable_megacore_partitioning": True,
     "xla_sc_enable_instruction_fusion": False,
 }
+SPARSE_CORES = {
+    **SUMS_ON_SPARSE_CORES,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": False,
+    "xla_tpu_enable_all_gather_offload_tracing": True,
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+}
+LLAMA_3 = {"vocab": 128256, "heads": 8, "head_dim": 128, "pos": 8192}
+LLAMA_3_8B = {**LLAMA_3, "layers": 32, "embed": 4096, "group": 4, "mlp": 14336}
+LLAMA_3_70B = {**LLAMA_3, "layers": 80, "embed": 8192, "group": 8, "mlp": 28672}
+LLAMA_3_405B = {**LLAMA_3, "layers": 126, "embed": 16384, "group": 16, "mlp": 53248}
 MAXTEXT = {"vocab": 32000, "group": 1, "head_dim": 128, "pos": 2048}
 
 
@@ -139,8 +157,7 @@ RUNS = {
     ),
     "8b-v6e": Run(
         *("Llama 3.1 8B, FSDP 8, offloaded, batch 3 a chip, 8192 tokens", "v6e:2x4"),
-        {"vocab": 128256, "layers": 32, "embed": 4096, "heads": 8, "group": 4, "head_dim": 128, "mlp": 14336}
-        | {"pos": 8192, "batch": 3 * 8},
+        {**LLAMA_3_8B, "batch": 3 * 8},
         {"data": 8},
         3.443,
         policy=ALL_OFFLOADED,
@@ -194,6 +211,47 @@ RUNS = {
         42.41,
         TENSOR,
         compiler_options=SPARSE_CORES,
+    ),
+    "8b-v6e-pod": Run(
+        *("Llama 3.1 8B, FSDP 256, offloaded, batch 4 a chip, 8192 tokens", "v6e:16x16"),
+        {**LLAMA_3_8B, "batch": 4 * 256},
+        {"data": 256},
+        4.546,
+        policy=ALL_OFFLOADED,
+        compiler_options={**LLAMA_ON_V6E, **SUMS_ON_SPARSE_CORES},
+    ),
+    "70b-v6e-64": Run(
+        *("Llama 3.1 70B, FSDP 64, offloaded, batch 2 a chip, 8192 tokens", "v6e:8x8"),
+        {**LLAMA_3_70B, "batch": 2 * 64},
+        {"data": 64},
+        18.688,
+        policy=LAYERS_AND_QUERIES_OFFLOADED,
+        compiler_options=LLAMA_ON_V6E,
+    ),
+    "70b-v6e": Run(
+        *("Llama 3.1 70B, FSDP 256, offloaded, batch 5 a chip, 8192 tokens", "v6e:16x16"),
+        {**LLAMA_3_70B, "batch": 5 * 256},
+        {"data": 256},
+        42.656,
+        policy=LAYERS_AND_QUERIES_OFFLOADED,
+        compiler_options=LLAMA_ON_V6E,
+    ),
+    "llama2-70b-v6e": Run(
+        *("Llama 2 70B, FSDP 256, offloaded, batch 2 a chip, 4096 tokens", "v6e:16x16"),
+        {**LLAMA_3_70B, "vocab": 32000, "pos": 4096, "batch": 2 * 256},
+        {"data": 256},
+        9.052,
+        policy=QUERIES_OFFLOADED,
+        compiler_options={**ON_V6E, **SUMS_ON_SPARSE_CORES},
+    ),
+    "405b-v6e": Run(
+        *("Llama 3.1 405B, FSDP 512, offloaded, batch 1 a chip, 8192 tokens", "v6e:16x16"),
+        {**LLAMA_3_405B, "batch": 512},
+        {"data": 512},
+        54.803,
+        policy=LAYERS_OFFLOADED,
+        compiler_options={**ON_V6E, **HOST_TRANSFERS},
+        slices=2,
     ),
 }
 
