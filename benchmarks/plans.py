@@ -64,7 +64,7 @@ class Published:
 LENGTH = 4096  # tokens of a sequence, of which each device has one
 FSDP: Mapping[str, Any] = {"batch": "data"}
 COPIES: Mapping[str, Any] = {"batch": ("replica", "data")}
-TENSOR: Mapping[str, Any] = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
+TENSOR: Mapping[str, Any] = {"batch": "data", **dict.fromkeys(("heads", "mlp", "pos", "vocab"), "model")}
 PUBLISHED = {
     "70b-v5p": Published("llama3-70b", "v5p:4x8x8", {"data": 256}, FSDP, "configs/v5p/llama2_70b.sh"),
     "70b-h100": Published(
