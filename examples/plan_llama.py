@@ -79,7 +79,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, help="sequences of a step; one for each device if left out")
     parser.add_argument("--length", type=int, default=4096, help="tokens of a sequence")
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["none", "layers", "offload"])
-    parser.add_argument("--microbatches", type=int, nargs="+", default=[1], help="numbers to try, such as 1 2 4")
+    parser.add_argument("--microbatches", type=int, nargs="+", help="numbers to try, such as 1 2 4; 1 if left out")
     parser.add_argument("--context-parallel", action="store_true", help="shard attention over positions, for long ones")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long the search may take")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder for plan.html, plan.json and pictures")
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         shapes = describe_arguments(sizes, args.batch or len(devices), args.length, **how)
         choices = {
             "policies": {name: POLICIES[name] for name in args.policy},
-            "options": {"microbatches": args.microbatches},
+            "options": {"microbatches": args.microbatches} if args.microbatches else None,
         }
         plan = nym.planner.plan(train_step, *shapes, devices=devices, budget=args.budget, **choices)
         print(f"{args.model}, {plan.tokens:,} tokens a step\n\n{plan}")
