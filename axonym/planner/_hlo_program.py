@@ -129,21 +129,20 @@ class HloProgram:
         return self._runs[computation]
 
     def count_trips(self, loop: HloInstruction) -> int:
-        """Returns how often a loop runs: as the program says, or from its condition, as programs for TPUs need it."""
+        """Returns how often a loop runs: as the program says, or from what it counts, as programs for TPUs need it."""
         if known := _TRIPS.search(loop.rest):
             return int(known[1])
         condition = dict(_CALLED.findall(loop.rest)).get("condition", "").strip("%")
         root = self._roots.get(condition)
-        if root is None or root.opcode != "compare":
+        if root is None or root.opcode != "compare" or not re.search(r"direction=L[TE]", root.rest):
             return 1
-        compared = {operand: self._read_number(condition, operand) for operand in root.operands}
-        counters = [self._find(condition, operand) for operand, limit in compared.items() if limit is None]
-        limits = [limit for limit in compared.values() if limit is not None]
-        if len(limits) != 1 or len(counters) != 1 or counters[0] is None or counters[0].opcode != "get-tuple-element":
+        counter, limit = self._find_source(condition, root.operands[0]), self._read_number(condition, root.operands[1])
+        if counter is None or counter.opcode != "get-tuple-element" or limit is None:
             return 1
-        index = int(re.findall(r"index=(\d+)", counters[0].rest)[0])
-        start = self._read_initial(loop, index)
-        return max(limits[0] - start + ("direction=LE" in root.rest), 0)
+        index = int(re.findall(r"index=(\d+)", counter.rest)[0])
+        step = self._read_step(loop, index)
+        turns = limit - self._read_initial(loop, index) + ("direction=LE" in root.rest)
+        return max(-(-turns // step), 0) if step > 0 else 1
 
     def find_operands(self, one: HloInstruction) -> list[HloInstruction]:
         """Returns the instructions whose results an instruction takes."""
@@ -210,13 +209,30 @@ class HloProgram:
         parts = given.operands if given is not None and given.opcode == "tuple" else ()
         return (self._read_number(loop.computation, parts[index]) if index < len(parts) else None) or 0
 
+    def _read_step(self, loop: HloInstruction, index: int) -> int:
+        """Returns the constant that a turn of a loop adds to a part of its tuple; 0 if it does something else to it."""
+        body = self.find_body(loop)
+        root = self._roots.get(body)
+        given = root.operands if root is not None and root.opcode == "tuple" else ()
+        new = self._find_source(body, given[index]) if index < len(given) else None
+        if new is None or new.opcode != "add":
+            return 0
+        numbers = [self._read_number(body, name) for name in new.operands]
+        olds = [self._find_source(body, name) for name in new.operands]
+        is_kept = any(old is not None and re.search(rf"\bindex={index}\b", old.rest) for old in olds)
+        return next((number for number in numbers if number is not None), 0) if is_kept else 0
+
     def _read_number(self, computation: str, name: str) -> int | None:
         """Returns the constant that an instruction is or copies; None if it is not one."""
-        one = self._find(computation, name)
-        if one is not None and one.opcode in ("copy", "bitcast", "convert"):
-            return self._read_number(computation, one.operands[0])
+        one = self._find_source(computation, name)
         found = re.match(r"(-?\d+)\)", one.rest) if one is not None and one.opcode == "constant" else None
         return int(found[1]) if found else None
+
+    def _find_source(self, computation: str, name: str) -> HloInstruction | None:
+        """Returns the instruction of a name, or what it copies."""
+        one = self._find(computation, name)
+        is_copy = one is not None and one.opcode in ("copy", "bitcast", "convert")
+        return self._find_source(computation, one.operands[0]) if one is not None and is_copy else one
 
     def _find(self, computation: str, name: str) -> HloInstruction | None:
         return self._by_name.get((computation, name))

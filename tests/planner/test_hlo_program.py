@@ -50,7 +50,12 @@ LOOP = """HloModule jit_f
 
 %body (q: (s32[], f32[4])) -> (s32[], f32[4]) {
   %q = (s32[], f32[4]) parameter(0)
-  ROOT %next = (s32[], f32[4]) tuple(%q)
+  %j = s32[] get-tuple-element(%q), index=0
+  %old = s32[] copy(%j)
+  %one = s32[] constant(1)
+  %next = s32[] add(%old, %one)
+  %same = f32[4] get-tuple-element(%q), index=1
+  ROOT %both = (s32[], f32[4]) tuple(%next, %same)
 }
 
 ENTRY %main (x: f32[4]) -> (s32[], f32[4]) {
@@ -65,11 +70,27 @@ ENTRY %main (x: f32[4]) -> (s32[], f32[4]) {
 
 def test_a_loop_runs_as_often_as_its_condition_says():
     assert HloProgram(LOOP).count_runs("body") == 7
+    assert HloProgram(LOOP).count_runs("main") == 1
     assert HloProgram(LOOP.replace("direction=LT", "direction=LE")).count_runs("body") == 8
     known = LOOP.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"5"}}')
     assert HloProgram(known).count_runs("body") == 5
-    assert HloProgram(LOOP.replace("%i, %n", "%i, %i")).count_runs("body") == 1
-    assert HloProgram(LOOP).count_runs("main") == 1
+    assert HloProgram(LOOP.replace("constant(1)", "constant(3)")).count_runs("body") == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("%i, %n", "%i, %i"),
+        ("direction=LT", "direction=GT"),
+        ("add(%old", "multiply(%old"),
+        ("constant(1)", "constant(-1)"),
+        ("add(%old, %one)", "add(%one, %one)"),
+        ("ROOT %both = (s32[], f32[4]) tuple(%next, %same)", "ROOT %both = (s32[], f32[4]) fusion(%q), calls=%turn"),
+    ],
+)
+def test_a_loop_of_unknown_length_counts_as_one_turn(old, new):
+    assert old in LOOP
+    assert HloProgram(LOOP.replace(old, new)).count_runs("body") == 1
 
 
 def test_arrays_are_read_with_layouts_and_tuples():

@@ -95,7 +95,10 @@ def test_what_is_sent_in_a_loop_arrives_in_the_same_turn():
 %body (q: (s32[])) -> (s32[]) {
   GATHER
   %a = f32[1024,1024] add(%y, %y), backend_config={"window_config":{"estimated_cycles":"15000"}}
-  ROOT %next = (s32[]) tuple(%q)
+  %j = s32[] get-tuple-element(%q), index=0
+  %one = s32[] constant(1)
+  %turn = s32[] add(%j, %one)
+  ROOT %next = (s32[]) tuple(%turn)
 }
 """.replace("GATHER", START.replace("@", "f32[1024,1024]"))
     time = estimate_step_time(make_hlo("%loop = (s32[]) while(%start), condition=%cond, body=%body", before=before))

@@ -33,7 +33,10 @@ BLOCK = """
   %s = f32[256,256] add(%f, %f), CYCLES(20), IN(mul)
   %t = f32[256,256] add(%s, %f), CYCLES(30), IN(norm/rms_norm(embed)/mul)
   %d = f32[1024,1024] all-gather-done(%g)
-  ROOT %next = (s32[]) tuple(%q)
+  %j = s32[] get-tuple-element(%q), index=0
+  %one = s32[] constant(1)
+  %turn = s32[] add(%j, %one)
+  ROOT %next = (s32[]) tuple(%turn)
 }
 """
 LOOP = "%loop = (s32[]) while(%start), condition=%cond, body=%body"
