@@ -23,6 +23,7 @@ from typing import Any
 
 from ..named._axis import suggest_name
 from ..named._transforms._checkpoint_policy import CHECKPOINT_POLICIES
+from ..report._write_file import check_file_path
 from ._plan import Plan
 from ._plan_search import plan
 
@@ -38,8 +39,10 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     try:
         step, args, options = _call_maker(given.step)
         options = {**options, **_read_options(given, options)}
-        if given.json is not None and not given.json.absolute().parent.is_dir():
-            raise ValueError(f"there is no folder {str(given.json.parent)!r} for {given.json.name!r}; make it first")
+        if given.json is not None:
+            check_file_path(given.json, "plan", "plan.json")
+        if given.out is not None:
+            given.out.mkdir(parents=True, exist_ok=True)
         found = plan(step, *args, devices=given.devices, **options)
         print(found)
         _write_results(found, given)
@@ -150,7 +153,6 @@ def _write_results(found: Plan, given: argparse.Namespace) -> None:
     if given.json is not None:
         found.to_json(given.json)
     if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
         paths = [found.to_json(given.out / "plan.json"), found.to_html(given.out / "plan.html")]
         try:
             found.draw(given.out / "plan.svg")

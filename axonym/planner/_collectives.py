@@ -127,7 +127,7 @@ def count_sent_bytes(kind: str, result_bytes: int, group_size: int) -> int:
     reduce-scatter, 2 (n - 1) / n R for an all-reduce, which is both in turn, and R for a permutation or a broadcast.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
     """
-    others = group_size - 1
+    others = max(group_size - 1, 0)  # a size of 0 is unknown
     if kind in ("collective-permute", "collective-broadcast"):
         return result_bytes
     if kind == "reduce-scatter":

@@ -22,6 +22,7 @@ from ._spmd_warnings import Rematerialization, read_rematerializations
 _MOST_ROWS = 40
 _HEADS = ("collective", "over", "axes", "runs", "bytes", "sent", "pass", "layer", "operation", "source")
 _NUMBERS = ("runs", "bytes", "sent")
+_SUMMED_BY = ("kind", "mesh_axes", "axes", "layer", "operation", "run_in", "source")
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,10 +78,10 @@ class CommunicationReport(PrintedReport):
         """
         if kind is not None and kind not in COLLECTIVE_KINDS:
             raise ValueError(f"there is no collective {kind!r}; the kinds are {', '.join(map(repr, COLLECTIVE_KINDS))}")
-        if axis is not None and self.mesh and axis not in (*self.mesh, *self.names):
+        if axis is not None and axis not in (*self.mesh, *self.names):
             raise ValueError(
-                f"there is no axis {axis!r}; the mesh has {', '.join(map(repr, self.mesh))}, the arguments have "
-                f"{', '.join(map(repr, self.names)) or 'no names'}"
+                f"there is no axis {axis!r}; the mesh has {', '.join(map(repr, self.mesh)) or 'no axes'}, the "
+                f"arguments have {', '.join(map(repr, self.names)) or 'no names'}"
                 f"{suggest_name(axis, (*self.names, *self.mesh, *COLLECTIVE_KINDS))}"
             )
         return tuple(
@@ -94,7 +95,15 @@ class CommunicationReport(PrintedReport):
 
         Args:
             by: `"kind"`, `"mesh_axes"`, `"axes"`, `"layer"`, `"operation"`, `"run_in"` or `"source"`.
+
+        Raises:
+            ValueError: If it is another one.
         """
+        if by not in _SUMMED_BY:
+            raise ValueError(
+                f"bytes are not counted by {by!r}{suggest_name(by, _SUMMED_BY)}; there are "
+                f"{', '.join(map(repr, _SUMMED_BY))}"
+            )
         found: collections.Counter[Any] = collections.Counter()
         for one in self.collectives:
             found[getattr(one, by)] += one.bytes

@@ -23,8 +23,7 @@ def compile_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if args or kwargs:
             raise TypeError("a function that is lowered has its arguments; pass it alone, or pass the function itself")
     elif callable(fn):
-        lower = getattr(fn, "lower", None) or named_jit(fn).lower
-        fn = lower(*args, **kwargs)
+        fn = make_traceable(fn).lower(*args, **kwargs)
     else:
         raise TypeError(f"`fn` is a function, or what `lower` or `compile` returns; it was {type(fn).__name__}.")
     if isinstance(fn, _COMPILED):
@@ -35,13 +34,15 @@ def compile_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def trace_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns a traced function; None for one that is lowered or compiled, or that cannot be traced apart."""
+    """Returns a traced function; None for one that is lowered or compiled."""
     if isinstance(fn, (*_COMPILED, *_LOWERED)) or not callable(fn):
         return None
-    if hasattr(fn, "lower") and not hasattr(fn, "trace"):
-        return None
-    traced: Any = fn if hasattr(fn, "trace") else named_jit(fn)
-    return traced.trace(*args, **kwargs)
+    return make_traceable(fn).trace(*args, **kwargs)
+
+
+def make_traceable(fn: Any) -> Any:
+    """Returns a function of `named_jit` or `jax.jit`; `equinox.filter_jit` has `lower`, but its stages are others."""
+    return fn if hasattr(fn, "trace") else named_jit(fn)
 
 
 def parse_program(compiled: Any) -> HloProgram:

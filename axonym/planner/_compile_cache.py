@@ -18,11 +18,15 @@ from ._compiler_process import CompileJob, CompileResult
 _FORMAT = 2  # changes with what is stored
 
 
-def find_cache_folder() -> Path:
-    """Returns the folder for compiled programs in the user's folder of caches."""
+def find_cache_folder() -> Path | None:
+    """Returns the folder for compiled programs in the user's folder of caches; None for a user without a home."""
     if found := os.environ.get("XDG_CACHE_HOME"):
         return Path(found) / "axonym" / "compiled"
-    caches = Path.home() / "Library" / "Caches" if sys.platform == "darwin" else Path.home() / ".cache"
+    try:
+        home = Path.home()
+    except RuntimeError:  # as in containers with other users
+        return None
+    caches = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
     return caches / "axonym" / "compiled"
 
 

@@ -15,8 +15,8 @@ from ..mesh import create_mesh, set_mesh
 from ..mesh._axis_sizes import format_mesh_shape
 from ..named._array import NamedArray, is_named_array
 from ..partitioning import axis_mapping, current_mapping, shard
-from ..partitioning.jit._named_jit import named_jit
 from ..partitioning.specs._active_mesh import get_active_mesh
+from ._compile import make_traceable
 from ._compile_cache import find_cache_folder, read_cached, write_cached
 from ._compiled_program import CompiledProgram
 from ._compiler_process import CompileJob, CompileResult, find_versions, run_compiler
@@ -183,8 +183,7 @@ def _lower_for(fn: Any, args: Any, mesh: Mesh, mapping: Any, platform: str) -> t
         args = jax.tree.map(lambda leaf: _move_leaf(leaf, mesh), args)
         if current_mapping() is not None:
             args = jax.tree.map(_shard_leaf, args, is_leaf=is_named_array)
-        jitted: Any = fn if hasattr(fn, "trace") else named_jit(fn)
-        traced = jitted.trace(*args)
+        traced = make_traceable(fn).trace(*args)
         arguments = getattr(traced, "arguments", (args, {}))
         return _lower_traced(traced, platform), arguments, find_saved_names(traced.jaxpr)
 

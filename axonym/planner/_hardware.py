@@ -17,7 +17,7 @@ class Hardware:
     """The published figures of a device, such as a TPU chip, and of its network; all of them for one device.
 
     [Compiling for described devices](../compile-for.md#hardware) has the figures of the presets with their sources.
-    Make one of your own with `dataclasses.replace(get_hardware("v5e"), ...)`.
+    Make one of your own with `dataclasses.replace(get_hardware("v5e"), ...)`, for `memory_report` and `assert_fits`.
 
     Attributes:
         name: Its name, such as `"v5e"`.

@@ -17,6 +17,7 @@ from ..report._write_file import write_html_page
 from ._argument_groups import count_argument_groups, group_arguments
 from ._compile import compile_function, find_mesh, get_platform, list_arguments, parse_program, trace_function
 from ._compiled_program import CompiledProgram
+from ._described_devices import described_devices
 from ._hardware import Hardware, get_hardware
 from ._saved_activations import SavedActivation, find_saved_activations, find_saved_names
 
@@ -225,7 +226,8 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
     traced = trace_function(fn, args, kwargs)
     names = find_saved_names(traced.jaxpr) if traced is not None else getattr(fn, "saved_names", ())
     compiled, _ = compile_function(*((fn, args, kwargs) if traced is None else (traced.lower(), (), {})))
-    arguments = _name_arguments(fn, list_arguments(compiled))
+    found = list_arguments(compiled)
+    arguments = _name_arguments(fn if len(found[0]) == len(args) else None, found)  # static arguments are left out
     memory: Any = compiled.memory_analysis()
     program = parse_program(compiled)
     saved, gradients = find_saved_activations(program, names)
@@ -254,11 +256,14 @@ def _find_available(compiled: Any, device: str | int | Hardware | None) -> tuple
         device = compiled.hardware if isinstance(compiled, CompiledProgram) else 0
     if isinstance(device, int):
         return "", device
-    if isinstance(device, str) and ":" in device and not isinstance(compiled, CompiledProgram):
-        raise ValueError(
-            f"{device!r} is a machine, and the program is compiled for the devices here; pass "
-            f"`compile_for(fn, *args, devices={device!r}, ...)` as `fn`, or compare with {device.partition(':')[0]!r}"
-        )
+    if isinstance(device, str) and ":" in device:
+        own = compiled.topology if isinstance(compiled, CompiledProgram) else None
+        other = described_devices(device)[0].topology
+        if own is None or (own.hardware, own.sizes) != (other.hardware, other.sizes):
+            raise ValueError(
+                f"{device!r} is a machine, and the program is compiled for {own or 'the devices here'}; pass "
+                f"`compile_for(fn, *args, devices={device!r}, ...)` as `fn`, or compare with {other.hardware!r}"
+            )
     hardware = get_hardware(device) if isinstance(device, str) else device
     return hardware.name, hardware.hbm_available
 

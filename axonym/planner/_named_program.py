@@ -221,6 +221,8 @@ class _ProgramReader:
             return self._read_shard_map(equation, operands, runs)
         elif name == "scan":
             return self._read_scan(equation, operands, runs)
+        elif name == "cond":
+            return self._read_cond(equation, operands, runs)
         elif name in _COPIES:
             if name in _RESHARDS:
                 self._note_reshard(equation, operands, runs)
@@ -301,6 +303,19 @@ class _ProgramReader:
         given = [*operands[:constants], *[None] * carried, *operands[constants + carried :]]
         found = self.read(inner, given, runs * length)
         return [*[None] * carried, *found[carried:]]
+
+    def _read_cond(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        """Reads the branch with the most operations, and notes the arrays of the others."""
+        others = []
+        for branch in equation.params["branches"]:
+            others.append(other := _ProgramReader(self._leaves))
+            other._mapped = self._mapped
+            other.read(branch, operands[1:], 1)
+            self.arrays |= other.arrays
+            for name, sizes in other.sizes.items():
+                self.sizes[name] |= sizes
+        flops = [sum(product.flops * count for product, count in other.products.items()) for other in others]
+        return self.read(equation.params["branches"][flops.index(max(flops))], operands[1:], runs)
 
     def _note_reshard(self, equation: Any, operands: list[Origin], runs: int) -> None:
         before, after = (_read_shape(one.aval) for one in (equation.invars[0], equation.outvars[0]))

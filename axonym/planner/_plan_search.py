@@ -145,7 +145,7 @@ def _describe_step(fn: Any, variant: StepVariant) -> Iterator[str]:
             yield "the mappings of the step are replaced by those of the plan"
     elif hasattr(fn, "lower"):
         yield "what the step donates does not count, since it is not a function of `named_jit` or `fsdp`"
-    first = [leaf.dtype for leaf in jax.tree.leaves(variant.args[0]) if hasattr(leaf, "dtype")]
+    first = [leaf.dtype for leaf in jax.tree.leaves(variant.args[0]) if isinstance(leaf, jax.ShapeDtypeStruct)]
     if not any(jnp.issubdtype(dtype, jnp.inexact) for dtype in first):
         yield "the first argument has no floating-point numbers, but it is taken as that with the parameters"
     if not variant.program.data_names:

@@ -24,6 +24,7 @@ _UNDIVIDED = "an axis is not divisible by its mesh axes"
 _MEETING = "two axes of one array over one mesh axis"
 _LACKING = "a mesh without an axis that is fixed"
 _UNUSED = "a mesh axis shards nothing"
+_MOST_CANDIDATES = 30_000  # a thousand are screened in a second or less
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,26 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
 def list_candidates(
     program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]
 ) -> list[Candidate]:
-    """Returns all candidates, each once; counts those that cannot be, by the reason."""
+    """Returns all candidates, each once; counts those that cannot be, by the reason.
+
+    Raises:
+        ValueError: If they are too many.
+    """
     found: dict[str, Candidate] = {}
     for mesh in _list_meshes(devices, fixed):
         for candidate in _list_assignments(program, mesh, fixed, pruned):
             found.setdefault(str(candidate), candidate)
+            _check_count(len(found), program.parameter_names)
     return list(found.values())
+
+
+def _check_count(count: int, names: Sequence[str]) -> None:
+    if count > _MOST_CANDIDATES:
+        raise ValueError(
+            f"there are more than {_MOST_CANDIDATES:,} candidates, since most of the axes {', '.join(names)} never "
+            f"meet in an array; fix some of them, such as `fixed={{'compute': {{{names[0]!r}: None}}}}`, or give axes "
+            "that are to be sharded alike the same name"
+        )
 
 
 def explain_no_candidate(program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]) -> str:
@@ -251,10 +266,11 @@ def _list_apart(
     found: list[tuple[str, ...]] = [()]
     for name in names:
         found += [(*chosen, name) for chosen in found if not meets[name] & set(chosen)]
+        _check_count(len(found), names)
     sets = [one for one in found if one]
     if not only_largest:
         return sets
-    return [one for one in sets if not any(set(one) < set(other) for other in sets)]
+    return [one for one in sets if all(name in one or meets[name] & set(one) for name in names)]
 
 
 def _meet(arrays: frozenset[frozenset[str]], mapping: Assignment) -> bool:

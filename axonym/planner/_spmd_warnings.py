@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from ._hlo_program import parse_arrays, read_op_name
 from ._origin import split_op_name
 
 
+_ERROR_STREAM = threading.Lock()  # the process has one
 _REMATERIALIZATION = re.compile(
     r"\[SPMD\] Involuntary full rematerialization\. The compiler (?:cannot|was not able to) go from sharding "
     r"(\{.*?\}) to (\{.*?\}) .*?for HLO operation:? %?[\w.\-]+ = (\S+) (.*)"
@@ -46,9 +48,9 @@ class Rematerialization:
 def capture_error_stream() -> Iterator[list[str]]:
     """Collects what the process, XLA included, writes to its error stream, and writes it there afterwards."""
     lines: list[str] = []
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
+    with _ERROR_STREAM, tempfile.TemporaryFile() as file:
+        sys.stderr.flush()
+        kept = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             yield lines

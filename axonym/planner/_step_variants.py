@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from ..nn import LayerStack
+from ..partitioning.specs._leaves import ARRAYS
 from ._argument_groups import group_arguments
 from ._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
 
@@ -50,7 +51,7 @@ def list_variants(
             "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
             "are; leave it out, or make the policy an option of the step"
         )
-    args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x, args)
+    args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, ARRAYS) else x, args)
     arguments = tuple((one.group, make_named_shape(one.names, one.shape, one.dtype)) for one in group_arguments(args))
     if not any(shape.names for _, shape in arguments):
         raise ValueError("no argument has named axes, so there is nothing to shard; pass named arrays")
@@ -126,12 +127,15 @@ def _has_layers(args: tuple[Any, ...]) -> bool:
 
 
 def _replace_policy(args: tuple[Any, ...], policy: Any) -> tuple[Any, ...]:
-    """Returns the arguments with another policy for their layers, those in optimizer states too."""
-    return jax.tree.map(
-        lambda node: replace(node, gradient_checkpointing=policy) if _is_layer_stack(node) else node,
-        args,
-        is_leaf=_is_layer_stack,
-    )
+    """Returns the arguments with another policy for their layers, those in optimizer states and in layers too."""
+
+    def replace_in(node: Any) -> Any:
+        if not _is_layer_stack(node):
+            return node
+        inner = jax.tree.map(replace_in, node, is_leaf=lambda x: x is not node and _is_layer_stack(x))
+        return replace(inner, gradient_checkpointing=policy)
+
+    return jax.tree.map(replace_in, args, is_leaf=_is_layer_stack)
 
 
 def _bind_options(fn: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:

@@ -12,6 +12,12 @@ def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str)
     A link stays a link, and its target is replaced; an existing file keeps its permissions. Errors show the kind of
     file and an example of a name.
     """
+    replace_file(check_file_path(path, kind, example), text.encode("utf-8", "backslashreplace"))
+    return Path(path)
+
+
+def check_file_path(path: str | os.PathLike[str], kind: str, example: str) -> Path:
+    """Returns the file that `write_file` writes; raises its errors of paths where none can be written."""
     target = Path(path)
     if target.is_dir():
         name = str(target / example)
@@ -20,8 +26,7 @@ def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str)
     if not final.parent.is_dir():
         missing = str(final.parent if target.is_symlink() else target.parent)
         raise FileNotFoundError(f"there is no folder {missing!r} for the {kind} {target.name!r}; make it first")
-    replace_file(final, text.encode("utf-8", "backslashreplace"))
-    return target
+    return final
 
 
 def write_html_page(path: str | os.PathLike[str], title: str, content: str, example: str) -> Path:

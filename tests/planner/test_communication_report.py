@@ -1,5 +1,7 @@
 import functools
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -213,6 +215,14 @@ def test_arrays_that_the_compiler_replicates_are_named(capfd):
     assert "Involuntary full rematerialization" in capfd.readouterr().err  # the log still has it
 
 
+def test_the_error_stream_is_left_to_other_threads():
+    before = os.fstat(2)
+    with ThreadPoolExecutor(4) as pool:
+        programs = [pool.submit(communication_report, nym.named_jit(lambda x: x + 1), jnp.ones(n)) for n in range(1, 9)]
+    assert [one.result().bytes for one in programs] == [0] * 8
+    assert os.path.samestat(before, os.fstat(2))
+
+
 def test_wrong_arguments_are_refused():
     lowered = jax.jit(jnp.sin).lower(jnp.ones(8))
     with pytest.raises(TypeError, match="a function that is lowered has its arguments; pass it alone"):
@@ -221,5 +231,9 @@ def test_wrong_arguments_are_refused():
         communication_report(3)
     with pytest.raises(ValueError, match="there is no collective 'gather'; the kinds are 'all-gather'"):
         communication_report(lowered).select(kind="gather")
+    with pytest.raises(ValueError, match="no axis 'data'; the mesh has no axes, the arguments have no names"):
+        assert_no_collectives(lowered, "data")
+    with pytest.raises(ValueError, match="bytes are not counted by 'layers'; did you mean 'layer'"):
+        communication_report(lowered).count_bytes("layers")
     with pytest.raises(ValueError, match="`at_most` is a number of bytes, 0 or more; it was -1 for 'all-gather'"):
         assert_communication(lowered, at_most={"all-gather": -1})

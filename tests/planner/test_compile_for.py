@@ -141,6 +141,9 @@ def test_arguments_are_sharded_by_the_active_mapping():
     assert first.array.sharding.spec == jax.sharding.PartitionSpec("data", None)
     assert second.sharding is None
     assert memory_report(program).arguments == {"0": 32 * 4 * 4 // 8, "1": 8 * 4}
+    assert memory_report(program, device="cpu:8").device == "cpu"
+    with pytest.raises(ValueError, match=r"'cpu:4' is a machine, and the program is compiled for cpu:8; pass"):
+        memory_report(program, device="cpu:4")
     again = compile_for(total, x, y, devices="cpu:8", mesh={"data": 8}, mapping=COMPUTE, cache=False)
     assert again.memory == program.memory
     assert count_collectives(again) == count_collectives(program) == [("all-reduce", ("data",), ("batch",), 16, "")]
@@ -183,6 +186,14 @@ def test_folder_that_cannot_be_written_is_noted(play_compiler: PlayCompiler, tmp
 def test_cache_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert _compile_cache.find_cache_folder() == tmp_path / "axonym" / "compiled"
+
+
+def test_user_without_a_home_has_no_cache(play_compiler: PlayCompiler, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}["unknown"])  # raises the error of a user who is not listed
+    play_compiler(DUMPED, **read_dumps())
+    assert not compile_played(cache=True).is_cached
 
 
 def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -23,6 +24,15 @@ def report_update(checkpointing, **options):
     stack = jax.eval_shape(lambda: make(key=jax.random.key(0)))
     with jax.set_mesh(make_mesh("cpu")):
         return memory_report(nym.fsdp(update, STORED, COMPUTE, **options), stack, X)
+
+
+def test_arguments_of_other_transformations_are_counted():
+    def scale(count, weight, x):
+        return weight * x * count
+
+    weight, x = jnp.ones(()), jnp.ones(1000)
+    assert memory_report(eqx.filter_jit(scale), 3, weight, x).arguments == {"weight": 4, "x": 4000}
+    assert memory_report(jax.jit(scale, static_argnums=0), 3, weight, x).arguments == {"0": 4, "1": 4000}
 
 
 def test_arguments_and_saved_activations_are_counted():

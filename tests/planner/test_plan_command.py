@@ -120,8 +120,10 @@ def test_exit_code_says_that_nothing_fits(steps, tmp_path, capsys):
         (["planned_steps:make_misspelt", "--devices", "cpu:8"], "'polices', which `plan` does not take; did you mean"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--json", "no/x.json"],
-            "no folder 'no' for 'x.json'; make it",
+            "no folder 'no' for the plan 'x.json'; make it",
         ),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--json", "."], "'.' is a folder; name it 'plan.json'"),
+        (["planned_steps:make_step", "--devices", "cpu:8", "--out", __file__], "File exists"),
         (["planned_steps:make_step", "--devices", "cpu"], "'cpu' does not describe a machine"),
         (
             ["planned_steps:make_step", "--devices", "cpu:8", "--fixed", "mesh.data=x"],

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,6 +24,7 @@ from axonym.planner._named_program import trace_named_program
 from axonym.planner._nearest_fit import double_devices
 from axonym.planner._screening import Screening
 from axonym.planner._search_space import list_candidates, parse_fixed
+from axonym.planner._step_variants import count_model_flops, list_variants
 
 
 BATCH, PIXEL, EMBED, MLP, LAYERS = 64, 16, 32, 128, 3
@@ -119,6 +121,22 @@ def test_a_traced_program_has_the_names_of_both_passes():
     assert program.flops == FLOPS
     assert program.looped == {"layers"} and program.data_names == ("batch",)
     assert program.sizes["batch"] == {BATCH} and not any({"batch", "layers"} <= array for array in program.arrays)
+
+
+def test_of_branches_the_one_with_the_most_products_is_counted():
+    def compute(x, weight, index):
+        def expand(x):
+            return nym.dot(x, weight, axis="embed")
+
+        def fold_back(x):
+            return nym.dot(expand(x), weight, axis="mlp")
+
+        return jax.lax.switch(index, [nym.sin, fold_back, lambda x: nym.sum(expand(x), "mlp") * x], x)
+
+    shapes = make_shape(batch=4, embed=8), make_shape(embed=8, mlp=16), jax.ShapeDtypeStruct((), "int32")
+    program = trace_named_program(compute, shapes)
+    assert program.flops == 2 * 2 * 4 * 8 * 16
+    assert {"batch", "mlp"} in program.arrays
 
 
 def test_products_of_shards_are_divided_by_the_names_that_they_are_given():
@@ -263,6 +281,19 @@ def test_candidates_are_valid():
     assert "data 8; batch over data; stored with embed over data" in texts
     assert "replica 2 x data 4; batch over replica and data; stored with embed over data" in texts
     assert "data 2 x model 4; batch over data; mlp over model; stored with embed over data" in texts
+
+
+def test_too_many_candidates_are_refused(monkeypatch):
+    monkeypatch.setattr("axonym.planner._search_space._MOST_CANDIDATES", 100)
+    weights = [make_shape(**{f"h{at}": 8, f"h{at + 1}": 8}) for at in range(9)]
+
+    def compute(weights, x):
+        for at, weight in enumerate(weights):
+            x = nym.dot(x, weight, axis=f"h{at}")
+        return x
+
+    with pytest.raises(ValueError, match=r"more than 100 candidates, .* axes h0, .*'compute': {'h0': None}"):
+        nym.planner.plan(compute, weights, make_shape(batch=8, h0=8), devices="cpu:8")
 
 
 def test_axes_that_are_only_summed_are_divisible_too():
@@ -621,6 +652,33 @@ def test_parameters_may_be_stored_over_an_axis_that_computing_leaves():
 )
 def test_the_next_larger_machine_is_one_that_clouds_have(machine, larger):
     assert str(double_devices(nym.planner.described_devices(machine))[0].topology) == larger
+
+
+def test_a_policy_is_that_of_layers_in_layers_too():
+    class Stage(eqx.Module):
+        blocks: Stacked
+        dtype: Any = jnp.float32
+
+        @staticmethod
+        def init(*, key):
+            return Stage(Stacked.init(nym.Axis("layers", LAYERS), Block)(key=jax.random.split(key, LAYERS)))
+
+        def __call__(self, x):
+            return self.blocks.fold(x)
+
+    def make_stages(key):
+        return Stacked.init(nym.Axis("stages", 2), Stage)(key=jax.random.split(key, 2))
+
+    def compute_loss(stages, x):
+        return nym.mean(stages.fold(x)).array
+
+    stages = eqx.filter_eval_shape(make_stages, jax.random.key(0))
+    args = stages, make_shape(batch=BATCH, embed=EMBED)
+    policies = {"none": False, "full": True, "offload": "offload"}
+    found = list_variants(nym.grad(compute_loss), args, policies, None, collections.Counter())
+    assert [one.args[0].gradient_checkpointing for one in found] == [*policies.values()]
+    assert [one.args[0].stacked.blocks.gradient_checkpointing for one in found] == [*policies.values()]
+    assert len({count_model_flops(one) for one in found}) == 1
 
 
 def test_a_step_without_layers_has_no_policies():
