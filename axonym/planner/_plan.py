@@ -45,6 +45,8 @@ class Plan(PlanRecord, PrintedTable):
         compiler_options: XLA's options.
         seconds: The time that the search took.
         notes: What was done in another way than usual, and why.
+        screened: What the model of the machine says of the best candidate, to compare those with that were only
+            screened; None if the best was only screened, too.
 
     Example:
         >>> import axonym as nym

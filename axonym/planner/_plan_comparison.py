@@ -41,7 +41,8 @@ class Alternative:
         choice: What it is instead, such as `"over model"`.
         rank: The rank of the best candidate with this choice.
         evaluation: What is known of that candidate.
-        seconds: By how many seconds a step is longer than that of the best of all; negative if it is shorter.
+        seconds: By how many seconds a step is longer than that of the best of all; negative if it is shorter. What was
+            only screened is compared with what the screening says of the best.
         bytes: By how many bytes a device holds more; negative if less.
         causes: What the differences are made of, the largest first, such as `"waits 620.0 ms longer over data"`.
 
@@ -119,6 +120,10 @@ class PlanAlternatives(_PrintedPage):
             (one.evaluation.stage, one.evaluation.time.source) != figures for one in self.alternatives[:limit]
         )
         notes = ["Times of other figures than those of the best candidate are less certain."] if is_mixed else []
+        own = self.plan.screened
+        if own is not None and any(one.evaluation.stage == "screened" for one in self.alternatives[:limit]):
+            known = f"{format_step_time(own.time)} and {format_bytes(own.bytes)} of arguments"
+            notes.append(f"What was only screened is compared with what the screening says of the best: {known}.")
         return GridPage(title, [Grid("", heads, rows, ("instead", "mesh", "fits", "figures"))], notes)
 
 
@@ -130,7 +135,7 @@ def _describe_verdict(plan: PlanRecord, one: Evaluation) -> str:
 
 def _make_alternative_row(plan: PlanRecord, one: Alternative) -> GridRow:
     found = one.evaluation
-    change = "" if found.problem else _format_change(one.seconds, plan.best.time.total, format_seconds)
+    change = "" if found.problem else _format_change(one.seconds, _choose_base(plan, found).time.total, format_seconds)
     cells = (
         one.choice,
         str(one.rank),
@@ -216,9 +221,14 @@ def _list_mesh_axes_in(choice: str) -> list[str]:
 
 
 def _make_alternative(plan: PlanRecord, choice: str, rank: int, one: Evaluation) -> Alternative:
-    best = plan.best
-    causes = () if one.problem else tuple(_list_causes(best, one, plan.hardware.hbm_available))
-    return Alternative(choice, rank, one, one.time.total - best.time.total, one.bytes - best.bytes, causes)
+    base = _choose_base(plan, one)
+    causes = () if one.problem else tuple(_list_causes(base, one, plan.hardware.hbm_available))
+    return Alternative(choice, rank, one, one.time.total - base.time.total, one.bytes - base.bytes, causes)
+
+
+def _choose_base(plan: PlanRecord, one: Evaluation) -> Evaluation:
+    """Returns what is known of the best candidate in the way in which another one is known."""
+    return plan.screened if one.stage == "screened" and plan.screened is not None else plan.best
 
 
 def _list_causes(base: Evaluation, other: Evaluation, available: int) -> Iterator[str]:

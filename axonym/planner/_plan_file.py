@@ -42,6 +42,7 @@ def make_plan_dict(plan: PlanRecord) -> dict[str, Any]:
         "seconds": plan.seconds,
         "notes": [*plan.notes],
         "evaluations": [_encode_evaluation(one) for one in plan.evaluations],
+        "screened": None if plan.screened is None else _encode_evaluation(plan.screened),
     }
 
 
@@ -128,6 +129,7 @@ def _decode_plan(data: Mapping[str, Any]) -> dict[str, Any]:
         "compiler_options": _check_type(data["compiler_options"], dict),
         "seconds": _check_type(data["seconds"], float),
         "notes": _read_list(data["notes"], str),
+        "screened": None if data["screened"] is None else _decode_evaluation(data["screened"]),
     }
 
 

@@ -24,6 +24,7 @@ class PlanRecord:
     compiler_options: Mapping[str, Any] = field(hash=False)
     seconds: float
     notes: tuple[str, ...] = ()
+    screened: Evaluation | None = None
 
     @property
     def hardware(self) -> Hardware:

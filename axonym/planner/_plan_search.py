@@ -106,8 +106,11 @@ def plan(
     compiled = compile_best(screened, compiler, log)
     others = _list_alternatives(screened, [own for own, _ in compiled])
     pruned[_LESS_PROMISING] += len(screened) - len(compiled) - len(others)
+    speed = ComputingSpeed.measure(compiled)
+    ranked = sorted(map(speed.scale, [*(own for own, _ in compiled), *others]), key=rank_evaluation)
+    best = (speed.scale(one.evaluation) for own, one in compiled if own.candidate == ranked[0].candidate)
     return Plan(
-        evaluations=_rank_evaluations(compiled, others),
+        evaluations=tuple(ranked),
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
@@ -117,6 +120,7 @@ def plan(
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - started,
         notes=(*_describe_step(fn, variants[0]), *log.notes),
+        screened=next(best, None),
     )
 
 
@@ -216,13 +220,6 @@ def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iter
     yield "policy", candidate.policy
     for name, value in candidate.options.items():
         yield "option", name, repr(value)
-
-
-def _rank_evaluations(
-    compiled: Sequence[tuple[Evaluation, Screened]], others: Sequence[Evaluation]
-) -> tuple[Evaluation, ...]:
-    speed = ComputingSpeed.measure(compiled)
-    return tuple(sorted(map(speed.scale, [*(own for own, _ in compiled), *others]), key=rank_evaluation))
 
 
 def _count_tokens(variant: StepVariant) -> int:

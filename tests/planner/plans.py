@@ -51,6 +51,7 @@ SPLIT = make_evaluation(
 KEPT = make_evaluation(
     {"data": 64, "model": 4}, TENSOR, STORED, (120, 240, 31000), (1.2, 0.15, 0.125, 0.25), policy="nothing"
 )
+SCREENED = make_evaluation({"data": 64, "model": 4}, TENSOR, STORED, (120, 240, 0), (1.4, 0, 0, 0), stage="screened")
 REPLICATED = make_evaluation({"data": 256}, FSDP, FSDP, (30633, 61266, 0), (1.5, 0.2, 0.5, 0), stage="screened")
 BROKEN = make_evaluation(
     {"data": 128, "model": 2}, TENSOR, STORED, (120, 240, 0), (1.5, 0.2, 0.25, 0.125), problem="the compiler crashed"
@@ -67,6 +68,7 @@ PLAN = Plan(
     compiler_options={"xla_tpu_enable_latency_hiding_scheduler": True},
     seconds=92.5,
     notes=("Attention is priced at half of the peak.",),
+    screened=SCREENED,
 )
 TOO_LARGE = Plan((KEPT, REPLICATED), V5E, 3, PRUNED, PLAN.model_flops, PLAN.tokens, VERSIONS, {}, 12.0)
 EMPTY = Plan((), V5E, 3, PRUNED, 0.0, 0, {}, {}, 0.25)

@@ -4,7 +4,20 @@ import pytest
 
 import axonym as nym
 from axonym.planner import described_devices
-from tests.planner.plans import BEST, BROKEN, GIB, KEPT, MIB, PLAN, SPLIT, TOO_LARGE, WHOLE, WIDE
+from tests.planner.plans import (
+    BEST,
+    BROKEN,
+    GIB,
+    KEPT,
+    MIB,
+    PLAN,
+    REPLICATED,
+    SCREENED,
+    SPLIT,
+    TOO_LARGE,
+    WHOLE,
+    WIDE,
+)
 
 
 def list_choices(found):
@@ -50,6 +63,21 @@ def test_alternatives_have_what_they_cost_and_why():
         "with batch over data; stored with embed over data; waits 625.0 ms longer over data; waits 250.0 ms less over"
     )
     assert f"{other} model; +3.3 GiB temporaries" in " ".join(text.split())
+
+
+def test_what_was_only_screened_is_compared_with_the_screened_best():
+    found = PLAN.why("embed")
+    (whole,) = found.alternatives
+    assert whole.evaluation is REPLICATED
+    assert whole.seconds == REPLICATED.time.total - SCREENED.time.total
+    assert whole.causes[:2] == ("waits 500.0 ms longer over data", "attention takes 200.0 ms longer")
+    text = " ".join(str(found).split())
+    assert "+800.0 ms (+57%)" in text
+    known = "compared with what the screening says of the best: 1.40 s ±30% and 360 MiB of arguments."
+    assert text.endswith(f"What was only screened is {known}")
+    assert "screening" not in str(PLAN.why("data"))
+    alone = dataclasses.replace(PLAN, screened=None)
+    assert alone.why("embed").alternatives[0].seconds == REPLICATED.time.total - BEST.time.total
 
 
 def test_choices_stored_otherwise_than_computed_have_both():
