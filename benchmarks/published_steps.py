@@ -2,7 +2,7 @@
 
 `AXONYM_LIBTPU=FOLDER python -m benchmarks.published_steps [--only NAME ...] [--page FILE]` compiles the step of
 `examples/models/llama.py` whole, in the sizes, on the chips and with the mapping of each published run, and compares
-the estimate with the published time. `make tpu` fills the folder. Each takes up to three minutes of CPU time; nothing
+the estimate with the published time. `make tpu` fills the folder. Each takes up to eight minutes of CPU time; nothing
 is run. With `--page`, the table replaces the one in a page of the documentation.
 
 The model is Llama's in all runs, in bfloat16 with AdamW on float32. Under tensor parallelism the values between layers
