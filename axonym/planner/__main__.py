@@ -150,15 +150,15 @@ def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _write_results(found: Plan, given: argparse.Namespace) -> None:
-    if given.json is not None:
-        found.to_json(given.json)
+    paths = [] if given.json is None else [found.to_json(given.json)]
     if given.out is not None:
-        paths = [found.to_json(given.out / "plan.json"), found.to_html(given.out / "plan.html")]
+        paths += [found.to_json(given.out / "plan.json"), found.to_html(given.out / "plan.html")]
         try:
             found.draw(given.out / "plan.svg")
             paths.append(given.out / "plan.svg")
         except (ImportError, ValueError) as missing:  # no matplotlib, or nothing to draw
             print(f"axonym.planner: {missing}", file=sys.stderr)
+    if paths:
         print(f"wrote {', '.join(map(str, paths))}")
 
 

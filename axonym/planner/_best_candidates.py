@@ -85,7 +85,7 @@ class _Search:
                 return
             if self._log.has_used(_COMPILING if self._is_timed else 1.0):
                 count = len(self.found)
-                self._log.note(f"the budget was used up before the best candidates were compiled: {count} of them")
+                self._log.note(f"the budget was used up when {count} candidates were compiled; others may be better")
                 return
             one = left.pop(self._find_next(left)).screened
             until_now = f", best {format_seconds(best)}" if math.isfinite(best) else ""
@@ -137,7 +137,7 @@ class _Search:
                 return
             if self._log.has_used():
                 count = sum(own.stage == "timed" for own, _ in self.found.values())
-                self._log.note(f"the budget was used up before the best candidates were timed: {count} of them")
+                self._log.note(f"the budget was used up when {count} candidates were timed; others may be better")
                 return
             own, one = found
             self._log.show(f"timing {own.candidate}")

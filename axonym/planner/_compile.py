@@ -1,5 +1,7 @@
 """Compiled functions, from what users have: functions, lowered or compiled ones, of `named_jit` and of `jax.jit`."""
 
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -55,6 +57,19 @@ def list_arguments(compiled: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(compiled, NamedCompiled | CompiledProgram):
         return compiled.arguments
     return jax.tree.map(set_shape_sharding, compiled.args_info, compiled.input_shardings)
+
+
+def list_parameters(fn: Any, args: Sequence[Any], count: int) -> tuple[str, ...]:
+    """Returns the names of the parameters of a function that its arguments are for.
+
+    They are numbers for one that is lowered, and if only some of the arguments count, as with static ones of `jax.jit`.
+    """
+    try:
+        parameters = [*inspect.signature(fn).parameters.values()] if count == len(args) else []
+    except (TypeError, ValueError):
+        parameters = []
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return tuple(names[at] if at < len(names) else str(at) for at in range(count))
 
 
 def find_mesh(compiled: Any, arguments: Any) -> MeshLike | None:

@@ -16,7 +16,7 @@ from ..mesh._axis_sizes import format_mesh_shape
 from ..named._array import NamedArray, is_named_array
 from ..partitioning import axis_mapping, current_mapping, shard
 from ..partitioning.specs._active_mesh import get_active_mesh
-from ._compile import make_traceable
+from ._compile import list_parameters, make_traceable
 from ._compile_cache import find_cache_folder, read_cached, write_cached
 from ._compiled_program import CompiledProgram
 from ._compiler_process import CompileJob, CompileResult, find_versions, run_compiler
@@ -110,6 +110,7 @@ def compile_for(
         notes=result.notes,
         schedule=result.schedule,
         saved_names=names,
+        parameters=list_parameters(fn, args, len(arguments[0])),
     )
 
 

@@ -36,6 +36,7 @@ class CompiledProgram:
         notes: What was done in another way than usual, and why.
         schedule: The seconds of instructions by name in XLA's own schedule; empty but for GPUs.
         saved_names: The names that the function gives to what its loops save, with their shapes.
+        parameters: The names of the parameters that the positional arguments are for.
 
     Example:
         >>> import axonym as nym
@@ -63,6 +64,7 @@ class CompiledProgram:
     notes: tuple[str, ...] = ()
     schedule: Mapping[str, float] = field(default_factory=dict, hash=False)
     saved_names: tuple[SavedName, ...] = ()
+    parameters: tuple[str, ...] = ()
 
     @functools.cached_property
     def hlo(self) -> HloProgram:

@@ -128,6 +128,13 @@ class HloProgram:
             self._runs[computation] = sum(runs) if calls else 1
         return self._runs[computation]
 
+    def count_turns(self, computation: str) -> int:
+        """Returns how many turns the innermost loop has that a computation is in; 1 if it is in none."""
+        call = next(iter(self.find_calls(computation)), None)
+        if call is None:
+            return 1
+        return self.count_trips(call) if self.find_body(call) == computation else self.count_turns(call.computation)
+
     def count_trips(self, loop: HloInstruction) -> int:
         """Returns how often a loop runs: as the program says, or from what it counts, as programs for TPUs need it."""
         if known := _TRIPS.search(loop.rest):

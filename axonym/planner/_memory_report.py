@@ -2,7 +2,6 @@
 
 import collections
 import html
-import inspect
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,15 @@ from ..partitioning.specs._bytes_per_device import count_array_bytes
 from ..report._table import PrintedReport, format_bytes
 from ..report._write_file import write_html_page
 from ._argument_groups import count_argument_groups, group_arguments
-from ._compile import compile_function, find_mesh, get_platform, list_arguments, parse_program, trace_function
+from ._compile import (
+    compile_function,
+    find_mesh,
+    get_platform,
+    list_arguments,
+    list_parameters,
+    parse_program,
+    trace_function,
+)
 from ._compiled_program import CompiledProgram
 from ._described_devices import described_devices
 from ._hardware import Hardware, get_hardware
@@ -226,8 +233,10 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
     traced = trace_function(fn, args, kwargs)
     names = find_saved_names(traced.jaxpr) if traced is not None else getattr(fn, "saved_names", ())
     compiled, _ = compile_function(*((fn, args, kwargs) if traced is None else (traced.lower(), (), {})))
-    found = list_arguments(compiled)
-    arguments = _name_arguments(fn if len(found[0]) == len(args) else None, found)  # static arguments are left out
+    positional, keyword = list_arguments(compiled)
+    is_known = isinstance(compiled, CompiledProgram)
+    parameters = compiled.parameters if is_known else list_parameters(fn, args, len(positional))
+    arguments = {**dict(zip(parameters, positional, strict=True)), **keyword}
     memory: Any = compiled.memory_analysis()
     program = parse_program(compiled)
     saved, gradients = find_saved_activations(program, names)
@@ -289,11 +298,6 @@ def _split_memory(
     return {**groups, "program": memory.generated_code_size_in_bytes}
 
 
-def _name_arguments(fn: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
-    args, kwargs = arguments
-    return {**dict(zip(list_parameters(fn, len(args)), args, strict=True)), **kwargs}
-
-
 def _count_argument_bytes(arguments: Mapping[str, Any]) -> dict[str, int]:
     """Returns the bytes on a device of each argument that has arrays."""
     found: collections.Counter[str] = collections.Counter()
@@ -307,13 +311,3 @@ def _count_argument_bytes(arguments: Mapping[str, Any]) -> dict[str, int]:
 def _count_shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
     sharding: Any = leaf.sharding
     return count_array_bytes(leaf.dtype, leaf.shape if sharding is None else sharding.shard_shape(leaf.shape))
-
-
-def list_parameters(fn: Any, count: int) -> list[str]:
-    """Returns the names of the positional parameters of a function; their numbers for one that is lowered."""
-    try:
-        parameters = [*inspect.signature(fn).parameters.values()]
-    except (TypeError, ValueError):
-        parameters = []
-    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return [names[at] if at < len(names) else str(at) for at in range(count)]

@@ -153,7 +153,7 @@ def _make_alternative_row(plan: PlanRecord, one: Alternative) -> GridRow:
 
 def _format_change(change: float, base: float, format_number: Callable[[Any], str]) -> str:
     """Returns a difference with its sign and in percent: `+250.0 ms (+20%)`; empty if there is none."""
-    if not change:
+    if abs(change) < 0.5e-12:  # rounding
         return ""
     sign = "+" if change > 0 else "-"
     percent = f" ({change / base:+.0%})" if base > 0 else ""

@@ -30,7 +30,7 @@ _HEADS = ("rank", "mesh", "step time", "tokens/s", "a device", "MFU", "bytes a d
 
 def format_seconds(seconds: float) -> str:
     """Returns a time in the unit that fits: `1.25 s`, `31.5 ms`."""
-    if seconds == 0:
+    if abs(seconds) < 0.5e-12:  # rounding
         return "0 s"
     if abs(seconds) >= 0.9995:
         return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:,.0f} s"

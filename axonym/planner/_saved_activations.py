@@ -146,12 +146,12 @@ def _find_stacked(program: HloProgram) -> Iterator[HloInstruction]:
 
 def _has_part_for_turns(program: HloProgram, one: HloInstruction) -> bool:
     """Returns whether an array has a part for each turn of the loop that writes it, of which some may run before it."""
-    runs = program.count_runs(one.computation)
+    turns = program.count_turns(one.computation)
     written = program.find_operands(one)[1].results
-    if runs < 2 or not written:
+    if turns < 2 or not written:
         return False
     whole, part = one.results[0].shape, written[0].shape
-    return len(whole) == len(part) and any(n == 1 and size >= runs for size, n in zip(whole, part, strict=True))
+    return len(whole) == len(part) and any(n == 1 and size >= turns for size, n in zip(whole, part, strict=True))
 
 
 def _make_saved(program: HloProgram, one: HloInstruction) -> tuple[SavedActivation, str]:

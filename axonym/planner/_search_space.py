@@ -20,7 +20,6 @@ from ._named_program import NamedProgram
 Assignment: TypeAlias = dict[str, MeshAxes]
 
 REPLICA, DATA, MODEL = "replica", "data", "model"
-_UNDIVIDED = "an axis is not divisible by its mesh axes"
 _MEETING = "two axes of one array over one mesh axis"
 _LACKING = "a mesh without an axis that is fixed"
 _UNUSED = "a mesh axis shards nothing"
@@ -208,14 +207,14 @@ def _list_assignments(
     for compute in _list_compute_mappings(program, batch, tensor, fixed):
         if _meet(program.arrays, compute):
             pruned[_MEETING] += 1
-        elif not _divide(program, compute, mesh):
-            pruned[_UNDIVIDED] += 1
+        elif rest := _find_undivided(program, compute, mesh):
+            pruned[f"{rest!r} is not divisible by its mesh axes"] += 1
         else:
             for parameters in _list_parameter_mappings(program, compute, batch, fixed):
                 if _meet(frozenset(leaf.names for leaf in program.leaves), parameters):
                     pruned[_MEETING] += 1
-                elif not _divide(program, parameters, mesh):
-                    pruned[_UNDIVIDED] += 1
+                elif rest := _find_undivided(program, parameters, mesh):
+                    pruned[f"{rest!r} is not divisible by its mesh axes"] += 1
                 elif is_searched and not _use(mesh, compute, parameters):
                     pruned[_UNUSED] += 1
                 else:
@@ -282,9 +281,11 @@ def _meet(arrays: frozenset[frozenset[str]], mapping: Assignment) -> bool:
     return False
 
 
-def _divide(program: NamedProgram, mapping: Assignment, mesh: Mapping[str, int]) -> bool:
+def _find_undivided(program: NamedProgram, mapping: Assignment, mesh: Mapping[str, int]) -> str | None:
+    """Returns an axis that is not divisible by its mesh axes; None if all of them are."""
     shares = {name: math.prod(mesh[axis] for axis in over) for name, over in mapping.items()}
-    return all(size % share == 0 for name, share in shares.items() for size in program.sizes.get(name, ()))
+    undivided = (name for name in shares if any(size % shares[name] for size in program.sizes.get(name, ())))
+    return next(undivided, None)
 
 
 def _use(mesh: Mapping[str, int], compute: Assignment, parameters: Assignment) -> bool:

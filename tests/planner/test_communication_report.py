@@ -232,7 +232,13 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="there is no collective 'gather'; the kinds are 'all-gather'"):
         communication_report(lowered).select(kind="gather")
     with pytest.raises(ValueError, match="no axis 'data'; the mesh has no axes, the arguments have no names"):
+        communication_report(lowered).select(axis="data")
+    with pytest.raises(ValueError, match="the program is for one device, which sends nothing; set a mesh of several"):
         assert_no_collectives(lowered, "data")
+    with pytest.raises(ValueError, match="the program is for one device, which sends nothing; set a mesh of several"):
+        assert_communication(lowered, at_most=0)
+    with pytest.raises(TypeError, match=r"takes a mesh axis or a named axis in front of .* not a NamedArray"):
+        assert_no_collectives(nym.sum, nym.ones({"batch": 8}))
     with pytest.raises(ValueError, match="bytes are not counted by 'layers'; did you mean 'layer'"):
         communication_report(lowered).count_bytes("layers")
     with pytest.raises(ValueError, match="`at_most` is a number of bytes, 0 or more; it was -1 for 'all-gather'"):

@@ -140,7 +140,7 @@ def test_arguments_are_sharded_by_the_active_mapping():
     (first, second), _ = program.arguments
     assert first.array.sharding.spec == jax.sharding.PartitionSpec("data", None)
     assert second.sharding is None
-    assert memory_report(program).arguments == {"0": 32 * 4 * 4 // 8, "1": 8 * 4}
+    assert memory_report(program).arguments == {"x": 32 * 4 * 4 // 8, "y": 8 * 4}
     assert memory_report(program, device="cpu:8").device == "cpu"
     with pytest.raises(ValueError, match=r"'cpu:4' is a machine, and the program is compiled for cpu:8; pass"):
         memory_report(program, device="cpu:4")

@@ -65,6 +65,13 @@ def test_saved_activations_follow_the_policy():
     assert {("Stacked/up", "gather(mlp, embed)"), ("Stacked/down", "gather(embed, mlp)")} == {*[*saved][:2]}
 
 
+def test_saved_activations_in_microbatches_are_those_of_one():
+    make_gradients = nym.microbatch(jax.value_and_grad(compute_loss), "batch", 2)
+    with jax.set_mesh(make_mesh("cpu")):
+        report = memory_report(nym.fsdp(make_gradients, STORED, COMPUTE), make_stack(), X)
+    assert [one.bytes for one in report.saved] == [ROWS // 2] == [report.groups["saved activations"]]
+
+
 def test_donated_arguments_are_counted_once():
     report = report_update(True, donate_args=(True, False))
     assert report.donated == WEIGHTS

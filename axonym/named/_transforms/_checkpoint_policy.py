@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from .._axis import format_value
+from .._axis import format_value, suggest_name
 from .._static_result import is_array
 
 
@@ -112,6 +112,7 @@ def parse_remat(remat: Remat) -> Policy:
             raise ValueError(
                 f"what a loop recomputes is one of {', '.join(map(repr, CHECKPOINT_POLICIES))}, a boolean or a policy, "
                 f"such as `jax.checkpoint_policies.dots_saveable`, not {format_value(remat)}"
+                f"{suggest_name(remat, tuple(CHECKPOINT_POLICIES))}"
             )
         return CHECKPOINT_POLICIES[remat]
     if isinstance(remat, ScanCheckpointPolicy):
