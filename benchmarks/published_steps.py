@@ -301,7 +301,8 @@ def format_row(run: Run, program: CompiledProgram, time: StepTime) -> str:
     parts = (time.compute, time.attention, waiting, time.host, sum(time.hidden.values()))
     memory = f"{program.memory.peak_bytes / 2**30:.1f} of {program.hardware.hbm_available / 2**30:.1f}"
     off = 100 * (time.total / run.seconds - 1)
-    cells = [f"{run.title}, {run.devices}", f"{run.seconds:.2f}", f"{time.total:.2f}", f"{off:+.1f} %"]
+    machine = run.devices if run.slices == 1 else f"{run.slices} slices of {run.devices}"
+    cells = [f"{run.title}, {machine}", f"{run.seconds:.2f}", f"{time.total:.2f}", f"{off:+.1f} %"]
     return f"| {' | '.join([*cells, *(f'{part:.2f}' for part in parts), memory])} |"
 
 
