@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from ._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays, split_tuple
 from ._logical_axes import ArgumentAxes, infer_logical_axes
-from ._origin import Pass, find_origin
+from ._origin import Origin, Pass, find_origin, join_origins
 from ._replica_groups import find_group_axes, read_replica_groups
 
 
@@ -168,7 +168,7 @@ def _make_collective(
     groups = read_replica_groups(one.rest, devices)
     members = 0 if groups is None else groups.shape[1]
     mesh_axes = () if groups is None else find_group_axes(groups, mesh)
-    size, origin = sum(result.bytes for result in results), find_origin(program, one)
+    size, origin = sum(result.bytes for result in results), _find_origin_of_all(program, one)
     return Collective(
         kind=kind,  # pyright: ignore[reportArgumentType]
         runs=program.count_runs(one.computation),
@@ -187,6 +187,14 @@ def _make_collective(
         or any(call.opcode.endswith("-start") for call in program.find_calls(one.computation)),
         name=one.name,
     )
+
+
+def _find_origin_of_all(program: HloProgram, one: HloInstruction) -> Origin:
+    """Returns where a collective comes from, which may be for several arrays."""
+    origin, sent = find_origin(program, one), program.find_operands(one)
+    if len(sent) < 2 or " + " in origin.operation:
+        return origin
+    return join_origins([origin, *(find_origin(program, operand) for operand in sent)])
 
 
 def _find_gathered_size(kind: str, one: HloInstruction, result: HloArray) -> int | None:

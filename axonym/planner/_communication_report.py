@@ -223,7 +223,14 @@ def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationRep
 def _make_cells(one: Collective) -> tuple[str, ...]:
     over, axes = ", ".join(one.mesh_axes), ", ".join(one.axes)
     numbers = (str(one.runs), format_bytes(one.bytes), format_bytes(one.runs * one.sent_bytes))
-    return (one.kind, over, axes, *numbers, one.run_in, one.layer, one.operation, _shorten_source(one.source))
+    origin = (_shorten_sum(one.layer), _shorten_sum(one.operation), _shorten_source(one.source))
+    return (one.kind, over, axes, *numbers, one.run_in, *origin)
+
+
+def _shorten_sum(names: str) -> str:
+    """Returns the first of several names, such as `up + down + 3 more`."""
+    first = names.split(" + ")
+    return names if len(first) <= 3 else " + ".join([*first[:2], f"{len(first) - 2} more"])
 
 
 def _shorten_source(source: str) -> str:

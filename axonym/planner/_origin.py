@@ -57,6 +57,13 @@ def find_origin(program: HloProgram, one: HloInstruction) -> Origin:
     return make_origin(program, next((found for found in walk_sources(program, near) if found.op_name), one))
 
 
+def join_origins(origins: Sequence[Origin]) -> Origin:
+    """Returns where several arrays come from that the compiler has made one instruction for."""
+    layers, operations = (dict.fromkeys(filter(None, names)) for names in list(zip(*origins, strict=True))[:2])
+    axes = tuple(dict.fromkeys(name for origin in origins for name in origin.axes))
+    return origins[0]._replace(layer=" + ".join(layers), operation=" + ".join(operations), axes=axes)
+
+
 def make_origin(program: HloProgram, one: HloInstruction) -> Origin:
     """Returns what an instruction itself says of where it comes from."""
     layer, operation = split_op_name(one.op_name)

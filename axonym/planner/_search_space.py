@@ -82,11 +82,11 @@ def list_candidates(
     for mesh in _list_meshes(devices, fixed):
         for candidate in _list_assignments(program, mesh, fixed, pruned):
             found.setdefault(str(candidate), candidate)
-            _check_count(len(found), program.parameter_names)
+            _check_candidate_count(len(found), program.parameter_names)
     return list(found.values())
 
 
-def _check_count(count: int, names: Sequence[str]) -> None:
+def _check_candidate_count(count: int, names: Sequence[str]) -> None:
     if count > _MOST_CANDIDATES:
         raise ValueError(
             f"there are more than {_MOST_CANDIDATES:,} candidates, since most of the axes {', '.join(names)} never "
@@ -265,7 +265,7 @@ def _list_apart(
     found: list[tuple[str, ...]] = [()]
     for name in names:
         found += [(*chosen, name) for chosen in found if not meets[name] & set(chosen)]
-        _check_count(len(found), names)
+        _check_candidate_count(len(found), names)
     sets = [one for one in found if one]
     if not only_largest:
         return sets

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import json
 import os
@@ -10,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
-from axonym.planner import assert_communication, assert_no_collectives, communication_report
+from axonym.planner import CommunicationReport, assert_communication, assert_no_collectives, communication_report
 from axonym.planner._collectives import list_collectives
 from axonym.planner._hlo_program import HloProgram
 from axonym.planner._logical_axes import ArgumentAxes
@@ -84,6 +85,23 @@ def test_recorded_programs_agree_with_hand_counts(platform):
         for name, text in texts.items()
     }
     assert found == {name: sorted(counts) for name, counts in list_hand_counts(platform).items()}
+
+
+def test_a_collective_of_several_arrays_has_the_layers_of_all():
+    text = """
+ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+  %x = f32[8]{0} parameter(0)
+  %up = f32[8]{0} add(%x, %x), metadata={op_name="jit(f)/transpose(jvp(Net))/Net/up/dot(embed -> mlp)/dot_general"}
+  %gate = f32[8]{0} add(%x, %x), metadata={op_name="jit(f)/transpose(jvp(Net))/Net/gate/dot(embed -> mlp)/dot_general"}
+  %norm = f32[8]{0} multiply(%x, %x), metadata={op_name="jit(f)/transpose(jvp(Net))/Net/norm/mul"}
+  ROOT %sums = (f32[8], f32[8], f32[8]) all-reduce(%norm, %up, %gate), replica_groups={}, METADATA
+}
+""".replace("METADATA", 'metadata={op_name="jit(f)/transpose(jvp(Net))/Net/norm/mul"}')
+    [one] = list_collectives(HloProgram(text), programs.SIZES, 8, ArgumentAxes())
+    assert one.layer == "Net/norm + Net/up + Net/gate"
+    assert one.operation == "mul + dot(embed -> mlp)"
+    table = str(CommunicationReport((dataclasses.replace(one, layer=f"{one.layer} + Net/down"),), {}, ""))
+    assert "  Net/norm + Net/up + 2 more  " in table
 
 
 def test_compiled_programs_agree_with_hand_counts(compiled):
