@@ -94,23 +94,19 @@ def plan(
     started = time.monotonic()
     _check_request(fn, top, budget)
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
-    jit_options = fn.options if isinstance(fn, NamedJit) else {}
     described = choose_devices(devices)
     topology = _find_topology(described)
     versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
-    compiler = CandidateCompiler(described, jit_options, compiler_options, cache)
+    compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
     pruned: collections.Counter[str] = collections.Counter()
     variants = list_variants(plain, args, policies, options, pruned)
     screened = _screen_candidates(variants, compiler, fixed, pruned)
     log = SearchProgress(sys.stderr.isatty() if progress is None else progress, started, budget)
     compiled = compile_best(screened, compiler, log)
-    others = _list_alternatives(screened, [own for own, _ in compiled])
-    pruned[_LESS_PROMISING] += len(screened) - len(compiled) - len(others)
-    speed = ComputingSpeed.measure(compiled)
-    ranked = sorted(map(speed.scale, [*(own for own, _ in compiled), *others]), key=rank_evaluation)
-    best = (speed.scale(one.evaluation) for own, one in compiled if own.candidate == ranked[0].candidate)
+    ranked, best = _rank_evaluations(screened, compiled)
+    pruned[_LESS_PROMISING] += len(screened) - len(ranked)
     return Plan(
-        evaluations=tuple(ranked),
+        evaluations=ranked,
         topology=topology,
         top=top,
         pruned={reason: count for reason, count in pruned.items() if count},
@@ -120,7 +116,7 @@ def plan(
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - started,
         notes=(*_describe_step(fn, variants[0]), *log.notes),
-        screened=next(best, None),
+        screened=best,
     )
 
 
@@ -193,6 +189,17 @@ def _estimate_candidates(
         own = replace(candidate, policy=variant.policy, options=variant.options)
         is_likely = screening.estimate_memory(own) <= compiler.hardware.hbm_available
         yield Screened(screening.evaluate(own), variant, is_likely)
+
+
+def _rank_evaluations(
+    screened: Sequence[Screened], compiled: Sequence[tuple[Evaluation, Screened]]
+) -> tuple[tuple[Evaluation, ...], Evaluation | None]:
+    """Returns what was compiled and alternatives, the best first, and how the best was screened if it was compiled."""
+    others = _list_alternatives(screened, [own for own, _ in compiled])
+    speed = ComputingSpeed.measure(compiled)
+    ranked = sorted(map(speed.scale, [*(own for own, _ in compiled), *others]), key=rank_evaluation)
+    best = (speed.scale(one.evaluation) for own, one in compiled if own.candidate == ranked[0].candidate)
+    return tuple(ranked), next(best, None)
 
 
 def _list_alternatives(screened: Sequence[Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
