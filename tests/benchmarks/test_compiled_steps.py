@@ -25,7 +25,10 @@ HloModule jit_train_step, is_scheduled=true
   %all-gather.1 = f32[8]{0} all-gather(%get-tuple-element.2), channel_id=2, dimensions={0}
   %fusion.1 = f32[8]{0} fusion(%all-gather.1), kind=kLoop, calls=%fused, backend_config={"estimated_cycles":"100"}
   %fusion.2 = f32[2]{0} fusion(%fusion.1), kind=kCustom, calls=%all-reduce-scatter.1
-  ROOT %tuple.1 = (s32[], f32[2]{0}) tuple(%get-tuple-element.2, %fusion.2)
+  %get-tuple-element.5 = s32[] get-tuple-element(%param.2), index=0
+  %constant.2 = s32[]{:T(128)} constant(1)
+  %add.1 = s32[] add(%get-tuple-element.5, %constant.2)
+  ROOT %tuple.1 = (s32[], f32[2]{0}) tuple(%add.1, %fusion.2)
 }
 
 %condition.1 (param.3: (s32[], f32[2])) -> pred[] {
