@@ -5,11 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ._candidate import Evaluation, format_computing, format_mesh_sizes, format_settings
+from ._candidate import Evaluation, format_computing, format_mesh_sizes, format_seconds, format_settings
 from ._candidate_compiler import CandidateCompiler
 from ._computing_speed import ComputingSpeed
 from ._nearest_fit import describe_nearest_fits
-from ._plan_table import format_seconds
 from ._screening import Screened
 from ._search_progress import SearchProgress
 

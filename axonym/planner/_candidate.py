@@ -58,8 +58,11 @@ class StepTime:
 
     Example:
         >>> import axonym as nym
-        >>> nym.planner.StepTime(1.5, 0.25, {("data",): 0.25}, {("data",): 0.5}, 0.0, "cycles", 0.15).total
+        >>> time = nym.planner.StepTime(1.5, 0.25, {("data",): 0.25}, {("data",): 0.5}, 0.0, "cycles", 0.15)
+        >>> time.total
         2.0
+        >>> print(time)
+        2.00 s ±15%: compute 1.50 s, attention 250.0 ms, wait data 250.0 ms; hidden data 500.0 ms
     """
 
     compute: float
@@ -75,6 +78,14 @@ class StepTime:
     def total(self) -> float:
         """The seconds of the step."""
         return self.compute + self.attention + sum(self.waiting.values()) + self.host
+
+    def __str__(self) -> str:
+        """Formats the step time and its parts in a line."""
+        parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in list_time_parts(self).items())
+        hidden = ", ".join(
+            f"{'+'.join(over)} {format_seconds(seconds)}" for over, seconds in self.hidden.items() if seconds
+        )
+        return format_step_time(self) + (f": {parts}" if parts else "") + (f"; hidden {hidden}" if hidden else "")
 
 
 @dataclass(frozen=True)
@@ -162,3 +173,25 @@ def format_settings(candidate: Candidate) -> str:
     """Returns the policy and the options of a candidate: `policy full, microbatches=2`; empty if it has none."""
     policy = [f"policy {candidate.policy}"] if candidate.policy else []
     return ", ".join([*policy, *(f"{name}={value!r}" for name, value in candidate.options.items())])
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a time in the unit that fits: `1.25 s`, `31.5 ms`."""
+    if abs(seconds) < 0.5e-12:  # rounding
+        return "0 s"
+    if abs(seconds) >= 0.9995:
+        return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:,.0f} s"
+    value, unit = (1e3 * seconds, "ms") if abs(seconds) >= 0.9995e-3 else (1e6 * seconds, "µs")
+    return f"{value:.2f} {unit}" if abs(value) < 9.995 else f"{value:.1f} {unit}"
+
+
+def format_step_time(time: StepTime) -> str:
+    """Returns the seconds of a step with what they may be wrong by: `1.25 s ±15%`."""
+    return f"{format_seconds(time.total)} ±{time.error:.0%}"
+
+
+def list_time_parts(time: StepTime) -> dict[str, float]:
+    """Returns the seconds that make up a step, by what they are spent on."""
+    waits = {f"wait {'+'.join(over)}": seconds for over, seconds in time.waiting.items() if seconds}
+    parts = {"compute": time.compute, "attention": time.attention, **waits, "wait host": time.host}
+    return {name: seconds for name, seconds in parts.items() if seconds}

@@ -209,6 +209,8 @@ def get_hardware(name: str) -> Hardware:
     """
     short = name.partition(":")[0].strip().lower()
     if short not in HARDWARE:
+        if meant := [one.name for one in HARDWARE.values() if one.platform == short]:
+            raise ValueError(f"{short!r} does not say which {short.upper()}s; name one of {', '.join(meant)}")
         known = ", ".join(HARDWARE)
         raise ValueError(f"no hardware {short!r}{suggest_name(short, list(HARDWARE))}; there are {known}")
     return HARDWARE[short]

@@ -7,9 +7,19 @@ from typing import Any
 from ..named._axis import suggest_name
 from ..report._grid import Grid, GridPage, GridRow, format_html_page, format_page
 from ..report._table import PrintedReport, format_bytes
-from ._candidate import Candidate, Evaluation, format_mesh_sizes, format_over, format_settings, format_sharding
+from ._candidate import (
+    Candidate,
+    Evaluation,
+    format_mesh_sizes,
+    format_over,
+    format_seconds,
+    format_settings,
+    format_sharding,
+    format_step_time,
+    list_time_parts,
+)
 from ._plan_record import PlanRecord
-from ._plan_table import format_fit, format_seconds, format_step_time, list_time_parts
+from ._plan_table import format_fit
 
 
 _LEAST_CAUSE = 0.005  # of a step, or of the memory of a device

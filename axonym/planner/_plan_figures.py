@@ -12,9 +12,8 @@ from typing import Any
 from ..report._table import format_bytes
 from ..report._treemap import COLOURS
 from ..report._write_file import replace_file
-from ._candidate import Evaluation, format_mesh_sizes, format_over, format_settings, format_sharding
+from ._candidate import Evaluation, format_mesh_sizes, format_over, format_seconds, format_settings, format_sharding
 from ._plan_record import PlanRecord
-from ._plan_table import format_seconds
 
 
 COMPUTE_COLOUR, ATTENTION_COLOUR, HOST_COLOUR, WRONG_COLOUR = "#4d4d4d", "#999999", "#d0d0d0", "#c4161c"

@@ -6,11 +6,13 @@ from ..report._grid import Grid, GridPage, GridRow
 from ..report._table import WIDTH, format_bytes, format_count
 from ._candidate import (
     Evaluation,
-    StepTime,
     format_mesh_sizes,
     format_over,
+    format_seconds,
     format_settings,
     format_sharding,
+    format_step_time,
+    list_time_parts,
 )
 from ._plan_record import PlanRecord
 
@@ -26,21 +28,6 @@ _TIMED_BY = {
     "flops": "from operations at the peak of the device",
 }
 _HEADS = ("rank", "mesh", "step time", "tokens/s", "a device", "MFU", "bytes a device", "fits", "figures")
-
-
-def format_seconds(seconds: float) -> str:
-    """Returns a time in the unit that fits: `1.25 s`, `31.5 ms`."""
-    if abs(seconds) < 0.5e-12:  # rounding
-        return "0 s"
-    if abs(seconds) >= 0.9995:
-        return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:,.0f} s"
-    value, unit = (1e3 * seconds, "ms") if abs(seconds) >= 0.9995e-3 else (1e6 * seconds, "µs")
-    return f"{value:.2f} {unit}" if abs(value) < 9.995 else f"{value:.1f} {unit}"
-
-
-def format_step_time(time: StepTime) -> str:
-    """Returns the seconds of a step with what they may be wrong by: `1.25 s ±15%`."""
-    return f"{format_seconds(time.total)} ±{time.error:.0%}"
 
 
 def format_fit(plan: PlanRecord, one: Evaluation) -> str:
@@ -160,13 +147,6 @@ def _make_time_grid(shown: Sequence[tuple[int, Evaluation]]) -> Grid:
         rest = format_seconds(others) if len(heads) < len(found) else ""
         rows.append(GridRow((str(rank), *cells, rest, format_seconds(one.time.total), band)))
     return Grid("Seconds of a step", ("rank", *heads, "others", "step", "between"), rows)
-
-
-def list_time_parts(time: StepTime) -> dict[str, float]:
-    """Returns the seconds that make up a step, by what they are spent on."""
-    waits = {f"wait {'+'.join(over)}": seconds for over, seconds in time.waiting.items() if seconds}
-    parts = {"compute": time.compute, "attention": time.attention, **waits, "wait host": time.host}
-    return {name: seconds for name, seconds in parts.items() if seconds}
 
 
 def _make_sent_grid(shown: Sequence[tuple[int, Evaluation]]) -> Grid:

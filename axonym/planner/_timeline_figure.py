@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ._candidate import Evaluation, format_over
+from ._candidate import Evaluation, format_over, format_seconds
 from ._plan_figures import (
     ATTENTION_COLOUR,
     COMPUTE_COLOUR,
@@ -20,7 +20,6 @@ from ._plan_figures import (
     save_figure,
 )
 from ._plan_record import PlanRecord
-from ._plan_table import format_seconds
 from ._program_timeline import FROM_HOST, TO_HOST
 from ._timeline import Timeline, TimelineEvent
 

@@ -98,6 +98,7 @@ def test_topology_tells_the_connected_ends():
         ("v5e:0x4", {}, r"does not describe a machine"),
         ("v5e:3x4", {}, r"hosts have 2 x 2 chips, so the first two sizes are even"),
         ("v7:4x4", {}, r"no hardware 'v7'"),
+        ("gpu:8", {}, r"'gpu' does not say which GPUs; name one of a100, h100, h200, b200"),
         ("h100:1x8", {"slices": 2}, r"`slices` is 2; TPUs have one or more, and other devices have one"),
         ("v5e:4x4", {"slices": 0}, r"`slices` is 0"),
         ("h100:1x8", {"wrap": (True,)}, r"`wrap` is of the torus of TPUs, and h100 has none"),
