@@ -30,7 +30,7 @@ def count_kernel_flops(one: HloInstruction) -> float:
     query, key = shaped[:2]
     is_masked = any(array.dtype not in _FLOATS for array in operands)
     product = 2.0 * math.prod(query.shape) * key.shape[-2]
-    return product * _count_products(one) * (0.5 if is_masked else 1.0)
+    return product * _count_products(one, len(key.shape)) * (0.5 if is_masked else 1.0)
 
 
 def list_kernel_operands(one: HloInstruction) -> tuple[HloArray, ...]:
@@ -45,10 +45,11 @@ def count_product_flops(program: HloProgram, one: HloInstruction) -> float:
     return sum(_count_dot_flops(program, other) for other in (one, *inside) if other.opcode in _PRODUCTS)
 
 
-def _count_products(one: HloInstruction) -> int:
+def _count_products(one: HloInstruction, rank: int) -> int:
+    """Returns how many products a kernel counts for, with keys of that rank."""
     name = f"{one.name} {one.op_name.rpartition('/jit(')[2]}"
     if "dkv" in name:
-        return len(one.results) + 1
+        return sum(len(array.shape) >= rank for array in one.results) + 1  # others hold sums, up to jax 0.10
     return 1 if "dq" in name else 2
 
 
