@@ -1,7 +1,7 @@
 """The collectives of an optimized program: what they send, how often, along which mesh axes, and what they are for."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -168,7 +168,7 @@ def _make_collective(
     groups = read_replica_groups(one.rest, devices)
     members = 0 if groups is None else groups.shape[1]
     mesh_axes = () if groups is None else find_group_axes(groups, mesh)
-    size, origin = sum(result.bytes for result in results), _find_origin_of_all(program, one)
+    size, origin = sum(result.bytes for result in results), _find_origin_of_all(program, one, kind)
     return Collective(
         kind=kind,  # pyright: ignore[reportArgumentType]
         runs=program.count_runs(one.computation),
@@ -176,7 +176,7 @@ def _make_collective(
         sent_bytes=count_sent_bytes(kind, size, members),
         group_size=members,
         mesh_axes=mesh_axes,
-        axes=infer_logical_axes(kind, origin, mesh_axes, results[0], _find_gathered_size(kind, one, results[0]), axes),
+        axes=infer_logical_axes(kind, origin, mesh_axes, results[0], _list_gathered_sizes(kind, one, results), axes),
         layer=origin.layer,
         operation=origin.operation,
         run_in=origin.run_in,
@@ -189,18 +189,18 @@ def _make_collective(
     )
 
 
-def _find_origin_of_all(program: HloProgram, one: HloInstruction) -> Origin:
-    """Returns where a collective comes from, which may be for several arrays."""
+def _find_origin_of_all(program: HloProgram, one: HloInstruction, kind: str) -> Origin:
+    """Returns where a collective comes from, for sums of several arrays with where each of these comes from."""
     origin, sent = find_origin(program, one), program.find_operands(one)
-    if len(sent) < 2 or " + " in origin.operation:
+    if kind not in ("all-reduce", "reduce-scatter") or len(sent) < 2 or " + " in origin.operation:
         return origin
     return join_origins([origin, *(find_origin(program, operand) for operand in sent)])
 
 
-def _find_gathered_size(kind: str, one: HloInstruction, result: HloArray) -> int | None:
-    """Returns the size that the dimension has which an all-gather makes whole; None for other collectives."""
+def _list_gathered_sizes(kind: str, one: HloInstruction, results: Sequence[HloArray]) -> frozenset[int]:
+    """Returns the sizes that the dimensions have which an all-gather makes whole; none for other collectives."""
     found = _DIMENSION.search(one.rest) if kind == "all-gather" else None
-    return result.shape[int(found[1])] if found else None
+    return frozenset(result.shape[int(found[1])] for result in results) if found else frozenset()
 
 
 def _make_key(program: HloProgram, one: HloInstruction, kind: str) -> object:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jax.sharding import NamedSharding
@@ -50,17 +50,25 @@ def list_argument_axes(arrays: Iterable[ArgumentArray]) -> ArgumentAxes:
 
 
 def infer_logical_axes(
-    kind: str, origin: Origin, mesh_axes: Sequence[str], result: HloArray, gathered: int | None, axes: ArgumentAxes
+    kind: str,
+    origin: Origin,
+    mesh_axes: Sequence[str],
+    result: HloArray,
+    gathered: Collection[int],
+    axes: ArgumentAxes,
 ) -> tuple[str, ...]:
     """Returns the named axes that a collective gathers, adds up or moves.
 
-    Candidates are the names that are sharded over its mesh axes; for an all-gather those with the size that it makes
-    whole (`gathered`), unless there are none. Of these, it gathers an axis of the operation if there is one. The
+    Candidates are the names that are sharded over its mesh axes. An all-gather makes axes of certain sizes whole
+    (`gathered`): of each size an axis of the operation if there is one, or else all with this size. The
     gradient of a weight is added up over an axis of the data that the operation does not have, and the gradient of what
     is multiplied with the weight over an axis of the operation's result.
     """
     names = tuple(dict.fromkeys(name for axis in mesh_axes for name in axes.sharded.get(axis, ())))
-    names = tuple(name for name in names if axes.sizes[name] == gathered) or names
+    sized = [[name for name in names if axes.sizes[name] == size] for size in gathered]
+    whole = {name for same in sized for name in _choose_inside(same, origin.axes)}
+    if whole:
+        return tuple(name for name in names if name in whole)
     inside = tuple(name for name in names if name in origin.axes)
     outside = tuple(name for name in names if name not in origin.axes)
     if kind not in ("all-reduce", "reduce-scatter") or origin.run_in != "backward" or not origin.axes:
@@ -71,6 +79,11 @@ def infer_logical_axes(
     if summed and not (data and _is_weight(result, [axes.sizes.get(name, 0) for name in origin.axes])):
         return summed
     return data or outside or inside
+
+
+def _choose_inside(names: Sequence[str], axes: Sequence[str]) -> Sequence[str]:
+    """Returns the names that are among the axes of an operation, or else all of them."""
+    return [name for name in names if name in axes] or names
 
 
 def _is_weight(result: HloArray, sizes: Sequence[int]) -> bool:
