@@ -253,23 +253,46 @@ def _list_parameter_mappings(
     arrays = frozenset(leaf.names for leaf in program.leaves)
     taken = {name for name, over in base.items() if set(over) & set(batch[-1:])}
     free = [name for name in free if not any(name in array and taken & array for array in arrays)]
-    for chosen in _list_apart(free, arrays, only_largest=True) if batch else ():
+    for chosen in _list_largest_apart(free, arrays) if batch else ():
         yield {**base, **{name: batch[-1:] for name in chosen}}
 
 
-def _list_apart(
-    names: Sequence[str], arrays: frozenset[frozenset[str]], only_largest: bool = False
-) -> list[tuple[str, ...]]:
-    """Returns the sets of names of which no two are in one array; only those that no other contains if so asked."""
-    meets = {name: frozenset().union(*(one for one in arrays if name in one)) for name in names}
+def _list_apart(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> list[tuple[str, ...]]:
+    """Returns the sets of names of which no two are in one array."""
+    meets = _list_met_names(names, arrays)
     found: list[tuple[str, ...]] = [()]
     for name in names:
         found += [(*chosen, name) for chosen in found if not meets[name] & set(chosen)]
         _check_candidate_count(len(found), names)
-    sets = [one for one in found if one]
-    if not only_largest:
-        return sets
-    return [one for one in sets if all(name in one or meets[name] & set(one) for name in names)]
+    return found[1:]
+
+
+def _list_largest_apart(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> list[tuple[str, ...]]:
+    """Returns the sets of names of which no two are in one array, those alone that no other set contains.
+
+    Source: Bron and Kerbosch, "Algorithm 457: finding all cliques of an undirected graph", 1973, with a pivot.
+    """
+    meets = _list_met_names(names, arrays)
+    found: list[tuple[str, ...]] = []
+
+    def extend(chosen: tuple[str, ...], free: list[str], passed: list[str]) -> None:
+        if not free and not passed:
+            found.append(chosen)
+            _check_candidate_count(len(found), names)
+            return
+        pivot = min((*free, *passed), key=lambda name: len(meets[name].intersection(free)))
+        for name in [one for one in free if one in meets[pivot]]:
+            extend((*chosen, name), *([one for one in part if one not in meets[name]] for part in (free, passed)))
+            free, passed = [one for one in free if one != name], [*passed, name]
+
+    if names:
+        extend((), [*names], [])
+    return found
+
+
+def _list_met_names(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> dict[str, frozenset[str]]:
+    """Returns for each name those that are in an array with it, and itself."""
+    return {name: frozenset([name]).union(*(one for one in arrays if name in one)) for name in names}
 
 
 def _meet(arrays: frozenset[frozenset[str]], mapping: Assignment) -> bool:
