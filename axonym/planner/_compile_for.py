@@ -3,7 +3,8 @@
 import contextlib
 import io
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from ._saved_activations import find_saved_names
 
 _LOWERED_FOR = {"gpu": "cuda"}  # the others have the name of their platform
 _SHARDINGS = ("sdy.sharding", "mhlo.sharding")
+_SHARDED = re.compile(r'\{"|devices=')  # a dimension over a mesh axis, in Shardy's words and in GSPMD's
 
 
 def compile_for(
@@ -93,7 +95,8 @@ def compile_for(
     platform = get_hardware(topology.hardware).platform
     versions = find_versions(platform, f"'{topology}'")
     lowered, arguments, names = _lower_for(fn, args, chosen, mapping, _LOWERED_FOR.get(platform, platform))
-    job = _make_job(lowered.compiler_ir(), chosen, dict(compiler_options or {}), stop_early and platform == "tpu")
+    module = lowered.compiler_ir()
+    job = _make_job(module, chosen, dict(compiler_options or {}), stop_early and platform == "tpu")
     result, is_cached = _compile_cached(job, versions, cache, timeout)
     return CompiledProgram(
         text=result.text,
@@ -107,7 +110,7 @@ def compile_for(
         versions=result.versions,
         compiler_options=job.compiler_options,
         log=result.log,
-        notes=result.notes,
+        notes=(*result.notes, *_describe_arguments(module, chosen)),
         schedule=result.schedule,
         saved_names=names,
         parameters=list_parameters(fn, args, len(arguments[0])),
@@ -228,11 +231,20 @@ def _write_module(module: Any) -> bytes:
 
 def _find_free_shardings(module: Any) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Returns for each argument and each result whether the compiler chooses its sharding, as `jax.jit` does."""
+    arguments, results = _list_shardings(module)
+    return tuple(one is None for one in arguments), tuple(one is None or "?" in one for one in results)
+
+
+def _describe_arguments(module: Any, mesh: Mesh) -> Iterator[str]:
+    arguments, _ = _list_shardings(module)
+    if mesh.size > 1 and not any(_SHARDED.search(one or "") for one in arguments):
+        yield "no argument is sharded, so each device may compute all of it; pass `mapping`, or shapes with shardings"
+
+
+def _list_shardings(module: Any) -> list[list[str | None]]:
+    """Returns the shardings of the arguments and of the results of a lowered program, None for those it lacks."""
     main = next(one for one in module.body.operations if str(one.attributes["sym_name"]) == '"main"')
-    given = [[_find_sharding(attributes) for attributes in part] for part in (main.arg_attrs, main.result_attrs)]
-    arguments = tuple(sharding is None for sharding in given[0])
-    results = tuple(sharding is None or "?" in sharding for sharding in given[1])
-    return arguments, results
+    return [[_find_sharding(attributes) for attributes in part] for part in (main.arg_attrs, main.result_attrs)]
 
 
 def _find_sharding(attributes: Any) -> str | None:

@@ -183,6 +183,18 @@ def test_folder_that_cannot_be_written_is_noted(play_compiler: PlayCompiler, tmp
     assert program.notes[0] in str(program)
 
 
+def test_arguments_that_nothing_shards_are_noted():
+    x = nym.NamedArray(jax.ShapeDtypeStruct((64, 128), "float32"), ("batch", "embed"))
+
+    def list_notes(devices: int, mapping: dict[str, str] | None) -> tuple[str, ...]:
+        machine: Any = {"devices": f"cpu:{devices}", "mesh": {"data": devices}, "mapping": mapping}
+        return compile_for(lambda x: x * 2, x, **machine, cache=False).notes
+
+    unsharded = "no argument is sharded, so each device may compute all of it; pass `mapping`, or shapes with shardings"
+    assert list_notes(8, None) == list_notes(8, {}) == (unsharded,)
+    assert list_notes(8, {"batch": "data"}) == list_notes(1, None) == ()
+
+
 def test_cache_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert _compile_cache.find_cache_folder() == tmp_path / "axonym" / "compiled"
