@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     try:
         devices = nym.planner.described_devices(args.devices)
-        sizes = {**MODELS[args.model], **({"layers": args.layers} if args.layers else {})}
+        sizes = {**MODELS[args.model], **({} if args.layers is None else {"layers": args.layers})}
         how = {"context_parallel": args.context_parallel}
         shapes = describe_arguments(sizes, args.batch or len(devices), args.length, **how)
         choices = {

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..report._table import format_count
 from ._candidate import Evaluation, format_computing, format_mesh_sizes, format_seconds, format_settings
 from ._candidate_compiler import CandidateCompiler
 from ._computing_speed import ComputingSpeed
@@ -84,7 +85,9 @@ class _Search:
                 return
             if self._log.has_used(_COMPILING if self._is_timed else 1.0):
                 count = len(self.found)
-                self._log.note(f"the budget was used up when {count} candidates were compiled; others may be better")
+                self._log.note(
+                    f"the budget was used up with {format_count(count, 'candidate')} compiled; others may be better"
+                )
                 return
             one = left.pop(self._find_next(left)).screened
             until_now = f", best {format_seconds(best)}" if math.isfinite(best) else ""
@@ -136,7 +139,9 @@ class _Search:
                 return
             if self._log.has_used():
                 count = sum(own.stage == "timed" for own, _ in self.found.values())
-                self._log.note(f"the budget was used up when {count} candidates were timed; others may be better")
+                self._log.note(
+                    f"the budget was used up with {format_count(count, 'candidate')} timed; others may be better"
+                )
                 return
             own, one = found
             self._log.show(f"timing {own.candidate}")

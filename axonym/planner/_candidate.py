@@ -10,6 +10,8 @@ from ._timeline import Timeline
 MeshAxes: TypeAlias = tuple[str, ...]
 Stage: TypeAlias = Literal["screened", "compiled", "timed"]
 
+_LEAST_SECONDS = 5e-9  # less is printed as no time
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -83,7 +85,9 @@ class StepTime:
         """Formats the step time and its parts in a line."""
         parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in list_time_parts(self).items())
         hidden = ", ".join(
-            f"{'+'.join(over)} {format_seconds(seconds)}" for over, seconds in self.hidden.items() if seconds
+            f"{'+'.join(over)} {format_seconds(seconds)}"
+            for over, seconds in self.hidden.items()
+            if seconds >= _LEAST_SECONDS
         )
         return format_step_time(self) + (f": {parts}" if parts else "") + (f"; hidden {hidden}" if hidden else "")
 
@@ -177,7 +181,7 @@ def format_settings(candidate: Candidate) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Returns a time in the unit that fits: `1.25 s`, `31.5 ms`."""
-    if abs(seconds) < 0.5e-12:  # rounding
+    if abs(seconds) < _LEAST_SECONDS:
         return "0 s"
     if abs(seconds) >= 0.9995:
         return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:,.0f} s"
@@ -192,6 +196,6 @@ def format_step_time(time: StepTime) -> str:
 
 def list_time_parts(time: StepTime) -> dict[str, float]:
     """Returns the seconds that make up a step, by what they are spent on."""
-    waits = {f"wait {'+'.join(over)}": seconds for over, seconds in time.waiting.items() if seconds}
-    parts = {"compute": time.compute, "attention": time.attention, **waits, "wait host": time.host}
-    return {name: seconds for name, seconds in parts.items() if seconds}
+    waits = {f"wait {'+'.join(over)}": seconds for over, seconds in time.waiting.items()}
+    parts = {"compute": time.compute, "attention": time.attention, **waits, "wait for the host": time.host}
+    return {name: seconds for name, seconds in parts.items() if seconds >= _LEAST_SECONDS}

@@ -70,9 +70,9 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
     """
     limits = at_most if isinstance(at_most, Mapping) else {None: at_most}
     for what, limit in limits.items():
-        if limit < 0:
+        if not isinstance(limit, int | float) or not limit >= 0:
             raise ValueError(
-                f"`at_most` is a number of bytes, 0 or more; it was {limit}{f' for {what!r}' if what else ''}"
+                f"`at_most` is a number of bytes, 0 or more; it was {limit!r}{f' for {what!r}' if what else ''}"
             )
     report = _report_on_mesh(fn, args, kwargs)
     for what, limit in limits.items():

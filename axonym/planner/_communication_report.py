@@ -1,6 +1,5 @@
 """`communication_report`: what a compiled program sends between devices, printed, saved, and read by tests."""
 
-import collections
 import html
 import math
 import os
@@ -17,6 +16,7 @@ from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
 from ._compile import compile_function, find_mesh, get_platform, list_arguments, parse_program
 from ._logical_axes import list_argument_axes
 from ._spmd_warnings import Rematerialization, read_rematerializations
+from ._sum_bytes import sum_bytes_by
 
 
 _MOST_ROWS = 40
@@ -99,15 +99,7 @@ class CommunicationReport(PrintedReport):
         Raises:
             ValueError: If it is another one.
         """
-        if by not in _SUMMED_BY:
-            raise ValueError(
-                f"bytes are not counted by {by!r}{suggest_name(by, _SUMMED_BY)}; there are "
-                f"{', '.join(map(repr, _SUMMED_BY))}"
-            )
-        found: collections.Counter[Any] = collections.Counter()
-        for one in self.collectives:
-            found[getattr(one, by)] += one.bytes
-        return dict(found.most_common())
+        return sum_bytes_by(self.collectives, by, _SUMMED_BY)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as dictionaries, lists, strings and numbers."""
@@ -189,7 +181,7 @@ class CommunicationReport(PrintedReport):
         return f"<div><p>{html.escape(self._format_title())}</p>{table}{notes}</div>"
 
 
-def communication_report(fn: Any, *args: Any, **kwargs: Any) -> CommunicationReport:
+def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> CommunicationReport:
     """Returns what a compiled program sends between devices, read from the optimized program; nothing is run.
 
     Args:

@@ -123,7 +123,7 @@ class HloProgram:
         """Returns how often a computation runs; loops of unknown length count as one turn, branches as taken."""
         if computation not in self._runs:
             calls = self.find_calls(computation)
-            turns = [self.count_trips(one) if f"body=%{computation}," in f"{one.rest}," else 1 for one in calls]
+            turns = [self.count_trips(one) if self.find_body(one) == computation else 1 for one in calls]
             runs = [n * self.count_runs(one.computation) for n, one in zip(turns, calls, strict=True)]
             self._runs[computation] = sum(runs) if calls else 1
         return self._runs[computation]

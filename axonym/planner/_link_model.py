@@ -158,7 +158,7 @@ def _make_switch(size: int, bandwidth: float) -> _Level:
 def _find_switch_levels(group: Sequence[DescribedDevice], hardware: Hardware) -> list[_Level]:
     """Returns the network in a host and that between hosts."""
     hosts = len({device.process_index for device in group})
-    inside = _make_switch(len(group) // max(hosts, 1), hardware.link_bandwidth)
+    inside = _make_switch(len(group) // hosts, hardware.link_bandwidth)
     return [inside, _make_switch(hosts, hardware.network_bandwidth)]
 
 
@@ -175,7 +175,7 @@ def _find_torus_levels(group: Sequence[DescribedDevice], hardware: Hardware) -> 
         link=shared / max((line.stride for line in lines), default=1),
         exchange=shared / max((line.load for line in lines), default=1.0),
     )
-    chip = _make_switch(len(inside) // max(len(chips), 1), _LINKS_IN_CHIP * hardware.link_bandwidth)
+    chip = _make_switch(len(inside) // len(chips), _LINKS_IN_CHIP * hardware.link_bandwidth)
     return [chip, torus, _make_switch(len(slices), hardware.network_bandwidth)]
 
 

@@ -66,7 +66,7 @@ def assert_fits(
         report = memory_report(compile_for(fn, *args, devices=device, mesh=mesh, mapping=mapping, **options))
     elif mesh is not None or mapping is not None or options:
         raise TypeError(
-            "`mesh`, `mapping` and options of `compile_for` go with the description of a machine, as in "
+            "`mesh`, `mapping` and options of `compile_for` go with the description of a machine in `device`, as in "
             "device='v5e:16x16'; for a device alone, the active mesh and mapping count"
         )
     else:

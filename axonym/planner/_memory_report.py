@@ -27,9 +27,11 @@ from ._compiled_program import CompiledProgram
 from ._described_devices import described_devices
 from ._hardware import Hardware, get_hardware
 from ._saved_activations import SavedActivation, find_saved_activations, find_saved_names
+from ._sum_bytes import sum_bytes_by
 
 
 _MOST_ROWS = 20
+_SUMMED_BY = ("name", "layer", "operation", "dtype", "memory")
 _COLORS = ("#4269d0", "#9a6cd0", "#3ca951", "#6cc5b0", "#efb118", "#ff725c", "#a3a3a3", "#97bbf5")
 
 
@@ -113,11 +115,11 @@ class MemoryReport(PrintedReport):
 
         Args:
             by: `"name"`, `"layer"`, `"operation"`, `"dtype"` or `"memory"`.
+
+        Raises:
+            ValueError: If it is another one.
         """
-        found: collections.Counter[str] = collections.Counter()
-        for one in self.saved:
-            found[getattr(one, by)] += one.bytes
-        return dict(found.most_common())
+        return sum_bytes_by(self.saved, by, _SUMMED_BY)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as dictionaries, lists, strings and numbers."""

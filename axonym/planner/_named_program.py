@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType
 
@@ -20,6 +19,7 @@ from ..mesh import set_mesh
 from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray, is_named_array
 from ..partitioning.jit._fsdp import fsdp
+from ..partitioning.specs._bytes_per_device import count_array_bytes
 
 
 Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size
@@ -41,7 +41,7 @@ class NamedShape(NamedTuple):
     """The dimensions of an array, the bytes of an element, and the argument that it is a copy or a part of."""
 
     dims: tuple[Dim, ...]
-    itemsize: int
+    itemsize: float
     origin: Origin = None
 
     @property
@@ -121,7 +121,7 @@ class NamedProgram:
 
 def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: Any) -> NamedShape:
     """Returns the dimensions of an array, of which the first have names, if any."""
-    itemsize = jnp.dtype(dtype).itemsize if jnp.issubdtype(dtype, jnp.number) else 1
+    itemsize = count_array_bytes(dtype, (8,)) / 8  # elements may take half a byte
     names = [*(names or ()), *[""] * (len(shape) - len(names or ()))]
     return NamedShape(tuple(zip(names, shape, strict=True)), itemsize)
 

@@ -33,11 +33,11 @@ def describe_nearest_fits(
         log: The progress of the search, whose budget holds here, too.
     """
     found: list[str] = []
-    tried: list[str] = []
+    tried: dict[str, str] = {}
     for change, tries in _CHANGES.items():
         log.show(f"nothing fits; trying {change}")
         for what, evaluation in () if log.has_used() else tries(nearest, variant, compiler):
-            tried.append(change)
+            tried[change] = f"{what} ({evaluation.problem or f'{format_bytes(evaluation.bytes)} on each device'})"
             if evaluation.fits and not evaluation.problem:
                 found.append(f"it would fit {what}, with {format_bytes(evaluation.bytes)} on each device")
             if log.has_used():
@@ -46,7 +46,7 @@ def describe_nearest_fits(
         return found
     if log.has_used():
         return ["the budget was used up before it was known what would fit"]
-    return [f"nothing that was tried would fit: {', '.join(dict.fromkeys(tried))}"]
+    return [f"it would not fit {'; nor '.join(tried.values())}"]
 
 
 def _try_policies(

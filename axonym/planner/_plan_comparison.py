@@ -53,7 +53,7 @@ class Alternative:
         evaluation: What is known of that candidate.
         seconds: By how many seconds a step is longer than that of the best of all; negative if it is shorter. What was
             only screened is compared with what the screening says of the best.
-        bytes: By how many bytes a device holds more; negative if less.
+        bytes: By how many bytes a device holds more; negative if less. Compared with the same.
         causes: What the differences are made of, the largest first, such as `"waits 620.0 ms longer over data"`.
 
     Example:
@@ -272,7 +272,7 @@ def _describe_cause(part: str, change: float) -> str:
     what, _, over = part.partition(" ")
     if what == "attention":
         return f"attention takes {longer}"
-    return f"waits {longer} for the host" if over == "host" else f"waits {longer} over {over.replace('+', ' and ')}"
+    return f"waits {longer} {over if over == 'for the host' else 'over ' + over.replace('+', ' and ')}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -323,7 +323,13 @@ class PlanComparison(_PrintedPage):
                 cells = (format_number(one) if one else "-", format_number(other) if other else "-")
                 rows.append(GridRow((part, *cells, _format_change(other - one, one, format_number))))
         grid = Grid("", ("", *self.labels, "difference"), rows[:limit], ("", *self.labels))
-        return GridPage(f"{self.labels[0]} and {self.labels[1]}", [grid], [])
+        stages = dict(zip(self.labels, (self.first.stage, self.second.stage), strict=True))
+        notes = [
+            f"Of {label}, all figures are ours, and its memory is that of the arguments alone."
+            for label, stage in stages.items()
+            if stage == "screened" and len({*stages.values()}) > 1
+        ]
+        return GridPage(f"{self.labels[0]} and {self.labels[1]}", [grid], notes)
 
 
 def _list_text_rows(comparison: PlanComparison) -> Iterator[tuple[str, str, str]]:

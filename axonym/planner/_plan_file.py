@@ -13,7 +13,7 @@ from ._plan_record import PlanRecord
 from ._timeline import Timeline, TimelineEvent
 
 
-FORMAT = 1
+FORMAT = 2
 _KIND = "axonym plan"
 _STAGES = ("screened", "compiled", "timed")
 _PASSES = ("forward", "backward", "recomputed")

@@ -115,7 +115,7 @@ def plan(
         versions=versions,
         compiler_options=dict(compiler_options or {}),
         seconds=time.monotonic() - started,
-        notes=(*_describe_step(fn, variants[0]), *log.notes),
+        notes=(*_describe_step(fn, args, variants[0]), *log.notes),
         screened=best,
     )
 
@@ -138,18 +138,23 @@ def _check_request(fn: Any, top: Any, budget: Any) -> None:
         raise ValueError(f"`budget` is above 0 seconds, or None for no limit; it was {budget!r}")
 
 
-def _describe_step(fn: Any, variant: StepVariant) -> Iterator[str]:
+def _describe_step(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterator[str]:
     """Yields what a plan does with a step that its author may not expect."""
-    if isinstance(fn, NamedJit):
-        if fn.has_mapping:
-            yield "the mappings of the step are replaced by those of the plan"
-    elif hasattr(fn, "lower"):
-        yield "what the step donates does not count, since it is not a function of `named_jit` or `fsdp`"
+    if isinstance(fn, NamedJit) and fn.has_mapping:
+        yield "the mappings of the step are replaced by those of the plan"
+    if any(_is_on_host(leaf) for leaf in jax.tree.leaves(args)):
+        yield "arguments in the memory of the host are planned in that of the device"
     first = [leaf.dtype for leaf in jax.tree.leaves(variant.args[0]) if isinstance(leaf, jax.ShapeDtypeStruct)]
     if not any(jnp.issubdtype(dtype, jnp.inexact) for dtype in first):
         yield "the first argument has no floating-point numbers, but it is taken as that with the parameters"
     if not variant.program.data_names:
         yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
+    if not isinstance(fn, NamedJit):
+        yield "results take memory of their own; what a step donates counts for functions of `named_jit` and `fsdp`"
+
+
+def _is_on_host(leaf: Any) -> bool:
+    return getattr(getattr(leaf, "sharding", None), "memory_kind", None) == "pinned_host"
 
 
 def _find_topology(described: Sequence[DescribedDevice]) -> Topology:

@@ -20,7 +20,7 @@ from ._plan_record import PlanRecord
 _SOURCES = {
     "timed": "timed: memory and bytes sent are the compiler's, computing is {source}; waiting and attention are ours",
     "compiled": "compiled: memory and bytes sent are the compiler's; times are ours, {source}",
-    "screened": "screened: all figures are ours; memory is that of the arguments alone, and they fit or do not",
+    "screened": "screened: all figures are ours; memory is that of the arguments alone, and computing is at the peak",
 }
 _TIMED_BY = {
     "cycles": "from XLA's estimates of cycles",

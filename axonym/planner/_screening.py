@@ -16,11 +16,8 @@ from ._collectives import count_sent_bytes
 from ._hardware import Hardware
 from ._link_model import LinkModel
 from ._named_program import Dim, NamedProgram, NamedShape, Product, Sum
-from ._step_time import hide_sending
+from ._step_time import ERRORS, hide_sending
 from ._step_variants import StepVariant
-
-
-_ERROR = 0.5  # the part by which a screened step time may be wrong
 
 
 class Screened(NamedTuple):
@@ -70,7 +67,7 @@ class Screening:
         for (before, after), runs in self._program.reshards.items():
             traffic.add_reshard(before, after, runs)
         waiting, hidden = hide_sending(compute, traffic.waiting, traffic.hidden)
-        time = StepTime(compute, 0.0, waiting, hidden, 0.0, "flops", _ERROR)
+        time = StepTime(compute, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
         fits = sum(memory.values()) <= self._hardware.hbm_available
         return Evaluation(candidate, "screened", fits, memory, dict(traffic.sent), time)
 

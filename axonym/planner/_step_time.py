@@ -62,7 +62,7 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
 
     Raises:
         TypeError: If the program is not one of `compile_for`.
-        ValueError: If `flops` is missing.
+        ValueError: If `flops` is missing, or no number of operations.
 
     Example:
         >>> import axonym as nym
@@ -76,6 +76,8 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
     """
     if not isinstance(program, CompiledProgram):
         raise TypeError(f"`program` is what `compile_for` returns, not a {type(program).__name__}")
+    if flops is not None and (not isinstance(flops, int | float) or not flops >= 0):
+        raise ValueError(f"`flops` is a number of operations, 0 or more; it was {flops!r}")
     hlo = program.hlo
     source = _choose_source(program)
     if source == "flops":

@@ -51,7 +51,7 @@ def list_variants(
             "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
             "are; leave it out, or make the policy an option of the step"
         )
-    args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, ARRAYS) else x, args)
+    args = jax.tree.map(_drop_sharding, args)
     arguments = tuple((one.group, make_named_shape(one.names, one.shape, one.dtype)) for one in group_arguments(args))
     if not any(shape.names for _, shape in arguments):
         raise ValueError("no argument has named axes, so there is nothing to shard; pass named arrays")
@@ -77,6 +77,12 @@ def list_variants(
         _explain_trace_error(errors[0], arguments)
         raise errors[0]
     return found
+
+
+def _drop_sharding(leaf: Any) -> Any:
+    if not isinstance(leaf, ARRAYS):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
 
 
 def _explain_trace_error(error: Exception, arguments: Sequence[tuple[str, NamedShape]]) -> None:

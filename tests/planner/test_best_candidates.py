@@ -122,8 +122,8 @@ def test_errors_of_the_first_three_end_the_search():
 @pytest.mark.parametrize(
     ("passed", "compiled", "note"),
     [
-        (11.0, 0, "the budget was used up when 0 candidates were compiled; others may be better"),
-        (7.0, 0, "the budget was used up when 0 candidates were compiled; others may be better"),
+        (11.0, 0, "the budget was used up with 0 candidates compiled; others may be better"),
+        (7.0, 0, "the budget was used up with 0 candidates compiled; others may be better"),
         (5.0, 8, ""),
     ],
 )

@@ -104,6 +104,21 @@ ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
     assert "  Net/norm + Net/up + 2 more  " in table
 
 
+def test_a_gather_of_several_arrays_has_the_axes_of_all():
+    text = """
+ENTRY %main (x: f32[16,4], y: f32[16,8]) -> (f32[16,32], f32[16,64]) {
+  %x = f32[16,4]{1,0} parameter(0)
+  %y = f32[16,8]{1,0} parameter(1)
+  %up = f32[16,4]{1,0} tanh(%x), metadata={op_name="jit(f)/tanh"}
+  ROOT %whole = (f32[16,32], f32[16,64]) all-gather(%up, %y), replica_groups={}, dimensions={1}, METADATA
+}
+""".replace("METADATA", 'metadata={op_name="jit(f)/dot(embed -> mlp)/dot_general"}')
+    sizes = {"embed": 16, "heads": 32, "kv": 32, "mlp": 64, "vocab": 128}
+    [one] = list_collectives(HloProgram(text), {"data": 8}, 8, ArgumentAxes({"data": tuple(sizes)}, sizes))
+    assert one.axes == ("heads", "kv", "mlp")
+    assert one.operation == "dot(embed -> mlp)"  # what it is for, and not what makes its operands
+
+
 def test_compiled_programs_agree_with_hand_counts(compiled):
     found = {name: show(communication_report(one).collectives) for name, one in compiled.items()}
     assert found == {name: sorted(counts) for name, counts in list_hand_counts("cpu").items()}

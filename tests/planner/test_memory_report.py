@@ -167,6 +167,8 @@ def test_saved_activations_have_the_names_of_the_function(name):
     assert {one.layer for one in report.saved if one.name == "hidden"} <= {"Stacked/up"}
     assert f"  {name} " in str(report)
     assert report.count_saved("memory") == {"device": sum(one.bytes for one in report.saved)}
+    with pytest.raises(ValueError, match="bytes are not counted by 'names'; did you mean 'name'"):
+        report.count_saved("names")
 
 
 def test_report_is_compared_with_a_device(tmp_path):

@@ -296,6 +296,46 @@ def test_too_many_candidates_are_refused(monkeypatch):
         nym.planner.plan(compute, weights, make_shape(batch=8, h0=8), devices="cpu:8")
 
 
+def test_fixed_axes_leave_few_enough_candidates(monkeypatch):
+    """Of axes that never meet, those that are fixed in `compute` are stored sharded alike."""
+    monkeypatch.setattr("axonym.planner._search_space._MOST_CANDIDATES", 100)
+    names = [f"mlp{at}" for at in range(8)]
+    weights = {name: make_shape(embed=8, **{name: 8}) for name in names}
+
+    def compute(weights, x):
+        return sum(nym.sum(nym.dot(x, weight, axis="embed")).scalar() for weight in weights.values())
+
+    def plan(**fixed):
+        return nym.planner.plan(compute, weights, make_shape(batch=8, embed=8), devices="cpu:8", fixed=fixed, budget=1)
+
+    with pytest.raises(ValueError, match=r"more than 100 candidates, .* axes embed, mlp0"):
+        plan()
+    found = plan(compute=dict.fromkeys(names))
+    stored = {frozenset(name for name, over in one.candidate.parameters.items() if over) for one in found.evaluations}
+    assert stored >= {frozenset(["batch", *names]), frozenset(["batch", "embed"])}
+
+
+def test_arguments_are_planned_as_they_are():
+    scale = jax.ShapeDtypeStruct((), "float32", weak_type=True)
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+    weights = {"int4": make_shape("int4", embed=512, mlp=1024), "bias": make_shape(mlp=1024)}
+    weights["key"] = jax.eval_shape(lambda: jax.random.key(0))
+    kept = nym.NamedArray(jax.ShapeDtypeStruct((512,), "float32", sharding=host), "embed")
+
+    def compute(weights, x, scale, kept):
+        x, _ = jax.lax.scan(lambda carry, _: (carry * scale, None), x.array, length=2)
+        x = nym.NamedArray(x, ("batch", "embed")) + kept.astype("bfloat16")
+        noise = jax.random.normal(weights["key"])
+        y = nym.dot(x, weights["int4"].astype("bfloat16"), axis="embed") + weights["bias"]
+        return nym.sum(y).scalar() + noise
+
+    x = make_shape("bfloat16", batch=64, embed=512)
+    fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"embed": None, "mlp": None}}
+    found = nym.planner.plan(compute, weights, x, scale, kept, devices="cpu:4", fixed=fixed, cache=False)
+    assert found.best.memory["parameters"] == found.screened.memory["parameters"] == 512 * 1024 // 2 + 4 * 1024 + 8
+    assert "arguments in the memory of the host are planned in that of the device" in found.notes
+
+
 def test_axes_that_are_only_summed_are_divisible_too():
     odd = make_shape(embed=31, mlp=MLP), make_shape(batch=BATCH, embed=31)
     fixed = {"mesh": {"data": 4}, "parameters": {"embed": "data"}}
@@ -586,7 +626,7 @@ def test_the_plan_notes_what_it_does_with_a_step(make_plan):
     for fn, note in (
         (nym.fsdp(train_step.__wrapped__, stored, {}), "the mappings of the step are replaced by those of the plan"),
         (nym.named_jit(train_step.__wrapped__, in_axis_resources=[None, {"batch": "data"}]), "the mappings of the"),
-        (jax.jit(train_step.__wrapped__), "what the step donates does not count"),
+        (jax.jit(train_step.__wrapped__), "results take memory of their own; what a step donates counts for"),
         (nym.fsdp(train_step.__wrapped__, {}, {}), "the budget"),
     ):
         found = nym.planner.plan(fn, make_model(), X, devices="cpu:4", fixed=DATA, budget=1e-9)

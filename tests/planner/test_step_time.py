@@ -259,6 +259,9 @@ def test_missing_operations_and_other_programs_are_errors():
     x = nym.NamedArray(jax.ShapeDtypeStruct((8, 4), "float32"), ("batch", "embed"))
     machine = {"devices": "cpu:8", "mesh": {"data": 8}, "mapping": {"batch": "data"}}
     program = compile_for(lambda x: x * 2, x, **machine, cache=False)
+    for flops in ("1e12", -1, float("nan")):
+        with pytest.raises(ValueError, match=f"`flops` is a number of operations, 0 or more; it was {flops!r}"):
+            estimate_step_time(program, flops=flops)
     with pytest.raises(ValueError, match=r"no times of instructions, .*; pass `flops=`.*`stop_early=False`"):
         estimate_step_time(program)
     with pytest.raises(TypeError, match="`program` is what `compile_for` returns, not a str"):
