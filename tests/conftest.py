@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import hypothesis
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
@@ -90,7 +89,7 @@ def getkey() -> GetKey:
 
 
 class Draw:
-    """Draws arrays with NumPy, which has nothing to compile."""
+    """Draws arrays with NumPy, and puts them onto a device without `jnp.asarray`: there is nothing to compile."""
 
     def __init__(self, seed: int):
         self.random = np.random.default_rng(seed)
@@ -98,11 +97,11 @@ class Draw:
     def __call__(self, low: float = -2.0, high: float = 2.0, /, **sizes: int) -> nym.NamedArray:
         """An array of these axes with values from `low` to `high`."""
         values = self.random.uniform(low, high, size=tuple(sizes.values()))
-        return nym.named(jnp.asarray(values, jnp.float32), tuple(sizes))
+        return nym.named(jax.device_put(values.astype(np.float32)), tuple(sizes))
 
     def integers(self, low: int, high: int, /, **sizes: int) -> nym.NamedArray:
         """An array of these axes with integers from `low` up to but not including `high`."""
-        return nym.named(jnp.asarray(self.random.integers(low, high, size=tuple(sizes.values()))), tuple(sizes))
+        return nym.named(jax.device_put(self.random.integers(low, high, size=tuple(sizes.values()))), tuple(sizes))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ PARAMETERS = {**COMPUTE, "embed": "data"}
 
 
 class Draw:
-    """Draws inputs and layers with NumPy, which has nothing to compile."""
+    """Draws with NumPy, and puts arrays onto a device without `jnp.asarray`: there is nothing to compile."""
 
     def __init__(self, seed: int):
         self.random = np.random.default_rng(seed)
@@ -26,14 +26,14 @@ class Draw:
     def __call__(self, *axes: nym.Axis) -> nym.NamedArray:
         return nym.named(self.array(tuple(axis.size for axis in axes)), axes)
 
-    def array(self, shape: tuple[int, ...]) -> jax.Array:
-        return jnp.asarray(self.random.normal(size=shape), jnp.float32)
+    def array(self, shape: tuple[int, ...], scale: float = 1.0) -> jax.Array:
+        return jax.device_put((scale * self.random.normal(size=shape)).astype(np.float32))
 
     def layer(self, init: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The layer that `init` makes for these arguments and a key, with every parameter drawn anew."""
         shapes = eqx.filter_eval_shape(lambda: init(*args, key=jax.random.key(0), **kwargs))
         is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)  # noqa: E731
-        return jax.tree.map(lambda leaf: self.array(leaf.shape) / 2 if is_shape(leaf) else leaf, shapes)
+        return jax.tree.map(lambda leaf: self.array(leaf.shape, 0.5) if is_shape(leaf) else leaf, shapes)
 
 
 @pytest.fixture
