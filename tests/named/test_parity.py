@@ -5,6 +5,7 @@ The functions are found by themselves. Values, element types and axes are compar
 """
 
 import contextlib
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
@@ -123,14 +124,14 @@ def arrays(draw: Any, names: tuple[str, ...], sizes: dict[str, int], dtype: Any 
     if jnp.issubdtype(dtype, jnp.floating):
         values = np.where(random.random(shape) < 0.1, draw(st.sampled_from([np.nan, np.inf, 0.0])), values)
     whole = jnp.issubdtype(dtype, jnp.integer)
-    return nym.named(jnp.asarray(abs(values).astype(int) if whole else values, dtype), names)
+    return nym.named(jax.device_put((abs(values) if whole else values).astype(dtype)), names)
 
 
 def positional(x: nym.NamedArray, names: tuple[str, ...]) -> Any:
     """The plain array with its axes where `names` has them, and axes of size 1 for those that it lacks."""
     order = [x.names.index(name) for name in names if name in x.names]
     array = np.transpose(np.asarray(x.array), order)
-    return jnp.asarray(np.expand_dims(array, [i for i, name in enumerate(names) if name not in x.names]))
+    return jax.device_put(np.expand_dims(array, [i for i, name in enumerate(names) if name not in x.names]))
 
 
 @pytest.mark.parametrize("function", ELEMENTWISE)
@@ -169,19 +170,26 @@ def test_functions_over_axes_on_random_arrays(function: Function, data: Any):
 
 
 @pytest.mark.parametrize("function", OVER_AXES)
-@pytest.mark.parametrize("axis", [0, -1, (0, 1), None])
-def test_plain_arrays_pass_through(function: Function, axis: Any):
+def test_plain_arrays_pass_through(function: Function):
     (x,) = examples(function, a=3, b=2)
-    if (isinstance(axis, tuple) and not function.takes_several_axes) or (
-        axis is None and not function.may_leave_out_axis
-    ):
-        axis = 1
-    expected = function.plain(x.array, axis=axis, **function.given)
+    axes: list[Any] = [0, 1, -1, *([(0, 1)] if function.takes_several_axes else [])]
+    axes += [None] if function.may_leave_out_axis else []
+
+    def run(fn: Callable[..., Any], x: Any) -> list[Any]:
+        return [fn(x, axis=axis, **function.given) for axis in axes]
+
+    wanted = jax.jit(functools.partial(run, function.plain))(x.array)
+    jitted = jax.jit(functools.partial(run, function.named))
     for array in (x.array, np.asarray(x)):
-        found = jax.jit(lambda x: function.named(x, axis=axis, **function.given))(array)
-        assert not is_named(found)
-        check(found, expected)
-        check(function.named(array, axis=axis, **function.given), expected)
+        for found, direct, expected in zip(jitted(array), run(function.named, array), wanted, strict=True):
+            assert not is_named(found)
+            check(found, expected)
+            check(direct, expected)
+
+
+@pytest.mark.parametrize("function", OVER_AXES)
+def test_plain_arrays_take_no_names(function: Function):
+    (x,) = examples(function, a=3, b=2)
     for name in ("a", Axis("a", 3)):
         with pytest.raises(
             TypeError, match=r"shape \(3, 2\) has no names, so .*a.* is none of its axes; give positions"
@@ -227,9 +235,9 @@ def examples(function: Function, **sizes: int) -> list[nym.NamedArray]:
     random = np.random.default_rng(0)
     rows = [random.uniform(0.1, 0.9, tuple(sizes.values())), *random.uniform(0.1, 0.9, (2, [*sizes.values()][-1]))]
     names = [tuple(sizes), tuple(sizes)[-1:], tuple(sizes)[-1:]]
-    kind = jnp.float32 if takes_floats(function) else jnp.int32
+    kind = np.float32 if takes_floats(function) else np.int32
     pairs = [*zip(rows, names, strict=True)][: function.operands]
-    return [nym.named(jnp.asarray(row * (1 if kind == jnp.float32 else 9), kind), own) for row, own in pairs]
+    return [nym.named(jax.device_put((row * (1 if kind == np.float32 else 9)).astype(kind)), own) for row, own in pairs]
 
 
 def takes_floats(function: Function) -> bool:
@@ -329,18 +337,20 @@ def test_on_both_meshes_with_sharded_operands(axis: str, functions: list[Functio
     def computed(operands: Any) -> Any:
         return [named_call(function, axis)(*own) for function, own in zip(functions, operands, strict=True)]
 
+    def computed_by_jax(arrays: Any) -> Any:
+        return [plain_call(function, dim)(*own) for function, own in zip(functions, arrays, strict=True)]
+
     def differentiated(operands: Any) -> Any:
         pairs = [(function, own) for function, own in zip(functions, operands, strict=True) if function.runs_over_axes]
         return {function.named.__name__: squares_gradient(named_call(function, axis), own) for function, own in pairs}
 
     results, gradients = jax.jit(lambda operands: (computed(operands), differentiated(operands)))(nym.shard(operands))
+    arrays = [[positional(x, ("batch", "embed")) for x in own] for own in operands]
     with jax.set_mesh(None):
-        wanted = jax.jit(differentiated)(operands)
-    for function, own, result in zip(functions, operands, results, strict=True):
+        wanted, others = jax.jit(lambda xs, arrays: (differentiated(xs), computed_by_jax(arrays)))(operands, arrays)
+    for function, result, expected in zip(functions, results, others, strict=True):
         with concerning(function):
             check(*(found.get(function.named.__name__) for found in (gradients, wanted)))
-            arrays = [positional(x, ("batch", "embed")) for x in own]
-            expected = plain_call(function, dim)(*arrays)
             check(result, expected)
             if is_named(result) and not function.runs_over_axes and len(np.unique(expected)) > 1:
                 assert tuple(result.sharding.spec) == ("data", "model")
