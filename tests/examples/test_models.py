@@ -45,6 +45,7 @@ def list_sharded(families: Iterable[str]) -> list[tuple[str, str]]:
 class Family(NamedTuple):
     """A model with parameters of `transformers`, its inputs, and what `transformers` computes from them."""
 
+    name: str
     module: Any
     load: Callable[[dict[str, np.ndarray]], Any]
     parameters: dict[str, np.ndarray]
@@ -81,6 +82,7 @@ def read_family(name: str) -> Family:
         given["attention_mask"] = given["attention_mask"] == 1
     inputs = [nym.NamedArray(given[key], axes) for key, axes in AXES.items() if key in given]
     return Family(
+        name,
         module,
         load,
         groups["parameter"],
@@ -90,6 +92,14 @@ def read_family(name: str) -> Family:
         tensors["output"],
         tensors.get("generated"),
     )
+
+
+@functools.cache
+def load_whole(name: str, what: str = "parameters") -> Any:
+    """Returns the parameters or gradients of a family on one device, loaded once, because that compiles programs."""
+    family = read_family(name)
+    with jax.set_mesh(None):
+        return family.load(getattr(family, what))
 
 
 @pytest.fixture(params=FAMILIES)
@@ -120,7 +130,7 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES if IS_THOROUGH else ["mixtral", "whisper"], indirect=True)
 def test_output_without_a_mesh_is_that_of_transformers(family: Family):
-    output = jax.jit(lambda model, inputs: model(*inputs))(family.load(family.parameters), family.inputs)
+    output = jax.jit(lambda model, inputs: model(*inputs))(load_whole(family.name), family.inputs)
     np.testing.assert_allclose(output.array, family.output, rtol=1e-4, atol=1e-4)
 
 
@@ -131,14 +141,14 @@ def test_sharded_output_and_gradients_are_those_of_transformers(family: Family, 
     step = nym.fsdp(jax.grad(compute_loss, has_aux=True), PARAMETERS, COMPUTE)
     gradients, output = step(model, *nym.shard(family.inputs, COMPUTE))
     assert_close(output.array, family.output, 1e-4)
-    assert_close(gradients, family.load(family.gradients), 1e-4)
+    assert_close(gradients, load_whole(family.name, "gradients"), 1e-4)
 
 
 @pytest.mark.parametrize(("family", "mesh"), list_sharded(["llama"]), indirect=True)
 def test_values_between_layers_are_sharded_over_positions(family: Family, mesh: Any):
     compute = {"batch": "data", "heads": "model", "mlp": "model", "pos": "model"}
     step = nym.fsdp(jax.grad(compute_loss, has_aux=True), {**compute, "embed": "data"}, compute)
-    model, gradients = (family.load(one).use_sequence_parallelism() for one in (family.parameters, family.gradients))
+    model, gradients = (load_whole("llama", what).use_sequence_parallelism() for what in ("parameters", "gradients"))
     found, output = step(model, *nym.shard(family.inputs, compute))
     assert_close(output.array, family.output, 1e-4)
     assert_close(found, gradients, 1e-4)
@@ -169,13 +179,13 @@ def decode(family: Family, model: Any) -> tuple[nym.NamedArray, Any, list[Any]]:
 
 def test_greedy_text_without_a_mesh_is_that_of_transformers(examples_on_path: None):
     llama = read_family("llama")
-    np.testing.assert_array_equal(decode(llama, llama.load(llama.parameters))[0].array, llama.generated)
+    np.testing.assert_array_equal(decode(llama, load_whole("llama"))[0].array, llama.generated)
 
 
 @pytest.mark.parametrize(("family", "mesh"), list_sharded(DECODERS), indirect=True)
 def test_sharded_greedy_text_is_that_of_transformers(family: Family, mesh: Any):
     with nym.axis_mapping(COMPUTE):
-        found, cache, traced = decode(family, family.load(family.parameters))
+        found, cache, traced = decode(family, nym.shard(load_whole(family.name)))
     np.testing.assert_array_equal(found.array, family.generated)
     assert len(traced) == 2, "The step is traced for the prompt and for the first token, and not again."
     for leaf in jax.tree.leaves(cache, is_leaf=lambda leaf: isinstance(leaf, nym.NamedArray)):
