@@ -8,6 +8,8 @@ import pytest
 
 import axonym.haliax as hax
 
+from ..comparing import allclose
+
 
 Embed, Mlp, Batch = hax.make_axes(embed=16, mlp=8, batch=4)
 
@@ -34,9 +36,9 @@ def test_a_training_loop_of_haliax_updates_the_histories():
     overwrites, gradients = hax.quantization.partition_for_grad_overwrite(total)
     assert gradients["layer"].dot_general is None and gradients["steps"] is None
     tree = hax.quantization.apply_updates(tree, gradients, overwrites)
-    assert jnp.allclose(tree["layer"].dot_general.input_amax_history, jnp.array([4 * abs(x).max().array, 0]))
-    assert jnp.allclose(tree["layer"].bias.array, 3 * Batch.size) and tree["steps"].steps == 3
-    assert jnp.allclose(tree["layer"].dot_general.kernel_amax_history[0], abs(layer.weight).max().array)
+    assert allclose(tree["layer"].dot_general.input_amax_history, jnp.array([4 * abs(x).max().array, 0]))
+    assert allclose(tree["layer"].bias.array, 3 * Batch.size) and tree["steps"].steps == 3
+    assert allclose(tree["layer"].dot_general.kernel_amax_history[0], abs(layer.weight).max().array)
     assert tree["layer"].dot_general.output_grad_amax_history.tolist() == [1, 0]
 
 
@@ -51,8 +53,8 @@ def test_histories_and_scales_have_the_order_of_haliax():
         layer = hax.quantization.apply_updates(layer, jax.tree.map(jnp.zeros_like, gradients), overwrites)
         scale = hax.quantization.compute_scale(history.max(), scale, 448.0)
         history = jnp.roll(history, -1).at[0].set(amax)
-        assert jnp.allclose(layer.dot_general.input_amax_history, history)
-        assert jnp.allclose(layer.dot_general.input_scale, scale)
+        assert allclose(layer.dot_general.input_amax_history, history)
+        assert allclose(layer.dot_general.input_scale, scale)
 
 
 def test_no_element_type_changes_nothing_and_two_are_refused():

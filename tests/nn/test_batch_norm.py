@@ -10,6 +10,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Channels, Batch, Height = nym.make_axes(mlp=4, batch=8, height=3)
 
@@ -102,7 +104,7 @@ def test_inference_uses_the_weighted_mean_of_past_batches(draw, mode):
     expected = (x.array.T - mean[None]) / jnp.sqrt(variance + 1e-5)[None] * layer.weight.array[None] + layer.bias.array[
         None
     ]
-    assert jnp.allclose(found.array.T, expected, rtol=1e-4, atol=1e-4)
+    assert allclose(found.array.T, expected, rtol=1e-4, atol=1e-4)
     assert eqx.tree_equal(after, state)
     again, _ = layer(x, state, inference=True)
     assert (again == found).all()
@@ -111,7 +113,7 @@ def test_inference_uses_the_weighted_mean_of_past_batches(draw, mode):
 def test_inference_before_training_changes_nothing_but_scale(draw):
     layer, state = eqx.nn.make_with_state(nym.nn.BatchNorm.init)(Channels, inference=True)
     x = draw(Batch, Channels)
-    assert jnp.allclose(layer(x, state)[0].array, x.array, atol=1e-4)
+    assert allclose(layer(x, state)[0].array, x.array, atol=1e-4)
 
 
 def test_low_precision_is_kept_and_statistics_are_not_in_it(draw):

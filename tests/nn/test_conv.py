@@ -9,6 +9,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Embed, Mlp, Batch, Height, Width = nym.make_axes(embed=4, mlp=8, batch=8, height=6, width=5)
 KEY = jax.random.key(0)
@@ -79,7 +81,7 @@ def test_layer_is_that_of_equinox(draw, kind, options):
     expected = jax.jit(lambda layer, x: compute(reference, layer, x))(layer, x)
     assert found[0].names == expected[0].names
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert jnp.allclose(one, other, rtol=1e-4, atol=1e-4)
+        assert allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "options"), [EVERY[2], EVERY[10]], ids=[NAMES[2], NAMES[10]])
@@ -105,7 +107,7 @@ def test_channels_and_spatial_axes_can_be_sharded(mesh, draw, mapping):
         found = nym.named_jit(lambda layer, x: layer(x))(nym.shard(layer), nym.shard(x))
         wanted = nym.sharding_for_axis(found.axes)
     assert found.sharding.is_equivalent_to(wanted, 4)
-    assert jnp.allclose(jax.device_get(found.array), expected, atol=1e-4)
+    assert allclose(jax.device_get(found.array), expected, atol=1e-4)
 
 
 def test_result_without_a_mapping_is_sharded_as_its_input(explicit_mesh, draw):
@@ -115,7 +117,7 @@ def test_result_without_a_mapping_is_sharded_as_its_input(explicit_mesh, draw):
         x = nym.shard(x, {"batch": "data", "embed": "model"})
         found = jax.jit(lambda layer, x: layer(x))(layer, x)
     assert tuple(found.sharding.spec)[:1] == ("data",)
-    assert jnp.allclose(jax.device_get(found.array), expected.array, atol=1e-4)
+    assert allclose(jax.device_get(found.array), expected.array, atol=1e-4)
 
 
 def test_any_number_of_batch_and_spatial_axes_anywhere(draw):
@@ -124,10 +126,10 @@ def test_any_number_of_batch_and_spatial_axes_anywhere(draw):
     assert found.shape == {"width": 5, "batch": 8, "mlp": 8, "pos": 3, "height": 6}
     one = layer(x["batch", 2, "pos", 1])
     assert one.names == ("width", "mlp", "height")
-    assert jnp.allclose(found["batch", 2, "pos", 1].array, one.array, atol=1e-5)
+    assert allclose(found["batch", 2, "pos", 1].array, one.array, atol=1e-5)
     line = draw.layer(nym.nn.Conv.init, "height", Embed, Mlp, 6)
     product = nym.dot(x, line.weight.rename({"kernel_height": "height"}), axis=("height", "embed")) + line.bias
-    assert jnp.allclose(line(x)["height", 0].rearrange(product.names).array, product.array, atol=1e-4)
+    assert allclose(line(x)["height", 0].rearrange(product.names).array, product.array, atol=1e-4)
 
 
 def test_element_types_are_those_of_a_product(draw):
@@ -136,14 +138,14 @@ def test_element_types_are_those_of_a_product(draw):
     low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer)
     exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), low)(x.astype(jnp.float32))
     assert low(x).dtype == jnp.bfloat16
-    assert jnp.allclose(low(x).array.astype(jnp.float32), exact.array, rtol=0.05, atol=0.1)
+    assert allclose(low(x).array.astype(jnp.float32), exact.array, rtol=0.05, atol=0.1)
 
 
 def test_rearranged_weights_give_the_same_result(draw):
     layer, x = make(draw, nym.nn.Conv, dict(groups=2)), draw(Batch, Height, Width, Embed)
     assert layer.weight.shape == {"mlp": 8, "embed_per_group": 2, "kernel_height": 3, "kernel_width": 3}
     moved = eqx.tree_at(lambda one: one.weight, layer, layer.weight.rearrange(("kernel_height", ..., "mlp")))
-    assert jnp.allclose(moved(x).array, layer(x).array, atol=1e-5)
+    assert allclose(moved(x).array, layer(x).array, atol=1e-5)
 
 
 def test_parameters_are_drawn_as_those_of_equinox(getkey):

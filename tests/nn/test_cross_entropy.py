@@ -9,6 +9,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Batch, Pos, Vocab = nym.make_axes(batch=8, pos=3, vocab=6)
 loss = nym.nn.cross_entropy_loss
@@ -61,21 +63,21 @@ def test_with_probabilities_it_is_that_of_optax(check, draw):
 
 def test_probabilities_may_be_the_same_everywhere(draw):
     logits, uniform = draw(Batch, Pos, Vocab), nym.full(Vocab, 1 / 6)
-    assert jnp.allclose(loss(logits, "vocab", uniform).array, -nym.log_softmax(logits, "vocab").mean().array)
+    assert allclose(loss(logits, "vocab", uniform).array, -nym.log_softmax(logits, "vocab").mean().array)
 
 
 def test_reductions(draw, ids, seen):
     logits = draw(Batch, Pos, Vocab)
     losses = by_optax(logits, ids)
-    assert jnp.allclose(loss(logits, "vocab", ids).array, losses.array.mean(), atol=1e-6)
-    assert jnp.allclose(loss(logits, "vocab", ids, nym.sum).array, losses.array.sum(), rtol=1e-5)
-    assert jnp.allclose(loss(logits, "vocab", ids, reduction=None).array, losses.array, atol=1e-6)
+    assert allclose(loss(logits, "vocab", ids).array, losses.array.mean(), atol=1e-6)
+    assert allclose(loss(logits, "vocab", ids, nym.sum).array, losses.array.sum(), rtol=1e-5)
+    assert allclose(loss(logits, "vocab", ids, reduction=None).array, losses.array, atol=1e-6)
     by_batch = loss(logits, "vocab", ids, nym.max, reduction_axis="pos")
-    assert by_batch.names == ("batch",) and jnp.allclose(by_batch.array, losses.array.max(1), atol=1e-6)
+    assert by_batch.names == ("batch",) and allclose(by_batch.array, losses.array.max(1), atol=1e-6)
     some = loss(logits, "vocab", ids, nym.sum, seen, ("batch", Pos))
-    assert jnp.allclose(some.array, losses.array.sum(where=seen.array[:, None]), rtol=1e-5)
+    assert allclose(some.array, losses.array.sum(where=seen.array[:, None]), rtol=1e-5)
     some = loss(logits, "vocab", ids, None, seen)
-    assert jnp.allclose(some.array, jnp.where(seen.array[:, None], losses.array, 0), atol=1e-6)
+    assert allclose(some.array, jnp.where(seen.array[:, None], losses.array, 0), atol=1e-6)
 
 
 def test_what_is_left_out_may_be_infinite():
@@ -83,20 +85,20 @@ def test_what_is_left_out_may_be_infinite():
     seen = nym.named([True, False], "batch")
     for reduction in (None, nym.sum, nym.mean):
         found = loss(logits, "vocab", nym.zeros({"batch": 2}, int), reduction, seen)
-        assert jnp.allclose(found.sum().array, jnp.log(2.0))
+        assert allclose(found.sum().array, jnp.log(2.0))
 
 
 def test_a_label_out_of_range_counts_as_a_score_of_0(draw):
     logits = draw(Batch, Vocab)
     found = loss(logits, "vocab", nym.full(Batch, -1), None)
-    assert jnp.allclose(found.array, jax.nn.logsumexp(logits.array, axis=1), atol=1e-6)
+    assert allclose(found.array, jax.nn.logsumexp(logits.array, axis=1), atol=1e-6)
 
 
 def test_low_precision_is_widened_and_its_gradient_is_not(draw, ids):
     logits = draw(Batch, Pos, Vocab).astype(jnp.bfloat16)
     found, gradient = jax.value_and_grad(lambda logits: loss(logits, "vocab", ids).scalar())(logits)
     assert found.dtype == jnp.float32 and gradient.dtype == jnp.bfloat16
-    assert jnp.allclose(found, by_optax(logits, ids).array.mean(), rtol=1e-6)
+    assert allclose(found, by_optax(logits, ids).array.mean(), rtol=1e-6)
 
 
 def test_label_smoothing_is_that_of_optax(draw, ids):
@@ -105,7 +107,7 @@ def test_label_smoothing_is_that_of_optax(draw, ids):
     expected = optax.softmax_cross_entropy(logits.array, optax.smooth_labels(one_hot, 0.2))
     for targets in (ids, nym.named(one_hot, (Batch, Pos, Vocab))):
         found = loss(logits, "vocab", targets, None, label_smoothing=0.2)
-        assert jnp.allclose(found.array, expected, atol=1e-5)
+        assert allclose(found.array, expected, atol=1e-5)
 
 
 def test_z_loss_and_weights_are_those_of_their_formulas(draw, ids):
@@ -113,16 +115,16 @@ def test_z_loss_and_weights_are_those_of_their_formulas(draw, ids):
     normalizers = jax.nn.logsumexp(logits.array, axis=-1)
     expected = (by_optax(logits, ids).array + 0.1 * normalizers**2) * weight.array.T
     found = loss(logits, "vocab", ids, None, weight=weight, z_loss=0.1)
-    assert jnp.allclose(found.array, expected, rtol=1e-5)
-    assert jnp.allclose(loss(logits, "vocab", ids, weight=weight, z_loss=0.1).array, expected.mean(), rtol=1e-5)
+    assert allclose(found.array, expected, rtol=1e-5)
+    assert allclose(loss(logits, "vocab", ids, weight=weight, z_loss=0.1).array, expected.mean(), rtol=1e-5)
 
 
 def test_log_normalizers_come_with_the_losses(draw, ids):
     logits = draw(Batch, Pos, Vocab).astype(jnp.bfloat16)
     losses, normalizers = nym.nn.cross_entropy_loss_and_log_normalizers(logits, Vocab, ids)
-    assert jnp.allclose(losses.array, by_optax(logits, ids).array, atol=1e-6)
+    assert allclose(losses.array, by_optax(logits, ids).array, atol=1e-6)
     assert normalizers.dtype == jnp.float32 and normalizers.names == ("batch", "pos")
-    assert jnp.allclose(normalizers.array, jax.nn.logsumexp(logits.array.astype(jnp.float32), axis=-1), atol=1e-6)
+    assert allclose(normalizers.array, jax.nn.logsumexp(logits.array.astype(jnp.float32), axis=-1), atol=1e-6)
 
 
 def test_a_divided_label_axis_is_never_gathered(mesh, draw, ids):
@@ -135,7 +137,7 @@ def test_a_divided_label_axis_is_never_gathered(mesh, draw, ids):
     assert "all-gather" not in program and " gather(" not in program
     found, gradient = step(logits)
     with jax.set_mesh(None):
-        assert jnp.allclose(jax.device_get(found), by_optax(scores, ids).array.mean(), rtol=1e-5)
+        assert allclose(jax.device_get(found), by_optax(scores, ids).array.mean(), rtol=1e-5)
     assert tuple(gradient.sharding.spec) == ("data", None, "model")
 
 

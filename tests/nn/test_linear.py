@@ -9,6 +9,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Embed, Mlp, Batch, Heads, HeadDim, Copy = nym.make_axes(embed=16, mlp=8, batch=8, heads=2, head_dim=4, copy=3)
 KEY = jax.random.key(0)
@@ -48,18 +50,18 @@ def test_several_axes_are_contracted_and_made_and_the_others_are_kept(check, dra
 def test_there_may_be_no_input_or_output_axes(draw):
     out = draw.layer(nym.nn.Linear.init, (), Mlp)
     x = draw(Batch)
-    assert jnp.allclose(out(x).array, x.array[:, None] * out.weight.array[None] + out.bias.array[None], atol=1e-6)
+    assert allclose(out(x).array, x.array[:, None] * out.weight.array[None] + out.bias.array[None], atol=1e-6)
     score = draw.layer(nym.nn.Linear.init, (Batch, Embed), ())
     y = draw(Embed, Batch)
     assert score(y).names == ()
-    assert jnp.allclose(score(y).array, (y * score.weight).sum().array + score.bias.array, atol=1e-5)
+    assert allclose(score(y).array, (y * score.weight).sum().array + score.bias.array, atol=1e-5)
 
 
 def test_weights_are_scaled_by_the_number_of_inputs(getkey):
     key = getkey()
     layer = nym.nn.Linear.init((Heads, HeadDim), Mlp, key=key, init_scale=3.0)
     drawn = jax.random.truncated_normal(key, -3, 3, (8, 2, 4))
-    assert jnp.allclose(layer.weight.array, drawn * 3 / 8**0.5)
+    assert allclose(layer.weight.array, drawn * 3 / 8**0.5)
     assert (layer.bias == 0).all()
     assert layer.In == (Heads, HeadDim) and layer.Out == (Mlp,)
 
@@ -112,7 +114,7 @@ def test_axes_are_merged_for_export_and_split_again(draw, out_first):
     assert flat.out_first == layer.out_first == out_first
     x = draw(Heads, Batch, HeadDim)
     merged = flat(x.rearrange((Batch, Heads, HeadDim)).flatten_axes(("heads", "head_dim"), "__IN__"))
-    assert jnp.allclose(merged.array, layer(x).flatten_axes(("copy", "embed"), "__OUT__").array, atol=1e-5)
+    assert allclose(merged.array, layer(x).flatten_axes(("copy", "embed"), "__OUT__").array, atol=1e-5)
     assert eqx.tree_equal(flat.unflatten_from_export(layer), layer)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Embed, Mlp, Vocab, Layers, Batch = nym.make_axes(embed=8, mlp=6, vocab=10, layers=2, batch=8)
 
@@ -104,7 +106,7 @@ def test_a_layer_can_be_mapped_over_an_axis(mesh, draw):
     assert found.names == ("batch", "mlp") and tuple(found.sharding.spec) == ("data", "model")
     with jax.set_mesh(None):
         expected = layer(x)
-    assert jnp.allclose(jax.device_get(found.array), expected.array, atol=1e-5)
+    assert allclose(jax.device_get(found.array), expected.array, atol=1e-5)
 
 
 def test_an_optimizer_keeps_the_names_and_learns(model):
@@ -146,4 +148,4 @@ def test_a_step_is_the_same_on_every_mesh(auto_mesh, explicit_mesh, model):
         weight = found[1].blocks.stacked.mlp.layers[0].weight
         assert tuple(weight.sharding.spec) == (None, "model", "data")
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            assert jnp.allclose(jax.device_get(one), jax.device_get(other), atol=1e-4)
+            assert allclose(jax.device_get(one), jax.device_get(other), atol=1e-4)

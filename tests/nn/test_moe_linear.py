@@ -10,6 +10,7 @@ from jax.sharding import AxisType
 
 import axonym as nym
 
+from ..comparing import allclose
 from ..hlo import Program
 from .conftest import arrays, assert_close, results
 
@@ -108,7 +109,7 @@ def test_moe_linear_in_bfloat16(draw):
 def test_weights_of_experts_are_scaled_by_their_inputs(getkey):
     wide, out = nym.make_axes(embed=256, mlp=32)
     layer = nym.nn.MoELinear.init(Experts, wide, out, key=getkey(), init_scale=2.0)
-    assert jnp.allclose(layer.weight.array.std(), 2 / 16, rtol=0.05)
+    assert allclose(layer.weight.array.std(), 2 / 16, rtol=0.05)
     assert layer.bias is not None and layer.bias.names == ("experts", "mlp")
 
 

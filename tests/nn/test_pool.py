@@ -10,6 +10,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Embed, Batch, Height, Width = nym.make_axes(embed=4, batch=8, height=8, width=7)
 KINDS = {"max_pool": eqx.nn.MaxPool2d, "mean_pool": eqx.nn.AvgPool2d, "min_pool": None}
@@ -46,7 +48,7 @@ def test_pool_is_that_of_equinox(draw, name):
         return (own(x), theirs(x)), gradients
 
     for one, other in jax.jit(compute)(x):
-        assert one.names == other.names and jnp.allclose(one.array, other.array, atol=1e-5)
+        assert one.names == other.names and allclose(one.array, other.array, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -59,17 +61,17 @@ def test_last_elements_get_a_window_if_asked_for(draw, name):
     )
     tail = x["height", 6:, "width", 6:]
     reduce = {"max_pool": nym.max, "min_pool": nym.min, "mean_pool": nym.mean}[name]
-    assert jnp.allclose(found["height", 2, "width", 2].array, reduce(tail, ("height", "width")).array, atol=1e-6)
+    assert allclose(found["height", 2, "width", 2].array, reduce(tail, ("height", "width")).array, atol=1e-6)
 
 
 def test_padding_does_not_count_unless_asked_for():
     x = nym.named([1.0, 2.0, 3.0, 4.0], "i")
     found = nym.nn.mean_pool({"i": 3}, x, padding="SAME").array
-    assert jnp.allclose(found, jnp.array([1.5, 2, 3, 3.5]))
+    assert allclose(found, jnp.array([1.5, 2, 3, 3.5]))
     found = nym.nn.mean_pool({"i": 3}, x, padding="SAME", count_include_pad=True).array
-    assert jnp.allclose(found, jnp.array([1, 2, 3, 7 / 3]))
+    assert allclose(found, jnp.array([1, 2, 3, 7 / 3]))
     found = nym.nn.mean_pool({"i": 3}, x, 3, padding=1, count_include_pad=True, use_ceil=True).array
-    assert jnp.allclose(found, jnp.array([1, 7 / 3]))
+    assert allclose(found, jnp.array([1, 7 / 3]))
     assert (nym.nn.max_pool({"i": 3}, -x, padding=1).array < 0).all()
 
 

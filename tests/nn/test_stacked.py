@@ -10,6 +10,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Layers, Embed, Mlp, Batch = nym.make_axes(layers=3, embed=8, mlp=6, batch=8)
 POLICY = jax.checkpoint_policies.dots_saveable
@@ -80,7 +82,7 @@ def test_gradients_do_not_depend_on_what_is_computed_again(draw):
     first, *others = (jax.jit(gradient)(nym.nn.Stacked(stack, Layers, remat), x) for remat in (False, True, POLICY))
     for other in others:
         pairs = zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True)
-        assert all(jnp.allclose(one, two, rtol=1e-4, atol=1e-5) for one, two in pairs)
+        assert all(allclose(one, two, rtol=1e-4, atol=1e-5) for one, two in pairs)
 
 
 def counted(draw, remat):
@@ -145,15 +147,15 @@ def test_every_layer_has_a_key_of_its_own(keys, module):
     expected = [Shift.init(Embed, key=key) for key in jax.random.split(KEY, 3)]
     assert len({float(layer.weight.sum()) for layer in expected}) == 3
     for layer, other in zip(stack.unstacked(), expected, strict=True):
-        assert jnp.array_equal(layer.weight.array, other.weight.array)
+        assert np.array_equal(layer.weight.array, other.weight.array)
 
 
 def test_other_arguments_are_cut_if_they_have_the_layer_axis():
     start = nym.arange(Layers, start=1.0)
     made = nym.nn.Stacked.init(Layers, Shift)
-    assert jnp.array_equal(made(Embed, start=start).stacked.weight.array[:, 0], jnp.array([2.0, 3.0, 4.0]))
+    assert np.array_equal(made(Embed, start=start).stacked.weight.array[:, 0], jnp.array([2.0, 3.0, 4.0]))
     assert (made(Embed, start=nym.ones(Embed)).stacked.weight == 2).all()
-    assert jnp.array_equal(made(Embed, start=jnp.arange(3.0)).stacked.weight.array[:, 0], jnp.array([1.0, 2.0, 3.0]))
+    assert np.array_equal(made(Embed, start=jnp.arange(3.0)).stacked.weight.array[:, 0], jnp.array([1.0, 2.0, 3.0]))
     with refusal("`vmap` over axis 'layers' of size 3 got a plain array of shape (4,), which has size 4 there"):
         made(Embed, key=jax.random.split(KEY, 4))
     with refusal("Stacked (key): no axis 'layers' in (heads: 3)"):
@@ -171,9 +173,9 @@ def test_extra_arguments_are_cut_if_they_have_the_layer_axis(stack, draw):
         return out.array
 
     found = stack.fold(x, each, scale=numbers)
-    assert jnp.allclose(found.array, looped(lambda i: each["layers", i], lambda i: numbers[i]), atol=1e-6)
+    assert allclose(found.array, looped(lambda i: each["layers", i], lambda i: numbers[i]), atol=1e-6)
     found = stack.fold(x, same, scale=2.0)
-    assert jnp.allclose(found.array, looped(lambda i: same, lambda i: 2.0), atol=1e-6)
+    assert allclose(found.array, looped(lambda i: same, lambda i: 2.0), atol=1e-6)
 
 
 def test_any_function_of_a_layer_may_be_applied(stack, draw):
@@ -182,7 +184,7 @@ def test_any_function_of_a_layer_may_be_applied(stack, draw):
     out = x
     for i, layer in enumerate(stack.unstacked()):
         out = layer(2 * out) + 1.0 + i
-    assert jnp.allclose(doubled(x, 1.0, layer=nym.arange(Layers)).array, out.array, atol=1e-5)
+    assert allclose(doubled(x, 1.0, layer=nym.arange(Layers)).array, out.array, atol=1e-5)
 
 
 class Both(Shift):
@@ -201,13 +203,13 @@ def test_results_of_all_layers_have_the_layer_axis_in_front(draw, unroll):
     out = x
     for i, layer in enumerate(stack.unstacked()):
         out, result = layer(out, scale=0.5)
-        assert jnp.allclose(results["named"]["layers", i].array, result["named"].array, atol=1e-5)
-        assert jnp.allclose(results["plain"][i], result["plain"], atol=1e-5)
-    assert jnp.allclose(last.array, out.array, atol=1e-5)
+        assert allclose(results["named"]["layers", i].array, result["named"].array, atol=1e-5)
+        assert allclose(results["plain"][i], result["plain"], atol=1e-5)
+    assert allclose(last.array, out.array, atol=1e-5)
     assert results["named"].names == ("layers", "batch") and results["plain"].shape == (3, 2, 8)
     assert results["static"] == "kind" and results["none"] is None
     _, sums = stack.scan_via(lambda layer, x: (layer(x)[0], layer.weight.sum()), unroll=unroll)(x)
-    assert sums.names == ("layers",) and jnp.allclose(sums.array, stack.stacked.weight.sum("embed").array, atol=1e-5)
+    assert sums.names == ("layers",) and allclose(sums.array, stack.stacked.weight.sum("embed").array, atol=1e-5)
 
 
 def test_layers_can_be_applied_to_the_same_input(stack, draw):
@@ -216,7 +218,7 @@ def test_layers_can_be_applied_to_the_same_input(stack, draw):
     assert found.names == ("layers", "batch", "embed")
     for i, layer in enumerate(stack.unstacked()):
         wanted = layer(x, add["layers", i], scale=scale[i])
-        assert jnp.allclose(found["layers", i].array, wanted.array, atol=1e-5)
+        assert allclose(found["layers", i].array, wanted.array, atol=1e-5)
     pairs = stack.vmap_via(lambda layer, x: (layer.weight, (x * layer.weight).sum("embed")))(x)
     assert pairs[0].names == ("layers", "embed") and pairs[1].names == ("layers", "batch")
 
@@ -231,7 +233,7 @@ def test_every_way_to_apply_layers_can_be_unrolled(stack, draw):
     ):
         assert "unroll=2" in str(jax.make_jaxpr(apply)(stack, draw(Embed)))
     x = draw(Embed)
-    assert jnp.allclose(stack.fold(x, unroll=True).array, stack.fold(x).array, atol=1e-6)
+    assert allclose(stack.fold(x, unroll=True).array, stack.fold(x).array, atol=1e-6)
 
 
 def test_single_layers_can_be_taken_out(stack):
@@ -239,7 +241,7 @@ def test_single_layers_can_be_taken_out(stack):
     assert len(layers) == 3 and all(type(layer) is Shift for layer in layers)
     assert layers[1].weight.names == ("embed",) and layers[1].rate == 0.5
     for i in (0, 2, -1, -3):
-        assert jnp.array_equal(stack.get_layer(i).weight.array, stack.stacked.weight.array[i])
+        assert np.array_equal(stack.get_layer(i).weight.array, stack.stacked.weight.array[i])
     for i in (3, -4):
         with refusal(f"there is no layer {i} in layers: 3", IndexError):
             stack.get_layer(i)
@@ -273,7 +275,7 @@ def test_layers_are_sharded_as_they_are_made(mesh, compiled):
         wanted = nym.sharding_for_axis(found.axes, mapping)
         assert wanted.spec[0] is None
         assert found.array.sharding.is_equivalent_to(wanted, found.ndim), found
-        assert jnp.allclose(jax.device_get(found.array), jax.device_get(other.array), atol=1e-6)
+        assert allclose(jax.device_get(found.array), jax.device_get(other.array), atol=1e-6)
     assert tuple(stack.stacked.weight.sharding.spec) == (None, "model", "data")
 
 
@@ -288,9 +290,9 @@ def test_what_the_first_layer_takes_need_not_be_sharded(mesh, draw):
     with nym.axis_mapping({"batch": "data", "embed": "model"}):
         stack = nym.shard(stack)
         for found in (stack.fold(x), nym.named_jit(lambda stack, x: stack.fold(x))(stack, x)):
-            assert jnp.allclose(jax.device_get(found.array), expected.array, atol=1e-6)
+            assert allclose(jax.device_get(found.array), expected.array, atol=1e-6)
         scanned, _ = stack.scan_via(lambda layer, x: (layer(x), None))(x)
-    assert jnp.allclose(jax.device_get(scanned.array), expected.array, atol=1e-6)
+    assert allclose(jax.device_get(scanned.array), expected.array, atol=1e-6)
 
 
 @pytest.mark.parametrize("compile_init", [lambda fn: fn, nym.named_jit], ids=["eager", "compiled"])
@@ -314,7 +316,7 @@ def test_stacks_can_be_stacked(draw):
     assert stack.stacked.stacked.weight.shape == {"outer": 2, "layers": 3, "embed": 8}
     x = draw(Embed)
     found = stack.fold_via(lambda inner, x: inner.fold(x))(x)
-    assert jnp.allclose(found.array, (x + stack.stacked.stacked.weight.sum(("outer", "layers"))).array, atol=1e-5)
+    assert allclose(found.array, (x + stack.stacked.stacked.weight.sum(("outer", "layers"))).array, atol=1e-5)
 
 
 FACTOR = 2.0

@@ -6,6 +6,8 @@ import pytest
 
 import axonym as nym
 
+from ..comparing import allclose
+
 
 Embed, Batch, Pos = nym.make_axes(embed=16, batch=8, pos=3)
 
@@ -23,12 +25,12 @@ def test_mean_variance_and_mask_can_be_given(draw):
     where = nym.arange(Embed) < 5
     found = nym.nn.standardize(x, "embed", where=where)
     mask = jnp.broadcast_to(where.array, (8, 3, 16))
-    assert jnp.allclose(found.array, jax.nn.standardize(x.array, 2, where=mask), atol=1e-4)
+    assert allclose(found.array, jax.nn.standardize(x.array, 2, where=mask), atol=1e-4)
     mean, variance = x.mean("embed"), x.var("embed")
-    assert jnp.allclose(
+    assert allclose(
         nym.nn.standardize(x, "embed", mean=mean, variance=variance).array, nym.nn.standardize(x, "embed").array
     )
-    assert jnp.allclose(nym.nn.standardize(x, mean=0.0, variance=3.0, epsilon=1.0).array, x.array / 2, atol=1e-6)
+    assert allclose(nym.nn.standardize(x, mean=0.0, variance=3.0, epsilon=1.0).array, x.array / 2, atol=1e-6)
     assert nym.nn.standardize(x.astype(jnp.bfloat16), "embed").dtype == jnp.bfloat16
     with pytest.raises(TypeError, match="A named array is needed"):
         nym.nn.standardize(x.array, 0)

@@ -48,7 +48,7 @@ def test_the_only_axis_is_that_of_the_coefficients():
     for name in ("polyadd", "polysub", "polymul"):
         found = getattr(nym.poly, name)(p, q)
         expected = getattr(jnp, name)(p.array, q.array)
-        assert found.names == ("k",) and found.dtype == expected.dtype and jnp.array_equal(found.array, expected)
+        assert found.names == ("k",) and found.dtype == expected.dtype and np.array_equal(found.array, expected)
 
 
 def test_sharded_polynomials_are_multiplied(mapped, draw):

@@ -26,7 +26,7 @@ def test_powers_are_those_of_jnp(draw):
         assert found.names == ("a", "b", "k")
         close(found, jnp.stack([jnp.vander(row, 4, increasing) for row in x.array]))
     whole = nym.poly.vander(nym.named([2, 3], "x"), new)
-    assert jnp.array_equal(whole.array, jnp.vander(jnp.array([2, 3]), 4)) and whole.dtype == jnp.int32
+    assert np.array_equal(whole.array, jnp.vander(jnp.array([2, 3]), 4)) and whole.dtype == jnp.int32
 
 
 def test_fits_are_those_of_jnp(draw):

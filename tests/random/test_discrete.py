@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import axonym as nym
@@ -25,14 +26,14 @@ def test_positions_are_those_of_jax_wherever_the_axis_is():
     for one in (logits, nym.rearrange(logits, ("batch", "vocab"))):
         found = random.categorical(KEY, one, "vocab")
         assert found.names == ("batch",) and found.dtype == expected.dtype
-        assert jnp.array_equal(found.array, expected)
+        assert np.array_equal(found.array, expected)
 
 
 def test_positions_are_drawn_in_any_shape():
     expected = jax.random.categorical(KEY, logits.array.T[:, None], shape=(2, 8, 4))
     found = random.categorical(KEY, logits, Vocab, (Vocab.resize(2), Batch, Embed))
     assert found.names == ("vocab", "batch", "embed")
-    assert jnp.array_equal(found.array, expected)
+    assert np.array_equal(found.array, expected)
 
 
 def test_probabilities_and_bounds_are_kept():

@@ -3,7 +3,6 @@
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,12 +22,12 @@ def test_a_key_is_split_along_an_axis():
     expected = jax.random.key_data(jax.random.split(KEY, 4))
     keys = random.split(KEY, Embed)
     assert keys.shape == {"embed": 4}
-    assert jnp.array_equal(jax.random.key_data(keys.array), expected)
-    assert jnp.array_equal(jax.random.key_data(keys["embed", 2].array), expected[2])
+    assert np.array_equal(jax.random.key_data(keys.array), expected)
+    assert np.array_equal(jax.random.key_data(keys["embed", 2].array), expected[2])
     for number in (4, np.int64(4)):
-        assert jnp.array_equal(jax.random.key_data(random.split(nym.named(KEY, ()), number)), expected)
+        assert np.array_equal(jax.random.key_data(random.split(nym.named(KEY, ()), number)), expected)
     first, second = random.split(KEY)
-    assert not jnp.array_equal(jax.random.key_data(first), jax.random.key_data(second))
+    assert not np.array_equal(jax.random.key_data(first), jax.random.key_data(second))
 
 
 def test_keys_are_sharded_by_the_mapping(mesh):

@@ -11,6 +11,8 @@ import pytest
 import axonym as nym
 from axonym import state_dict as sd
 
+from ..comparing import allclose
+
 
 Layers, Embed, Heads, HeadDim = nym.make_axes(layers=2, embed=8, heads=4, head_dim=2)
 NAMES = {"norm": "ln", "out": None}
@@ -84,9 +86,9 @@ def test_two_methods_of_a_module_customise_its_keys_and_values(getkey):
     stack = nym.nn.Stacked.init(Layers, Renamed)(key=getkey())
     state = sd.to_state_dict([stack])
     assert set(state) == {f"0.{at}.{name}" for at in range(2) for name in ("ln.weight", "weight", "bias", "scale")}
-    assert jnp.allclose(state["0.1.scale"], 1 / stack.stacked.scale[1])
+    assert allclose(state["0.1.scale"], 1 / stack.stacked.scale[1])
     loaded = sd.from_state_dict([stack], state)[0]
-    assert jnp.allclose(loaded.stacked.scale, stack.stacked.scale)
+    assert allclose(loaded.stacked.scale, stack.stacked.scale)
     assert eqx.tree_equal(loaded.stacked.out, stack.stacked.out)
     with pytest.raises(ValueError, match=r"^the state dict does not fit:\n  '0.1.ln.weight' is missing$"):
         sd.from_state_dict([stack], {key: x for key, x in state.items() if key != "0.1.ln.weight"})
