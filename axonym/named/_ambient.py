@@ -7,7 +7,7 @@ with the methods of `Ambient`.
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -181,6 +181,12 @@ def find_varying_axes(array: Any) -> frozenset[str]:
     return jax.typeof(array).manual_axis_type.varying
 
 
+def find_explicit_mesh(arrays: Iterable[Any]) -> AbstractMesh | None:
+    """Returns the mesh with Explicit axes that one of these plain arrays is on, as others may be on none."""
+    meshes = (jax.typeof(array).sharding.mesh for array in arrays)
+    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
+
+
 def shard_by_compiler(fn: Callable[..., Any], out_sharding: Any) -> Callable[..., Any]:
     """Returns a function that the compiler shards on an Explicit mesh, because JAX lacks sharding rules for it.
 
@@ -213,11 +219,12 @@ def leave_to_compiler(fn: Callable[..., Any], dims: Collection[int], *arrays: An
 
     Its result is sharded as the first array, without these dimensions.
     """
-    sharding = jax.typeof(arrays[0]).sharding
-    if AxisType.Explicit not in sharding.mesh.axis_types:
+    mesh = find_explicit_mesh(arrays)
+    if mesh is None:
         return fn(*arrays)
-    spec = PartitionSpec(*(entry for dim, entry in enumerate(sharding.spec) if dim not in dims))
-    return shard_by_compiler(fn, NamedSharding(sharding.mesh, spec))(*arrays)
+    spec = jax.typeof(arrays[0]).sharding.spec
+    kept = PartitionSpec(*(entry for dim, entry in enumerate(spec) if dim not in dims))
+    return shard_by_compiler(fn, NamedSharding(mesh, kept))(*arrays)
 
 
 def get_mesh_axes(name: str, size: int) -> tuple[str, ...]:

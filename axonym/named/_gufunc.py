@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from ._ambient import get_entry_axes, reshard_by_name, shard_by_compiler
+from ._ambient import find_explicit_mesh, get_entry_axes, reshard_by_name, shard_by_compiler
 from ._axis import (
     AxisSelection,
     AxisSelector,
@@ -124,8 +124,8 @@ def _call_gufunc(
         return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
     call: Any = call_fn
-    mesh = jax.typeof(arrays[0]).sharding.mesh
-    if AxisType.Explicit in mesh.axis_types:
+    mesh = find_explicit_mesh(arrays)
+    if mesh is not None:
         # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them.
         spec = get_loop_spec(zip(operands, inputs, strict=True), loop)
         specs = (PartitionSpec(*spec, *(None for _ in names[len(loop) :])) for names in results)

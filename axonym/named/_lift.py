@@ -6,9 +6,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from ._ambient import get_mesh_axes, reshard_by_name, shard_by_compiler
+from ._ambient import find_explicit_mesh, get_mesh_axes, reshard_by_name, shard_by_compiler
 from ._array import NamedArray, is_named_array
 from ._axis import (
     Axis,
@@ -90,8 +90,8 @@ def lift(
         vectorized = _vectorize_over(
             call_positional, loop, [leaf.names if is_named_array(leaf) else () for leaf in leaves]
         )
-        mesh = jax.typeof(named[0].array).sharding.mesh
-        if AxisType.Explicit in mesh.axis_types:
+        mesh = find_explicit_mesh(x.array for x in named)
+        if mesh is not None:
             # On an Explicit mesh many functions have no sharding rule; the compiler has one for all of them.
             spec = get_loop_spec([(x.names, x.array) for x in named], loop_names)
             vectorized = shard_by_compiler(vectorized, NamedSharding(mesh, PartitionSpec(*spec)))

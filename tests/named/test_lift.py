@@ -169,6 +169,7 @@ def test_on_a_mesh_loop_axes_stay_sharded(mapped, draw):
         result = run(*nym.shard((m, v)))
         assert same(result, expected, ("batch", "j"))
         assert result.sharding.is_equivalent_to(jax.NamedSharding(mapped, jax.P("data", None)), 2)
+    assert same(solve(nym.named(jax.device_put(plain), m.axes), nym.shard(v)), expected, ("batch", "j"))
     sums = nym.lift(jnp.cumsum, "batch")(nym.shard(v))
     assert same(sums, jnp.cumsum(v.array, axis=0).T, ("embed", "batch"))
     gradient = jax.jit(nym.grad(lambda v: nym.lift(jnp.cumprod, "batch")(v).sum()))(nym.shard(v))

@@ -280,10 +280,13 @@ def test_gradients_are_the_same_sharded_on_both_meshes(mapped, draw):
 
 def test_searches_are_the_same_sharded_on_both_meshes(mapped, draw):
     x, tokens = draw(batch=4, pos=3, embed=6), draw.integers(0, 3, embed=6, batch=4, pos=2)
-    expected, results = jax.jit(_all)(x, tokens), _all(*nym.shard((x, tokens)))
-    for result, one in zip(results, expected, strict=True):
-        assert result.names == one.names
-        np.testing.assert_allclose(result.array, one.array, rtol=1e-4, atol=1e-5)
+    sharded = nym.shard((x, tokens))
+    expected, results = jax.jit(_all)(x, tokens), _all(*sharded)
+    apart = jax.jit(_all)(x, sharded[1]), jax.jit(_all)(sharded[0], tokens)  # where one array is on no mesh
+    for found in (results, *apart):
+        for result, one in zip(found, expected, strict=True):
+            assert result.names == one.names
+            np.testing.assert_allclose(result.array, one.array, rtol=1e-4, atol=1e-5)
     assert results[3].sharding.spec[0] == "data"
 
 

@@ -34,7 +34,7 @@ def ids(draw):
     """Labels, one of which is below and one above the vocabulary."""
     labels = draw.random.integers(0, Vocab.size, (Pos.size, Batch.size))
     labels[0, 0], labels[1, 1] = -1, Vocab.size
-    return nym.named(jnp.asarray(labels), (Pos, Batch))
+    return nym.named(jax.device_put(labels), (Pos, Batch))
 
 
 def test_values_and_gradients_are_those_of_the_logits(check, draw, ids):
