@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ._buffer_assignment import ProgramMemory, read_buffer_assignment
-from ._described_devices import Topology
+from ._described_devices import ONE_CHIP, Topology
 from ._gpu_schedule import read_gpu_schedule
 from ._gpu_targets import format_gpu_target
 from ._hardware import get_hardware
@@ -200,7 +200,8 @@ def _make_tpu_options(topology: Topology) -> dict[str, Any]:
     wrap = (*topology.wrap, False)[:3]
     slices = {"num_slices": topology.slices} if topology.slices > 1 else {}
     chip = {"chip_config_name": "megacore"} if topology.hardware == "v4" else {}
-    return {"wrap": [int(one) for one in wrap], **slices, **chip}
+    host = {"chips_per_host_bounds": [1, 1, 1]} if topology.sizes == ONE_CHIP else {}
+    return {"wrap": [int(one) for one in wrap], **slices, **chip, **host}
 
 
 def _make_gpu_options(topology: Topology) -> dict[str, Any]:

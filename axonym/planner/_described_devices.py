@@ -13,6 +13,7 @@ from ._hardware import Hardware, get_hardware
 _DESCRIPTION = re.compile(r"(\w+):(\d+(?:x\d+)*)")
 _EXAMPLES = {"tpu": {2: "16x16", 3: "4x8x8"}, "gpu": {0: "32x8"}, "cpu": {0: "64"}}
 _COUNTED = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}  # what clouds count in "v5p-128": chips, or the cores of these
+ONE_CHIP = (1, 1)  # of v5e and v6e, which clouds lend in hosts of one chip as well
 _SLICE_IDS = 100_000  # libtpu numbers the devices of slice 0 from here on if there are several
 
 
@@ -96,7 +97,8 @@ def described_devices(
 
     Args:
         description: The name of the hardware and its sizes: chips along the dimensions of the torus for TPUs
-            (`"v5e:16x16"`, `"v5p:4x8x8"`), hosts and GPUs in each (`"h100:32x8"`), or a number (`"cpu:64"`).
+            (`"v5e:16x16"`, `"v5p:4x8x8"`, or one chip, `"v6e:1x1"`), hosts and GPUs in each (`"h100:32x8"`), or a
+            number (`"cpu:64"`).
         slices: How many of these tori there are, connected by the data-center network.
         wrap: For each dimension of the torus, whether its ends are connected; None for what is usual, see
             [`Hardware.find_wrap`][axonym.planner.Hardware.find_wrap].
@@ -160,9 +162,11 @@ def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
             f"{description!r} does not describe a machine: {hardware.name} takes {what[hardware.platform]}, as in "
             f"'{hardware.name}:{_choose_example(hardware, description)}'"
         )
-    if hardware.platform == "tpu" and any(size % 2 for size in sizes[:2]):
+    if hardware.platform == "tpu" and any(size % 2 for size in sizes[:2]) and sizes != ONE_CHIP:
+        single = f"; a single chip is '{hardware.name}:1x1'" if count == len(ONE_CHIP) else ""
         raise ValueError(
-            f"{description!r} does not describe a machine: hosts have 2 x 2 chips, so the first two sizes are even"
+            f"{description!r} does not describe a machine: hosts have 2 x 2 chips, so the first two sizes are "
+            f"even{single}"
         )
     return hardware, sizes
 
@@ -175,7 +179,8 @@ def _choose_example(hardware: Hardware, description: str) -> str:
         return f"{count // hardware.devices_per_host}x{hardware.devices_per_host}"
     chips = count // _COUNTED.get(hardware.name, 2**31) if found and found[1] == "-" else count
     exponent = chips.bit_length() - 1
-    if hardware.platform == "tpu" and chips >= 8 and chips == 2**exponent:
+    has_torus = chips >= 8 or (dims == len(ONE_CHIP) and chips in (1, 4))
+    if hardware.platform == "tpu" and has_torus and chips == 2**exponent:
         return "x".join(str(2 ** ((exponent + at) // dims)) for at in range(dims))
     return _EXAMPLES[hardware.platform][dims]
 
@@ -199,7 +204,7 @@ def _describe_slice(hardware: Hardware, topology: Topology, index: int) -> list[
     x_size, y_size, z_size = (*topology.sizes, 1)[:3]
     cores = hardware.devices_per_chip
     first = _SLICE_IDS * (index + 1) if topology.slices > 1 else 0
-    hosts = x_size * y_size * z_size // 4
+    hosts = -(-x_size * y_size * z_size // 4)
     found: list[DescribedDevice] = []
     for number, (z, y, x) in enumerate(itertools.product(range(z_size), range(y_size), range(x_size))):
         host = hosts * index + x // 2 + x_size // 2 * (y // 2 + y_size // 2 * z)

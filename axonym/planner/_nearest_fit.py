@@ -11,7 +11,7 @@ from ..named._array import NamedArray, is_named_array
 from ..report._table import format_bytes
 from ._candidate import Evaluation
 from ._candidate_compiler import CandidateCompiler
-from ._described_devices import DescribedDevice, described_devices
+from ._described_devices import ONE_CHIP, DescribedDevice, described_devices
 from ._search_progress import SearchProgress
 from ._step_variants import StepVariant, vary_policy
 
@@ -46,7 +46,12 @@ def describe_nearest_fits(
         return found
     if log.has_used():
         return ["the budget was used up before it was known what would fit"]
-    return [f"it would not fit {'; nor '.join(tried.values())}"]
+    if tried:
+        found.append(f"it would not fit {'; nor '.join(tried.values())}")
+    if len(compiler.devices) == 1:
+        larger = choose_larger_devices(compiler.devices)[0].topology
+        found.append(f"one device cannot shard it; plan for more, such as '{larger}'")
+    return found
 
 
 def _try_policies(
@@ -94,10 +99,12 @@ def _try_machines(
 ) -> Iterator[tuple[str, Evaluation]]:
     """Yields the evaluation on twice the devices, four times as many, and so on, until it fits."""
     candidate, larger = nearest.candidate, compiler
+    if len(larger.devices) == 1:  # over which nothing is sharded, so that more devices would have as much
+        return
     stored = (over for name, over in candidate.parameters.items() if candidate.compute.get(name) != over)
     axis = next(stored, tuple(candidate.mesh))[-1]
     for _ in range(_MOST_DOUBLED):
-        larger = larger.replace_devices(double_devices(larger.devices))
+        larger = larger.replace_devices(choose_larger_devices(larger.devices))
         candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
         evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, is_whole=False)
         yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
@@ -108,13 +115,15 @@ def _try_machines(
 _CHANGES = {"another policy": _try_policies, "a smaller batch": _try_batches, "more devices": _try_machines}
 
 
-def double_devices(devices: Sequence[DescribedDevice]) -> tuple[DescribedDevice, ...]:
+def choose_larger_devices(devices: Sequence[DescribedDevice]) -> tuple[DescribedDevice, ...]:
     """Returns the devices of the machine with twice the chips that clouds offer, such as `v5e:4x8` after `v5e:4x4`.
 
     That has the shortest dimension of the torus doubled, and sizes in ascending order; after the largest torus, twice
-    the slices. Without a torus it has twice the hosts.
+    the slices. After a single chip it has four. Without a torus it has twice the hosts.
     """
     topology = devices[0].topology
+    if topology.wrap and topology.sizes == ONE_CHIP:
+        return described_devices(f"{topology.hardware}:2x2", slices=topology.slices)
     if 2 * math.prod(topology.sizes) > _LARGEST_TORUS.get(topology.hardware, math.inf):
         return described_devices(str(replace(topology, slices=1)), slices=2 * topology.slices)
     shortest, *rest = sorted(topology.sizes) if topology.wrap else topology.sizes

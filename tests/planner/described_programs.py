@@ -32,6 +32,8 @@ MACHINES = {
     "tpu7x:2x2x1": {},
     "v4:2x2x2": {"chip_config_name": "megacore"},
     "2 slices of v6e:2x4": {"num_slices": 2},
+    "v5e:1x1": {"chips_per_host_bounds": [1, 1, 1]},
+    "2 slices of v6e:1x1": {"num_slices": 2, "chips_per_host_bounds": [1, 1, 1]},
 }
 FIGURES = ("argument", "output", "alias", "host_argument", "host_output", "host_temp")
 

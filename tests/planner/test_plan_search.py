@@ -22,7 +22,7 @@ from axonym.nn import Linear, Stacked
 from axonym.planner._hardware import get_hardware
 from axonym.planner._link_model import LinkModel
 from axonym.planner._named_program import trace_named_program
-from axonym.planner._nearest_fit import double_devices
+from axonym.planner._nearest_fit import choose_larger_devices
 from axonym.planner._screening import Screening
 from axonym.planner._search_space import list_candidates, parse_fixed
 from axonym.planner._step_variants import count_model_flops, list_variants
@@ -578,6 +578,8 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
     found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
     assert not found.fits and found.shortfall == found.best.bytes - largest > 0
     assert any(note.startswith("it would fit on 'cpu:") for note in found.notes), found.notes
+    alone = make_plan(devices="cpu:1")
+    assert not alone.fits and alone.notes[-1] == "one device cannot shard it; plan for more, such as 'cpu:2'"
 
 
 @pytest.mark.parametrize(
@@ -681,6 +683,7 @@ def test_parameters_may_be_stored_over_an_axis_that_computing_leaves():
 @pytest.mark.parametrize(
     ("machine", "larger"),
     [
+        ("v6e:1x1", "v6e:2x2"),
         ("v5e:2x4", "v5e:4x4"),
         ("v5e:4x4", "v5e:4x8"),
         ("v5e:8x4", "v5e:8x8"),
@@ -689,12 +692,13 @@ def test_parameters_may_be_stored_over_an_axis_that_computing_leaves():
         ("v5p:4x4x4", "v5p:4x4x8"),
         ("v4:4x4x8", "v4:4x8x8"),
         ("v5p:16x16x16", "2 slices of v5p:16x16x16"),
+        ("h100:1x1", "h100:2x1"),
         ("h100:4x8", "h100:8x8"),
         ("cpu:8", "cpu:16"),
     ],
 )
 def test_the_next_larger_machine_is_one_that_clouds_have(machine, larger):
-    assert str(double_devices(nym.planner.described_devices(machine))[0].topology) == larger
+    assert str(choose_larger_devices(nym.planner.described_devices(machine))[0].topology) == larger
 
 
 def test_a_policy_is_that_of_layers_in_layers_too():
