@@ -10,13 +10,12 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..named._array import NamedArray, is_named_array
-from ._hlo_program import HloInstruction, HloProgram
+from ._hlo_program import HOST_SPACE, HloInstruction, HloProgram
 
 
 ArgumentGroup: TypeAlias = Literal["parameters", "optimizer state", "inputs"]
 
 _ROOT = re.compile(r"^[^.\[]*")
-_HOST = 5  # the memory space of the host in layouts, as in `f32[8]{0:T(128)S(5)}`
 _SPACE = re.compile(r"S\((\d+)\)")
 
 
@@ -114,7 +113,7 @@ def count_argument_groups(
         array = _find_array(parameter, by_path)
         if array is not None and array in left:
             left.remove(array)
-        if find_memory_space(parameter) != _HOST:
+        if not is_on_host(parameter):
             size = sizes[number] if number < len(sizes) else sum(part.bytes for part in parameter.results)
             if array is None:
                 unnamed.append((size, parameter.results[0].shape))
@@ -160,4 +159,4 @@ def find_memory_space(one: HloInstruction) -> int:
 
 def is_on_host(one: HloInstruction) -> bool:
     """Returns whether a result is in the memory of the host."""
-    return find_memory_space(one) == _HOST
+    return find_memory_space(one) == HOST_SPACE

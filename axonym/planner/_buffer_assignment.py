@@ -6,11 +6,13 @@ The format is XLA's own and private: seen in libtpu 0.0.42 and 0.0.50. Should it
 import re
 from dataclasses import asdict, dataclass
 
+from ._hlo_program import HOST_SPACE
+
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(.*):$", re.MULTILINE)
 _NUMBER = re.compile(r", parameter (\d+)")
 _COLOR = re.compile(r", color (\d+)")
-_HBM, _HOST = 0, 5  # colors, libtpu's numbers of memory spaces; the others are on the chip
+_HBM = 0  # a color, the number of a memory space in libtpu; those that are neither this nor the host are on the chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,13 @@ def read_buffer_assignment(text: str) -> ProgramMemory | None:
     for size, rest in _ALLOCATION.findall(text):
         color = _COLOR.search(rest)
         space = int(color[1]) if color else _HBM
-        if space not in (_HBM, _HOST):
+        if space not in (_HBM, HOST_SPACE):
             continue
         total += int(size) if space == _HBM else 0
         if number := _NUMBER.search(rest):
             arguments[int(number[1])] = int(size)
         for kind in _list_kinds(rest):
-            name = f"host_{kind}" if space == _HOST else kind
+            name = f"host_{kind}" if space == HOST_SPACE else kind
             found[name] = found.get(name, 0) + int(size)
     if not total:
         return None

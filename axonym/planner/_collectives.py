@@ -22,7 +22,6 @@ CollectiveKind: TypeAlias = Literal[
 ]
 COLLECTIVE_KINDS: tuple[CollectiveKind, ...] = CollectiveKind.__args__
 
-_CHANNEL = re.compile(r"channel_id=(\d+)")
 _DIMENSION = re.compile(r"\bdimensions=\{(\d+)\}")
 _SCATTERED = "all-reduce-scatter"  # libtpu's name for the fusion of an all-reduce with the slices of its result
 
@@ -205,7 +204,6 @@ def _list_gathered_sizes(kind: str, one: HloInstruction, results: Sequence[HloAr
 
 def _make_key(program: HloProgram, one: HloInstruction, kind: str) -> object:
     """Returns what is the same for all places in which one collective is written."""
-    channel = _CHANNEL.search(one.rest)
-    if channel and ("async" in one.computation or "fused" in one.computation):
-        return kind, channel[1], program.count_runs(one.computation)
+    if one.channel and ("async" in one.computation or "fused" in one.computation):
+        return kind, one.channel, program.count_runs(one.computation)
     return one.computation, one.name

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 
+HOST_SPACE = 5  # the number of the memory of the host in layouts, as in `f32[8]{0:T(128)S(5)}`
+
 _BITS = {
     **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64},
     **{"u64": 64, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128, "s2": 2, "u2": 2},
@@ -29,6 +31,7 @@ _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _OPERAND = re.compile(r"%([\w.\-#]+)")
 _ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_CHANNEL = re.compile(r"channel_id=(\d+)")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _ENTRY = re.compile(r"^(\d+) (.*)$")
@@ -68,6 +71,12 @@ class HloInstruction(NamedTuple):
     def op_name(self) -> str:
         """The path of scopes and transformations of JAX that it comes from; empty if the program does not say."""
         return read_op_name(self.rest)
+
+    @property
+    def channel(self) -> str:
+        """The number that the places in which one collective is written have in common; empty if it has none."""
+        found = _CHANNEL.search(self.rest)
+        return found[1] if found else ""
 
     @property
     def operands(self) -> tuple[str, ...]:

@@ -269,9 +269,9 @@ class _ProgramReader:
 
     def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
         results: list[Origin] = [None] * len(equation.outvars)
-        for inner in _list_inner(equation):
-            fits = len(_open_jaxpr(inner).invars) == len(operands)
-            given = operands if fits else [None] * len(_open_jaxpr(inner).invars)
+        for inner in list_inner_jaxprs(equation):
+            fits = len(inner.invars) == len(operands)
+            given = operands if fits else [None] * len(inner.invars)
             found = self.read(inner, given, runs)
             if len(found) == len(results):
                 results = found
@@ -383,9 +383,9 @@ def _has_equal_rank(outer: Any, inner: Any) -> bool:
     return len(getattr(outer.aval, "shape", ())) == len(getattr(inner.aval, "shape", ()))
 
 
-def _list_inner(equation: Any) -> Iterator[Any]:
-    """Yields the programs that an equation calls."""
+def list_inner_jaxprs(equation: Any) -> Iterator[Any]:
+    """Yields the jaxprs that an equation calls."""
     for value in equation.params.values():
         for one in value if isinstance(value, tuple | list) else [value]:
             if isinstance(one, core.Jaxpr | core.ClosedJaxpr):
-                yield one
+                yield _open_jaxpr(one)

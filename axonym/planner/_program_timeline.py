@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from jax.sharding import Mesh
 
 from ._collectives import is_collective, read_exchange
-from ._hlo_program import HloInstruction, HloProgram, parse_arrays, split_tuple
+from ._hlo_program import HOST_SPACE, HloInstruction, HloProgram, parse_arrays, split_tuple
 from ._link_model import LinkModel
 from ._replica_groups import find_group_axes, read_replica_groups
 
@@ -18,9 +18,8 @@ Links: TypeAlias = tuple[str, ...]  # mesh axes that something is sent along, or
 TO_HOST: Links = ("to the memory of the host",)
 FROM_HOST: Links = ("from the memory of the host",)
 
-_HOST = "S(5)"  # XLA's number of the memory of the host
+_HOST = f"S({HOST_SPACE})"
 _STORED = re.compile(r"\b[a-z]\w*\[[\d,]*\](?:\{[^{}]*\})?")
-_CHANNEL = re.compile(r"channel_id=(\d+)")
 _BETWEEN_SLICES = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)".*_xla_megascale_transfer_type="([^"]*)"')
 _ONE_TO_ONE = "collective-permute"
 _PRODUCTS = ("convolution", "dot", "fusion")
@@ -254,8 +253,7 @@ def _find_received(program: HloProgram) -> Mapping[str, int]:
 
 
 def _name_channel(one: HloInstruction) -> str:
-    found = _CHANNEL.search(one.rest)
-    return f"channel {found[1]}" if found else one.name
+    return f"channel {one.channel}" if one.channel else one.name
 
 
 def _read_transfer(one: HloInstruction) -> tuple[int, Links]:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal as LiteralValue
+from jax.extend.core import Literal as LiteralValue
 
 from ._argument_groups import find_memory_space, is_on_host
 from ._hlo_program import HloInstruction, HloProgram
+from ._named_program import list_inner_jaxprs
 from ._origin import is_in_backward_pass, split_op_name, walk_sources
 
 
@@ -70,7 +71,7 @@ def find_saved_names(jaxpr: Any) -> tuple[SavedName, ...]:
                 name, primitive = _trace_back(body, inner)
                 if name and len(out.aval.shape) > len(inner.aval.shape):  # of all turns, so it is no carry
                     found.append(SavedName(name, tuple(out.aval.shape), primitive))
-        for inner in _list_jaxprs(eqn.params.values()):
+        for inner in list_inner_jaxprs(eqn):
             found += find_saved_names(inner)
     return tuple(found)
 
@@ -81,7 +82,7 @@ def _trace_back(jaxpr: Any, value: Any) -> tuple[str, str]:
     name = ""
     while not isinstance(value, LiteralValue) and (maker := makers.get(value)) is not None:
         at, primitive = maker.outvars.index(value), maker.primitive.name
-        inner = next(_list_jaxprs(maker.params.values()), None)
+        inner = next(list_inner_jaxprs(maker), None)
         if primitive == "name":
             name = name or maker.params["name"]
         elif primitive not in _ROUNDED:
@@ -91,16 +92,6 @@ def _trace_back(jaxpr: Any, value: Any) -> tuple[str, str]:
             return name or found[0], found[1] or primitive
         value = maker.invars[at]
     return name, ""
-
-
-def _list_jaxprs(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, ClosedJaxpr):
-            yield value.jaxpr
-        elif isinstance(value, Jaxpr):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _list_jaxprs(value)
 
 
 def find_saved_activations(program: HloProgram, names: Sequence[SavedName]) -> tuple[tuple[SavedActivation, ...], int]:
