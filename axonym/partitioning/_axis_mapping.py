@@ -25,20 +25,22 @@ from .specs._resolve_spec import resolve_sharding, resolve_spec
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class ActiveMapping:
-    """A mapping as the value of the user context, used with the active mesh."""
+class ActiveMapping(tuple[object]):
+    """A mapping as the value of the user context, used with the active mesh.
 
-    __slots__ = ("_hash", "mapping", "stored")
+    To JAX it is a tuple of one object, the same for equal mappings, which is hashed and compared in C. A `__eq__` in
+    Python would let other threads run while JAX searches its cache of compiled calls, which may crash (seen in jaxlib
+    0.10.2 and 0.12.0).
+    """
 
-    def __init__(self, mapping: AxisMapping, stored: AxisMapping | None = None) -> None:
-        self.mapping, self.stored = mapping, stored
-        self._hash = hash((mapping, stored))  # JAX hashes it at each call of a jitted function
+    mapping: AxisMapping
+    stored: AxisMapping | None
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActiveMapping) and (self.mapping, self.stored) == (other.mapping, other.stored)
-
-    def __hash__(self) -> int:
-        return self._hash
+    def __new__(cls, mapping: AxisMapping, stored: AxisMapping | None = None) -> Self:
+        """Finds the object of equal mappings."""
+        active = super().__new__(cls, (_find_mapping_key(mapping, stored),))
+        active.mapping, active.stored = mapping, stored
+        return active
 
     def constrain(self, array: Any, names: Names) -> Any:
         if not is_traced(array):
@@ -74,6 +76,11 @@ class ActiveMapping:
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         mesh = get_abstract_mesh()
         return () if mesh is None else _find_auto_axes(name, size, self.mapping, mesh)
+
+
+@cached_plan
+def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None) -> object:
+    return object()
 
 
 @cached_plan

@@ -98,3 +98,25 @@ def test_sixteen_threads_trace_and_run_at_once_under_their_own_mappings(auto_mes
     finally:
         sys.setswitchinterval(interval)
     assert set(traced) == {nym.AxisMapping(dict(zip(NAMES, way, strict=True))) for way in WAYS}
+
+
+def test_jax_searches_its_cache_of_calls_without_code_in_python(auto_mesh):
+    """Such code lets another thread run, which may change the cache meanwhile: that crashed."""
+    compared = []
+
+    def note_comparison(frame, event, _):
+        if event == "call" and frame.f_code.co_name in ("__eq__", "__hash__") and "axonym" in frame.f_code.co_filename:
+            compared.append(frame.f_code.co_qualname)
+
+    functions = (
+        jax.jit(lambda x, number: x, static_argnums=1),
+        nym.named_jit(lambda x, number: x, retrace_warning=False),
+    )
+    for profile in (None, note_comparison):
+        for number, name in enumerate("abcdefghijklmnop"):
+            with jax.set_mesh(auto_mesh), nym.axis_mapping({name: "data"}):
+                for function in functions:
+                    sys.setprofile(profile)
+                    function(VALUES, number // 4)
+                    sys.setprofile(None)
+    assert not compared

@@ -80,6 +80,7 @@ class NamedJit(Generic[Args, R]):
             in_mappings.check_arity(self._signature)
         self._donation = Donation(self._signature, *donation)
         self._find_partition = cached_plan(self._make_partition)
+        self._find_static_args = cached_plan(StaticArgs)
 
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)
@@ -140,6 +141,7 @@ class NamedJit(Generic[Args, R]):
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
         self._find_partition.cache_clear()
+        self._find_static_args.cache_clear()
         self._traces.clear()
         self._jitted.clear_cache()
 
@@ -196,7 +198,7 @@ class NamedJit(Generic[Args, R]):
         self, treedef: Any, types: tuple[type, ...], flags: tuple[bool, ...] | None
     ) -> tuple[ArgumentPartition, EntrySharding | None]:
         flags = self._donation.flag_leaves(treedef, types) if flags is None else flags
-        partition = ArgumentPartition(treedef, types, flags)
+        partition = ArgumentPartition(treedef, types, flags, self._find_static_args)
         if self._in_mappings is None:
             return partition, None
         described = self._in_mappings.describe_arguments(self._signature, treedef)
