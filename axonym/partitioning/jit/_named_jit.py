@@ -32,7 +32,7 @@ from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._retrace import Traces
 from ._signature import Signature
 from ._stages import NamedLowered, NamedTraced, list_shardings
-from ._static_args import ArgumentPartition, StaticArgs
+from ._static_args import ArgumentPartition, StaticArgs, is_array_type
 
 
 Args = ParamSpec("Args")
@@ -79,8 +79,8 @@ class NamedJit(Generic[Args, R]):
         if in_mappings is not None:
             in_mappings.check_arity(self._signature)
         self._donation = Donation(self._signature, *donation)
-        self._find_partition = cached_plan(self._make_partition)
-        self._find_static_args = cached_plan(StaticArgs)
+        self._find_partition = cached_plan(self._plan_partition)
+        self._make_partition = cached_plan(ArgumentPartition)  # one for all calls whose static arguments may be equal
 
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)
@@ -141,7 +141,7 @@ class NamedJit(Generic[Args, R]):
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
         self._find_partition.cache_clear()
-        self._find_static_args.cache_clear()
+        self._make_partition.cache_clear()
         self._traces.clear()
         self._jitted.clear_cache()
 
@@ -194,11 +194,13 @@ class NamedJit(Generic[Args, R]):
         self._called.static = split[2]
         return split
 
-    def _make_partition(
+    def _plan_partition(
         self, treedef: Any, types: tuple[type, ...], flags: tuple[bool, ...] | None
     ) -> tuple[ArgumentPartition, EntrySharding | None]:
         flags = self._donation.flag_leaves(treedef, types) if flags is None else flags
-        partition = ArgumentPartition(treedef, types, flags, self._find_static_args)
+        static = tuple([not is_array_type(kind) for kind in types])
+        donated = tuple([flag and not is_static for flag, is_static in zip(flags, static, strict=True)])
+        partition = self._make_partition(treedef, donated, static, tuple(compress(types, static)))
         if self._in_mappings is None:
             return partition, None
         described = self._in_mappings.describe_arguments(self._signature, treedef)

@@ -145,7 +145,7 @@ class _Array:
 
 def _differs_by_numbers(one: _Trace, other: _Trace) -> bool:
     """Returns whether two traces differ, and by nothing but numbers among their static leaves."""
-    if one.static == other.static or one.static.partition.key != other.static.partition.key:
+    if one.static is other.static or one.static.partition is not other.static.partition:
         return False
     if one._replace(static=other.static) != other:
         return False

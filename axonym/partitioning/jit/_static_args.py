@@ -8,7 +8,7 @@ traces, `StaticArgs.merge` rebuilds the trees.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any
 
@@ -33,52 +33,36 @@ class ArgumentPartition:
 
     Args:
         treedef: The tree structure.
-        types: The type of each leaf.
-        donate: Whether each leaf is donated if it is an array.
-        find_static_args: Returns the `StaticArgs` of a partition and keys, one for all that are equal.
+        donated: For each leaf, whether it is a donated array.
+        static: For each leaf, whether it is static.
+        static_types: The types of the static leaves.
 
     Attributes:
-        donated: For each leaf, whether it is a donated array.
         kept: For each leaf, whether it is an array that is not donated.
-        static: For each leaf, whether it is static.
     """
 
     __slots__ = (
-        "_find_static_args",
         "_has_numbers",
         "_last",
+        "_make_static_args",
         "_only_kept",
         "donated",
         "is_donating",
         "kept",
-        "key",
         "static",
         "treedef",
     )
 
     def __init__(
-        self,
-        treedef: Any,
-        types: Sequence[type],
-        donate: Sequence[bool],
-        find_static_args: Callable[["ArgumentPartition", tuple[Any, ...]], "StaticArgs"],
+        self, treedef: Any, donated: tuple[bool, ...], static: tuple[bool, ...], static_types: tuple[type, ...]
     ) -> None:
-        self.treedef = treedef
-        self.static = tuple([not is_array_type(kind) for kind in types])
-        self.donated = tuple([flag and not static for flag, static in zip(donate, self.static, strict=True)])
-        self.kept = tuple([not flag and not static for flag, static in zip(donate, self.static, strict=True)])
-        self.key = treedef, self.donated, self.static, tuple(compress(types, self.static))
-        self.is_donating = any(self.donated)
-        self._has_numbers = any(map(needs_static_key, self.key[-1]))
+        self.treedef, self.donated, self.static = treedef, donated, static
+        self.kept = tuple([not flag and not static for flag, static in zip(donated, static, strict=True)])
+        self.is_donating = any(donated)
+        self._has_numbers = any(map(needs_static_key, static_types))
         self._last: StaticArgs | None = None
-        self._find_static_args = cached_plan(lambda *keys: find_static_args(self, keys))
-        self._only_kept = self._find_static_args() if all(self.kept) else None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArgumentPartition) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+        self._make_static_args = cached_plan(lambda *keys: StaticArgs(self, keys))
+        self._only_kept = self._make_static_args() if all(self.kept) else None
 
     def split(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], "StaticArgs"]:
         """Returns the donated arrays, the kept arrays and the static argument; TypeError if a leaf is not hashable."""
@@ -87,19 +71,19 @@ class ArgumentPartition:
         donated, kept = tuple(compress(leaves, self.donated)), tuple(compress(leaves, self.kept))
         values = tuple(compress(leaves, self.static))
         if not self._has_numbers:
-            return donated, kept, self._find_static_args(*values)
+            return donated, kept, self._make_static_args(*values)
         last = self._last  # making keys takes 1 us for a float and 8 us for a config of ten fields; most stay the same
         if last is None or not all(map(operator.is_, values, last.values)):
-            self._last = last = self._find_static_args(*map(make_static_key, values))
+            self._last = last = self._make_static_args(*map(make_static_key, values))
         return donated, kept, last
 
 
 class StaticArgs:
     """The static leaves of a call and the tree structure of its arguments, as one static argument of `jax.jit`.
 
-    A function has one for each structure, groups, types and values, numbers by their bits, and JAX compares it by
-    identity. A `__eq__` in Python would let other threads run while JAX searches its cache of compiled calls, which may
-    crash (seen in jaxlib 0.10.2 and 0.12.0).
+    A partition has one for equal values, numbers by their bits, and JAX compares it by identity. A `__eq__` in Python
+    would let other threads run while JAX searches its cache of compiled calls, which may crash (seen in jaxlib 0.10.2
+    and 0.12.0).
     """
 
     __slots__ = ("partition", "values")
