@@ -88,7 +88,6 @@ check: $(VENV)/.installed-dev,docs
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(bin)/pyright --pythonpath $(bin)/python
-	$(bin)/python tools/check_names.py
 	$(bin)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
 

@@ -1,4 +1,4 @@
-"""Rules for the code as a whole: sizes, docstrings, examples that run, imports, and the names of tests.
+"""Rules for the code as a whole: docstrings, examples that run, imports, and the names of tests.
 
 A rule is one test, which reads all files and lists every place that breaks it.
 """
@@ -114,28 +114,9 @@ def at(file: Path, node: Any) -> str:
     return f"{file.relative_to(ROOT)}:{node.lineno}"
 
 
-def test_files_are_short():
-    lengths = {file: file.read_text().count("\n") for file in MODULES}
-    long = [f"{file.relative_to(ROOT)} has {length}" for file, length in lengths.items() if length > 400]
-    fail_for(long, "A file has at most 400 lines.")
-
-
 def test_modules_have_docstrings():
     bare = [str(file.relative_to(ROOT)) for file in MODULES if not ast.get_docstring(parse(file))]
     fail_for(bare, "A module has a docstring.")
-
-
-def count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Returns the number of lines of a function without its docstring."""
-    first = function.body[0]
-    docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
-    return function.end_lineno - function.lineno + 1 - docstring
-
-
-def test_functions_are_short():
-    lengths = {at(file, node): count_lines(node) for file, node in walk(MODULES, Function)}
-    long = [f"{where} has {length}" for where, length in lengths.items() if length > 40]
-    fail_for(long, "A function has at most 40 lines without its docstring.")
 
 
 def imported_names(node: ast.AST) -> list[str]:
