@@ -7,8 +7,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from .. import partitioning
 from ..mesh import set_mesh as set_mesh
-from ..named._ambient import get_entry_axes
 from ..named._array import is_named_array
+from ..named._axis_layout import get_entry_axes
 from ..partitioning import (
     PhysicalAxisSpec as PhysicalAxisSpec,
     ResourceMapping as ResourceMapping,

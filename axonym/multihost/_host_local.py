@@ -17,12 +17,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
 from .._jax_compat import is_tracing
-from ..named._ambient import get_entry_axes
 from ..named._axis import Names, format_axes
+from ..named._axis_layout import format_mesh_axes, get_entry_axes
 from ..named._cache import cached_plan
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike, format_mesh
-from ..partitioning.specs._divisibility import format_mesh_axes
 from ..partitioning.specs._leaves import Leaf, describe_leaves
 from ..partitioning.specs._resolve_spec import resolve_spec
 from ._axis_parts import find_axis_parts, locate_parts, resolve_mapping_and_mesh

@@ -6,7 +6,6 @@ with the methods of `Ambient`.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +13,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from ._axis import Names, format_axes
+from ._axis_layout import STATE_SHARDING, AxisLayout, get_entry_axes
 from ._base import N, is_traced, with_array
 
 
@@ -45,11 +45,10 @@ context: Any = jax.make_user_context(None)
 """Holds the active `Ambient`, or None."""
 
 
-class OperandShardings(NamedTuple):
+class OperandLayout(NamedTuple):
     """An `Ambient` for a single operation without an active mapping: axes are sharded as they are in the operands."""
 
-    mesh: AbstractMesh
-    entries: tuple[tuple[str, Any], ...]
+    layout: AxisLayout
     mapping = None
 
     def constrain(self, array: Any, names: Names) -> Any:
@@ -59,28 +58,13 @@ class OperandShardings(NamedTuple):
         return array
 
     def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding:
-        entries, used = dict(self.entries), dict[str, str]()
-        spec = [entries.get(name) for name in names]
-        for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
-            axes = get_entry_axes(spec[at])
-            if size % math.prod(self.mesh.shape[axis] for axis in axes):
-                spec[at] = None
-                continue
-            for axis in axes:
-                if used.setdefault(axis, name) != name:
-                    raise ValueError(
-                        f"axes {used[axis]!r} and {name!r} of {format_axes(names, sizes)} are both sharded over mesh "
-                        f"axis {axis!r}; {_STATE_SHARDING}"
-                    )
-        return NamedSharding(self.mesh, PartitionSpec(*spec))
+        assert self.layout.mesh is not None
+        return NamedSharding(self.layout.mesh, self.layout.resolve_spec(names, sizes))
 
     get_sharding = get_out_sharding
 
     def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
         return ()
-
-
-_STATE_SHARDING = "state the sharding of the result with `axis_mapping`, or `shard` one of the operands first"
 
 
 def use_operand_shardings(operands: Collection[Names], arrays: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
@@ -91,7 +75,7 @@ def use_operand_shardings(operands: Collection[Names], arrays: Sequence[Any]) ->
     """
     if context.value is not None:
         return contextlib.nullcontext()
-    entries: dict[str, Any] = {}
+    mesh_axes: dict[str, tuple[str, ...]] = {}
     mesh: Any = None
     for names, array in zip(operands, arrays, strict=True):
         if not names:  # a number, or the function of `apply`
@@ -100,13 +84,15 @@ def use_operand_shardings(operands: Collection[Names], arrays: Sequence[Any]) ->
         for name, entry in zip(names, sharding.spec, strict=False):
             if entry is None:
                 continue
-            mesh = sharding.mesh
-            if name and entries.setdefault(name, entry) != entry:
+            mesh, axes = sharding.mesh, get_entry_axes(entry)
+            if name and mesh_axes.setdefault(name, axes) != axes:
                 raise ValueError(
-                    f"axis {name!r} is sharded over {format_axes(get_entry_axes(entries[name]))} in one operand and "
-                    f"over {format_axes(get_entry_axes(entry))} in another; {_STATE_SHARDING}"
+                    f"axis {name!r} is sharded over {format_axes(mesh_axes[name])} in one operand and "
+                    f"over {format_axes(axes)} in another; {STATE_SHARDING}"
                 )
-    return contextlib.nullcontext() if mesh is None else context(OperandShardings(mesh, tuple(entries.items())))
+    if mesh is None:
+        return contextlib.nullcontext()
+    return context(OperandLayout(AxisLayout(mesh, tuple(mesh_axes.items()), source="operands")))
 
 
 def constrain_sharding(x: N) -> N:
@@ -146,11 +132,6 @@ def reshard_by_name(array: Any, names: Names) -> Any:
 def reshard_named(x: N) -> N:
     """Returns a named array with the sharding of its names on an Explicit mesh, unchanged on any other."""
     return with_array(x, reshard_by_name(x.array, x.names))
-
-
-def get_entry_axes(entry: Any) -> tuple[str, ...]:
-    """Returns the mesh axes of one entry of a spec as a tuple."""
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def replicate_dims(array: Any, dims: Collection[int]) -> Any:

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax_compat import get_inline_option
-from ._ambient import get_entry_axes, get_out_sharding, reshard_by_name, use_operand_shardings
+from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
 from ._axis import Names, check_rank, format_axes, suggest_name
+from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
 

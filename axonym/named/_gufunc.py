@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ._ambient import find_explicit_mesh, get_entry_axes, reshard_by_name, shard_by_compiler
+from ._ambient import find_explicit_mesh, reshard_by_name, shard_by_compiler
 from ._axis import (
     AxisSelection,
     AxisSelector,
@@ -23,6 +23,7 @@ from ._axis import (
     intern_names,
     parse_selection,
 )
+from ._axis_layout import get_entry_axes
 from ._base import N, check_named, with_array
 from ._broadcasting import align_axes, broadcast_names, jit_inline
 from ._cache import cached_plan

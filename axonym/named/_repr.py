@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._ambient import get_entry_axes
 from ._axis import format_axes
+from ._axis_layout import get_entry_axes
 from ._base import NamedBase, is_traced
 from ._edge_items import find_edge_items, read_items
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding, get_entry_axes, get_sharding
+from ..named._ambient import constrain_sharding, get_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, Names
+from ..named._axis_layout import get_entry_axes
 from ..named._broadcasting import align_axes
 from ..named._dot import get_natural_order
 from ..named._shape._rearrange import rearrange

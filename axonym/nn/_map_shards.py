@@ -1,66 +1,61 @@
 """Functions of the shards of each device, for layers that state the communication of devices themselves."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec as P
+from jax.sharding import AxisType
 
 from .._jax_compat import is_tracing
-from ..named._ambient import context, get_entry_axes, get_sharding, reshard_by_name, use_operand_shardings
+from ..named._ambient import context, get_sharding, reshard_by_name, use_operand_shardings
 from ..named._axis import Names
+from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, get_entry_axes
 
 
-MeshAxes: TypeAlias = Mapping[str, tuple[str, ...]]
-"""The mesh axes over which the axis of each name is sharded."""
-
-
-class Shards(NamedTuple):
-    """A mesh and the entry of each name in a spec; static, and without a mesh where nothing is to be mapped."""
-
-    mesh: Mesh | AbstractMesh | None = None
-    entries: tuple[tuple[str, Any], ...] = ()
-
-    def make_spec(self, names: Names) -> P:
-        """Returns the spec of an array with these names."""
-        entries = dict(self.entries)
-        return P(*(entries.get(name) for name in names))
-
-    def get_mesh_axes(self, names: Names) -> tuple[str, ...]:
-        """Returns all mesh axes over which these names are sharded."""
-        return tuple(axis for entry in self.make_spec(names) for axis in get_entry_axes(entry))
-
-    def map(
-        self, fn: Callable[..., Any], names: Sequence[Names], outs: Sequence[Names], *, check_vma: bool = True
-    ) -> Callable[..., Any]:
-        """Returns a function of plain arrays with these names that runs on the shards of each device."""
-        if self.mesh is None:
-            return fn
-        return jax.shard_map(
-            fn,
-            mesh=self.mesh,
-            in_specs=tuple(map(self.make_spec, names)),
-            out_specs=tuple(map(self.make_spec, outs)),
-            axis_names=list_free_mesh_axes(self.mesh),
-            check_vma=check_vma,
-        )
-
-
-def list_free_mesh_axes(mesh: Mesh | AbstractMesh) -> set[str]:
+def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
     """Returns the mesh axes over which `jax.shard_map` may divide: those that are not Manual already."""
     return {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Manual}
 
 
-def find_shards(names: Sequence[Names], shapes: Sequence[tuple[int, ...]]) -> Shards:
-    """Returns how arrays are sharded by their names; without a mapping only an Explicit mesh counts."""
-    found = [get_sharding(own, shape) for own, shape in zip(names, shapes, strict=True)]
-    mesh = found[0].mesh if found[0] is not None else jax.sharding.get_abstract_mesh()
+def find_layout(names: Sequence[Names], shapes: Sequence[tuple[int, ...]]) -> AxisLayout:
+    """Returns how arrays are sharded by their names, without a mesh if nothing is to be mapped over shards.
+
+    Without a mapping only an Explicit mesh counts.
+    """
+    shardings = [get_sharding(array_names, shape) for array_names, shape in zip(names, shapes, strict=True)]
+    mesh = shardings[0].mesh if shardings[0] is not None else jax.sharding.get_abstract_mesh()
     if not list_free_mesh_axes(mesh) or (context.value is None and AxisType.Explicit not in mesh.axis_types):
-        return Shards()
-    specs = [() if sharding is None else sharding.spec for sharding in found]
-    pairs = [pair for own, spec in zip(names, specs, strict=True) for pair in zip(own, spec, strict=False)]
-    return Shards(mesh, tuple({name: entry for name, entry in pairs if entry is not None}.items()))
+        return AxisLayout()
+    mesh_axes: dict[str, tuple[str, ...]] = {}
+    for array_names, sharding in zip(names, shardings, strict=True):
+        if sharding is None:
+            continue
+        for name, entry in zip(array_names, sharding.spec, strict=True):
+            if entry is not None:
+                mesh_axes[name] = get_entry_axes(entry)
+    return AxisLayout(mesh, tuple(mesh_axes.items()))
+
+
+def shard_map_by_name(
+    fn: Callable[..., Any],
+    layout: AxisLayout,
+    names: Sequence[Names],
+    outs: Sequence[Names],
+    *,
+    check_vma: bool = True,
+) -> Callable[..., Any]:
+    """Returns a function of plain arrays with these names that runs on the shards of each device."""
+    if layout.mesh is None:
+        return fn
+    return jax.shard_map(
+        fn,
+        mesh=layout.mesh,
+        in_specs=tuple(map(layout.make_spec, names)),
+        out_specs=tuple(map(layout.make_spec, outs)),
+        axis_names=list_free_mesh_axes(layout.mesh),
+        check_vma=check_vma,
+    )
 
 
 def map_shards(
@@ -77,12 +72,11 @@ def map_shards(
         outs: For each result of the function the names by which it is sharded.
     """
     with use_operand_shardings(names, arrays):
-        shards = find_shards(names, [array.shape for array in arrays])
-        arrays = [reshard_by_name(array, own) for array, own in zip(arrays, names, strict=True)]
-    if shards.mesh is None:
+        layout = find_layout(names, [array.shape for array in arrays])
+        arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
+    if layout.mesh is None:
         return fn({}, *arrays)
-    axes = {name: get_entry_axes(entry) for name, entry in shards.entries}
-    call = shards.map(functools.partial(fn, axes), names, outs)
+    call = shard_map_by_name(functools.partial(fn, layout.mesh_axes), layout, names, outs)
     return (call if is_tracing() else jax.jit(call))(*arrays)
 
 

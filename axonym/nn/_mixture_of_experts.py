@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, format_axes, parse_selection
+from ..named._axis_layout import MeshAxes
 from ..named._base import format_shape, with_array
 from ..named._creation import named
 from ..named._named_call import named_call
@@ -23,7 +24,7 @@ from ._expert_dispatch import Product, mix_all_tokens, mix_within_capacity
 from ._gather_parameter import gather_parameter
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
-from ._map_shards import MeshAxes, check_sharded_apart, map_shards
+from ._map_shards import check_sharded_apart, map_shards
 from ._moe_linear import MoELinear
 from ._router import Router, Routing, load_balance_loss, router_z_loss
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSpec, Names, format_axes, intern_names, parse_axes
+from ..named._axis_layout import MeshAxes
 from ..named._base import check_named, format_shape, with_array
 from ..named._broadcasting import check_matching_sizes
 from ..named._cached_jit import cached_jit
@@ -21,7 +22,7 @@ from ._gather_parameter import gather_parameter
 from ._initializer import draw_scaled_normal
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
-from ._map_shards import MeshAxes, check_sharded_apart, map_shards
+from ._map_shards import check_sharded_apart, map_shards
 
 
 class MoELinear(Layer):

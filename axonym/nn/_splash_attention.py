@@ -12,9 +12,10 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import find_platform
-from ..named._ambient import get_entry_axes, use_operand_shardings
+from ..named._ambient import use_operand_shardings
 from ..named._array import NamedArray
 from ..named._axis import Names
+from ..named._axis_layout import get_entry_axes
 from ._attention_inputs import AttentionInputs
 from ._attention_layout import (
     AttentionLayout,

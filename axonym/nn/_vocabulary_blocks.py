@@ -14,9 +14,10 @@ import jax.numpy as jnp
 
 from ..named._ambient import reshard_by_name, use_operand_shardings
 from ..named._axis import Names
+from ..named._axis_layout import AxisLayout
 from ..named._broadcasting import align_axes
 from ._inputs import widen_dtype
-from ._map_shards import Shards, find_shards
+from ._map_shards import find_layout, shard_map_by_name
 
 
 class Head(NamedTuple):
@@ -30,7 +31,7 @@ class Head(NamedTuple):
     label_smoothing: float
     logit_soft_cap: float | None
     precision: Any
-    shards: Shards = Shards()
+    layout: AxisLayout = AxisLayout()
 
     @property
     def tokens(self) -> Names:
@@ -63,16 +64,17 @@ def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
     with use_operand_shardings(names, arrays):
         hidden, weight, targets = map(reshard_by_name, arrays, names)
         sizes = dict(zip(head.hidden + head.weight, hidden.shape + weight.shape, strict=True))
-        every = (*names[:2], head.logits)
-        shards = find_shards(every, [tuple(sizes[name] for name in own) for own in every])
-    head = head._replace(shards=shards) if shards.entries else head
+        products = (head.hidden, head.weight, head.logits)
+        layout = find_layout(products, [tuple(sizes[name] for name in array_names) for array_names in products])
+    if layout.entries:
+        head = head._replace(layout=layout)
     return _score_sharded(head, hidden, weight, targets)
 
 
 def _map_scores(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
     arrays, results = (head.hidden, head.weight, head.targets), (head.tokens, head.tokens)
     score = functools.partial(_score_part, head)
-    return head.shards.map(score, arrays, results, check_vma=False)(hidden, weight, targets)
+    return shard_map_by_name(score, head.layout, arrays, results, check_vma=False)(hidden, weight, targets)
 
 
 _score_sharded: Any = jax.custom_vjp(_map_scores, nondiff_argnums=(0,))
@@ -86,7 +88,7 @@ def _keep_log_normalizers(head: Head, hidden: Any, weight: Any, targets: Any) ->
 def _differentiate_sharded(head: Head, saved: Any, gradients: Any) -> tuple[Any, Any, None]:
     arrays = (head.hidden, head.weight, head.targets, *[head.tokens] * 3)
     results, differentiate = (head.hidden, head.weight), functools.partial(_differentiate_part, head)
-    return *head.shards.map(differentiate, arrays, results, check_vma=False)(*saved, *gradients), None
+    return *shard_map_by_name(differentiate, head.layout, arrays, results, check_vma=False)(*saved, *gradients), None
 
 
 _score_sharded.defvjp(_keep_log_normalizers, _differentiate_sharded)
@@ -107,7 +109,7 @@ def _score_part(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any
     sizes = tuple(size for name, size in zip(head.hidden, hidden.shape, strict=True) if name in head.tokens)
     zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
     log_normalizers, scores = _fold_blocks(head, weight, add_block, (zeros - jnp.inf, zeros))
-    if axes := head.shards.get_mesh_axes((head.vocab,)):
+    if axes := head.layout.list_mesh_axes((head.vocab,)):
         most = jax.lax.pmax(log_normalizers, axes)
         log_normalizers = most + jnp.log(jax.lax.psum(jnp.exp(log_normalizers - most), axes))
         scores = jax.lax.psum(scores, axes)
@@ -138,9 +140,9 @@ def _differentiate_part(
     zeros = jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight)
     d_hidden, d_weight = _fold_blocks(head, weight, add_block, zeros)
     d_hidden = align_axes(d_hidden, head.products, head.hidden)
-    if axes := head.shards.get_mesh_axes((head.vocab,)):
+    if axes := head.layout.list_mesh_axes((head.vocab,)):
         d_hidden = jax.lax.psum(d_hidden, axes)
-    if axes := head.shards.get_mesh_axes(head.tokens):
+    if axes := head.layout.list_mesh_axes(head.tokens):
         d_weight = jax.lax.psum(d_weight, axes)
     return d_hidden.astype(hidden.dtype), d_weight
 
@@ -172,11 +174,11 @@ class _Block(NamedTuple):
 def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: Any, size: int) -> _Block:
     part = jax.lax.dynamic_slice_in_dim(weight, start, size, head.vocab_dim).astype(jnp.result_type(hidden, weight))
     logits = _multiply(head, hidden, head.hidden, part, head.weight, head.logits)
-    if axes := head.shards.get_mesh_axes(tuple(name for name in head.weight if name != head.vocab)):
+    if axes := head.layout.list_mesh_axes(tuple(name for name in head.weight if name != head.vocab)):
         logits = jax.lax.psum(logits, axes)
     if head.logit_soft_cap is not None:
         logits = head.logit_soft_cap * jnp.tanh(logits / head.logit_soft_cap)
-    axes, total = head.shards.get_mesh_axes((head.vocab,)), weight.shape[head.vocab_dim]
+    axes, total = head.layout.list_mesh_axes((head.vocab,)), weight.shape[head.vocab_dim]
     if axes:
         start, total = start + jax.lax.axis_index(axes) * total, total * jax.lax.axis_size(axes)
     labels = align_axes(start + jnp.arange(size), (head.vocab,), head.logits)

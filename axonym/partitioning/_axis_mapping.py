@@ -10,8 +10,9 @@ from typing import Any, Self, TypeVar, cast
 import jax
 from jax.sharding import AxisType, NamedSharding
 
-from ..named._ambient import context, get_entry_axes
+from ..named._ambient import context
 from ..named._axis import Names, format_value
+from ..named._axis_layout import get_entry_axes
 from ..named._base import is_traced
 from ..named._cache import cached_plan
 from ..named._named_call import format_scope

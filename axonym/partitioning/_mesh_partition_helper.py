@@ -8,16 +8,15 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray
 from ..named._axis import format_value
+from ..named._axis_layout import get_entry_axes, make_spec_entry
 from .rules._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from .rules._rule_options import HasMesh, check_axis_names, check_integer, check_mesh, parse_axis_names
 from .rules._rule_tree import RuleTree
 from .sharding._placement import place_leaves
 from .specs._active_mesh import MeshLike, check_mesh_axes, resolve_mesh
 from .specs._leaves import ARRAYS, get_array_shape
-from .specs._resolve_spec import make_spec_entry
 from .specs._spec_problems import check_rule_spec
 
 

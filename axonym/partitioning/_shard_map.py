@@ -14,9 +14,9 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import is_tracing
-from ..named._ambient import get_entry_axes
 from ..named._array import is_named_array
 from ..named._axis import format_axes, suggest_name
+from ..named._axis_layout import get_entry_axes, make_spec_entry
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline
 from ..named._static_result import is_array
@@ -24,7 +24,7 @@ from ._axis_mapping import activate_mapping
 from .mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
 from .specs._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
-from .specs._resolve_spec import make_spec_entry, resolve_spec
+from .specs._resolve_spec import resolve_spec
 
 
 Args = ParamSpec("Args")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jax.sharding import NamedSharding
 
-from ..named._ambient import get_entry_axes
+from ..named._axis_layout import get_entry_axes
 from ._argument_groups import ArgumentArray
 from ._hlo_program import HloArray
 from ._origin import Origin

@@ -16,8 +16,8 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType
 
 from ..mesh import set_mesh
-from ..named._ambient import get_entry_axes
 from ..named._array import NamedArray, is_named_array
+from ..named._axis_layout import get_entry_axes
 from ..partitioning.jit._fsdp import fsdp
 from ..partitioning.specs._bytes_per_device import count_array_bytes
 

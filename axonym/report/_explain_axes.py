@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from jax.sharding import PartitionSpec as P
 
 from ..named._axis import Names
+from ..named._axis_layout import format_mesh_axes, round_up
 from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.mapping._typos import is_typo
 from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
 from ..partitioning.specs._active_mesh import MeshLike, is_manual_axis
-from ..partitioning.specs._divisibility import format_mesh_axes, round_up
 from ..partitioning.specs._resolve_spec import resolve_spec
 from ..partitioning.specs._spec_problems import describe_dimension
 from ._explanation import AxisExplanation, Decision, format_entry

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from ..mesh._device_grid import escape_unprintable
-from ..named._ambient import get_entry_axes
 from ..named._axis import format_axes
+from ..named._axis_layout import get_entry_axes
 from ._leaf_report import LeafReport
 from ._table import shorten_list
 from ._write_file import write_file

@@ -7,10 +7,10 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
+from ..named._axis_layout import round_up
 from ..partitioning.sharding._partition_specs import get_sharded_axes, pad_spec
 from ..partitioning.specs._active_mesh import MeshLike
 from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ..partitioning.specs._divisibility import round_up
 from ..partitioning.specs._spec_problems import find_spec_problems, get_requested_axes
 from ._leaf_report import Padding
 from ._unused_axes import find_free_axes, get_shard_shape

@@ -49,7 +49,8 @@ CASES = {
     "apply": (lambda x, **_: x.at["batch", [0, 1]].apply(jnp.exp), P("data", "model")),
     "concatenate": (lambda x, u, **_: nym.concatenate("batch", [x, u]), P("data", "model")),
     "concatenate other": (lambda y, **_: nym.concatenate("pos", [y, y * 2]), P("data", None, "model")),
-    "concatenate uneven": (lambda x, u, **_: nym.concatenate("batch", [x, u["batch", 0:3]]), P(None, "model")),
+    "pad": (lambda x, **_: nym.pad(x, {"batch": (0, 4)}), P("data", "model")),
+    "roll": (lambda x, **_: nym.roll(x, 3, "batch"), P("data", "model")),
     "stack": (lambda x, u, **_: nym.stack("n", [x, u]), P(None, "data", "model")),
     "dot": (lambda x, w, **_: nym.dot(x, w, axis="embed"), P("data", None)),
     "dot of three": (lambda x, w, **_: nym.dot(x, w, x, axis="embed"), P("data", None)),
@@ -92,7 +93,14 @@ def test_layers_and_gradients_are_sharded_as_parameters(getkey):
     assert sharded[1].weight.sharding.spec == P(None, "model")
 
 
+UNEVEN = (
+    "axis 'batch' has size {0}, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 12; "
+    "replicate the axis of the operands first, as with `shard(x, {{'batch': None}})`; "
+    "the array is (batch: {0}, embed: 4)"
+)
 TEXTS = {
+    "concatenate": (lambda x, u, **_: nym.concatenate("batch", [x, u["batch", 0:3]]), UNEVEN.format(11)),
+    "pad": (lambda x, **_: nym.pad(x, {"batch": (0, 1)}), UNEVEN.format(9)),
     "dot": (
         lambda x, rows, **_: nym.dot(x, rows, axis="embed"),
         "axes 'batch' and 'row' of (batch: 8, row: 8) are both sharded over mesh axis 'data'; state the sharding of "

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_entry_axes, get_out_sharding, replicate_dims
+from .._ambient import get_out_sharding, replicate_dims
 from .._axis import (
     Axis,
     AxisSelection,
@@ -25,6 +25,7 @@ from .._axis import (
     make_hashable_selection,
     parse_axes,
 )
+from .._axis_layout import get_entry_axes
 from .._base import N, check_named, with_array
 from .._broadcasting import jit_inline
 from .._cache import cached_plan

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jax.sharding import AxisType, PartitionSpec as P
 
+from ...named._axis_layout import make_spec_entry
 from ...named._cache import cached_plan
 from ..specs._active_mesh import MeshLike, check_mesh_axes
-from ..specs._resolve_spec import make_spec_entry
 
 
 MeshAxes: TypeAlias = tuple[tuple[str, int], ...]

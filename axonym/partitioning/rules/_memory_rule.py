@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import keystr
 
-from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
+from ...named._axis_layout import get_entry_axes
 from ...named._traceback import find_stacklevel
 from ..specs._active_mesh import MeshLike
 from ..specs._bytes_per_device import count_array_bytes

@@ -7,9 +7,8 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from ...named._ambient import get_entry_axes
+from ...named._axis_layout import get_entry_axes, make_spec_entry
 from ..specs._active_mesh import MeshLike, check_mesh_axes, format_mesh
-from ..specs._resolve_spec import make_spec_entry
 from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from ._layer_layout import Layout, find_layouts
 from ._rule_options import HasMesh, check_integer, check_mesh, parse_axis_names

@@ -14,7 +14,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import keystr
 
-from ...named._ambient import get_entry_axes
+from ...named._axis_layout import get_entry_axes
 from ..mapping._mapping import Uneven
 from ..specs._active_mesh import MeshLike, get_active_mesh
 from ..specs._spec_problems import check_rule_spec

@@ -10,8 +10,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from ..._jax_compat import is_tracing
-from ...named._ambient import get_entry_axes
 from ...named._array import NamedArray
+from ...named._axis_layout import get_entry_axes
 from ...named._base import is_traced
 from ..mapping._mapping import AxisMapping, ResourceMapping
 from ..specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh

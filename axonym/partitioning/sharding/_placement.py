@@ -12,10 +12,9 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from ..._jax_compat import is_tracing
-from ...named._ambient import get_entry_axes
+from ...named._axis_layout import get_entry_axes, make_spec_entry
 from ...named._cache import cached_plan
 from ..specs._active_mesh import MeshLike, describe_mixed_types
-from ..specs._resolve_spec import make_spec_entry
 
 
 def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:

@@ -1,16 +1,13 @@
 """The active mesh, its axes, and whether a function is being traced."""
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType
 
 from ..._jax_compat import is_tracing
 from ...named._axis import format_axes, suggest_name
-
-
-MeshLike: TypeAlias = Mesh | AbstractMesh
+from ...named._axis_layout import MeshLike as MeshLike
 
 
 def get_abstract_mesh() -> AbstractMesh | None:

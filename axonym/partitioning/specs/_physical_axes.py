@@ -5,9 +5,9 @@ import math
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, parse_selection
+from ...named._axis_layout import round_up
 from ..mapping._mapping import PhysicalAxisSpec, ResourceMapping, as_mapping
 from ._active_mesh import MeshLike, get_abstract_mesh, resolve_mesh
-from ._divisibility import round_up
 from ._resolve_spec import check_mapped_axes, find_mapping, resolve_sharding, resolve_spec
 
 

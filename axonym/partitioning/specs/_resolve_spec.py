@@ -1,20 +1,19 @@
-"""From names to specs: the single judge of which mesh axes shard an array.
+"""From a mapping to specs: `resolve_spec`, which everything that shards by a mapping asks.
 
-Everything that shards by name asks `resolve_spec`, so that `shard`, `named_jit`, layers and creation functions raise
-the same errors, inside and outside jit.
+So `shard`, `named_jit`, layers and creation functions raise the same errors, inside and outside jit. What a layout is,
+and which sizes fit it, is decided in `AxisLayout`.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from ...named._axis import Names, format_axes, suggest_name
+from ...named._axis import Names, suggest_name
+from ...named._axis_layout import AxisLayout, MeshLike, describe_array
 from ...named._cache import cached_plan
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..mapping._typos import describe_unknown_mesh_axis, warn_unknown_mesh_axes, warn_unknown_name
-from ._active_mesh import MeshLike, describe_mixed_types, is_manual_axis
-from ._divisibility import describe_uneven
+from ._active_mesh import describe_mixed_types, is_manual_axis
 
 
 @cached_plan
@@ -36,9 +35,8 @@ def resolve_spec(
         ValueError: If a mesh axis is unknown or would shard two axes, an axis is mapped to Auto and Explicit mesh axes,
             or a size is not divisible.
     """
-    owners: dict[str, str] = {}
-    entries: list[Any] = []
-    for name, size in zip(names, sizes, strict=True):
+    mesh_axes: list[tuple[str, tuple[str, ...]]] = []
+    for name in names:
         axes = mapping.mesh_axes(name)
         if warn and not mapping.knows(name):
             warn_unknown_name(name, mapping)
@@ -46,23 +44,12 @@ def resolve_spec(
         axes = tuple(axis for axis in axes if not is_manual_axis(mesh, axis))
         mixed = describe_mixed_types(f"axis {name!r}", axes, mesh)
         if mixed is not None:
-            raise ValueError(f"{mixed}{_describe_array(names, sizes)}")
-        uneven = None if mesh is None else describe_uneven(f"axis {name!r}", size, axes, mesh)
-        if uneven is not None and size != 1 and mapping.uneven == "error":
-            remedy = "(`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`"
-            raise ValueError(f"{uneven} {remedy}{_describe_array(names, sizes)}")
-        axes = axes if uneven is None and (mesh is not None or size != 1) else ()
-        for axis in axes:
-            if axis in owners:
-                raise ValueError(
-                    f"axes {owners[axis]!r} and {name!r} of {_format_known_sizes(names, sizes)} are both mapped to "
-                    f"mesh axis {axis!r}; map one of them to another mesh axis or to None"
-                )
-            owners[axis] = name
-        entries.append(make_spec_entry(axes))
+            raise ValueError(f"{mixed}{describe_array(names, sizes)}")
+        mesh_axes.append((name, axes))
+    spec = AxisLayout(mesh, tuple(mesh_axes), mapping.uneven).resolve_spec(names, sizes)
     if warn and mesh is not None:
         warn_unknown_mesh_axes(mapping, mesh)
-    return P(*entries)
+    return spec
 
 
 @cached_plan
@@ -71,11 +58,6 @@ def resolve_sharding(
 ) -> NamedSharding:
     """Returns the sharding of an array with these names; see `resolve_spec`."""
     return NamedSharding(mesh, resolve_spec(names, sizes, mapping, mesh, warn))
-
-
-def make_spec_entry(axes: tuple[str, ...]) -> Any:
-    """Returns the entry of a spec for an axis that is sharded over these mesh axes."""
-    return None if not axes else axes[0] if len(axes) == 1 else axes
 
 
 def find_mapping(mapping: ResourceMapping | None) -> AxisMapping:
@@ -90,13 +72,4 @@ def check_mapped_axes(
     for axis in axes:
         if mesh is not None and axis not in mesh.axis_names:
             problem = describe_unknown_mesh_axis(name, axis, mesh)
-            raise ValueError(f"{problem}{_describe_array(names, sizes)}{suggest_name(axis, mesh.axis_names)}")
-
-
-def _format_known_sizes(names: Names, sizes: Sequence[int | None]) -> str:
-    return format_axes(names, None if None in sizes else sizes)  # pyright: ignore[reportArgumentType]
-
-
-def _describe_array(names: Names, sizes: Sequence[int | None]) -> str:
-    """Returns the end of an error message about one axis that shows the array, if it has more axes."""
-    return f"; the array is {_format_known_sizes(names, sizes)}" if len(names) > 1 else ""
+            raise ValueError(f"{problem}{describe_array(names, sizes)}{suggest_name(axis, mesh.axis_names)}")

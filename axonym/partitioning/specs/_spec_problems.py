@@ -5,13 +5,11 @@ from typing import Any
 
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
-from ...named._ambient import get_entry_axes
 from ...named._axis import Names
+from ...named._axis_layout import describe_uneven, get_entry_axes, make_spec_entry
 from ...named._cache import cached_plan
 from ..mapping._mapping import Uneven
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, suggest_mesh_axis
-from ._divisibility import describe_uneven
-from ._resolve_spec import make_spec_entry
 
 
 @cached_plan

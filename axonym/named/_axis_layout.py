@@ -1,0 +1,156 @@
+"""`AxisLayout`: which mesh axes shard the axis of each name, and the one function that turns names into a spec.
+
+A layout comes from a mapping, or from the operands of an operation. One policy holds for both: an axis whose size its
+mesh axes do not divide is an error, unless the layout replicates such axes; an axis of size 1 is replicated.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from ._axis import Names, format_axes
+
+
+MeshLike: TypeAlias = Mesh | AbstractMesh
+
+MeshAxes: TypeAlias = Mapping[str, tuple[str, ...]]
+"""The mesh axes over which the axis of each name is sharded."""
+
+
+class AxisLayout(NamedTuple):
+    """Which mesh axes shard the axis of each name.
+
+    Attributes:
+        mesh: The mesh; without one, sizes are not checked.
+        entries: Pairs of a name and its mesh axes, the first varying slowest.
+        uneven: What happens to an axis whose size is not divisible.
+        source: What the layout was read from, which decides the remedies that errors name.
+    """
+
+    mesh: MeshLike | None = None
+    entries: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    uneven: Literal["error", "replicate"] = "error"
+    source: Literal["mapping", "operands"] = "mapping"
+
+    @property
+    def mesh_axes(self) -> MeshAxes:
+        """The mesh axes of each name that has any."""
+        return dict(self.entries)
+
+    def list_mesh_axes(self, names: Names) -> tuple[str, ...]:
+        """Returns all mesh axes over which these names are sharded."""
+        mesh_axes = self.mesh_axes
+        return tuple(axis for name in names for axis in mesh_axes.get(name, ()))
+
+    def make_spec(self, names: Names) -> PartitionSpec:
+        """Returns the spec of an array with these names, whose sizes are known to fit."""
+        mesh_axes = self.mesh_axes
+        return PartitionSpec(*(make_spec_entry(mesh_axes.get(name, ())) for name in names))
+
+    def resolve_spec(self, names: Names, sizes: Sequence[int | None]) -> PartitionSpec:
+        """Returns the spec of an array with these names and sizes.
+
+        Args:
+            names: The names of its axes; "" stands for an axis that is not sharded.
+            sizes: Their sizes, None where a size is not known.
+
+        Raises:
+            ValueError: If a size is not divisible by its mesh axes, or a mesh axis would shard two axes.
+        """
+        mesh_axes = self.mesh_axes
+        sharded_names: dict[str, str] = {}
+        spec_entries: list[Any] = []
+        for name, size in zip(names, sizes, strict=True):
+            axes = mesh_axes.get(name, ())
+            if not self._is_divisible(size, axes):
+                if size != 1 and self.uneven == "error":
+                    raise ValueError(self._describe_uneven(name, size, axes, names, sizes))
+                axes = ()
+            for axis in axes:
+                if axis in sharded_names:
+                    raise ValueError(self._describe_conflict(axis, sharded_names[axis], name, names, sizes))
+                sharded_names[axis] = name
+            spec_entries.append(make_spec_entry(axes))
+        return PartitionSpec(*spec_entries)
+
+    def _is_divisible(self, size: int | None, axes: tuple[str, ...]) -> bool:
+        if size is None or not axes:
+            return True
+        if self.mesh is None:
+            return size != 1
+        return size % count_parts(axes, self.mesh) == 0
+
+    def _describe_uneven(
+        self, name: str, size: int | None, axes: tuple[str, ...], names: Names, sizes: Sequence[int | None]
+    ) -> str:
+        assert self.mesh is not None
+        problem = describe_uneven(f"axis {name!r}", size, axes, self.mesh)
+        if self.source == "mapping":
+            remedy = " (`round_axis_for_partitioning`), or replicate the axis with `uneven='replicate'`"
+        else:
+            remedy = f"; replicate the axis of the operands first, as with `shard(x, {{{name!r}: None}})`"
+        return f"{problem}{remedy}{describe_array(names, sizes)}"
+
+    def _describe_conflict(self, axis: str, first: str, second: str, names: Names, sizes: Sequence[int | None]) -> str:
+        array = format_known_sizes(names, sizes)
+        if self.source == "mapping":
+            return (
+                f"axes {first!r} and {second!r} of {array} are both mapped to mesh axis {axis!r}; map one of them to "
+                "another mesh axis or to None"
+            )
+        return f"axes {first!r} and {second!r} of {array} are both sharded over mesh axis {axis!r}; {STATE_SHARDING}"
+
+
+STATE_SHARDING = "state the sharding of the result with `axis_mapping`, or `shard` one of the operands first"
+
+
+def get_entry_axes(entry: Any) -> tuple[str, ...]:
+    """Returns the mesh axes of one entry of a spec as a tuple."""
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def make_spec_entry(axes: tuple[str, ...]) -> Any:
+    """Returns the entry of a spec for an axis that is sharded over these mesh axes."""
+    if not axes:
+        return None
+    return axes[0] if len(axes) == 1 else axes
+
+
+def count_parts(axes: Iterable[Any], mesh: MeshLike) -> int:
+    """Returns into how many parts these mesh axes shard an axis."""
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def round_up(size: int, parts: int) -> int:
+    """Returns the next size that is divisible by a number of parts."""
+    return -(-size // parts) * parts
+
+
+def format_mesh_axes(axes: Iterable[Any], mesh: MeshLike) -> str:
+    """Returns mesh axes with their sizes, as in `'data' of size 4 x 'model' of size 2`."""
+    return " x ".join(f"{axis!r} of size {mesh.shape[axis]}" for axis in axes)
+
+
+def describe_uneven(where: str, size: int | None, axes: Sequence[Any], mesh: MeshLike) -> str | None:
+    """Returns the message for a size that is not divisible by its mesh axes; None if it is divisible or unknown."""
+    parts = count_parts(axes, mesh)
+    if size is None or size % parts == 0:
+        return None
+    return (
+        f"{where} has size {size}, which is not divisible by mesh axis {format_mesh_axes(axes, mesh)}; "
+        f"the next size that fits is {round_up(size, parts)}"
+    )
+
+
+def format_known_sizes(names: Names, sizes: Sequence[int | None]) -> str:
+    """Formats names with their sizes, or alone if one of the sizes is not known."""
+    return format_axes(names, None if None in sizes else sizes)  # pyright: ignore[reportArgumentType]
+
+
+def describe_array(names: Names, sizes: Sequence[int | None]) -> str:
+    """Returns the end of an error message about one axis that shows the array, if it has more axes."""
+    return f"; the array is {format_known_sizes(names, sizes)}" if len(names) > 1 else ""
