@@ -20,6 +20,7 @@ from ..named._transforms import (
     is_array_with_axes,
     parse_remat,
     slice_args,
+    spread_keys,
 )
 from ..state_dict._from_state_dict import read_fields
 from ..state_dict._to_state_dict import write_layers
@@ -143,7 +144,8 @@ class BlockSeq(LayerStack[M]):
         call_fn: Callable[..., Any] = fn
 
         def apply_layers(*args: Any, **kwargs: Any) -> Any:
-            given = slice_args((args, kwargs), self.Block, is_array_with_axes, "BlockSeq.vmap")
+            arguments = spread_keys((args, kwargs), self.Block, "BlockSeq")
+            given = slice_args(arguments, self.Block, is_array_with_axes, "BlockSeq.vmap")
             with enter_scope(find_module_name(self), self):
                 each = [given.insert_slices(slices) for slices in given.split_slices()]
                 pairs = zip(self.blocks, each, strict=True)
@@ -153,7 +155,8 @@ class BlockSeq(LayerStack[M]):
 
     def _run_layers(self, step: Callable[..., Any], init: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
         """Returns the final carry, and the result of each layer."""
-        given = slice_args((args, kwargs), self.Block, is_array_with_axes, "BlockSeq")
+        arguments = spread_keys((args, kwargs), self.Block, "BlockSeq")
+        given = slice_args(arguments, self.Block, is_array_with_axes, "BlockSeq")
         path = find_module_name(self)
 
         def call_layer(index: int, carry: Any, slices: Any) -> tuple[Any, Any]:

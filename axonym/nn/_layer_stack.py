@@ -55,12 +55,17 @@ class LayerStack(Layer, Generic[M]):
 
         Args:
             init: The input of the first layer.
-            *args: More arguments of every layer; each layer gets its slice of arrays that have the layer axis.
+            *args: More arguments of every layer; each layer gets its slice of arrays that have the layer axis, and
+                random keys that lack it with the number of the layer folded in.
             unroll: How many layers to unroll, as for `jax.lax.scan`; `BlockSeq` unrolls all of them.
             **kwargs: More arguments, passed by keyword.
 
         Returns:
             The result of the last layer.
+
+        Raises:
+            TypeError: If an argument may be a legacy random key, a plain uint32 array such as `jax.random.PRNGKey`
+                returns; pass `jax.random.key(seed)`.
         """
         return self.fold_via(call_layer, unroll=unroll)(init, *args, **kwargs)
 
@@ -69,12 +74,16 @@ class LayerStack(Layer, Generic[M]):
 
         Args:
             init: The input of the first layer.
-            *args: More arguments of every layer; each layer gets its slice of arrays that have the layer axis.
+            *args: More arguments of every layer; each layer gets its slice of arrays that have the layer axis, and
+                random keys that lack it with the number of the layer folded in.
             unroll: How many layers to unroll, as for `jax.lax.scan`; `BlockSeq` unrolls all of them.
             **kwargs: More arguments, passed by keyword.
 
         Returns:
             The carry returned by the last layer, and the outputs of all layers stacked along the layer axis.
+
+        Raises:
+            TypeError: If an argument may be a legacy random key, as for `fold`.
         """
         return self.scan_via(call_layer, unroll=unroll)(init, *args, **kwargs)
 
@@ -83,11 +92,14 @@ class LayerStack(Layer, Generic[M]):
 
         Args:
             *args: Arguments of every layer; each layer gets its slice of arrays that have the layer axis, or of plain
-                arrays along their first axis.
+                arrays along their first axis, and random keys that lack it with the number of the layer folded in.
             **kwargs: More arguments, passed by keyword.
 
         Returns:
             The results of all layers stacked along the layer axis.
+
+        Raises:
+            TypeError: If an argument may be a legacy random key, as for `fold`.
         """
         return self.vmap_via(call_layer)(*args, **kwargs)
 

@@ -15,7 +15,7 @@ from ..named._axis import Axis, Names
 from ..named._creation import zeros
 from ..named._field import HasLeadingAxes
 from ..named._named_call import enter_scope, find_module_name
-from ..named._transforms import Remat, fold, is_array_with_axes, scan, vmap
+from ..named._transforms import Remat, fold, is_array_with_axes, scan, spread_keys, vmap
 from ..state_dict._from_state_dict import read_layers
 from ..state_dict._keys import eval_shapes
 from ..state_dict._to_state_dict import write_layers
@@ -125,6 +125,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         """
 
         def apply_layers(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = spread_keys((args, kwargs), self.Block, "Stacked")
             path = find_module_name(self)
 
             def apply_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -144,6 +145,7 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         """Returns a function of a carry that folds or scans a function of a layer and the carry over the layers."""
 
         def run_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = spread_keys((args, kwargs), self.Block, "Stacked")
             path = find_module_name(self)
 
             def call_step(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:

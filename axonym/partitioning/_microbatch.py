@@ -16,6 +16,7 @@ from ..named._axis_layout import get_entry_axes
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline
 from ..named._shape._flatten import unflatten_axis
+from ..named._transforms import check_legacy_keys, fold_in_number, is_random_key
 
 
 P = ParamSpec("P")
@@ -41,7 +42,7 @@ def microbatch(
     Args:
         fn: A function whose results are averages over the batch, such as what `jax.value_and_grad` returns.
         axis: The axis of the batch. Named arrays among the arguments that have it are split; everything else is the
-            same for all microbatches, except that typed random keys without axes are folded with their number.
+            same for all microbatches, except that the number of the microbatch is folded into typed random keys.
         count: The number of microbatches; 1 calls `fn` as it is.
         dtype: The dtype in which floating-point results are added up, such as `jnp.float32` for gradients in bfloat16;
             that of each result if None.
@@ -55,7 +56,8 @@ def microbatch(
         [`OverwriteWithGradient`][axonym.quantization.OverwriteWithGradient], what that returns.
 
     Raises:
-        TypeError: If `fn` cannot be called, or `count` is not an integer.
+        TypeError: If `fn` cannot be called, or `count` is not an integer. When called, if an argument may be a legacy
+            random key, a plain uint32 array such as `jax.random.PRNGKey` returns; pass `jax.random.key(seed)`.
         ValueError: If `count` is less than 1. When called, if no argument has the axis, its size is not divisible by
             `count`, a result has the axis, or one with a method `accumulate` is to be reduced once.
 
@@ -84,6 +86,7 @@ def microbatch(
         batches = [leaf for leaf in leaves if _has_axis(leaf, name)]
         if not batches:
             raise ValueError(f"`microbatch` splits axis {name!r}, which no argument has")
+        check_legacy_keys((args, kwargs), "microbatch", fn)
 
         def run(leaves: list[Any], first: Any) -> R:
             return _run_parts(fn, leaves, treedef, first, _Parts(name, count, dtype))
@@ -106,9 +109,10 @@ class _Parts:
 def _run_parts(fn: Callable[..., Any], leaves: list[Any], treedef: Any, first: Any, parts: _Parts) -> Any:
     """Returns the averages of what a function returns for each part; `first` is the number of the first one."""
     split = {at: _split_batch(leaf, parts) for at, leaf in enumerate(leaves) if _has_axis(leaf, parts.name)}
+    keys = [at for at, leaf in enumerate(leaves) if at not in split and is_random_key(leaf)]
 
     def call(number: Any, arrays: list[Any]) -> Any:
-        given = [_fold_key(leaf, number) for leaf in leaves]
+        given = [fold_in_number(leaf, number) if at in keys else leaf for at, leaf in enumerate(leaves)]
         for at, array in zip(split, arrays, strict=True):
             given[at] = with_array(leaves[at], array)
         args, kwargs = jax.tree.unflatten(treedef, given)
@@ -185,11 +189,6 @@ def _split_batch(x: NamedArray, parts: _Parts) -> Any:
         raise ValueError(f"axis {name!r} has size {size}, which is not divisible by {count} microbatches")
     split = unflatten_axis(x, name, (Axis(name, size // count), Axis(_PARTS, count)))
     return jnp.moveaxis(split.array, dim + 1, 0)
-
-
-def _fold_key(leaf: Any, number: Any) -> Any:
-    is_key = isinstance(leaf, jax.Array) and leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.fold_in(leaf, number) if is_key else leaf
 
 
 def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, parts: _Parts) -> Any:

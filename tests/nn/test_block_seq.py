@@ -152,6 +152,110 @@ def test_layers_of_different_kinds_may_change_the_carry():
     assert_equal(gradient.blocks, wanted, 1e-5)
 
 
+class Noisy(eqx.Module):
+    """A layer that drops elements; the gradient with respect to its input is its result divided by the input."""
+
+    weight: nym.NamedArray
+
+    def __call__(self, x, key):
+        return nym.nn.Dropout(0.3)(x * self.weight, key=key)
+
+
+def both_noisy(remat=False):
+    weight = nym.arange(Layers, start=1.0).broadcast_axis(Embed)
+    blocks = [Noisy(weight["layers", index]) for index in range(4)]
+    return nym.nn.Stacked(Noisy(weight), Layers, remat), nym.nn.BlockSeq(blocks, Layers, remat)
+
+
+def apply_noisy(layers, x, keys):
+    for layer, key in zip(layers.unstacked(), keys, strict=True):
+        x = layer(x, key)
+    return x
+
+
+FOLDED_KEYS = [jax.random.fold_in(KEY, index) for index in range(4)]
+SPLIT_KEYS = jax.random.split(jax.random.key(1), 4)
+HEAD_KEYS = nym.random.split(KEY, nym.Axis("heads", 2))
+KEY_CALLS = {
+    "by name": lambda layers, x: layers.fold(x, key=KEY),
+    "by position": lambda layers, x: layers.fold(x, KEY),
+    "named": lambda layers, x: layers.fold(x, nym.named(KEY, ())),
+    "in a tree": lambda layers, x: layers.fold_via(lambda layer, x, keys: layer(x, keys["drop"]))(x, {"drop": KEY}),
+    "scanned": lambda layers, x: layers.scan_via(lambda layer, x, key: (layer(x, key), x.sum()))(x, key=KEY)[0],
+    "with another axis": lambda layers, x: layers.fold_via(lambda layer, x, keys: layer(x, keys["heads", 1]))(
+        x, HEAD_KEYS
+    ),
+    "of each layer": lambda layers, x: layers.fold(x, SPLIT_KEYS),
+    "of each layer, named": lambda layers, x: layers.fold(x, nym.named(SPLIT_KEYS, Layers)),
+}
+
+
+@pytest.mark.parametrize("call", KEY_CALLS)
+def test_each_layer_drops_other_elements(call):
+    x, keys = input_of(), FOLDED_KEYS
+    if call.startswith("of each layer"):
+        keys = SPLIT_KEYS
+    elif call == "with another axis":
+        keys = [jax.random.fold_in(HEAD_KEYS["heads", 1].array, index) for index in range(4)]
+    for layers in both_noisy():
+        expected = apply_noisy(layers, x, keys)
+        assert_equal(jax.jit(KEY_CALLS[call])(layers, x), expected)
+
+
+def test_layers_that_get_the_same_input_drop_other_elements(mesh):
+    x = nym.ones((Batch, Embed))
+    masks = jnp.stack([nym.nn.Dropout(0.3)(x, key=key).array != 0 for key in FOLDED_KEYS])
+    assert len({mask.tobytes() for mask in np.asarray(masks)}) == 4
+    for mapping in ({}, {"layers": "data"}):
+        for layers in both_noisy():
+            run = nym.named_jit(lambda layers, x, key: layers.vmap(x, key=key), mapping)
+            assert np.array_equal(run(layers, x, KEY).array != 0, masks)
+
+
+def test_stacks_in_stacks_drop_other_elements():
+    x = input_of()
+    for layers in both_noisy():
+        outer = nym.nn.BlockSeq([layers, layers], nym.Axis("stages", 2))
+        found = outer.fold_via(lambda stage, x, key: stage.fold(x, key=key))(x, KEY)
+        expected = x
+        for stage in range(2):
+            key = jax.random.fold_in(KEY, stage)
+            expected = apply_noisy(layers, expected, [jax.random.fold_in(key, index) for index in range(4)])
+        assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("policy", ["none", "steps", "nothing", "nested", "inputs", "host nested"])
+def test_what_is_recomputed_drops_the_same_elements(policy):
+    x = input_of() + 2.0
+    compute = jax.jit(nym.value_and_grad(lambda x, layers: layers.fold(x, key=KEY).sum()))
+    for layers in both_noisy(POLICIES[policy]):
+        expected = apply_noisy(layers, x, FOLDED_KEYS)
+        total, gradient = compute(x, layers)
+        assert_equal(total, expected.sum(), 1e-4)
+        assert_equal(gradient, expected / x, 1e-5)
+
+
+def test_a_legacy_key_is_an_error():
+    one, numbers = jax.random.PRNGKey(0), jnp.zeros(2, jnp.uint32)
+    text = (
+        "cannot tell whether key, a plain uint32 array of shape (2,), is a legacy random key or data; pass a typed "
+        "key, from `jax.random.key(seed)` or `jax.random.wrap_key_data(array)`, or data as a named array"
+    )
+    for kind, layers in zip(("Stacked", "BlockSeq"), both_noisy(), strict=True):
+        for key in (one, np.asarray(one), numbers):
+            for call in (layers.fold, layers.scan, layers.vmap):
+                with refusal(f"`{kind}` {text}", TypeError):
+                    call(input_of(), key=key)
+        with refusal(f"`{kind}` cannot tell whether args[0]['drop'], a plain uint32", TypeError):
+            layers.fold(input_of(), {"drop": one})
+        assert_equal(layers.fold(input_of(), jax.random.wrap_key_data(one)), layers.fold(input_of(), KEY))
+        assert_equal(
+            layers.fold(input_of(), jax.random.split(one, 4)), layers.fold(input_of(), jax.random.split(KEY, 4))
+        )
+        add = layers.fold_via(lambda layer, x, numbers: x + numbers.sum().astype(float))
+        assert_equal(add(input_of(), nym.named(numbers, "pair")), input_of())
+
+
 def test_operations_have_the_paths_of_their_layers():
     class Model(eqx.Module):
         blocks: nym.nn.LayerStack

@@ -163,6 +163,43 @@ def test_results_of_other_kinds_are_added_up_or_averaged():
     assert once[1]["any"].dtype == bool
 
 
+def test_each_microbatch_draws_other_numbers():
+    key, x = jax.random.key(0), nym.ones(Batch)
+    heads, examples = nym.random.split(key, nym.Axis("heads", 2)), nym.random.split(key, Batch)
+
+    def draw(x, keys):
+        draws = jax.vmap(jax.random.uniform)(keys["heads"].array), jax.vmap(jax.random.uniform)(keys["layers"])
+        own = nym.vmap(nym.random.uniform, "batch")(keys["batch"], shape=())
+        return draws, nym.random.uniform(keys["single"], ()), own.mean()
+
+    keys = {"heads": heads, "layers": jax.random.split(key, 3), "single": nym.named(key, ()), "batch": examples}
+    found = jax.jit(nym.microbatch(draw, "batch", 4))(x, keys)
+    shared = {name: value for name, value in keys.items() if name != "batch"}
+    parts = [draw(x, {**fold_in_each(shared, number), "batch": examples}) for number in range(4)]
+    expected = jax.tree.map(lambda *draws: np.mean(draws, axis=0), *parts)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def fold_in_each(tree, number):
+    def fold_in(keys):
+        return jnp.stack([jax.random.fold_in(key, number) for key in keys.ravel()]).reshape(keys.shape)
+
+    return jax.tree.map(fold_in, tree)
+
+
+def test_a_legacy_key_is_an_error():
+    run = nym.microbatch(lambda x, state: x.mean() * state["key"].sum(), "batch", 2)
+    for key in (jax.random.PRNGKey(0), np.asarray(jax.random.PRNGKey(0))):
+        with pytest.raises(
+            TypeError,
+            match=r"`microbatch` cannot tell whether state\['key'\], a plain uint32 array of shape \(2,\), is a legacy "
+            r"random key or data; pass a typed key, from `jax.random.key\(seed\)` or `jax.random.wrap_key_data\(array",
+        ):
+            run(nym.ones(Batch), {"key": key})
+    assert run(nym.ones(Batch), {"key": nym.named(jnp.ones(2, jnp.uint32), "pair")}).item() == 2
+
+
 def test_plain_arrays_are_not_split_and_modules_may_accumulate():
     def measure(x, weight):
         return {"largest": Largest(x.max().array), "sum": (x.sum() * weight.sum()).array}

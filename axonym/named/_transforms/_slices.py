@@ -103,7 +103,7 @@ def slice_args(
     size = _find_common_size(leaves, sliced, axis, function)
     for at, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
         if dim is not None and get_plain_array(leaf).shape[dim] != size:
-            argument = _name_argument(treedef, at, called, function in ("scan", "fold"))
+            argument = name_argument(treedef, at, called, function in ("scan", "fold"))
             raise _make_size_error(leaf, dim, argument, name, size, function)
     return SlicedArgs(Axis(name, size), treedef, leaves, dims)
 
@@ -131,7 +131,7 @@ def _make_size_error(leaf: Any, dim: int, argument: str, name: str, size: int, f
     )
 
 
-def _name_argument(treedef: Any, at: int, called: Callable[..., Any] | None, has_carry: bool) -> str:
+def name_argument(treedef: Any, at: int, called: Callable[..., Any] | None, has_carry: bool) -> str:
     """Returns the argument that has a leaf, and the path of the leaf in it, as in `model.blocks[0]`."""
     paths = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(treedef, range(treedef.num_leaves)))
     _, key, *rest = paths[at][0]
