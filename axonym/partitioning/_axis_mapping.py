@@ -14,7 +14,7 @@ from ..named._ambient import context
 from ..named._axis import Names, format_value
 from ..named._axis_layout import get_entry_axes
 from ..named._base import is_traced
-from ..named._cache import cached_plan
+from ..named._cache import cached_plan, shared_object
 from ..named._named_call import format_scope
 from .mapping._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
@@ -79,9 +79,13 @@ class ActiveMapping(tuple[object]):
         return () if mesh is None else _find_auto_axes(name, size, self.mapping, mesh)
 
 
-@cached_plan
-def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None) -> object:
-    return object()
+class _MappingKey:
+    """What equal mappings have in common for JAX."""
+
+
+@shared_object
+def _find_mapping_key(mapping: AxisMapping, stored: AxisMapping | None) -> _MappingKey:
+    return _MappingKey()
 
 
 @cached_plan

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import axonym as nym
+from axonym.named._cache import CACHE_SIZE
 
 
 def test_holds_inside_only():
@@ -211,6 +212,16 @@ def test_a_changed_mapping_is_traced_once_and_an_equal_one_found_again(mesh, com
         None,
         nym.AxisMapping({"batch": "data"}, uneven="replicate"),
     ]
+
+
+def test_a_mapping_is_found_again_whatever_caches_forget(mesh):
+    traced = []
+    compiled = jax.jit(lambda x: nym.auto_sharded(traced.append(x.shape) or x))
+    for number in (0, *range(CACHE_SIZE + 1), 0):
+        with nym.axis_mapping({f"axis {number}": "data"}):
+            if number == 0:
+                compiled(nym.ones({"axis 0": 8}))
+    assert traced == [(8,)]
 
 
 @pytest.mark.parametrize("compiled", [jax.jit, nym.named_jit])

@@ -17,7 +17,7 @@ from jax.tree_util import keystr, tree_flatten
 
 from ..._jax_compat import set_argument_names
 from ...named._axis import format_value, suggest_name
-from ...named._cache import cached_plan
+from ...named._cache import cached_plan, shared_object
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from ...named._traceback import find_stacklevel
@@ -80,7 +80,7 @@ class NamedJit(Generic[Args, R]):
             in_mappings.check_arity(self._signature)
         self._donation = Donation(self._signature, *donation)
         self._find_partition = cached_plan(self._plan_partition)
-        self._make_partition = cached_plan(ArgumentPartition)  # one for all calls whose static arguments may be equal
+        self._make_partition = shared_object(ArgumentPartition)  # one for all calls whose static arguments may be equal
 
         def traced(donated: Any, kept: Any, static: StaticArgs) -> Any:
             return self._trace(donated, kept, static)

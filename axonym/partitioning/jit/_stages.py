@@ -89,7 +89,7 @@ class NamedCompiled(_Stage):
             ValueError: If the sharding of an array differs.
         """
         donated, kept, static = self._split(args, kwargs)
-        if static != self._static:
+        if static is not self._static:  # equal ones are the same object
             raise TypeError(
                 "The function was compiled for arguments of another structure or other static values; `lower` and "
                 "`compile` it for these as well."

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from ..._jax_compat import TRACER
-from ...named._cache import cached_plan
+from ...named._cache import shared_object
 from ...named._static_key import get_static_value, make_static_key, needs_static_key
 from ..specs._leaves import ARRAYS
 
@@ -42,6 +42,7 @@ class ArgumentPartition:
     """
 
     __slots__ = (
+        "__weakref__",
         "_has_numbers",
         "_last",
         "_make_static_args",
@@ -61,7 +62,7 @@ class ArgumentPartition:
         self.is_donating = any(donated)
         self._has_numbers = any(map(needs_static_key, static_types))
         self._last: StaticArgs | None = None
-        self._make_static_args = cached_plan(lambda *keys: StaticArgs(self, keys))
+        self._make_static_args = shared_object(lambda *keys: StaticArgs(self, keys))
         self._only_kept = self._make_static_args() if all(self.kept) else None
 
     def split(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], "StaticArgs"]:
@@ -81,12 +82,12 @@ class ArgumentPartition:
 class StaticArgs:
     """The static leaves of a call and the tree structure of its arguments, as one static argument of `jax.jit`.
 
-    A partition has one for equal values, numbers by their bits, and JAX compares it by identity. A `__eq__` in Python
-    would let other threads run while JAX searches its cache of compiled calls, which may crash (seen in jaxlib 0.10.2
-    and 0.12.0).
+    A partition has one for equal values, numbers by their bits, while JAX or a compiled function holds it; both compare
+    it by identity. A `__eq__` in Python would let other threads run while JAX searches its cache of compiled calls,
+    which may crash (seen in jaxlib 0.10.2 and 0.12.0).
     """
 
-    __slots__ = ("partition", "values")
+    __slots__ = ("__weakref__", "partition", "values")
 
     def __init__(self, partition: ArgumentPartition, keys: tuple[Any, ...]) -> None:
         self.partition, self.values = partition, tuple(map(get_static_value, keys))

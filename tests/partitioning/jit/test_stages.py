@@ -1,11 +1,16 @@
 """What a compiled function looks like before it runs: traced, lowered, compiled, and the shapes of its results."""
 
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
+from axonym.named._cache import CACHE_SIZE
 
 from ..arrays import COLUMNS, NAMES, ROWS, VALUES, array, lies
 
@@ -48,6 +53,43 @@ def test_a_compiled_function_is_for_one_structure_and_its_static_values(mesh, ca
         call(compiled)
     with pytest.raises(TypeError, match=r"compiled with float32.* and called with float32"):
         compiled(nym.NamedArray(np.ones((16, 4), np.float32), NAMES), nym.negative, scale=3.0)
+
+
+def test_a_compiled_function_knows_its_arguments_whatever_caches_forget():
+    fn = nym.named_jit(lambda x, scale, kind: x * scale)
+    x = nym.ones({"i": 2})
+    compiled = fn.lower(x, 3.0, "kind").compile()
+    plain = nym.named_jit(lambda x: -x).lower(x).compile()
+    for forget in (lambda: None, fn.clear_cache):
+        forget()
+        assert compiled(x, 3.0, "kind").sum().item() == 6.0
+        for number in range(CACHE_SIZE + 1):
+            with pytest.raises(TypeError, match="other static values"):
+                compiled(x, 3.0, number)
+        assert compiled(x, float("3"), "kind").sum().item() == 6.0
+        with pytest.raises(TypeError, match="other static values"):
+            compiled(x, 3, "kind")
+    assert plain(x).sum().item() == -2.0
+
+
+def test_threads_that_compile_at_once_know_their_arguments():
+    threads, x = 4, nym.ones({"i": 2})
+    start = threading.Barrier(threads)
+
+    def compile_one(fn):
+        start.wait()
+        return fn.lower(x, "kind", scale=2.0).compile()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(20):
+                fn = nym.named_jit(lambda x, kind, *, scale: x * scale)
+                for compiled in pool.map(compile_one, [fn] * threads):
+                    assert compiled(x, "kind", scale=2.0).sum().item() == 4.0
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def shape_on(mesh, spec):
