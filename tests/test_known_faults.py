@@ -5,6 +5,7 @@ Then remove the fault from the page, and its workaround from the package.
 
 import asyncio
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -265,6 +266,34 @@ def test_donating_a_sharded_array_twice_ends_the_process():
         assert done.returncode == 0 and "Attempt to donate the same buffer twice" in done.stdout
     else:
         assert done.returncode < 0, done.stderr
+
+
+DISPATCH = """
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 8)
+sharding = jax.NamedSharding(jax.make_mesh((8,), ("data",)), jax.P("data"))
+add_sum = jax.jit(lambda x: x + x.sum())
+x = jax.device_put(np.zeros(8, np.float32), sharding)
+for _ in range(200):
+    x = add_sum(x)
+x.block_until_ready()
+"""
+
+
+@ON_CPU
+def test_calls_that_nobody_waits_for_end_the_process():
+    def dispatch_calls(threads, flags=""):
+        options = {"PJRT_NPROC": str(threads), "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}"}
+        command = [sys.executable, "-c", DISPATCH]
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **options})
+
+    kinds = ("warn_stuck", "terminate")  # XLA would warn after 20 seconds, and end the process after 40
+    done = dispatch_calls(8, " ".join(f"--xla_cpu_collective_call_{kind}_timeout_seconds=1" for kind in kinds))
+    if VERSION >= (0, 12):  # fixed in jax 0.12
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode < 0 and "Termination timeout for `all reduce" in done.stderr
+        assert dispatch_calls(64).returncode == 0
 
 
 def test_splash_attention_cannot_divide_a_full_mask():
