@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -41,18 +41,70 @@ class Model(Protocol):
     def decode(self, tokens: NamedArray, cache: Any) -> tuple[NamedArray, Any]: ...
 
 
-def sample_token(logits: NamedArray, key: jax.Array, temperature: float, top_p: float) -> NamedArray:
-    """Draws one token of the smallest set of most probable ones whose probabilities add up to `top_p`."""
+class Sampling(NamedTuple):
+    """How tokens are drawn; None takes the most probable ones.
+
+    Attributes:
+        temperature: What logits are divided by.
+        top_k: How many of the most probable tokens may be drawn, or None for all.
+        top_p: The probability that the most probable tokens have together, of which one is drawn, or None for all.
+    """
+
+    temperature: Any
+    top_k: Any
+    top_p: Any
+
+
+def make_sampling(temperature: float, top_k: int | None, top_p: float) -> Sampling | None:
+    """Returns how to draw tokens, with numbers in arrays, so that programs are compiled once for all of them."""
+    if temperature < 0 or (top_k is not None and top_k < 1) or not 0 < top_p <= 1:
+        raise ValueError(
+            "the temperature must not be negative, top-k is positive, and top-p is above 0 and at most 1, but they are "
+            f"{temperature}, {top_k} and {top_p}"
+        )
     if temperature == 0:
+        return None
+    return Sampling(
+        np.float32(temperature),
+        None if top_k is None else np.int32(top_k),
+        None if top_p == 1 else np.float32(top_p),
+    )
+
+
+def sample_token(logits: NamedArray, key: jax.Array, sampling: Sampling | None) -> NamedArray:
+    """Draws one token of those that are probable enough; equally probable ones are all kept."""
+    if sampling is None:
         return logits.argmax("vocab")
-    logits = logits.astype(jnp.float32) / temperature
-    if top_p < 1:
+    logits = logits.astype(jnp.float32) / sampling.temperature
+    if sampling.top_k is not None or sampling.top_p is not None:
         ordered = nym.sort(logits, "vocab", descending=True)
-        probabilities = nym.nn.softmax(ordered, "vocab")
-        is_kept = probabilities.cumsum("vocab") - probabilities < top_p
-        least = nym.where(is_kept, ordered, jnp.inf).min("vocab")
+        if sampling.top_k is not None:
+            is_kept = nym.arange(logits.resolve_axis("vocab")) < sampling.top_k
+            ordered = nym.where(is_kept, ordered, -jnp.inf)
+        if sampling.top_p is not None:
+            probabilities = nym.nn.softmax(ordered, "vocab")
+            is_kept = probabilities.cumsum("vocab") - probabilities < sampling.top_p
+            ordered = nym.where(is_kept, ordered, -jnp.inf)
+        least = nym.where(ordered > -jnp.inf, ordered, jnp.inf).min("vocab")
         logits = nym.where(logits >= least, logits, -jnp.inf)
     return nym.random.categorical(key, logits, "vocab")
+
+
+@nym.named_jit(retrace_warning=False)  # prompts of other lengths are new programs
+def init_cache(model: Model, Batch: Axis, KPos: Axis, dtype: Any, padding: NamedArray | None) -> Any:
+    """Returns an empty cache."""
+    return model.init_cache(Batch, KPos, dtype=dtype, padding=padding)
+
+
+@nym.named_jit(donate_args=(False, True, False, False, False), retrace_warning=False)
+def decode_token(
+    model: Model, cache: Any, tokens: NamedArray, key: jax.Array, sampling: Sampling | None
+) -> tuple[Any, NamedArray, jax.Array]:
+    """Returns the cache with the new tokens, the next token of every prompt, and the next key."""
+    logits, cache = model.decode(tokens, cache)
+    key, draw_key = jax.random.split(key)
+    token = sample_token(logits["pos", -1], draw_key, sampling)
+    return cache, token.broadcast_axis(Axis("pos", 1)).rearrange(("batch", "pos")), key
 
 
 def generate_tokens(
@@ -62,17 +114,14 @@ def generate_tokens(
     *,
     key: jax.Array | None = None,
     temperature: float = 0.0,
+    top_k: int | None = None,
     top_p: float = 1.0,
 ) -> Iterator[np.ndarray]:
-    """Yields the next token of every prompt, `steps` times; greedily unless there is a temperature."""
+    """Yields the next token of every prompt, `steps` times; greedily unless there is a temperature.
 
-    @nym.named_jit(donate_args=(False, True, False, False))
-    def step(model: Model, cache: Any, tokens: NamedArray, key: jax.Array) -> tuple[Any, NamedArray, jax.Array]:
-        logits, cache = model.decode(tokens, cache)
-        key, own = jax.random.split(key)
-        token = sample_token(logits["pos", -1], own, temperature, top_p)
-        return cache, token.broadcast_axis(Axis("pos", 1)).rearrange(("batch", "pos")), key
-
+    Calls with as many prompts, with a longest prompt of the same length and as many steps share their programs.
+    """
+    sampling = make_sampling(temperature, top_k, top_p)
     longest = max(map(len, prompts))
     if not all(prompts):
         raise ValueError("a prompt is empty; it needs a token at least")
@@ -82,10 +131,10 @@ def generate_tokens(
     padding = nym.named(counts, "batch") if counts.any() else None
     dtype = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))[0].dtype
     KPos = Axis("key_pos", longest + steps)
-    cache = nym.named_jit(model.init_cache)(tokens.resolve_axis("batch"), KPos, dtype=dtype, padding=padding)
+    cache = init_cache(model, tokens.resolve_axis("batch"), KPos, dtype, padding)
     key = jax.random.key(0) if key is None else key
     for _ in range(steps):
-        cache, tokens, key = step(model, cache, tokens, key)
+        cache, tokens, key = decode_token(model, cache, tokens, key, sampling)
         yield np.asarray(tokens.array)[:, 0]
 
 
@@ -197,6 +246,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("prompts", nargs="+", help="texts to continue; numbers, if the folder has no tokenizer")
     add("--tokens", type=int, default=100, help="number of tokens; default %(default)s")
     add("--temperature", type=float, default=0.8, help="0 takes the most probable token; default %(default)s")
+    add("--top-k", type=int, help="number of tokens to choose from, the most probable ones; default: all")
     add("--top-p", type=float, default=0.95, help="probability of the tokens to choose from; default %(default)s")
     add("--seed", type=int, default=0, help="seed of the choice of tokens; default %(default)s")
     add("--mesh", help="sizes of the mesh axes, such as data:4,model:2; default: all devices along model")
@@ -206,8 +256,10 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     for name in ("tokens", "devices"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} must be positive, not {getattr(args, name)}")
-    if args.temperature < 0 or not 0 < args.top_p <= 1:
-        parser.error("--temperature must not be negative, and --top-p is above 0 and at most 1")
+    try:
+        make_sampling(args.temperature, args.top_k, args.top_p)
+    except ValueError as error:
+        parser.error(str(error))
     return args
 
 
@@ -215,7 +267,8 @@ def run(args: argparse.Namespace) -> list[str]:
     """Loads the model, shows the continuations, and returns the whole texts."""
     model, tokens = (load_run if (args.model / "options.json").exists() else load_folder)(args.model)
     texts = [tokens.encode(prompt) for prompt in args.prompts]
-    key, options = jax.random.key(args.seed), {"temperature": args.temperature, "top_p": args.top_p}
+    key = jax.random.key(args.seed)
+    options = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
     return show_stream(texts, tokens, generate_tokens(model, texts, args.tokens, key=key, **options))
 
 

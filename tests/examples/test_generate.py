@@ -74,17 +74,48 @@ def test_a_run_of_the_training_program_is_continued(generate, tmp_path, capsys):
 
 def test_sampling_draws_from_the_most_probable_tokens(generate):
     logits = nym.named(jnp.log(jnp.array([0.1, 0.5, 0.25, 0.15])), "vocab").broadcast_axis(nym.Axis("batch", 2000))
-    sample = jax.jit(generate.sample_token, static_argnums=(2, 3))
+    sample = jax.jit(generate.sample_token)
 
-    def share(temperature: float, top_p: float) -> np.ndarray:
-        drawn = sample(logits, jax.random.key(0), temperature, top_p)
+    def share(temperature: float, top_k: int | None, top_p: float) -> np.ndarray:
+        drawn = sample(logits, jax.random.key(0), generate.make_sampling(temperature, top_k, top_p))
         return np.bincount(drawn.array, minlength=4) / 2000
 
-    np.testing.assert_allclose(share(1.0, 1.0), [0.1, 0.5, 0.25, 0.15], atol=0.05)
-    np.testing.assert_allclose(share(1.0, 0.7), [0, 2 / 3, 1 / 3, 0], atol=0.05)
-    np.testing.assert_allclose(share(1.0, 0.3), [0, 1, 0, 0])
-    np.testing.assert_allclose(share(0.5, 1.0), np.array([1, 25, 6.25, 2.25]) / 34.5, atol=0.05)
-    np.testing.assert_allclose(share(0.0, 1.0), [0, 1, 0, 0])
+    np.testing.assert_allclose(share(1.0, None, 1.0), [0.1, 0.5, 0.25, 0.15], atol=0.05)
+    np.testing.assert_allclose(share(1.0, None, 0.7), [0, 2 / 3, 1 / 3, 0], atol=0.05)
+    np.testing.assert_allclose(share(1.0, None, 0.3), [0, 1, 0, 0])
+    np.testing.assert_allclose(share(0.5, None, 1.0), np.array([1, 25, 6.25, 2.25]) / 34.5, atol=0.05)
+    np.testing.assert_allclose(share(0.0, None, 1.0), [0, 1, 0, 0])
+    np.testing.assert_allclose(share(1.0, 3, 1.0), np.array([0, 50, 25, 15]) / 90, atol=0.05)
+    np.testing.assert_allclose(share(1.0, 1, 1.0), [0, 1, 0, 0])
+    np.testing.assert_allclose(share(1.0, 10, 1.0), [0.1, 0.5, 0.25, 0.15], atol=0.05)
+    np.testing.assert_allclose(share(1.0, 2, 0.7), np.array([0, 2, 1, 0]) / 3, atol=0.05)
+    np.testing.assert_allclose(share(1.0, 2, 0.6), [0, 1, 0, 0])  # of 3/4, the first has 2/3
+    with pytest.raises(ValueError, match=r"top-k is positive, .* but they are 1\.0, 0 and 1\.0"):
+        share(1.0, 0, 1.0)
+
+
+def test_a_second_call_compiles_nothing(generate):
+    llama = read_family("llama")
+    model, compiled = llama.load(llama.parameters), []
+
+    def note(event: str, seconds: float, **_: Any) -> None:
+        compiled.append(event) if event == "/jax/core/compile/backend_compile_duration" else None
+
+    def continue_texts(seed: int, prompts: list[list[int]], **options: Any) -> list[list[int]]:
+        stream = generate.generate_tokens(model, prompts, 3, key=jax.random.key(seed), **options)
+        return np.stack(list(stream), 1).tolist()
+
+    with jax.set_mesh(None):
+        continue_texts(0, [[1, 2, 3], [4, 5]], temperature=1.0, top_k=2, top_p=0.9)
+        jax.monitoring.register_event_duration_secs_listener(note)
+        try:
+            continue_texts(1, [[7, 8], [9, 6, 5]], temperature=0.5, top_k=3, top_p=0.8)
+            assert compiled == []
+            greedy = continue_texts(1, [[1, 2, 3], [4, 5]])
+        finally:
+            jax.monitoring.unregister_event_duration_listener(note)
+        assert len(compiled) == 2  # the prompts and the tokens after them
+        assert continue_texts(2, [[1, 2, 3], [4, 5]], temperature=1.0, top_k=1) == greedy
 
 
 def test_a_text_that_has_ended_stays_as_it_is(generate, capsys):
