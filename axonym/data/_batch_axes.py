@@ -4,9 +4,11 @@ from typing import Any
 
 import jax
 from jax.tree_util import keystr
+from numpy.ma import MaskedArray
 
 from ..named._array import NamedArray
 from ..named._axis import Axis, Names, axis_name, format_axes, format_value
+from ..named._numpy_input import MASK_PROBLEM
 from ..partitioning.specs._leaves import describe_leaves, get_array_shape
 
 
@@ -42,13 +44,15 @@ def list_batch_arrays(batch: Any) -> list[tuple[str, Names, Any]]:
     """Returns path, names and array of each leaf of a batch that is an array.
 
     Raises:
-        ValueError: If an array has no names, or there is no array.
+        ValueError: If an array has no names or is a masked one, or there is no array.
     """
     found: list[tuple[str, Names, Any]] = []
     for leaf, about in zip(jax.tree.leaves(batch), describe_leaves(batch), strict=True):
         shape, path = get_array_shape(leaf), keystr(about.path)
         if shape is None:
             continue
+        if isinstance(leaf, MaskedArray):
+            raise ValueError(f"{path + ': ' if path else ''}an array of shape {shape} {MASK_PROBLEM}")
         names = about.names_of(shape) if shape else ()
         if names is None:
             raise ValueError(

@@ -6,16 +6,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.tree_util import keystr
 
 from ..multihost import host_local_to_global
 from ..named._axis import Names
+from ..named._numpy_input import find_array_problem
 from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.sharding._partition_specs import infer_resource_partitions
 from ..partitioning.specs._active_mesh import format_mesh
-from ..partitioning.specs._leaves import get_array_shape
+from ..partitioning.specs._leaves import describe_leaves, get_array_shape
 from ..state_dict._keys import is_random_key
 from ._batch_axes import BatchAxes, format_array_axes, list_batch_arrays
-from ._source_iterator import SourceIterator
+from ._source_iterator import SourceIterator, make_state_error
 
 
 _END = object()
@@ -75,8 +77,11 @@ class BatchReader:
         return {**state, "sizes": self._full_sizes} if self._drop_remainder and self._full_sizes else state
 
     def set_state(self, state: dict[str, Any]) -> None:
+        sizes = state.get("sizes") if isinstance(state, dict) else None
+        if sizes is not None and not (isinstance(sizes, list) and all(isinstance(shape, list) for shape in sizes)):
+            raise make_state_error(state)
         self._source.set_state(state)
-        self._full_sizes = state.get("sizes")
+        self._full_sizes = sizes
         self._has_ended = False
 
     def _is_remainder(self, sizes: list[list[int]]) -> bool:
@@ -115,19 +120,34 @@ def place_local_rows(batch: Any, mapping: AxisMapping, mesh: Mesh) -> Any:
 def place_global_rows(batch: Any, mapping: AxisMapping, mesh: Mesh) -> Any:
     """Returns the arrays that all processes have in full; each reads what its devices hold."""
     shardings = infer_resource_partitions(batch, mapping, mesh=mesh)
+    leaf_paths = [keystr(description.path) for description in describe_leaves(batch)]
+    paths = jax.tree.unflatten(jax.tree.structure(batch), leaf_paths)
 
-    def place_leaf(leaf: Any, sharding: Any) -> Any:
+    def place_leaf(leaf: Any, sharding: Any, path: str) -> Any:
         if get_array_shape(leaf) is None:
             return leaf
         if not is_random_key(leaf):
-            return jax.make_array_from_callback(tuple(leaf.shape), sharding, lambda index: np.array(leaf[index]))
+            return jax.make_array_from_callback(
+                tuple(leaf.shape), sharding, lambda index: _copy_rows(leaf, index, path)
+            )
         places = sharding.addressable_devices_indices_map(tuple(leaf.shape))
         parts = [jax.device_put(leaf[index], device) for device, index in places.items()]
         return jax.make_array_from_single_device_arrays(tuple(leaf.shape), sharding, parts)
 
     return jax.tree.map(
-        lambda sharding, part: jax.tree.map(lambda leaf: place_leaf(leaf, sharding), part),
+        lambda sharding, part, part_paths: jax.tree.map(
+            lambda leaf, path: place_leaf(leaf, sharding, path), part, part_paths
+        ),
         shardings,
         batch,
+        paths,
         is_leaf=lambda node: node is None,
     )
+
+
+def _copy_rows(array: Any, index: Any, path: str) -> np.ndarray:
+    """Returns a copy of the rows of a device; raises a ValueError if JAX would change their values."""
+    rows = np.array(array[index])
+    if (problem := find_array_problem(rows)) is not None:
+        raise ValueError(f"{path + ': ' if path else ''}an array of shape {tuple(array.shape)} {problem}")
+    return rows

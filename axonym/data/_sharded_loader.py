@@ -1,6 +1,7 @@
 """`ShardedLoader`: batches of all devices from a source of host batches."""
 
 import functools
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import jax
 
 from ..multihost._axis_parts import resolve_mapping_and_mesh
 from ..multihost._barrier import as_seconds
-from ..named._axis import format_value
+from ..named._axis import check_flag, format_value
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
 from ._batch_agreement import BatchAgreement
@@ -25,7 +26,11 @@ class ShardedLoader(Iterator[Any]):
 
     Each process reads its own rows of a batch; the arrays have the rows of all processes. A thread reads the source
     and puts the next batches on the devices while the program computes. The state is exact: it is that after the batch
-    handed out last, not that of the batches read ahead.
+    handed out last, not that of the batches read ahead. Several threads may use one loader: each batch is handed out
+    once.
+
+    Without `jax_enable_x64`, JAX has 32 bits for the 64 of NumPy: floats are rounded, and integers that do not fit are
+    an error.
 
     Args:
         source: Anything that yields batches when iterated over: a `DataLoader` or a dataset of grain, a generator, a
@@ -86,6 +91,8 @@ class ShardedLoader(Iterator[Any]):
         found, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
         self._prefetch = _check_count("prefetch", prefetch, 1)
         every = _check_count("check_every", check_every, 0)
+        check_flag("process_local", process_local)
+        check_flag("drop_remainder", drop_remainder)
         if drop_remainder and every != 1 and jax.process_count() > 1:
             raise ValueError(f"`drop_remainder` compares every batch, so `check_every` must be 1, not {every}")
         place = place_local_rows if process_local else place_global_rows
@@ -101,6 +108,7 @@ class ShardedLoader(Iterator[Any]):
         self._has_ended = False
         self._error: Exception | None = None
         self._pending: deque[Future[LoadedBatch | None]] = deque()
+        self._lock = threading.RLock()  # which a signal handler may take again
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="axonym-data")
         self._finalizer = weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
 
@@ -118,25 +126,26 @@ class ShardedLoader(Iterator[Any]):
             TimeoutError: If a process does not arrive at the comparison in time.
             Exception: Whatever the source raises, with its traceback.
         """
-        self._check_open()
-        if self._error is not None:
-            raise self._error
-        if self._has_ended:
-            raise StopIteration
-        self._fill_pending()
-        batch, error = _wait_for_batch(self._pending[0])
-        try:
-            goes_on = self._agreement.agree(self._state["batches"], None if batch is None else batch.summary, error)
-        except Exception as raised:
-            self._error = raised
-            raise
-        if batch is None or not goes_on:
-            self._has_ended = True
-            raise StopIteration
-        self._pending.popleft()
-        self._fill_pending()
-        self._state = batch.state
-        return batch.tree
+        with self._lock:
+            self._check_open()
+            if self._error is not None:
+                raise self._error
+            if self._has_ended:
+                raise StopIteration
+            self._fill_pending()
+            batch, error = _wait_for_batch(self._pending[0])
+            try:
+                goes_on = self._agreement.agree(self._state["batches"], None if batch is None else batch.summary, error)
+            except Exception as raised:
+                self._error = raised
+                raise
+            if batch is None or not goes_on:
+                self._has_ended = True
+                raise StopIteration
+            self._pending.popleft()
+            self._fill_pending()
+            self._state = batch.state
+            return batch.tree
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state after the batch handed out last, which can be written as JSON.
@@ -158,20 +167,22 @@ class ShardedLoader(Iterator[Any]):
             ValueError: If the state is something else, the source ends before, or it is an iterator that has gone
                 beyond.
         """
-        self._check_open()
-        self._cancel_pending()
-        self._reader.set_state(state)
-        self._state, self._has_ended, self._error = self._reader.get_state(), False, None
+        with self._lock:
+            self._check_open()
+            self._cancel_pending()
+            self._reader.set_state(state)
+            self._state, self._has_ended, self._error = self._reader.get_state(), False, None
 
     def close(self) -> None:
         """Waits for the batch that is being read, ends the thread, and closes the iterator over the source.
 
         An iterator that was passed as source stays open.
         """
-        self._cancel_pending()
-        if self._finalizer.detach() is not None:
-            self._executor.shutdown()
-            self._source.close()
+        with self._lock:
+            self._cancel_pending()
+            if self._finalizer.detach() is not None:
+                self._executor.shutdown()
+                self._source.close()
 
     def __enter__(self) -> Self:
         """Returns itself; the loader is closed at the end of the block."""

@@ -33,11 +33,8 @@ class SourceIterator:
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues after the batch at which the state was read: see `ShardedLoader.set_state`."""
         count = state.get("batches") if isinstance(state, dict) else None
-        if not isinstance(count, int) or count < 0:
-            raise ValueError(
-                f"a state of `ShardedLoader` is what its `get_state` returned, a dict with 'batches', not "
-                f"{format_value(state)}"
-            )
+        if type(count) is not int or count < 0 or not isinstance(state.get("source_bytes", ""), str):
+            raise make_state_error(state)
         if not {"source", "source_bytes"} & state.keys():
             self._skip_to(count)
             return
@@ -46,7 +43,10 @@ class SourceIterator:
                 f"the state is that of a source with `get_state` and `set_state`, and {_describe_source(self._source)} "
                 "has none; pass a source like the one that was saved"
             )
-        own = base64.b64decode(state["source_bytes"]) if "source_bytes" in state else state["source"]
+        try:
+            own = base64.b64decode(state["source_bytes"]) if "source_bytes" in state else state["source"]
+        except ValueError:
+            raise make_state_error(state) from None
         self._iterator.set_state(own)
         self.count = count
 
@@ -72,6 +72,12 @@ class SourceIterator:
                 raise ValueError(
                     f"the state is after batch {count}, and {_describe_source(self._source)} ends after {self.count}"
                 ) from None
+
+
+def make_state_error(state: Any) -> ValueError:
+    return ValueError(
+        f"a state of `ShardedLoader` is what its `get_state` returned, a dict with 'batches', not {format_value(state)}"
+    )
 
 
 def _iterate(source: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from .._atomic_file import check_file_path, open_replacement
 from .._jax_compat import is_tracing
 from ._device_grid import (
     DeviceGrid,
@@ -93,7 +94,8 @@ class MeshDescription:
         """
         text = draw_mesh(self.axes, self.devices, self._format_title(), self._format_axis_rows())
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            with open_replacement(check_file_path(path, "drawing", "mesh.svg")) as file:
+                file.write(text.encode())
         return text
 
     def _repr_svg_(self) -> str:

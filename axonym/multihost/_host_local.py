@@ -17,9 +17,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
 from .._jax_compat import is_tracing
-from ..named._axis import Names, format_axes
+from ..named._axis import Names, check_flag, format_axes
 from ..named._axis_layout import format_mesh_axes, get_entry_axes
 from ..named._cache import cached_plan
+from ..named._numpy_input import find_array_problem
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike, format_mesh
 from ..partitioning.specs._leaves import Leaf, describe_leaves
@@ -62,6 +63,9 @@ def host_local_to_global(
     data. All processes call this, with arrays of the same sizes. With one process, each part is the entire array. On
     the mesh, the devices of each process must hold a block of each array, so that `global_to_host_local` can return it.
 
+    Without `jax_enable_x64`, JAX has 32 bits for the 64 of NumPy: floats are rounded, and integers that do not fit are
+    an error.
+
     Args:
         tree: Any tree of named arrays, with NumPy or JAX arrays of this process in them, and of module fields declared
             with `field(axis_names=...)`. Scalars, including random keys without axes, are the same in all processes.
@@ -77,9 +81,11 @@ def host_local_to_global(
         The tree with arrays of all processes.
 
     Raises:
+        TypeError: If an argument has another type.
         ValueError: If there is no mapping or no mesh, this process has no device of the mesh, or an array has no names,
-            is an array of all processes already, or does not fit the mesh. With `check`, also if arrays differ between
-            processes, or another process has an error. The message names the leaf.
+            is an array of all processes already, does not fit the mesh, has integers that do not fit JAX's, or is a
+            masked array. With `check`, also if arrays differ between processes, or another process has an error. The
+            message names the leaf.
         TimeoutError: If a process does not arrive at the check in time.
 
     Example:
@@ -93,6 +99,7 @@ def host_local_to_global(
         ((batch: 8, pos: 2), P('data', None))
     """
     seconds = as_seconds(timeout)
+    check_flag("check", check)
     try:
         leaves, treedef = jax.tree.flatten(tree)
         active_mapping, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`host_local_to_global`")
@@ -145,6 +152,8 @@ def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Glo
     if sizes is None or (is_global and not sizes):
         return None
     try:
+        if isinstance(leaf, np.ndarray | np.generic) and (problem := find_array_problem(leaf)) is not None:
+            raise ValueError(f"an array of shape {tuple(sizes)} {problem}")
         names = () if not sizes else about.names_of(sizes)
         if names is None:
             raise ValueError(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import numpy as np
+from numpy.ma import MaskedArray
 
 from . import _dot, _matrix
 from ._ambient import replicate_dims
@@ -28,6 +29,7 @@ from ._broadcasting import get_array
 from ._elementwise import _arithmetic, _bitwise, _complex, _copy, _logic, _maximum, _rounding
 from ._index import Items, Updates, index, take
 from ._missing_attribute import suggest_named_way
+from ._numpy_input import MASK_PROBLEM
 from ._reduce import _any_all, _cumulative, _max_min, _sort, _sum
 from ._shape import _broadcast, _flatten, _rearrange, _rename, _slice, _split, _squeeze
 
@@ -43,7 +45,7 @@ class NamedArray(ArrayProtocols):
 
     Raises:
         ValueError: If a name is empty or occurs twice, the number of names is wrong, or an `Axis` has another size.
-        TypeError: If the array or an axis has another type.
+        TypeError: If the array or an axis has another type, or the array is a masked one of NumPy.
 
     Example:
         >>> import axonym as nym
@@ -340,6 +342,8 @@ def parse_array_names(array: Any, axes: Any) -> Names:
         raise TypeError(f"{format_shape(array)} has names already; use `rename` to change them.")
     if not hasattr(array, "shape"):
         raise TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
+    if isinstance(array, MaskedArray):
+        raise TypeError(f"An array of shape {array.shape} {MASK_PROBLEM}.")
     if type(axes) is not tuple:
         check_ordered(axes)
     axes, sizes = parse_selection(axes), tuple(array.shape)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numpy.ma import MaskedArray
 
 from ._ambient import constrain_sharding, get_out_sharding, place_array
 from ._array import NamedArray
@@ -21,7 +22,8 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
     """Gives names to the axes of an array.
 
     Args:
-        array: A JAX or NumPy array, a nested list of numbers, or a scalar.
+        array: A JAX or NumPy array, a nested list of numbers, or a scalar. As in `jax.numpy.asarray`, 64 bits become
+            32 unless `jax_enable_x64` is set, and NumPy's integers that do not fit lose their upper bits.
         axes: One name or `Axis` for each axis, in order; or a mapping from name to size.
 
     Returns:
@@ -29,14 +31,14 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
     Raises:
         ValueError: If a name is empty or occurs twice, the number of names is wrong, or an `Axis` has another size.
-        TypeError: If the array already has names, or an axis has another type.
+        TypeError: If the array already has names or is a masked one of NumPy, or an axis has another type.
 
     Example:
         >>> import axonym as nym
         >>> nym.named([[1, 2, 3]], ("batch", "pos"))
         NamedArray(int32, batch: 1, pos: 3, [[1, 2, 3]])
     """
-    if not isinstance(array, jax.Array | jax.ShapeDtypeStruct | NamedBase):
+    if not isinstance(array, jax.Array | jax.ShapeDtypeStruct | NamedBase | MaskedArray):  # the last is refused below
         array = jnp.asarray(array)
     return NamedArray(array, axes)
 

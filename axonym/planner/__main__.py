@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .._atomic_file import check_file_path
 from ..named._axis import suggest_name
 from ..named._transforms._checkpoint_policy import CHECKPOINT_POLICIES
-from ..report._write_file import check_file_path
 from ._plan import Plan
 from ._plan_search import plan
 

@@ -2,8 +2,9 @@
 
 import html
 import os
-import tempfile
 from pathlib import Path
+
+from .._atomic_file import check_file_path, open_replacement
 
 
 def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str) -> Path:
@@ -16,19 +17,6 @@ def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str)
     return Path(path)
 
 
-def check_file_path(path: str | os.PathLike[str], kind: str, example: str) -> Path:
-    """Returns the file that `write_file` writes; raises its errors of paths where none can be written."""
-    target = Path(path)
-    if target.is_dir():
-        name = str(target / example)
-        raise IsADirectoryError(f"the {kind} needs the name of a file, and {str(path)!r} is a folder; name it {name!r}")
-    final = Path(os.path.realpath(target))
-    if not final.parent.is_dir():
-        missing = str(final.parent if target.is_symlink() else target.parent)
-        raise FileNotFoundError(f"there is no folder {missing!r} for the {kind} {target.name!r}; make it first")
-    return final
-
-
 def write_html_page(path: str | os.PathLike[str], title: str, content: str, example: str) -> Path:
     """Writes a page with a heading and HTML below it, as `write_file` does."""
     heading = html.escape(title)
@@ -38,9 +26,5 @@ def write_html_page(path: str | os.PathLike[str], title: str, content: str, exam
 
 def replace_file(path: Path, content: bytes) -> None:
     """Writes a file atomically, by renaming one that is complete; an existing file keeps its permissions."""
-    with tempfile.TemporaryDirectory(prefix=".axonym-", dir=path.parent) as folder:
-        written = Path(folder) / "written"
-        written.write_bytes(content)
-        if path.exists():
-            written.chmod(path.stat().st_mode)
-        written.replace(path)
+    with open_replacement(path) as file:
+        file.write(content)

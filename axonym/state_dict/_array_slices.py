@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import jax
 import numpy as np
 
+from ..named._numpy_input import find_range_problem
 from ._safetensors_file import SavedArray
 
 
@@ -127,6 +128,9 @@ def read_array(saved: SavedArray, view: np.ndarray, dtype: Any, sharding: Any) -
         view: The array mapped into memory, possibly with other axes.
         dtype: The dtype to convert to.
         sharding: The sharding; None for the default device.
+
+    Raises:
+        OverflowError: If elements do not fit a dtype of integers.
     """
     whole = tuple((0, size) for size in view.shape)
     if sharding is None:
@@ -143,12 +147,19 @@ def read_array(saved: SavedArray, view: np.ndarray, dtype: Any, sharding: Any) -
 
 
 def copy_box(saved: SavedArray, view: np.ndarray, dtype: Any, box: Box) -> np.ndarray:
-    """Returns a copy of a slice in memory that is aligned for JAX."""
+    """Returns a copy of a slice in memory that is aligned for JAX.
+
+    Raises:
+        OverflowError: If elements do not fit a dtype of integers.
+    """
     shape = [stop - start for start, stop in box]
     buffer = np.empty(math.prod(shape) * dtype.itemsize + _ALIGNMENT, np.uint8)
     at = -buffer.ctypes.data % _ALIGNMENT
     found = buffer[at : at + len(buffer) - _ALIGNMENT].view(dtype).reshape(shape)
     for part in _split_box(box, view.dtype.itemsize):
-        found[_index_box(part, box)] = view[tuple(slice(*each) for each in part)]
+        elements = view[tuple(slice(*each) for each in part)]
+        if (problem := find_range_problem(elements, dtype)) is not None:
+            raise OverflowError(problem)
+        found[_index_box(part, box)] = elements
         saved.file.release()
     return found

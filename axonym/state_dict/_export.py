@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..named._axis import check_flag, format_value
 from ._from_state_dict import from_state_dict
-from ._keys import find_method, is_array_leaf, list_children, replace_children
+from ._keys import find_method, is_array_leaf, list_children, make_depth_error, replace_children
 from ._state_dict_reader import DtypeRule, StateDictReader, check_dtype_rule, report_misfits
 from ._state_dict_writer import use_writer
 from ._to_state_dict import to_state_dict
@@ -27,6 +28,9 @@ def flatten_modules(tree: T) -> T:
     Returns:
         A tree of the same nodes.
 
+    Raises:
+        ValueError: If the tree is nested too deeply.
+
     Example:
         >>> import axonym as nym
         >>> import jax
@@ -36,7 +40,10 @@ def flatten_modules(tree: T) -> T:
         (embed: 8, __IN__: 8)
     """
     own = find_method(tree, "flatten_for_export")
-    return map_children(flatten_modules, tree) if own is None else own()
+    try:
+        return map_children(flatten_modules, tree) if own is None else own()
+    except RecursionError:
+        raise make_depth_error() from None
 
 
 def unflatten_modules(tree: T, template: T) -> T:
@@ -49,6 +56,9 @@ def unflatten_modules(tree: T, template: T) -> T:
     Returns:
         A tree with the axes of the template.
 
+    Raises:
+        ValueError: If the template has another structure, or the tree is nested too deeply.
+
     Example:
         >>> import axonym as nym
         >>> norm = nym.nn.LayerNorm.init(nym.make_axes(heads=2, head_dim=4))
@@ -57,7 +67,12 @@ def unflatten_modules(tree: T, template: T) -> T:
         ((__OUT: 8), (heads: 2, head_dim: 4))
     """
     own = find_method(tree, "unflatten_from_export")
-    return map_children(unflatten_modules, tree, template) if own is None else own(template)
+    if own is not None and type(template) is not type(tree):
+        raise make_template_error(tree, template)
+    try:
+        return map_children(unflatten_modules, tree, template) if own is None else own(template)
+    except RecursionError:
+        raise make_depth_error() from None
 
 
 def map_children(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -65,7 +80,17 @@ def map_children(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     each = [[child for _, child in list_children(one)] for one in (tree, *others)]
     if is_array_leaf(tree) or not each[0]:
         return tree
-    return replace_children(tree, [fn(*children) for children in zip(*each, strict=True)])
+    for other, children in zip(others, each[1:], strict=True):
+        if len(children) != len(each[0]):
+            raise make_template_error(tree, other)
+    return replace_children(tree, [*map(fn, *each)])
+
+
+def make_template_error(tree: Any, template: Any) -> ValueError:
+    return ValueError(
+        f"the template does not have the structure of the tree: {format_value(template)} is in place of "
+        f"{format_value(tree)}; pass the flattened tree first, and then a tree that is not flattened"
+    )
 
 
 def to_numpy_state_dict(tree: Any, prefix: str | None = None) -> dict[str, np.ndarray]:
@@ -117,6 +142,7 @@ def to_torch_compatible_state_dict(
         >>> {key: x.shape for key, x in state.items()}
         {'attention.out.weight': (6, 8), 'attention.out.bias': (6,)}
     """
+    check_flag("flatten", flatten)
     with use_writer(flattens=flatten, defers=False):
         return to_numpy_state_dict(tree, prefix)
 
@@ -145,6 +171,7 @@ def from_torch_compatible_state_dict(
         A tree of the same structure. Named arrays are sharded by the active mapping.
 
     Raises:
+        TypeError: As `from_state_dict`.
         ValueError: As `from_state_dict`; shapes are those with merged axes.
 
     Example:
@@ -158,5 +185,6 @@ def from_torch_compatible_state_dict(
         (embed: 6, heads: 2, head_dim: 4)
     """
     check_dtype_rule(dtypes)
+    check_flag("unflatten", unflatten)
     with report_misfits(StateDictReader(state_dict, dtypes, unflatten), prefix, strict) as reader:
         return from_state_dict(tree, reader, prefix)

@@ -12,10 +12,12 @@ from ._keys import (
     NO_NAMES,
     FieldNames,
     add_prefix,
+    check_field_names,
     eval_shapes,
     find_method,
     is_array_leaf,
     list_children,
+    make_depth_error,
     make_unnamed_array_error,
     replace_children,
 )
@@ -44,12 +46,18 @@ def from_state_dict(
         dtypes: What happens to an array of another dtype than its field: `"check"` is an error, `"cast"` converts it,
             and `"keep"` leaves it.
 
+    Without `jax_enable_x64`, JAX has no 64 bits. Integers of 64 bits become 32 if their values fit, and are an error
+    otherwise; floats of 64 bits are an error unless `dtypes="cast"` converts them to a field of 32. A field that is a
+    NumPy array gets one, with all bits.
+
     Returns:
         A tree of the same structure. Named arrays are sharded by the active mapping.
 
     Raises:
-        ValueError: If keys are missing or have no field, or arrays have another shape or dtype than their fields. The
-            error lists all of them, with the nearest key for each that is missing.
+        TypeError: If the state dict is not a mapping, or a key or the prefix is not a string.
+        ValueError: If keys are missing or have no field, arrays have another shape or dtype than their fields, values
+            do not fit, or an array is a masked one of NumPy. The error lists all of them, with the nearest key for each
+            that is missing. If the tree is nested too deeply.
 
     Example:
         >>> import axonym as nym
@@ -63,10 +71,13 @@ def from_state_dict(
           'wieght' has no field
     """
     with read_state_dict(state_dict, prefix, strict, dtypes) as reader:
-        if reader.flattens and find_method(tree, "flatten_for_export"):
-            return _read_flattened(tree, reader, prefix)
-        customised = find_method(tree, "from_state_dict")
-        return read_fields(tree, reader, prefix) if customised is None else customised(reader, prefix)
+        try:
+            if reader.flattens and find_method(tree, "flatten_for_export"):
+                return _read_flattened(tree, reader, prefix)
+            customised = find_method(tree, "from_state_dict")
+            return read_fields(tree, reader, prefix) if customised is None else customised(reader, prefix)
+        except RecursionError:
+            raise make_depth_error() from None
 
 
 def read_fields(
@@ -88,6 +99,7 @@ def read_fields(
         A tree of the same structure.
 
     Raises:
+        TypeError: If the state dict or the names are not a mapping, or the prefix is not a string.
         ValueError: As `from_state_dict`.
 
     Example:
@@ -102,6 +114,7 @@ def read_fields(
             if not prefix:
                 raise make_unnamed_array_error()
             return reader.load(tree, prefix)
+        check_field_names(names)
         children: list[Any] = []
         reasons: dict[str, str] = {}
         for name, child in list_children(tree):

@@ -1,6 +1,9 @@
 """Keys of state dicts, and the nodes and leaves of a tree that have them."""
 
+import os
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -8,9 +11,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.ma import MaskedArray
 
 from ..named._array import is_named_array
+from ..named._axis import format_value
 from ..named._base import is_traced
+from ..named._numpy_input import MASK_PROBLEM
 
 
 T = TypeVar("T")
@@ -31,12 +37,51 @@ def add_prefix(prefix: str | None, name: str | None) -> str:
     Returns:
         The key, empty if both parts are.
 
+    Raises:
+        TypeError: If a part is not a string.
+
     Example:
         >>> import axonym as nym
         >>> nym.state_dict.add_prefix("blocks.0", "weight"), nym.state_dict.add_prefix(None, "weight")
         ('blocks.0.weight', 'weight')
     """
+    for part in (prefix, name):
+        check_key_part(part)
     return ".".join(part for part in (prefix, name) if part)
+
+
+def check_key_part(part: Any) -> None:
+    if part is not None and not isinstance(part, str):
+        raise TypeError(f"a prefix or name in a state dict is a string or None, not {format_value(part)}")
+
+
+def check_field_names(names: Any) -> None:
+    if not isinstance(names, Mapping):
+        raise TypeError(f"`names` goes from fields to their names in the state dict, not {format_value(names)}")
+
+
+def check_state_dict(state_dict: Any, hint: str = "") -> None:
+    """Raises a TypeError unless something is a mapping with strings as keys."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"a state dict is a dict of arrays by key, not {format_value(state_dict)}{hint}")
+    for key in state_dict:
+        if not isinstance(key, str):
+            raise TypeError(f"the keys of a state dict are strings, not {format_value(key)}")
+
+
+def parse_folder(function: str, folder: Any) -> Path:
+    """Returns the path of a folder; raises a TypeError for anything else."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"`{function}` takes a tree first and then the path of a folder, not {format_value(folder)}")
+    return Path(folder)
+
+
+def make_depth_error() -> ValueError:
+    """Returns the error for a tree whose nodes contain each other so often that Python refuses to follow."""
+    return ValueError(
+        f"the tree is nested too deeply for {sys.getrecursionlimit()} calls of Python; nest it less, or allow "
+        "more with `sys.setrecursionlimit`"
+    )
 
 
 def is_array_leaf(x: Any) -> bool:
@@ -58,11 +103,13 @@ def replace_children(tree: Any, children: list[Any]) -> Any:
 def check_has_data(where: str, array: Any) -> None:
     """Raises a ValueError if an array cannot be saved.
 
-    It is a shape, or it is traced, was donated, or is on the devices of one other process, which takes it for its own
-    array of the same in all processes and does not write it.
+    It is a shape, or it has a mask, is traced, was donated, or is on the devices of one other process, which takes it
+    for its own array of the same in all processes and does not write it.
     """
     if isinstance(array, jax.ShapeDtypeStruct):
         raise ValueError(f"{where} is a shape without data; save arrays")
+    if isinstance(array, MaskedArray):
+        raise ValueError(f"{where} {MASK_PROBLEM}")
     if is_traced(array):
         raise ValueError(f"{where} is traced; arrays are saved outside of `jit`")
     if isinstance(array, jax.Array) and array.is_deleted():

@@ -1,10 +1,9 @@
 """`load_safetensors`: a tree with the arrays of files of safetensors, each slice read by the process that needs it."""
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
@@ -13,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from ..mesh._set_mesh import set_mesh
 from ..named._array import is_named_array
-from ..named._axis import Names, format_axes, format_value
+from ..named._axis import Names, check_flag, format_axes, format_value
 from ..named._base import get_plain_array, with_array
 from ..partitioning._axis_mapping import axis_mapping
 from ..partitioning.mapping._mapping import ResourceMapping, current_mapping
@@ -22,8 +21,8 @@ from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
 from ..partitioning.specs._resolve_spec import resolve_sharding
 from ._array_slices import copy_box, read_array
 from ._from_state_dict import from_state_dict
-from ._keys import describe_random_keys, is_random_key
-from ._safetensors_file import SafetensorsFile, SavedArray, SavedAxes, make_file_error
+from ._keys import describe_random_keys, is_random_key, parse_folder
+from ._safetensors_file import SafetensorsFile, SavedArray, SavedAxes, make_file_error, parse_json
 from ._save_safetensors import INDEX, SINGLE
 from ._state_dict_reader import DtypeRule, Misfits, StateDictReader, check_dtype_rule, format_field, report_misfits
 from ._state_dict_writer import list_named_sizes
@@ -53,7 +52,7 @@ def load_safetensors(
 
     The axes that `save_safetensors` has written down are compared with those of the tree: an array in another order of
     axes is transposed back, other names or sizes are an error. Arrays of other libraries are read by their shapes, as
-    by `from_torch_compatible_state_dict`.
+    by `from_torch_compatible_state_dict`. What 64 bits become is as for `from_state_dict`.
 
     Args:
         like: A module or any other tree of arrays, or its shapes as `equinox.filter_eval_shape` returns them.
@@ -74,8 +73,10 @@ def load_safetensors(
 
     Raises:
         FileNotFoundError: If there is no such folder, or a file is missing.
-        ValueError: If a file is damaged or truncated, or keys, axes, shapes or dtypes do not fit. The error names the
-            file, or all keys that do not fit. If there is a mapping and no mesh.
+        TypeError: If the folder is not a path, or the prefix is not a string.
+        ValueError: If a file is damaged or truncated, an index lists files outside of the folder, or keys, axes,
+            shapes, dtypes or values do not fit. The error names the file, or all keys that do not fit. If there is a
+            mapping and no mesh.
 
     Example:
         >>> import axonym as nym
@@ -92,7 +93,9 @@ def load_safetensors(
     """
     check_axis_order(axis_order)
     check_dtype_rule(dtypes)
-    arrays = open_folder(Path(folder))
+    check_flag("flatten", flatten)
+    check_flag("strict", strict)
+    arrays = open_folder(parse_folder("load_safetensors", folder))
     with contextlib.ExitStack() as stack:
         if mesh is not None:
             stack.enter_context(set_mesh(mesh))
@@ -139,11 +142,8 @@ def open_folder(folder: Path) -> dict[str, SavedArray]:
     index = folder / INDEX
     if not index.is_file():
         raise FileNotFoundError(f"{str(folder)!r} has neither {SINGLE!r} nor {INDEX!r}")
-    try:
-        weights: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        names = sorted({*weights.values()})
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise make_file_error(index, f"is damaged or truncated: {error}") from None
+    weights = read_index(index)
+    names = sorted({*weights.values()})
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise FileNotFoundError(f"{str(index)!r} lists {', '.join(map(repr, missing))}, which is not there")
     files = {name: SafetensorsFile(folder / name) for name in names}
@@ -152,7 +152,27 @@ def open_folder(folder: Path) -> dict[str, SavedArray]:
     for key, name in weights.items():
         if key not in files[name].arrays:
             raise make_file_error(folder / name, f"lacks {key!r}, which the index lists")
+        if others := [other for other in names if other != name and key in files[other].arrays]:
+            raise make_file_error(index, f"lists {key!r} in {name!r}, and it is in {others[0]!r} as well")
     return {key: files[name].arrays[key] for key, name in weights.items()}
+
+
+def read_index(index: Path) -> dict[str, str]:
+    """Returns the name of the file that has each array, by the key of the array."""
+    try:
+        content = parse_json(index.read_bytes())
+    except ValueError as error:
+        raise make_file_error(index, f"is damaged or truncated: {error}") from None
+    weights = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weights, dict) or not all(isinstance(name, str) and name for name in weights.values()):
+        raise make_file_error(index, "is damaged or no index: it has no 'weight_map' from keys to names of files")
+    for key, name in weights.items():
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise make_file_error(
+                index, f"lists {key!r} in {name!r}, which is outside of its folder, so it is not read"
+            )
+    return weights
 
 
 class SafetensorsReader(StateDictReader):
@@ -173,13 +193,13 @@ class SafetensorsReader(StateDictReader):
         if saved.generator is not None or is_random_key(own):
             return self._load_keys(saved, like, key)
         view = self._arrange(saved, like, key)
-        dtype = np.dtype(own.dtype if self.dtypes == "cast" else saved.dtype)
-        if saved.dtype != own.dtype and self.dtypes == "check":
-            raise Misfits({key: f"is {saved.dtype}, its field is {own.dtype}; `dtypes='cast'` converts it"})
-        if isinstance(own, np.ndarray):
-            return with_plain(like, copy_box(saved, view, dtype, tuple((0, size) for size in view.shape)))
-        dtype = np.dtype(jax.dtypes.canonicalize_dtype(dtype))  # of 32 bits unless JAX has others
-        return with_plain(like, read_array(saved, view, dtype, find_sharding(like)))
+        dtype = np.dtype(self.choose_dtype(key, saved.dtype, like))
+        try:
+            if isinstance(own, np.ndarray):
+                return with_plain(like, copy_box(saved, view, dtype, tuple((0, size) for size in view.shape)))
+            return with_plain(like, read_array(saved, view, dtype, find_sharding(like)))
+        except OverflowError as error:
+            raise Misfits({key: str(error)}) from None
 
     def _arrange(self, saved: SavedArray, like: Any, key: str) -> np.ndarray:
         """Returns an array mapped into memory, with the axes of its field in their order."""

@@ -9,6 +9,7 @@ import json
 import math
 import mmap
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -107,25 +108,65 @@ class SafetensorsFile:
         total, length = len(self.memory), int.from_bytes(self.memory[:_LENGTH], "little")
         if total < _LENGTH or length > min(total - _LENGTH, _LONGEST_HEADER):
             raise ValueError(f"its header has {length} bytes, the file {total}")
-        header = json.loads(self.memory[_LENGTH : _LENGTH + length])
-        metadata = header.pop("__metadata__", None) or {}
-        own = json.loads(metadata.pop(METADATA, "{}"))
+        header = check_object("its header", parse_json(self.memory[_LENGTH : _LENGTH + length]))
+        metadata = check_object("its metadata", header.pop("__metadata__", None) or {})
+        own = check_object("its metadata", parse_json(metadata.pop(METADATA, "{}")))
         if own.pop(_CHECKSUM, None) != (compute_checksum(header, metadata, own) if own else None):
             raise ValueError("the checksum of its header differs")
         if not own and any(_CHECKSUM in text for text in metadata.values()):
             raise ValueError("its metadata has another name")
         arrays: dict[str, SavedArray] = {}
         start = end = _LENGTH + length
-        for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            axes, dtype = own.get("axes", {}).get(key), parse_dtype(entry["dtype"])
+        entries = [_parse_entry(key, entry) for key, entry in header.items()]
+        for key, dtype, shape, first, last in sorted(entries, key=lambda entry: entry[3:]):
+            axes = own.get("axes", {}).get(key)
             saved = None if axes is None else tuple(tuple((name, size) for name, size in dim) for dim in axes)
-            arrays[key] = SavedArray(self, dtype, (*entry["shape"],), end, saved, own.get("keys", {}).get(key))
-            first, end = (start + offset for offset in entry["data_offsets"])
-            if first != arrays[key].start or end - first != math.prod(entry["shape"]) * dtype.itemsize:
-                raise ValueError(f"the offsets of {key!r} do not fit its shape")
+            if saved is not None and [math.prod(size for _, size in dim) for dim in saved] != [*shape]:
+                raise ValueError(f"the axes of {key!r} do not fit its shape")
+            if start + first != end or last - first != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"the offsets of {key!r} do not fit its shape, or overlap others")
+            arrays[key] = SavedArray(self, dtype, shape, end, saved, own.get("keys", {}).get(key))
+            end = start + last
         if end != total:
             raise ValueError(f"its arrays end at byte {end}, the file has {total}")
-        return arrays, own.get("save")
+        save = own.get("save")
+        if save is not None and not isinstance(save, str):
+            raise ValueError("the name of its save is not a string")
+        return arrays, save
+
+
+def _parse_entry(key: str, entry: Any) -> tuple[str, np.dtype[Any], tuple[int, ...], int, int]:
+    """Returns key, dtype, shape, first byte and last one of an array, of which the header says everything else."""
+    check_object(f"the entry of {key!r}", entry)
+    offsets, shape = entry["data_offsets"], entry["shape"]
+    for name, numbers in (("shape", shape), ("data_offsets", offsets)):
+        if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError(f"the {name!r} of {key!r} is not a list of integers from 0")
+    if len(offsets) != 2:
+        raise ValueError(f"{key!r} has {len(offsets)} offsets, not 2")
+    return key, parse_dtype(entry["dtype"]), tuple(shape), *offsets
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns what a text in JSON says; raises a ValueError if a key occurs twice, of which readers choose either."""
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+            raise ValueError(f"it has the key {twice!r} twice")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=make_object)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+
+
+def check_object(what: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is no object in JSON")
+    return value
 
 
 def make_file_error(path: Path, reason: str) -> ValueError:
@@ -133,7 +174,7 @@ def make_file_error(path: Path, reason: str) -> ValueError:
 
 
 def parse_dtype(code: str) -> np.dtype[Any]:
-    if code not in _DTYPES:
+    if not isinstance(code, str) or code not in _DTYPES:
         raise ValueError(f"it has arrays of dtype {code!r}, which JAX lacks")
     return np.dtype(jnp.dtype(_DTYPES[code]))
 

@@ -4,28 +4,37 @@ import contextlib
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
 
+from .._atomic_file import flush_to_disk, name_file_in_errors, open_new_file, open_replacement
 from ..multihost._barrier import as_seconds
 from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
-from ..named._axis import format_value
+from ..named._axis import check_flag, format_value
 from ._array_slices import write_array
-from ._keys import check_has_data, describe_random_keys, is_random_key
+from ._keys import check_has_data, describe_random_keys, is_random_key, parse_folder
 from ._safetensors_file import ArrayInfo, check_dtype, make_header
 from ._state_dict_writer import DeferredArray, StateDictWriter, use_writer
 from ._to_state_dict import to_state_dict
 
 
+try:
+    import fcntl
+except ImportError:  # not on all systems
+    fcntl = None
+
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_STALE = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors|\.model[-.].*\.incomplete")  # of other saves
+_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
+_INCOMPLETE = re.compile(r"\.(model|axonym)[-.].*\.incomplete")
+_ABANDONED = 24 * 3600  # seconds without a change, after which an incomplete file is that of a save that was killed
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
@@ -46,9 +55,10 @@ def save_safetensors(
 
     Each process writes the slices that its devices hold, in pieces of a few megabytes, and stacked layers are sliced
     one at a time, so no array is ever assembled. With several processes all of them call this, and the folder is one
-    that all of them see. The files get their names once all are complete: a save that is killed leaves the older
-    files, or a folder that cannot be loaded, never a mixture. Files are not forced to disk, so after a power failure
-    save again. Files are as large as their arrays and have no checksums, which the format lacks, except of headers.
+    that all of them see. The files get their names once all are complete and on disk: a save that is killed leaves the
+    older files, or a folder that cannot be loaded, never a mixture. If several programs save to one folder, the last
+    one to end has it. Files are as large as their arrays and have no checksums, which the format lacks, except of
+    headers.
 
     Bits are kept for booleans, integers, floats of 8 to 64 bits and `complex64`. Random keys are written as their data.
     Numbers, None, functions and static fields are not written.
@@ -63,6 +73,7 @@ def save_safetensors(
         timeout: How long a process waits for the others at the beginning and at the end, in seconds.
 
     Raises:
+        TypeError: If the folder is not a path, or the prefix is not a string.
         ValueError: As `to_state_dict`, or if the format lacks the dtype of an array, an array is a shape, traced or
             donated, or the size cannot be read.
         OSError: If a file cannot be written in this or another process.
@@ -80,36 +91,39 @@ def save_safetensors(
         >>> bool((loaded.weight == layer.weight).array.all())
         True
     """
-    seconds, limit, target = as_seconds(timeout), parse_size(max_shard_size), Path(folder)
+    seconds, limit = as_seconds(timeout), parse_size(max_shard_size)
+    target = parse_folder("save_safetensors", folder)
+    check_flag("flatten", flatten)
     with use_writer(flattens=flatten, defers=True) as writer:
         arrays = to_state_dict(tree, prefix)
     with _exchange_errors("begins", target, seconds):
         infos = {key: _describe_entry(key, array, writer) for key, array in arrays.items()}
         shards = _split_shards(infos, limit)
         if jax.process_index() == 0:
+            if target.exists() and not target.is_dir():
+                raise NotADirectoryError(f"`save_safetensors` writes to a folder, and {str(target)!r} is a file")
             target.mkdir(parents=True, exist_ok=True)
     # One name in all processes: headers with other names, and so with other checksums, may differ in length.
     save = broadcast_from_host_zero(uuid.uuid4().hex, timeout=seconds)
     headers = {name: make_header(shard, save) for name, shard in shards.items()}
-    starts = {
-        key: (_hide(target / name), start) for name, (_, offsets) in headers.items() for key, start in offsets.items()
-    }
+    starts = {key: (name, start) for name, (_, offsets) in headers.items() for key, start in offsets.items()}
     try:
         with _exchange_errors("prepares its files", target, seconds):
             if jax.process_index() == 0:
                 for name, shard in shards.items():
                     size = len(headers[name][0]) + sum(info.nbytes for info in shard.values())
-                    _reserve_file(_hide(target / name), headers[name][0], size)
+                    _reserve_file(target / name, save, headers[name][0], size)
         with _exchange_errors("writes its files", target, seconds):
-            _write_arrays(arrays, starts)
+            _write_arrays(arrays, starts, target, save)
+        with _exchange_errors("ends", target, seconds):
+            if jax.process_index() == 0:
+                with _lock_folder(target):
+                    _publish_files(target, shards, save)
     except BaseException:
         if jax.process_index() == 0:
             for name in shards:
-                _hide(target / name).unlink(missing_ok=True)
+                _hide(target / name, save).unlink(missing_ok=True)
         raise
-    with _exchange_errors("ends", target, seconds):
-        if jax.process_index() == 0:
-            _publish_files(target, shards)
 
 
 def parse_size(size: Any) -> int:
@@ -150,35 +164,59 @@ def _split_shards(infos: Mapping[str, ArrayInfo], limit: int) -> dict[str, dict[
     return {f"model-{at:05}-of-{count:05}.safetensors": shard for at, shard in enumerate(shards, start=1)}
 
 
-def _hide(path: Path) -> Path:
-    """Returns the name of a file while it is not complete."""
-    return path.with_name(f".{path.name}.incomplete")
+def _hide(path: Path, save: str) -> Path:
+    """Returns the name of a file of a save while it is not complete."""
+    return path.with_name(f".{path.name}.{save}.incomplete")
 
 
-def _reserve_file(path: Path, header: bytes, size: int) -> None:
+def _open_hidden(path: Path, save: str) -> BinaryIO:
+    hidden = _hide(path, save)
+    with name_file_in_errors(path, hidden):
+        return hidden.open("r+b")
+
+
+def _reserve_file(path: Path, save: str, header: bytes, size: int) -> None:
     """Makes a file with its header and room for its arrays, so that a full disk is noticed first."""
-    path.unlink(missing_ok=True)
-    with path.open("wb") as file:
+    hidden = _hide(path, save)
+    with name_file_in_errors(path, hidden), open_new_file(hidden) as file:
         if hasattr(os, "posix_fallocate"):  # not on all systems
             os.posix_fallocate(file.fileno(), 0, size)
         file.truncate(size)
         file.write(header)
 
 
-def _write_arrays(arrays: dict[str, Any], starts: Mapping[str, tuple[Path, int]]) -> None:
+def _write_arrays(arrays: dict[str, Any], starts: Mapping[str, tuple[str, int]], target: Path, save: str) -> None:
     """Writes the slices of this process, and lets each array go once it is written."""
     with contextlib.ExitStack() as stack:
-        files = {path: stack.enter_context(path.open("r+b")) for path in {path for path, _ in starts.values()}}
+        names = {name for name, _ in starts.values()}
+        files = {name: stack.enter_context(_open_hidden(target / name, save)) for name in names}
         for key in [*arrays]:
             array = arrays.pop(key)
             array = array.make() if isinstance(array, DeferredArray) else array
             if is_random_key(array):
                 array = jax.random.key_data(array)
-            path, start = starts[key]
-            write_array(files[path].fileno(), start, array)
+            name, start = starts[key]
+            with name_file_in_errors(target / name):
+                write_array(files[name].fileno(), start, array)
+        for name, file in files.items():
+            with name_file_in_errors(target / name):
+                flush_to_disk(file)
 
 
-def _publish_files(target: Path, shards: Mapping[str, Mapping[str, ArrayInfo]]) -> None:
+@contextlib.contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Keeps other programs from publishing their files in a folder, where its file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _publish_files(target: Path, shards: Mapping[str, Mapping[str, ArrayInfo]], save: str) -> None:
     """Gives complete files their names, and removes those of an older save.
 
     A folder is read by `model.safetensors` or else by the index, so at each moment these are of one save.
@@ -186,19 +224,29 @@ def _publish_files(target: Path, shards: Mapping[str, Mapping[str, ArrayInfo]]) 
     if SINGLE not in shards:
         (target / INDEX).unlink(missing_ok=True)
     for name in shards:
-        _hide(target / name).replace(target / name)
+        _hide(target / name, save).replace(target / name)
     if SINGLE in shards:
         (target / INDEX).unlink(missing_ok=True)
     else:
         weights = {key: name for name, shard in shards.items() for key in shard}
         total = sum(info.nbytes for shard in shards.values() for info in shard.values())
-        hidden = _hide(target / INDEX)
-        hidden.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2))
-        hidden.replace(target / INDEX)
+        index = {"metadata": {"total_size": total}, "weight_map": weights}
+        with open_replacement(target / INDEX) as file:
+            file.write(json.dumps(index, indent=2).encode())
         (target / SINGLE).unlink(missing_ok=True)
     for path in target.iterdir():
-        if _STALE.fullmatch(path.name) and path.name not in shards:
-            path.unlink()
+        if (_SHARD.fullmatch(path.name) and path.name not in shards) or _is_abandoned(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Returns whether a file is that of a save that was killed, not of one that goes on."""
+    if not _INCOMPLETE.fullmatch(path.name):
+        return False
+    try:
+        return time.time() - path.lstat().st_mtime > _ABANDONED
+    except FileNotFoundError:  # that save has ended meanwhile
+        return False
 
 
 @contextlib.contextmanager

@@ -6,6 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.ma import MaskedArray
+
+from ..named._numpy_input import MASK_PROBLEM
+from ._keys import check_key_part, check_state_dict
 
 
 def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -> dict[str, Any]:
@@ -19,8 +23,9 @@ def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -
         A state dict in which the arrays of layers have an axis for the layers first. Other arrays are as they were.
 
     Raises:
-        ValueError: If the numbers of the layers that have an array have gaps, its shape differs between layers, or
-            there is already an array with the key of the stacked one.
+        TypeError: If the state dict is not a mapping with strings as keys, or the prefix is not a string.
+        ValueError: If the numbers of the layers that have an array have gaps, its shape differs between layers, there
+            is already an array with the key of the stacked one, or an array is a masked one of NumPy.
 
     Example:
         >>> import axonym as nym
@@ -29,6 +34,8 @@ def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -
         >>> {key: x.shape for key, x in nym.state_dict.stack_state_dict(state, "blocks").items()}
         {'blocks.bias': (2, 3), 'scale': (2,)}
     """
+    check_state_dict(state_dict)
+    check_key_part(prefix)
     before = f"{prefix}." if prefix else ""
     layers: dict[str, dict[int, Any]] = {}
     found: dict[str, Any] = {}
@@ -50,6 +57,8 @@ def _stack_layers(key: str, arrays: Mapping[int, Any]) -> Any:
     if missing := sorted(set(range(max(arrays))) - set(arrays)):
         raise ValueError(f"{key!r} cannot be stacked: there is none of layer {missing[0]}, but one of {max(arrays)}")
     each = [arrays[number] for number in range(len(arrays))]
+    if any(isinstance(array, MaskedArray) for array in each):
+        raise ValueError(f"{key!r} {MASK_PROBLEM}")
     if len(shapes := {np.shape(array): None for array in each}) > 1:
         raise ValueError(f"{key!r} cannot be stacked: it has the shapes {', '.join(map(str, shapes))}")
     return jnp.stack(each) if any(isinstance(array, jax.Array) for array in each) else np.stack(each)
@@ -66,7 +75,8 @@ def unstack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None)
         A state dict with one array for each layer, which has its number in the key.
 
     Raises:
-        ValueError: If an array below the prefix has no axes.
+        TypeError: If the state dict is not a mapping with strings as keys, or the prefix is not a string.
+        ValueError: If an array below the prefix has no axes or is a masked one of NumPy.
 
     Example:
         >>> import axonym as nym
@@ -74,12 +84,16 @@ def unstack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None)
         >>> list(nym.state_dict.unstack_state_dict({"blocks.bias": np.zeros((2, 3)), "scale": np.ones(2)}, "blocks"))
         ['blocks.0.bias', 'blocks.1.bias', 'scale']
     """
+    check_state_dict(state_dict)
+    check_key_part(prefix)
     before = f"{prefix}." if prefix else ""
     found: dict[str, Any] = {}
     for key, array in state_dict.items():
         if not key.startswith(before):
             found[key] = array
             continue
+        if isinstance(array, MaskedArray):
+            raise ValueError(f"{key!r} {MASK_PROBLEM}")
         if np.ndim(array) == 0:
             raise ValueError(f"{key!r} has no axes, so that it cannot be split into layers; leave it out")
         name = key.removeprefix(before)

@@ -8,11 +8,14 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.ma import MaskedArray
 
 from ..named._ambient import constrain_sharding
 from ..named._array import is_named_array
-from ..named._axis import format_value, suggest_name
+from ..named._axis import check_flag, format_value, suggest_name
 from ..named._base import format_shape, get_plain_array, with_array
+from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
+from ._keys import check_key_part, check_state_dict
 from ._merged_axes import MergedDims
 
 
@@ -41,6 +44,7 @@ class StateDictReader(Mapping[str, Any]):
     """
 
     def __init__(self, arrays: Mapping[str, Any], dtypes: DtypeRule, flattens: bool = False) -> None:
+        check_state_dict(arrays, "; the tree comes before it, as in `from_state_dict(tree, state_dict)`")
         self.arrays, self.dtypes, self.flattens = arrays, dtypes, flattens
         self.used: set[str] = set()
         self._merged: dict[int, tuple[Any, MergedDims]] = {}  # by the `id` of an array, which is kept
@@ -82,18 +86,63 @@ class StateDictReader(Mapping[str, Any]):
 
     def load(self, like: Any, key: str) -> Any:
         """Returns an array of the state dict in place of another; raises `Misfits` if it does not fit."""
-        array = self[key]
-        array = array if isinstance(array, jax.Array | np.ndarray) else np.asarray(array)
+        array = _as_array(key, self[key])
         expected = get_plain_array(like)
         self.check_shape(key, array.shape, like)
-        if array.dtype != expected.dtype and self.dtypes == "check":
-            raise Misfits({key: f"is {array.dtype}, its field is {expected.dtype}; `dtypes='cast'` converts it"})
-        if self.dtypes == "cast":
-            array = array.astype(expected.dtype)
+        dtype = self.choose_dtype(key, array.dtype, like)
+        if isinstance(array, np.ndarray):
+            check_values(key, array, dtype, like)
+        if array.dtype != dtype:
+            array = array.astype(dtype)
         array = array.reshape(tuple(expected.shape))
-        if isinstance(like, np.ndarray):
-            return np.asarray(array)
+        if isinstance(expected, np.ndarray):
+            return with_array(like, np.asarray(array)) if is_named_array(like) else np.asarray(array)
         return constrain_sharding(with_array(like, jnp.asarray(array))) if is_named_array(like) else jnp.asarray(array)
+
+    def choose_dtype(self, key: str, saved: Any, like: Any) -> Any:
+        """Returns the dtype that an array gets; raises `Misfits` if it may not be converted to that.
+
+        Without `jax_enable_x64`, JAX has 32 bits for 64. Integers that fit keep their values; floats would be rounded.
+        """
+        own = get_plain_array(like)
+        if saved != own.dtype and self.dtypes == "check":
+            raise Misfits({key: f"is {saved}, its field is {own.dtype}; `dtypes='cast'` converts it"})
+        dtype = own.dtype if self.dtypes == "cast" else saved
+        if isinstance(own, np.ndarray) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            return dtype
+        kept = jax.dtypes.canonicalize_dtype(dtype)
+        if kept != dtype and jnp.issubdtype(dtype, jnp.inexact):
+            raise Misfits(
+                {
+                    key: f"is {saved}, and JAX has no {dtype} without `jax_enable_x64`; set that option, or give its "
+                    f"field {kept} or a NumPy array and pass `dtypes='cast'`"
+                }
+            )
+        return kept
+
+
+def _as_array(key: str, value: Any) -> jax.Array | np.ndarray:
+    """Returns a value of a state dict as a plain array; raises `Misfits` if it is none."""
+    if is_named_array(value):
+        raise Misfits({key: f"is a named array, {format_shape(value)}; a state dict has plain ones, as `x.array` is"})
+    if isinstance(value, MaskedArray):
+        raise Misfits({key: MASK_PROBLEM})
+    if isinstance(value, jax.Array | np.ndarray):
+        return value
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # raised by methods of other libraries
+        raise Misfits({key: f"cannot become an array of NumPy: {error}"}) from None
+    if not is_jax_dtype(array.dtype):
+        raise Misfits({key: f"is no array of numbers, but {format_value(value)}"})
+    return array
+
+
+def check_values(key: str, array: np.ndarray, dtype: Any, like: Any) -> None:
+    """Raises `Misfits` if the elements of an array of NumPy cannot become those of a field of some dtype."""
+    find_problem = find_range_problem if isinstance(get_plain_array(like), np.ndarray) else find_array_problem
+    if (problem := find_problem(array, dtype)) is not None:
+        raise Misfits({key: problem})
 
 
 def format_field(x: Any) -> str:
@@ -124,6 +173,8 @@ def check_dtype_rule(dtypes: Any) -> None:
 @contextmanager
 def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
     """Yields a reader, and raises one ValueError for everything that does not fit."""
+    check_key_part(prefix)
+    check_flag("strict", strict)
     reasons: dict[str, str] = {}
     try:
         yield reader

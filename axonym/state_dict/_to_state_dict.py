@@ -3,14 +3,20 @@
 import functools
 from typing import Any, cast
 
+from numpy.ma import MaskedArray
+
 from ..named._base import get_plain_array
+from ..named._numpy_input import MASK_PROBLEM
 from ._keys import (
     NO_NAMES,
     FieldNames,
     add_prefix,
+    check_field_names,
+    check_key_part,
     find_method,
     is_array_leaf,
     list_children,
+    make_depth_error,
     make_unnamed_array_error,
 )
 from ._state_dict_writer import StateDictWriter, defer_writing, get_writer, list_named_sizes, use_writer
@@ -34,7 +40,9 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
         Plain arrays by key, in the order of the tree. Those of named arrays have their axes in order, without names.
 
     Raises:
-        ValueError: If the tree is itself an array and there is no prefix, or two arrays would have the same key.
+        TypeError: If the prefix is not a string.
+        ValueError: If the tree is itself an array and there is no prefix, two arrays would have the same key, an array
+            is a masked one of NumPy, or the tree is nested too deeply.
 
     Example:
         >>> import axonym as nym
@@ -44,10 +52,13 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
         {'norms.0.weight': (3,), 'norms.1.weight': (3,)}
     """
     writer = get_writer()
-    if writer is not None and writer.flattens and find_method(tree, "flatten_for_export"):
-        return defer_writing(lambda tree: _write_flattened(tree, prefix), tree)
-    customised = find_method(tree, "to_state_dict")
-    return write_fields(tree, prefix) if customised is None else customised(prefix)
+    try:
+        if writer is not None and writer.flattens and find_method(tree, "flatten_for_export"):
+            return defer_writing(lambda tree: _write_flattened(tree, prefix), tree)
+        customised = find_method(tree, "to_state_dict")
+        return write_fields(tree, prefix) if customised is None else customised(prefix)
+    except RecursionError:
+        raise make_depth_error() from None
 
 
 def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NAMES) -> dict[str, Any]:
@@ -62,6 +73,7 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
         Plain arrays by key.
 
     Raises:
+        TypeError: If the prefix is not a string, or the names are not a mapping.
         ValueError: As `to_state_dict`.
 
     Example:
@@ -80,10 +92,14 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
         >>> list(nym.state_dict.to_state_dict([block]))
         ['0.ln_1.weight']
     """
+    check_key_part(prefix)
+    check_field_names(names)
     if is_array_leaf(tree):
         if not prefix:
             raise make_unnamed_array_error()
         array, writer = get_plain_array(tree), get_writer()
+        if isinstance(array, MaskedArray):
+            raise ValueError(f"{prefix!r} {MASK_PROBLEM}")
         if writer is not None and (axes := list_named_sizes(tree)) is not None:
             writer.add_axes(array, tuple((axis,) for axis in axes))
         return {prefix: array}

@@ -1,5 +1,6 @@
 """`serialise_leaves` and `deserialise_leaves`: Equinox's functions, with the axis names of every named array."""
 
+import io
 import json
 import os
 import zlib
@@ -11,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._atomic_file import check_file_path, open_replacement
 from ..named._ambient import constrain_sharding
 from ..named._array import is_named_array
-from ..named._axis import format_axes
+from ..named._axis import format_axes, format_value
 from ..named._base import get_plain_array, with_array
 from ..named._shape._rearrange import rearrange
 from ..state_dict._keys import check_has_data, describe_random_keys, is_array_leaf, is_random_key
@@ -27,15 +29,19 @@ def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any
     """Writes the leaves of a tree to a file as `equinox.tree_serialise_leaves` does, and the names of their axes.
 
     Named arrays, other arrays, random keys and Python's numbers are written; functions, strings and static fields are
-    not. A file of a path gets its name once it is complete. It is written by one process, from host memory; for models
-    that are sharded over several processes there is `axonym.state_dict.save_safetensors`.
+    not. A file of a path gets its name once it is complete and on disk; a link stays one. It is written by one process,
+    from host memory; for models that are sharded over several processes there is
+    `axonym.state_dict.save_safetensors`.
 
     Args:
         path_or_file: The path of the file, or a binary file that is open for writing.
         tree: A module or any other tree.
 
     Raises:
-        ValueError: If an array is sharded over several processes, a shape without data, traced or donated.
+        TypeError: If `path_or_file` is neither a path nor a file.
+        ValueError: If an array is sharded over several processes, a shape without data, traced, donated, a masked one
+            of NumPy, or has Python objects.
+        OSError: If the file cannot be written.
 
     Example:
         >>> import axonym as nym
@@ -45,8 +51,11 @@ def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any
         ...     nym.tree.deserialise_leaves(file.name, nym.zeros({"embed": 3}, int)).array
         Array([0, 1, 2], dtype=int32)
     """
+    _check_file("serialise_leaves", path_or_file, "write")
     for where, leaf in _list_leaves(tree):
         array = get_plain_array(leaf)
+        if isinstance(array, np.ndarray) and array.dtype.hasobject:
+            raise ValueError(f"{where or 'the array'} has Python objects, which cannot be read again; leave it out")
         check_has_data(where or "the array", array)
         if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
             raise ValueError(
@@ -54,20 +63,20 @@ def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any
             )
     if not isinstance(path_or_file, str | os.PathLike):
         return _write_leaves(path_or_file, tree)
-    target = Path(path_or_file)
-    hidden = target.with_name(f".{target.name}.incomplete")
-    try:
-        with hidden.open("wb") as file:
-            _write_leaves(file, tree)
-        hidden.replace(target)
-    finally:
-        hidden.unlink(missing_ok=True)
+    with open_replacement(check_file_path(path_or_file, "tree", "leaves")) as file:
+        _write_leaves(file, tree)
 
 
 def _write_leaves(file: IO[bytes], tree: Any) -> None:
     header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(tree)}).encode()
     file.write(_MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(4, "little") + header)
-    eqx.tree_serialise_leaves(cast(BinaryIO, file), jax.tree.map(_take_data, tree))
+    try:
+        eqx.tree_serialise_leaves(cast(BinaryIO, file), jax.tree.map(_take_data, tree))
+    except RuntimeError as error:  # Equinox shows the paths of the leaf alone
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__
+        raise cause or error from None
 
 
 def deserialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], like: T) -> T:
@@ -84,9 +93,11 @@ def deserialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], like: T
         A tree of the same structure. Named arrays are sharded by the active mapping.
 
     Raises:
+        TypeError: If `path_or_file` is neither a path nor a file.
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged or not of `serialise_leaves`, or names or sizes of axes, dtypes or the leaves
-            of the tree differ. The error lists all leaves that do not fit.
+        ValueError: If the file is damaged or not of `serialise_leaves`, names or sizes of axes, dtypes or the leaves of
+            the tree differ, or a leaf has 64 bits that JAX lacks without `jax_enable_x64`. The error lists all leaves
+            that do not fit.
 
     Example:
         >>> import axonym as nym
@@ -99,6 +110,7 @@ def deserialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], like: T
         ValueError: the leaves do not fit:
           ['weight'] was saved as float32 (mlp: 4, embed: 4), in the tree it is float32 (embed: 4, pos: 4)
     """
+    _check_file("deserialise_leaves", path_or_file, "read")
     if isinstance(path_or_file, str | os.PathLike):
         with Path(path_or_file).open("rb") as file:
             return deserialise_leaves(file, like)
@@ -115,6 +127,14 @@ def deserialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], like: T
     except Exception as error:
         raise ValueError(f"{path!r} is damaged or truncated: {error}") from None
     return jax.tree.map(_restore_keys_and_order, like, loaded, is_leaf=is_named_array)
+
+
+def _check_file(function: str, file: Any, method: str) -> None:
+    """Raises a TypeError unless something is a path or a file that can be written or read."""
+    if not isinstance(file, str | os.PathLike) and not hasattr(file, method):
+        raise TypeError(f"`{function}` takes a path or a binary file first and then the tree, not {format_value(file)}")
+    if isinstance(file, io.TextIOBase):
+        raise TypeError(f"`{function}` takes a binary file; open it in mode 'wb' or 'rb'")
 
 
 def _list_leaves(tree: Any) -> list[tuple[str, Any]]:
@@ -155,7 +175,13 @@ def _read_header(file: IO[bytes], path: str) -> dict[str, Any]:
     header = file.read(length) if file.seek(start) + length <= size else b""
     if len(header) != length or zlib.crc32(header) != checksum:
         raise ValueError(f"{path!r} is damaged or truncated: its header does not fit")
-    return json.loads(header)
+    try:
+        saved = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path!r} is damaged or truncated: {error}") from None
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path!r} is damaged or truncated: its header is no object in JSON")
+    return saved
 
 
 def _check_leaves(saved: dict[str, Any], like: Any) -> None:
@@ -167,6 +193,15 @@ def _check_leaves(saved: dict[str, Any], like: Any) -> None:
         if where in saved and _sort_axes(saved[where]) != _sort_axes(own):
             was, now = _format_saved(saved[where]), _format_saved(own)
             reasons.append(f"{where or 'the leaf'} was saved as {was}, in the tree it is {now}")
+    for where, leaf in _list_leaves(like):
+        array = get_plain_array(leaf)
+        if isinstance(array, jax.ShapeDtypeStruct) and not is_random_key(array):
+            kept = jax.dtypes.canonicalize_dtype(array.dtype)
+            if kept != array.dtype:
+                reasons.append(
+                    f"{where or 'the leaf'} is {array.dtype} in the tree, and JAX has {kept} for that without "
+                    "`jax_enable_x64`; set that option, or make the leaf a NumPy array"
+                )
     if reasons:
         raise ValueError("\n  ".join(["the leaves do not fit:", *reasons]))
 
@@ -182,7 +217,8 @@ def _order_shape(leaf: Any, saved: dict[str, Any]) -> Any:
     array = get_plain_array(leaf)
     if not is_named_array(leaf) or [*leaf.names] == saved["names"]:
         return leaf
-    return with_array(leaf, jax.ShapeDtypeStruct(saved["sizes"], array.dtype), (*saved["names"],))
+    make_shape = np.empty if isinstance(array, np.ndarray) else jax.ShapeDtypeStruct
+    return with_array(leaf, make_shape(saved["sizes"], array.dtype), (*saved["names"],))
 
 
 def _take_data(leaf: Any) -> Any:
@@ -223,4 +259,6 @@ def _restore_keys_and_order(like: Any, loaded: Any) -> Any:
         array = array if isinstance(own, np.ndarray) else jnp.asarray(array)
     if not is_named_array(like):
         return array
+    if isinstance(own, np.ndarray):  # not by JAX, which may have fewer bits
+        return with_array(like, array.transpose([loaded.names.index(name) for name in like.names]))
     return constrain_sharding(rearrange(with_array(loaded, array), like.names))

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 
+from ..named._axis import check_callable, format_value
 from ..named._base import NamedBase
 
 
@@ -23,6 +24,8 @@ class _StackedLayers(Protocol):
 
 def _make_is_leaf(is_leaf: IsLeaf) -> Callable[[Any], bool]:
     """Returns a predicate that is true for named arrays and for the leaves of the caller."""
+    if is_leaf is not None and not callable(is_leaf):
+        raise TypeError(f"`is_leaf` is a function or None, not {format_value(is_leaf)}")
     return lambda x: isinstance(x, NamedBase) or (is_leaf is not None and is_leaf(x))
 
 
@@ -39,6 +42,7 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -
         A tree of the structure of `tree` with the results of `fn`.
 
     Raises:
+        TypeError: If `fn` or `is_leaf` is not a function.
         ValueError: If the trees differ in structure.
 
     Example:
@@ -46,6 +50,7 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -
         >>> nym.tree.map(lambda x: x.sum("i"), {"a": nym.ones({"i": 2, "j": 3})})
         {'a': NamedArray(float32, j: 3, [2., 2., 2.])}
     """
+    check_callable("axonym.tree.map", fn)
     return jax.tree.map(fn, tree, *rest, is_leaf=_make_is_leaf(is_leaf))
 
 
@@ -56,7 +61,8 @@ def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLea
     the same as for separate layers. Arguments as for `axonym.tree.map`.
 
     Raises:
-        TypeError: If another tree has something else in place of stacked layers.
+        TypeError: If `fn` or `is_leaf` is not a function, or another tree has something else in place of stacked
+            layers.
         ValueError: If the trees differ in structure.
 
     Example:
@@ -67,6 +73,7 @@ def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLea
         >>> nym.tree.scan_aware_map(lambda x: x / x.sum(), stack).stacked.weight["layers", 0].array
         Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
+    check_callable("axonym.tree.scan_aware_map", fn)
     each_layer = functools.partial(scan_aware_map, fn, is_leaf=is_leaf)
 
     def is_given_leaf(x: Any) -> bool:
@@ -109,6 +116,7 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
         leaves: The leaves in order; any objects may replace named arrays.
 
     Raises:
+        TypeError: If the structure is something else.
         ValueError: If the number of leaves does not match the structure.
 
     Example:
@@ -117,6 +125,8 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
         >>> nym.tree.unflatten(structure, leaves)
         [NamedArray(float32, i: 2, [1., 1.]), 3]
     """
+    if not isinstance(structure, jax.tree_util.PyTreeDef):
+        raise TypeError(f"`axonym.tree.unflatten` takes a structure and then leaves, not {format_value(structure)}")
     return jax.tree.unflatten(structure, leaves)
 
 

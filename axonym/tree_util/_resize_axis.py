@@ -6,11 +6,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import random
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, axis_name, format_axes, suggest_name
+from ..named._axis import Axis, AxisSelector, axis_name, format_axes, format_value, suggest_name
 from ..named._base import NamedBase
 from ..named._creation import zeros
 from ..named._reduce._sum import mean, std
@@ -36,7 +37,7 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
         The tree with the axis resized, its arrays sharded by the active mapping.
 
     Raises:
-        TypeError: If the new size is not an integer.
+        TypeError: If the new size is not an integer, or the key is not one.
         ValueError: If no array has the axis, `old_axis` has another size than in an array, or the new size is negative.
 
     Example:
@@ -51,6 +52,8 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
         (Axis(name='vocab', size=12), (vocab: 12, embed: 4))
     """
     new = Axis(axis_name(old_axis), new_size)
+    if key is not None and not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(f"`key` is a random key such as `jax.random.key(0)`, or None, not {format_value(key)}")
     leaves, structure = _tree.flatten(tree)
     named = [x for x in leaves if isinstance(x, NamedBase)]
     if not any(new.name in x.names for x in named):

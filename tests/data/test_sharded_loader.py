@@ -1,6 +1,7 @@
 """`ShardedLoader` in one process: batches, prefetching, states, ends, errors, and threads."""
 
 import gc
+import itertools
 import json
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import textwrap
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grain
 import jax
@@ -355,6 +358,117 @@ def test_options_that_do_not_fit_are_errors(auto_mesh):
         ShardedLoader([], MAPPING, auto_mesh, axes={"x": 3})
     with pytest.raises(ValueError, match="`axes` has axis 'batch' of size 8 and of size 4; an axis has one size"):
         ShardedLoader([], MAPPING, auto_mesh, axes=[nym.Axis("batch", 8), (nym.Axis("batch", 4), "pos")])
+
+
+DATA: Any = nym.data  # without types, because every call here is wrong
+NO_STATE = "a state of `ShardedLoader` is what its `get_state` returned, a dict with 'batches', not "
+WRONG_CALLS = [
+    (
+        lambda mesh: DATA.ShardedLoader([], mesh, MAPPING),
+        TypeError,
+        r"A mapping goes from names .*, not the mesh \(data",
+    ),
+    (
+        lambda mesh: DATA.ShardedLoader(MAPPING, [], mesh),
+        TypeError,
+        "A mapping goes from names .*, not a list of length",
+    ),
+    (lambda mesh: DATA.ShardedLoader([], MAPPING, 3), TypeError, "`ShardedLoader` takes a mesh, not 3; make one with"),
+    (
+        lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, process_local=1),
+        TypeError,
+        "`process_local` is True or False",
+    ),
+    (
+        lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, drop_remainder="a"),
+        TypeError,
+        "`drop_remainder` is True or Fa",
+    ),
+    (
+        lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, timeout="x"),
+        TypeError,
+        "`timeout` is a number of seconds, not",
+    ),
+    (lambda mesh: DATA.ShardedLoader([], MAPPING, mesh).set_state({"batches": True}), ValueError, NO_STATE),
+    (lambda mesh: DATA.ShardedLoader([], MAPPING, mesh).set_state({"batches": 0, "sizes": 3}), ValueError, NO_STATE),
+    (
+        lambda mesh: DATA.ShardedLoader(Squares(), MAPPING, mesh).set_state({"batches": 0, "source_bytes": "A"}),
+        ValueError,
+        NO_STATE,
+    ),
+    (
+        lambda mesh: DATA.find_local_rows(MAPPING, nym.Axis("batch", 8), mesh),
+        TypeError,
+        "takes an `Axis` with the size",
+    ),
+    (lambda mesh: DATA.find_local_rows(nym.Axis("batch", 8), mesh, MAPPING), TypeError, "A mapping goes from names to"),
+    (
+        lambda mesh: DATA.find_local_rows(nym.Axis("batch", 8), MAPPING, 3),
+        TypeError,
+        "`find_local_rows` takes a mesh, no",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
+def test_wrong_arguments_are_errors_that_name_them(auto_mesh, case):
+    call, error, said = WRONG_CALLS[case]
+    with pytest.raises(error, match=said):
+        call(auto_mesh)
+
+
+@pytest.mark.parametrize("process_local", [True, False])
+def test_integers_of_64_bits_keep_their_values_or_are_refused(auto_mesh, process_local):
+    def load(array):
+        source = [{"tokens": {"ids": array}}]
+        return next(ShardedLoader(source, MAPPING, auto_mesh, axes="batch", process_local=process_local))
+
+    fitting = np.array([2**31 - 1, -(2**31)] * 4)
+    found = load(fitting)["tokens"]["ids"]
+    assert found.dtype == jnp.int32 and np.asarray(found).tolist() == fitting.tolist()
+    said = r"^\['tokens'\]\['ids'\]: an array of shape \(8,\) has int64 elements from .* to 1099511627783, which do not"
+    with pytest.raises(ValueError, match=f"{said} fit int32; convert them first, or set `jax_enable_x64`"):
+        load(np.array([7] * 7 + [2**40 + 7]))
+    assert np.asarray(load(np.full(8, 0.1))["tokens"]["ids"]).tolist() == [np.float32(0.1)] * 8
+
+
+def test_threads_share_the_batches_of_a_loader(auto_mesh):
+    seen, states = [], []
+
+    def read(loader):
+        for batch in loader:
+            seen.append(int(np.asarray(batch)[0]))
+            states.append(loader.get_state()["batches"])
+
+    with ShardedLoader((np.full(8, at) for at in range(200)), MAPPING, auto_mesh, axes="batch") as loader:
+        with ThreadPoolExecutor(4) as pool:
+            for reading in [pool.submit(read, loader) for _ in range(4)]:
+                reading.result()
+    assert sorted(seen) == [*range(200)] and max(states) == 200
+
+
+def test_a_loader_is_set_back_and_closed_while_threads_read(auto_mesh):
+    class Counter:
+        def __iter__(self):
+            return (np.full(8, at) for at in itertools.count())
+
+    def read(loader):
+        with pytest.raises(ValueError, match="the `ShardedLoader` is closed; make a new one"):
+            for batch in loader:
+                seen.append(int(np.asarray(batch)[0]))
+
+    seen: list[int] = []
+    with ThreadPoolExecutor(3) as pool:
+        with ShardedLoader(Counter(), MAPPING, auto_mesh, axes="batch") as loader:
+            start = loader.get_state()
+            readings = [pool.submit(read, loader) for _ in range(3)]
+            for resets in range(5):
+                wait_until(lambda resets=resets: len(seen) > 10 * resets and seen.count(0) == resets + 1)
+                loader.set_state(start)
+            wait_until(lambda: seen.count(0) == 6)
+        for reading in readings:
+            reading.result()
+    assert seen.count(0) == 6
 
 
 def test_rows_of_one_process_are_all_rows(mesh):

@@ -1,5 +1,7 @@
 """Parts of a batch that each process has read, and the array of all: with one process, and with several real ones."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,54 @@ def test_random_keys_are_parts_too(mesh):
     back = nym.global_to_host_local(got)
     for one, other in zip(jax.tree.leaves(back), (keys.array, jax.random.key(5)), strict=True):
         np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(other))
+
+
+def test_integers_of_64_bits_keep_their_values_or_are_refused(mesh):
+    fitting = np.array([2**31 - 1, -(2**31)] * 4)
+    got = nym.host_local_to_global({"x": nym.NamedArray(fitting, "batch")}, {"batch": "data"})["x"]
+    assert got.dtype == jnp.int32 and np.asarray(got).tolist() == fitting.tolist()
+    said = r"^\['x'\]: an array of shape \(8,\) has int64 elements from 7 to 1099511627783, which do not fit int32;"
+    with pytest.raises(ValueError, match=said):
+        nym.host_local_to_global({"x": nym.NamedArray(np.array([7] * 7 + [2**40 + 7]), "batch")}, {"batch": "data"})
+
+
+NYM: Any = nym  # without types, because every call here is wrong
+ROWS = rows(batch=8)
+WRONG_CALLS = [
+    (
+        lambda mesh: NYM.host_local_to_global(ROWS, mesh, {}),
+        TypeError,
+        r"A mapping goes from names .*, not the mesh \(d",
+    ),
+    (
+        lambda mesh: NYM.host_local_to_global({}, ROWS, mesh),
+        TypeError,
+        r"A mapping goes from .*, not an array of shape",
+    ),
+    (
+        lambda mesh: NYM.host_local_to_global(ROWS, {}, 3),
+        TypeError,
+        "`host_local_to_global` takes a mesh, not 3; make on",
+    ),
+    (lambda mesh: NYM.host_local_to_global(ROWS, {}, mesh, check="x"), TypeError, "`check` is True or False, not 'x'"),
+    (
+        lambda mesh: NYM.host_local_to_global(nym.NamedArray(np.array(["a"] * 8), "batch"), {}, mesh),
+        ValueError,
+        r"an array of shape \(8,\) has dtype <U1, which JAX lacks; convert it with `astype` first",
+    ),
+    (
+        lambda mesh: NYM.host_local_to_global(nym.NamedArray(np.ones(8, ">f4"), "batch"), {}, mesh),
+        ValueError,
+        "has dtype >f4, which JAX lacks; convert it with `astype` first",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
+def test_wrong_arguments_are_errors_that_name_them(auto_mesh, case):
+    call, error, said = WRONG_CALLS[case]
+    with pytest.raises(error, match=said):
+        call(auto_mesh)
 
 
 def test_an_array_without_names_is_refused_with_its_place(mesh):

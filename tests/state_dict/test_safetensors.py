@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import axonym as nym
 from axonym import state_dict as sd
+from axonym.state_dict._safetensors_file import ArrayInfo, make_header
 
 from ..processes import run
 from .test_state_dict import Embed, HeadDim, Heads, Layers, Renamed, make_model
@@ -226,6 +229,72 @@ def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
         sd.load_safetensors(tree, tmp_path / "nowhere")
 
 
+def write_header(path: Path, header: str | bytes, data: int = 16) -> None:
+    text = header.encode() if isinstance(header, str) else header
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(data))
+
+
+GOOD = '{"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}'
+BAD_HEADERS = {
+    "[]": "its header is no object in JSON",
+    '{"x": ' * 100_000: "its JSON is nested too deeply",
+    f'{{"x": {GOOD}, "x": {GOOD}}}': "it has the key 'x' twice",
+    '{"x": 3}': "the entry of 'x' is no object in JSON",
+    '{"x": {"dtype": "F32", "shape": [4]}}': "its header lacks 'data_offsets'",
+    '{"x": {"dtype": 3, "shape": [4], "data_offsets": [0, 16]}}': "it has arrays of dtype 3, which JAX lacks",
+    '{"x": {"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]}}': "the 'shape' of 'x' is not a list of integers",
+    '{"x": {"dtype": "F32", "shape": [-2, -2], "data_offsets": [0, 16]}}': "the 'shape' of 'x' is not a list of integ",
+    '{"x": {"dtype": "F32", "shape": 4, "data_offsets": [0, 16]}}': "the 'shape' of 'x' is not a list of integers",
+    '{"x": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}}': "the 'data_offsets' of 'x' is not a list of",
+    '{"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, true]}}': "the 'data_offsets' of 'x' is not a list of",
+    '{"x": {"dtype": "F32", "shape": [4], "data_offsets": [16]}}': "'x' has 1 offsets, not 2",
+    '{"x": {"dtype": "F32", "shape": [5], "data_offsets": [0, 16]}}': "the offsets of 'x' do not fit its shape",
+    f'{{"x": {GOOD}, "y": {GOOD}}}': "the offsets of 'y' do not fit its shape, or overlap others",
+    f'{{"__metadata__": [3], "x": {GOOD}}}': "its metadata is no object in JSON",
+    f'{{"__metadata__": {{"axonym": "[]"}}, "x": {GOOD}}}': "its metadata is no object in JSON",
+}
+
+
+@pytest.mark.parametrize("header", BAD_HEADERS, ids=range(len(BAD_HEADERS)))
+def test_wrong_headers_are_errors_with_the_name_of_the_file(header, tmp_path):
+    write_header(tmp_path / "model.safetensors", header)
+    with pytest.raises(ValueError, match=rf"/model.safetensors' is damaged or truncated: {BAD_HEADERS[header]}"):
+        sd.load_safetensors({"x": jnp.ones(4)}, tmp_path)
+
+
+BAD_INDICES = {
+    "[]": "is damaged or no index: it has no 'weight_map' from keys to names of files",
+    '{"weight_map": ["a"]}': "is damaged or no index: it has no 'weight_map' from keys to names of files",
+    '{"weight_map": {"x": 3}}': "is damaged or no index: it has no 'weight_map' from keys to names of files",
+    '{"weight_map": {"x": "../out"}}': r"lists 'x' in '\.\./out', which is outside of its folder, so it is not read",
+    '{"weight_map": {"x": "a/../../out"}}': "lists 'x' in .*, which is outside of its folder, so it is not read",
+    '{"weight_map": {"x": "/etc/passwd"}}': "lists 'x' in '/etc/passwd', which is outside of its folder",
+    '{"weight_map": {"x": "a", "x": "b"}}': "is damaged or truncated: it has the key 'x' twice",
+    '{"weight_map": {"x": "a", "y": "b"}}': "lists 'x' in 'a', and it is in 'b' as well",
+    "[" * 100_000: "is damaged or truncated: its JSON is nested too deeply",
+}
+
+
+@pytest.mark.parametrize("index", BAD_INDICES, ids=range(len(BAD_INDICES)))
+def test_wrong_indices_are_errors_with_the_name_of_the_file(index, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    save_file({"x": np.ones(4)}, tmp_path / "out")
+    save_file({"x": np.ones(4)}, folder / "a")
+    save_file({"x": np.ones(4), "y": np.ones(4)}, folder / "b")
+    (folder / sd_index()).write_text(index)
+    with pytest.raises(ValueError, match=rf"/folder/model.safetensors.index.json' {BAD_INDICES[index]}"):
+        sd.load_safetensors({"x": np.ones(4)}, folder, strict=False)
+
+
+def test_axes_that_do_not_fit_a_shape_are_errors(tmp_path):
+    axes: Any = ((("embed", 3),),)
+    text, _ = make_header({"x": ArrayInfo(np.dtype("float32"), (4,), axes)}, "save")
+    (tmp_path / "model.safetensors").write_bytes(text + bytes(16))
+    with pytest.raises(ValueError, match=r"model.safetensors' is damaged or truncated: the axes of 'x' do not fit its"):
+        sd.load_safetensors({"x": nym.ones({"embed": 4})}, tmp_path)
+
+
 class Killed(BaseException):
     pass
 
@@ -276,12 +345,55 @@ def test_a_full_disk_is_an_error_and_leaves_the_older_files(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match=rf"File too large: '{tmp_path}/model.safetensors'"):
             sd.save_safetensors({"a": tree["a"] * 2}, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert os.listdir(tmp_path) == ["model.safetensors"]
     assert_same(sd.load_safetensors(tree, tmp_path), tree)
+
+
+def test_programs_that_save_to_one_folder_at_once_leave_one_save(tmp_path):
+    def make(value: float) -> dict[str, Any]:
+        return {name: jnp.full(1000, value) for name in "abcd"}
+
+    trees = [make(value) for value in range(3)]
+    barrier = threading.Barrier(len(trees), timeout=20)
+
+    def save(tree: Any) -> None:
+        for size in (5000, 10**9, 5000):
+            barrier.wait()
+            sd.save_safetensors(tree, tmp_path, max_shard_size=size)
+            barrier.wait()
+            loaded = sd.load_safetensors(tree, tmp_path)
+            assert len({float(x) for array in loaded.values() for x in array}) == 1
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        for saved in [pool.submit(save, tree) for tree in trees]:
+            saved.result()
+    assert sorted(os.listdir(tmp_path)) == [*(f"model-{at:05}-of-00004.safetensors" for at in range(1, 5)), sd_index()]
+
+
+def test_only_old_remains_of_killed_saves_are_removed(tmp_path):
+    names = (".model.safetensors.1.incomplete", ".axonym-1.incomplete", ".other.incomplete")
+    for name in names:
+        (tmp_path / name).touch()
+    tree = {"a": nym.ones(Embed)}
+    sd.save_safetensors(tree, tmp_path)
+    assert {*names} < {*os.listdir(tmp_path)}
+    for name in names:
+        os.utime(tmp_path / name, (0, 0))
+    sd.save_safetensors(tree, tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [names[2], "model.safetensors"]
+
+
+def test_files_have_the_permissions_of_ordinary_ones(tmp_path):
+    before = os.umask(0o027)
+    try:
+        sd.save_safetensors({"a": nym.ones(Embed), "b": nym.ones(Embed)}, tmp_path, max_shard_size=32)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
 
 
 @pytest.mark.parametrize(
@@ -355,7 +467,7 @@ with jax.set_mesh(mesh):
         saving.write_array = fail
     text = raised(OSError, nym.state_dict.save_safetensors, {"x": nym.ones({"mlp": 4})}, folder / "failed")
     assert "no space left" in text
-    has(text, *(["`save_safetensors` to ", "failed in process 1: OSError: no space left"] if PROCESS == 0 else []))
+    has(text, *(["`save_safetensors` to ", "failed in process 1: OSError: ", "no space left"] if PROCESS == 0 else []))
     assert PROCESS or not list((folder / "failed").iterdir())
 print("done")
 """

@@ -127,6 +127,172 @@ def test_options_allow_other_keys_and_dtypes():
         sd.from_state_dict(norm, state, dtypes="other")  # pyright: ignore[reportArgumentType]
 
 
+BIG, SMALL = np.array([2**40 + 7, -1]), np.array([2**31 - 1, -(2**31)])
+SHAPE = jax.ShapeDtypeStruct
+
+
+def read_state_dict(like: Any, array: np.ndarray, folder: Any, dtypes: Any) -> Any:
+    return sd.from_state_dict({"x": like}, {"x": array}, dtypes=dtypes)["x"]
+
+
+def read_torch_state_dict(like: Any, array: np.ndarray, folder: Any, dtypes: Any) -> Any:
+    return sd.from_torch_compatible_state_dict({"x": like}, {"x": array}, dtypes=dtypes)["x"]
+
+
+def read_file(like: Any, array: np.ndarray, folder: Any, dtypes: Any) -> Any:
+    sd.save_safetensors({"x": array}, folder)
+    return sd.load_safetensors({"x": like}, folder, dtypes=dtypes)["x"]
+
+
+READERS = [read_state_dict, read_torch_state_dict, read_file]
+INTEGERS = [
+    SHAPE((2,), np.int64),
+    nym.NamedArray(SHAPE((2,), np.int64), "a"),
+    jnp.zeros(2, int),
+    nym.zeros({"a": 2}, int),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_integers_of_64_bits_keep_their_values_or_are_refused(read, tmp_path):
+    said = (
+        r"'x' has int64 elements from -1 to 1099511627783, which do not fit int32; convert them first, or set `jax_en"
+    )
+    for like in INTEGERS:
+        for dtypes in ("check", "cast", "keep") if like.dtype == np.int64 else ("cast", "keep"):
+            with pytest.raises(ValueError, match=said):
+                read(like, BIG, tmp_path, dtypes)
+            found = read(like, SMALL, tmp_path, dtypes)
+            assert found.dtype == jnp.int32 and np.asarray(found).tolist() == SMALL.tolist()
+    for like in (BIG, nym.NamedArray(BIG, "a")):
+        found = read(like, BIG, tmp_path, "check")
+        assert type(found) is type(like) and found.dtype == np.int64 and found.tolist() == BIG.tolist()
+    with pytest.raises(ValueError, match="'x' has int64 elements from -1 to 300, which do not fit int8; convert them"):
+        read(np.zeros(2, np.int8), np.array([300, -1]), tmp_path, "cast")
+    with pytest.raises(ValueError, match="'x' has float32 elements from nan to nan, which do not fit int32"):
+        read(jnp.zeros(2, int), np.array([1, np.nan], np.float32), tmp_path, "cast")
+    with jax.enable_x64(True):
+        assert read(SHAPE((2,), np.int64), BIG, tmp_path, "check").tolist() == BIG.tolist()
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_floats_of_64_bits_are_rounded_only_on_request(read, tmp_path):
+    array = np.array([0.1, 1e-9])
+    said = "'x' is float64, and JAX has no float64 without `jax_enable_x64`; set that option, or give its field float32"
+    for like, dtypes in ((SHAPE((2,), np.float64), "check"), (SHAPE((2,), np.float64), "cast"), (jnp.ones(2), "keep")):
+        with pytest.raises(ValueError, match=said):
+            read(like, array, tmp_path, dtypes)
+    assert read(jnp.ones(2), array, tmp_path, "cast").tolist() == array.astype(np.float32).tolist()
+    assert read(np.ones(2), array, tmp_path, "check").tolist() == array.tolist()
+
+
+def nest(tree: Any, depth: int) -> Any:
+    for _ in range(depth):
+        tree = {"a": tree}
+    return tree
+
+
+def test_deep_trees_work_or_are_refused(tmp_path):
+    tree, key = nest({"x": jnp.ones(2)}, 400), "a." * 400 + "x"
+    state = sd.to_torch_compatible_state_dict(tree)
+    sd.save_safetensors(tree, tmp_path)
+    for loaded in (sd.from_torch_compatible_state_dict(tree, state), sd.load_safetensors(tree, tmp_path)):
+        assert list(sd.to_state_dict(loaded)) == [key]
+    assert list(sd.to_state_dict(sd.unflatten_modules(sd.flatten_modules(tree), tree))) == [key]
+    deep = nest({"x": jnp.ones(2)}, 900)  # JAX itself takes 1000
+    calls = [
+        lambda: sd.to_state_dict(deep),
+        lambda: sd.from_state_dict(deep, {}),
+        lambda: sd.flatten_modules(deep),
+        lambda: sd.unflatten_modules(deep, deep),
+        lambda: sd.save_safetensors(deep, tmp_path),
+        lambda: sd.load_safetensors(deep, tmp_path),
+    ]
+    for call in calls:
+        with pytest.raises(
+            ValueError, match=r"the tree is nested too deeply for \d+ calls of Python; nest it less, or"
+        ):
+            call()
+
+
+SD: Any = sd  # without types, because every call here is wrong
+NORM = nym.nn.RmsNorm.init(Embed)
+STATE = {"weight": np.ones(8, np.float32)}
+NOWHERE = "/dev/null/folder"
+NO_STATE = "a state dict is a dict of arrays by key, not "
+NO_PREFIX = "a prefix or name in a state dict is a string or None, not 3"
+NO_FOLDER = "takes a tree first and then the path of a folder, not "
+WRONG_CALLS = [
+    (lambda: SD.save_safetensors("folder", STATE), TypeError, f"`save_safetensors` {NO_FOLDER}{{'weight': f32"),
+    (lambda: SD.save_safetensors(STATE, None), TypeError, f"`save_safetensors` {NO_FOLDER}None"),
+    (lambda: SD.save_safetensors(STATE, __file__), NotADirectoryError, "writes to a folder, and '.*' is a file"),
+    (lambda: SD.save_safetensors(STATE, NOWHERE, flatten=3), TypeError, "`flatten` is True or False, not 3"),
+    (lambda: SD.save_safetensors(STATE, NOWHERE, prefix=3), TypeError, NO_PREFIX),
+    (lambda: SD.load_safetensors("folder", STATE), TypeError, f"`load_safetensors` {NO_FOLDER}{{'weight': f32"),
+    (lambda: SD.load_safetensors(STATE, NOWHERE, strict="no"), TypeError, "`strict` is True or False, not 'no'"),
+    (lambda: SD.from_state_dict(STATE, NORM), TypeError, f"{NO_STATE}RmsNorm.*; the tree comes before it"),
+    (
+        lambda: SD.from_torch_compatible_state_dict(STATE, NORM),
+        TypeError,
+        f"{NO_STATE}RmsNorm.*; the tree comes before",
+    ),
+    (
+        lambda: SD.from_torch_compatible_state_dict(NORM, {"weight": NORM.weight}),
+        ValueError,
+        "'weight' is a named array",
+    ),
+    (lambda: SD.from_torch_compatible_state_dict(NORM, STATE, unflatten=1), TypeError, "`unflatten` is True or False"),
+    (lambda: SD.from_state_dict(NORM, [1]), TypeError, f"{NO_STATE}a list of length 1"),
+    (lambda: SD.from_state_dict(NORM, {3: 1}), TypeError, "the keys of a state dict are strings, not 3"),
+    (lambda: SD.from_state_dict(NORM, STATE, 3), TypeError, NO_PREFIX),
+    (lambda: SD.from_state_dict(NORM, {"weight": "abc"}), ValueError, "'weight' is no array of numbers, but 'abc'"),
+    (
+        lambda: SD.from_state_dict(NORM, {"weight": [[1], [1, 2]]}),
+        ValueError,
+        "'weight' cannot become an array of NumPy:",
+    ),
+    (
+        lambda: SD.from_state_dict(NORM, {"weight": np.array([None] * 8)}, dtypes="cast"),
+        ValueError,
+        "'weight' has dtype object, which JAX lacks; convert it with `astype` first",
+    ),
+    (lambda: SD.read_fields(NORM, 3), TypeError, f"{NO_STATE}3"),
+    (lambda: SD.read_fields(NORM, STATE, names=3), TypeError, "`names` goes from fields to their names in the state"),
+    (
+        lambda: SD.write_fields(NORM, names=3),
+        TypeError,
+        "`names` goes from fields to their names in the state dict, not 3",
+    ),
+    (
+        lambda: SD.to_state_dict("model", NORM),
+        TypeError,
+        "a prefix or name in a state dict is a string or None, not RmsN",
+    ),
+    (lambda: SD.to_numpy_state_dict(NORM, 3), TypeError, NO_PREFIX),
+    (lambda: SD.to_torch_compatible_state_dict(NORM, flatten=3), TypeError, "`flatten` is True or False, not 3"),
+    (lambda: SD.add_prefix("a", 3), TypeError, NO_PREFIX),
+    (lambda: SD.stack_state_dict("h", STATE), TypeError, f"{NO_STATE}'h'"),
+    (lambda: SD.unstack_state_dict(STATE, 3), TypeError, NO_PREFIX),
+    (
+        lambda: SD.unflatten_modules(NORM, 3),
+        ValueError,
+        "the template does not have the structure of the tree: 3 is in",
+    ),
+    (
+        lambda: SD.unflatten_modules({"a": {"b": 1}}, {"a": 3}),
+        ValueError,
+        "3 is in place of {'b': 1}; pass the flattened",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
+def test_wrong_arguments_are_errors_that_name_them(case):
+    call, error, said = WRONG_CALLS[case]
+    with pytest.raises(error, match=said):
+        call()
+
+
 def test_arrays_without_a_key_of_their_own_are_refused():
     x = nym.ones(Embed)
     assert list(sd.to_state_dict(x, "x")) == ["x"] and sd.from_state_dict(x, {"x": x.array}, "x").names == x.names

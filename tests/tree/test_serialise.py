@@ -1,6 +1,7 @@
 """Leaves in a file with the names of their axes."""
 
 import io
+import zlib
 from typing import Any
 
 import equinox as eqx
@@ -96,6 +97,61 @@ def test_arrays_without_data_are_errors_and_leave_no_file(tmp_path):
     with pytest.raises(ValueError, match=r"\['a'\] is traced; arrays are saved outside of `jit`"):
         jax.jit(lambda x: nym.tree.serialise_leaves(tmp_path / "tree", {"a": x}))(jnp.ones(3))
     assert not list(tmp_path.iterdir())
+
+
+def test_leaves_of_64_bits_are_numpy_arrays_or_refused(tmp_path):
+    saved = nym.NamedArray(np.array([[2**40 + 7, 1], [2, 3]]), ("mlp", "embed"))
+    nym.tree.serialise_leaves(tmp_path / "tree", {"a": saved})
+    loaded = nym.tree.deserialise_leaves(tmp_path / "tree", {"a": nym.NamedArray(saved.array, ("embed", "mlp"))})["a"]
+    assert isinstance(loaded.array, np.ndarray) and loaded.tolist() == saved.array.T.tolist()
+    like = {"a": nym.NamedArray(jax.ShapeDtypeStruct((2, 2), np.int64), saved.names)}
+    said = (
+        r"\['a'\] is int64 in the tree, and JAX has int32 for that without `jax_enable_x64`; set that option, or make"
+    )
+    with pytest.raises(ValueError, match=said):
+        nym.tree.deserialise_leaves(tmp_path / "tree", like)
+    with jax.enable_x64(True):
+        assert nym.tree.deserialise_leaves(tmp_path / "tree", like)["a"].tolist() == saved.tolist()
+
+
+TREE_OF: Any = nym.tree  # without types, because every call here is wrong
+WRONG_CALLS = [
+    (
+        lambda: TREE_OF.serialise_leaves({"a": 1}, "tree"),
+        "`serialise_leaves` takes a path or a binary file first and th",
+    ),
+    (
+        lambda: TREE_OF.deserialise_leaves({"a": 1}, "tree"),
+        "`deserialise_leaves` takes a path or a binary file first and",
+    ),
+    (
+        lambda: TREE_OF.deserialise_leaves(None, {"a": 1}),
+        "takes a path or a binary file first and then the tree, not None",
+    ),
+    (lambda: TREE_OF.serialise_leaves(io.StringIO(), {"a": 1}), "takes a binary file; open it in mode 'wb' or 'rb'"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
+def test_wrong_arguments_are_errors_that_name_them(case):
+    call, said = WRONG_CALLS[case]
+    with pytest.raises(TypeError, match=said):
+        call()
+
+
+def test_python_objects_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"\['a'\] has Python objects, which cannot be read again; leave it out"):
+        nym.tree.serialise_leaves(tmp_path / "tree", {"a": np.array([None])})
+    assert not list(tmp_path.iterdir())
+
+
+def test_headers_that_are_no_json_are_errors(tmp_path):
+    for header, said in ((b"[]", "its header is no object in JSON"), (b"[" * 100_000, "maximum recursion depth")):
+        checksum = zlib.crc32(header).to_bytes(4, "little")
+        text = b"axonym leaves 1\n" + len(header).to_bytes(8, "little") + checksum + header
+        (tmp_path / "tree").write_bytes(text)
+        with pytest.raises(ValueError, match=rf"tree' is damaged or truncated: {said}"):
+            nym.tree.deserialise_leaves(tmp_path / "tree", {"a": 1})
 
 
 def test_open_files_are_written_and_read_from_where_they_are(draw):

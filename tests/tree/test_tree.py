@@ -1,6 +1,7 @@
 """Trees in which a named array is one leaf, and functions of each layer of stacked ones."""
 
 from re import escape
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -156,3 +157,26 @@ def test_layers_stay_sharded(mesh, stack):
         found = nym.named_jit(lambda s: tree.scan_aware_map(lambda x: x * 2, s))(nym.shard(stack))
     assert found.stacked.weight.sharding.spec == jax.P(None, "data")
     np.testing.assert_array_equal(found.stacked.weight.array, 2 * stack.stacked.weight.array)
+
+
+TREES: Any = tree  # without types, because every call here is wrong
+WRONG_CALLS = [
+    (lambda: TREES.map(TREE, is_list), "`axonym.tree.map` takes a function first, not {'a'"),
+    (lambda: TREES.scan_aware_map(TREE, is_list), "`axonym.tree.scan_aware_map` takes a function first, not {'a'"),
+    (lambda: TREES.leaves(TREE, 3), "`is_leaf` is a function or None, not 3"),
+    (
+        lambda: TREES.unflatten([A], TREES.structure(A)),
+        "`axonym.tree.unflatten` takes a structure and then leaves, not a",
+    ),
+    (
+        lambda: tree_util.resize_axis(TREE, "i", 3, cast(Any, 7)),
+        r"`key` is a random key such as `jax.random.key\(0\)`, or",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
+def test_wrong_arguments_are_errors_that_name_them(case):
+    call, said = WRONG_CALLS[case]
+    with pytest.raises(TypeError, match=said):
+        call()

@@ -60,6 +60,9 @@ def test_jaxtyping_itself_knows_named_arrays():
     def f(x: jaxtyping.Float[NamedArray, "b d"], y: jaxtyping.Float[NamedArray, "d"]) -> None: ...
 
     f(x, nym.ones({"embed": 3}))
+    # They compare words with one another, not with names.
+    assert isinstance(x, jaxtyping.Float[NamedArray, "embed batch"])
+    assert not isinstance(x, Float[NamedArray, "embed batch"])
     with pytest.raises(TypeCheckError, match="typechecking parameter 'y'"):
         f(x, nym.ones({"embed": 4}))
     with pytest.raises(TypeCheckError, match="typechecking parameter 'x'"):

@@ -7,9 +7,11 @@ from typing import Any, SupportsIndex, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.ma import MaskedArray
 
 from .._axis import AxisSelector, axis_name, format_value
 from .._base import NamedBase, format_shape, is_traced
+from .._numpy_input import MASK_PROBLEM
 from ._dslice import dslice
 from ._index_plan import IndexPlan, Part
 
@@ -165,6 +167,8 @@ def _make_bounds_error(x: NamedBase, name: str) -> TypeError:
 
 def _as_index_array(index: Any) -> Any:
     array = index.array if isinstance(index, NamedBase) else index
+    if isinstance(array, MaskedArray):
+        raise TypeError(f"an index of shape {array.shape} {MASK_PROBLEM}")
     array = array if isinstance(array, jax.Array) else np.asarray(array)
     return array.astype(int) if isinstance(index, Sequence) and not array.size else array
 

@@ -13,6 +13,7 @@ from ...named._array import NamedArray
 from ...named._axis import Names
 from ...named._cache import cached_plan
 from ...named._field import HasLeadingAxes, get_declared_axes
+from ...named._numpy_input import is_jax_dtype
 from ..mapping._mapping import AxisMapping
 from ._sharded_by import ShardedBy
 
@@ -27,17 +28,10 @@ def get_array_shape(leaf: Any) -> tuple[int, ...] | None:
     NumPy arrays of dtypes that JAX does not support, such as text, do not count as arrays.
     """
     leaf = leaf.array if isinstance(leaf, NamedArray) else leaf
-    if isinstance(leaf, np.ndarray | np.generic) and not _is_jax_dtype(leaf.dtype):
+    if isinstance(leaf, np.ndarray | np.generic) and not is_jax_dtype(leaf.dtype):
         return None
     shape = getattr(leaf, "shape", None)
     return tuple(shape) if isinstance(shape, tuple) and hasattr(leaf, "dtype") else None
-
-
-@cached_plan
-def _is_jax_dtype(dtype: Any) -> bool:
-    """Returns whether JAX has arrays of a NumPy dtype: of numbers, including those of `ml_dtypes`."""
-    numbers = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    return numbers or (dtype.kind == "V" and not issubclass(dtype.type, np.void))
 
 
 class Leaf(NamedTuple):

@@ -1,0 +1,74 @@
+"""Files that are written completely or not at all: under another name first, which no other program has."""
+
+import contextlib
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def open_replacement(path: Path) -> Iterator[BinaryIO]:
+    """Yields a new file that replaces another one when the block ends, and is removed if the block fails.
+
+    It is in the same folder and on disk before it gets its name. An existing file keeps its permissions, and a link is
+    replaced, not followed.
+    """
+    written = path.with_name(f".axonym-{uuid.uuid4().hex}.incomplete")
+    with name_file_in_errors(path, written):
+        file = open_new_file(written)
+        try:
+            with file:
+                yield file
+                flush_to_disk(file)
+            if path.exists():
+                written.chmod(stat.S_IMODE(path.stat().st_mode))
+            written.replace(path)
+        except BaseException:
+            written.unlink(missing_ok=True)
+            raise
+
+
+def open_new_file(path: Path) -> BinaryIO:
+    """Returns a file that did not exist before, open for writing; not even a link of this name is followed."""
+    return path.open("xb")
+
+
+def flush_to_disk(file: BinaryIO) -> None:
+    """Waits until everything that was written to a file is on disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def name_file_in_errors(path: Path, written: Path | None = None) -> Iterator[None]:
+    """Raises the errors of a file that is being written with the name that it gets; those of a full disk have none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # as of `numpy.ndarray.tofile`
+            raise OSError(f"{str(path)!r} cannot be written: {error}") from error
+        if error.filename is None or os.fspath(error.filename) == str(written):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+def check_file_path(path: str | os.PathLike[str], kind: str, example: str) -> Path:
+    """Returns the file to write, which a link leads to; raises an OSError where no file can be written.
+
+    Args:
+        path: The path of the file.
+        kind: What the file has, for errors.
+        example: The name of such a file, for errors.
+    """
+    target = Path(path)
+    if target.is_dir():
+        name = str(target / example)
+        raise IsADirectoryError(f"the {kind} needs the name of a file, and {str(path)!r} is a folder; name it {name!r}")
+    final = Path(os.path.realpath(target))
+    if not final.parent.is_dir():
+        missing = str(final.parent if target.is_symlink() else target.parent)
+        raise FileNotFoundError(f"there is no folder {missing!r} for the {kind} {target.name!r}; make it first")
+    return final

@@ -1,0 +1,79 @@
+"""Files are written completely or not at all, by every function that writes one."""
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import axonym as nym
+
+
+TREE = {"x": jnp.ones(4096)}
+
+
+def write_leaves(path: Path) -> None:
+    nym.tree.serialise_leaves(path, TREE)
+
+
+def write_drawing(path: Path) -> None:
+    nym.describe_mesh(nym.create_abstract_mesh((4, 32), ("data", "model"))).to_svg(path)
+
+
+def write_page(path: Path) -> None:
+    from axonym.report._write_file import write_html_page
+
+    write_html_page(path, "title", "content" * 1000, "page.html")
+
+
+WRITERS = [write_leaves, write_drawing, write_page]
+
+
+@pytest.fixture(params=WRITERS)
+def write(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_a_file_has_ordinary_permissions_and_keeps_them(write: Callable[[Path], None], tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "file")
+        assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+        (tmp_path / "file").chmod(0o604)
+        write(tmp_path / "file")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o604
+
+
+def test_a_link_stays_one_and_no_other_is_followed(write: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "victim").write_bytes(b"old")
+    (tmp_path / ".file.incomplete").symlink_to("victim")
+    (tmp_path / "file").symlink_to("target")
+    write(tmp_path / "file")
+    assert (tmp_path / "file").is_symlink() and (tmp_path / "target").stat().st_size > 1000
+    assert (tmp_path / "victim").read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == [".file.incomplete", "file", "target", "victim"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_is_named(write: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=rf"File too large: '{path}'|'{path}' cannot be written: 4096 requested"):
+            write(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_paths_where_no_file_can_be_are_refused(write: Callable[[Path], None], tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=r"needs the name of a file, and '.*' is a folder; name it '"):
+        write(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*/missing' for the .* 'file'; make it first"):
+        write(tmp_path / "missing" / "file")
