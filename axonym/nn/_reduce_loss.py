@@ -5,9 +5,10 @@ from typing import Any
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection
+from ..named._creation import ones_like
 from ..named._elementwise import _where
 from ..named._reduce import _sum
-from ._inputs import check_axes_among, check_input
+from ._inputs import check_axes_among, check_input, widen_array
 
 
 def reduce_loss(
@@ -18,7 +19,11 @@ def reduce_loss(
     where: NamedArray | None = None,
     weight: NamedArray | None = None,
 ) -> NamedArray:
-    """Multiplies losses by weights and reduces them, as all losses of `axonym.nn` do.
+    """Reduces losses with a mask and weights, as all losses of `axonym.nn` do.
+
+    The mean is that of the losses where `where` is True, each with its weight: the sum of losses times weights, divided
+    by the sum of the weights. It is 0, with a gradient of 0, if this divisor is 0, as for a batch that is masked
+    entirely. Any other reduction gets the losses times their weights.
 
     Args:
         losses: Array of any axes.
@@ -26,8 +31,7 @@ def reduce_loss(
         reduction_axis: The axes reduced over; all of them if None.
         where: Boolean array with some of the axes of `losses`; losses where it is False are left out, or are 0 if the
             reduction is None.
-        weight: Array with some of the axes of `losses`. The mean divides by the number of losses, not by the sum of
-            the weights; `axonym.average` does that.
+        weight: Array with some of the axes of `losses`; 1 if None.
 
     Returns:
         Array with the remaining axes.
@@ -38,14 +42,29 @@ def reduce_loss(
 
     Example:
         >>> import axonym as nym
-        >>> losses, weight = nym.named([1.0, 3.0], "batch"), nym.named([2.0, 0.0], "batch")
-        >>> nym.nn.reduce_loss(losses, nym.sum, weight=weight).item()
-        2.0
+        >>> losses, weight = nym.named([1.0, 3.0], "batch"), nym.named([3.0, 1.0], "batch")
+        >>> nym.nn.reduce_loss(losses, weight=weight).item(), nym.nn.reduce_loss(losses, nym.sum, weight=weight).item()
+        (1.5, 6.0)
     """
     check_input("reduce_loss", losses, ())
     if weight is not None:
         check_axes_among("reduce_loss", "weights", weight, "losses", losses)
+    if reduction is _sum.mean and not (where is None and weight is None):
+        return _compute_weighted_mean(losses, reduction_axis, where, weight)
+    if weight is not None:
         losses = losses * weight
     if reduction is not None:
         return reduction(losses, reduction_axis, where=where)
     return losses if where is None else _where.where(where, losses, 0)
+
+
+def _compute_weighted_mean(
+    losses: NamedArray, axis: AxisSelection | None, where: NamedArray | None, weight: NamedArray | None
+) -> NamedArray:
+    """Returns the sum of losses times weights, divided by the sum of the weights, or 0 if that is 0."""
+    losses = widen_array(losses)
+    weights = ones_like(losses) if weight is None else ones_like(losses) * weight
+    total = _sum.sum(losses * weights, axis, where=where)
+    divisor = _sum.sum(weights, axis, where=where)
+    # A divisor that is replaced beforehand has a gradient of 0 instead of nan.
+    return _where.where(divisor == 0, 0, total / _where.where(divisor == 0, 1, divisor))

@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import jax.numpy as jnp
 import optax
 import pytest
@@ -61,7 +62,31 @@ def test_a_reduction_of_none_keeps_all_losses():
     losses, seen = nym.named([1.0, jnp.inf], "batch"), nym.named([True, False], "batch")
     assert nym.nn.reduce_loss(losses, None, where=seen).array.tolist() == [1.0, 0.0]
     assert nym.nn.reduce_loss(losses, None) is losses
-    assert nym.nn.reduce_loss(losses, where=seen, weight=nym.named([3.0, 1.0], "batch")).item() == 3.0
+    assert nym.nn.reduce_loss(losses, where=seen, weight=nym.named([3.0, 1.0], "batch")).item() == 1.0
+
+
+def test_a_mean_is_weighted_on_each_mesh(mesh, draw):
+    losses, seen, weight = draw(Batch, Pos), nym.arange(Batch) > 2, nym.exp(draw(Pos))
+    reduce = nym.named_jit(
+        lambda x, axis: nym.nn.reduce_loss(x, reduction_axis=axis, where=seen, weight=weight),
+        {"batch": "data", "pos": None},
+    )
+    weights = seen.array[:, None] * weight.array[None]
+    assert allclose(reduce(losses, None).array, jnp.average(losses.array, weights=weights), rtol=1e-5)
+    by_pos = jnp.average(losses.array[3:], axis=1, weights=weight.array)
+    assert allclose(reduce(losses, "pos").array, jnp.pad(by_pos, (3, 0)), rtol=1e-5)
+
+
+def test_a_mean_of_nothing_is_zero():
+    losses, none = nym.named([[1.0, jnp.nan], [3.0, 5.0]], ("batch", "pos")), nym.named([False, True], "batch")
+    reduce = nym.nn.reduce_loss
+    assert reduce(losses, reduction_axis="pos", where=none).array.tolist() == [0.0, 4.0]
+    assert reduce(losses, where=none & False).item() == 0.0
+    x = nym.ones({"batch": 2})
+    for options in ({"where": nym.named([False, False], "batch")}, {"weight": nym.zeros({"batch": 2})}):
+        loss, gradient = jax.value_and_grad(lambda x, options=options: reduce(x, **options).scalar())(x)
+        assert loss == 0.0 and gradient.array.tolist() == [0.0, 0.0]
+    assert jnp.isnan(nym.mean(losses, where=none & False).array)
 
 
 def test_errors_name_the_axes_that_do_not_fit():
