@@ -7,7 +7,6 @@ scales that Haliax has and Axonym has not are in this package alone; new program
 
 from typing import Any
 
-from ..named._array import is_named_array as is_named_array
 from ..named._axis import (
     Axis as Axis,
     AxisSelection as AxisSelection,
@@ -30,18 +29,17 @@ from . import (
     random as random,
     specialized_fns as specialized_fns,
     state_dict as state_dict,
+    testing as testing,
     tree as tree,
     tree_util as tree_util,
     types as types,
     util as util,
     wrap as wrap,
 )
-from ._adapt import make_getattr as _make_getattr
 from ._array import NamedArray as NamedArray
 from ._array_axes import NamedArrayAxes as NamedArrayAxes
 from ._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
-from ._functions import dslice as dslice, field as field, vmap as vmap
-from ._ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
+from ._functions import dslice as dslice, vmap as vmap
 from .axis import (
     axis_name as axis_name,
     axis_size as axis_size,
@@ -57,7 +55,24 @@ from .axis import (
     to_jax_shape as to_jax_shape,
     union_axes as union_axes,
 )
-from .core import are_shape_checks_enabled as are_shape_checks_enabled, enable_shape_checks as enable_shape_checks
+from .core import (
+    NamedArrayAxesSpec as NamedArrayAxesSpec,
+    are_shape_checks_enabled as are_shape_checks_enabled,
+    enable_shape_checks as enable_shape_checks,
+)
+from .fft import (
+    fft as fft,
+    fftfreq as fftfreq,
+    fftshift as fftshift,
+    hfft as hfft,
+    ifft as ifft,
+    ifftshift as ifftshift,
+    ihfft as ihfft,
+    irfft as irfft,
+    rfft as rfft,
+    rfftfreq as rfftfreq,
+)
+from .field import field as field
 from .haxtyping import Named as Named
 from .jax_utils import tree_checkpoint_name as tree_checkpoint_name
 from .partitioning import (
@@ -71,18 +86,35 @@ from .partitioning import (
     shard_map as shard_map,
     shard_with_axis_mapping as shard_with_axis_mapping,
 )
+from .poly import (
+    poly as poly,
+    polyadd as polyadd,
+    polyder as polyder,
+    polydiv as polydiv,
+    polyfit as polyfit,
+    polyint as polyint,
+    polymul as polymul,
+    polysub as polysub,
+    polyval as polyval,
+    roots as roots,
+    trim_zeros as trim_zeros,
+    vander as vander,
+)
+from .ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
 from .types import NamedOrNumeric as NamedOrNumeric, Scalar as Scalar
+from .util import is_named_array as is_named_array
 from .wrap import (
     ReductionFunction as ReductionFunction,
     SimpleReductionFunction as SimpleReductionFunction,
+    wrap_axiswise_call as wrap_axiswise_call,
     wrap_elemwise_binary as wrap_elemwise_binary,
     wrap_elemwise_unary as wrap_elemwise_unary,
+    wrap_reduction_call as wrap_reduction_call,
 )
 
 
 globals().update({name: function for name, function in core.FUNCTIONS.items() if name not in globals()})
-_find_missing = _make_getattr("haliax", "wrap_axiswise_call wrap_reduction_call")
 
 
 def __getattr__(name: str) -> Any:
-    return _find_missing(name)
+    raise AttributeError(f"module 'axonym.haliax' has no attribute {name!r}")

@@ -10,6 +10,7 @@ from ..named import _array
 from ..named._axis import Axis, AxisSelection, AxisSelector
 from ..named._base import set_array, set_names
 from ..named._elementwise._maximum import clip
+from ..named._reduce._sum import var
 from ..named._shape._flatten import ravel
 from . import _axis_names, _axis_order, _indexing, _reshaping
 from ._array_axes import NamedArrayAxes
@@ -119,6 +120,10 @@ class NamedArray(_array.NamedArray):
     def flatten(self, new_axis_name: AxisSelector) -> Self:
         """Merges all axes into one."""
         return ravel(self, new_axis_name)
+
+    def var(self, axis: AxisSelection | None = None, dtype: Any = None, ddof: int = 0, *, where: Any = None) -> Self:
+        """Returns the variance of the elements along axes."""
+        return var(self, axis, where=where, ddof=ddof, dtype=dtype)
 
     def tobytes(self, order: str = "C") -> bytes:
         """Returns the elements as bytes, in C or Fortran order."""

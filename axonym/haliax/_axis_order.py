@@ -8,8 +8,8 @@ import jax
 
 from ..named import _dot, _einsum
 from ..named._axis import Axis, Names, axis_name, parse_selection
-from ..named._base import NamedBase
-from ..named._pattern_parser import REST, parse_pattern
+from ..named._base import NamedBase, with_array
+from ..named._pattern_parser import REST, Term, parse_pattern
 from ..named._shape import _rearrange
 from ..named._traceback import find_stacklevel
 from ._axis_names import fill_ellipses, rearrange_for_partial_order
@@ -78,12 +78,20 @@ def drop_commas(expression: str) -> str:
     return re.sub(r"\{[^{}]*\}", lambda braces: braces[0].replace(",", " "), expression)
 
 
+def drop_result_braces(expression: str) -> str:
+    """Returns an expression of `rearrange` without the braces of its result, whose axes have an order nonetheless."""
+    operand, arrow, result = expression.partition("->")
+    inside = re.fullmatch(r"(\s*)\{([^{}]*)\}(\s*)", result)
+    return expression if inside is None else f"{operand}{arrow}{inside[1]} {inside[2]} {inside[3]}"
+
+
 def einsum(
     equation: str,
     *arrays: Any,
     precision: Any = None,
     preferred_element_type: Any = None,
     _dot_general: Any = None,
+    out_sharding: Any = None,
     **axis_aliases: Any,
 ) -> Any:
     """Multiplies arrays and sums over the axes that the result lacks, in Haliax's order.
@@ -97,6 +105,7 @@ def einsum(
         precision: As for `jax.numpy.einsum`.
         preferred_element_type: Element type in which the sum is kept and returned.
         _dot_general: Not supported; use `dot`.
+        out_sharding: The sharding of the result on an Explicit mesh, by position, as for `jax.numpy.einsum`.
         **axis_aliases: The axis that an identifier stands for.
 
     Returns:
@@ -113,6 +122,10 @@ def einsum(
     """
     if _dot_general is not None:
         raise TypeError("`einsum` takes no `_dot_general`; use `dot(x, y, axis=..., dot_general=...)`.")
+    if out_sharding is not None:
+        options = {"precision": precision, "preferred_element_type": preferred_element_type, **axis_aliases}
+        product = einsum(equation, *arrays, **options)
+        return with_array(product, jax.reshard(product.array, out_sharding))
     equation = drop_commas(equation)
     operands, arrow, result = equation.partition("->")
     if result.count("...") > 1:
@@ -151,7 +164,7 @@ def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:
 
     Args:
         array: Array of any axes.
-        *args: An order of axes, or an expression such as `"b (h d) -> b h d"`.
+        *args: An order of axes, or an expression such as `"b (h d) -> b h d"`. Braces around its result have no effect.
         **kwargs: The axes or sizes that identifiers of an expression stand for.
 
     Returns:
@@ -175,7 +188,7 @@ def rearrange(array: Any, *args: Any, **kwargs: Any) -> Any:
         else:
             order = tuple(order)
     else:
-        order = _name_other_axes(drop_commas(order))
+        order = _name_other_axes(drop_result_braces(drop_commas(order)))
     return _rearrange.rearrange(array, order, **kwargs)
 
 
@@ -195,8 +208,17 @@ def _name_other_axes(expression: str) -> str:
     for term in result.terms:
         if term.name == REST:
             stop = next((at for at, name in enumerate(filled) if name in flat), len(filled))
-            found, filled = [*found, *filled[:stop]], filled[stop:]
+            found, filled = [*found, *map(_quote_name, filled[:stop])], filled[stop:]
         else:
-            found.append(term.name if term.parts is None else f"({term.name}: {' '.join(x.name for x in term.parts)})")
+            found.append(_format_term(term))
             filled = filled[1 if term.parts is None else len(term.parts) :]
     return f"{expression.partition('->')[0]}-> {' '.join(found)}"
+
+
+def _format_term(term: Term) -> str:
+    name = _quote_name(term.name)
+    return name if term.parts is None else f"({name}: {' '.join(map(_format_term, term.parts))})"
+
+
+def _quote_name(name: str) -> str:
+    return name if name.isidentifier() else f'"{name}"'

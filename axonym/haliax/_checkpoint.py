@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -86,3 +86,7 @@ _BY_NAME = {
     "save_all": ScanCheckpointPolicy(save_carries=True, save_inputs=True, save_block_internals=True),
     "nested": ScanCheckpointPolicy(nested=True),
 }
+
+ScanCheckpointSpec: TypeAlias = (
+    ScanCheckpointPolicy | bool | Literal["offload", "recompute", "full", "save_all", "nested"]
+)

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from .. import fft, partitioning, poly
+from .. import partitioning
 from ..axis import AxisSelector
 from ..named._axis import Axis
-from ..named._base import with_array
 from ..named._index import dslice as NamedDslice
 from ._adapt import adapt, adapt_all
 
@@ -22,13 +20,13 @@ axonym: Any = importlib.import_module(__name__.partition(".")[0])
 _SPELLINGS = {
     "": """
         arange bincount broadcast_arrays broadcast_arrays_and_return_axes concatenate
-        freeze full get logspace geomspace make_axes ones searchsorted stack swap zeros
+        fold full logspace geomspace make_axes map ones searchsorted stack zeros
         """,
     "a=x": """
         abs absolute angle arccos arccosh arcsin arcsinh arctan arctanh around bitwise_count bitwise_invert bitwise_not
         broadcast_to cbrt ceil conj conjugate copy cos cosh deg2rad degrees exp exp2 expm1 fabs fix floor frexp
         full_like i0 imag invert iscomplex isfinite isinf isnan isneginf isposinf isreal log log10 log1p log2
-        logical_not nancumprod nancumsum ndim negative ones_like packbits positive rad2deg radians real reciprocal
+        logical_not nancumsum ndim negative ones_like packbits positive rad2deg radians real reciprocal
         repeat rint round rsqrt sign signbit sin sinc sinh sqrt square tan tanh trunc unpackbits zeros_like
         """,
     "a=x b=y": """
@@ -45,18 +43,12 @@ _SPELLINGS = {
     "arr=x": "top_k",
     "a=array axis=axes": "named",
     "idx=i": "dblock",
-    "x=tree": "auto_sharded shard tree_checkpoint_name",
-    "f=fn": "fold map scan",
+    "x=tree": "auto_sharded shard",
+    "f=fn": "scan",
 }
 _REDUCTIONS = """
     all amax amin any max mean min nanmax nanmean nanmin nanprod nanstd nansum nanvar prod product ptp std sum var
     """
-_FFT = {"axes=axis": "fftshift ifftshift", "": "fftfreq rfftfreq"}
-_POLY = {
-    "seq_of_zeros=zeros": "poly",
-    "f=x": "trim_zeros",
-    "": "polyder polyint roots",
-}
 
 
 def _adapt_reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,38 +74,11 @@ def _adapt_test(fn: Callable[..., Any]) -> Callable[..., Any]:
     return compare
 
 
-def _adapt_poly(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of two polynomials whose coefficients may be along axes of different names."""
-
-    @functools.wraps(fn)
-    def combine(p1: Any, p2: Any) -> Any:
-        if axonym.is_named_array(p1) and axonym.is_named_array(p2):
-            p2 = p2.rename(dict(zip(p2.names, p1.names, strict=False)))
-        return fn(p1, p2)
-
-    return adapt(combine)
-
-
-def _adapt_fft(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a transform whose sizes may be given by axes."""
-
-    @functools.wraps(fn)
-    def transform(a: Any, axis: Any = None, norm: Any = None) -> Any:
-        if isinstance(axis, dict):
-            axis = {name: size.size if isinstance(size, Axis) else size for name, size in axis.items()}
-        return fn(a, axis, norm)
-
-    return adapt(transform)
-
-
 def list_functions() -> dict[str, Callable[..., Any]]:
     """Returns the adapted functions by name."""
     reductions = {name: _adapt_reduction(getattr(axonym, name)) for name in _REDUCTIONS.split()}
     scalars = {name: _adapt_test(getattr(axonym, name)) for name in "allclose array_equal array_equiv".split()}
-    products = {name: _adapt_poly(getattr(poly, name)) for name in "polyadd polydiv polymul polysub".split()}
-    transforms = {name: _adapt_fft(getattr(fft, name)) for name in "fft hfft ifft ihfft irfft rfft".split()}
-    tables = {**adapt_all(axonym, _SPELLINGS), **adapt_all(fft, _FFT), **adapt_all(poly, _POLY)}
-    return {**tables, **reductions, **scalars, **products, **transforms}
+    return {**adapt_all(axonym, _SPELLINGS), **reductions, **scalars}
 
 
 def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True, dtype: Any = None) -> Any:
@@ -126,61 +91,6 @@ def linspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = True
     """
     axis = Axis(axis, 50) if isinstance(axis, str) else axis
     return axonym.linspace(axis, start=start, stop=stop, endpoint=endpoint, dtype=dtype)
-
-
-def polyval(p: Any, x: Any) -> Any:
-    """Evaluates a polynomial; a plain array gives a plain array.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.polyval(hax.named([1.0, 0.0], "degree"), 3.0)
-        Array(3., dtype=float32)
-    """
-    values = jnp.polyval(getattr(p, "array", p), getattr(x, "array", x))
-    return with_array(x, values) if axonym.is_named_array(x) else values
-
-
-def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool = False) -> Any:
-    """Fits a polynomial; with `full`, everything but the coefficients is plain. See `jax.numpy.polyfit`.
-
-    The second axis of a covariance has the name of the first, followed by `_cov`.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> x = hax.named([0.0, 1.0, 2.0], "i")
-        >>> hax.polyfit(x, 2 * x + 1, 1).array.round(3)
-        Array([2., 1.], dtype=float32)
-    """
-    other = f"{x.names[0]}_cov" if cov and not full and x.names else None
-    fit = poly.polyfit(x, y, deg, rcond=rcond, full=full, w=w, cov=cov, other=other)
-    return (fit[0], *(getattr(one, "array", one) for one in fit[1:])) if full else fit
-
-
-def vander(x: Any, degree: AxisSelector) -> Any:
-    """Returns the Vandermonde matrix; an axis given by name gets as many columns as `x` has elements.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> hax.vander(hax.arange(hax.Axis("i", 2)), "degree").shape
-        {'i': 2, 'degree': 2}
-    """
-    return poly.vander(x, Axis(degree, x.size) if isinstance(degree, str) else degree)
-
-
-def field(*, axis_names: Any = None, metadata: Any = None, **kwargs: Any) -> Any:
-    """Declares a field of a module, with names for the axes of the plain array it holds; see `axonym.field`.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> import dataclasses
-        >>> @dataclasses.dataclass
-        ... class Scale:
-        ...     weight: object = hax.field(axis_names=("embed",))
-        >>> dataclasses.fields(Scale)[0].metadata["axis_names"]
-        ('embed',)
-    """
-    names = {} if axis_names is None else {"axis_names": axis_names}
-    return axonym.field(axis_names=axis_names, metadata={**(metadata or {}), **names}, **kwargs)
 
 
 def _call_unique(outputs: str, array: Any, Unique: Axis, axis: Any, fill_value: Any) -> Any:

@@ -179,6 +179,17 @@ def cumprod(a: Any, axis: AxisSelector | None = None, dtype: Any = None) -> Any:
     return jnp.cumprod(a.array, dtype=dtype) if axis is None else _cumulative.cumprod(a, axis, dtype=dtype)
 
 
+def nancumprod(a: Any, axis: AxisSelector, dtype: Any = None) -> Any:
+    """Returns the cumulative product along an axis, in which nan counts as 1.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.nancumprod(hax.named([2.0, float("nan")], "a"), "a").array
+        Array([2., 2.], dtype=float32)
+    """
+    return _cumulative.nancumprod(a, axis, dtype=dtype)
+
+
 def sort(a: Any, axis: AxisSelector | None) -> Any:
     """Sorts along an axis; without one, returns a plain array of all elements.
 

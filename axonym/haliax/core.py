@@ -1,26 +1,40 @@
 """`haliax.core`: named arrays and their operations."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
 
+from ..axis import (
+    AxisSelection as AxisSelection,
+    AxisSelector as AxisSelector,
+    AxisSpec as AxisSpec,
+    PartialShapeDict as PartialShapeDict,
+    ShapeDict as ShapeDict,
+)
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
 from . import _axis_order, _functions, _indexing, _reshaping
-from ._adapt import adapt_all, make_getattr
+from ._adapt import adapt_all
 from ._array import NamedArray as NamedArray
 from ._array_axes import NamedArrayAxes as NamedArrayAxes
-from ._functions import dslice as dslice, field as field
+from ._functions import dslice as dslice
+from .axis import (
+    axis_name as axis_name,
+    axis_spec_to_shape_dict as axis_spec_to_shape_dict,
+    axis_spec_to_tuple as axis_spec_to_tuple,
+    eliminate_axes as eliminate_axes,
+    selects_axis as selects_axis,
+)
+from .field import field as field
 from .types import NamedOrNumeric as NamedOrNumeric
 
 
 _RESHAPING = """
-    argsort broadcast_axis cumprod cumsum flatten_all_axes_but flatten_axes rename sort split tile tril
-    triu unbind updated_slice
+    argsort broadcast_axis cumprod cumsum flatten_all_axes_but flatten_axes nancumprod rename sort split tile
+    tril triu unbind updated_slice
     """
 
-_DIFFERENT = """
-    linspace polyfit polyval unique_all unique_counts unique_inverse unique_values vander where
-    """
+_DIFFERENT = "linspace unique_all unique_counts unique_inverse unique_values where"
 
 FUNCTIONS = {
     **_functions.list_functions(),
@@ -30,6 +44,11 @@ FUNCTIONS = {
     **adapt_all(_indexing, {"": "index take"}),
 }
 globals().update(FUNCTIONS)
+
+
+SliceSpec: TypeAlias = tuple[Any, ...] | Mapping[AxisSelector, Any]
+NamedArrayAxesSpec: TypeAlias = NamedArrayAxes | str | Sequence[str | EllipsisType] | set[str | EllipsisType]
+NamedArrayMeta = type(NamedArray)
 
 
 def check_shape(jnp_shape: Sequence[int], hax_axes: Any) -> tuple[Axis, ...]:
@@ -79,4 +98,5 @@ def enable_shape_checks(enabled: bool) -> Iterator[bool]:
     yield True
 
 
-__getattr__ = make_getattr("haliax.core")
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,13 @@ from .. import multihost
 from .._jax_compat import is_tracing
 from ..named import _named_call
 from ..named._array import is_named_array
-from ..named._transforms import tree_checkpoint_name as tree_checkpoint_name
+from ..named._transforms import _checkpoint_policy
+from ._adapt import rename_parameters
+
+
+combine = eqx.combine
+filter_eval_shape = eqx.filter_eval_shape
+tree_checkpoint_name = rename_parameters(_checkpoint_policy.tree_checkpoint_name, "x=tree")
 
 
 class Static(eqx.Module):
@@ -104,6 +110,20 @@ def ensure_scalar(x: Any, *, name: str = "value") -> Any:
     return x.array
 
 
+def is_pallas_dslice(x: object) -> bool:
+    """Returns whether something is a slice of `jax.experimental.pallas`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> from jax.experimental import pallas
+        >>> hax.jax_utils.is_pallas_dslice(pallas.ds(0, 2)), hax.jax_utils.is_pallas_dslice(hax.ds(0, 2))
+        (True, False)
+    """
+    from jax.experimental import pallas  # which takes long to import
+
+    return isinstance(x, pallas.Slice)
+
+
 def is_in_jit() -> bool:
     """Returns whether JAX is tracing.
 
@@ -113,6 +133,17 @@ def is_in_jit() -> bool:
         False
     """
     return is_tracing()
+
+
+def is_on_mac_metal() -> bool:
+    """Returns whether arrays are on a GPU of Apple by default.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.jax_utils.is_on_mac_metal()
+        False
+    """
+    return jax.default_backend().lower() == "metal"
 
 
 def filter_checkpoint(

@@ -66,7 +66,7 @@ def pspec_for(tree: Any, resource_mapping: Any = None, preserve_existing_shardin
 
 
 def infer_resource_partitions(
-    tree: Any, resource_mapping: Any = None, preserve_existing_shardings: bool = True, mesh: Any = None
+    tree: Any, resource_mapping: Any = None, mesh: Any = None, *, preserve_existing_shardings: bool = True
 ) -> Any:
     """Returns the sharding of each array of a tree; see `axonym.infer_resource_partitions`.
 
@@ -74,7 +74,7 @@ def infer_resource_partitions(
         >>> import axonym.haliax as hax
         >>> import jax
         >>> mesh = jax.make_mesh((4,), ("data",))
-        >>> hax.partitioning.infer_resource_partitions(hax.ones({"batch": 4}), {"batch": "data"}, mesh=mesh).spec
+        >>> hax.partitioning.infer_resource_partitions(hax.ones({"batch": 4}), {"batch": "data"}, mesh).spec
         P('data',)
     """
     found = partitioning.infer_resource_partitions(tree, resource_mapping, preserve_existing_shardings, mesh)

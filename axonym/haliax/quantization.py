@@ -13,10 +13,11 @@ from ..quantization import (
     Float8DotGeneral,
     Int8DotGeneral,
     OverwriteWithGradient as OverwriteWithGradient,
-    accumulate_gradients as accumulate_gradients,
+    accumulate_gradients as add_gradients,
     apply_updates as apply_updates,
     partition_overwrites,
 )
+from ._adapt import rename_parameters
 
 
 T = TypeVar("T")
@@ -267,4 +268,5 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
     return quantization.quantize_linear_layers(tree, fp8 if config.fp8 else Int8DotGeneralOp(), is_target)
 
 
-partition_for_grad_overwrite = partition_overwrites
+partition_for_grad_overwrite = rename_parameters(partition_overwrites, "grad=tree")
+accumulate_gradients = rename_parameters(add_gradients, "gradient=gradients")

@@ -4,7 +4,7 @@ from typing import Any
 
 from .. import random
 from ..named._axis import parse_axes
-from ._adapt import adapt, adapt_all, make_getattr
+from ._adapt import adapt, adapt_all
 from ._array import convert_result
 
 
@@ -62,4 +62,5 @@ def rademacher(key: Any, shape: Any, dtype: Any = float) -> Any:
     return adapt(random.rademacher)(key, shape, dtype)
 
 
-__getattr__ = make_getattr("haliax.random")
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,13 +14,14 @@ from ..state_dict import (
     from_state_dict as read_tree,
     from_torch_compatible_state_dict as read_torch_tree,
     read_fields,
-    to_numpy_state_dict as to_numpy_state_dict,
+    to_numpy_state_dict as write_numpy,
     to_state_dict as to_state_dict,
     unflatten_modules,
     write_fields,
 )
 from ..state_dict._export import map_children
 from ..state_dict._state_dict_reader import read_state_dict
+from ._adapt import rename_parameters
 from .jax_utils import is_jax_array_like
 
 
@@ -28,8 +29,42 @@ T = TypeVar("T")
 
 StateDict: TypeAlias = dict[str, Any]
 
-flatten_modules_for_export = flatten_modules
-unflatten_modules_from_export = unflatten_modules
+flatten_modules_for_export = rename_parameters(flatten_modules, "t=tree")
+to_numpy_state_dict = rename_parameters(write_numpy, "model=tree")
+unflatten_modules_from_export = rename_parameters(unflatten_modules, "t=tree")
+
+
+def default_eqx_module_to_state_dict(mod: eqx.Module, prefix: str | None = None) -> StateDict:
+    """Returns the arrays of the fields of a module by name, whatever its own method `to_state_dict` does.
+
+    Its `_state_dict_key_map`, if it has one, gives other names for fields.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> norm = hax.nn.RmsNorm.init(hax.Axis("embed", 2), use_bias=False)
+        >>> list(hax.state_dict.default_eqx_module_to_state_dict(norm, "norm"))
+        ['norm.weight']
+    """
+    return write_fields(mod, prefix, _get_key_map(mod))
+
+
+def default_eqx_module_from_state_dict(mod: T, state_dict: Mapping[str, Any], prefix: str | None = None) -> T:
+    """Returns a module with the arrays of a state dict, whatever its own method `from_state_dict` does.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> import numpy as np
+        >>> norm = hax.nn.RmsNorm.init(hax.Axis("embed", 2), use_bias=False)
+        >>> state = {"norm.weight": np.zeros(2, np.float32)}
+        >>> hax.state_dict.default_eqx_module_from_state_dict(norm, state, "norm").weight.array
+        Array([0., 0.], dtype=float32)
+    """
+    with read_state_dict(state_dict, prefix, strict=False, dtypes="keep") as reader:
+        return read_fields(mod, reader, prefix, _get_key_map(mod))
+
+
+def _get_key_map(mod: Any) -> dict[str, str | None]:
+    return mod._state_dict_key_map() if hasattr(mod, "_state_dict_key_map") else {}
 
 
 class ModuleWithStateDictSerialization(eqx.Module):
@@ -52,12 +87,11 @@ class ModuleWithStateDictSerialization(eqx.Module):
 
     def to_state_dict(self, prefix: str | None = None) -> StateDict:
         """Returns the arrays of the module by name."""
-        return write_fields(self, prefix, self._state_dict_key_map())
+        return default_eqx_module_to_state_dict(self, prefix)
 
     def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
         """Returns the module with the arrays of a state dict."""
-        with read_state_dict(state_dict, prefix, strict=False, dtypes="keep") as reader:
-            return read_fields(self, reader, prefix, self._state_dict_key_map())
+        return default_eqx_module_from_state_dict(self, state_dict, prefix)
 
     def flatten_for_export(self) -> Self:
         """Returns the module with merged axes, as PyTorch has them; by default its fields are flattened."""
@@ -117,7 +151,7 @@ def to_torch_compatible_state_dict(
         (8,)
     """
     tree = flatten_modules(t) if flatten else t
-    return to_numpy_state_dict(eqx.filter(tree, filter), prefix)
+    return write_numpy(eqx.filter(tree, filter), prefix)
 
 
 def from_torch_compatible_state_dict(

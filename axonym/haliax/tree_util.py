@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 
 from .. import tree_util
-from ..named._array import is_named_array as is_named_array
 from ..tree_util import (
     scan_aware_tree_map as scan_aware_tree_map,
     tree_flatten as tree_flatten,
@@ -16,6 +15,7 @@ from ..tree_util import (
 )
 from ._adapt import adapt
 from .jax_utils import maybe_rng_split as maybe_rng_split
+from .util import is_named_array as is_named_array
 
 
 resize_axis = adapt(tree_util.resize_axis)

@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 
-from ..named._array import is_named_array as is_named_array
+from ..named._array import NamedArray
 from .jax_utils import is_jax_array_like
 
 
@@ -60,6 +60,17 @@ def maybe_untuple(x: Any) -> Any:
         (1, (1, 2))
     """
     return x[0] if isinstance(x, tuple | list) and len(x) == 1 else x
+
+
+def is_named_array(leaf: Any) -> bool:
+    """Returns whether something is a named array; see `axonym.is_named_array`.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.is_named_array(leaf=hax.ones({"i": 2}))
+        True
+    """
+    return isinstance(leaf, NamedArray)
 
 
 def is_jax_or_hax_array_like(x: Any) -> bool:

@@ -62,9 +62,9 @@ class Axis:
         """Returns an axis of the same name with another size."""
         return Axis(self.name, size)
 
-    def alias(self, name: str) -> "Axis":
+    def alias(self, new_name: str) -> "Axis":
         """Returns an axis of the same size with another name."""
-        return Axis(name, self.size)
+        return Axis(new_name, self.size)
 
     def __str__(self) -> str:
         """Shows the axis as `name: size`."""

@@ -25,7 +25,7 @@ class Fault(Exception):
 
 
 class Term(NamedTuple):
-    """An item of a side: an identifier, `...`, or a group `(name: a b)`, whose name may be ""."""
+    """An item of a side: an identifier or a name in quotes, `...`, or a group `(name: a b)`, whose name may be ""."""
 
     name: str
     parts: "tuple[Term, ...] | None"
@@ -97,10 +97,19 @@ class _Token(NamedTuple):
 
     @property
     def is_name(self) -> bool:
-        return self.text[:1] == "_" or self.text[:1].isalpha()
+        return self.text[:1] == "_" or self.text[:1].isalpha() or self.is_quoted
+
+    @property
+    def is_quoted(self) -> bool:
+        return len(self.text) > 1 and self.text[0] in _QUOTES
+
+    @property
+    def name(self) -> str:
+        return self.text[1:-1] if self.is_quoted else self.text
 
 
-_TOKENS = re.compile(r"\.\.\.|->|[^\W\d]\w*|\S")
+_QUOTES = "\"'"
+_TOKENS = re.compile(r"""\.\.\.|->|[^\W\d]\w*|"[^"]*"|'[^']*'|\S""")
 _ENDS = ("", "->", ",", "{", "}")
 
 
@@ -163,12 +172,14 @@ class _Parser:
 
     def parse_name(self) -> Term:
         token = self.take()
-        return Term(token.text, None, token.at)
+        if token.is_quoted and token.name in ("", REST):
+            raise Fault(token.at, "a name in quotes is not empty, nor '...'")
+        return Term(token.name, None, token.at)
 
     def parse_group(self) -> Term:
         start, name = self.take(), ""
         if self.next.is_name and self.tokens[self.index + 1].text == ":":
-            name = self.take().text
+            name = self.parse_name().name
             self.take()
         parts = []
         while self.next.is_name or self.next.text == REST:
@@ -187,8 +198,12 @@ class _Parser:
         text, at = self.next
         if text in _MISPLACED:
             return Fault(at, _MISPLACED[text])
+        if text in _QUOTES:
+            return Fault(at, "a quote is not closed")
         return Fault(
-            at, f"{text!r} has no meaning here; names have letters, digits and '_', and do not begin with a digit"
+            at,
+            f"{text!r} has no meaning here; names have letters, digits and '_', and do not begin with a digit, or are "
+            "in quotes",
         )
 
 

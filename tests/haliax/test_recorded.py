@@ -1,7 +1,9 @@
-"""`axonym.haliax` returns what Haliax returned, as recorded by `tools/record_haliax.py`."""
+"""`axonym.haliax` returns what Haliax returned, and takes the same parameters, as `tools/record_haliax.py` recorded."""
 
 import importlib.util
+import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,27 @@ assert SPEC is not None and SPEC.loader is not None
 EXPRESSIONS: Any = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(EXPRESSIONS)
 RECORDED = json.loads((FOLDER / "recorded.json").read_text())
+PARAMETERS = json.loads((FOLDER / "parameters.json").read_text())
+
+# What stays different: how arrays and references are held, the settings of Haliax's own kernels, and annotations.
+OTHER_PARAMETERS = {
+    "NamedArray.tree_flatten",
+    "NamedArray.tree_unflatten",
+    "NamedRef",
+    "NamedRef.unsafe_buffer_pointer",
+    "nn.ragged_dot.RaggedLayout",
+    "nn.ragged_dot.TritonBlockConfig",
+    "nn.ragged_dot.TritonBlockConfig.fit",
+    "nn.ragged_dot.TritonKernelFamily",
+    "partitioning.ResourceAxis",
+    "partitioning.WrappedCallable",
+    "partitioning.WrappedCallable.lower",
+    "quantization.Fp8DotGeneralOp",
+    "quantization.Int8DotGeneralOp",
+    "quantization.Int8DotGeneralOp.accumulate",
+    "quantization.Int8DotGeneralOp.to_state_dict",
+    "util.StringHolderEnum",
+}
 
 
 def assert_same(found: Any, recorded: Any) -> None:
@@ -49,3 +72,62 @@ def test_documented_differences_hold(row: tuple[str, str, str]):
 
 def test_page_documents_differences():
     assert len(EXPRESSIONS.list_documented()) >= 10
+
+
+def find_by_path(path: str) -> Any:
+    """Returns a function, class or method; where a module and a function share a name, the module is meant."""
+    *folders, name = path.split(".")
+    thing, prefix = hax, "axonym.haliax"
+    for folder in folders:
+        prefix = f"{prefix}.{folder}"
+        thing = sys.modules.get(prefix, getattr(thing, folder, None))
+    return getattr(thing, name, None)
+
+
+def accepts(path: str, by_position: list[str], by_keyword: list[str]) -> bool:
+    """Returns whether a function takes the parameters of Haliax's by the same names and in the same order."""
+    function = find_by_path(path)
+    parameters = EXPRESSIONS.describe_parameters(function)
+    if parameters is None:
+        return path == "Named" or path.startswith("haxtyping.")  # annotations, which are subscripted
+    ours, keywords = parameters
+    is_method = inspect.isclass(find_by_path(path.rpartition(".")[0]) if "." in path else None)
+    orders = [ours, ours[1:]] if is_method else [ours]  # methods are functions whose first parameter is the array
+    kinds = {one.kind for one in inspect.signature(function).parameters.values()}
+    is_open = inspect.Parameter.VAR_KEYWORD in kinds
+    has_keywords = is_open or set(by_keyword) <= {*ours, *keywords}
+    return has_keywords and any(order[: len(by_position)] == by_position for order in orders)
+
+
+def test_parameters_have_the_names_and_the_order_of_haliax():
+    different = {path for path, parameters in PARAMETERS.items() if not accepts(path, *parameters)}
+    known = {path for path in different if path in OTHER_PARAMETERS or path.partition(".")[2] in OTHER_PARAMETERS}
+    assert different - known == set()
+    assert OTHER_PARAMETERS <= known
+    assert len(PARAMETERS) > 700
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("hax.is_named_array(leaf=hax.ones(A))", True),
+        ("hax.tree_checkpoint_name(x=hax.ones(A), name='a').array.sum().item()", 2.0),
+        ("list(hax.state_dict.to_numpy_state_dict(model={'w': hax.ones(A)}, prefix='p'))", ["p.w"]),
+        ("hax.state_dict.flatten_modules_for_export(t={'w': 1.0})", {"w": 1.0}),
+        ("hax.state_dict.unflatten_modules_from_export(t={'w': 1.0}, template={'w': 2.0})", {"w": 1.0}),
+        ("hax.quantization.partition_for_grad_overwrite(grad={'w': 1.0})[1]", {"w": 1.0}),
+        ("hax.quantization.accumulate_gradients(accumulated={'w': 1.0}, gradient={'w': 2.0})", {"w": 3.0}),
+        (
+            "hax.nn.ragged_dot(jnp.ones((1, 2)), jnp.ones((1, 2, 1)), jnp.ones(1, int), implementation='xla').item()",
+            2.0,
+        ),
+        ("hax.nn.ConvTranspose('s', A, B, None, None, 3, 1, 0, 9, 1, 1).output_padding", 9),
+    ],
+)
+def test_names_of_parameters_are_accepted(call: str, expected: Any):
+    assert eval(call, EXPRESSIONS.make_names(hax)) == expected
+
+
+def test_haliax_names_no_other_implementation():
+    with pytest.raises(ValueError, match=r"`implementation` is one of auto, megablox, .*, xla, not 'cuda'"):
+        hax.nn.ragged_dot(jax.numpy.ones((1, 2)), jax.numpy.ones((1, 2, 1)), jax.numpy.ones(1, int), False, "cuda")  # pyright: ignore

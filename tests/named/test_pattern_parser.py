@@ -11,12 +11,17 @@ import axonym as nym
 
 x = nym.zeros({"a": 2, "b": 3, "c": 4})
 
+NO_NAME = "has no meaning here; names have letters, digits and '_', and do not begin with a digit, or are in quotes"
+
 UNREADABLE = [
     ("", 0, "there is no '->' before the result"),
     ("a b c", 5, "there is no '->' before the result"),
-    ("a b c - b", 6, "'-' has no meaning here; names have letters, digits and '_', and do not begin with a digit"),
-    ("a b c => b", 6, "'=' has no meaning here; names have letters, digits and '_', and do not begin with a digit"),
-    ("a 2 c -> a", 2, "'2' has no meaning here; names have letters, digits and '_', and do not begin with a digit"),
+    ("a b c - b", 6, f"'-' {NO_NAME}"),
+    ("a b c => b", 6, f"'=' {NO_NAME}"),
+    ("a 2 c -> a", 2, f"'2' {NO_NAME}"),
+    ("a 'b c -> a", 2, "a quote is not closed"),
+    ("a '' c -> a", 2, "a name in quotes is not empty, nor '...'"),
+    ("a b c -> a '...'", 11, "a name in quotes is not empty, nor '...'"),
     ("a .. c -> a", 2, "write '...' for the other axes"),
     ("a b c -> a -> b", 11, "there is more than one '->'"),
     ("a b -> a, b", 8, "there is only one result; ',' separates operands"),

@@ -4,7 +4,7 @@ import dataclasses
 from types import EllipsisType
 
 from ...named._pattern_parser import REST, Side, Term, parse_pattern
-from .._axis_order import drop_commas
+from .._axis_order import drop_commas, drop_result_braces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +71,15 @@ def parse_einsum(expression: str) -> tuple[list[Expression] | None, Expression]:
         >>> len(parse_einsum("a b, b c -> a c")[0])
         2
     """
-    parsed = parse_pattern(drop_commas(expression))
-    return [_convert_side(side) for side in parsed.operands] or None, _convert_side(parsed.result)
+    text = drop_commas(expression)
+    ordered_text = drop_result_braces(text)
+    parsed = parse_pattern(ordered_text)
+    operands = [Expression(_convert_terms(side), side.ordered) for side in parsed.operands]
+    return operands or None, Expression(_convert_terms(parsed.result), ordered_text == text)
 
 
-def _convert_side(side: Side) -> Expression:
-    return Expression(tuple(... if term.name == REST else _convert_term(term) for term in side.terms), side.ordered)
+def _convert_terms(side: Side) -> tuple[AxisCapture | EllipsisType, ...]:
+    return tuple(... if term.name == REST else _convert_term(term) for term in side.terms)
 
 
 def _convert_term(term: Term) -> AxisCapture:

@@ -3,6 +3,8 @@
 from ..state_dict import (
     ModuleWithStateDictSerialization as ModuleWithStateDictSerialization,
     StateDict as StateDict,
+    default_eqx_module_from_state_dict as default_eqx_module_from_state_dict,
+    default_eqx_module_to_state_dict as default_eqx_module_to_state_dict,
     flatten_modules_for_export as flatten_modules_for_export,
     from_state_dict as from_state_dict,
     from_torch_compatible_state_dict as from_torch_compatible_state_dict,

@@ -54,7 +54,7 @@ from .loss import (
     reduce_loss as reduce_loss,
 )
 from .mlp import MLP as MLP
-from .moe_linear import MoELinear as MoELinear, ragged_dot as ragged_dot
+from .moe_linear import MoELinear as MoELinear
 from .normalization import (
     LayerNorm as LayerNorm,
     RmsNorm as RmsNorm,
@@ -64,6 +64,7 @@ from .normalization import (
     standardize as standardize,
 )
 from .pool import max_pool as max_pool, mean_pool as mean_pool, min_pool as min_pool
+from .ragged_dot import ragged_dot as ragged_dot
 from .scan import BlockSeq as BlockSeq, ScanCheckpointPolicy as ScanCheckpointPolicy, Stacked as Stacked
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from ... import nn, random
 from ...named._ambient import constrain_sharding
-from ...named._axis import Axis, AxisSelection, axis_name, parse_selection
+from ...named._array import is_named_array
+from ...named._axis import Axis, AxisSelection, axis_name, format_value, parse_selection
 from ...named._creation import arange, named
 from ...named._elementwise import _where
 from .._array import convert_result
@@ -84,6 +85,12 @@ def dot_product_attention(
         >>> hax.nn.attention.dot_product_attention("key_pos", "head_dim", q, k, k).shape
         {'pos': 2, 'head_dim': 4}
     """
+    if not is_named_array(query):
+        raise TypeError(
+            f"the third argument of `dot_product_attention` is the query, a named array, not {format_value(query)}; "
+            "older versions of Haliax took the axis of the queries first: leave it out, and pass `KPos, Key, query, "
+            "key, value`"
+        )
     shared = [axis_name(axis) for axis in parse_selection(KPos)]
     if missing := [name for name in shared if name not in key.names]:
         raise ValueError(f"axis {missing[0]!r} is not found in the keys ({', '.join(key.names)})")

@@ -19,11 +19,6 @@ class _ConvBase(eqx.Module):
     Out: Axis = eqx.field(static=True)
     weight: NamedArray
     bias: NamedArray | None
-    kernel_size: tuple[int, ...] = eqx.field(static=True)
-    stride: tuple[int, ...] = eqx.field(static=True)
-    padding: Any = eqx.field(static=True)
-    dilation: tuple[int, ...] = eqx.field(static=True)
-    groups: int = eqx.field(static=True)
     _kind: ClassVar[Any]
     _options: ClassVar[tuple[str, ...]] = ("In", "Out", "kernel_size", "stride", "padding", "dilation", "groups")
 
@@ -38,9 +33,9 @@ class _ConvBase(eqx.Module):
     def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Applies the layer."""
         names = tuple(map(axis_name, self.Spatial))
-        group = self.In.name if self.groups == 1 else f"{self.In.name}_per_group"
-        weight = self.weight.rename({self.In.name: group, **{name: f"kernel_{name}" for name in names}})
         options = {name: getattr(self, name) for name in self._options}
+        group = self.In.name if options["groups"] == 1 else f"{self.In.name}_per_group"
+        weight = self.weight.rename({self.In.name: group, **{name: f"kernel_{name}" for name in names}})
         layer = self._kind(weight, self.bias, Spatial=names, padding_mode="zeros", **options)
         return convert_result(layer(inputs))
 
@@ -69,6 +64,11 @@ class Conv(_ConvBase):
         ({'channels': 16, 'rgb': 3, 'height': 3}, {'height': 6, 'channels': 16})
     """
 
+    kernel_size: tuple[int, ...] = eqx.field(static=True)
+    stride: tuple[int, ...] = eqx.field(static=True)
+    padding: Any = eqx.field(static=True)
+    dilation: tuple[int, ...] = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
     _kind = nn.Conv
 
     @staticmethod
@@ -104,9 +104,9 @@ class ConvTranspose(_ConvBase):
         kernel_size: The size of the window along each spatial axis.
         stride: The stride of the corresponding convolution.
         padding: The padding of the corresponding convolution.
+        output_padding: How much longer the result is.
         dilation: The distance of the elements of a window.
         groups: Into how many groups the channels are split.
-        output_padding: How much longer the result is.
 
     Example:
         >>> import axonym.haliax as hax
@@ -117,7 +117,12 @@ class ConvTranspose(_ConvBase):
         {'height': 8, 'rgb': 3}
     """
 
+    kernel_size: tuple[int, ...] = eqx.field(static=True)
+    stride: tuple[int, ...] = eqx.field(static=True)
+    padding: Any = eqx.field(static=True)
     output_padding: tuple[int, ...] = eqx.field(static=True)
+    dilation: tuple[int, ...] = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
     _kind = nn.ConvTranspose
     _options = (*_ConvBase._options, "output_padding")
 

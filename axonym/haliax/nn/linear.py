@@ -15,7 +15,11 @@ from ...nn._linear import replace_linear_axes
 from .._array import NamedArray, convert_result
 from ..state_dict import ModuleWithStateDictSerialization
 from . import mup
-from .moe_linear import MoELinear as MoELinear, gmm_sharded as gmm_sharded
+from .moe_linear import MoELinear as MoELinear
+from .ragged_dot import ragged_dot as ragged_dot
+
+
+gmm_sharded = ragged_dot
 
 
 class Linear(ModuleWithStateDictSerialization, mup.ReparamEnabled):

@@ -1,4 +1,4 @@
-"""`haliax.nn.linear.MoELinear`: the linear layer of experts, with one bias for all of them, and products of groups."""
+"""`haliax.nn.linear.MoELinear`: the linear layer of experts, with one bias for all of them."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ import jax
 from ... import nn
 from ...named._ambient import constrain_sharding
 from ...named._axis import Axis, AxisSpec, parse_axes, parse_one_axis
-from ...named._creation import named
 from ...named._named_call import named_call
 from ...nn._gather_parameter import gather_parameter
 from .._array import NamedArray, convert_result
@@ -73,21 +72,3 @@ class MoELinear(eqx.Module):
         layer = nn.MoELinear(self.weight, None, experts, parse_axes(self.In), parse_axes(self.Out))
         product: Any = convert_result(layer(inputs, group_sizes))
         return product if self.bias is None else constrain_sharding(product + gather_parameter(self.bias))
-
-
-def ragged_dot(lhs_: Any, rhs_: Any, group_sizes_: Any, ar: bool = False) -> jax.Array:
-    """Multiplies rows, which are sorted by group, with the matrix of their group; see `axonym.nn.ragged_dot`.
-
-    Takes plain arrays. `ar` has no effect: partial sums of devices are always added up.
-
-    Example:
-        >>> import axonym.haliax as hax
-        >>> import jax.numpy as jnp
-        >>> hax.nn.ragged_dot(jnp.ones((3, 2)), jnp.ones((2, 2, 4)), jnp.array([1, 2])).shape
-        (3, 4)
-    """
-    x, weight = named(lhs_, ("rows", "in")), named(rhs_, ("groups", "in", "out"))
-    return nn.ragged_dot(x, weight, named(group_sizes_, "groups"), "in").array
-
-
-gmm_sharded = ragged_dot

@@ -9,10 +9,12 @@ from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec
 from ...named._base import with_array
 from ...nn._pool import plan_pool, reduce_windows
-from ...nn._window import compute_sharded
+from ...nn._window import Padding as Padding, compute_sharded
 from .._adapt import adapt
 from .._array import convert_result
 
+
+DEFAULT_PADDING = "VALID"
 
 max_pool = adapt(nn.max_pool, "inputs=x")
 mean_pool = adapt(nn.mean_pool, "inputs=x")

@@ -13,7 +13,7 @@ from ...state_dict import stack_state_dict, unstack_state_dict
 from ...state_dict._export import flatten_modules, map_children, unflatten_modules
 from ...state_dict._state_dict_reader import read_state_dict
 from .._array import convert_result
-from .._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
+from .._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy, ScanCheckpointSpec as ScanCheckpointSpec
 
 
 M = TypeVar("M", bound=eqx.Module)

@@ -1,4 +1,4 @@
-"""`NamedRef` with views, `value` and the attributes of Haliax's."""
+"""`haliax.ref`: mutable arrays, with views, `value` and the attributes of Haliax's."""
 
 from collections.abc import Mapping
 from typing import Any
