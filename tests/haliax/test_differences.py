@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +61,21 @@ def test_axonym_alone_refuses(expression: str, error: type[Exception], text: str
     assert evaluate(expression, hax).size >= 1
     with pytest.raises(error, match=re.escape(text)):
         evaluate(expression, nym)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "from-haliax.md").read_text()
+SPELLINGS = PAGE.partition("### Names with another spelling")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    "row", re.findall(r"^\| `(hax\..*)` \| `(.*)` \|$", SPELLINGS, re.MULTILINE), ids=lambda row: row[0]
+)
+def test_names_with_another_spelling_give_the_same(row: tuple[str, str]):
+    names: dict[str, Any] = {}
+    exec(SPELLINGS.partition("```python")[2].partition("```")[0], names)
+    found, expected = (jax.tree.leaves(eval(code.replace("\\|", "|"), names)) for code in row)
+    assert len(found) == len(expected) > 0
+    assert all(bool((one == other).all()) for one, other in zip(found, expected, strict=True))
 
 
 def test_functions_of_axonym_accept_arrays_of_haliax():

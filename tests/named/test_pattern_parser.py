@@ -78,6 +78,13 @@ def test_identifiers_are_those_of_python():
     assert x.rearrange("_1 größe b2 -> (Größe_: größe b2) _1").shape == {"Größe_": 12, "a": 2}
 
 
+def test_names_in_quotes_may_be_any():
+    y = x.rename({"a": "the a"})
+    for text in ("'the a' i k -> k (\"b, a\": i 'the a')", "{'the a' b} -> ... ('b, a': b 'the a')"):
+        assert y.rearrange(text).shape == {"c": 4, "b, a": 6}
+    assert nym.einsum("'the a' i k, k 'the a' -> i 'the a'", y, y["b", 0].rearrange(("c", ...))).names == ("b", "the a")
+
+
 def with_caret(call, text):
     """Calls something, which may raise a ValueError that points into the text, and nothing else."""
     try:

@@ -31,7 +31,8 @@ def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | i
 
     - Without braces the identifiers on the left stand for axes by position, whatever their names, and `...` for any
       number of other axes: `"b h w c -> b c h w"`. The axes keep their names.
-    - In braces they are names of axes, in any order, and other axes need no `...`: `"{h} -> h ..."`.
+    - In braces they are names of axes, in any order, and other axes need no `...`: `"{h} -> h ..."`. Names that are
+      not identifiers are written in quotes: `"{'key pos'} -> 'key pos' ..."`.
     - `(name: a b)` on the right merges axes into a new axis, the first varying slowest; on the left it splits an axis,
       by position, where the name may be left out, or by name. Aliases give the sizes, of which one may be left out:
       `rearrange(x, "{(embed: heads head_dim)} -> heads ... head_dim", heads=4)`. A part may have the name of the axis,
