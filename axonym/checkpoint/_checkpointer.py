@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -10,16 +10,20 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ..multihost._barrier import as_seconds, barrier_sync
+from ..multihost._barrier import as_seconds
+from ..named._axis import format_value
 from ..named._base import get_plain_array
+from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
 from ..state_dict._keys import check_has_data
 from ..state_dict._load_safetensors import AxisOrder
+from ._agreement import agree_on_result
 from ._data_state import Resumable, encode_data_state
 from ._leaf import Leaf, flatten_leaves
 from ._placement import enter_mesh_of
-from ._restore import import_orbax_handler, restore_step
+from ._restore import check_flag, check_is_not_traced, import_orbax_handler, restore_step
+from ._step_writer import StepWriter
 from ._steps import check_is_path, check_step, format_steps, list_steps, move_damaged
 from ._tree_metadata import TreeMetadata, describe_tree
 
@@ -32,17 +36,20 @@ class Checkpointer:
 
     A save returns when the arrays are on the host, and writes in other threads. A step that is compiled with donated
     arguments may follow immediately. A checkpoint appears under its final name when all of it is written, with the
-    checksums of its files; what a killed program has left behind is removed when the next one opens the folder.
+    checksums of its files. One program at a time can have a folder open to save; what one that was killed has left
+    behind is removed when the next one opens it. Any number of programs can have it open with `read_only=True`.
 
     Args:
         folder: The folder, which is created.
         max_to_keep: How many checkpoints to keep: when a new one is complete, the oldest are deleted. All if None.
         timeout: How many seconds a save may take; as long, processes wait for one that has died.
+        read_only: Whether to restore only. Nothing is created, written, moved or deleted then.
 
     Raises:
         ImportError: If Orbax is not installed.
-        TypeError: If `folder` is no path.
+        TypeError: If `folder` is no path, or another argument has the wrong type.
         ValueError: If `max_to_keep` is less than 1, the folder is a URL, or the timeout is shorter than a second.
+        OSError: If another program has the folder open to save, or it cannot be written.
 
     Example:
         >>> import axonym as nym
@@ -57,19 +64,26 @@ class Checkpointer:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], max_to_keep: int | None = None, *, timeout: float = 1800
+        self,
+        folder: str | os.PathLike[str],
+        max_to_keep: int | None = None,
+        *,
+        timeout: float = 1800,
+        read_only: bool = False,
     ) -> None:
         """Opens the folder; see the class."""
         check_is_path(folder, "`save(folder, state, step)`, and `Checkpointer(folder)`")
         if "://" in os.fspath(folder):
             raise ValueError(f"`folder` is a path, not the URL {os.fspath(folder)!r}; mount the bucket as a folder")
-        if max_to_keep is not None and max_to_keep < 1:
-            raise ValueError(f"`max_to_keep` is at least 1, or None for all, not {max_to_keep}")
+        _check_max_to_keep(max_to_keep)
+        check_flag("read_only", read_only)
         if as_seconds(timeout) < 1:
             raise ValueError(f"`timeout` is at least a second, not {timeout}")
         self._folder = Path(folder).absolute()
-        self._timeout = round(timeout)
-        self._manager = import_orbax_handler().make_manager(self._folder, max_to_keep, self._timeout)
+        if self._folder.is_file():
+            raise NotADirectoryError(f"{self._folder} is a file; pass the folder of the checkpoints")
+        self._timeout, self._is_read_only = round(timeout), read_only
+        self._writer = None if read_only else StepWriter(self._folder, max_to_keep, self._timeout)
         self._saving: int | None = None
 
     def __enter__(self) -> Self:
@@ -101,35 +115,44 @@ class Checkpointer:
             data: Iterator over the data, whose `get_state` is saved for each process.
 
         Raises:
-            ValueError: If there is a checkpoint of this step, or an array was donated or is traced.
+            ValueError: If there is a checkpoint of this step, an array was donated or is traced, the state is nested
+                too deeply, or the checkpointer is closed or only reads.
             TypeError: If an array has elements that are no numbers, or the state of the data is not JSON.
             OSError: If an earlier save has failed, as on a full disk.
         """
         check_step(step)
+        writer = self._get_writer()
         arrays, metadata = prepare_state(state, step, data is not None)
+        check_is_not_traced()
         encoded = None if data is None else encode_data_state(data)
         self.wait()
         if step in self.steps:
             raise ValueError(
                 f"{self._folder} has a checkpoint of step {step} already; save later steps, or remove it first"
             )
+        target = self._folder / str(step)
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise ValueError(f"{target} is there and is no checkpoint; remove it, or save another step")
         what = f"the checkpoint of step {step} in {self._folder}"
         options = {"metadata": metadata, "data": encoded, "what": what, "seconds": self._timeout}
         arguments = import_orbax_handler().make_save_arguments(arrays, **options)
         self._saving = step
-        with self._report_failure(step):
-            self._manager.save(step, args=arguments, force=True)
+        with self._report_failure(writer, step):
+            writer.save(step, arguments)
 
     def wait(self) -> None:
         """Waits until the checkpoint that is being saved is complete.
 
         Raises:
-            OSError: If it could not be written. Checkpoints that were complete before stay.
+            OSError: If it could not be written, or something else has removed a part of it. Checkpoints that were
+                complete before stay.
         """
-        if self._saving is not None:
-            with self._report_failure(self._saving):
-                self._manager.wait_until_finished()
+        if self._writer is not None and self._saving is not None:
+            with self._report_failure(self._writer, self._saving):
+                messages = self._writer.wait()
             self._saving = None
+            for message in messages:
+                warnings.warn(message, stacklevel=find_stacklevel())
 
     def restore(
         self,
@@ -145,39 +168,47 @@ class Checkpointer:
     ) -> Any:
         """Returns the state of a step, after waiting for a save; see `axonym.checkpoint.restore`.
 
-        Damaged checkpoints that `fallback` skips are moved to `damaged-<step>`, so that their steps can be saved again.
+        Damaged checkpoints that `fallback` skips are moved to `damaged-<step>`, so that their steps can be saved again,
+        unless the checkpointer only reads.
         """
         self.wait()
         options: dict[str, Any] = {"mapping": mapping, "mesh": mesh, "data": data, "axis_order": axis_order}
         newer = self.steps if step is None else []
         restored = restore_step(self._folder, like, step=step, strict=strict, fallback=fallback, **options)
-        damaged = [one for one in newer if one > restored.step]
-        if damaged:
-            if jax.process_index() == 0:
-                for one in damaged:
-                    move_damaged(self._folder, one)
-            barrier_sync(name="damaged checkpoints")
-            self._manager.reload()
+        damaged = [other for other in newer if other > restored.step]
+        if damaged and self._writer is not None:
+
+            def move() -> None:
+                for other in damaged if jax.process_index() == 0 else []:
+                    move_damaged(self._folder, other)
+
+            agree_on_result("moving damaged checkpoints", move, name="move", kind=OSError, seconds=self._timeout)
         return restored.state
 
     def close(self) -> None:
-        """Waits for the last save, and ends the threads that write."""
+        """Waits for the last save, ends the threads that write, and lets other programs save to the folder."""
         try:
             self.wait()
         finally:
-            self._manager.close()
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def _get_writer(self) -> StepWriter:
+        if self._writer is not None:
+            return self._writer
+        if self._is_read_only:
+            raise ValueError(f"{self._folder} was opened with `read_only=True`; open it without that to save")
+        raise ValueError(f"the `Checkpointer` of {self._folder} is closed; make another one to save")
 
     @contextlib.contextmanager
-    def _report_failure(self, step: int) -> Iterator[None]:
+    def _report_failure(self, writer: StepWriter, step: int) -> Iterator[None]:
         """Removes what a save that fails has written, and raises an OSError with the step and the cause."""
         try:
             yield
         except Exception as error:
             self._saving = None
-            if jax.process_index() == 0:
-                for left in self._folder.glob(f"{step}.orbax-checkpoint-tmp*"):
-                    shutil.rmtree(left, ignore_errors=True)
-            self._manager.reload()  # which had taken this step for complete, and older ones for deleted
+            writer.give_up(step)
             complete = f"complete: {format_steps(self.steps)}" if self.steps else "none is complete"
             cause = f"{type(error).__name__}: {error}".splitlines()[0]
             message = f"the checkpoint of step {step} could not be saved in {self._folder} ({complete}): {cause}"
@@ -203,10 +234,12 @@ def save(
 
     Raises:
         ImportError: If Orbax is not installed.
-        ValueError: If there is a checkpoint of this step, or an array was donated or is traced.
+        ValueError: If there is a checkpoint of this step, an array was donated or is traced, or the state is nested too
+            deeply.
         TypeError: If `folder` is no path, an array has elements that are no numbers, or the state of the data is not
             JSON.
-        OSError: If it cannot be written, as on a full disk. Checkpoints that were complete before stay.
+        OSError: If it cannot be written, as on a full disk, or another program has the folder open to save.
+            Checkpoints that were complete before stay.
 
     Example:
         >>> import axonym as nym
@@ -222,10 +255,19 @@ def save(
 
 def prepare_state(state: Any, step: int, has_data: bool) -> tuple[dict[str, Any], TreeMetadata]:
     """Returns the arrays of a state by path, as they are stored, and its metadata."""
-    leaves, _ = flatten_leaves(state)
     metadata = TreeMetadata(step, describe_tree(state), jax.process_count(), has_data)
+    leaves, _ = flatten_leaves(state)
     stored = {path: leaf for path, leaf in metadata.get_leaves().items() if leaf.is_stored}
     return {path: _get_stored_array(leaf, leaves[path]) for path, leaf in stored.items()}, metadata
+
+
+def _check_max_to_keep(max_to_keep: object) -> None:
+    if max_to_keep is None:
+        return
+    if isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int):
+        raise TypeError(f"`max_to_keep` is a number of checkpoints, or None for all, not {format_value(max_to_keep)}")
+    if max_to_keep < 1:
+        raise ValueError(f"`max_to_keep` is at least 1, or None for all, not {max_to_keep}")
 
 
 def _get_stored_array(leaf: Leaf, x: Any) -> Any:

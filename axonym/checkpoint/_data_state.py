@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..named._axis import format_value
+from ._checksums import DamagedCheckpointError
 
 
 class Resumable(Protocol):
@@ -60,25 +61,36 @@ def encode_data_state(data: Resumable) -> str:
         raise TypeError(f"the state of `data` is {found}; it must be bytes, or what JSON has: {error}") from None
 
 
+def format_data_file(process: int) -> str:
+    """Returns the name of the file with the state of a process."""
+    return f"data-{process}.json"
+
+
 def write_data_state(folder: Path, process: int, encoded: str) -> None:
-    (folder / f"data-{process}.json").write_text(encoded)
+    (folder / format_data_file(process)).write_text(encoded)
 
 
 def read_data_state(folder: Path, process: int, process_count: int, saved_count: int) -> Any:
     """Returns the state for a process; if their number has changed, the state that all of them had.
 
     Raises:
+        DamagedCheckpointError: If a file is missing, or is not what was written.
         ValueError: If the number of processes has changed and their states differed.
     """
     if saved_count == process_count:
-        encoded = (folder / f"data-{process}.json").read_text()
-    else:
-        different = {(folder / f"data-{one}.json").read_text() for one in range(saved_count)}
-        if len(different) > 1:
-            raise ValueError(
-                f"each of {saved_count} processes saved its own state of the data, and there are {process_count} now; "
-                f"restore without `data` and start it at the step yourself, or run {saved_count} processes"
-            )
-        [encoded] = different
-    found = json.loads(encoded)
-    return base64.b64decode(found["bytes"]) if "bytes" in found else found["json"]
+        return _read_file(folder / format_data_file(process))
+    states = [_read_file(folder / format_data_file(other)) for other in range(saved_count)]
+    if any(state != states[0] for state in states):
+        raise ValueError(
+            f"each of {saved_count} processes saved its own state of the data, and there are {process_count} now; "
+            f"restore without `data` and start it at the step yourself, or run {saved_count} processes"
+        )
+    return states[0]
+
+
+def _read_file(path: Path) -> Any:
+    try:
+        content = json.loads(path.read_text())
+        return base64.b64decode(content["bytes"]) if "bytes" in content else content["json"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DamagedCheckpointError(f"{path} is no state of the data: {error}") from None

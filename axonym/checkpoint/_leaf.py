@@ -4,7 +4,7 @@ import base64
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +63,17 @@ class Leaf:
     def is_stored(self) -> bool:
         """Whether it has elements in the files; those of no elements are in the metadata alone."""
         return self.kind in ARRAYS and 0 not in self.stored_shape
+
+    def check(self) -> None:
+        """Raises a ValueError or a TypeError if this describes no leaf, as after a change in its file."""
+        names = self.shape if self.names is None else self.names
+        has_names = len(names) == len(self.shape) and (self.names is None or {*map(type, names)} <= {str})
+        has_sizes = all(type(size) is int and size >= 0 for size in self.shape)
+        if self.kind not in get_args(Kind) or not has_names or not has_sizes:
+            raise ValueError(f"{self.path!r} is {self.kind!r} of names {self.names} and shape {self.shape}")
+        if self.kind in ARRAYS:
+            jnp.dtype(self.stored_dtype)
+        self.decode()
 
     def __str__(self) -> str:
         """Describes the leaf as in error messages."""

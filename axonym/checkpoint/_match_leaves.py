@@ -4,6 +4,8 @@ import re
 import warnings
 from collections.abc import Mapping
 
+import jax
+
 from ..named._axis import Names, format_axes, suggest_name
 from ..named._traceback import find_stacklevel
 from ..state_dict._load_safetensors import AxisOrder
@@ -32,6 +34,23 @@ def check_leaves(
         partly = ["`strict=False` leaves out what is not in `like`"] if strict and unused else []
         nested = _suggest_nesting(saved, [path for path in wanted if path not in saved])
         raise ValueError("\n  ".join([f"{where} does not fit:", *problems[:_SHOWN], *more, *nested, *partly]))
+
+
+def check_widths(wanted: Mapping[str, Leaf], where: str) -> None:
+    """Checks that JAX keeps the bits of all arrays; raises a ValueError that lists those that it would narrow."""
+    problems = []
+    for path, leaf in wanted.items():
+        if leaf.kind == "array" and (kept := jax.dtypes.canonicalize_dtype(leaf.dtype)) != leaf.dtype:
+            narrowed = f"{path or 'the state'} would narrow {leaf.dtype} to {kept}"
+            problems.append(f"{narrowed}, since `jax_enable_x64` is off")
+    if problems:
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        remedies = [
+            "`jax.config.update('jax_enable_x64', True)` keeps all bits",
+            "a `like` with NumPy arrays of these shapes and element types restores NumPy arrays",
+        ]
+        first = f"{where} has elements of 64 bits:"
+        raise ValueError("\n  ".join([first, *problems[:_SHOWN], *more, *remedies]))
 
 
 def _suggest_nesting(saved: Mapping[str, Leaf], missing: list[str]) -> list[str]:

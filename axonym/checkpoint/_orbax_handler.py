@@ -3,8 +3,11 @@
 Imported where it is used, because Orbax is an extra.
 """
 
+import collections
 import dataclasses
 import functools
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +19,26 @@ from etils import epath
 from orbax.checkpoint import future
 
 from ._agreement import agree_on_result
-from ._checksums import write_checksums, write_checksums_of_process
-from ._data_state import write_data_state
+from ._checksums import Checksums, DamagedCheckpointError, write_checksums_of_process
+from ._data_state import format_data_file, write_data_state
 from ._leaf import Leaf
-from ._tree_metadata import TreeMetadata
+from ._tree_metadata import METADATA, TreeMetadata
 
 
 _NAME = "state"  # what the names of arrays in the files begin with
 _EMPTY = {_NAME: np.zeros(1, np.uint8)}  # Orbax refuses trees without arrays
+_NOT_DAMAGE = ("CANCELLED", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE")
 
 
 class StateHandler(ocp.PyTreeCheckpointHandler):
     """Saves a flat tree of arrays with the metadata of the tree that they come from."""
 
+    _failure: Exception | None = None
+
     async def async_save(self, directory: Any, args: "StateSave") -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Starts to save, when the arrays are on the host; returns what to wait for."""
         folder, process, arrays, error = Path(directory), jax.process_index(), None, None
+        self._failure = None
         try:
             if args.metadata is not None and process == 0:
                 args.metadata.write(folder)
@@ -44,9 +51,16 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
         return [WrittenByAll(args.what, args.seconds, future.ChainedFuture(arrays or (), write), error)]
 
     def finalize(self, directory: Any) -> None:
-        """Ends a checkpoint that all processes have written; it is renamed to its final name after this."""
-        super().finalize(directory)
-        write_checksums(Path(directory))
+        """Ends a checkpoint that all processes have written; keeps an error, since the others wait for this process."""
+        try:
+            super().finalize(directory)
+        except Exception as raised:
+            self._failure = raised
+
+    def raise_failure(self) -> None:
+        """Raises the error with which the last checkpoint ended, if there was one."""
+        if self._failure is not None:
+            raise self._failure
 
 
 class WrittenByAll(future.Future):
@@ -111,7 +125,13 @@ def read_arrays(folder: Path, leaves: dict[str, tuple[Leaf, Any]]) -> dict[str, 
     }
     how = {f"{_NAME}{path}": _make_restore_arguments(*one) for path, one in leaves.items()}
     arguments = ocp.args.PyTreeRestore(shapes, restore_args=how, partial_restore=True)
-    found = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
+    try:
+        found = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
+    except (ValueError, LookupError, FileNotFoundError) as error:
+        if any(code in str(error) for code in _NOT_DAMAGE):
+            raise
+        message = f"the arrays in {folder} cannot be read: {str(error).splitlines()[0]}"
+        raise DamagedCheckpointError(message) from error
     return {path: found[f"{_NAME}{path}"] for path in leaves}
 
 
@@ -121,9 +141,61 @@ def _make_restore_arguments(leaf: Leaf, sharding: Any) -> ocp.RestoreArgs:
     return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=sharding, global_shape=leaf.stored_shape)
 
 
-def make_manager(folder: Path, max_to_keep: int | None, seconds: int) -> ocp.CheckpointManager:
-    """Returns the manager of Orbax for a folder, which it creates."""
+def make_checkpointer(handler: StateHandler, seconds: int) -> ocp.AsyncCheckpointer:
+    """Returns the checkpointer of Orbax, which writes steps with a handler."""
     # A folder that cannot be made is an error at once; made later, other threads would wait for it for minutes.
     how = ocp.AsyncOptions(timeout_secs=seconds, create_directories_asynchronously=False)
-    options = ocp.CheckpointManagerOptions(max_to_keep=max_to_keep, cleanup_tmp_directories=True, async_options=how)
-    return ocp.CheckpointManager(folder, options=options, item_handlers=StateHandler())
+    items = ocp.CompositeCheckpointHandler(composite_options=ocp.CompositeOptions(async_options=how), default=handler)
+    return ocp.AsyncCheckpointer(items, async_options=how)
+
+
+def save(checkpointer: ocp.AsyncCheckpointer, folder: Path, arguments: StateSave) -> None:
+    """Starts to save to the folder of a step."""
+    checkpointer.save(folder, args=ocp.args.Composite(default=arguments))
+
+
+def check_written(folder: Path, checksums: Checksums, arguments: StateSave) -> None:
+    """Checks that all is there that was saved to the files of a step, elements of arrays by the index of TensorStore.
+
+    Raises:
+        OSError: If something else has removed a part of it.
+    """
+    base = ts.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
+    has_data = arguments.data is not None
+    names = [METADATA, *(format_data_file(process) for process in range(jax.process_count()) if has_data)]
+    sizes = {name.removeprefix("default/"): entry[0] for name, entry in checksums.files.items()}
+    for name, size in {**dict.fromkeys(names, 0), **_list_data_files(base)}.items():
+        if sizes.get(name, -1) < size:
+            raise OSError(f"{folder / name} was removed or cut off while the checkpoint was written")
+    arrays, chunks = _count_chunks(base)
+    if (missing := len(arguments.item) - len(arrays)) or arrays != chunks:
+        which = [name for name in arrays if arrays[name] != chunks.get(name)]
+        lost = f"{missing} arrays" if missing else f"parts of {', '.join(which[:3])}"
+        raise OSError(f"{lost} were removed from {folder} while the checkpoint was written")
+
+
+def _list_data_files(base: ts.KvStore) -> dict[str, int]:
+    """Returns the files with nodes and elements of arrays, and how many bytes each has at least."""
+    locations = [version["root"]["location"] for version in ts.ocdbt.dump(base).result()["versions"][-1:]]
+    ends: dict[str, int] = {}
+    while locations:
+        location = locations.pop()
+        kind, process, file, start, size = location.split(":")
+        ends[process + file] = max(ends.get(process + file, 0), int(start) + int(size))
+        if kind != "value":
+            for entry in ts.ocdbt.dump(base, location).result()["entries"]:
+                locations += [entry[key] for key in ("location", "indirect_value") if key in entry]
+    return ends
+
+
+def _count_chunks(base: ts.KvStore) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the number of chunks that each array should have, and that it has in the index."""
+    store = ts.KvStore.open({"driver": "ocdbt", "base": base.spec().to_json()}).result()
+    keys = [key.decode() for key in store.list().result()]
+    reads = {key: store.read(key) for key in keys if key.endswith("/.zarray")}
+    arrays = {}
+    for key, read in reads.items():
+        layout = json.loads(read.result().value)
+        grid = [-(-size // chunk) for size, chunk in zip(layout["shape"], layout["chunks"], strict=True)]
+        arrays[key.removesuffix("/.zarray")] = math.prod(grid)
+    return arrays, dict(collections.Counter(key.rpartition("/")[0] for key in keys if key not in reads))

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from .._jax_compat import is_tracing
 from ..multihost._broadcast import broadcast_from_host_zero
+from ..named._axis import format_value
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
@@ -24,9 +26,9 @@ from ._checksums import (
 )
 from ._data_state import Resumable, check_resumable, read_data_state
 from ._leaf import ARRAYS, Leaf, flatten_leaves
-from ._match_leaves import check_leaves, warn_of_static_fields
+from ._match_leaves import check_leaves, check_widths, warn_of_static_fields
 from ._placement import find_shardings, get_stored_sharding, make_shape, place_leaf
-from ._steps import check_is_path, find_steps, get_step_folder
+from ._steps import check_is_path, find_steps, get_step_folder, list_steps
 from ._tree_metadata import Node, TreeMetadata, describe_tree, get_static_fields, iterate_nodes
 
 
@@ -111,20 +113,40 @@ def restore_step(
     **options: Any,
 ) -> Restored:
     """Returns a state and its step; arguments as for `restore`."""
-    check_axis_order(options["axis_order"])
     check_is_path(folder, "`restore(folder, like)`")
+    check_axis_order(options["axis_order"])
+    check_flag("strict", options["strict"])
+    check_flag("fallback", fallback)
+    check_is_not_traced()
     if fallback and step is not None:
         raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
     path = Path(folder).absolute()
-    steps = broadcast_from_host_zero(agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step)))
-    for one, before in zip(steps, [*steps[1:], None], strict=True):
+    while True:
+        steps = broadcast_from_host_zero(agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step)))
+        restored = _restore_newest(path, steps, like, is_newest=step is None, data=data, fallback=fallback, **options)
+        if restored is not None:
+            return restored
+
+
+def _restore_newest(
+    path: Path, steps: list[int], like: Any, *, is_newest: bool, data: Resumable | None, fallback: bool, **options: Any
+) -> Restored | None:
+    """Returns the state of the first of some steps that can be restored, None if the newest was deleted meanwhile."""
+    for number, before in zip(steps, [*steps[1:], None], strict=True):
         try:
-            return Restored(_restore_folder(path, one, like, data, **options), one)
+            return Restored(_restore_folder(path, number, like, data, **options), number)
         except DamagedCheckpointError as error:
+            if broadcast_from_host_zero(number not in list_steps(path)):  # by a program that keeps fewer of them
+                if is_newest:
+                    return None
+                message = (
+                    f"the checkpoint of step {number} in {path} was deleted while it was read; restore a newer one"
+                )
+                raise FileNotFoundError(message) from error
             if before is None or not fallback:
                 remedy = "" if before is None else f"; `step={before}` restores the one before, as `fallback=True` does"
-                raise DamagedCheckpointError(f"the checkpoint of step {one} is damaged: {error}{remedy}") from error
-            warnings.warn(f"skipped the checkpoint of step {one}: {error}", stacklevel=find_stacklevel())
+                raise DamagedCheckpointError(f"the checkpoint of step {number} is damaged: {error}{remedy}") from error
+            warnings.warn(f"skipped the checkpoint of step {number}: {error}", stacklevel=find_stacklevel())
     raise AssertionError("there is a step, or `find_steps` raises")
 
 
@@ -141,6 +163,16 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
     if data is not None:
         data.set_state(state)
     return tree
+
+
+def check_flag(name: str, flag: object) -> None:
+    if not isinstance(flag, bool):
+        raise TypeError(f"`{name}` is True or False, not {format_value(flag)}")
+
+
+def check_is_not_traced() -> None:
+    if is_tracing():
+        raise ValueError("checkpoints are saved and restored outside of `jit`; call this where nothing is traced")
 
 
 def import_orbax_handler() -> Any:
@@ -172,16 +204,20 @@ def make_plan(
 ) -> Plan:
     """Returns what to restore and where to; raises a ValueError if it is not in the checkpoint."""
     saved = metadata.get_leaves()
+    if isinstance(like, int) and "" not in saved:
+        raise ValueError(f"`like` is a tree like the one to restore, not {like!r}; pass a step as `step={like!r}`")
     if like is None:
         paths, treedef = jax.tree.flatten(_replace_leaves(metadata.tree))
         likes = [make_shape(saved[path]) for path in paths]
         wanted = {path: saved[path] for path in paths}
     else:
+        described = describe_tree(like)
         leaves, treedef = flatten_leaves(like)
-        likes, described = [*leaves.values()], describe_tree(like)
+        likes = [*leaves.values()]
         wanted = {leaf.path: leaf for leaf in iterate_nodes(described) if isinstance(leaf, Leaf)}
         check_leaves(saved, wanted, axis_order, strict, where)
         warn_of_static_fields(metadata.get_static_fields(), get_static_fields(described), where)
+    check_widths(wanted, where)
     tree = jax.tree.unflatten(treedef, likes)
     return Plan(saved, wanted, likes, find_shardings(tree, likes, mapping, mesh), treedef)
 
@@ -199,9 +235,9 @@ def _replace_leaves(node: Node | Leaf) -> Any:
 
 def read_metadata(folder: Path) -> TreeMetadata:
     """Returns the metadata of a checkpoint, after all files but those of arrays have been checked."""
-    checksums = read_checksums(folder)
-    check_sizes(folder, checksums)
-    check_blocks(folder, checksums, [one for one in list_blocks(checksums) if not is_array_data(one[0])])()
+    checksums = read_checksums(folder.parent)
+    check_sizes(checksums)
+    check_blocks(checksums, [block for block in list_blocks(checksums) if not is_array_data(block[0])])()
     return TreeMetadata.read(folder)
 
 
@@ -213,9 +249,9 @@ def read_arrays_of_plan(folder: Path, plan: Plan) -> dict[str, Any]:
         if saved.is_stored:
             is_numpy = leaf.kind.startswith("numpy")
             how[path] = saved, None if is_numpy else get_stored_sharding(saved, leaf, sharding)
-    checksums = read_checksums(folder)
-    blocks = [one for one in list_blocks(checksums) if is_array_data(one[0])]
-    wait_for_checks = check_blocks(folder, checksums, blocks[jax.process_index() :: jax.process_count()])
+    checksums = read_checksums(folder.parent)
+    blocks = [block for block in list_blocks(checksums) if is_array_data(block[0])]
+    wait_for_checks = check_blocks(checksums, blocks[jax.process_index() :: jax.process_count()])
     try:
         return import_orbax_handler().read_arrays(folder, how)
     finally:

@@ -13,7 +13,8 @@ _SHOWN = 10
 def list_steps(folder: str | os.PathLike[str]) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder, in order.
 
-    A checkpoint that is being written, or was when the program ended, is not in the list.
+    A checkpoint that is being written, or was when the program ended, is not in the list. Folders without files of a
+    checkpoint, or with another name than that of a step, are not either.
 
     Args:
         folder: The folder of the checkpoints; it need not exist.
@@ -21,14 +22,22 @@ def list_steps(folder: str | os.PathLike[str]) -> list[int]:
     Returns:
         The steps, the newest last.
 
+    Raises:
+        TypeError: If `folder` is no path.
+        NotADirectoryError: If it is a file.
+
     Example:
         >>> import axonym as nym
         >>> nym.checkpoint.list_steps("runs/new")
         []
     """
+    check_is_path(folder, "`list_steps(folder)`")
     path = Path(folder)
-    names = [one.name for one in path.iterdir() if one.is_dir()] if path.is_dir() else []
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    if path.is_file():
+        raise NotADirectoryError(f"{path} is a file; pass the folder of the checkpoints")
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    steps = [int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))]
+    return sorted(step for step in steps if get_step_folder(path, step).is_dir())
 
 
 def get_step_folder(folder: Path, step: int) -> Path:
@@ -40,8 +49,11 @@ def find_steps(folder: Path, step: int | None) -> list[int]:
     """Returns the step to restore, or all steps if it is None, newest first.
 
     Raises:
+        ValueError: If the step is no integer from 0 on.
         FileNotFoundError: If there is no checkpoint of it.
     """
+    if step is not None:
+        check_step(step)
     steps = list_steps(folder)
     if not steps:
         one = f"; it is that of a step: pass {folder.parent} and `step={folder.name}`"

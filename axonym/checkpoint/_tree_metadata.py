@@ -10,11 +10,17 @@ import equinox as eqx
 import jax
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey, keystr
 
+from ._checksums import DamagedCheckpointError
 from ._leaf import Leaf, describe_leaf, describe_object, is_checkpoint_leaf
 
 
 METADATA = "axonym.json"
 _FORMAT = 1
+_DEEPEST = 200  # levels; each takes two calls of Python, or three of the JSON decoder, of the 1000 that it has
+
+
+class _NewerFormatError(ValueError):
+    """The metadata are not damaged, but of a later version."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,22 @@ class TreeMetadata:
 
     @classmethod
     def read(cls, folder: Path) -> "TreeMetadata":
-        found = json.loads((folder / METADATA).read_text())
-        if found["format"] > _FORMAT:
-            raise ValueError(f"{folder / METADATA} has format {found['format']}; install a newer Axonym to read it")
-        return cls(found["step"], _read_node(found["tree"]), found["process_count"], found["has_data"])
+        path = folder / METADATA
+        try:
+            content = json.loads(path.read_bytes())
+            if content["format"] > _FORMAT:
+                raise _NewerFormatError(f"{path} has format {content['format']}; install a newer Axonym to read it")
+            step, process_count, has_data = content["step"], content["process_count"], content["has_data"]
+            if [type(step), type(process_count), type(has_data)] != [int, int, bool] or process_count < 1:
+                raise ValueError(f"step {step!r} of {process_count!r} processes")
+            return cls(step, _read_node(content["tree"]), process_count, has_data)
+        except _NewerFormatError:
+            raise
+        except FileNotFoundError:
+            raise DamagedCheckpointError(f"{path} is missing") from None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            message = f"{path} does not describe a checkpoint: {type(error).__name__}: {error}"
+            raise DamagedCheckpointError(message) from None
 
     def get_leaves(self) -> dict[str, Leaf]:
         """Returns the leaves by path."""
@@ -66,8 +84,17 @@ class TreeMetadata:
 
 
 def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | Leaf:
-    """Returns the metadata of a tree or of a part of it, whose leaves may be shapes without data."""
+    """Returns the metadata of a tree or of a part of it, whose leaves may be shapes without data.
+
+    Raises:
+        ValueError: If it is too deep for the recursion of Python and JSON.
+    """
     text = keystr(path)
+    if len(path) > _DEEPEST:
+        raise ValueError(
+            f"the state has more than {_DEEPEST} levels at {text[:60]}...; put its arrays into a flat dict or list, or "
+            "stack those of the same shape along an axis"
+        )
     if is_checkpoint_leaf(tree):
         return describe_leaf(text, tree)
     pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
@@ -127,9 +154,13 @@ def _write_node(node: Node | Leaf) -> dict[str, Any]:
     return {"path": node.path, "kind": node.kind, "children": children, "static": node.static}
 
 
-def _read_node(found: dict[str, Any]) -> Node | Leaf:
-    if "leaf" in found:
-        names = None if found["names"] is None else tuple(found["names"])
-        return Leaf(found["path"], found["leaf"], names, tuple(found["shape"]), found["dtype"], found["value"])
-    children = tuple([_read_node(child) for _, child in found["children"]])
-    return Node(found["path"], found["kind"], tuple(key for key, _ in found["children"]), children, found["static"])
+def _read_node(content: dict[str, Any]) -> Node | Leaf:
+    if "leaf" in content:
+        names = None if content["names"] is None else tuple(content["names"])
+        shape = tuple(content["shape"])
+        leaf = Leaf(content["path"], content["leaf"], names, shape, content["dtype"], content["value"])
+        leaf.check()
+        return leaf
+    children = tuple([_read_node(child) for _, child in content["children"]])
+    keys = tuple(key for key, _ in content["children"])
+    return Node(content["path"], content["kind"], keys, children, content["static"])

@@ -1,0 +1,171 @@
+"""The lock of a folder of checkpoints, which one program at a time holds, to save to it.
+
+The kernel keeps the lock and drops it when the program ends, however it does. Some file systems of networks keep locks
+for each host alone, so the program also touches the file every few seconds as a sign of life, and one on another host
+waits for that before it takes over what was not closed.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import warnings
+import weakref
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..named._traceback import find_stacklevel
+
+
+try:
+    import fcntl as _fcntl
+except ModuleNotFoundError:  # on Windows
+    _fcntl = None
+fcntl: ModuleType | None = _fcntl
+
+_LOCK = ".axonym-lock"
+_BEAT = 5.0  # seconds between signs of life
+_PATIENCE = 30.0  # seconds without one after which a program on another host counts as dead
+_locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
+
+
+class WriterLock:
+    """Holds the lock of a folder until it is released, or the program ends.
+
+    Raises:
+        OSError: If another program holds it, with its host and process, or the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Takes the lock; see the class."""
+        self._folder, self._path = folder, folder / _LOCK
+        self._descriptor = _take_lock(folder, self._path)
+        holder = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        self._content = json.dumps({**holder, "token": os.urandom(8).hex()}).encode()
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, self._content, 0)
+        ended = threading.Event()
+        threading.Thread(target=_show_life, args=(self._descriptor, ended), daemon=True, name="axonym").start()
+        self.release = weakref.finalize(self, _release_lock, self._path, self._descriptor, ended)
+        _locks.add(self)
+
+    def check(self) -> None:
+        """Raises an OSError if another program has taken the folder over, or removed the lock."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            raise OSError(f"{self._path} was removed, so another program may have saved there meanwhile") from None
+        if content != self._content:
+            raise OSError(f"{_describe_holder(content)} has taken over {self._folder}")
+
+    def close_in_child(self) -> None:
+        """Closes the lock in a process that was forked, which would hold it longer than this program."""
+        if self.release.detach() is not None:
+            os.close(self._descriptor)
+
+
+def _close_in_child() -> None:
+    for lock in list(_locks):
+        lock.close_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _take_lock(folder: Path, path: Path) -> int:
+    """Returns the descriptor of the file, locked."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            is_kept = _lock_descriptor(descriptor)
+            content = os.pread(descriptor, 4096, 0)
+            if is_kept is False:
+                raise _make_refusal(folder, content)
+            if content and (is_kept is None or _read_holder(content).get("host") != socket.gethostname()):
+                _wait_for_life(folder, path, content)
+            if _is_same_file(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its holder has released it, and removed the file, since it was opened here
+
+
+def _lock_descriptor(descriptor: int) -> bool | None:
+    """Returns whether this program holds the lock now, or None if the file system has no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _wait_for_life(folder: Path, path: Path, content: bytes) -> None:
+    """Waits until a program that has not closed its lock counts as dead; raises an OSError if it is alive."""
+    warnings.warn(
+        f"{_describe_holder(content)} has not closed {folder}; waiting {_PATIENCE:g} s for a sign of life of it",
+        stacklevel=find_stacklevel(),
+    )
+    first, end = None, time.monotonic() + _PATIENCE
+    with contextlib.suppress(FileNotFoundError):  # it has been released meanwhile
+        while time.monotonic() < end:
+            with path.open("rb") as file:  # opened again, because file systems of networks remember times
+                touched = os.fstat(file.fileno()).st_mtime_ns
+            first = first or touched
+            if touched != first:
+                raise _make_refusal(folder, content)
+            time.sleep(_BEAT / 5)
+
+
+def _read_holder(content: bytes) -> dict[str, Any]:
+    try:
+        holder = json.loads(content)
+    except ValueError:  # being written
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _describe_holder(content: bytes) -> str:
+    holder = _read_holder(content)
+    if (holder.get("host"), holder.get("process")) == (socket.gethostname(), os.getpid()):
+        return "this program"
+    return f"process {holder.get('process', 'unknown')} on host {holder.get('host', 'unknown')}"
+
+
+def _make_refusal(folder: Path, content: bytes) -> OSError:
+    who, since = _describe_holder(content), _read_holder(content).get("since", "a moment ago")
+    remedy = (
+        "close its `Checkpointer` first" if who == "this program" else "end that program, or save to another folder"
+    )
+    return OSError(
+        f"{who} has had {folder} open to save since {since}; {remedy}; to restore only, pass `read_only=True`"
+    )
+
+
+def _show_life(descriptor: int, ended: threading.Event) -> None:
+    while not ended.wait(_BEAT):
+        with contextlib.suppress(OSError):
+            os.utime(descriptor)
+
+
+def _release_lock(path: Path, descriptor: int, ended: threading.Event) -> None:
+    ended.set()
+    if _is_same_file(path, descriptor):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    os.close(descriptor)
