@@ -8,7 +8,7 @@ from ..named._axis import format_axes
 from ..report._table import format_bytes
 from ._leaf import ARRAYS, Leaf
 from ._restore import read_metadata
-from ._steps import find_steps, get_step_folder
+from ._steps import check_is_path, find_steps, get_step_folder
 from ._tree_metadata import Node, TreeMetadata
 
 
@@ -70,6 +70,8 @@ def inspect(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoi
         The summary: print it, or use its attributes.
 
     Raises:
+        TypeError: If `folder` is no path.
+        ValueError: If the step is no integer from 0 on.
         FileNotFoundError: If there is no checkpoint, or none of this step.
         DamagedCheckpointError: If the file of the metadata was changed, or a file is missing or has another size.
 
@@ -86,6 +88,7 @@ def inspect(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoi
         >>> summary.step, summary.leaves["['weight']"].names
         (10, ('mlp', 'embed'))
     """
+    check_is_path(folder, "`inspect(folder, step)`")
     [newest, *_] = find_steps(Path(folder), step)
     metadata: TreeMetadata = read_metadata(get_step_folder(Path(folder), newest))
     return CheckpointSummary(Path(folder), newest, metadata.get_leaves(), metadata.tree, metadata.process_count)

@@ -26,6 +26,7 @@ from ._tree_metadata import METADATA, TreeMetadata
 
 
 _NAME = "state"  # what the names of arrays in the files begin with
+_MANIFEST = "manifest.ocdbt"
 _EMPTY = {_NAME: np.zeros(1, np.uint8)}  # Orbax refuses trees without arrays
 _NOT_DAMAGE = ("CANCELLED", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE")
 
@@ -123,7 +124,7 @@ def read_arrays(folder: Path, leaves: dict[str, tuple[Leaf, Any]]) -> dict[str, 
         f"{_NAME}{path}": jax.ShapeDtypeStruct(leaf.stored_shape, leaf.stored_dtype)
         for path, (leaf, _) in leaves.items()
     }
-    how = {f"{_NAME}{path}": _make_restore_arguments(*one) for path, one in leaves.items()}
+    how = {f"{_NAME}{path}": _make_restore_arguments(sharding) for path, (_, sharding) in leaves.items()}
     arguments = ocp.args.PyTreeRestore(shapes, restore_args=how, partial_restore=True)
     try:
         found = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
@@ -132,13 +133,18 @@ def read_arrays(folder: Path, leaves: dict[str, tuple[Leaf, Any]]) -> dict[str, 
             raise
         message = f"the arrays in {folder} cannot be read: {str(error).splitlines()[0]}"
         raise DamagedCheckpointError(message) from error
-    return {path: found[f"{_NAME}{path}"] for path in leaves}
+    arrays = {path: found[f"{_NAME}{path}"] for path in leaves}
+    for path, (leaf, _) in leaves.items():
+        if (shape := arrays[path].shape) != leaf.stored_shape:
+            message = f"{path or 'the state'} has shape {shape}, and {METADATA} says {leaf.stored_shape}"
+            raise DamagedCheckpointError(f"the arrays in {folder} are others: {message}")
+    return arrays
 
 
-def _make_restore_arguments(leaf: Leaf, sharding: Any) -> ocp.RestoreArgs:
+def _make_restore_arguments(sharding: Any) -> ocp.RestoreArgs:
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
-    return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=sharding, global_shape=leaf.stored_shape)
+    return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=sharding)
 
 
 def make_checkpointer(handler: StateHandler, seconds: int) -> ocp.AsyncCheckpointer:
@@ -160,18 +166,23 @@ def check_written(folder: Path, checksums: Checksums, arguments: StateSave) -> N
     Raises:
         OSError: If something else has removed a part of it.
     """
-    base = ts.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
     has_data = arguments.data is not None
-    names = [METADATA, *(format_data_file(process) for process in range(jax.process_count()) if has_data)]
+    data_files = [format_data_file(process) for process in range(jax.process_count()) if has_data]
     sizes = {name.removeprefix("default/"): entry[0] for name, entry in checksums.files.items()}
-    for name, size in {**dict.fromkeys(names, 0), **_list_data_files(base)}.items():
-        if sizes.get(name, -1) < size:
-            raise OSError(f"{folder / name} was removed or cut off while the checkpoint was written")
+    base = ts.KvStore.open({"driver": "file", "path": f"{folder}/"}).result()
+    _check_sizes(folder, sizes, dict.fromkeys([METADATA, _MANIFEST, *data_files], 0))
+    _check_sizes(folder, sizes, _list_data_files(base))
     arrays, chunks = _count_chunks(base)
     if (missing := len(arguments.item) - len(arrays)) or arrays != chunks:
         which = [name for name in arrays if arrays[name] != chunks.get(name)]
         lost = f"{missing} arrays" if missing else f"parts of {', '.join(which[:3])}"
         raise OSError(f"{lost} were removed from {folder} while the checkpoint was written")
+
+
+def _check_sizes(folder: Path, sizes: dict[str, int], least: dict[str, int]) -> None:
+    for name, size in least.items():
+        if sizes.get(name, -1) < size:
+            raise OSError(f"{folder / name} was removed or cut off while the checkpoint was written")
 
 
 def _list_data_files(base: ts.KvStore) -> dict[str, int]:

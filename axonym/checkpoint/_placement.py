@@ -8,9 +8,10 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from ..named._array import NamedArray
+from ..named._axis import format_value
 from ..named._base import NamedBase, get_plain_array, with_array
 from ..named._cache import cached_plan
 from ..partitioning.mapping._mapping import ResourceMapping
@@ -27,6 +28,8 @@ def find_shardings(tree: Any, leaves: list[Any], mapping: ResourceMapping | None
         return [_get_own_sharding(leaf) for leaf in leaves]
     if mesh is None:
         raise ValueError("`mapping` needs a mesh to restore onto; set one with `jax.set_mesh(mesh)` or pass `mesh=`")
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise TypeError(f"`mesh` is a mesh with devices, not {format_value(mesh)}")
     if not isinstance(mesh, Mesh):
         raise ValueError("a checkpoint is restored onto a mesh with devices, outside of `jit`; this mesh has none")
     found = infer_resource_partitions(tree, mapping, preserve_existing_shardings=mapping is None, mesh=mesh)

@@ -149,11 +149,9 @@ def _describe_holder(content: bytes) -> str:
 
 def _make_refusal(folder: Path, content: bytes) -> OSError:
     who, since = _describe_holder(content), _read_holder(content).get("since", "a moment ago")
-    remedy = (
-        "close its `Checkpointer` first" if who == "this program" else "end that program, or save to another folder"
-    )
+    remedy = "close that `Checkpointer`" if who == "this program" else "end that program, save to another folder"
     return OSError(
-        f"{who} has had {folder} open to save since {since}; {remedy}; to restore only, pass `read_only=True`"
+        f"{who} has had {folder} open to save since {since}; {remedy}, or, to restore only, pass `read_only=True`"
     )
 
 

@@ -1,16 +1,21 @@
 """Kills a program that trains and saves, at random moments, and checks what it has left behind.
 
 python -m tests.checkpoint.kill [--kills 50] [--processes 2] [--seed 0]
+python -m tests.checkpoint.kill --flips 500 --exchanges 100 --contend 600
 
 First the training runs once without interruption and writes a checksum of its state at each step that is saved. Then it
-is started again and again, goes on from the newest checkpoint, and is killed with SIGKILL, in all its processes. After
-each kill the newest checkpoint must be at least the newest one that the program reported as complete, and must be, bit
-for bit, what the uninterrupted training gave; an older one, which may have been in the middle of being deleted, must be
-that too, or be refused with an error that names a file. Exits with 1 if not.
+is started again and again, goes on from the newest checkpoint, and is killed with SIGKILL, in all its processes. It
+deletes slowly, so that many kills find it at that. After each kill the newest checkpoint must be at least the newest
+that the program reported as complete, and all checkpoints must be, bit for bit, what the uninterrupted training gave.
+
+The other options flip bits of files, exchange files between checkpoints, and let two savers and a reader contend for
+some seconds, without kills unless `--kills` is there too. Exits with 1 if something was lost or missed.
 """
 
 import argparse
+import itertools
 import json
+import os
 import random
 import shutil
 import socket
@@ -31,12 +36,16 @@ from jax.experimental import multihost_utils
 
 import axonym as nym
 
+from .contend import run_contention
+from .tamper import run_exchanges, run_flips
+
 
 EVERY, KEPT = 3, 2
 Batch, Embed, Mlp = nym.make_axes(batch=16, embed=256, mlp=512)
 COMPUTE = {"batch": "data", "mlp": "model"}
 PARAMETERS = {**COMPUTE, "embed": "data"}
 LONGEST = 1.2  # seconds from the first step to the kill
+PAUSE = 0.003  # seconds before a file is deleted
 OPTIMIZER = optax.adamw(1e-2)
 
 
@@ -99,8 +108,20 @@ def advance(state: dict[str, Any]) -> dict[str, Any]:
     return {"params": params, "optimizer": moments, "key": key, "step": state["step"] + 1}
 
 
+def delete_slowly() -> None:
+    """Makes the deletion of files in this process take so long that a kill may fall into it."""
+    unlink = os.unlink
+
+    def wait_and_unlink(*args: Any, **options: Any) -> None:
+        time.sleep(PAUSE)
+        unlink(*args, **options)
+
+    os.unlink = wait_and_unlink
+
+
 def run_child(given: argparse.Namespace) -> None:
     """Runs one process of the training."""
+    delete_slowly()
     jax.config.update("jax_num_cpu_devices", 8 // given.processes)
     if given.processes > 1:
         nym.initialize(f"127.0.0.1:{given.port}", given.processes, given.process, initialization_timeout=120)
@@ -151,30 +172,20 @@ class Program:
         return max((int(line[1]) for line in self.read_lines() if line[0] == "complete" and len(line) == 2), default=0)
 
 
-def check_folder(folder: Path, reference: dict[int, int], complete: int, like: Any) -> str | None:
-    """Checks all checkpoints of a folder; returns the error of an older one that is refused, if any."""
-    steps, refused = nym.checkpoint.list_steps(folder), None
-    if not steps:
-        assert complete == 0, f"step {complete} was complete and is lost"
-        return None
-    assert steps[-1] >= complete, f"step {complete} was complete and is lost; there are {steps}"
+def check_folder(folder: Path, reference: dict[int, int], complete: int, like: Any) -> None:
+    """Checks all checkpoints of a folder."""
+    steps = nym.checkpoint.list_steps(folder)
+    assert (steps or [0])[-1] >= complete, f"step {complete} was complete and is lost; there are {steps}"
     for step in steps:
-        try:
-            state = nym.checkpoint.restore(folder, like, step=step)
-        except nym.checkpoint.DamagedCheckpointError as error:
-            assert step != steps[-1], f"the newest checkpoint is damaged: {error}"
-            assert str(folder / str(step)) in str(error), f"no file in {str(error)!r}"
-            refused = str(error)
-            continue
+        state = nym.checkpoint.restore(folder, like, step=step)
         assert state["step"] == step and compute_checksum(state) == reference[step], f"step {step} has other bits"
-    return refused
 
 
 def run_kills(kills: int, processes: int, seed: int, steps: int) -> Iterator[str]:
     """Kills the training and checks its checkpoints; yields a line for each kill, and a summary."""
     draw = random.Random(seed)
     like = init_state(jax.random.key(1))
-    writing = refused = restored = 0
+    writing = deleting = restored = 0
     with tempfile.TemporaryDirectory() as outer:
         folder, file = Path(outer, "checkpoints"), Path(outer, "reference.json")
         program = Program(folder, processes, steps, file)
@@ -193,24 +204,29 @@ def run_kills(kills: int, processes: int, seed: int, steps: int) -> Iterator[str
             finally:
                 program.kill()
             complete = max(complete, program.find_complete())
-            partial = [one.name for one in folder.glob("*orbax-checkpoint-tmp*")]
-            error = check_folder(folder, reference, complete, like)
+            hidden = [path.name for path in folder.glob(".axonym-saving-*/*")]
+            is_deleting = any(name.startswith("deleted-") for name in hidden)
+            is_writing = any(not name.startswith("deleted-") for name in hidden)
+            check_folder(folder, reference, complete, like)
             found = nym.checkpoint.list_steps(folder)
-            writing, refused, restored = writing + bool(partial), refused + bool(error), restored + bool(found)
-            yield f"kill {kill}: {found}, {'while writing ' + ', '.join(partial) if partial else 'between saves'}"
+            writing, deleting, restored = writing + is_writing, deleting + is_deleting, restored + bool(found)
+            yield f"kill {kill}: {found}, {'while at ' + ', '.join(hidden) if hidden else 'between saves'}"
             if found and found[-1] > steps - EVERY:  # the training has ended: from the beginning again
                 shutil.rmtree(folder)
                 complete = 0
     yield (
         f"{kills} kills in {processes} {'process' if processes == 1 else 'processes'}, {writing} of them while a "
-        f"checkpoint was being written: the newest checkpoint was restored bit for bit {restored} times, none was "
-        f"there yet {kills - restored} times, none was lost, and {refused} older ones in deletion were refused"
+        f"checkpoint was being written and {deleting} while one was being deleted: all that were listed were restored "
+        f"bit for bit {restored} times, none was there yet {kills - restored} times, none was lost"
     )
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.checkpoint.kill")
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, help="50 without one of the next three")
+    parser.add_argument("--flips", type=int, default=0)
+    parser.add_argument("--exchanges", type=int, default=0)
+    parser.add_argument("--contend", type=float, default=0, metavar="SECONDS")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=600, help="of the training, which begins again after them")
@@ -225,8 +241,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.process is not None:
         run_child(given)
         return 0
+    checks = [run_flips(given.flips, given.seed)] if given.flips else []
+    checks += [run_exchanges(given.exchanges, given.seed)] if given.exchanges else []
+    checks += [run_contention(given.contend, given.seed)] if given.contend else []
+    if given.kills or not checks:
+        checks.append(run_kills(given.kills or 50, given.processes, given.seed, given.steps))
     try:
-        for line in run_kills(given.kills, given.processes, given.seed, given.steps):
+        for line in itertools.chain(*checks):
             print(line, flush=True)
     except AssertionError as error:
         print(f"FAILED: {error}")

@@ -29,6 +29,9 @@ def make_state(eps: float = 1e-5, activation: Any = jax.nn.relu) -> dict[str, An
     }
 
 
+MESH = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved")
@@ -148,6 +151,82 @@ def test_arguments_that_make_no_sense(folder: Path) -> None:
     for step in (-1, 2.0, True):
         with pytest.raises(ValueError, match="`step` is an integer from 0 on, not"):
             nym.checkpoint.save(folder, {}, step)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda ck, f: ck.Checkpointer(f, 1.5), TypeError, "`max_to_keep` is a number of checkpoints, .* not 1.5"),
+        (lambda ck, f: ck.Checkpointer(f, True), TypeError, "`max_to_keep` is a number of checkpoints, .* not True"),
+        (lambda ck, f: ck.Checkpointer(f, "2"), TypeError, "`max_to_keep` is a number of checkpoints, .* not '2'"),
+        (lambda ck, f: ck.save(f, {}, 9, max_to_keep="2"), TypeError, "`max_to_keep` is a number of .* not '2'"),
+        (lambda ck, f: ck.Checkpointer(2, f), TypeError, "`folder` is a path, not a int; the order of arguments is"),
+        (lambda ck, f: ck.Checkpointer(f, timeout="x"), TypeError, "`timeout` is a number of seconds, not 'x'"),
+        (lambda ck, f: ck.Checkpointer(f, timeout=float("nan")), ValueError, "`timeout` is a number of .* not nan"),
+        (lambda ck, f: ck.Checkpointer(f, read_only=1), TypeError, "`read_only` is True or False, not 1"),
+        (lambda ck, f: ck.Checkpointer(f / "7/commit_success.txt"), NotADirectoryError, "txt is a file; pass the fold"),
+        (lambda ck, f: ck.restore(f / "7/commit_success.txt"), NotADirectoryError, "txt is a file; pass the folder"),
+        (lambda ck, f: ck.list_steps(7), TypeError, r"is `list_steps\(folder\)`"),
+        (lambda ck, f: ck.inspect(7, f), TypeError, r"a path, not a int; .* is `inspect\(folder, step\)`"),
+        (lambda ck, f: ck.inspect(f, "7"), ValueError, "`step` is an integer from 0 on, not '7'"),
+        (lambda ck, f: ck.inspect(f, True), ValueError, "`step` is an integer from 0 on, not True"),
+        (lambda ck, f: ck.restore(f, step=True), ValueError, "`step` is an integer from 0 on, not True"),
+        (lambda ck, f: ck.restore(f, step=7.0), ValueError, "`step` is an integer from 0 on, not 7.0"),
+        (lambda ck, f: ck.restore(f, 7), ValueError, "`like` is a tree .*, not 7; pass a step as `step=7`"),
+        (lambda ck, f: ck.restore(f, strict="no"), TypeError, "`strict` is True or False, not 'no'"),
+        (lambda ck, f: ck.restore(f, fallback=7), TypeError, "`fallback` is True or False, not 7"),
+        (lambda ck, f: ck.restore(f, mesh="data"), TypeError, "`mesh` is a mesh with devices, not 'data'"),
+        (lambda ck, f: ck.restore(f, mapping="data", mesh=MESH), TypeError, "mapping.*data"),
+        (lambda ck, f: ck.restore(f, data=3), ValueError, "has no state of the data; restore it without `data`"),
+        (lambda ck, f: ck.save(f, {}, 9, data=3), TypeError, "`data` is a int without `get_state`"),
+        (lambda ck, f: ck.save(f, 9, {}), ValueError, r"`step` is an integer from 0 on, not {}"),
+        (lambda ck, f: jax.jit(lambda: ck.restore(f))(), ValueError, "restored outside of `jit`; call this where"),
+        (lambda ck, f: jax.jit(lambda: ck.save(f, {}, 9))(), ValueError, "restored outside of `jit`; call this where"),
+    ],
+)
+def test_wrong_types_and_swapped_arguments(folder: Path, call: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call(nym.checkpoint, folder)
+    assert nym.checkpoint.list_steps(folder) == [7] and not [*folder.glob(".axonym*")]
+
+
+def test_a_closed_checkpointer_reads_and_does_not_save(tmp_path: Path) -> None:
+    checkpointer = nym.checkpoint.Checkpointer(tmp_path)
+    checkpointer.save({"step": 1}, 1)
+    for _ in range(2):
+        checkpointer.close()
+    assert checkpointer.steps == [1] and checkpointer.restore() == {"step": 1}
+    with pytest.raises(ValueError, match=f"the `Checkpointer` of {tmp_path} is closed; make another one to save"):
+        checkpointer.save({"step": 2}, 2)
+
+
+def test_64_bits_are_not_narrowed_in_silence(tmp_path: Path) -> None:
+    with jax.enable_x64(True):
+        state = {
+            "count": jnp.int64(2**40 + 7),
+            "mean": nym.named(jnp.full(2, 1 / 3), "embed"),
+            "low": jnp.ones(1, "f4"),
+        }
+        nym.checkpoint.save(tmp_path, {**state, "numpy": np.full(1, 2**40)}, 1)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    for like in (None, {**shapes, "numpy": np.zeros(1, np.int64)}):
+        with pytest.raises(ValueError, match="elements of 64 bits") as raised:
+            nym.checkpoint.restore(tmp_path, like)
+        assert [line.strip() for line in str(raised.value).splitlines()[1:]] == [
+            "['count'] would narrow int64 to int32, since `jax_enable_x64` is off",
+            "['mean'] would narrow float64 to float32, since `jax_enable_x64` is off",
+            "`jax.config.update('jax_enable_x64', True)` keeps all bits",
+            "a `like` with NumPy arrays of these shapes and element types restores NumPy arrays",
+        ]
+    narrow = {"count": jnp.int32(0)}
+    with pytest.raises(ValueError, match=r"\['count'\] is int32 here and int64 in the checkpoint"):
+        nym.checkpoint.restore(tmp_path, narrow, strict=False)
+    like = {"count": np.zeros((), np.int64), "mean": nym.NamedArray(np.zeros(2), ("embed",)), "low": shapes["low"]}
+    found = nym.checkpoint.restore(tmp_path, {**like, "numpy": np.zeros(1, np.int64)})
+    assert found["count"] == 2**40 + 7 and found["mean"].array.tolist() == [1 / 3] * 2 and found["numpy"] == 2**40
+    assert isinstance(found["low"], jax.Array)
+    with jax.enable_x64(True):
+        assert int(nym.checkpoint.restore(tmp_path)["count"]) == 2**40 + 7
 
 
 def test_states_that_cannot_be_saved(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Saving while the training goes on, which checkpoints stay, the command, and real kills."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,6 +47,87 @@ def test_the_newest_checkpoints_stay(tmp_path: Path) -> None:
         assert another.restore(step=5) == {"step": 5}
         another.save({"step": 20}, 20)
     assert nym.checkpoint.list_steps(checkpointer.folder) == [20]
+
+
+def test_only_folders_of_steps_with_files_are_checkpoints(tmp_path: Path) -> None:
+    for name in ("007", "8", "9/default", "-1", "1e3", "10.orbax-checkpoint-tmp/default"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "11").touch()
+    nym.checkpoint.save(tmp_path, {"step": 8}, 8)  # an empty folder is in nobody's way
+    assert nym.checkpoint.list_steps(tmp_path) == [8, 9]
+    assert nym.checkpoint.restore(tmp_path, step=8) == {"step": 8}
+    with pytest.raises(ValueError, match=rf"{tmp_path / '11'} is there and is no checkpoint; remove it, or save"):
+        nym.checkpoint.save(tmp_path, {"step": 11}, 11)
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 7 in .*, only of 8, 9"):
+        nym.checkpoint.restore(tmp_path, step=7)
+
+
+def test_old_steps_may_be_links_and_the_new_one_stays(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run"
+    nym.checkpoint.save(elsewhere, {"step": 5}, 5)
+    folder.mkdir()
+    (folder / "5").symlink_to(elsewhere / "5")
+    (folder / "20").symlink_to(elsewhere / "5")
+    with nym.checkpoint.Checkpointer(folder, max_to_keep=2) as checkpointer:
+        for step, kept in ((6, [6, 20]), (7, [6, 7]), (8, [7, 8])):  # 6 is saved after 20
+            checkpointer.save({"step": step}, step)
+            checkpointer.wait()
+            assert checkpointer.steps == kept
+    assert nym.checkpoint.restore(elsewhere) == {"step": 5}
+
+
+def test_a_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    with nym.checkpoint.Checkpointer(tmp_path, max_to_keep=1) as checkpointer:
+        checkpointer.save({"step": 1}, 1)
+        checkpointer.wait()
+        checkpointer.save({"step": 2}, 2)
+        monkeypatch.setattr("axonym.checkpoint._step_writer.shutil.rmtree", refuse)
+        with pytest.warns(UserWarning, match=r"step 1 could not be deleted: .*Permission denied"):
+            checkpointer.wait()
+        monkeypatch.undo()
+        assert checkpointer.steps == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
+
+
+def test_a_deep_tree_comes_back_or_is_refused(tmp_path: Path) -> None:
+    def nest(levels: int) -> Any:
+        tree: Any = np.ones(2, np.float32)
+        for _ in range(levels):
+            tree = {"inner": tree}
+        return tree
+
+    nym.checkpoint.save(tmp_path, nest(200), 1)
+    assert jax.tree.leaves(nym.checkpoint.restore(tmp_path, nest(200)))[0].tolist() == [1, 1]
+    assert jax.tree.leaves(nym.checkpoint.restore(tmp_path))[0].tolist() == [1, 1]
+    assert str(nym.checkpoint.inspect(tmp_path)).count("inner") == 200
+    for levels in (201, 400, 5000):
+        with pytest.raises(ValueError, match=r"more than 200 levels at \['inner'\].*; put its arrays into a flat dict"):
+            nym.checkpoint.save(tmp_path, nest(levels), 2)
+        with pytest.raises(ValueError, match=r"more than 200 levels at \['inner'\]"):
+            nym.checkpoint.restore(tmp_path, nest(levels))
+
+
+def test_a_reader_goes_on_if_its_step_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from axonym.checkpoint import _restore
+
+    read_metadata = _restore.read_metadata
+
+    def save_and_read(folder: Path) -> Any:
+        monkeypatch.undo()
+        nym.checkpoint.save(tmp_path, {"step": 2}, 2, max_to_keep=1)
+        return read_metadata(folder)
+
+    nym.checkpoint.save(tmp_path, {"step": 1}, 1)
+    monkeypatch.setattr(_restore, "read_metadata", save_and_read)
+    assert nym.checkpoint.restore(tmp_path) == {"step": 2}
+    shutil.rmtree(tmp_path / "2")
+    nym.checkpoint.save(tmp_path, {"step": 1}, 1)
+    monkeypatch.setattr(_restore, "read_metadata", save_and_read)
+    with pytest.raises(FileNotFoundError, match=r"step 1 in .* was deleted while it was read; restore a newer one"):
+        nym.checkpoint.restore(tmp_path, step=1)
 
 
 def test_orbax_reads_the_arrays_by_path(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Damaged files, a full disk, a read-only folder: errors that name the file, and nothing complete is lost."""
 
+import json
 import os
 import resource
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,6 +17,9 @@ import numpy as np
 import pytest
 
 import axonym as nym
+from axonym.checkpoint._checksums import CHECKSUMS, write_checksums
+
+from .tamper import run_exchanges, run_flips
 
 
 STATE = {"weight": nym.arange(nym.Axis("embed", 64), dtype=jnp.float32), "step": 3}
@@ -71,6 +76,114 @@ def test_a_truncated_or_missing_file_is_found(folder: Path) -> None:
         check_refused(folder, path)
         path.write_bytes(content)
     assert is_same(nym.checkpoint.restore(folder, STATE))
+
+
+def test_changes_and_exchanges_at_random_are_found() -> None:
+    for summary in (*run_flips(15, seed=0), *run_exchanges(15, seed=0)):
+        assert summary.startswith("15 ") and "none was missed" in summary
+
+
+def test_an_index_of_another_checkpoint_is_found(folder: Path, tmp_path: Path) -> None:
+    nym.checkpoint.save(tmp_path / "other", {**STATE, "weight": STATE["weight"] * 2.0}, 2)
+    for place in ("manifest.ocdbt", "ocdbt.process_0/manifest.ocdbt"):  # which end in a CRC-32C of their own
+        path, content = folder / "2/default" / place, (tmp_path / "other/2/default" / place).read_bytes()
+        intact = path.read_bytes()
+        path.write_bytes(content + intact[len(content) :])
+        check_refused(folder, path)
+        path.write_bytes(intact)
+
+
+def write_old_checksums(step: Path) -> None:
+    """Replaces the checksums of a step by those of earlier versions: CRC-32C alone, of the files below `default`."""
+    crc32c = pytest.importorskip("google_crc32c")
+    (step / CHECKSUMS).unlink()
+    files = {}
+    for path in sorted(path for path in (step / "default").rglob("*") if path.is_file()):
+        if path.name != "commit_success.txt":
+            content = path.read_bytes()
+            files[path.relative_to(step / "default").as_posix()] = [len(content), crc32c.value(content)]
+    own = zlib.crc32(json.dumps(files).encode())
+    (step / "default" / CHECKSUMS).write_text(json.dumps({"files": files, "crc32": own}))
+
+
+def test_checkpoints_of_earlier_versions_are_read(folder: Path) -> None:
+    write_old_checksums(folder / "2")
+    assert is_same(nym.checkpoint.restore(folder, STATE)) and nym.checkpoint.inspect(folder).step == 2
+    path = max((folder / "2/default/ocdbt.process_0/d").iterdir(), key=lambda one: one.stat().st_size)
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    check_refused(folder, path)
+    path.write_bytes(content)
+    (folder / "2/default" / CHECKSUMS).unlink()
+    check_refused(folder, folder / "2" / CHECKSUMS)
+
+
+def change_metadata(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def change_file(step: Path) -> None:
+        path = step / "default" / "axonym.json"
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return change_file
+
+
+def nest_metadata(step: Path) -> None:
+    (step / "default" / "axonym.json").write_text('{"tree": ' + "[" * 5000 + "]" * 5000 + "}")
+
+
+def write_no_files(step: Path) -> None:
+    content: dict[str, Any] = {"algorithm": "crc32c+sum64", "files": []}
+    crc = zlib.crc32(json.dumps(content).encode())
+    (step / CHECKSUMS).write_text(json.dumps({**content, "crc32": crc}))
+
+
+def remove_data_files(step: Path) -> None:
+    shutil.rmtree(step / "default" / "d")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda step: (step / "default" / "axonym.json").unlink(),
+        lambda step: (step / "default" / "axonym.json").write_text("[]"),
+        lambda step: (step / "default" / "manifest.ocdbt").unlink(),
+        nest_metadata,
+        remove_data_files,
+        change_metadata(lambda content: content.pop("process_count")),
+        change_metadata(lambda content: content.update(process_count="1")),
+        change_metadata(lambda content: content.update(format=None)),
+        change_metadata(lambda content: content["tree"]["children"][1][1].update(shape=[64.0])),
+        change_metadata(lambda content: content["tree"]["children"][1][1].update(dtype="float33")),
+        change_metadata(lambda content: content["tree"]["children"][1][1].update(names=[1])),
+        change_metadata(lambda content: content["tree"]["children"][0][1].update(value="x")),
+        change_metadata(lambda content: content["tree"]["children"].append(3)),
+    ],
+)
+def test_fallback_passes_all_that_cannot_be_read(folder: Path, change: Callable[[Path], Any]) -> None:
+    """Checksums do not help where the files that they were computed of were incomplete."""
+    change(folder / "2")
+    write_checksums(folder / "2", process_count=0)
+    for like in (None, STATE):
+        with pytest.raises(DAMAGED, match=r"step 2 is damaged: .*; `step=1` restores the one before") as raised:
+            nym.checkpoint.restore(folder, like)
+        assert str(folder / "2") in str(raised.value)
+        with pytest.warns(UserWarning, match="skipped the checkpoint of step 2"):
+            assert is_same(nym.checkpoint.restore(folder, like, fallback=True))
+
+
+def test_metadata_of_other_arrays_are_damage(folder: Path) -> None:
+    change_metadata(lambda content: content["tree"]["children"][1][1].update(shape=[65]))(folder / "2")
+    write_checksums(folder / "2", process_count=0)
+    with pytest.raises(DAMAGED, match=r"\['weight'\] has shape \(64,\), and axonym.json says \(65,\)"):
+        nym.checkpoint.restore(folder)
+
+
+def test_checksums_that_list_no_files_are_damage(folder: Path) -> None:
+    write_no_files(folder / "2")
+    check_refused(folder, folder / "2" / CHECKSUMS)
+    (folder / "2" / CHECKSUMS).write_text("[" * 5000)
+    check_refused(folder, folder / "2" / CHECKSUMS)
 
 
 def test_large_files_are_checked_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
