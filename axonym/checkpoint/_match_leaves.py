@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 
 from ..named._axis import Names, format_axes, suggest_name
 from ..named._traceback import find_stacklevel
@@ -40,7 +41,8 @@ def check_widths(wanted: Mapping[str, Leaf], where: str) -> None:
     """Checks that JAX keeps the bits of all arrays; raises a ValueError that lists those that it would narrow."""
     problems = []
     for path, leaf in wanted.items():
-        if leaf.kind == "array" and (kept := jax.dtypes.canonicalize_dtype(leaf.dtype)) != leaf.dtype:
+        kept = str(jax.dtypes.canonicalize_dtype(jnp.dtype(leaf.dtype))) if leaf.kind == "array" else leaf.dtype
+        if kept != leaf.dtype:
             narrowed = f"{path or 'the state'} would narrow {leaf.dtype} to {kept}"
             problems.append(f"{narrowed}, since `jax_enable_x64` is off")
     if problems:

@@ -139,10 +139,8 @@ def _restore_newest(
             if broadcast_from_host_zero(number not in list_steps(path)):  # by a program that keeps fewer of them
                 if is_newest:
                     return None
-                message = (
-                    f"the checkpoint of step {number} in {path} was deleted while it was read; restore a newer one"
-                )
-                raise FileNotFoundError(message) from error
+                what = f"the checkpoint of step {number} in {path}"
+                raise FileNotFoundError(f"{what} was deleted while it was read; restore a newer one") from error
             if before is None or not fallback:
                 remedy = "" if before is None else f"; `step={before}` restores the one before, as `fallback=True` does"
                 raise DamagedCheckpointError(f"the checkpoint of step {number} is damaged: {error}{remedy}") from error

@@ -40,7 +40,11 @@ class StepWriter:
         self._pending: Future[list[str]] | None = None
         orbax = import_orbax_handler()
         what = f"opening {folder} to save"
-        name = agree_on_result(what, self._open_folder, name=what, kind=OSError, seconds=seconds)
+        try:
+            name = agree_on_result(what, self._open_folder, name=what, kind=OSError, seconds=seconds)
+        except BaseException:
+            self._release_lock()
+            raise
         self._hidden = folder / broadcast_from_host_zero(name)
         self._handler = orbax.StateHandler()
         self._orbax = orbax.make_checkpointer(self._handler, seconds)
@@ -88,10 +92,16 @@ class StepWriter:
 
     def close(self) -> None:
         """Ends the threads that write, and lets other programs save."""
-        self._threads.shutdown()
-        self._orbax.close()
+        try:
+            self._threads.shutdown()
+            self._orbax.close()
+        finally:
+            if self._lock is not None:
+                shutil.rmtree(self._hidden, ignore_errors=True)
+            self._release_lock()
+
+    def _release_lock(self) -> None:
         if self._lock is not None:
-            shutil.rmtree(self._hidden, ignore_errors=True)
             self._lock.release()
 
     def _complete(self, step: int, arguments: Any) -> list[str]:

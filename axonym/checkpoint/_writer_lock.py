@@ -42,14 +42,16 @@ class WriterLock:
     def __init__(self, folder: Path) -> None:
         """Takes the lock; see the class."""
         self._folder, self._path = folder, folder / _LOCK
-        self._descriptor = _take_lock(folder, self._path)
+        self._descriptor, ended = _take_lock(folder, self._path), threading.Event()
+        self.release = weakref.finalize(self, _release_lock, self._path, self._descriptor, ended)
         holder = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         self._content = json.dumps({**holder, "token": os.urandom(8).hex()}).encode()
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, self._content, 0)
-        ended = threading.Event()
-        threading.Thread(target=_show_life, args=(self._descriptor, ended), daemon=True, name="axonym").start()
-        self.release = weakref.finalize(self, _release_lock, self._path, self._descriptor, ended)
+        try:
+            self._path.write_bytes(self._content)
+        except OSError:
+            self.release()
+            raise
+        threading.Thread(target=_show_life, args=(self._path, ended), daemon=True, name="axonym").start()
         _locks.add(self)
 
     def check(self) -> None:
@@ -82,17 +84,19 @@ def _take_lock(folder: Path, path: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             is_kept = _lock_descriptor(descriptor)
-            content = os.pread(descriptor, 4096, 0)
+            content = path.read_bytes()
             if is_kept is False:
                 raise _make_refusal(folder, content)
             if content and (is_kept is None or _read_holder(content).get("host") != socket.gethostname()):
                 _wait_for_life(folder, path, content)
-            if _is_same_file(path, descriptor):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 return descriptor
+        except FileNotFoundError:  # its holder has released it, and removed the file, since it was opened here
+            pass
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its holder has released it, and removed the file, since it was opened here
+        os.close(descriptor)
 
 
 def _lock_descriptor(descriptor: int) -> bool | None:
@@ -108,13 +112,6 @@ def _lock_descriptor(descriptor: int) -> bool | None:
     return True
 
 
-def _is_same_file(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
 def _wait_for_life(folder: Path, path: Path, content: bytes) -> None:
     """Waits until a program that has not closed its lock counts as dead; raises an OSError if it is alive."""
     warnings.warn(
@@ -122,14 +119,13 @@ def _wait_for_life(folder: Path, path: Path, content: bytes) -> None:
         stacklevel=find_stacklevel(),
     )
     first, end = None, time.monotonic() + _PATIENCE
-    with contextlib.suppress(FileNotFoundError):  # it has been released meanwhile
-        while time.monotonic() < end:
-            with path.open("rb") as file:  # opened again, because file systems of networks remember times
-                touched = os.fstat(file.fileno()).st_mtime_ns
-            first = first or touched
-            if touched != first:
-                raise _make_refusal(folder, content)
-            time.sleep(_BEAT / 5)
+    while time.monotonic() < end:
+        with path.open("rb") as file:  # opened again, because file systems of networks remember times
+            touched = os.fstat(file.fileno()).st_mtime_ns
+        first = first or touched
+        if touched != first:
+            raise _make_refusal(folder, content)
+        time.sleep(_BEAT / 5)
 
 
 def _read_holder(content: bytes) -> dict[str, Any]:
@@ -155,15 +151,15 @@ def _make_refusal(folder: Path, content: bytes) -> OSError:
     )
 
 
-def _show_life(descriptor: int, ended: threading.Event) -> None:
+def _show_life(path: Path, ended: threading.Event) -> None:
     while not ended.wait(_BEAT):
         with contextlib.suppress(OSError):
-            os.utime(descriptor)
+            os.utime(path)
 
 
 def _release_lock(path: Path, descriptor: int, ended: threading.Event) -> None:
     ended.set()
-    if _is_same_file(path, descriptor):
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
             path.unlink()
     os.close(descriptor)

@@ -108,6 +108,7 @@ def run_changes(kind: str, change: Change, times: int, seed: int) -> Iterator[st
                 state = nym.checkpoint.restore(folder, data=data, fallback=True)
             assert find_seed(state, data) in seeds.values(), f"`fallback` restored another state after {what}"
             path.write_bytes(content)
+        data = Data(-1)
         assert find_seed(nym.checkpoint.restore(folder, data=data), data) == seeds[STEPS[-1]]
     yield f"{times} {kind} of {len(files)}: {refused} were refused, {unharmed} restored bit for bit, none was missed"
 
