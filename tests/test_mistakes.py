@@ -179,7 +179,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "key after the axes": (
         lambda: NYM.random.normal((Batch, Embed), KEY),
         TypeError,
-        "The first argument must be a random key such as `jax.random.key(0)`, not (Axis(",
+        "A random key such as `jax.random.key(0)` is needed, not (Axis(",
     ),
     "mesh passed to shard": (
         lambda: NYM.shard(x, MESH, MAPPING),

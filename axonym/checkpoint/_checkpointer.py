@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from ..multihost._barrier import as_seconds
+from ..named._arguments import check_flag
 from ..named._axis import format_value
 from ..named._base import get_plain_array
 from ..named._traceback import find_stacklevel
@@ -22,7 +23,7 @@ from ._agreement import agree_on_result
 from ._data_state import Resumable, encode_data_state
 from ._leaf import Leaf, flatten_leaves
 from ._placement import enter_mesh_of
-from ._restore import check_flag, check_is_not_traced, import_orbax_handler, restore_step
+from ._restore import check_is_not_traced, import_orbax_handler, restore_step
 from ._step_writer import StepWriter
 from ._steps import check_is_path, check_step, format_steps, list_steps, move_damaged
 from ._tree_metadata import TreeMetadata, describe_tree
@@ -76,7 +77,7 @@ class Checkpointer:
         if "://" in os.fspath(folder):
             raise ValueError(f"`folder` is a path, not the URL {os.fspath(folder)!r}; mount the bucket as a folder")
         _check_max_to_keep(max_to_keep)
-        check_flag("read_only", read_only)
+        check_flag("`read_only`", read_only)
         if as_seconds(timeout) < 1:
             raise ValueError(f"`timeout` is at least a second, not {timeout}")
         self._folder = Path(folder).absolute()

@@ -10,7 +10,7 @@ import jax
 
 from .._jax_compat import is_tracing
 from ..multihost._broadcast import broadcast_from_host_zero
-from ..named._axis import format_value
+from ..named._arguments import check_flag
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
@@ -115,8 +115,8 @@ def restore_step(
     """Returns a state and its step; arguments as for `restore`."""
     check_is_path(folder, "`restore(folder, like)`")
     check_axis_order(options["axis_order"])
-    check_flag("strict", options["strict"])
-    check_flag("fallback", fallback)
+    check_flag("`strict`", options["strict"])
+    check_flag("`fallback`", fallback)
     check_is_not_traced()
     if fallback and step is not None:
         raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
@@ -161,11 +161,6 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
     if data is not None:
         data.set_state(state)
     return tree
-
-
-def check_flag(name: str, flag: object) -> None:
-    if not isinstance(flag, bool):
-        raise TypeError(f"`{name}` is True or False, not {format_value(flag)}")
 
 
 def check_is_not_traced() -> None:

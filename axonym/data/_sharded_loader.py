@@ -12,7 +12,8 @@ import jax
 
 from ..multihost._axis_parts import resolve_mapping_and_mesh
 from ..multihost._barrier import as_seconds
-from ..named._axis import check_flag, format_value
+from ..named._arguments import check_flag
+from ..named._axis import format_value
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
 from ._batch_agreement import BatchAgreement
@@ -91,8 +92,8 @@ class ShardedLoader(Iterator[Any]):
         found, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
         self._prefetch = _check_count("prefetch", prefetch, 1)
         every = _check_count("check_every", check_every, 0)
-        check_flag("process_local", process_local)
-        check_flag("drop_remainder", drop_remainder)
+        check_flag("`process_local`", process_local)
+        check_flag("`drop_remainder`", drop_remainder)
         if drop_remainder and every != 1 and jax.process_count() > 1:
             raise ValueError(f"`drop_remainder` compares every batch, so `check_every` must be 1, not {every}")
         place = place_local_rows if process_local else place_global_rows

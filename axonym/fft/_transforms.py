@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..named._arguments import check_choice
 from ..named._axis import Axis, AxisSelection, Names, axis_name, find_axes, parse_selection
 from ..named._base import N, NamedBase, check_named, format_shape
 from ..named._gufunc import apply_gufunc
@@ -169,8 +170,8 @@ def _apply_transform(
     fn: Callable[..., Any], x: N, axis: AxisSelection | None, norm: str | None, halved: bool = False
 ) -> N:
     axes, points = _parse_points(x, axis, halved)
-    if norm not in _INVERSE:
-        raise ValueError(f"`norm` must be 'backward', 'ortho' or 'forward', not {norm!r}")
+    if norm is not None:
+        check_choice("`norm`", norm, ("backward", "ortho", "forward"))
     (result,) = apply_gufunc(_transform_last_dims, (x,), (axes,), (axes,), transform=fn, s=points, norm=norm)
     return result if result.names == x.names else rearrange(result, x.names)
 

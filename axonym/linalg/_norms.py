@@ -1,11 +1,11 @@
 """Norms, determinants, ranks and condition numbers, and powers of matrices."""
 
-import operator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ..named._arguments import check_integer, check_number
 from ..named._axis import AxisSelection, AxisSelector, find_axes, format_axes
 from ..named._base import N, check_named
 from ..named._gufunc import apply_gufunc
@@ -112,6 +112,8 @@ def matrix_rank(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | Non
         1
     """
     names = find_matrix_axes(x, row, col, "matrix_rank" if hermitian else None)
+    if rtol is not None:
+        rtol = check_number("matrix_rank: `rtol`", rtol, least=0)
     return apply_gufunc(_compute_rank, (x,), (names,), ((),), rtol=rtol, hermitian=hermitian)[0]
 
 
@@ -172,4 +174,4 @@ def matrix_power(x: N, row: AxisSelector, col: AxisSelector, n: int) -> N:
         NamedArray(float32, i: 2, j: 2, [[1., 3.], [0., 1.]])
     """
     names = find_matrix_axes(x, row, col, "matrix_power")
-    return apply_gufunc(jnp.linalg.matrix_power, (x,), (names,), (names,), n=operator.index(n))[0]
+    return apply_gufunc(jnp.linalg.matrix_power, (x,), (names,), (names,), n=check_integer("matrix_power: `n`", n))[0]

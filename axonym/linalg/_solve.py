@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..named._arguments import check_number
 from ..named._axis import AxisSelector
 from ..named._base import N
 from ..named._broadcasting import check_matching_sizes
@@ -90,6 +91,8 @@ def lstsq(
     extra = find_rhs_axes(a, b, *names)
     check_matching_sizes((a.names, a.array.shape), (b.names, b.array.shape))
     name = parse_new_axis(a, new_axis, get_short_side(a, *names))
+    if rcond is not None:
+        rcond = check_number("lstsq: `rcond`", rcond)
     outs = ((names[1], *extra), extra, (), (name,))
     x, residuals, rank, values = apply_gufunc(
         _solve_least_squares, (a, b), (names, (names[0], *extra)), outs, rcond=rcond
@@ -158,5 +161,7 @@ def pinv(x: N, row: AxisSelector, col: AxisSelector, *, rtol: float | None = Non
         (j: 3, i: 2)
     """
     names = find_matrix_axes(x, row, col, "pinv" if hermitian else None)
+    if rtol is not None:
+        rtol = check_number("pinv: `rtol`", rtol, least=0)
     options = {"rtol": rtol, "hermitian": hermitian}
     return apply_gufunc(jnp.linalg.pinv, (x,), (names,), (names[::-1],), **options)[0]

@@ -17,7 +17,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
 from .._jax_compat import is_tracing
-from ..named._axis import Names, check_flag, format_axes
+from ..named._arguments import check_flag
+from ..named._axis import Names, format_axes
 from ..named._axis_layout import format_mesh_axes, get_entry_axes
 from ..named._cache import cached_plan
 from ..named._numpy_input import find_array_problem
@@ -99,7 +100,7 @@ def host_local_to_global(
         ((batch: 8, pos: 2), P('data', None))
     """
     seconds = as_seconds(timeout)
-    check_flag("check", check)
+    check_flag("`check`", check)
     try:
         leaves, treedef = jax.tree.flatten(tree)
         active_mapping, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`host_local_to_global`")

@@ -9,6 +9,7 @@ from numpy.ma import MaskedArray
 
 from . import _dot, _matrix
 from ._ambient import replicate_dims
+from ._arguments import check_dtype
 from ._array_protocols import ArrayProtocols
 from ._axis import (
     Axis,
@@ -144,7 +145,11 @@ class NamedArray(ArrayProtocols):
 
     def astype(self, dtype: Any) -> Self:
         """Returns the array with another element type."""
-        return with_array(self, get_array(self).astype(dtype))
+        try:
+            return with_array(self, get_array(self).astype(dtype))
+        except TypeError:
+            check_dtype(dtype)
+            raise
 
     def block_until_ready(self) -> Self:
         """Waits until the elements are computed, and returns the array."""

@@ -244,11 +244,6 @@ def check_callable(function: str, fn: Any) -> None:
         raise TypeError(f"`{function}` takes a function first, not {format_value(fn)}.")
 
 
-def check_flag(argument: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"`{argument}` is True or False, not {format_value(value)}")
-
-
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
     """Formats names, and sizes if given, as in error messages: `(batch: 8, seq: 128)`."""
     if sizes is None or len(sizes) != len(names):

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._jax_compat import get_inline_option
 from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
-from ._axis import Names, check_rank, format_axes, suggest_name
+from ._axis import Names, check_rank, format_axes, format_value, suggest_name
 from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
@@ -105,13 +105,26 @@ def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...])
 
 def check_scalar(x: Any) -> Any:
     """Returns an operand without names; raises a TypeError for a plain array with axes, which would need names."""
-    if type(x) not in _NUMBERS and np.ndim(x):
+    if type(x) in _NUMBERS:
+        return x
+    _check_array_like(x)
+    if np.ndim(x):
         raise TypeError(
             f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`."
         )
-    if x is None or isinstance(x, str):
-        raise TypeError(f"An operand is a named array or a number, not {x!r}.")
     return x
+
+
+def _check_array_like(x: Any) -> None:
+    if not _is_array_like(x):
+        raise TypeError(f"An operand is a named array or a number, not {format_value(x)}.")
+
+
+def _is_array_like(x: Any) -> bool:
+    """Returns whether NumPy or JAX would take an operand: an array, a number, or a list of them."""
+    if isinstance(x, type):
+        return False
+    return hasattr(x, "dtype") or hasattr(x, "__jax_array__") or isinstance(x, int | float | complex | list | tuple)
 
 
 def as_integer(x: Any) -> Any:
@@ -119,7 +132,7 @@ def as_integer(x: Any) -> Any:
     if type(x) is int:
         return x
     number = x.array if isinstance(x, NamedBase) else x
-    if np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
+    if not _is_array_like(number) or np.ndim(number) or not jnp.issubdtype(jnp.result_type(number), jnp.integer):
         return None
     return number if isinstance(number, jax.Array) else operator.index(number)
 
@@ -150,7 +163,13 @@ _NUMBERS = frozenset({int, float, bool, complex})
 
 def apply_unary(fn: Callable[..., Any], x: Any) -> Any:
     """Applies an elementwise function of one operand, which may be named."""
-    return with_array(x, fn(get_array(x))) if isinstance(x, NamedBase) else fn(x)
+    if isinstance(x, NamedBase):
+        return with_array(x, fn(get_array(x)))
+    try:
+        return fn(x)
+    except TypeError:
+        _check_array_like(x)
+        raise
 
 
 def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
@@ -161,7 +180,12 @@ def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
         return with_array(x, fn(get_array(x), check_scalar(y)))
     if isinstance(y, NamedBase):
         return with_array(y, fn(check_scalar(x), get_array(y)))
-    return fn(x, y)
+    try:
+        return fn(x, y)
+    except TypeError:
+        _check_array_like(x)
+        _check_array_like(y)
+        raise
 
 
 def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from numpy.ma import MaskedArray
 
 from ._ambient import constrain_sharding, get_out_sharding, place_array
+from ._arguments import check_dtype
 from ._array import NamedArray
-from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
+from ._axis import Axis, AxisSelector, AxisSpec, Names, format_value, get_names_and_sizes, parse_axes, parse_one_axis
 from ._base import N, NamedBase, check_named, with_array
 from ._broadcasting import check_scalar
 from ._cached_jit import cached_jit
@@ -39,7 +40,12 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
         NamedArray(int32, batch: 1, pos: 3, [[1, 2, 3]])
     """
     if not isinstance(array, jax.Array | jax.ShapeDtypeStruct | NamedBase | MaskedArray):  # the last is refused below
-        array = jnp.asarray(array)
+        try:
+            array = jnp.asarray(array)
+        except (TypeError, ValueError):
+            if array is None or isinstance(array, str | Axis):
+                raise TypeError(f"`named` takes an array or numbers first, not {format_value(array)}.") from None
+            raise
     return NamedArray(array, axes)
 
 
@@ -47,7 +53,11 @@ def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: An
     if isinstance(dtype, Axis):
         raise TypeError(f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument.")
     names, sizes = get_names_and_sizes(parse_axes(shape))
-    return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
+    try:
+        return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))
+    except TypeError:
+        check_dtype(dtype)
+        raise
 
 
 def _compute_filled(
@@ -124,6 +134,7 @@ def zeros_like(x: N, dtype: Any = None) -> N:
         Array([0., 0.], dtype=float32)
     """
     check_named(x)
+    check_dtype(dtype)
     return with_array(x, jnp.zeros_like(x.array, dtype))
 
 
@@ -136,6 +147,7 @@ def ones_like(x: N, dtype: Any = None) -> N:
         Array([1., 1.], dtype=float32)
     """
     check_named(x)
+    check_dtype(dtype)
     return with_array(x, jnp.ones_like(x.array, dtype))
 
 
@@ -148,6 +160,7 @@ def full_like(x: N, fill_value: Any, dtype: Any = None) -> N:
         Array([7., 7.], dtype=float32)
     """
     check_named(x)
+    check_dtype(dtype)
     return with_array(x, jnp.full_like(x.array, as_plain_number(fill_value), dtype))
 
 
@@ -173,6 +186,7 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
         >>> nym.arange({"i": 2, "j": 3})
         NamedArray(int32, i: 2, j: 3, [[0, 1, 2], [3, 4, 5]])
     """
+    check_dtype(dtype)
     given = {"start": as_plain_number(start), "step": as_plain_number(step)}
     dtype = jnp.result_type(*given.values()) if dtype is None else dtype
     defaults = {"start": 0, "step": 1}
@@ -225,6 +239,7 @@ def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> Na
         >>> nym.eye(nym.Axis("i", 2), "j")
         NamedArray(float32, i: 2, j: 2, [[1., 0.], [0., 1.]])
     """
+    check_dtype(dtype)
     row, k = parse_one_axis(axis), as_plain_number(k)
     column = Axis(other, row.size) if isinstance(other, str) else parse_one_axis(other)
     numbers = {} if isinstance(k, int) and k == 0 else {"k": k}
@@ -298,6 +313,7 @@ def geomspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = Tru
 
 
 def _make_spaced(fn: Callable[..., Any], axis: AxisSelector, endpoint: bool, dtype: Any, **numbers: Any) -> NamedArray:
+    check_dtype(dtype)
     axes = (Axis(axis, 50) if isinstance(axis, str) else parse_one_axis(axis),)
     plain = {name: as_plain_number(number) for name, number in numbers.items()}
     return make_from_indices(fn, axes, dtype, endpoint, **plain)

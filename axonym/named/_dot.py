@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
+from ._arguments import check_dtype
 from ._axis import (
     Axis,
     AxisSelection,
@@ -98,7 +99,8 @@ def dot(
     _check_arguments(arrays, axis)
     operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
     chosen = axis if type(axis) is str else make_hashable_selection(axis)
-    order = None if out_axes is None else (out_axes,) if isinstance(out_axes, str) else tuple(out_axes)
+    given: Any = out_axes
+    order = None if out_axes is None else parse_selection(given)
     for one in order or ():
         if one is not ...:
             axis_name(one)  # others may not be hashable
@@ -139,6 +141,7 @@ def contract_axes(
     operands, plain = tuple([x.names for x in arrays]), [x.array for x in arrays]
     precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
     if dot_general is not None:
+        check_dot_general(dot_general)
         if len(arrays) != 2 or not _is_dot_general(operands, summed):
             known = " and ".join(map(format_shape, arrays))
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {known}")
@@ -149,7 +152,22 @@ def contract_axes(
                 (operands[0], operands[1]), summed, names, precision, dtype, plain[0], plain[1], dot_general
             )
         return with_array(arrays[0], product, names)
-    return with_array(arrays[0], _jit_contraction(operands, summed, names, precision, dtype, function)(*plain), names)
+    try:
+        product = _jit_contraction(operands, summed, names, precision, dtype, function)(*plain)
+    except TypeError:
+        check_dtype(dtype, f"{function}: `preferred_element_type`")
+        raise
+    return with_array(arrays[0], product, names)
+
+
+def check_dot_general(dot_general: Any) -> None:
+    """Raises a TypeError for a replacement of `jax.lax.dot_general` that is not a function, or a class of modules."""
+    if isinstance(dot_general, type) or not callable(dot_general):
+        hint = "; make an instance of it" if isinstance(dot_general, type) else ""
+        raise TypeError(
+            "A `dot_general` must be a function or a module such as `axonym.quantization.Int8DotGeneral()`, not "
+            f"{format_value(dot_general)}{hint}."
+        )
 
 
 @cached_plan

@@ -1,12 +1,13 @@
 """Counts of values: `bincount` and `histogram`."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from ._ambient import reshard_named
-from ._axis import Axis, parse_one_axis
+from ._arguments import check_integer
+from ._axis import Axis, format_value, parse_one_axis
 from ._base import N, check_named, format_shape
 from ._gufunc import apply_gufunc
 from ._search import as_scalar_array
@@ -36,7 +37,7 @@ def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0
     """
     check_named(x)
     bins = parse_one_axis(Counts)
-    if bins.size < minlength:
+    if bins.size < check_integer("bincount: `minlength`", minlength):
         raise ValueError(f"axis {bins.name!r} has size {bins.size} here, {minlength} was asked for with `minlength`")
     if not jnp.issubdtype(x.dtype, jnp.integer):
         raise TypeError(f"`bincount` takes integers, the elements of {format_shape(x)} are {x.dtype}.")
@@ -100,6 +101,9 @@ def _broadcast_weights(x: N, weights: N | None) -> tuple[N, ...]:
 
 
 def _parse_range(x: N, ends: tuple[Any, Any]) -> tuple[N, ...]:
-    if len(ends) != 2:
-        raise ValueError(f"`range` must be two numbers, a lower and an upper limit, not {len(ends)}")
+    if not isinstance(ends, Sequence) or len(ends) != 2:
+        raise ValueError(f"`range` must be two numbers, a lower and an upper limit, not {format_value(ends)}")
+    lower, upper = ends
+    if isinstance(lower, int | float) and isinstance(upper, int | float) and not lower <= upper:
+        raise ValueError(f"the lower limit of `range`, {lower}, is above the upper one, {upper}")
     return tuple(as_scalar_array("a limit of `range`", x, end) for end in ends)

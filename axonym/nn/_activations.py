@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ..named._arguments import check_flag
 from ..named._base import A
 from ..named._broadcasting import apply_unary
 
@@ -138,6 +139,7 @@ def gelu(x: A, approximate: bool = True) -> A:
         >>> nym.nn.gelu(nym.named([0.0], "i")).item()
         0.0
     """
+    check_flag("gelu: `approximate`", approximate)
     return apply_unary(functools.partial(jax.nn.gelu, approximate=approximate), x)
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, get_names_and_sizes, parse_axes, parse_one_axis
+from ..named._axis import Axis, AxisSpec, format_axes, get_names_and_sizes, parse_axes, parse_one_axis
 from ..named._creation import arange, named
 from ..named._dot import dot
 
@@ -25,12 +26,19 @@ def alibi_slopes(Heads: AxisSpec, bias_max: float = 8, dtype: Any = jnp.float32)
     Returns:
         Array with the axes of heads.
 
+    Raises:
+        ValueError: If there are no heads, or `bias_max` is not positive.
+
     Example:
         >>> import axonym as nym
         >>> nym.nn.alibi_slopes(nym.Axis("heads", 4)).array
         Array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
     """
     names, sizes = get_names_and_sizes(parse_axes(Heads))
+    if 0 in sizes:
+        raise ValueError(f"alibi_slopes: there are no heads in {format_axes(names, sizes)}")
+    bias_max = check_number("alibi_slopes: `bias_max`", bias_max, above=0)
+    check_dtype(dtype)
     return named(jnp.asarray(_list_slopes(math.prod(sizes), bias_max), dtype).reshape(sizes), names)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 
+from ..named._arguments import check_integer
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector
 from ..named._named_call import enter_function_scope
@@ -87,8 +88,7 @@ def dot_product_attention(
         **{"QPos": QPos, "scale": scale, "soft_cap": soft_cap, "sinks": sinks},
         **{"dropout": dropout, "dropout_key": dropout_key},
     )
-    if block_size < 1:
-        raise ValueError(f"dot_product_attention: `block_size` is a positive integer, not {block_size}")
+    block_size = check_integer("dot_product_attention: `block_size`", block_size, 1)
     chosen = choose_implementation(inputs, implementation)
     with enter_function_scope("dot_product_attention", (*inputs.Key, inputs.KPos)):
         if chosen == "blocked":

@@ -3,6 +3,7 @@
 import dataclasses
 
 from .._jax_compat import find_platform
+from ..named._arguments import check_choice
 from ._attention_inputs import AttentionInputs
 from ._blocked_attention import find_blocked_obstacle
 from ._jax_attention import find_cudnn_obstacle, find_jax_obstacle
@@ -52,11 +53,9 @@ def choose_implementation(inputs: AttentionInputs, implementation: str) -> str:
     Raises:
         ValueError: If there is none of that name, or it cannot compute this.
     """
+    check_choice("dot_product_attention: `implementation`", implementation, ("auto", *_OBSTACLES))
     if implementation == "auto":
         return next(name for name in _OBSTACLES if not _find_objection(name, inputs))
-    if implementation not in _OBSTACLES:
-        known = ", ".join(map(repr, _OBSTACLES))
-        raise ValueError(f"the `implementation` of attention is 'auto' or one of {known}, not {implementation!r}")
     if obstacle := _OBSTACLES[implementation](inputs):
         able = ", ".join(repr(name) for name, find in _OBSTACLES.items() if not find(inputs))
         raise ValueError(

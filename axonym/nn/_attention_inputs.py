@@ -5,10 +5,13 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, format_axes, parse_selection
 from ..named._base import format_shape
+from ..random._sampling import as_plain_key
 from ._attention_mask import AttentionMask, check_boolean
 from ._inputs import cast_array, check_input
 from ._mask_block import MaskBlock
@@ -82,15 +85,18 @@ def check_attention_inputs(
         mask = mask.bind_axes(found, keys)
     elif mask is not None:
         check_boolean(mask)
-    if soft_cap is not None and soft_cap <= 0:
-        raise ValueError(f"dot_product_attention: `soft_cap` is a positive number, not {soft_cap}")
+    if soft_cap is not None:
+        soft_cap = check_number("dot_product_attention: `soft_cap`", soft_cap, above=0)
     if sinks is not None:
         _check_sinks(sinks, keys, names, query, key)
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dot_product_attention: `dropout` is a probability below 1, not {dropout}")
+    dropout = check_number("dot_product_attention: `dropout`", dropout, least=0, below=1)
     if dropout and dropout_key is None:
         raise ValueError(f"dot_product_attention: a `dropout` of {dropout} needs a random key, `dropout_key`")
-    dtype = attention_dtype or query.dtype
+    dropout_key = as_plain_key(dropout_key) if dropout else None
+    dtype = query.dtype if attention_dtype is None else attention_dtype
+    check_dtype(dtype, "dot_product_attention: `attention_dtype`")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"dot_product_attention: `attention_dtype` must be a float, not {jnp.dtype(dtype)}.")
     rest = (query, key, value, mask, bias, dtype, precision, scale, soft_cap, sinks, dropout, dropout_key)
     return AttentionInputs(found, keys, names, *rest)
 
@@ -106,8 +112,13 @@ def _check_axes(
     check_input("dot_product_attention (query)", query, Key)
     check_input("dot_product_attention (key)", key, (KPos, *parse_selection(Key)))
     check_input("dot_product_attention (value)", value, KPos)
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"dot_product_attention ({name}): the array must have floats, not {x.dtype}; use `astype`.")
     if bias is not None:
         check_input("dot_product_attention (bias)", bias, ())
+        if bias.dtype == bool:
+            raise TypeError("dot_product_attention: `bias` is added to the scores; give booleans as `mask`.")
     if axis_name(KPos) in query.names:
         raise ValueError(
             f"dot_product_attention: the query {format_shape(query)} has the axis of key positions "

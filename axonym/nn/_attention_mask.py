@@ -322,7 +322,10 @@ def check_boolean(mask: Any) -> NamedArray:
     if not is_named_array(mask):
         raise TypeError(f"A mask is an `AttentionMask` or a named boolean array, not {type(mask).__name__}.")
     if mask.dtype != bool:
-        raise TypeError(f"`mask` must be boolean, not {mask.dtype}; make it so with `mask > 0`.")
+        raise TypeError(
+            f"`mask` must be boolean, not {mask.dtype}; make it so with `mask > 0`, or add numbers to the scores "
+            "with `bias`."
+        )
     return mask
 
 

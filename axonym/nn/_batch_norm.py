@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._axis import Axis, AxisSpec, format_value, parse_axes
 from ..named._base import format_shape
 from ..named._creation import ones, zeros
 from ..named._elementwise._arithmetic import rsqrt
@@ -91,7 +92,7 @@ class BatchNorm(Layer, eqx.nn.StatefulLayer):
             A layer sharded by the active mapping.
 
         Raises:
-            ValueError: If the mode is not known.
+            ValueError: If the mode is not known, or a number is out of its range.
 
         Example:
             >>> import axonym as nym
@@ -105,6 +106,8 @@ class BatchNorm(Layer, eqx.nn.StatefulLayer):
         """
         if mode not in ("batch", "ema"):
             raise ValueError(f"BatchNorm: `mode` is 'batch' or 'ema', not {mode!r}")
+        eps = check_number("BatchNorm: `eps`", eps, least=0)
+        momentum = check_number("BatchNorm: `momentum`", momentum, least=0, most=1)
         axes = parse_axes(axis)
         statistics = BatchStatistics(jnp.zeros((), jnp.int32), zeros(axes), zeros(axes))
         weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
@@ -132,6 +135,11 @@ class BatchNorm(Layer, eqx.nn.StatefulLayer):
         """
         layer = f"BatchNorm ({format_layer_axes(self.axis)})"
         check_input(layer, x, self.axis)
+        if not isinstance(state, eqx.nn.State):
+            raise TypeError(
+                f"{layer}: `state` must be the `equinox.nn.State` that `equinox.nn.make_with_state` made with the "
+                f"layer, not {format_value(state)}."
+            )
         others = tuple(name for name in x.names if name not in {axis.name for axis in self.axis})
         if not others:
             raise ValueError(f"{layer}: the input {format_shape(x)} has no other axis to compute statistics over")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..named._array import is_named_array
-from ..named._axis import Axis
+from ..named._axis import Axis, format_value
 from ..named._named_call import enter_scope, find_module_name
 from ..named._shape._concatenate import stack
 from ..named._static_result import is_array, pack_result, unpack_result
@@ -66,6 +66,12 @@ class BlockSeq(LayerStack[M]):
 
     def __init__(self, blocks: Iterable[M], Block: Axis, gradient_checkpointing: Remat = False) -> None:
         """Checks the number of layers; `init` makes them from a class."""
+        if not isinstance(blocks, Iterable) or not isinstance(Block, Axis):
+            raise TypeError(
+                "`BlockSeq` takes layers and the layer axis, as in `BlockSeq((first, second), Axis('layers', 2))`, not "
+                f"{format_value(blocks)} and {format_value(Block)}."
+            )
+        parse_remat(gradient_checkpointing)
         self.blocks, self.Block, self.gradient_checkpointing = tuple(blocks), Block, gradient_checkpointing
         if len(self.blocks) != Block.size:
             raise ValueError(

@@ -9,8 +9,9 @@ import jax
 
 from .. import random
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_choice, check_integer
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, parse_selection
+from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, intern_names, parse_selection
 from ..named._named_call import named_call
 from ..random._sampling import as_plain_key
 from ._convolve import Convolution, convolve
@@ -117,18 +118,20 @@ def _parse_options(
     for axis in (In, Out):
         if not isinstance(axis, Axis):
             raise TypeError(f"{kind.__name__}: the channels are an `Axis` each, not {axis!r}.")
-    layer, names = _format_convolution(kind, In, Out), tuple(map(axis_name, parse_selection(Spatial)))
+    layer, names = _format_convolution(kind, In, Out), intern_names(tuple(map(axis_name, parse_selection(Spatial))))
     check_selected_once(names)
+    if not names:
+        raise ValueError(f"{layer}: there is no spatial axis; name at least one, or use `Linear`")
+    groups = check_integer(f"{layer}: `groups`", groups, 1)
     if In.name == Out.name:
         raise ValueError(
             f"{layer}: axis {In.name!r} is both input and output; give one of them another name with `alias`"
         )
     if both := {In.name, Out.name} & set(names):
         raise ValueError(f"{layer}: axis {min(both)!r} is both spatial and channels")
-    if groups < 1 or In.size % groups or Out.size % groups:
+    if In.size % groups or Out.size % groups:
         raise ValueError(f"{layer}: both numbers of channels must be divisible by `groups`, which is {groups}")
-    if padding_mode not in kind._modes:
-        raise ValueError(f"{layer}: `padding_mode` is one of {', '.join(kind._modes)}, not {padding_mode!r}")
+    check_choice(f"{layer}: `padding_mode`", padding_mode, kind._modes)
     return {
         "Spatial": names,
         "In": In,

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..named._arguments import check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name
 from ..named._broadcasting import apply_broadcast
@@ -60,6 +61,7 @@ def cross_entropy_loss(
         1.386...
     """
     _check_targets("cross_entropy_loss", logits, Label, targets, label_smoothing)
+    check_number("cross_entropy_loss: `z_loss`", z_loss, least=0)
     with enter_function_scope("cross_entropy_loss", (axis_name(Label),)):
         losses = _compute_losses(logits, Label, targets, label_smoothing)
         if z_loss:
@@ -103,17 +105,12 @@ def _check_targets(
 ) -> None:
     check_input(function, logits, Label)
     check_axes_among(function, "targets", targets, "logits", logits)
-    check_label_smoothing(function, label_smoothing)
+    check_number(f"{function}: `label_smoothing`", label_smoothing, least=0, most=1)
     if not targets.has_axis(axis_name(Label)) and not jnp.issubdtype(targets.dtype, jnp.integer):
         raise ValueError(
             f"{function}: targets of {targets.dtype} without axis {axis_name(Label)!r} are neither integer labels nor "
             "probabilities"
         )
-
-
-def check_label_smoothing(function: str, label_smoothing: float) -> None:
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"{function}: `label_smoothing` must be between 0 and 1, it is {label_smoothing}")
 
 
 def add_z_loss(losses: NamedArray, log_normalizers: NamedArray, z_loss: float) -> NamedArray:

@@ -7,6 +7,7 @@ import jax
 
 from .. import random
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise._where import where
@@ -17,9 +18,7 @@ from ._inputs import check_input
 def _check_pdrop(pdrop: Any) -> Any:
     if isinstance(pdrop, jax.Array):
         raise TypeError("`pdrop` is a static Python number, not a JAX array; `axonym.random.bernoulli` takes arrays.")
-    if not 0 <= pdrop <= 1:
-        raise ValueError(f"`pdrop` must be a probability between 0 and 1, not {pdrop}.")
-    return pdrop
+    return check_number("Dropout: `pdrop`", pdrop, least=0, most=1)
 
 
 class Dropout(eqx.Module):
@@ -31,7 +30,7 @@ class Dropout(eqx.Module):
         inference: Whether to return inputs unchanged; `equinox.nn.inference_mode` switches it.
 
     Raises:
-        TypeError: If `pdrop` is a JAX array.
+        TypeError: If `pdrop` is a JAX array, or not a number.
         ValueError: If `pdrop` is not between 0 and 1.
 
     Example:

@@ -4,10 +4,12 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, parse_axes
+from ..named._axis import Axis, AxisSpec, parse_axes, parse_one_axis
+from ..named._base import format_shape, is_traced
 from ..named._dot import dot
 from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
@@ -57,7 +59,7 @@ class Embedding(Layer):
             A layer sharded by the active mapping.
 
         Raises:
-            TypeError: If the initializer is not a function that returns an array.
+            TypeError: If the initializer is not a function that returns an array, or an axis has no size.
 
         Example:
             >>> import axonym as nym
@@ -67,7 +69,7 @@ class Embedding(Layer):
             >>> layer(nym.named([1, 2, 3], "pos")).shape
             (pos: 3, embed: 4)
         """
-        axes = parse_axes(Embed)
+        Vocab, axes = parse_one_axis(Vocab), parse_axes(Embed)
         if initializer is None:
             weight = draw_scaled_normal(key, (Vocab, *axes), (), init_scale, dtype)
         else:
@@ -83,19 +85,18 @@ class Embedding(Layer):
             key: Not used; accepted so that all layers have the same signature.
 
         Returns:
-            Array with the axes of `ids`, then the embedding axes. As in JAX, ids past the end are clamped to the last
-            one, and negative ids count from the end.
+            Array with the axes of `ids`, then the embedding axes. Negative ids count from the end. Within a compiled
+            function, where ids are not known, those out of range count as the nearest one, as in JAX;
+            `axonym.take(layer.weight, Vocab, ids, mode="fill")` makes their vectors NaN.
 
         Raises:
             TypeError: If `ids` is not a named array of integers.
             ValueError: If `ids` has an embedding axis.
+            IndexError: If an id that is known is out of range.
         """
-        check_input(
-            f"Embedding ({format_layer_axes(self.Vocab)} -> {format_layer_axes(self.Embed)})",
-            ids,
-            (),
-            tuple(axis.name for axis in self.Embed),
-        )
+        layer = f"Embedding ({format_layer_axes(self.Vocab)} -> {format_layer_axes(self.Embed)})"
+        check_input(layer, ids, (), tuple(axis.name for axis in self.Embed))
+        _check_known_ids(layer, ids, self.Vocab)
         weight = gather_parameter(self.weight)
         with enter_function_scope("take", (self.Vocab.name,), tuple(axis.name for axis in self.Embed)):
             vectors = take(weight, self.Vocab, ids)
@@ -141,3 +142,16 @@ class Embedding(Layer):
             (vocab: 12, embed: 4)
         """
         return resize_axis(self, self.Vocab, size, key)
+
+
+def _check_known_ids(layer: str, ids: NamedArray, Vocab: Axis) -> None:
+    """Raises an IndexError for ids out of range, unless they are traced or on devices of other processes."""
+    if is_traced(ids.array) or not getattr(ids.array, "is_fully_addressable", True) or not ids.size:
+        return
+    known = np.asarray(ids.array)
+    if not (-Vocab.size <= known.min() and known.max() < Vocab.size):
+        wrong = known.max() if known.max() >= Vocab.size else known.min()
+        raise IndexError(
+            f"{layer}: id {wrong} in {format_shape(ids)} is out of range for {Vocab.size} elements; compare the "
+            "vocabulary with that of the tokenizer, or enlarge it with `resize_vocab`"
+        )

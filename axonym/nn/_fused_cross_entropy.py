@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, axis_name, format_axes, parse_selection
 from ..named._base import format_shape, with_array
@@ -13,7 +14,7 @@ from ..named._broadcasting import check_matching_sizes
 from ..named._cached_jit import cached_jit
 from ..named._named_call import enter_function_scope
 from ..named._reduce import _sum
-from ._cross_entropy import add_z_loss, check_label_smoothing
+from ._cross_entropy import add_z_loss
 from ._gather_parameter import gather_parameter
 from ._inputs import check_axes_among, check_input
 from ._reduce_loss import reduce_loss
@@ -76,12 +77,11 @@ def fused_cross_entropy(
         1.386...
     """
     _check_operands(hidden, head, targets, Embed, Vocab)
-    check_label_smoothing("fused_cross_entropy", label_smoothing)
-    if block_size < 1 or (logit_soft_cap is not None and logit_soft_cap <= 0):
-        raise ValueError(
-            "fused_cross_entropy: `block_size` and `logit_soft_cap` must be positive, they are "
-            f"{block_size} and {logit_soft_cap}"
-        )
+    label_smoothing = check_number("fused_cross_entropy: `label_smoothing`", label_smoothing, least=0, most=1)
+    check_number("fused_cross_entropy: `z_loss`", z_loss, least=0)
+    block_size = check_integer("fused_cross_entropy: `block_size`", block_size, 1)
+    if logit_soft_cap is not None:
+        logit_soft_cap = check_number("fused_cross_entropy: `logit_soft_cap`", logit_soft_cap, above=0)
     vocab = axis_name(Vocab)
     options = (block_size, label_smoothing, logit_soft_cap, precision)
     static = Head(hidden.names, head.names, targets.names, vocab, *options)

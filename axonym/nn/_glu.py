@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..named._arguments import check_flag
 from ..named._axis import AxisSelector
 from ..named._base import N, check_named
 from ..named._reduce._apply_reduction import apply_along
@@ -82,6 +83,7 @@ def geglu(x: N, axis: AxisSelector, *, gate_first: bool = False, approximate: bo
         >>> nym.nn.geglu(nym.named([2.0, 4.0, 0.0, 10.0], "mlp"), "mlp", approximate=False).array
         Array([ 0., 40.], dtype=float32)
     """
+    check_flag("geglu: `approximate`", approximate)
     return _apply_gate("geglu", jax.nn.gelu if approximate else _compute_exact_gelu, x, axis, gate_first)
 
 

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 
 from ..named._ambient import constrain_sharding, leave_to_compiler
+from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, parse_selection
 from ..named._base import with_array
@@ -75,7 +76,8 @@ class GroupNorm(Layer):
         """
         if not isinstance(Channels, Axis):
             raise TypeError(f"GroupNorm: `Channels` is an `Axis`, not {Channels!r}.")
-        if groups < 1 or Channels.size % groups:
+        groups, eps = check_integer("GroupNorm: `groups`", groups, 1), check_number("GroupNorm: `eps`", eps, least=0)
+        if Channels.size % groups:
             raise ValueError(f"GroupNorm ({Channels}): the number of channels is not divisible by {groups} groups")
         names = tuple(map(axis_name, parse_selection(axis)))
         check_selected_once((Channels.name, *names))

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding, context, get_out_sharding, place_array, shard_by_compiler
+from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, check_unique_names, format_axes, format_value, get_names_and_sizes, parse_axes
+from ..named._base import get_plain_array
 from ..random import truncated_normal
 from ..random._sampling import as_plain_key
 
@@ -67,7 +69,14 @@ def initialize_weight(
 
 def draw_scaled_normal(key: jax.Array, axes: tuple[Axis, ...], In: AxisSpec, scale: float, dtype: Any) -> NamedArray:
     """Draws from a normal distribution truncated at three standard deviations, times `scale / sqrt(inputs)`."""
+    check_init_scale(scale)
     return truncated_normal(key, axes, -3, 3, float if dtype is None else dtype) * (scale / math.sqrt(count_fan(In)))
+
+
+def check_init_scale(scale: Any) -> None:
+    """Raises an error for a factor that is not a number; it may be traced, such as another one for each layer."""
+    if not isinstance(get_plain_array(scale), jax.Array):
+        check_number("`init_scale`", scale)
 
 
 def count_fan(axes: AxisSpec) -> int:
@@ -100,6 +109,7 @@ def _draw_parameter(
         )
     names, sizes = get_names_and_sizes(order)
     check_unique_names(names)
+    check_dtype(dtype)
     found = [axis.name for axis in drawn]
     dtype = jnp.result_type(float if dtype is None else dtype)
 

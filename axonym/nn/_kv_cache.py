@@ -3,10 +3,12 @@
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_dtype, check_flag
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, AxisSpec, parse_axes
+from ..named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
 from ..named._base import format_shape, is_traced
 from ..named._creation import arange, zeros
 from ..named._elementwise._maximum import maximum
@@ -72,7 +74,9 @@ class KVCache(Layer):
             A cache sharded by the active mapping.
 
         Raises:
-            ValueError: If `axes` has `KPos`, or `padding` has an axis that is not in `axes`.
+            TypeError: If `KPos` has no size, `padding` is not a named array of integers, or `sliding_window` is not a
+                boolean: the size of the window is that of `KPos`.
+            ValueError: If `axes` has `KPos`, `padding` has an axis that is not in `axes`, or `dtype` is not a float.
 
         Example:
             >>> import axonym as nym
@@ -85,11 +89,17 @@ class KVCache(Layer):
             >>> cache.update(key, value, Pos).length.item()
             3
         """
-        parsed = parse_axes(axes)
+        KPos, parsed = parse_one_axis(KPos), parse_axes(axes)
+        check_flag("KVCache: `sliding_window`", sliding_window)
+        check_dtype(dtype, "KVCache: `dtype`")
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(f"KVCache: `dtype` must be a float, which keys and values are, not {jnp.dtype(dtype)}")
         if any(axis.name == KPos.name for axis in parsed):
             raise ValueError(f"KVCache: `axes` has axis {KPos.name!r}, which is given as `KPos`; leave it out")
         if padding is not None:
             check_input("KVCache (padding)", padding, ())
+            if not jnp.issubdtype(padding.dtype, jnp.integer):
+                raise TypeError(f"KVCache: `padding` is a number of positions, an integer, not {padding.dtype}.")
             for name in padding.names:
                 if not any(axis.name == name for axis in parsed):
                     raise ValueError(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..named._arguments import check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, format_value
 from ..named._transforms import Remat, parse_remat
@@ -163,6 +164,7 @@ def parse_layer_init(container: str, Block: Any, module: Any, remat: Remat) -> C
 
 def check_layer_index(index: int, Block: Axis) -> None:
     """Raises an IndexError if there is no such layer."""
+    index = check_integer("the number of a layer", index)
     if not -Block.size <= index < Block.size:
         raise IndexError(f"there is no layer {index} in {Block}")
 

@@ -11,18 +11,20 @@ from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._creation import zeros
-from ..named._dot import dot
+from ..named._dot import check_dot_general, dot
 from ..named._named_call import named_call
 from ..random._sampling import as_plain_key
 from ._export_axes import merge_axes, replace_axes
 from ._gather_parameter import gather_parameter
-from ._initializer import Initializer, draw_scaled_normal, initialize_bias, initialize_weight
+from ._initializer import Initializer, check_init_scale, draw_scaled_normal, initialize_bias, initialize_weight
 from ._inputs import check_input, format_layer_axes
 from ._layer import Layer
 
 
 def _make_node(dot_general: Any) -> Any:
     """Returns a function as a node of the tree without leaves, because transforms of JAX take arrays as leaves only."""
+    if dot_general is not None:
+        check_dot_general(dot_general)
     return jax.tree_util.Partial(dot_general) if jax.tree_util.all_leaves([dot_general]) else dot_general
 
 
@@ -79,7 +81,7 @@ class Linear(Layer):
 
         Raises:
             ValueError: If an axis is both input and output.
-            TypeError: If an initializer is not a function that returns an array.
+            TypeError: If an initializer is not a function that returns an array, or `dot_general` not a function.
 
         Example:
             >>> import axonym as nym
@@ -97,6 +99,7 @@ class Linear(Layer):
                 f"{_format_linear(inputs, outputs)}: axis {min(both)!r} is both input and output; give one of them "
                 "another name with `alias`"
             )
+        check_init_scale(init_scale)
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         dtype = float if dtype is None else dtype
         bias_key = None

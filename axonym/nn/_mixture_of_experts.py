@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_function, check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, Names, axis_name, format_axes, parse_selection
+from ..named._axis import Axis, AxisSelection, Names, axis_name, format_axes, parse_one_axis, parse_selection
 from ..named._axis_layout import MeshAxes
 from ..named._base import format_shape, with_array
 from ..named._creation import named
@@ -19,6 +20,7 @@ from ..named._named_call import named_call
 from ..named._reduce._softmax import softmax
 from ..named._reduce._sum import mean
 from ..named._shape._rearrange import rearrange
+from ..random import split
 from ._activations import silu
 from ._expert_dispatch import Product, mix_all_tokens, mix_within_capacity
 from ._gather_parameter import gather_parameter
@@ -134,9 +136,12 @@ class MixtureOfExperts(Layer):
             >>> out.shape, metrics.tokens_per_expert.sum().item()
             ((batch: 2, pos: 3, embed: 4), 12)
         """
-        if capacity_factor is not None and not capacity_factor > 0:
-            raise ValueError(f"`capacity_factor` must be positive, it is {capacity_factor}; None drops no token")
-        keys = jax.random.split(key, 4)
+        Embed, Mlp, Experts = parse_one_axis(Embed), parse_one_axis(Mlp), parse_one_axis(Experts)
+        if capacity_factor is not None:
+            what = "MixtureOfExperts: `capacity_factor`, where None drops no token,"
+            capacity_factor = check_number(what, capacity_factor, above=0)
+        check_function("MixtureOfExperts: `activation`", activation, "axonym.nn.silu")
+        keys = split(key, 4)
         options: dict[str, Any] = {"use_bias": False, "init_scale": init_scale}
         router = Router.init(
             Embed, Experts, top_k, key=keys[0], softmax=softmax, normalize=normalize, init_scale=init_scale

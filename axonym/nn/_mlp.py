@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 
 from .. import random
+from ..named._arguments import check_function, check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec
 from ..named._named_call import named_call
@@ -65,7 +66,8 @@ class MLP(Layer):
             Layers sharded by the active mapping.
 
         Raises:
-            ValueError: If `depth` is negative, or an axis is both input and output of a layer.
+            TypeError: If `activation` is not a function, or `width` or `depth` not an integer.
+            ValueError: If `depth` is negative, `width` is not positive, or an axis is both input and output of a layer.
 
         Example:
             >>> import axonym as nym
@@ -75,9 +77,9 @@ class MLP(Layer):
             >>> mlp(nym.ones({"batch": 4, "pixel": 64})).shape
             (batch: 4, label: 10)
         """
-        if depth < 0:
-            raise ValueError(f"`depth` must not be negative, it is {depth}.")
-        hidden = width if isinstance(width, Axis) else Axis("mlp", width)
+        depth = check_integer("MLP: `depth`", depth, 0)
+        check_function("MLP: `activation`", activation, "axonym.nn.relu")
+        hidden = width if isinstance(width, Axis) else Axis("mlp", check_integer("MLP: `width`", width, 1))
         names: Sequence[Axis] = (hidden, hidden.alias(f"{hidden.name}2"))
         axes: list[AxisSpec] = [Input, *(names[i % 2] for i in range(depth)), Output]
         keys = random.split(key, depth + 1)

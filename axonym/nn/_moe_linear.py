@@ -7,12 +7,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_dtype
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, AxisSpec, Names, format_axes, intern_names, parse_axes
+from ..named._axis import Axis, AxisSelection, AxisSpec, Names, format_axes, intern_names, parse_axes, parse_one_axis
 from ..named._axis_layout import MeshAxes
-from ..named._base import check_named, format_shape, with_array
+from ..named._base import check_named, format_shape, is_traced, with_array
 from ..named._broadcasting import check_matching_sizes
 from ..named._cached_jit import cached_jit
 from ..named._creation import ones, zeros
@@ -81,7 +83,7 @@ class MoELinear(Layer):
             >>> layer(nym.ones({"token": 3, "embed": 4}), sizes).shape
             (token: 3, mlp: 8)
         """
-        inputs, outputs = parse_axes(In), parse_axes(Out)
+        Experts, inputs, outputs = parse_one_axis(Experts), parse_axes(In), parse_axes(Out)
         names = [axis.name for axis in (Experts, *inputs, *outputs)]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(
@@ -152,8 +154,9 @@ def ragged_dot(
         Array with the axis of the rows, then the other axes of `weight`. Rows after those of the last group are zero.
 
     Raises:
-        ValueError: If an array lacks an axis or has more, a name has two sizes, or the axes of rows and groups are
-            sharded over the same mesh axis.
+        ValueError: If an array lacks an axis or has more, a name has two sizes, the axes of rows and groups are
+            sharded over the same mesh axis, or a group size is negative or the sizes add up to more than the rows.
+            Sizes within a compiled function are not checked.
         TypeError: If the group sizes are not integers, or an operand is not a named array.
 
     Example:
@@ -164,6 +167,8 @@ def ragged_dot(
         Array([ 2., 10., 10.], dtype=float32)
     """
     rows, group, summed, others = _find_ragged_axes(x, weight, group_sizes, axis)
+    _check_group_sizes(group_sizes, x.resolve_axis(rows))
+    check_dtype(preferred_element_type, "ragged_dot: `preferred_element_type`")
     x, weight = rearrange(x, (rows, *summed)), rearrange(weight, (group, *summed, *others))
     names = intern_names((rows, *others))
     with enter_function_scope("ragged_dot", summed, others):
@@ -194,6 +199,20 @@ def _find_ragged_axes(
             f"{format_axes(rows)}; merge several with `flatten_axes`"
         )
     return rows[0], group, summed, tuple(name for name in weight.names if name not in (group, *summed))
+
+
+def _check_group_sizes(group_sizes: NamedArray, rows: Axis) -> None:
+    """Raises a ValueError if sizes that are known before the program runs do not fit the rows."""
+    if is_traced(group_sizes.array) or not getattr(group_sizes.array, "is_fully_addressable", True):
+        return
+    sizes = np.asarray(group_sizes.array)
+    if (sizes < 0).any():
+        raise ValueError(f"the group sizes of `ragged_dot` are numbers of rows, at least 0, but one is {sizes.min()}")
+    if sizes.sum() > rows.size:
+        raise ValueError(
+            f"the group sizes of `ragged_dot` {format_shape(group_sizes)} add up to {sizes.sum()} rows, more than the "
+            f"axis ({rows}) has"
+        )
 
 
 def _compute_ragged_dot(

@@ -9,10 +9,11 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from ..named._arguments import check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSpec
 from ._embedding import Embedding
-from ._initializer import count_fan
+from ._initializer import check_init_scale, count_fan
 from ._linear import Linear
 
 
@@ -135,6 +136,7 @@ class OutputLinear(Linear):
             0.25
         """
         _check_base_width("OutputLinear", base_width)
+        check_init_scale(init_scale)
         scale = init_scale * math.sqrt(count_fan(In) / base_width)
         layer = Linear.init(In, Out, key=key, init_scale=scale, **options)
         return OutputLinear(**vars(layer), base_width=base_width)
@@ -236,5 +238,4 @@ def _get_unit_rate(leaf: Any) -> float | None:
 
 
 def _check_base_width(layer: str, base_width: int) -> None:
-    if base_width < 1:
-        raise ValueError(f"{layer}: `base_width` must be positive, it is {base_width}")
+    check_integer(f"{layer}: `base_width`", base_width, 1)

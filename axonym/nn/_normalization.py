@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, Names, parse_axes
 from ..named._base import with_array
@@ -67,6 +68,16 @@ class _Normalization(Layer):
         weight = None if self.weight is None else replace_axes(self.weight, self.axis, axes)
         bias = None if self.bias is None else replace_axes(self.bias, self.axis, axes)
         return dataclasses.replace(self, weight=weight, bias=bias, axis=axes)
+
+
+def _parse_options(layer: str, axis: AxisSpec, eps: Any, compute_dtype: Any) -> tuple[tuple[Axis, ...], float]:
+    """Returns the axes and the epsilon of a layer, checked."""
+    axes = parse_axes(axis)
+    if not axes:
+        raise ValueError(f"{layer}: there is no axis to normalise over; give one, such as `Axis('embed', 512)`")
+    if compute_dtype is not None:
+        check_dtype(compute_dtype, f"{layer}: `compute_dtype`")
+    return axes, check_number(f"{layer}: `eps`", eps, least=0)
 
 
 def scale_and_shift(x: NamedArray, weight: NamedArray | None, bias: NamedArray | None) -> NamedArray:
@@ -128,13 +139,17 @@ class RmsNorm(_Normalization):
         Returns:
             A layer sharded by the active mapping.
 
+        Raises:
+            TypeError: If `compute_dtype` is not a dtype, or `eps` not a number.
+            ValueError: If there is no axis, or `eps` is negative.
+
         Example:
             >>> import axonym as nym
             >>> layer = nym.nn.RmsNorm.init(nym.Axis("embed", 4))
             >>> layer(nym.full({"batch": 1, "embed": 4}, 2.0)).array.round(3)
             Array([[1., 1., 1., 1.]], dtype=float32)
         """
-        axes = parse_axes(axis)
+        axes, eps = _parse_options("RmsNorm", axis, eps, compute_dtype)
         weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
         return RmsNorm(weight, bias, axes, eps, compute_dtype)
 
@@ -176,12 +191,16 @@ class LayerNorm(_Normalization):
         Returns:
             A layer sharded by the active mapping.
 
+        Raises:
+            TypeError: If `compute_dtype` is not a dtype, or `eps` not a number.
+            ValueError: If there is no axis, or `eps` is negative.
+
         Example:
             >>> import axonym as nym
             >>> layer = nym.nn.LayerNorm.init(nym.Axis("embed", 2))
             >>> layer(nym.named([[1.0, 3.0]], ("batch", "embed"))).array.round(3)
             Array([[-1.,  1.]], dtype=float32)
         """
-        axes = parse_axes(axis)
+        axes, eps = _parse_options("LayerNorm", axis, eps, compute_dtype)
         weight, bias = ones(axes, dtype) if use_weight else None, zeros(axes, dtype) if use_bias else None
         return LayerNorm(weight, bias, axes, eps, compute_dtype)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding, reshard_by_name
+from ..named._arguments import check_dtype
 from ..named._array import NamedArray
 from ..named._axis import Axis, Names, format_value, intern_names
 from ..named._base import format_shape
@@ -46,6 +47,7 @@ def one_hot(x: Any, Class: Axis, *, dtype: Any = None) -> NamedArray:
     if Class.name in x.names:
         raise ValueError(f"`one_hot`: the input {format_shape(x)} has axis {Class.name!r} already; `rename` it")
     names = intern_names((*x.names, Class.name))
+    check_dtype(dtype)
     dtype = jnp.result_type(float if dtype is None else dtype)
     return constrain_sharding(NamedArray(cached_jit(_compute_one_hot, names, Class.size, dtype)(get_array(x)), names))
 

@@ -123,6 +123,11 @@ def plan_pool(function: str, Window: AxisSpec, x: Any, stride: Any, padding: Any
     windows = parse_by_axis(function, "Window", windows, names)
     strides = parse_by_axis(function, "stride", 1 if stride is None else stride, names)
     pads = find_padding(function, parse_padding(function, padding, names), names, sizes, windows, strides)
+    for name, window, pair in zip(names, windows, pads, strict=True):
+        if max(pair) >= window:
+            raise ValueError(
+                f"{function}: `padding` along axis {name!r} must be less than the window of {window}, not {max(pair)}"
+            )
     ceil = [0] * len(dims)
     if use_ceil:
         spans = [sum((size, *pair)) - window for size, pair, window in zip(sizes, pads, windows, strict=True)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..named._arguments import check_function
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection
 from ..named._creation import ones_like
@@ -38,7 +39,7 @@ def reduce_loss(
 
     Raises:
         ValueError: If `losses` lacks an axis that is reduced over, or an axis of `where` or `weight`.
-        TypeError: If `losses`, `where` or `weight` is not a named array.
+        TypeError: If `losses`, `where` or `weight` is not a named array, or `reduction` not a function.
 
     Example:
         >>> import axonym as nym
@@ -54,6 +55,7 @@ def reduce_loss(
     if weight is not None:
         losses = losses * weight
     if reduction is not None:
+        check_function("reduce_loss: `reduction`", reduction, "axonym.mean")
         return reduction(losses, reduction_axis, where=where)
     return losses if where is None else _where.where(where, losses, 0)
 

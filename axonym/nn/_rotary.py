@@ -1,10 +1,12 @@
 """Rotary position embedding over named axes."""
 
+import jax
 import jax.numpy as jnp
 
+from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, axis_name, format_axes, format_value
-from ..named._base import format_shape
+from ..named._base import format_shape, get_plain_array
 from ..named._creation import arange
 from ..named._elementwise._trigonometric import cos, sin
 from ..named._named_call import enter_function_scope
@@ -50,7 +52,7 @@ def rotary_embedding(
     Raises:
         ValueError: If `x` lacks an axis, the number of rotated elements is odd or does not fit `Key`, or `positions`
             lacks `Pos` or has an axis that `x` lacks.
-        TypeError: If `scaling` is not a scaling.
+        TypeError: If `scaling` is not a scaling, or `x` has no floating-point numbers.
 
     Example:
         >>> import axonym as nym
@@ -60,6 +62,10 @@ def rotary_embedding(
         [['1.00', '0.00'], ['0.54', '0.84']]
     """
     check_input("rotary_embedding", x, (Pos, Key))
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(f"rotary_embedding: the input is of floating-point numbers, not {x.dtype}; convert it first.")
+    if not isinstance(get_plain_array(theta), jax.Array):
+        check_number("rotary_embedding: `theta`", theta, above=0)
     axis = x.resolve_axis(Key)
     size = _check_rotary_size(axis, rotary_size)
     if scaling is not None and not isinstance(scaling, RotaryScaling):
@@ -78,8 +84,8 @@ def rotary_embedding(
 
 def _check_rotary_size(axis: Axis, rotary_size: int | None) -> int:
     """Returns how many elements of an axis are rotated."""
-    size = axis.size if rotary_size is None else rotary_size
-    if rotary_size is not None and not 0 < rotary_size <= axis.size:
+    size = axis.size if rotary_size is None else check_integer("rotary_embedding: `rotary_size`", rotary_size)
+    if rotary_size is not None and not 0 < size <= axis.size:
         raise ValueError(
             f"rotary_embedding: `rotary_size` is {rotary_size}, and axis {axis.name!r} has size {axis.size}; give an "
             "even number of its elements"

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import math
 
+from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis
 from ..named._creation import arange
@@ -46,10 +47,11 @@ class RotaryScaling(abc.ABC):
 
 
 def _check_factor(scaling: RotaryScaling, factor: float) -> None:
-    if factor < 1:
-        raise ValueError(
-            f"{type(scaling).__name__}: `factor` is {factor}; it is at least 1, the length over the one trained on"
-        )
+    check_number(f"{type(scaling).__name__}: `factor`, the length over the one trained on,", factor, least=1)
+
+
+def _check_positions(scaling: RotaryScaling, original_positions: int) -> None:
+    check_integer(f"{type(scaling).__name__}: `original_positions`", original_positions, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,8 @@ class DynamicRotaryScaling(RotaryScaling):
         original_positions: Length of the sequences trained on.
 
     Raises:
-        ValueError: If `factor` is below 1.
+        TypeError: If an argument is not a number.
+        ValueError: If `factor` or `original_positions` is below 1.
 
     Example:
         >>> import axonym as nym
@@ -109,6 +112,7 @@ class DynamicRotaryScaling(RotaryScaling):
     def __post_init__(self) -> None:
         """Checks the factor."""
         _check_factor(self, self.factor)
+        _check_positions(self, self.original_positions)
 
     def compute_frequencies(self, Half: Axis, theta: float, positions: NamedArray) -> NamedArray:
         """Returns the frequencies for the larger `theta`."""
@@ -130,7 +134,8 @@ class Llama3RotaryScaling(RotaryScaling):
         high_frequency_factor: Pairs that turn more times than this are kept; larger than `low_frequency_factor`.
 
     Raises:
-        ValueError: If `factor` is below 1, or `high_frequency_factor` is not the larger one.
+        TypeError: If an argument is not a number.
+        ValueError: If a number is out of its range, or `high_frequency_factor` is not the larger one.
 
     Example:
         >>> import axonym as nym
@@ -148,6 +153,9 @@ class Llama3RotaryScaling(RotaryScaling):
     def __post_init__(self) -> None:
         """Checks the factors."""
         _check_factor(self, self.factor)
+        _check_positions(self, self.original_positions)
+        check_number("Llama3RotaryScaling: `low_frequency_factor`", self.low_frequency_factor, least=0)
+        check_number("Llama3RotaryScaling: `high_frequency_factor`", self.high_frequency_factor, above=0)
         if self.high_frequency_factor <= self.low_frequency_factor:
             raise ValueError(
                 f"Llama3RotaryScaling: `high_frequency_factor` is {self.high_frequency_factor}, which is not larger "
@@ -176,7 +184,8 @@ class YarnRotaryScaling(RotaryScaling):
         truncate: Whether the transition begins and ends at whole pairs.
 
     Raises:
-        ValueError: If `factor` is below 1, or `beta_fast` is not larger than `beta_slow`.
+        TypeError: If an argument is not a number.
+        ValueError: If a number is out of its range, or `beta_fast` is not larger than `beta_slow`.
 
     Example:
         >>> import axonym as nym
@@ -196,6 +205,11 @@ class YarnRotaryScaling(RotaryScaling):
     def __post_init__(self) -> None:
         """Checks the factor and the bounds."""
         _check_factor(self, self.factor)
+        _check_positions(self, self.original_positions)
+        check_number("YarnRotaryScaling: `beta_fast`", self.beta_fast, above=0)
+        check_number("YarnRotaryScaling: `beta_slow`", self.beta_slow, above=0)
+        if self.attention_factor is not None:
+            check_number("YarnRotaryScaling: `attention_factor`", self.attention_factor, above=0)
         if self.beta_fast <= self.beta_slow:
             raise ValueError(
                 f"YarnRotaryScaling: `beta_fast` is {self.beta_fast}, which is not larger than `beta_slow`, "

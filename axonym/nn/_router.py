@@ -5,8 +5,9 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 
+from ..named._arguments import check_choice
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector
+from ..named._axis import Axis, AxisSelector, parse_one_axis
 from ..named._dot import dot
 from ..named._named_call import named_call
 from ..named._reduce._softmax import logsumexp, softmax
@@ -98,14 +99,14 @@ class Router(Layer):
             >>> routing.weights.shape, routing.experts.dtype
             ((batch: 3, top_k: 2), dtype('int32'))
         """
+        Embed, Experts = parse_one_axis(Embed), parse_one_axis(Experts)
         chosen = top_k if isinstance(top_k, Axis) else Axis("top_k", top_k)
         if not 1 <= chosen.size <= Experts.size:
             raise ValueError(
                 f"Router ({format_layer_axes(Embed)} -> {format_layer_axes(Experts)}): `top_k` must be from 1 to the "
                 f"number of experts, it is {chosen.size}"
             )
-        if softmax not in ("before", "after"):
-            raise ValueError(f"`softmax` of `Router` is 'before' or 'after' the choice of experts, not {softmax!r}.")
+        check_choice("Router: `softmax`", softmax, ("before", "after"))
         weight = draw_scaled_normal(key, (Experts, Embed), Embed, init_scale, None)
         return Router(weight, Embed, Experts, chosen, softmax, normalize)
 
@@ -165,9 +166,9 @@ def load_balance_loss(
         NamedArray(float32, 1.5)
     """
     check_input("load_balance_loss", tokens_per_expert, Experts)
-    (dim,) = check_input("load_balance_loss", mean_probabilities, Experts)
+    check_input("load_balance_loss", mean_probabilities, Experts)
     counts = tokens_per_expert.astype(mean_probabilities.dtype)
-    size = mean_probabilities.array.shape[dim]
+    size = mean_probabilities.axis_size(Experts)
     return sum(counts / sum(counts, Experts) * mean_probabilities, Experts) * size
 
 

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from ..named._arguments import check_number
 from ..named._axis import AxisSelection
-from ..named._base import N, check_named
+from ..named._base import N, NamedBase, check_named
+from ..named._broadcasting import check_scalar
 from ..named._elementwise._arithmetic import rsqrt
 from ..named._reduce._sum import mean as compute_mean, var as compute_variance
 
@@ -36,8 +39,8 @@ def standardize(
         Array with the axes of `x`.
 
     Raises:
-        TypeError: If `x` is not a named array.
-        ValueError: If `x` lacks an axis.
+        TypeError: If `x` is not a named array, or a mean or variance not a number.
+        ValueError: If `x` lacks an axis, or `epsilon` is negative.
 
     Example:
         >>> import axonym as nym
@@ -45,6 +48,11 @@ def standardize(
         Array([-1.,  1.], dtype=float32)
     """
     check_named(x)
+    for moment in (mean, variance):
+        if moment is not None and not isinstance(moment, NamedBase):
+            check_scalar(moment)
+    if not isinstance(epsilon, jax.Array):
+        check_number("standardize: `epsilon`", epsilon, least=0)
     mean = compute_mean(x, axis, where=where) if mean is None else mean
     variance = compute_variance(x, axis, where=where) if variance is None else variance
     return (x - mean) * rsqrt(variance + jnp.asarray(epsilon, x.dtype))

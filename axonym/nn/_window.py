@@ -1,12 +1,12 @@
 """Windows that slide along named axes, for convolutions and pooling: their sizes, strides and padding by axis."""
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 
 from ..named._ambient import get_out_sharding, shard_by_compiler, use_operand_shardings
+from ..named._arguments import check_integer
 from ..named._axis import AxisSelector, Names, axis_name, format_axes, format_value
 
 
@@ -25,10 +25,8 @@ _PADDINGS = ("VALID", "SAME", "SAME_LOWER")
 def parse_by_axis(layer: str, option: str, value: Any, names: Names, least: int = 1) -> tuple[int, ...]:
     """Returns an integer of at least `least` for each axis."""
     values = _split_by_axis(layer, option, value, names)
-    numbers = tuple([_parse_integer(layer, option, one) for one in values])
-    if small := [name for name, one in zip(names, numbers, strict=True) if one < least]:
-        raise ValueError(f"{layer}: `{option}` along axis {small[0]!r} must be at least {least}")
-    return numbers
+    pairs = zip(names, values, strict=True)
+    return tuple([check_integer(f"{layer}: `{option}` along axis {name!r}", one, least) for name, one in pairs])
 
 
 def parse_padding(layer: str, padding: Any, names: Names) -> str | Pairs:
@@ -37,14 +35,16 @@ def parse_padding(layer: str, padding: Any, names: Names) -> str | Pairs:
         if padding.upper() not in _PADDINGS:
             raise ValueError(f"{layer}: `padding` is one of {', '.join(_PADDINGS)} or numbers, not {padding!r}")
         return padding.upper()
-    return tuple([_parse_pair(layer, one) for one in _split_by_axis(layer, "padding", padding, names)])
+    values = _split_by_axis(layer, "padding", padding, names)
+    return tuple([_parse_pair(layer, name, value) for name, value in zip(names, values, strict=True)])
 
 
-def _parse_pair(layer: str, value: Any) -> tuple[int, int]:
+def _parse_pair(layer: str, name: str, value: Any) -> tuple[int, int]:
     pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
         raise ValueError(f"{layer}: `padding` along an axis is a number or two of them, not {format_value(value)}")
-    return _parse_integer(layer, "padding", pair[0]), _parse_integer(layer, "padding", pair[1])
+    before, after = (check_integer(f"{layer}: `padding` along axis {name!r}", number, 0) for number in pair)
+    return before, after
 
 
 def _split_by_axis(layer: str, option: str, value: Any, names: Names) -> tuple[Any, ...]:
@@ -61,12 +61,6 @@ def _split_by_axis(layer: str, option: str, value: Any, names: Names) -> tuple[A
             )
         return tuple(value)
     return (value,) * len(names)
-
-
-def _parse_integer(layer: str, option: str, value: Any) -> int:
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"{layer}: `{option}` takes integers, not {format_value(value)}.")
-    return operator.index(value)
 
 
 def find_padding(

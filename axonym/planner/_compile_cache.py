@@ -30,6 +30,15 @@ def find_cache_folder() -> Path | None:
     return caches / "axonym" / "compiled"
 
 
+def choose_cache_folder(cache: bool | str | os.PathLike[str]) -> Path | None:
+    """Returns the folder for compiled programs that is meant, None for none."""
+    if isinstance(cache, bool):
+        return find_cache_folder() if cache else None
+    if not isinstance(cache, str | os.PathLike):
+        raise TypeError(f"`cache` is a folder, True for one of the user's or False for none; it was {cache!r}")
+    return Path(cache)
+
+
 def make_cache_key(job: CompileJob, versions: Mapping[str, str]) -> str:
     """Returns the hash of a program, the machine, the versions of the compiler and its options."""
     settings = {name: value for name, value in asdict(job).items() if name != "program"}

@@ -18,7 +18,7 @@ from ..named._array import NamedArray, is_named_array
 from ..partitioning import axis_mapping, current_mapping, shard
 from ..partitioning.specs._active_mesh import get_active_mesh
 from ._compile import list_parameters, make_traceable
-from ._compile_cache import find_cache_folder, read_cached, write_cached
+from ._compile_cache import choose_cache_folder, read_cached, write_cached
 from ._compiled_program import CompiledProgram
 from ._compiler_process import CompileJob, CompileResult, find_versions, run_compiler
 from ._described_devices import DescribedDevice, choose_devices
@@ -90,6 +90,7 @@ def compile_for(
     """
     if not callable(fn):
         raise TypeError(f"`fn` is a function, not a {type(fn).__name__}; pass it before it is lowered or compiled")
+    folder = choose_cache_folder(cache)
     chosen = _choose_mesh(devices, mesh)
     topology = chosen.devices.flat[0].topology
     platform = get_hardware(topology.hardware).platform
@@ -97,7 +98,7 @@ def compile_for(
     lowered, arguments, names = _lower_for(fn, args, chosen, mapping, _LOWERED_FOR.get(platform, platform))
     module = lowered.compiler_ir()
     job = _make_job(module, chosen, dict(compiler_options or {}), stop_early and platform == "tpu")
-    result, is_cached = _compile_cached(job, versions, cache, timeout)
+    result, is_cached = _compile_cached(job, versions, folder, timeout)
     return CompiledProgram(
         text=result.text,
         memory=result.memory,
@@ -132,10 +133,9 @@ def _make_job(module: Any, mesh: Mesh, options: dict[str, Any], stop_early: bool
 
 
 def _compile_cached(
-    job: CompileJob, versions: Mapping[str, str], cache: Any, timeout: float
+    job: CompileJob, versions: Mapping[str, str], folder: Path | None, timeout: float
 ) -> tuple[CompileResult, bool]:
     """Returns a compiled program, and whether it is from the cache."""
-    folder = None if cache is False else find_cache_folder() if cache is True else Path(cache)
     if folder is not None and (found := read_cached(folder, job, versions)):
         return found, True
     result = run_compiler(job, timeout)

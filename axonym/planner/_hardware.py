@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ..named._axis import suggest_name
+from ..named._axis import format_value, suggest_name
 
 
 _GIB = 2**30
@@ -200,6 +200,7 @@ def get_hardware(name: str) -> Hardware:
         name: Such as `"v5e"` or `"H100"`, also as the start of a description such as `"v5e:16x16"`.
 
     Raises:
+        TypeError: If the name is not text.
         ValueError: If there is no such preset.
 
     Example:
@@ -207,6 +208,8 @@ def get_hardware(name: str) -> Hardware:
         >>> nym.planner.get_hardware("H100").bf16_flops
         989400000000000.0
     """
+    if not isinstance(name, str):
+        raise TypeError(f"hardware is given by its name, such as 'v5e' or 'H100', not by {format_value(name)}")
     short = name.partition(":")[0].strip().lower()
     if short not in HARDWARE:
         if meant := [one.name for one in HARDWARE.values() if one.platform == short]:

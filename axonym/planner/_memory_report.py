@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from ..named._arguments import check_integer
+from ..named._axis import format_value
 from ..partitioning.specs._bytes_per_device import count_array_bytes
 from ..report._table import PrintedReport, format_bytes
 from ..report._write_file import write_html_page
@@ -265,8 +267,12 @@ def _find_available(compiled: Any, device: str | int | Hardware | None) -> tuple
     """Returns what a program is compared with, and the bytes that it may take."""
     if device is None:
         device = compiled.hardware if isinstance(compiled, CompiledProgram) else 0
-    if isinstance(device, int):
-        return "", device
+    if isinstance(device, int) and not isinstance(device, bool):
+        return "", check_integer("`device`, a number of bytes,", device, 0)
+    if not isinstance(device, str | Hardware):
+        raise TypeError(
+            f"`device` is a name such as 'v5e', a `Hardware` or a number of bytes, not {format_value(device)}."
+        )
     if isinstance(device, str) and ":" in device:
         own = compiled.topology if isinstance(compiled, CompiledProgram) else None
         other = described_devices(device)[0].topology
@@ -275,7 +281,7 @@ def _find_available(compiled: Any, device: str | int | Hardware | None) -> tuple
                 f"{device!r} is a machine, and the program is compiled for {own or 'the devices here'}; pass "
                 f"`compile_for(fn, *args, devices={device!r}, ...)` as `fn`, or compare with {other.hardware!r}"
             )
-    hardware = get_hardware(device) if isinstance(device, str) else device
+    hardware = device if isinstance(device, Hardware) else get_hardware(device)
     return hardware.name, hardware.hbm_available
 
 

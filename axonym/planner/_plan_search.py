@@ -17,6 +17,7 @@ from ..partitioning.jit._named_jit import NamedJit
 from ._best_candidates import compile_best
 from ._candidate import Candidate, Evaluation, rank_evaluation
 from ._candidate_compiler import CandidateCompiler
+from ._compile_cache import choose_cache_folder
 from ._compiler_process import find_versions
 from ._computing_speed import ComputingSpeed
 from ._described_devices import DescribedDevice, Topology, choose_devices
@@ -93,6 +94,7 @@ def plan(
     """
     started = time.monotonic()
     _check_request(fn, top, budget)
+    choose_cache_folder(cache)  # raises an error before the search
     plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
     described = choose_devices(devices)
     topology = _find_topology(described)

@@ -114,7 +114,7 @@ def trim_zeros(x: N, trim: str = "fb", axis: AxisSelection | None = None) -> N:
             f"`trim_zeros` of {format_shape(x)} has a size that depends on values, which are unknown under `jax.jit`; "
             "call it outside"
         )
-    if not trim or set(trim) - set("fb"):
+    if not isinstance(trim, str) or not trim or set(trim) - set("fb"):
         raise ValueError(f"`trim` must be 'f', 'b' or 'fb', not {trim!r}")
     dims = find_axes(x.names, x.array.shape, axis)
     return with_array(x, jnp.trim_zeros(replicate_dims(x.array, range(x.ndim)), trim, axis=dims) if dims else x.array)

@@ -4,6 +4,7 @@ from typing import Any, Literal, overload
 
 import jax.numpy as jnp
 
+from ..named._arguments import check_number
 from ..named._axis import Axis, AxisSelector, axis_name, check_selected_once, find_axis, parse_one_axis
 from ..named._base import N, check_named, format_shape
 from ._coefficient_axis import apply_to_polynomials, find_coefficient_axis, parse_count
@@ -121,6 +122,8 @@ def polyfit(
     name, degree = points if new_axis is None else axis_name(new_axis), parse_count("deg", deg)
     given = (x, y) if w is None else (x, y, w)
     _check_points(x, y, points, degree, bool(cov) and not full and cov != "unscaled")
+    if rcond is not None:
+        rcond = check_number("polyfit: `rcond`", rcond)
     options = {"deg": degree, "rcond": rcond, "full": bool(full), "cov": cov}
     outs: tuple[tuple[str, ...], ...] = ((name,),)
     signature = "(k)"

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..named._ambient import find_varying_axes
+from ..named._arguments import check_dtype, check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
 from ..named._base import format_shape
@@ -79,8 +80,9 @@ class Float8DotGeneral(OverwriteWithGradient):
             >>> float(abs(low(x) - layer(x)).max()) < 0.2
             True
         """
-        if history_length < 1:
-            raise ValueError(f"`history_length` must be at least 1, it is {history_length}")
+        history_length = check_integer("Float8DotGeneral: `history_length`", history_length, 1)
+        check_dtype(dtype)
+        check_dtype(gradient_dtype, "`gradient_dtype`")
         for given in map(jnp.dtype, (dtype, gradient_dtype)):
             if not (jnp.issubdtype(given, jnp.floating) and given.itemsize == 1):
                 raise ValueError(f"{given.name} is not an 8-bit float; use `jnp.float8_e4m3fn` or `jnp.float8_e5m2`")

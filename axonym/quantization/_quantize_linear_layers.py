@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.tree_util import keystr
 
 from ..named._array import is_named_array
-from ..named._axis import Axis, parse_axes
+from ..named._axis import Axis, format_value, parse_axes
+from ..named._dot import check_dot_general
 from ..named._elementwise._copy import copy
 from ..named._shape._broadcast import broadcast_to
 
@@ -34,7 +35,8 @@ def quantize_linear_layers(tree: T, dot_general: Any, targets: Target = None) ->
         The model with the other layers unchanged.
 
     Raises:
-        ValueError: If the tree has no linear layers, or a target matches none of them.
+        TypeError: If `dot_general` is not a function or a module, or a target is neither text nor a function.
+        ValueError: If the tree has no linear layers, or a target matches none of them or is not a regular expression.
 
     Example:
         >>> import axonym as nym
@@ -45,6 +47,8 @@ def quantize_linear_layers(tree: T, dot_general: Any, targets: Target = None) ->
         >>> [layer.dot_general for layer in low.layers]
         [Int8DotGeneral(), Int8DotGeneral(), None]
     """
+    if dot_general is not None:
+        check_dot_general(dot_general)
     found = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_linear)
     layers = {keystr(path, simple=True, separator="/"): layer for path, layer in found if _is_linear(layer)}
     chosen = _choose_layers(layers, targets)
@@ -68,15 +72,32 @@ def _choose_layers(layers: dict[str, Any], targets: Target) -> set[str]:
     """Returns the paths of the layers that a target matches."""
     if not layers:
         raise ValueError("there are no linear layers in this tree; `quantize_linear_layers` replaces their dot_general")
+    if targets is None:
+        return set(layers)
     if callable(targets):
         return {path for path, layer in layers.items() if targets(path, layer)}
     chosen: set[str] = set()
-    for pattern in [""] if targets is None else [targets] if isinstance(targets, str) else targets:
-        matching = {path for path in layers if re.search(pattern, path)}
+    for pattern in _compile_targets(targets):
+        matching = {path for path in layers if pattern.search(path)}
         if not matching:
-            raise ValueError(f"target {pattern!r} matches no linear layer; their paths are {', '.join(layers)}")
+            raise ValueError(f"target {pattern.pattern!r} matches no linear layer; their paths are {', '.join(layers)}")
         chosen |= matching
     return chosen
+
+
+def _compile_targets(targets: Any) -> list[re.Pattern[str]]:
+    patterns = [targets] if isinstance(targets, str) else targets
+    if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(
+            "The `targets` of `quantize_linear_layers` are regular expressions or a function of a path and a layer, "
+            f"not {format_value(targets)}."
+        )
+    try:
+        return [re.compile(pattern) for pattern in patterns]
+    except re.error as error:
+        raise ValueError(
+            f"target {error.pattern!r} is not a regular expression: {error}; `re.escape` makes one of a path"
+        ) from None
 
 
 def _find_stacked_axes(layer: Any) -> tuple[Axis, ...]:

@@ -6,7 +6,7 @@ import jax
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec
-from ._sampling import draw_sample
+from ._sampling import check_bounds, check_parameter, draw_sample
 
 
 def normal(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -56,6 +56,7 @@ def uniform(key: jax.Array, shape: AxisSpec, dtype: Any = float, minval: Any = 0
         >>> nym.random.uniform(jax.random.key(0), nym.Axis("i", 1000)).max().item() < 1
         True
     """
+    check_bounds("uniform", minval=minval, maxval=maxval)
     return draw_sample(jax.random.uniform, key, shape, {"minval": minval, "maxval": maxval}, dtype=dtype)
 
 
@@ -82,6 +83,7 @@ def truncated_normal(key: jax.Array, shape: AxisSpec, lower: Any, upper: Any, dt
         >>> abs(nym.random.truncated_normal(jax.random.key(0), nym.Axis("i", 1000), -2, 2)).max().item() <= 2
         True
     """
+    check_bounds("truncated_normal", is_strict=True, lower=lower, upper=upper)
     return draw_sample(jax.random.truncated_normal, key, shape, {"lower": lower, "upper": upper}, dtype=dtype)
 
 
@@ -107,6 +109,7 @@ def lognormal(key: jax.Array, shape: AxisSpec, sigma: Any = 1.0, dtype: Any = fl
         >>> nym.random.lognormal(jax.random.key(0), nym.Axis("i", 2), 0.0).array
         Array([1., 1.], dtype=float32)
     """
+    check_parameter("lognormal: `sigma`", sigma, least=0)
     return draw_sample(jax.random.lognormal, key, shape, {"sigma": sigma}, dtype=dtype)
 
 
@@ -125,6 +128,7 @@ def generalized_normal(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = flo
         >>> abs(nym.random.generalized_normal(jax.random.key(0), nym.Axis("i", 100), 50.0)).max().item() < 1.2
         True
     """
+    check_parameter("generalized_normal: `p`", p, above=0)
     return draw_sample(jax.random.generalized_normal, key, shape, {"p": p}, dtype=dtype)
 
 
@@ -191,6 +195,7 @@ def t(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> NamedArra
         >>> nym.random.t(jax.random.key(0), {"batch": 2, "embed": 32}, 3.0).shape
         (batch: 2, embed: 32)
     """
+    check_parameter("t: `df`", df, above=0)
     return draw_sample(jax.random.t, key, shape, {"df": df}, dtype=dtype)
 
 
@@ -211,4 +216,5 @@ def triangular(key: jax.Array, shape: AxisSpec, left: Any, mode: Any, right: Any
         >>> nym.random.triangular(jax.random.key(0), nym.Axis("i", 100), 1.0, 2.0, 4.0).max().item() < 4
         True
     """
+    check_bounds("triangular", left=left, mode=mode, right=right)
     return draw_sample(jax.random.triangular, key, shape, {"left": left, "mode": mode, "right": right}, dtype=dtype)

@@ -7,7 +7,7 @@ import jax
 from ..named._array import NamedArray
 from ..named._axis import AxisSelector, AxisSpec, find_axis, format_axes, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
-from ._sampling import draw_sample
+from ._sampling import check_bounds, check_parameter, draw_sample
 
 
 def bernoulli(key: jax.Array, shape: AxisSpec, p: Any = 0.5) -> NamedArray:
@@ -31,6 +31,7 @@ def bernoulli(key: jax.Array, shape: AxisSpec, p: Any = 0.5) -> NamedArray:
         >>> nym.random.bernoulli(jax.random.key(0), nym.Axis("i", 4), 1.0).all().item()
         True
     """
+    check_parameter("bernoulli: `p`", p, least=0, most=1)
     return draw_sample(jax.random.bernoulli, key, shape, {"p": p})
 
 
@@ -57,6 +58,7 @@ def randint(key: jax.Array, shape: AxisSpec, minval: Any, maxval: Any, dtype: An
         >>> nym.random.randint(jax.random.key(0), nym.Axis("i", 100), 3, 6).max().item()
         5
     """
+    check_bounds("randint", is_strict=True, minval=minval, maxval=maxval)
     return draw_sample(jax.random.randint, key, shape, {"minval": minval, "maxval": maxval}, dtype=dtype)
 
 
@@ -87,6 +89,7 @@ def poisson(key: jax.Array, shape: AxisSpec, lam: Any, dtype: Any = int) -> Name
         >>> nym.random.poisson(jax.random.key(0), nym.Axis("i", 3), 0.0).array
         Array([0, 0, 0], dtype=int32)
     """
+    check_parameter("poisson: `lam`", lam, least=0)
     return draw_sample(jax.random.poisson, key, shape, {"lam": lam}, dtype=dtype)
 
 
@@ -105,6 +108,7 @@ def geometric(key: jax.Array, shape: AxisSpec, p: Any, dtype: Any = int) -> Name
         >>> nym.random.geometric(jax.random.key(0), nym.Axis("i", 100), 0.5).min().item()
         1
     """
+    check_parameter("geometric: `p`", p, above=0, most=1)
     return draw_sample(jax.random.geometric, key, shape, {"p": p}, dtype=dtype)
 
 
@@ -124,6 +128,8 @@ def binomial(key: jax.Array, shape: AxisSpec, n: Any, p: Any, dtype: Any = float
         >>> nym.random.binomial(jax.random.key(0), nym.Axis("i", 3), 10, 1.0).array
         Array([10., 10., 10.], dtype=float32)
     """
+    check_parameter("binomial: `n`", n, least=0)
+    check_parameter("binomial: `p`", p, least=0, most=1)
     return draw_sample(jax.random.binomial, key, shape, {"n": n, "p": p}, dtype=dtype)
 
 

@@ -1,12 +1,12 @@
 """Splitting keys along an axis."""
 
-import operator
 from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, parse_one_axis
 from ._sampling import as_plain_key
@@ -32,7 +32,7 @@ def split(key: jax.Array, axis: Axis | int = 2) -> Any:
         (layers: 4)
     """
     if isinstance(axis, SupportsIndex):
-        return jax.random.split(as_plain_key(key), operator.index(axis))
+        return jax.random.split(as_plain_key(key), check_integer("split: the number of keys", axis, 0))
     one, plain = parse_one_axis(axis), as_plain_key(key)
     if not jnp.issubdtype(plain.dtype, jax.dtypes.prng_key):
         raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")

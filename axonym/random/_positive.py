@@ -6,7 +6,7 @@ import jax
 
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec
-from ._sampling import draw_sample
+from ._sampling import check_parameter, draw_sample
 
 
 def exponential(key: jax.Array, shape: AxisSpec, dtype: Any = float) -> NamedArray:
@@ -43,6 +43,7 @@ def gamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> NamedA
         >>> nym.random.gamma(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 0
         True
     """
+    check_parameter("gamma: `a`", a, above=0)
     return draw_sample(jax.random.gamma, key, shape, {"a": a}, dtype=dtype)
 
 
@@ -55,6 +56,7 @@ def loggamma(key: jax.Array, shape: AxisSpec, a: Any, dtype: Any = float) -> Nam
         >>> nym.random.loggamma(jax.random.key(0), {"batch": 2, "embed": 32}, 0.1).shape
         (batch: 2, embed: 32)
     """
+    check_parameter("loggamma: `a`", a, above=0)
     return draw_sample(jax.random.loggamma, key, shape, {"a": a}, dtype=dtype)
 
 
@@ -74,6 +76,8 @@ def beta(key: jax.Array, shape: AxisSpec, a: Any, b: Any, dtype: Any = float) ->
         >>> nym.random.beta(jax.random.key(0), nym.Axis("i", 1000), 1.0, 2.0).max().item() <= 1
         True
     """
+    check_parameter("beta: `a`", a, above=0)
+    check_parameter("beta: `b`", b, above=0)
     return draw_sample(jax.random.beta, key, shape, {"a": a, "b": b}, dtype=dtype)
 
 
@@ -86,6 +90,7 @@ def chisquare(key: jax.Array, shape: AxisSpec, df: Any, dtype: Any = float) -> N
         >>> nym.random.chisquare(jax.random.key(0), nym.Axis("i", 1000), 3.0).min().item() >= 0
         True
     """
+    check_parameter("chisquare: `df`", df, above=0)
     return draw_sample(jax.random.chisquare, key, shape, {"df": df}, dtype=dtype)
 
 
@@ -105,6 +110,8 @@ def f(key: jax.Array, shape: AxisSpec, dfnum: Any, dfden: Any, dtype: Any = floa
         >>> nym.random.f(jax.random.key(0), nym.Axis("i", 1000), 3.0, 4.0).min().item() >= 0
         True
     """
+    check_parameter("f: `dfnum`", dfnum, above=0)
+    check_parameter("f: `dfden`", dfden, above=0)
     return draw_sample(jax.random.f, key, shape, {"dfnum": dfnum, "dfden": dfden}, dtype=dtype)
 
 
@@ -123,6 +130,7 @@ def pareto(key: jax.Array, shape: AxisSpec, b: Any, dtype: Any = float) -> Named
         >>> nym.random.pareto(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 1
         True
     """
+    check_parameter("pareto: `b`", b, above=0)
     return draw_sample(jax.random.pareto, key, shape, {"b": b}, dtype=dtype)
 
 
@@ -142,6 +150,8 @@ def weibull_min(key: jax.Array, shape: AxisSpec, scale: Any, concentration: Any,
         >>> nym.random.weibull_min(jax.random.key(0), nym.Axis("i", 1000), 1.0, 2.0).min().item() >= 0
         True
     """
+    check_parameter("weibull_min: `scale`", scale, above=0)
+    check_parameter("weibull_min: `concentration`", concentration, above=0)
     return draw_sample(
         jax.random.weibull_min, key, shape, {"scale": scale, "concentration": concentration}, dtype=dtype
     )
@@ -162,6 +172,7 @@ def rayleigh(key: jax.Array, shape: AxisSpec, scale: Any, dtype: Any = float) ->
         >>> nym.random.rayleigh(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 0
         True
     """
+    check_parameter("rayleigh: `scale`", scale, above=0)
     return draw_sample(jax.random.rayleigh, key, shape, {"scale": scale}, dtype=dtype)
 
 
@@ -194,4 +205,5 @@ def wald(key: jax.Array, shape: AxisSpec, mean: Any, dtype: Any = float) -> Name
         >>> nym.random.wald(jax.random.key(0), nym.Axis("i", 1000), 2.0).min().item() >= 0
         True
     """
+    check_parameter("wald: `mean`", mean, above=0)
     return draw_sample(jax.random.wald, key, shape, {"mean": mean}, dtype=dtype)

@@ -1,5 +1,6 @@
 """Drawing of random arrays: parameters broadcast by name, and one compiled function that draws and shards."""
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,6 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..named._ambient import constrain_sharding, get_out_sharding, place_array, shard_by_compiler
+from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
@@ -79,7 +81,28 @@ def draw_sample(
     out = intern_names((*names, *(axis.name for axis in event)))
     check_unique_names(out)
     static = (out, sizes, tuple(axis.size for axis in event), tuple(layouts), tuple(options.items()))
-    return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *arrays))
+    try:
+        return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *arrays))
+    except TypeError:
+        check_dtype(options.get("dtype"))
+        raise
+
+
+def check_parameter(what: str, value: Any, **limits: float) -> None:
+    """Raises an error for a parameter that is a Python number out of range; elements of arrays are not looked at."""
+    if isinstance(value, int | float):
+        check_number(what, value, **limits)
+
+
+def check_bounds(function: str, *, is_strict: bool = False, **bounds: Any) -> None:
+    """Raises a ValueError if bounds that are Python numbers are not in order; elements of arrays are not looked at."""
+    known = [(name, bound) for name, bound in bounds.items() if isinstance(bound, int | float)]
+    for (lower, least), (upper, most) in itertools.pairwise(known):
+        if not (least < most if is_strict else least <= most):
+            raise ValueError(
+                f"{function}: `{lower}` must be {'below' if is_strict else 'at most'} `{upper}`, they are {least} and "
+                f"{most}"
+            )
 
 
 def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]) -> tuple[Any, ParameterLayout | None]:
@@ -132,9 +155,17 @@ def as_plain_key(key: Any) -> Any:
     if isinstance(key, NamedBase):
         if key.names:
             raise ValueError(f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes")
-        return key.array
+        key = key.array
     if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
+    is_untyped = isinstance(key.dtype, np.dtype)
+    if is_untyped and key.dtype != np.uint32:
         raise TypeError(
-            f"The first argument must be a random key such as `jax.random.key(0)`, not {format_value(key)}."
+            f"A random key such as `jax.random.key(0)` is needed, not {key.dtype} of shape {tuple(key.shape)}."
+        )
+    if key.ndim != is_untyped:
+        raise ValueError(
+            f"one key is needed, not an array of keys of shape {tuple(key.shape)}; take one of them, as in `keys[0]`, "
+            "or use `jax.vmap`"
         )
     return key

@@ -21,7 +21,7 @@ from ..named._axis import (
 )
 from ..named._base import N, NamedBase, check_named, format_shape, with_array
 from ..named._broadcasting import get_scalar
-from ._sampling import draw_sample
+from ._sampling import check_parameter, draw_sample
 
 
 def ball(key: jax.Array, shape: AxisSpec, D: Axis, p: Any = 2.0, dtype: Any = float) -> NamedArray:
@@ -49,6 +49,7 @@ def ball(key: jax.Array, shape: AxisSpec, D: Axis, p: Any = 2.0, dtype: Any = fl
         (('i', 'xyz'), True)
     """
     one = parse_one_axis(D)
+    check_parameter("ball: `p`", p, above=0)
     parameters = {"p": get_scalar("`p`", p)}
     return draw_sample(jax.random.ball, key, shape, parameters, event=(one,), d=one.size, dtype=dtype)
 
@@ -113,6 +114,7 @@ def multinomial(
     """
     check_named(p)
     cores = {"p": (axis,)}
+    check_parameter("multinomial: `n`", n, least=0)
     return draw_sample(
         _draw_multinomial, key, shape, {"n": n, "p": p}, cores=cores, event=(p.resolve_axis(axis),), dtype=dtype
     )

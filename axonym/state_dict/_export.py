@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..named._axis import check_flag, format_value
+from ..named._arguments import check_flag
+from ..named._axis import format_value
 from ._from_state_dict import from_state_dict
 from ._keys import find_method, is_array_leaf, list_children, make_depth_error, replace_children
 from ._state_dict_reader import DtypeRule, StateDictReader, check_dtype_rule, report_misfits
@@ -142,7 +143,7 @@ def to_torch_compatible_state_dict(
         >>> {key: x.shape for key, x in state.items()}
         {'attention.out.weight': (6, 8), 'attention.out.bias': (6,)}
     """
-    check_flag("flatten", flatten)
+    check_flag("`flatten`", flatten)
     with use_writer(flattens=flatten, defers=False):
         return to_numpy_state_dict(tree, prefix)
 
@@ -185,6 +186,6 @@ def from_torch_compatible_state_dict(
         (embed: 6, heads: 2, head_dim: 4)
     """
     check_dtype_rule(dtypes)
-    check_flag("unflatten", unflatten)
+    check_flag("`unflatten`", unflatten)
     with report_misfits(StateDictReader(state_dict, dtypes, unflatten), prefix, strict) as reader:
         return from_state_dict(tree, reader, prefix)

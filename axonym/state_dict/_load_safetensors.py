@@ -11,8 +11,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from ..mesh._set_mesh import set_mesh
+from ..named._arguments import check_flag
 from ..named._array import is_named_array
-from ..named._axis import Names, check_flag, format_axes, format_value
+from ..named._axis import Names, format_axes, format_value
 from ..named._base import get_plain_array, with_array
 from ..partitioning._axis_mapping import axis_mapping
 from ..partitioning.mapping._mapping import ResourceMapping, current_mapping
@@ -93,8 +94,8 @@ def load_safetensors(
     """
     check_axis_order(axis_order)
     check_dtype_rule(dtypes)
-    check_flag("flatten", flatten)
-    check_flag("strict", strict)
+    check_flag("`flatten`", flatten)
+    check_flag("`strict`", strict)
     arrays = open_folder(parse_folder("load_safetensors", folder))
     with contextlib.ExitStack() as stack:
         if mesh is not None:

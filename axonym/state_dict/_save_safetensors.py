@@ -18,7 +18,8 @@ from ..multihost._barrier import as_seconds
 from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
-from ..named._axis import check_flag, format_value
+from ..named._arguments import check_flag
+from ..named._axis import format_value
 from ._array_slices import write_array
 from ._keys import check_has_data, describe_random_keys, is_random_key, parse_folder
 from ._safetensors_file import ArrayInfo, check_dtype, make_header
@@ -93,7 +94,7 @@ def save_safetensors(
     """
     seconds, limit = as_seconds(timeout), parse_size(max_shard_size)
     target = parse_folder("save_safetensors", folder)
-    check_flag("flatten", flatten)
+    check_flag("`flatten`", flatten)
     with use_writer(flattens=flatten, defers=True) as writer:
         arrays = to_state_dict(tree, prefix)
     with _exchange_errors("begins", target, seconds):

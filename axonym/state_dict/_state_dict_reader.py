@@ -11,8 +11,9 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ..named._ambient import constrain_sharding
+from ..named._arguments import check_flag
 from ..named._array import is_named_array
-from ..named._axis import check_flag, format_value, suggest_name
+from ..named._axis import format_value, suggest_name
 from ..named._base import format_shape, get_plain_array, with_array
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
 from ._keys import check_key_part, check_state_dict
@@ -174,7 +175,7 @@ def check_dtype_rule(dtypes: Any) -> None:
 def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
     """Yields a reader, and raises one ValueError for everything that does not fit."""
     check_key_part(prefix)
-    check_flag("strict", strict)
+    check_flag("`strict`", strict)
     reasons: dict[str, str] = {}
     try:
         yield reader

@@ -16,6 +16,7 @@ from ..named._base import NamedBase
 from ..named._creation import zeros
 from ..named._reduce._sum import mean, std
 from ..named._shape._concatenate import concatenate
+from ..random._sampling import as_plain_key
 from ..tree import _tree
 
 
@@ -62,9 +63,10 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
             f"no array of the tree has an axis {new.name!r}; the axes are {format_axes(known)}"
             f"{suggest_name(new.name, known)}"
         )
+    plain_key = None if key is None else as_plain_key(key)
     for i, x in enumerate(leaves):
         if isinstance(x, NamedArray) and new.name in x.names:
-            own = None if key is None else jax.random.fold_in(key, i)
+            own = None if plain_key is None else jax.random.fold_in(plain_key, i)
             leaves[i] = _resize_array(x, x.resolve_axis(old_axis), new, own)
     return _replace_axis(_tree.unflatten(structure, leaves), old_axis, new)
 

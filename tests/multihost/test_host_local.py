@@ -82,7 +82,11 @@ WRONG_CALLS = [
         TypeError,
         "`host_local_to_global` takes a mesh, not 3; make on",
     ),
-    (lambda mesh: NYM.host_local_to_global(ROWS, {}, mesh, check="x"), TypeError, "`check` is True or False, not 'x'"),
+    (
+        lambda mesh: NYM.host_local_to_global(ROWS, {}, mesh, check="x"),
+        TypeError,
+        "`check` must be True or False, not 'x'",
+    ),
     (
         lambda mesh: NYM.host_local_to_global(nym.NamedArray(np.array(["a"] * 8), "batch"), {}, mesh),
         ValueError,

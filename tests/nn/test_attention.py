@@ -212,9 +212,9 @@ def test_positions_are_found_among_the_axes_of_the_query(draw):
 
 
 def test_numbers_of_attention_are_checked(draw, inputs):
-    with refusal("dot_product_attention: `soft_cap` is a positive number, not 0.0"):
+    with refusal("dot_product_attention: `soft_cap` must be above 0, not 0.0"):
         attention("key_pos", "head_dim", *inputs, soft_cap=0.0)
-    with refusal("dot_product_attention: `dropout` is a probability below 1, not 1.0"):
+    with refusal("dot_product_attention: `dropout` must be at least 0 and below 1, not 1.0"):
         attention("key_pos", "head_dim", *inputs, dropout=1.0)
     with refusal("dot_product_attention: a `dropout` of 0.5 needs a random key, `dropout_key`"):
         attention("key_pos", "head_dim", *inputs, dropout=0.5)

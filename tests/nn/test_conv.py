@@ -176,13 +176,13 @@ def test_errors_name_the_layer_and_the_axes(draw):
         (("padding", ((1, 2, 3), 1)),): "`padding` along an axis is a number or two of them, not (1, 2, 3)",
         (("stride", (1, 2, 3)),): "`stride` has 3 entries for the 2 axes (height, width)",
         (("stride", (1, 0)),): "`stride` along axis 'width' must be at least 1",
-        (("padding_mode", "mirror"),): "`padding_mode` is one of zeros, circular, reflect, replicate, not 'mirror'",
+        (("padding_mode", "mirror"),): "`padding_mode` must be 'zeros', 'circular', 'reflect' or",
     }.items():
         with refusal(f"Conv (embed: 4 -> mlp: 8): {message}"):
             make(draw, nym.nn.Conv, dict(options))
     with refusal("`dilation` is given for (heigth, width), not for (height, width)"):
         make(draw, nym.nn.Conv, dict(dilation={"heigth": 1, "width": 2}))
-    with refusal("Conv (embed: 4 -> mlp: 8): `kernel_size` takes integers, not 2.5", TypeError):
+    with refusal("Conv (embed: 4 -> mlp: 8): `kernel_size` along axis 'height' must be an integer, not 2.5", TypeError):
         make(draw, nym.nn.Conv, dict(kernel_size=2.5))
     with refusal("ConvTranspose (embed: 4 -> mlp: 8): `output_padding` must be less than `stride` along each axis"):
         make(draw, nym.nn.ConvTranspose, dict(output_padding=1))

@@ -160,7 +160,7 @@ def test_errors_say_what_does_not_fit():
         loss(logits, "vocab", ids.array)
     with refusal("cross_entropy_loss: the input must be a named array", TypeError):
         loss(logits.array, "vocab", ids)
-    with refusal("cross_entropy_loss: `label_smoothing` must be between 0 and 1, it is -0.1"):
+    with refusal("cross_entropy_loss: `label_smoothing` must be at least 0 and at most 1, not -0.1"):
         loss(logits, "vocab", ids, label_smoothing=-0.1)
     with refusal("reduce_loss: the weights (pos: 3) have axes (pos), which the losses (batch: 8) lack"):
         loss(logits, "vocab", ids, weight=nym.ones(Pos))

@@ -120,5 +120,5 @@ def test_errors_say_what_is_missing():
 
 @pytest.mark.parametrize("pdrop", [-0.1, 1.5, 2, float("nan")])
 def test_a_probability_lies_between_0_and_1(pdrop):
-    with refusal(f"`pdrop` must be a probability between 0 and 1, not {pdrop}"):
+    with refusal(f"Dropout: `pdrop` must be at least 0 and at most 1, not {pdrop}"):
         nym.nn.Dropout(pdrop)

@@ -59,11 +59,19 @@ def test_the_table_is_drawn_from_a_cut_normal_distribution(getkey):
     assert layer.Vocab == Vocab and layer.Embed == (Embed,)
 
 
-def test_an_id_out_of_range_counts_as_the_last_on_a_divided_table_too(mesh, draw):
+def test_a_traced_id_out_of_range_counts_as_the_last_on_a_divided_table_too(mesh, draw):
     layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
-    ids = nym.named([10, 99, 9, -1], "pos")
-    for found in (layer(ids), nym.named_jit(lambda layer: layer(ids), {"vocab": "model"})(layer)):
-        assert np.array_equal(jax.device_get(found.array), jnp.stack([layer.weight.array[-1]] * 4))
+    found = nym.named_jit(lambda layer, ids: layer(ids), {"vocab": "model"})(layer, nym.named([10, 99, 9, -1], "pos"))
+    assert np.array_equal(jax.device_get(found.array), jnp.stack([layer.weight.array[-1]] * 4))
+
+
+@pytest.mark.parametrize("wrong", [10, 99, -11])
+def test_a_known_id_out_of_range_is_refused(mesh, draw, wrong):
+    layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
+    message = f"Embedding (vocab: 10 -> embed: 8): id {wrong} in (pos: 2) is out of range for 10 elements"
+    with refusal(message, IndexError):
+        layer(nym.named([3, wrong], "pos"))
+    assert layer(nym.named([-10, 9], "pos")).shape == {"pos": 2, "embed": 8}
 
 
 def test_a_divided_table_stays_divided(mesh, draw, ids):

@@ -195,9 +195,9 @@ def test_errors_name_the_array_and_what_does_not_fit():
         fused_loss(hidden, head, nym.zeros(Embed, int))
     with refusal("targets of float32 are not integer labels; `cross_entropy_loss` takes probabilities"):
         fused_loss(hidden, head, nym.zeros(Batch))
-    with refusal("`block_size` and `logit_soft_cap` must be positive, they are 0 and None"):
+    with refusal("`block_size` must be at least 1, not 0"):
         fused_loss(hidden, head, ids, block_size=0)
-    with refusal("`label_smoothing` must be between 0 and 1, it is 2"):
+    with refusal("`label_smoothing` must be at least 0 and at most 1, not 2"):
         fused_loss(hidden, head, ids, label_smoothing=2)
     with refusal("fused_cross_entropy (head): the input must be a named array", TypeError):
         fused_loss(hidden, head.array, ids)

@@ -222,7 +222,7 @@ def entered(no_mesh):
 def test_wrong_arguments_are_refused(entered, draw):
     with refusal("Router (embed: 8 -> experts: 8): `top_k` must be from 1 to the number of experts, it is 9"):
         nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 9, key=KEY)
-    with refusal("`capacity_factor` must be positive, it is 0.0; None drops no token"):
+    with refusal("`capacity_factor`, where None drops no token, must be above 0, not 0.0"):
         MIXTURE(capacity_factor=0.0)
     layer, x = draw.layer(lambda key: MIXTURE()), draw(Batch, Pos, Embed)
     with refusal("MixtureOfExperts (embed: 8, mlp: 22, experts: 8): no axis 'embed' in (batch: 8, pos: 4)"):

@@ -94,9 +94,9 @@ def test_errors_name_the_layer_and_the_axes(draw):
     layer = draw.layer(nym.nn.MLP.init, Embed, Label, 6, 1)
     with refusal("Linear (embed: 8 -> mlp: 6): no axis 'embed' in (embde: 8); did you mean 'embde'?"):
         layer(nym.ones({"embde": 8}))
-    with refusal("`depth` must not be negative, it is -1"):
+    with refusal("MLP: `depth` must be at least 0, not -1"):
         nym.nn.MLP.init(Embed, Label, 6, -1, key=jax.random.key(0))
     with refusal("Linear (mlp: 8 -> mlp: 6): axis 'mlp' is both input and output; give one of them another name"):
         nym.nn.MLP.init(nym.Axis("mlp", 8), Label, 6, 1, key=jax.random.key(0))
-    with refusal("The size of axis 'mlp' must be an integer, not 6.5", TypeError):
+    with refusal("MLP: `width` must be an integer, not 6.5", TypeError):
         nym.nn.MLP.init(Embed, Label, 6.5, 1, key=jax.random.key(0))

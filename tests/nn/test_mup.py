@@ -129,7 +129,7 @@ def test_layers_are_linear_layers_of_their_own_class():
 
 def test_errors_name_the_layer_and_the_base_width():
     for kind in (nym.nn.HiddenLinear, nym.nn.OutputLinear, nym.nn.MupEmbedding):
-        with pytest.raises(ValueError, match=re.escape(f"{kind.__name__}: `base_width` must be positive, it is 0")):
+        with pytest.raises(ValueError, match=re.escape(f"{kind.__name__}: `base_width` must be at least 1, not 0")):
             kind.init(Mlp, Embed, key=KEY, base_width=0)
     with pytest.raises(TypeError, match=r"Axes and keys are arguments of `HiddenLinear.init"):
         nym.nn.HiddenLinear(Embed, Mlp, key=KEY)

@@ -144,7 +144,7 @@ def test_errors_of_rotary_embedding_name_the_input_and_the_axes(draw):
 
 
 def test_errors_of_scalings_name_the_numbers(draw):
-    with refusal("LinearRotaryScaling: `factor` is 0.5; it is at least 1"):
+    with refusal("LinearRotaryScaling: `factor`, the length over the one trained on, must be at least 1, not 0.5"):
         nym.nn.LinearRotaryScaling(0.5)
     with refusal("`high_frequency_factor` is 1.0, which is not larger than `low_frequency_factor`, 4.0"):
         nym.nn.Llama3RotaryScaling(8.0, 8192, 4.0, 1.0)

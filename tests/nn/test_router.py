@@ -80,7 +80,7 @@ def test_wrong_arguments_are_refused():
 
     with refusal("Router (embed: 8 -> experts: 8): `top_k` must be from 1 to the number of experts, it is 9"):
         nym.nn.Router.init(Embed, Experts, 9, key=KEY)
-    with refusal("`softmax` of `Router` is 'before' or 'after' the choice of experts, not 'none'"):
+    with refusal("Router: `softmax` must be 'before' or 'after', not 'none'"):
         nym.nn.Router.init(Embed, Experts, 2, key=KEY, softmax="none")
     router = nym.nn.Router.init(Embed, Experts, 2, key=KEY)
     with refusal("Router (embed: 8 -> experts: 8): no axis 'embed' in (batch: 8)"):

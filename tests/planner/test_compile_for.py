@@ -200,6 +200,14 @@ def test_cache_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert _compile_cache.find_cache_folder() == tmp_path / "axonym" / "compiled"
 
 
+@pytest.mark.parametrize("cache", [3, None, ["folder"]])
+def test_a_cache_that_is_no_folder_is_refused(cache: Any):
+    message = "`cache` is a folder, True for one of the user's or False for none; it was"
+    for compile_step in (nym.planner.compile_for, nym.planner.plan):
+        with pytest.raises(TypeError, match=message):
+            compile_step(lambda x: x * 2, jnp.ones(4), devices="cpu:2", cache=cache)
+
+
 def test_user_without_a_home_has_no_cache(play_compiler: PlayCompiler, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME", raising=False)

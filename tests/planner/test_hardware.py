@@ -63,3 +63,8 @@ def test_table_of_the_documentation_has_the_figures():
 
 def split_row(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else [""]
+
+
+def test_hardware_is_named_by_text():
+    with pytest.raises(TypeError, match="hardware is given by its name, such as 'v5e' or 'H100', not by 3"):
+        get_hardware(3)  # pyright: ignore[reportArgumentType]

@@ -32,6 +32,11 @@ def test_assertion_explains_what_does_not_fit():
         assert_fits(lambda x: x * 2, (x,), "cpu", **machine)
     with pytest.raises(TypeError, match="`args` is a tuple of the arguments of the function, not a NamedArray"):
         assert_fits(lambda x: x * 2, x, "cpu")
+    for device in (2.5, True, [1]):
+        with pytest.raises(TypeError, match="`device` is a name such as 'v5e', a `Hardware` or a number of bytes, not"):
+            assert_fits(lambda x: x * 2, (jnp.ones(1),), device=device)
+    with pytest.raises(ValueError, match="`device`, a number of bytes, must be at least 0, not -1"):
+        assert_fits(lambda x: x * 2, (jnp.ones(1),), device=-1)
     with pytest.raises(TypeError, match="`device` is what the program has to fit into"):
         assert_fits(lambda x: x * 2, (nym.ones({"embed": 8}),))
 

@@ -157,8 +157,12 @@ def test_devices_of_shard_map_share_their_largest_magnitudes(explicit_mesh, draw
 
 
 def test_errors_name_what_is_wrong(draw):
-    with pytest.raises(ValueError, match="`history_length` must be at least 1, it is 0"):
+    with pytest.raises(ValueError, match="`history_length` must be at least 1, not 0"):
         Float8DotGeneral.init(0)
+    with pytest.raises(TypeError, match=r"`history_length` must be an integer, not 16\.0"):
+        Float8DotGeneral.init(16.0)
+    with pytest.raises(TypeError, match=r"`gradient_dtype` must be an element type such as .*, not 'fp8'"):
+        Float8DotGeneral.init(gradient_dtype="fp8")
     with pytest.raises(ValueError, match=r"bfloat16 is not an 8-bit float; use `jnp\.float8_e4m3fn`"):
         Float8DotGeneral.init(dtype=jnp.bfloat16)
     with pytest.raises(TypeError, match="`Float8DotGeneral` multiplies floating-point arrays, not int32 and float32"):

@@ -1,5 +1,7 @@
 """Which layers are quantised, what stays as it is, and that training in 8 bits follows training in bfloat16."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,3 +121,32 @@ def test_training_in_8_bits_follows_training_in_bfloat16():
         losses = train(dot_general, x, y)
         assert losses[-1] < losses[0] / 2
         np.testing.assert_allclose(losses, expected, rtol=0.05)
+
+
+LAYER = nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+MISTAKES = {
+    "text as dot_general": (
+        ("int8",),
+        TypeError,
+        "A `dot_general` must be a function or a module such as `axonym.quantization.Int8DotGeneral()`, not 'int8'.",
+    ),
+    "class as dot_general": ((Int8DotGeneral,), TypeError, "not `Int8DotGeneral`; make an instance of it."),
+    "no regular expression": (
+        (INT8, "mlp["),
+        ValueError,
+        "target 'mlp[' is not a regular expression: unterminated character set at position 3; `re.escape`",
+    ),
+    "number as target": (
+        (INT8, 3),
+        TypeError,
+        "The `targets` of `quantize_linear_layers` are regular expressions or a function of a path and a layer, not 3.",
+    ),
+    "layers as targets": ((INT8, [LAYER]), TypeError, "not a list of length 1."),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_arguments_of_another_kind_are_refused(mistake):
+    arguments, error, message = MISTAKES[mistake]
+    with pytest.raises(error, match=re.escape(message)):
+        quantize_linear_layers(LAYER, *arguments)

@@ -197,5 +197,5 @@ def test_an_axis_that_the_mesh_does_not_divide_is_refused(mesh):
 
 
 def test_what_is_no_key_is_refused():
-    with pytest.raises(TypeError, match=r"must be a random key such as `jax.random.key\(0\)`, not 0"):
+    with pytest.raises(TypeError, match=r"A random key such as `jax.random.key\(0\)` is needed, not 0"):
         nym.random.normal(0, {"i": 2})

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from .._arguments import check_integer
 from .._base import A
 from .._broadcasting import apply_unary
 
@@ -47,6 +48,7 @@ def round(x: A, decimals: int = 0) -> A:
         >>> nym.round(nym.named([0.4375], "i"), 1).item() == nym.named(0.4, ()).item()
         True
     """
+    decimals = check_integer("round: `decimals`", decimals)
     return apply_unary(lambda array: jnp.round(array, decimals), x)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._ambient import replicate_dims, reshard_by_name
-from .._axis import Axis, parse_one_axis
+from .._axis import Axis, format_value, parse_one_axis
 from .._base import N, check_named, with_array
 from .._broadcasting import apply_broadcast
 from .._cached_jit import cached_jit
@@ -98,6 +98,11 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         >>> nym.select([i < 1, i < 3], [-1, i * i], default=9).array
         Array([-1,  1,  4,  9], dtype=int32)
     """
+    if not isinstance(condlist, Sequence) or not isinstance(choicelist, Sequence):
+        raise TypeError(
+            f"`select` takes a list of conditions and a list of choices, not {format_value(condlist)} and "
+            f"{format_value(choicelist)}."
+        )
     conditions, choices = tuple(condlist), tuple(choicelist)
     if not conditions or len(conditions) != len(choices):
         raise ValueError(

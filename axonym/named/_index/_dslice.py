@@ -1,10 +1,10 @@
 """Slices of fixed length whose start may be traced: `dslice`, its alias `ds`, and `dblock`."""
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
-from .._axis import Axis
+from .._arguments import check_integer
+from .._axis import Axis, format_value
 
 
 @dataclass(frozen=True, init=False)
@@ -37,7 +37,7 @@ class dslice:
     @property
     def length(self) -> int:
         """The number of elements."""
-        return self.size.size if isinstance(self.size, Axis) else operator.index(self.size)
+        return self.size.size if isinstance(self.size, Axis) else check_integer("the length of a `dslice`", self.size)
 
     @staticmethod
     def block(i: Any, size: int | Axis) -> "dslice":
@@ -64,6 +64,8 @@ def dblock(i: Any, size: int | Axis) -> dslice:
         >>> nym.arange(nym.Axis("i", 8))["i", nym.dblock(1, 3)].array
         Array([3, 4, 5], dtype=int32)
     """
+    if i is None or isinstance(i, float | str | list | tuple):
+        raise TypeError(f"The number of a block must be an integer, not {format_value(i)}.")
     return dslice(i * dslice(0, size).length, size)
 
 

@@ -1,0 +1,104 @@
+"""Checks of arguments that are numbers, choices, functions or dtypes; each error has the name, the value and what fits.
+
+They are for arguments that are known when a function is traced, such as the options of layers.
+"""
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._axis import format_value
+from ._base import is_traced
+
+
+def check_number(
+    what: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """Returns a finite real number as a Python number, after checking its range.
+
+    Args:
+        what: The argument in errors, such as "LayerNorm: `eps`".
+        value: A Python or NumPy number, or a JAX scalar that is not traced.
+        least: The smallest number that fits.
+        above: The number that all that fit are larger than.
+        most: The largest number that fits.
+        below: The number that all that fit are smaller than.
+
+    Raises:
+        TypeError: If the value is not a real number, or is traced.
+        ValueError: If it is out of range, infinite or NaN.
+    """
+    if is_traced(value):
+        raise TypeError(f"{what} must be a number that is known when the function is traced, not a traced array.")
+    is_scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and not value.ndim
+    number = value.item() if is_scalar and jnp.issubdtype(value.dtype, np.number) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TypeError(f"{what} must be a number, not {format_value(value)}.")
+    if not (least <= number <= most and above < number < below):
+        raise ValueError(f"{what} must be {_format_range(least, above, most, below)}, not {number}")
+    return number
+
+
+def _format_range(least: float, above: float, most: float, below: float) -> str:
+    words = ("at least", least), ("above", above), ("at most", most), ("below", below)
+    return " and ".join(f"{word} {bound}" for word, bound in words if math.isfinite(bound)) or "finite"
+
+
+def check_integer(what: str, value: Any, least: int | None = None) -> int:
+    """Returns an integer as a Python number, after checking that it is at least `least`.
+
+    Raises:
+        TypeError: If the value is not an integer.
+        ValueError: If it is too small.
+    """
+    try:
+        integer = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        integer = None
+    if integer is None:
+        raise TypeError(f"{what} must be an integer, not {format_value(value)}.")
+    if least is not None and integer < least:
+        raise ValueError(f"{what} must be at least {least}, not {integer}")
+    return integer
+
+
+def check_choice(what: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises a ValueError if a value is not one of some words."""
+    if not isinstance(value, str) or value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{what} must be {', '.join(others)} or {last}, not {format_value(value)}")
+
+
+def check_flag(what: str, value: Any) -> None:
+    """Raises a TypeError if a value is not a boolean, for options that a number or a word is easily taken for."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{what} must be True or False, not {format_value(value)}.")
+
+
+def check_function(what: str, fn: Any, example: str) -> None:
+    """Raises a TypeError if a value is not a function, such as the name of one."""
+    if not callable(fn):
+        raise TypeError(f"{what} must be a function such as `{example}`, not {format_value(fn)}.")
+
+
+def check_dtype(dtype: Any, what: str = "`dtype`") -> None:
+    """Raises a TypeError if a value is not an element type; None stands for a default."""
+    if dtype is None:
+        return
+    try:
+        jnp.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{what} must be an element type such as `jnp.float32` or 'bfloat16', not {format_value(dtype)}."
+        ) from None
