@@ -75,12 +75,14 @@ def restore(
         A tree with the structure of `like`, or of nested dicts, lists and tuples.
 
     Raises:
-        TypeError: If `folder` is no path.
-        FileNotFoundError: If there is no checkpoint, or none of this step.
-        ValueError: If leaves are missing or unexpected, or have other axes or types: all of them are listed. If an
-            axis cannot be sharded by the mapping. If processes saved different states of the data and their number has
+        TypeError: If `folder` is no path, or another argument has the wrong type.
+        FileNotFoundError: If there is no checkpoint, or none of this step, or another program deletes it meanwhile.
+        ValueError: If leaves are missing or unexpected, or have other axes or types: all of them are listed. If JAX
+            would narrow elements of 64 bits, since `jax_enable_x64` is off, or this is called inside `jit`. If an axis
+            cannot be sharded by the mapping. If processes saved different states of the data and their number has
             changed.
-        DamagedCheckpointError: If a file is missing or was changed. The message names the file. It is a ValueError.
+        DamagedCheckpointError: If a file is missing or was changed, or cannot be read as what it should be. The message
+            names the file. It is a ValueError.
 
     Example:
         >>> import axonym as nym
