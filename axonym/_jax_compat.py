@@ -5,6 +5,7 @@ Each entry states its assumption, the versions of JAX in which it was seen to ho
 """
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable
 from types import MethodType
@@ -185,6 +186,50 @@ def is_device_mismatch_error(error: BaseException) -> bool:
     """
     phrases = ("Received incompatible devices", "context mesh", "Mesh for all inputs should be equal")
     return isinstance(error, ValueError) and any(phrase in str(error) for phrase in phrases)
+
+
+def is_sharding_type_error(error: BaseException) -> bool:
+    """Returns whether JAX raised because shardings on an Explicit mesh are in conflict, or leave a result ambiguous.
+
+    Relies on the name of the class, `ShardingTypeError`, which is not public: seen in jax 0.10.2 and 0.12.0.1. Should
+    it change, operands that are sharded differently are an error where a mapping could decide, and users see JAX's
+    message.
+    """
+    return type(error).__name__ == "ShardingTypeError"
+
+
+def list_refusing_functions() -> list[str]:
+    """Returns the functions of JAX that ask an argument for `__jax_array__` and refuse what lacks it, outermost first.
+
+    To be called by the attribute access; it returns no function where JAX asks for another reason, as operators of
+    `jax.Array` and `jax.numpy.asarray` do. Relies on `check_arraylike`, which functions of `jax.numpy` call with their
+    name, and on the modules where JAX defines functions of arrays: seen in jax 0.10.2 and 0.12.0.1. Should they change,
+    users see JAX's own error, without the named function.
+    """
+    frame, depth, functions = sys._getframe(2), 0, []
+    while frame is not None and depth < 4 and not frame.f_code.co_name.startswith("check_arraylike"):
+        frame, depth = frame.f_back, depth + 1
+    if frame is None or depth == 4 or frame.f_locals.get("emit_warning"):
+        return []
+    functions.append(frame.f_locals.get("fun_name", ""))
+    while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("jax."):
+        if module.startswith(_FUNCTION_MODULES) and not frame.f_code.co_name.startswith(("_", "<", "check_")):
+            functions.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return functions[::-1]
+
+
+_FUNCTION_MODULES = ("jax._src.numpy.", "jax._src.nn.", "jax._src.scipy.", "jax._src.random")
+
+
+def drop_filtering_note(error: BaseException) -> None:
+    """Removes from an error the note by which JAX says that it has removed its frames from the traceback.
+
+    Relies on the environment variable that the note names: seen in jax 0.10.2 and 0.12.0.1. Should it change, the note
+    stays.
+    """
+    if notes := getattr(error, "__notes__", None):
+        notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
 
 
 def separate_slices(array: Any) -> Any:

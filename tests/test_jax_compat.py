@@ -146,6 +146,45 @@ def test_arrays_on_different_devices_raise_a_device_mismatch(auto_mesh, explicit
     assert not _jax_compat.is_device_mismatch_error(ValueError("another error"))
 
 
+def test_functions_of_jax_that_ask_for_jax_array_are_found():
+    asked = []
+
+    @jax.tree_util.register_pytree_node_class
+    class Probe:
+        def tree_flatten(self):
+            return (), None
+
+        @classmethod
+        def tree_unflatten(cls, aux, children):
+            return cls()
+
+        def __getattr__(self, name):
+            if name == "__jax_array__":
+                asked.append(_jax_compat.list_refusing_functions())
+            raise AttributeError(name)
+
+    probe = Probe()
+    for call in (jnp.exp, jax.nn.softmax, lambda x: jnp.concatenate([x])):
+        with pytest.raises(TypeError, match="requires ndarray or scalar arguments"):
+            call(probe)
+    assert {functions[0] for functions in asked} == {"exp", "softmax", "concatenate"}
+    asked.clear()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        jnp.ones(2) + probe
+    assert asked and not any(asked)
+
+
+def test_conflicting_shardings_raise_a_sharding_type_error(explicit_mesh):
+    one, other = (
+        jax.device_put(jnp.ones(8), jax.NamedSharding(explicit_mesh, jax.P(axis))) for axis in ("data", "model")
+    )
+    for call in (jnp.add, jax.jit(jnp.dot)):
+        with pytest.raises(Exception, match="shard") as caught:
+            call(one, other)
+        assert _jax_compat.is_sharding_type_error(caught.value)
+    assert not _jax_compat.is_sharding_type_error(ValueError("another error"))
+
+
 def test_jit_names_arguments_by_a_method_that_it_calls_once_for_a_trace():
     class Names:
         calls = 0

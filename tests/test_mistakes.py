@@ -3,6 +3,7 @@
 import copy
 import pickle
 from re import escape
+from traceback import extract_tb
 from typing import Any
 
 import jax
@@ -113,6 +114,31 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "text as operand": (lambda: x + "a", TypeError, "An operand is a named array or a number, not 'a'."),
     "None as operand": (lambda: x * None, TypeError, "An operand is a named array or a number, not None."),
+    "jnp function": (
+        lambda: jnp.exp(x),
+        TypeError,
+        "`exp` of JAX would lose the names of (batch: 8, embed: 16); use `axonym.exp`, or pass the plain array `x.",
+    ),
+    "jnp function in jit": (
+        lambda: jax.jit(lambda x: jnp.sum(x))(x),
+        TypeError,
+        "`sum` of JAX would lose the names of (batch: 8, embed: 16); use `axonym.sum`",
+    ),
+    "jnp function that is compiled": (lambda: jax.jit(jnp.tanh)(x), TypeError, "`tanh` of JAX would lose the names"),
+    "jnp.dot": (lambda: jnp.dot(x, x), TypeError, "`dot` of JAX would lose the names of (batch: 8, embed: 16); use"),
+    "jnp list": (lambda: jnp.concatenate([x]), TypeError, "`concatenate` of JAX would lose the names"),
+    "jnp second operand": (lambda: jnp.where(1 > 0, 0.0, x), TypeError, "use `axonym.where`, or pass"),
+    "jax.nn": (lambda: jax.nn.softmax(x), TypeError, "`softmax` of JAX would lose the names of (batch: 8, embed: 16)"),
+    "jnp.transpose": (lambda: jnp.transpose(x), TypeError, "; axes are ordered by name, and `rearrange(x,"),
+    "no counterpart": (lambda: jax.scipy.special.digamma(x), TypeError, "`digamma` of JAX would lose the names of"),
+    "ufunc": (
+        lambda: np.exp(x),
+        TypeError,
+        "`exp` of NumPy would lose the names of (batch: 8, embed: 16); use `axonym.e",
+    ),
+    "ufunc of two": (lambda: np.add(x, 1), TypeError, "`add` of NumPy would lose the names of"),
+    "ufunc method": (lambda: np.add.reduce(x), TypeError, "`add.reduce` of NumPy would lose the names of"),
+    "ufunc in jit": (lambda: jax.jit(lambda x: np.exp(x))(x), TypeError, "use `axonym.exp`"),
     "traced slice": (
         lambda: jax.jit(lambda i: x["batch", i : i + 2])(0),
         TypeError,
@@ -225,8 +251,9 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_show_the_next_step(mistake):
     call, kind, text = MISTAKES[mistake]
-    with pytest.raises(kind, match=escape(text)):
+    with pytest.raises(kind, match=escape(text)) as raised:
         call()
+    assert extract_tb(raised.value.__traceback__)[-1].filename == __file__
 
 
 LAYERS: dict[str, Any] = {

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from ._axis import Names, format_axes
 from ._axis_layout import STATE_SHARDING, AxisLayout, get_entry_axes
 from ._base import N, is_traced, with_array
+from ._traceback import blame_caller
 
 
 class Ambient(Protocol):
@@ -86,9 +87,11 @@ def use_operand_shardings(operands: Collection[Names], arrays: Sequence[Any]) ->
                 continue
             mesh, axes = sharding.mesh, get_entry_axes(entry)
             if name and mesh_axes.setdefault(name, axes) != axes:
-                raise ValueError(
-                    f"axis {name!r} is sharded over {format_axes(mesh_axes[name])} in one operand and "
-                    f"over {format_axes(axes)} in another; {STATE_SHARDING}"
+                raise blame_caller(
+                    ValueError(
+                        f"axis {name!r} is sharded over {format_axes(mesh_axes[name])} in one operand and "
+                        f"over {format_axes(axes)} in another; {STATE_SHARDING}"
+                    )
                 )
     if mesh is None:
         return contextlib.nullcontext()

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from numpy.ma import MaskedArray
 
+from .._jax_compat import list_refusing_functions
 from . import _dot, _matrix
 from ._ambient import replicate_dims
 from ._arguments import check_dtype
@@ -29,10 +30,11 @@ from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
 from ._elementwise import _arithmetic, _bitwise, _complex, _copy, _logic, _maximum, _rounding
 from ._index import Items, Updates, index, take
-from ._missing_attribute import suggest_named_way
+from ._missing_attribute import make_foreign_function_error, suggest_named_way
 from ._numpy_input import MASK_PROBLEM
 from ._reduce import _any_all, _cumulative, _max_min, _sort, _sum
 from ._shape import _broadcast, _flatten, _rearrange, _rename, _slice, _split, _squeeze
+from ._traceback import blame_caller
 
 
 class NamedArray(ArrayProtocols):
@@ -75,23 +77,27 @@ class NamedArray(ArrayProtocols):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises an AttributeError, since named arrays are immutable."""
-        raise AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one.")
+        raise blame_caller(AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one."))
 
     def __delattr__(self, name: str) -> None:
         """Raises an AttributeError, since named arrays are immutable."""
-        raise AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted.")
+        raise blame_caller(AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted."))
 
     if not TYPE_CHECKING:  # type checkers report these by themselves
 
         def __getattr__(self, name: str) -> Any:
             """Raises an AttributeError that shows the named way for attributes of other array libraries."""
+            if name == "__jax_array__" and (functions := list_refusing_functions()):
+                raise blame_caller(make_foreign_function_error("JAX", functions, format_shape(self)))
             if hint := suggest_named_way(name) if not name.startswith("_") else "":
-                raise AttributeError(f"A `NamedArray` has no attribute {name!r}{hint}.", name=name, obj=self)
+                raise blame_caller(
+                    AttributeError(f"A `NamedArray` has no attribute {name!r}{hint}.", name=name, obj=self)
+                )
             return object.__getattribute__(self, name)  # raises the error again, that of a property included
 
         def __setitem__(self, items: Items, *value: Any) -> None:
             """Raises a TypeError, since named arrays are immutable."""
-            raise TypeError("A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`.")
+            raise blame_caller(TypeError("A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`."))
 
         __delitem__ = __setitem__
 
@@ -106,13 +112,15 @@ class NamedArray(ArrayProtocols):
             ValueError: If the array has axes.
         """
         if self.names:
-            raise ValueError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
+            raise blame_caller(ValueError(f"{format_shape(self)} is not a scalar; reduce or index its axes first"))
         return self.array
 
     def item(self) -> Any:
         """Returns the only element as a Python number."""
         if self.names and self.size != 1:
-            raise ValueError(f"{format_shape(self)} is not a single element; reduce or index its axes first")
+            raise blame_caller(
+                ValueError(f"{format_shape(self)} is not a single element; reduce or index its axes first")
+            )
         return self.array.item()
 
     def tolist(self) -> Any:
@@ -169,13 +177,15 @@ class NamedArray(ArrayProtocols):
         """Iterates over an array with one axis; raises a TypeError for any other."""
         if len(self.names) != 1:
             remedy = "use `unbind(x, axis)`, or `x.array` for a plain array"
-            raise TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}.")
+            raise blame_caller(TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}."))
         return (with_array(self, element, ()) for element in replicate_dims(self.array, (0,)))
 
     def __len__(self) -> int:
         """Returns the size of the only axis; raises a TypeError if there are none or several."""
         if len(self.names) != 1:
-            raise TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)`, `x.size` or `x.array`.")
+            raise blame_caller(
+                TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)`, `x.size` or `x.array`.")
+            )
         return self.array.shape[0]
 
     def __format__(self, spec: str) -> str:
@@ -185,7 +195,9 @@ class NamedArray(ArrayProtocols):
     def __bool__(self) -> bool:
         """Returns the truth value of the only element."""
         if self.names and self.size != 1:
-            raise ValueError(f"the truth value of {format_shape(self)} is ambiguous; use `x.all()` or `x.any()`")
+            raise blame_caller(
+                ValueError(f"the truth value of {format_shape(self)} is ambiguous; use `x.all()` or `x.any()`")
+            )
         return bool(self.array)
 
     def __int__(self) -> int:
@@ -210,12 +222,12 @@ class NamedArray(ArrayProtocols):
 
     def _get_scalar_element(self) -> Any:
         if self.names:
-            raise TypeError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
+            raise blame_caller(TypeError(f"{format_shape(self)} is not a scalar; reduce or index its axes first"))
         return self.array
 
     def __matmul__(self, other: Any) -> Any:
         """Raises a TypeError, since the axes to contract are needed."""
-        raise TypeError("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`.")
+        raise blame_caller(TypeError("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`."))
 
     __rmatmul__ = __matmul__
     __hash__: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -344,24 +356,28 @@ def is_named_array(x: Any) -> bool:
 def parse_array_names(array: Any, axes: Any) -> Names:
     """Returns the names of axes given by name, as `Axis` or as a mapping, checked against the array."""
     if isinstance(array, NamedBase):
-        raise TypeError(f"{format_shape(array)} has names already; use `rename` to change them.")
+        raise blame_caller(TypeError(f"{format_shape(array)} has names already; use `rename` to change them."))
     if not hasattr(array, "shape"):
-        raise TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
+        raise blame_caller(
+            TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
+        )
     if isinstance(array, MaskedArray):
-        raise TypeError(f"An array of shape {array.shape} {MASK_PROBLEM}.")
+        raise blame_caller(TypeError(f"An array of shape {array.shape} {MASK_PROBLEM}."))
     if type(axes) is not tuple:
         check_ordered(axes)
     axes, sizes = parse_selection(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):
         hint = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
-        raise ValueError(
-            f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{hint}"
+        raise blame_caller(
+            ValueError(
+                f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{hint}"
+            )
         )
     check_unique_names(names)
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:
-            raise ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for")
+            raise blame_caller(ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for"))
     return names
 
 

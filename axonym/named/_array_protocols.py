@@ -2,21 +2,46 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 
 from . import _repr
 from ._base import NamedBase, format_shape
+from ._missing_attribute import make_foreign_function_error
+from ._traceback import blame_caller
+
+
+# NumPy computes `scalar * x` by `numpy.multiply(scalar, x)`, which cannot be told apart from it.
+_REFLECTED_OPERATORS = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "divmod": "__rdivmod__",
+    "power": "__rpow__",
+    "matmul": "__rmatmul__",
+    "left_shift": "__rlshift__",
+    "right_shift": "__rrshift__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "equal": "__eq__",
+    "not_equal": "__ne__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+}
 
 
 class ArrayProtocols(NamedBase):
     """Base class with the methods by which other programs show and read a named array."""
 
     __slots__ = ()
-
-    __array_ufunc__: ClassVar[None] = None  # NumPy then leaves operators to this class
 
     def __repr__(self) -> str:
         """Formats element type, axes, spec and values, as NumPy shows values and with its `set_printoptions`."""
@@ -46,6 +71,14 @@ class ArrayProtocols(NamedBase):
         """Returns the elements as a NumPy array, as `np.asarray(x)` does; Matplotlib and pandas ask for it."""
         return np.asarray(self.array)
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """Computes operators whose first operand is NumPy's by name, and refuses functions of elements."""
+        reflected = _REFLECTED_OPERATORS.get(ufunc.__name__)
+        if reflected and method == "__call__" and isinstance(inputs[0], np.ndarray | np.generic):
+            return getattr(self, reflected)(inputs[0])
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        raise blame_caller(make_foreign_function_error("NumPy", [name], format_shape(self)))
+
     def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         """Applies a function of NumPy, such as `np.mean`, to the elements as a NumPy array."""
         args, kwargs = jax.tree.map(
@@ -59,9 +92,11 @@ class ArrayProtocols(NamedBase):
         """Shares the memory of the array, as in `np.from_dlpack(x)`; the names are left behind."""
         devices = getattr(getattr(self.array, "sharding", None), "device_set", ())
         if len(devices) > 1:
-            raise BufferError(
-                f"{format_shape(self)} is on {len(devices)} devices, and DLPack shares the memory of one; use "
-                "`np.asarray(x)`, or the parts of devices: `[shard.data for shard in x.array.addressable_shards]`"
+            raise blame_caller(
+                BufferError(
+                    f"{format_shape(self)} is on {len(devices)} devices, and DLPack shares the memory of one; use "
+                    "`np.asarray(x)`, or the parts of devices: `[shard.data for shard in x.array.addressable_shards]`"
+                )
             )
         return self.array.__dlpack__(**options)
 

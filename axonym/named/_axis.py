@@ -51,10 +51,10 @@ class Axis:
     def __post_init__(self) -> None:
         """Checks name and size, and interns the name."""
         if not isinstance(self.name, str):
-            raise TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}.")
+            raise blame_caller(TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}."))
         (name,), size = intern_names((self.name,)), _parse_size(self.name, self.size)
         if size < 0:
-            raise ValueError(f"The size of axis {name!r} must not be negative, {size} was given.")
+            raise blame_caller(ValueError(f"The size of axis {name!r} must not be negative, {size} was given."))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "size", size)
 
@@ -77,7 +77,7 @@ def _parse_size(name: str, size: Any) -> int:
     except TypeError:
         integer = None
     if integer is None:
-        raise TypeError(f"The size of axis {name!r} must be an integer, not {format_value(size)}.")
+        raise blame_caller(TypeError(f"The size of axis {name!r} must be an integer, not {format_value(size)}."))
     return integer
 
 
@@ -110,7 +110,7 @@ PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 def intern_names(names: Names) -> Names:
     """Returns the unique tuple of these names, which are interned."""
     if "" in names:
-        raise ValueError("The name of an axis must not be empty.")
+        raise blame_caller(ValueError("The name of an axis must not be empty."))
     return tuple(sys.intern(str(name)) for name in names)
 
 
@@ -133,7 +133,7 @@ def axis_name(selection: AxisSelector, names: Names = ()) -> str:
         return selection.name
     if isinstance(selection, str):
         return str(selection)
-    raise _make_selector_error(selection, names)
+    raise blame_caller(_make_selector_error(selection, names))
 
 
 def _make_selector_error(selection: Any, names: Names) -> TypeError:
@@ -154,9 +154,11 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     axes: tuple[Any, ...] = (given,) if is_single else tuple(given)
     for axis in axes:
         if isinstance(axis, str):
-            raise TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
+            raise blame_caller(TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}."))
         if not isinstance(axis, Axis):
-            raise TypeError(f"A new axis is given by an `Axis`, with a name and a size, not by {format_value(axis)}.")
+            raise blame_caller(
+                TypeError(f"A new axis is given by an `Axis`, with a name and a size, not by {format_value(axis)}.")
+            )
     check_unique_names(tuple(axis.name for axis in axes))
     return axes
 
@@ -164,7 +166,7 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
 def check_ordered(axes: Any) -> None:
     """Raises a TypeError if the axes of an array are a set, whose order differs from process to process."""
     if isinstance(axes, set | frozenset):
-        raise TypeError("The axes of an array have an order, which a set lacks; give them as a tuple.")
+        raise blame_caller(TypeError("The axes of an array have an order, which a set lacks; give them as a tuple."))
 
 
 def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
@@ -176,7 +178,7 @@ def parse_one_axis(spec: AxisSpec) -> Axis:
     """Returns the axis of a spec of exactly one axis."""
     axes = parse_axes(spec)
     if len(axes) != 1:
-        raise ValueError(f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}")
+        raise blame_caller(ValueError(f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}"))
     return axes[0]
 
 
@@ -189,7 +191,7 @@ def parse_selection(selection: AxisSelection, names: Names = ()) -> tuple[AxisSe
     if get_items := getattr(selection, "items", None):
         return tuple(name if size is None else Axis(name, size) for name, size in get_items())
     if not isinstance(selection, Iterable) or hasattr(selection, "dtype"):
-        raise _make_selector_error(selection, names)
+        raise blame_caller(_make_selector_error(selection, names))
     return tuple(selection)
 
 
@@ -207,16 +209,20 @@ def make_hashable_selection(selection: AxisSelection | None, names: Names = ()) 
 def check_unique_names(names: Names) -> None:
     """Raises a ValueError if an array would have two axes with the same name."""
     if len(set(names)) != len(names):
-        raise ValueError(
-            f"axis {_find_repeated_name(names)!r} occurs more than once in {format_axes(names)}; names are unique "
-            "within an array: `rename` one of them"
+        raise blame_caller(
+            ValueError(
+                f"axis {_find_repeated_name(names)!r} occurs more than once in {format_axes(names)}; names are unique "
+                "within an array: `rename` one of them"
+            )
         )
 
 
 def check_selected_once(names: Names) -> None:
     """Raises a ValueError if a selection names an axis twice."""
     if len(set(names)) != len(names):
-        raise ValueError(f"axis {_find_repeated_name(names)!r} is given more than once in {format_axes(names)}")
+        raise blame_caller(
+            ValueError(f"axis {_find_repeated_name(names)!r} is given more than once in {format_axes(names)}")
+        )
 
 
 def _find_repeated_name(names: Names) -> str:
@@ -241,7 +247,7 @@ def format_value(x: Any) -> str:
 
 def check_callable(function: str, fn: Any) -> None:
     if not callable(fn):
-        raise TypeError(f"`{function}` takes a function first, not {format_value(fn)}.")
+        raise blame_caller(TypeError(f"`{function}` takes a function first, not {format_value(fn)}."))
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
@@ -292,9 +298,11 @@ def find_axes(names: Names, sizes: Sequence[int], selection: AxisSelection | Non
 def check_rank(names: Names, sizes: Sequence[int]) -> None:
     """Raises a ValueError if an array lost or gained an axis without its names, as under `jax.vmap`."""
     if len(names) != len(sizes):
-        raise ValueError(
-            f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: `jax.vmap` or a similar function, "
-            "which ignores names, has changed its axes; use `axonym.vmap` or `axonym.scan`"
+        raise blame_caller(
+            ValueError(
+                f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: `jax.vmap` or a similar "
+                "function, which ignores names, has changed its axes; use `axonym.vmap` or `axonym.scan`"
+            )
         )
 
 
@@ -305,8 +313,10 @@ def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -
     rest = tuple(name for name in names if name not in listed)
     ellipses = [index for index, item in enumerate(order) if item is ...]
     if len(ellipses) > 1:
-        raise ValueError("`...` may occur only once in an order of axes")
+        raise blame_caller(ValueError("`...` may occur only once in an order of axes"))
     if not ellipses and rest:
-        raise ValueError(f"the order {format_axes(listed)} leaves out {format_axes(rest)}; add `...` for the others")
+        raise blame_caller(
+            ValueError(f"the order {format_axes(listed)} leaves out {format_axes(rest)}; add `...` for the others")
+        )
     start = ellipses[0] if ellipses else 0
     return listed[:start] + rest + listed[start:]

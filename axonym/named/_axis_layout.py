@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from ._axis import Names, format_axes
+from ._traceback import blame_caller
 
 
 MeshLike: TypeAlias = Mesh | AbstractMesh
@@ -66,11 +67,12 @@ class AxisLayout(NamedTuple):
             axes = mesh_axes.get(name, ())
             if not self._is_divisible(size, axes):
                 if size != 1 and self.uneven == "error":
-                    raise ValueError(self._describe_uneven(name, size, axes, names, sizes))
+                    raise blame_caller(ValueError(self._describe_uneven(name, size, axes, names, sizes)))
                 axes = ()
             for axis in axes:
                 if axis in sharded_names:
-                    raise ValueError(self._describe_conflict(axis, sharded_names[axis], name, names, sizes))
+                    conflict = self._describe_conflict(axis, sharded_names[axis], name, names, sizes)
+                    raise blame_caller(ValueError(conflict))
                 sharded_names[axis] = name
             spec_entries.append(make_spec_entry(axes))
         return PartitionSpec(*spec_entries)

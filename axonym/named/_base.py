@@ -20,6 +20,7 @@ from ._axis import (
     format_value,
     parse_selection,
 )
+from ._traceback import blame_caller
 
 
 class Shape(tuple[int, ...]):
@@ -172,7 +173,7 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 
 def check_named(x: Any) -> None:
     if not isinstance(x, NamedBase):
-        raise make_unnamed_error(x)
+        raise blame_caller(make_unnamed_error(x))
 
 
 def make_unnamed_error(x: Any) -> TypeError:

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax_compat import get_inline_option
+from .._jax_compat import get_inline_option, is_sharding_type_error
 from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
 from ._axis import Names, check_rank, format_axes, format_value, suggest_name
 from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
+from ._traceback import blame_caller
 
 
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +47,7 @@ def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
         for name, size in zip(names, sizes, strict=True):
             if found.setdefault(name, size) != size:
                 shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
-                raise ValueError(f"axis {name!r} has size {found[name]} and size {size} in {shown}")
+                raise blame_caller(ValueError(f"axis {name!r} has size {found[name]} and size {size} in {shown}"))
 
 
 def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
@@ -66,7 +67,7 @@ def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
     check_matching_sizes(*operands)
     widest = max((names for names, _ in operands), key=len)
     if not all(set(names) <= set(widest) for names, _ in operands):
-        raise _make_broadcast_error(operands, widest)
+        raise blame_caller(_make_broadcast_error(operands, widest))
     return widest
 
 
@@ -109,8 +110,11 @@ def check_scalar(x: Any) -> Any:
         return x
     _check_array_like(x)
     if np.ndim(x):
-        raise TypeError(
-            f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, axes)`."
+        raise blame_caller(
+            TypeError(
+                f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, "
+                "axes)`."
+            )
         )
     return x
 
@@ -146,7 +150,7 @@ def get_scalar(what: str, value: Any) -> Any:
     """Returns the plain number or array of a scalar operand, which `what` names in the error if it has axes."""
     array, names = split_operand(value)
     if names:
-        raise ValueError(f"{what} must be a scalar, not an array with axes {format_shape(value)}")
+        raise blame_caller(ValueError(f"{what} must be a scalar, not an array with axes {format_shape(value)}"))
     return array
 
 
@@ -194,8 +198,8 @@ def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
     if names == y.names and sizes == others and len(sizes) == len(names):
         try:
             return with_array(x, fn(array, other))
-        except Exception:
-            if jax.typeof(array).sharding == jax.typeof(other).sharding:
+        except Exception as error:  # JAX's class of it is not public
+            if not is_sharding_type_error(error):
                 raise
         # On an Explicit mesh the operands are sharded differently, which the planned call resolves by name.
     call, names = plan_broadcast(fn, (names, sizes), (y.names, others))

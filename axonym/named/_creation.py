@@ -17,6 +17,7 @@ from ._axis import Axis, AxisSelector, AxisSpec, Names, format_value, get_names_
 from ._base import N, NamedBase, check_named, with_array
 from ._broadcasting import check_scalar
 from ._cached_jit import cached_jit
+from ._traceback import blame_caller
 
 
 def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
@@ -51,7 +52,9 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
 def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
     if isinstance(dtype, Axis):
-        raise TypeError(f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument.")
+        raise blame_caller(
+            TypeError(f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument.")
+        )
     names, sizes = get_names_and_sizes(parse_axes(shape))
     try:
         return place_array(cached_jit(_compute_filled, fn, names, sizes, dtype)(*values))

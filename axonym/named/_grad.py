@@ -9,6 +9,7 @@ import jax
 from ._axis import check_callable, format_value
 from ._base import NamedBase, format_shape
 from ._named_call import enter_scope
+from ._traceback import blame_caller, hide_library_frames
 
 
 P = ParamSpec("P")
@@ -57,7 +58,11 @@ def value_and_grad(
             return _as_plain_scalar(_drop_aux(returned) if has_aux else returned), returned
 
         variables = tuple(variable for variable, _ in parts)
-        (_, returned), gradients = jax.value_and_grad(compute_loss, has_aux=True)(variables)
+        try:
+            (_, returned), gradients = jax.value_and_grad(compute_loss, has_aux=True)(variables)
+        except Exception as error:
+            hide_library_frames(error)
+            raise
         return returned, gradients[0] if isinstance(argnums, int) else gradients
 
     return compute_value_and_grad
@@ -95,7 +100,9 @@ def _resolve_argnums(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple
     given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for at in given:
         if not -len(args) <= at < len(args):
-            raise ValueError(f"the gradient is for positional argument {at}, but {len(args)} are given by position")
+            raise blame_caller(
+                ValueError(f"the gradient is for positional argument {at}, but {len(args)} are given by position")
+            )
     return tuple(at % len(args) for at in given)
 
 
@@ -106,26 +113,32 @@ def _partition_argument(at: int, argument: Any) -> tuple[Any, Any]:
     variable, rest = eqx.partition(argument, eqx.is_inexact_array)
     if not jax.tree.leaves(variable):
         kind = " ".join([type(argument).__name__, *map(str, [argument.dtype] if hasattr(argument, "dtype") else [])])
-        raise TypeError(f"Argument {at} has no array of real numbers to differentiate; it is of type {kind}.")
+        raise blame_caller(
+            TypeError(f"Argument {at} has no array of real numbers to differentiate; it is of type {kind}.")
+        )
     return variable, rest
 
 
 def _drop_aux(returned: Any) -> Any:
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
+        raise blame_caller(
+            TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
+        )
     return returned[0]
 
 
 def _as_plain_scalar(value: Any) -> Any:
     array = value.array if isinstance(value, NamedBase) else value
     if isinstance(array, tuple):
-        raise TypeError(
-            f"A gradient needs a scalar result, and the function returned a tuple of length {len(array)}; with "
-            "`has_aux=True` it may return a pair of a scalar and anything else."
+        raise blame_caller(
+            TypeError(
+                f"A gradient needs a scalar result, and the function returned a tuple of length {len(array)}; with "
+                "`has_aux=True` it may return a pair of a scalar and anything else."
+            )
         )
     if getattr(array, "shape", ()):
         what = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
-        raise ValueError(
-            f"a gradient needs a scalar result, and the function returned {what}; use `.sum()` or `.mean()`"
+        raise blame_caller(
+            ValueError(f"a gradient needs a scalar result, and the function returned {what}; use `.sum()` or `.mean()`")
         )
     return array

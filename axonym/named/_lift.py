@@ -29,6 +29,7 @@ from ._base import with_array
 from ._broadcasting import broadcast_names, check_matching_sizes
 from ._gufunc import get_loop_spec
 from ._static_result import is_array, pack_result, unpack_result
+from ._traceback import blame_caller
 
 
 def lift(
@@ -84,7 +85,9 @@ def lift(
             args, kwargs = jax.tree.unflatten(treedef, eqx.combine(arrays, static))
             result = fn(*args, **kwargs)
             if any(map(is_named_array, jax.tree.leaves(result, is_leaf=is_named_array))):
-                raise TypeError(f"`{_get_name(fn)}` returned a named array; `lift` is for functions of plain arrays.")
+                raise blame_caller(
+                    TypeError(f"`{_get_name(fn)}` returned a named array; `lift` is for functions of plain arrays.")
+                )
             return pack_result(result)
 
         vectorized = _vectorize_over(
@@ -109,7 +112,9 @@ def lift(
 def _find_loop_axes(named: Sequence[NamedArray], axes: tuple[AxisSelector, ...]) -> tuple[Axis, ...]:
     """Returns the axes of named arrays other than those of the function, after checking both."""
     if not named:
-        raise TypeError("A lifted function needs a named array among its arguments; make one with `axonym.named`.")
+        raise blame_caller(
+            TypeError("A lifted function needs a named array among its arguments; make one with `axonym.named`.")
+        )
     operands = [(x.names, tuple(x.array.shape)) for x in named]
     check_matching_sizes(*operands)
     for axis in axes:
@@ -146,9 +151,11 @@ def _spread_out_axes(fn: Callable[..., Any], out_axes: Any, arrays: Sequence[Any
     if jax.tree_util.treedef_is_leaf(treedef):
         return [out_axes]
     if isinstance(out_axes, str | Axis) or not isinstance(out_axes, Sequence) or len(out_axes) != len(arrays):
-        raise ValueError(
-            f"`{_get_name(fn)}` returned {len(arrays)} arrays: `out_axes` must be a sequence of {len(arrays)} "
-            f"selections, not {format_value(out_axes)}"
+        raise blame_caller(
+            ValueError(
+                f"`{_get_name(fn)}` returned {len(arrays)} arrays: `out_axes` must be a sequence of {len(arrays)} "
+                f"selections, not {format_value(out_axes)}"
+            )
         )
     return out_axes
 
@@ -166,19 +173,25 @@ def _find_out_names(fn: Callable[..., Any], sizes: tuple[int, ...], core: Names,
     if out is None and len(sizes) in (0, len(core)):
         return core if sizes else ()
     if out is None:
-        raise ValueError(
-            f"`{_get_name(fn)}` over {format_axes(core)} returned an array of shape {sizes}; name its axes with "
-            "`out_axes`"
+        raise blame_caller(
+            ValueError(
+                f"`{_get_name(fn)}` over {format_axes(core)} returned an array of shape {sizes}; name its axes with "
+                "`out_axes`"
+            )
         )
     axes = parse_selection(out)
     if len(axes) != len(sizes):
-        raise ValueError(
-            f"`{_get_name(fn)}` returned an array of shape {sizes}, `out_axes` has {len(axes)} names for it: "
-            f"{format_axes(tuple(map(axis_name, axes)))}"
+        raise blame_caller(
+            ValueError(
+                f"`{_get_name(fn)}` returned an array of shape {sizes}, `out_axes` has {len(axes)} names for it: "
+                f"{format_axes(tuple(map(axis_name, axes)))}"
+            )
         )
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:
-            raise ValueError(f"`{_get_name(fn)}` returned axis {axis.name!r} with size {size}, not {axis.size}")
+            raise blame_caller(
+                ValueError(f"`{_get_name(fn)}` returned axis {axis.name!r} with size {size}, not {axis.size}")
+            )
     return tuple(map(axis_name, axes))
 
 

@@ -1,6 +1,7 @@
 """The named way for methods and attributes of other array libraries, for the error of a name that does not exist."""
 
 import sys
+from collections.abc import Sequence
 from inspect import isfunction
 
 
@@ -40,8 +41,32 @@ def suggest_named_way(name: str) -> str:
     """Returns the end of an error message with what to write instead of a name that does not exist, or nothing."""
     if name in _HINTS:
         return f"; {_HINTS[name]}"
+    function = _find_named_function(name)
+    return f"; `{function}` is a function" if function else ""
+
+
+def make_foreign_function_error(library: str, functions: Sequence[str], shape: str) -> TypeError:
+    """Returns the error for a named array among the arguments of a function of JAX or NumPy, with the named way.
+
+    Args:
+        library: The library of the function.
+        functions: The function, and those that it calls; the first one that has a named counterpart is shown.
+        shape: The axes of the array.
+    """
+    shown = next((name for name in functions if _find_named_function(name) or name in _HINTS), functions[-1])
+    function = _find_named_function(shown)
+    if function:
+        remedy = f"use `{function}`"
+    else:
+        remedy = _HINTS.get(shown, "`axonym.lift` applies functions of plain arrays by name")
+    return TypeError(
+        f"`{shown}` of {library} would lose the names of {shape}; {remedy}, or pass the plain array `x.array`."
+    )
+
+
+def _find_named_function(name: str) -> str | None:
     library = sys.modules[__name__.partition(".")[0]]  # not an import, because the library is built on this package
     for module in (library, library.nn, library.linalg):
         if isfunction(vars(module).get(name)):
-            return f"; `{module.__name__}.{name}` is a function"
-    return ""
+            return f"{module.__name__}.{name}"
+    return None

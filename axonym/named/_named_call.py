@@ -20,6 +20,7 @@ from .._jax_compat import is_tracing
 from ._axis import Axis
 from ._base import NamedBase
 from ._cache import cached_plan
+from ._traceback import hide_library_frames
 
 
 P = ParamSpec("P")
@@ -70,18 +71,23 @@ def named_call(fn: Any = None, *, name: str | None = None) -> Any:
 
     @functools.wraps(fn)
     def call_in_scope(*args: Any, **kwargs: Any) -> Any:
-        if not is_tracing():
-            return fn(*args, **kwargs)
+        try:
+            if not is_tracing():
+                return fn(*args, **kwargs)
+            with find_scope(args, kwargs):
+                return fn(*args, **kwargs)
+        except Exception as error:
+            hide_library_frames(error)
+            raise
+
+    def find_scope(args: tuple[Any, ...], kwargs: dict[str, Any]) -> contextlib.ExitStack:
         if not is_method:
-            scope = enter_scope(own_name if name is None else name, None, (*args, *kwargs.values()))
-        elif name is None:
-            path = find_module_name(args[0])
-            method = () if own_name == "__call__" else (own_name,)
-            scope = enter_scope("/".join((path, *method) if path else method), args[0])
-        else:
-            scope = enter_scope(name, args[0])
-        with scope:
-            return fn(*args, **kwargs)
+            return enter_scope(own_name if name is None else name, None, (*args, *kwargs.values()))
+        if name is not None:
+            return enter_scope(name, args[0])
+        path = find_module_name(args[0])
+        method = () if own_name == "__call__" else (own_name,)
+        return enter_scope("/".join((path, *method) if path else method), args[0])
 
     return call_in_scope
 

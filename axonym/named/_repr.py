@@ -43,7 +43,7 @@ def format_array_short(x: NamedBase) -> Any:
 def format_array_html(x: NamedBase) -> str:
     """Formats the same as HTML: a row for each axis, with its size and its mesh axes, and the values."""
     if not _has_named_shape(x):
-        return f"<code>{html.escape(format_array(x))}</code>"
+        return f'<code style="{_FONT}">{html.escape(format_array(x))}</code>'
     entries = _get_spec_entries(x.array)
     titles = ("axis", "size", "mesh axes")[: 3 if any(entries) else 2]
     axes = zip(x.names, map(str, x.array.shape), map(_join_mesh_axes, entries), strict=True)
@@ -52,7 +52,8 @@ def format_array_html(x: NamedBase) -> str:
     caption = f"{type(x).__name__}, {x.dtype}, {_format_bytes(x.nbytes)}"
     table = f'<table style="margin:0"><caption style="{_LEFT}">{html.escape(caption)}</caption>{rows}</table>'
     values = html.escape(_format_contents(x.array).replace("\n  ", "\n"))
-    return f'<div style="overflow-x:auto">{table}<pre style="margin:6px 0;white-space:pre">{values}</pre></div>'
+    values = f'<pre style="{_FONT};margin:6px 0;white-space:pre">{values}</pre>'
+    return f'<div style="overflow-x:auto">{table}{values}</div>'
 
 
 def _format_short_spec(mesh_axes: tuple[str, ...]) -> str:
@@ -60,6 +61,7 @@ def _format_short_spec(mesh_axes: tuple[str, ...]) -> str:
     return f"@({','.join(mesh_axes)})" if len(mesh_axes) > 1 else "".join(f"@{name}" for name in mesh_axes)
 
 
+_FONT = "font-family:monospace"  # columns of numbers, also where a style sheet gives all elements its own font
 _LEFT = "text-align:left;white-space:nowrap"
 _RIGHT = "text-align:right;white-space:nowrap"
 

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import jax
 
+from .._jax_compat import drop_filtering_note
+
 
 E = TypeVar("E", bound=Exception)
 
@@ -30,16 +32,55 @@ def blame_caller(error: E) -> E:
     The frames of libraries on the stack are marked, so that IPython and pytest leave them out. With
     `JAX_TRACEBACK_FILTERING=off` the error is returned as it is.
     """
-    if jax.config.jax_traceback_filtering == "off":  # pyright: ignore[reportAttributeAccessIssue]
+    if _is_filtering_off():
         return error
-    frame, caller = sys._getframe(1), None
+    return error.with_traceback(_mark_library_frames())
+
+
+def hide_library_frames(error: Exception) -> None:
+    """Removes the frames of libraries from the traceback of an error that was caught and is raised again by `raise`.
+
+    What stays are the user's functions that the library called, so that the traceback ends in the innermost of them; if
+    there are none, in the code that called the library. JAX's note on frames that it has removed goes as well. With
+    `JAX_TRACEBACK_FILTERING=off` the error stays as it is.
+    """
+    if _is_filtering_off():
+        return
+    caller, handler = _mark_library_frames(), sys._getframe(1)
+    callers, frame = set(), handler
+    while frame is not None:
+        callers.add(frame)
+        frame = frame.f_back
+    entry, entries = error.__traceback__, []
+    while entry is not None:
+        # Callers join the traceback as the error reaches them; `blame_caller` has added them before.
+        if not _is_library_frame(entry.tb_frame) and entry.tb_frame not in callers:
+            if entries and entries[-1].tb_frame is entry.tb_frame:
+                entries.pop()
+            entries.append(entry)
+        entry = entry.tb_next
+    is_called_by_user = handler.f_back is None or not _is_library_frame(handler.f_back)
+    visible = None if entries or is_called_by_user else caller
+    for entry in reversed(entries):
+        visible = TracebackType(visible, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    error.__traceback__ = visible
+    drop_filtering_note(error)
+
+
+def _is_filtering_off() -> bool:
+    return jax.config.jax_traceback_filtering == "off"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _mark_library_frames() -> TracebackType | None:
+    """Marks the frames of libraries on the stack as hidden, and returns a traceback of the user's innermost frame."""
+    frame, caller = sys._getframe(2), None
     while frame is not None:
         if _is_library_frame(frame):
             frame.f_locals["__tracebackhide__"] = True
         elif caller is None:
             caller = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
-    return error.with_traceback(caller)
+    return caller
 
 
 def _is_library_frame(frame: FrameType) -> bool:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSpec, Names, find_axes, format_axes, get_names_and_sizes, parse_axes
 from ..named._base import format_shape
+from ..named._traceback import blame_caller
 
 
 def cast_array(x: NamedArray, dtype: Any) -> NamedArray:
@@ -33,13 +34,17 @@ def format_layer_axes(axes: AxisSpec) -> str:
 def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
     """Returns the positions of a layer's axes in its input, which must not have the axes that the layer adds."""
     if not isinstance(x, NamedArray):
-        raise TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
+        raise blame_caller(
+            TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
+        )
     try:
         dims = find_axes(x.names, x.array.shape, axis)
     except ValueError as error:
-        raise ValueError(f"{layer}: {error}") from None
+        raise blame_caller(ValueError(f"{layer}: {error}")) from None
     if clash := [name for name in new if name in x.names]:
-        raise ValueError(f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it")
+        raise blame_caller(
+            ValueError(f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it")
+        )
     return dims
 
 
@@ -47,7 +52,9 @@ def check_axes_among(function: str, operand: str, x: Any, whole: str, of: NamedA
     """Checks that an operand of a function is a named array that has no other axes than another operand."""
     check_input(f"{function} ({operand})", x, ())
     if extra := [name for name in x.names if name not in of.names]:
-        raise ValueError(
-            f"{function}: the {operand} {format_shape(x)} have axes {format_axes(extra)}, which the {whole} "
-            f"{format_shape(of)} lack"
+        raise blame_caller(
+            ValueError(
+                f"{function}: the {operand} {format_shape(x)} have axes {format_axes(extra)}, which the {whole} "
+                f"{format_shape(of)} lack"
+            )
         )

@@ -12,6 +12,7 @@ import numpy as np
 from ..named._arguments import check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, format_value
+from ..named._traceback import blame_caller
 from ..named._transforms import Remat, parse_remat
 from ._inputs import check_input
 from ._layer import Layer
@@ -154,9 +155,12 @@ def call_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
 def parse_layer_init(container: str, Block: Any, module: Any, remat: Remat) -> Callable[..., Any]:
     """Returns the function that makes a layer; raises an error if the arguments of a container's `init` are wrong."""
     if not isinstance(Block, Axis) or not callable(module):
-        raise TypeError(
-            f"`{container}.init` takes the layer axis and the class of a layer, as in `{container}.init(Axis('layers', "
-            f"12), Block)`, not {format_value(Block)} and {format_value(module)}."
+        raise blame_caller(
+            TypeError(
+                f"`{container}.init` takes the layer axis and the class of a layer, as in "
+                f"`{container}.init(Axis('layers', "
+                f"12), Block)`, not {format_value(Block)} and {format_value(module)}."
+            )
         )
     parse_remat(remat)
     return getattr(module, "init", module)
@@ -166,16 +170,18 @@ def check_layer_index(index: int, Block: Axis) -> None:
     """Raises an IndexError if there is no such layer."""
     index = check_integer("the number of a layer", index)
     if not -Block.size <= index < Block.size:
-        raise IndexError(f"there is no layer {index} in {Block}")
+        raise blame_caller(IndexError(f"there is no layer {index} in {Block}"))
 
 
 def check_same_layers(container: type[LayerStack[Any]], Block: Axis, others: tuple[Any, ...]) -> None:
     """Raises an error if others are not of this class, or have another layer axis."""
     for other in others:
         if not isinstance(other, container):
-            raise TypeError(f"Layers along {Block} need another `{container.__name__}`, not {format_value(other)}.")
+            raise blame_caller(
+                TypeError(f"Layers along {Block} need another `{container.__name__}`, not {format_value(other)}.")
+            )
         if other.Block != Block:
-            raise ValueError(f"layers along {Block} do not match layers along {other.Block}")
+            raise blame_caller(ValueError(f"layers along {Block} do not match layers along {other.Block}"))
 
 
 def split_layer_keys(kwargs: dict[str, Any], axis: Axis) -> dict[str, Any]:

@@ -178,6 +178,7 @@ class MixtureOfExperts(Layer):
         names[1] = ("", "")  # each device chooses the experts of its tokens, with the entire router
 
         def mix_shards(mesh_axes: MeshAxes, *shards: Any) -> tuple[Any, ...]:
+            self._check_capacity_axes(x, mesh_axes)
             local, router, *matrices = [with_array(*pair) for pair in zip(arrays, shards, strict=True)]
             routing = dataclasses.replace(self.router, weight=router)(local)
             return self._mix_shard(mesh_axes, local, routing, [one.array for one in matrices])
@@ -220,7 +221,7 @@ class MixtureOfExperts(Layer):
         if self.capacity_factor is None:
             mixed = mix_all_tokens(*options, *(each.reshape(-1, each.shape[-1]) for each in arrays))
         else:
-            size, capacity = self._find_capacity(x, mesh_axes)
+            size, capacity = self._find_capacity(x)
             grouped = [each.reshape(-1, size, each.shape[-1]) for each in arrays]
             mixed, dropped = mix_within_capacity(*options, capacity, *grouped)
         mixed = mixed.astype(x.dtype).reshape(x.array.shape)
@@ -244,17 +245,26 @@ class MixtureOfExperts(Layer):
 
         return apply
 
-    def _find_capacity(self, x: NamedArray, mesh_axes: MeshAxes) -> tuple[int, int]:
-        """Returns how many tokens compete for the capacity, and the capacity."""
-        competing = x.names[:-1] if self.capacity_axes is None else self.capacity_axes
-        for name in competing:
+    def _check_capacity_axes(self, x: NamedArray, mesh_axes: MeshAxes) -> None:
+        """Raises a ValueError if tokens of the whole array, not of a shard, compete along an axis that is sharded."""
+        if self.capacity_factor is None:
+            return
+        for name in self._list_competing_axes(x):
             if name in mesh_axes:
                 raise ValueError(
                     f"{format_layer(self)}: tokens compete for the capacity along axis {name!r}, which is sharded over "
                     f"{format_axes(mesh_axes[name])}; name other axes of {format_shape(x)} with `capacity_axis`, or "
                     f"map {name!r} to None"
                 )
-        size = math.prod(x.shape[name] for name in competing)
+
+    def _list_competing_axes(self, x: NamedArray) -> Names:
+        if self.capacity_axes is not None:
+            return self.capacity_axes
+        return tuple(name for name in x.names if name != self.Embed.name)
+
+    def _find_capacity(self, x: NamedArray) -> tuple[int, int]:
+        """Returns how many tokens compete for the capacity, and the capacity."""
+        size = math.prod(x.shape[name] for name in self._list_competing_axes(x))
         share = size * self.router.TopK.size / self.router.Experts.size
         return size, min(size, math.ceil(share * (self.capacity_factor or 0)))
 

@@ -16,6 +16,7 @@ from ..named._axis_layout import get_entry_axes
 from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
 from ..named._named_call import format_scope
+from ..named._traceback import blame_caller
 from .mapping._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
 from .sharding._shard import shard_array
@@ -142,9 +143,11 @@ class axis_mapping(contextlib.ContextDecorator):
         **entries: PhysicalAxisSpec | None,
     ) -> None:
         if not isinstance(merge, bool):
-            raise TypeError(
-                f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named 'merge', "
-                "put it into a mapping: `axis_mapping({'merge': ...})`."
+            raise blame_caller(
+                TypeError(
+                    f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named "
+                    "'merge', put it into a mapping: `axis_mapping({'merge': ...})`."
+                )
             )
         base = mapping if isinstance(mapping, AxisMapping) else AxisMapping(mapping)
         self._merge = merge
@@ -191,10 +194,12 @@ def _check_runs_when_called(fn: Callable[..., Any]) -> None:
     )
     for is_kind, kind, word in kinds:
         if is_kind(fn):
-            raise TypeError(
-                f"`axis_mapping(...)` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} functions "
-                "runs after the call, when the mapping is not active; use `with axis_mapping(...):` inside, around "
-                f"code without {word}."
+            raise blame_caller(
+                TypeError(
+                    f"`axis_mapping(...)` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} "
+                    "functions runs after the call, when the mapping is not active; use `with axis_mapping(...):` "
+                    f"inside, around code without {word}."
+                )
             )
 
 

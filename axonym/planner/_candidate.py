@@ -53,7 +53,8 @@ class StepTime:
         hidden: The same for collectives that run beside computing; not part of the step.
         host: The seconds in which devices wait for the memory of the host.
         source: Where `compute` comes from: XLA's estimates of cycles (`"cycles"`), XLA's schedule (`"schedule"`), or
-            the floating-point operations of the program at the peak of the device (`"flops"`).
+            the floating-point operations of the program at the peak of the device (`"flops"`); in a plan, products
+            take at least as long as the memory needs for their operands and results.
         error: The part of the total by which it may be wrong, such as 0.15.
         timelines: One turn of each of the one or two loops that take most of the step, such as those forward and
             backward over the layers; empty if the times of instructions are not known.

@@ -16,7 +16,7 @@ from ._described_devices import DescribedDevice
 from ._hardware import get_hardware
 from ._link_model import LinkModel
 from ._memory_report import memory_report
-from ._step_time import estimate_step_time
+from ._step_time import estimate_with_computing
 from ._step_variants import StepVariant
 
 
@@ -73,8 +73,7 @@ class CandidateCompiler:
             return replace(screened, stage="compiled", fits=False, problem=_format_problem(error))
         if not is_whole:  # the cache may have it whole; a plan is the same with the cache and without
             program = replace(program, is_stopped=True)
-        flops = screened.time.compute * program.hardware.bf16_flops
-        time = estimate_step_time(program, flops=flops)
+        time = estimate_with_computing(program, screened.time.compute)
         return Evaluation(
             candidate=candidate,
             stage="compiled" if time.source == "flops" else "timed",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..named._axis import suggest_name
-from ..report._table import PrintedReport, format_bytes
+from ..report._table import STYLE, PrintedReport, format_bytes
 from ..report._write_file import write_html_page
 from ._argument_groups import group_arguments
 from ._collectives import COLLECTIVE_KINDS, Collective, list_collectives
@@ -168,17 +168,18 @@ class CommunicationReport(PrintedReport):
             yield "XLA for CPUs sends bfloat16 as float32 and no reduce-scatter; TPUs and GPUs send less."
 
     def _make_html(self, limit: int | None) -> str:
-        head = "".join(f"<th>{name}</th>" for name in (*_HEADS, "cause"))
+        marks = {name: " class='number'" if name in _NUMBERS else "" for name in (*_HEADS, "cause")}
+        head = "".join(f"<th{mark}>{name}</th>" for name, mark in marks.items())
         rows = []
         for one in self.collectives[:limit]:
             cells = "".join(
-                f"<td{' style=text-align:right' if name in _NUMBERS else ''}>{html.escape(cell)}</td>"
-                for name, cell in zip((*_HEADS, "cause"), (*_make_cells(one), one.cause), strict=True)
+                f"<td{mark}>{html.escape(cell)}</td>"
+                for mark, cell in zip(marks.values(), (*_make_cells(one), one.cause), strict=True)
             )
             rows.append(f"<tr>{cells}</tr>")
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._format_notes() if note)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
-        return f"<div><p>{html.escape(self._format_title())}</p>{table}{notes}</div>"
+        return f'<div class="axonym-table">{STYLE}<p>{html.escape(self._format_title())}</p>{table}{notes}</div>'
 
 
 def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> CommunicationReport:

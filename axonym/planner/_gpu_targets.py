@@ -30,6 +30,11 @@ _MULTIPROCESSORS = {
 
 def format_gpu_target(hardware: Hardware) -> str:
     """Returns the description of a GPU as the text of XLA's `GpuTargetConfigProto`."""
+    if hardware.name not in _MULTIPROCESSORS:
+        raise ValueError(
+            f"programs cannot be compiled for GPU {hardware.name!r}, of whose multiprocessors nothing is known here; "
+            f"there are {', '.join(_MULTIPROCESSORS)}"
+        )
     parts = _MULTIPROCESSORS[hardware.name]
     major, minor = parts.capability
     return f"""\

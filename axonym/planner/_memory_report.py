@@ -13,7 +13,7 @@ import jax
 from ..named._arguments import check_integer
 from ..named._axis import format_value
 from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ..report._table import PrintedReport, format_bytes
+from ..report._table import STYLE, PrintedReport, format_bytes
 from ..report._write_file import write_html_page
 from ._argument_groups import count_argument_groups, group_arguments
 from ._compile import (
@@ -203,12 +203,13 @@ class MemoryReport(PrintedReport):
         rows = "".join(
             f"<tr><td style='border-left:6px solid {colors.get(name, 'transparent')};padding-left:6px'>"
             f"{'&emsp;' * name.startswith(' ')}{html.escape(name.strip())}</td>"
-            f"<td style='text-align:right'>{size}</td><td>{html.escape(note)}</td></tr>"
+            f"<td class='number'>{size}</td><td>{html.escape(note)}</td></tr>"
             for name, size, note in self._list_rows(limit)
         )
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._list_notes(limit))
         bar = f"<div style='display:flex;height:18px;max-width:640px;background:rgba(128,128,128,.2)'>{parts}</div>"
-        return f"<div><p>{html.escape(self._format_title())}</p>{bar}<table>{rows}</table>{notes}</div>"
+        title = f"<p>{html.escape(self._format_title())}</p>"
+        return f'<div class="axonym-table">{STYLE}{title}{bar}<table>{rows}</table>{notes}</div>'
 
 
 def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = None, **kwargs: Any) -> MemoryReport:

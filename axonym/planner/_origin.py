@@ -8,27 +8,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..named._cache import cached_plan
+from ..report._op_name import AXES_SCOPE, is_in_backward_pass, split_op_name
 from ._hlo_program import HloInstruction, HloProgram
 
 
 Pass: TypeAlias = Literal["forward", "backward", "recomputed"]
 
 _LIBRARIES = ("axonym", "equinox", "jax")
-_TRANSFORM = re.compile(
-    r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
-)
-_STRUCTURE = {
-    "while",
-    "body",
-    "cond",
-    "closed_call",
-    "eval_jaxpr",
-    "checkpoint",
-    "rematted_computation",
-    "branch",
-    "shard_map",
-}
-_AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
 _MOST_STEPS = 6
 
 
@@ -67,18 +53,13 @@ def join_origins(origins: Sequence[Origin]) -> Origin:
 def make_origin(program: HloProgram, one: HloInstruction) -> Origin:
     """Returns what an instruction itself says of where it comes from."""
     layer, operation = split_op_name(one.op_name)
-    names = (name for scope in _AXES_SCOPE.findall(operation) for name in re.split(r" -> |, ", scope))
+    names = (name for scope in AXES_SCOPE.findall(operation) for name in re.split(r" -> |, ", scope))
     if "rematted_computation" in one.op_name:
         run_in: Pass = "recomputed"
     else:
         run_in = "backward" if is_in_backward_pass(one.op_name) else "forward"
     axes = tuple(dict.fromkeys(filter(None, names)))
     return Origin(layer, operation, axes, run_in, find_source(program.find_frames(one)))
-
-
-def is_in_backward_pass(op_name: str) -> bool:
-    """Returns whether a path of scopes belongs to a backward pass."""
-    return "transpose(" in op_name
 
 
 def walk_sources(program: HloProgram, start: Sequence[HloInstruction]) -> Iterator[HloInstruction]:
@@ -99,29 +80,6 @@ def _find_taken(program: HloProgram, one: HloInstruction) -> Sequence[HloInstruc
     at = int(one.rest.partition(")")[0])
     calls = [call for call in program.find_calls(one.computation) if call.opcode != "while"]
     return [program.find_operands(call)[at] for call in calls if at < len(program.find_operands(call))]
-
-
-def split_op_name(op_name: str) -> tuple[str, str]:
-    """Returns the layer and the operation that a path of scopes names.
-
-    Example: `jit(step)/jvp(Stacked)/while/body/closed_call/Stacked/up/dot(embed -> mlp)/dot_general` is `Stacked/up`
-    and `dot(embed -> mlp)`.
-    """
-    path, before = op_name, ""
-    while path != before:
-        before, path = path, _TRANSFORM.sub(r"\1", path)
-    if merged := re.fullmatch(r"((?:.*/)?)\((.*)\)", path):  # several that the compiler has made one of
-        pairs = [split_op_name(merged[1] + part) for part in merged[2].split(":")]
-        layers, operations = (dict.fromkeys(filter(None, column)) for column in zip(*pairs, strict=True))
-        return " + ".join(layers), " + ".join(operations)
-    parts = [part for part in path.split("/")[1:] if part and part not in _STRUCTURE and "=" not in part]
-    if not parts:
-        return "", ""
-    named = next((at for at, part in enumerate(parts) if _AXES_SCOPE.fullmatch(part)), len(parts) - 1)
-    layers = parts[:named]
-    if layers and layers.count(layers[0]) > 1:  # the transformation of a loop and the loop's body both name the layer
-        layers = layers[len(layers) - 1 - layers[::-1].index(layers[0]) :]
-    return "/".join(layers), parts[named]
 
 
 def find_source(frames: Sequence[tuple[str, int]]) -> str:

@@ -6,10 +6,11 @@ from typing import Any, Literal, NamedTuple
 
 from jax.extend.core import Literal as LiteralValue
 
+from ..report._op_name import is_in_backward_pass, split_op_name
 from ._argument_groups import find_memory_space, is_on_host
 from ._hlo_program import HloInstruction, HloProgram
 from ._named_program import list_inner_jaxprs
-from ._origin import is_in_backward_pass, split_op_name, walk_sources
+from ._origin import walk_sources
 
 
 _WRITE = "dynamic_update_"  # in the names of what writes a part of an array

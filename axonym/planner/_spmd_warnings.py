@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..report._op_name import split_op_name
 from ._hlo_program import parse_arrays, read_op_name
-from ._origin import split_op_name
 
 
 _ERROR_STREAM = threading.Lock()  # the process has one

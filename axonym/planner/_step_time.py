@@ -78,15 +78,20 @@ def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) 
         raise TypeError(f"`program` is what `compile_for` returns, not a {type(program).__name__}")
     if flops is not None and (not isinstance(flops, int | float) or not flops >= 0):
         raise ValueError(f"`flops` is a number of operations, 0 or more; it was {flops!r}")
+    return estimate_with_computing(program, None if flops is None else flops / program.hardware.bf16_flops)
+
+
+def estimate_with_computing(program: CompiledProgram, compute: float | None) -> StepTime:
+    """Returns the seconds that a step takes, with the seconds of computing for a program without times, if given."""
     hlo = program.hlo
     source = _choose_source(program)
     if source == "flops":
-        if flops is None:
+        if compute is None:
             raise ValueError(
                 "the program has no times of instructions, as on CPUs or when the compiler is stopped early; pass "
                 "`flops=`, the floating-point operations of a step on one device, or compile with `stop_early=False`"
             )
-        return _estimate_from_flops(program, hlo, flops)
+        return _estimate_sending(program, hlo, compute)
     measure = _make_tpu_measure(program) if source == "cycles" else _make_gpu_measure(program, hlo)
     scheduled = ProgramTimeline(hlo, program.mesh, program.hardware.host_bandwidth, measure)
     spent = scheduled.run(hlo.entry)
@@ -101,8 +106,8 @@ def _choose_source(program: CompiledProgram) -> Source:
     return "cycles" if not program.is_stopped and _CYCLES.search(program.text) else "flops"
 
 
-def _estimate_from_flops(program: CompiledProgram, hlo: HloProgram, flops: float) -> StepTime:
-    compute = flops / program.hardware.bf16_flops
+def _estimate_sending(program: CompiledProgram, hlo: HloProgram, compute: float) -> StepTime:
+    """Returns the time of a step whose computing is known only as a whole."""
     timeline = ProgramTimeline(hlo, program.mesh, program.hardware.host_bandwidth, lambda one: (0.0, 0.0), False)
     spent = timeline.run(hlo.entry)
     waiting, hidden, host = _split_sending(spent)

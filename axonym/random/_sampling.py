@@ -28,6 +28,7 @@ from ..named._axis import (
 from ..named._base import NamedBase, format_shape
 from ..named._broadcasting import check_matching_sizes, split_operand
 from ..named._cached_jit import cached_jit
+from ..named._traceback import blame_caller
 
 
 Core: TypeAlias = tuple[AxisSelector, ...]
@@ -112,8 +113,11 @@ def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]
     at = find_axes(own, array.shape, core)
     rest = tuple(i for i in range(len(own)) if i not in at)
     if extra := [own[i] for i in rest if own[i] not in names]:
-        raise ValueError(
-            f"a parameter has axes {format_axes(extra)}, which the array to draw, {format_axes(names, sizes)}, lacks"
+        raise blame_caller(
+            ValueError(
+                f"a parameter has axes {format_axes(extra)}, which the array to draw, {format_axes(names, sizes)}, "
+                "lacks"
+            )
         )
     check_matching_sizes((tuple(own[i] for i in rest), tuple(array.shape[i] for i in rest)), (names, sizes))
     order = (*sorted(rest, key=lambda i: names.index(own[i])), *at)

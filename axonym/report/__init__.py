@@ -12,4 +12,5 @@ from ._report_comparison import LeafChange as LeafChange, ReportComparison as Re
 from ._sharding_analyzer import ShardingAnalyzer as ShardingAnalyzer
 from ._sharding_lock import assert_sharding_lock as assert_sharding_lock
 from ._sharding_report import GroupReport as GroupReport, ShardingReport as ShardingReport
+from ._time_by_layer import LayerTime as LayerTime, TimeByLayer as TimeByLayer, time_by_layer as time_by_layer
 from ._visualize_shardings import visualize_shardings as visualize_shardings

@@ -7,7 +7,7 @@ from jax.sharding import AxisType
 
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.sharding._fallback_rule import apply_fallback_rules
-from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
+from ..partitioning.specs._active_mesh import MeshLike, check_mesh, get_active_mesh, resolve_mesh
 from ..partitioning.specs._leaves import Leaf
 from ._explain_leaf import (
     ExplainedLeaf,
@@ -62,6 +62,7 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
         <BLANKLINE>
         Mesh axes that no array is sharded over: 'data'
     """
+    check_mesh(mesh)
     active, arrays = as_mapping(mapping), list_arrays(tree)
     if active is not None:
         return _explain_with_mapping(arrays, active, resolve_mesh(mesh, "`explain` with a mapping"))

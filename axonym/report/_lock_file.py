@@ -17,9 +17,10 @@ from jax.sharding import PartitionSpec as P
 from ..mesh._device_grid import escape_unprintable
 from ..named._axis import format_axes
 from ..named._axis_layout import get_entry_axes
+from ..named._traceback import blame_caller
 from ._leaf_report import LeafReport
 from ._table import shorten_list
-from ._write_file import write_file
+from ._write_file import check_path, write_file
 
 
 Lock: TypeAlias = dict[str, Any]
@@ -35,7 +36,7 @@ def make_lock(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: S
     """Returns the lock of arrays on a mesh with these sizes; raises a ValueError if the specs have problems."""
     if problems:
         shown = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
-        raise ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown]))
+        raise blame_caller(ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown])))
     sizes, arrays, counts = _drop_small_axes(mesh), dict[str, Any](), Counter[str]()
     for leaf in leaves:
         counts[leaf.path] += 1  # paths repeat if two keys have one repr
@@ -83,18 +84,19 @@ def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) ->
 
     Raises a FileNotFoundError or, if the file is damaged or of another format, a ValueError, with the remedy.
     """
+    check_path(path, "sharding lock")
     name = repr(os.fspath(path))
     try:
         locked = json.loads(Path(path).read_text(encoding="utf-8"))
         version = locked["format"]
         lines = _list_differences(locked, found) if version == FORMAT else []
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no sharding lock {name}; {remedy}") from None
+        raise blame_caller(FileNotFoundError(f"there is no sharding lock {name}; {remedy}")) from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or not a lock
-        raise ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}") from None
+        raise blame_caller(ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}")) from None
     if version != FORMAT:
         reads = f"this version of Axonym reads format {FORMAT}"
-        raise ValueError(f"the sharding lock {name} has format {version!r}, {reads}; {remedy}")
+        raise blame_caller(ValueError(f"the sharding lock {name} has format {version!r}, {reads}; {remedy}"))
     return [escape_unprintable(line) for line in lines]
 
 
@@ -138,7 +140,7 @@ def _format_locked_array(path: str, array: dict[str, Any]) -> str:
 def _format_locked_spec(array: dict[str, Any]) -> str:
     entries = [tuple(entry) if isinstance(entry, list) else entry for entry in array["spec"]]
     if len(entries) != len(array["shape"]):
-        raise ValueError("the spec of an array in a lock has an entry for each axis")
+        raise blame_caller(ValueError("the spec of an array in a lock has an entry for each axis"))
     sums = [f"{kind}={{{', '.join(map(repr, array[kind]))}}}" for kind in _REDUCTIONS if array.get(kind)]
     spec = f"P({', '.join([*(_FREE if entry == _FREE else repr(entry) for entry in entries), *sums])})"
     place = array.get("on")

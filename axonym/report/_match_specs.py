@@ -9,6 +9,7 @@ from jax.tree_util import keystr
 
 from ..named._array import NamedArray
 from ..named._axis import suggest_name
+from ..named._traceback import blame_caller
 from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.rules._rule_tree import RuleTree
 from ..partitioning.rules._sharding_rule import ShardingRule, explain_decisions
@@ -51,6 +52,11 @@ def match_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[MatchedSpec
         raise TypeError(
             "an `AxisMapping` is a mapping from names of axes and not a tree of specs; "
             "`axonym.explain(tree, mapping, mesh)` explains what it does to each array"
+        )
+    leaves = jax.tree.leaves(tree)
+    if leaves and all(isinstance(leaf, P) for leaf in leaves):
+        raise blame_caller(
+            TypeError("The first argument has `PartitionSpec`s in place of arrays; the specs are the second one.")
         )
     pairs = _list_rule_specs(specs, tree, mesh) if isinstance(specs, ShardingRule) else _pair_specs(tree, specs)
     return _check_pairs(tree, pairs, mesh)

@@ -11,7 +11,7 @@ from ._make_report import report_own_shardings, report_specs
 from ._match_specs import match_specs
 from ._report_comparison import ReportComparison, compare_reports
 from ._sharding_report import ShardingReport
-from ._table import format_count, shorten_list
+from ._table import check_count, format_count, shorten_list
 from ._unused_axes import get_shard_shape
 
 
@@ -155,8 +155,8 @@ fits is 8"]
             Mesh axes that no array is sharded over:
               'model': unused; it could shard 1 of 1 arrays
         """
-        if depth is not None and depth < 0:
-            raise ValueError(f"`depth` is the number of keys of a path that make a group; it was {depth}.")
+        if depth is not None:
+            check_count("depth", depth, "the number of keys of a path that make a group")
         if partition_specs is None:
             return report_own_shardings(pytree, self.mesh, depth)
         mesh = resolve_mesh(self._mesh, "`sharding_report` with specs")

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from ..named._axis import format_value
 from ._explanation import ShardedTree, format_mesh_title, make_leaf_row
 from ._html_page import Fact, save_html_page
 from ._leaf_report import LeafReport, Padding, format_paddings, list_padding_choices
 from ._lock_file import make_lock, save_lock
-from ._table import Note, Table, format_bytes, format_path, shorten_list
+from ._table import Note, Table, check_count, format_bytes, format_path, shorten_list
 from ._treemap import make_treemap
 
 
@@ -98,10 +99,10 @@ class ShardingReport(ShardedTree):
             n: The largest number of arrays to return.
 
         Raises:
+            TypeError: If `n` is not an integer.
             ValueError: If `n` is negative.
         """
-        if n < 0:
-            raise ValueError(f"`n` is the number of arrays to return; it was {n}.")
+        check_count("n", n, "the number of arrays to return")
         found = [leaf for leaf in self.leaves if leaf.replicated_bytes]
         return tuple(sorted(found, key=lambda leaf: -leaf.replicated_bytes)[:n])
 
@@ -122,6 +123,8 @@ class ShardingReport(ShardedTree):
             FileNotFoundError: If its folder does not exist.
             IsADirectoryError: If it is a folder.
         """
+        if title is not None and not isinstance(title, str):
+            raise TypeError(f"`title` is the heading of the page, a string, not {format_value(title)}.")
         title = title or f"Sharding report{f': {self.rule}' if self.rule else ''}"
         notes = [Note(f"Problems: {len(self.problems)}", self.problems, True)] if self.problems else []
         if self.unused_mesh_axes:

@@ -7,6 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ..named._axis import format_value
+from ..named._traceback import blame_caller
+
 
 WIDTH = 120
 _MOST_ROWS = 40
@@ -108,10 +111,11 @@ class TabularReport(PrintedReport):
             limit: How many arrays to show; all of them if None. Totals and notes are always of all arrays.
 
         Raises:
+            TypeError: If the limit is not an integer.
             ValueError: If the limit is negative.
         """
-        if limit is not None and limit < 0:
-            raise ValueError(f"`limit` is the number of arrays to show, or None for all; it was {limit}.")
+        if limit is not None:
+            check_count("limit", limit, "the number of arrays to show, or None for all")
         table = self._make_table()
         lines = [*_wrap_text(table.title), "", *_format_rows(table, table.rows[:limit]), *_format_notes(table)]
         return "\n".join(lines)
@@ -121,6 +125,14 @@ class TabularReport(PrintedReport):
         rows = "".join(_format_html_rows(table, table.rows[:_MOST_ROWS]))
         notes = "".join(map(_format_html_note, table.notes))
         return f'<div class="axonym-table">{STYLE}<p>{html.escape(table.title)}</p><table>{rows}</table>{notes}</div>'
+
+
+def check_count(name: str, value: Any, meaning: str) -> None:
+    """Raises an error for an option that is not an integer of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise blame_caller(TypeError(f"`{name}` is {meaning}, an integer; it was {format_value(value)}."))
+    if value < 0:
+        raise blame_caller(ValueError(f"`{name}` is {meaning}; it was {value}."))
 
 
 def format_bytes(number: int) -> str:

@@ -3,8 +3,11 @@
 import html
 import os
 from pathlib import Path
+from typing import Any
 
 from .._atomic_file import check_file_path, open_replacement
+from ..named._axis import format_value
+from ..named._traceback import blame_caller
 
 
 def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str) -> Path:
@@ -13,8 +16,14 @@ def write_file(path: str | os.PathLike[str], text: str, kind: str, example: str)
     A link stays a link, and its target is replaced; an existing file keeps its permissions. Errors show the kind of
     file and an example of a name.
     """
+    check_path(path, kind)
     replace_file(check_file_path(path, kind, example), text.encode("utf-8", "backslashreplace"))
     return Path(path)
+
+
+def check_path(path: Any, kind: str) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise blame_caller(TypeError(f"The {kind} needs the path of a file, not {format_value(path)}."))
 
 
 def write_html_page(path: str | os.PathLike[str], title: str, content: str, example: str) -> Path:

@@ -16,6 +16,7 @@ from ..named._array import is_named_array
 from ..named._axis import format_value, suggest_name
 from ..named._base import format_shape, get_plain_array, with_array
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
+from ..named._traceback import blame_caller
 from ._keys import check_key_part, check_state_dict
 from ._merged_axes import MergedDims
 
@@ -168,7 +169,7 @@ def read_state_dict(
 
 def check_dtype_rule(dtypes: Any) -> None:
     if dtypes not in ("check", "cast", "keep"):
-        raise ValueError(f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}")
+        raise blame_caller(ValueError(f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}"))
 
 
 @contextmanager
@@ -188,7 +189,7 @@ def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
         near = unread or _list_unread(reader, None)  # all others if none begins with the prefix
         shown = [_explain_misfit(key, reason, near) for key, reason in list(reasons.items())[:_SHOWN]]
         more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-        raise ValueError("\n  ".join(["the state dict does not fit:", *shown, *more])) from None
+        raise blame_caller(ValueError("\n  ".join(["the state dict does not fit:", *shown, *more]))) from None
 
 
 def _explain_misfit(key: str, reason: str, unread: list[str]) -> str:

@@ -1,5 +1,6 @@
 """What NumPy, pandas, Matplotlib, treescope, DLPack and Python's own functions do with a named array."""
 
+import operator as op
 from re import escape
 
 import jax
@@ -58,7 +59,21 @@ def test_functions_of_numpy_see_the_elements(mapped):
 
 
 def test_operators_with_arrays_of_numpy_keep_names():
-    assert (np.ones(()) + x).names == ("step",) and (np.float32(2) * x).names == ("step",)
+    number = np.int32(3)
+    array = nym.named(jnp.arange(1, 5), "step")
+    arithmetic = (op.add, op.sub, op.mul, op.truediv, op.floordiv, op.mod, op.pow, op.lshift, op.rshift)
+    for operator in (*arithmetic, op.and_, op.or_, op.xor, op.eq, op.ne, op.lt, op.le, op.gt, op.ge):
+        for first in (number, np.asarray(number)):
+            result = operator(first, array)
+            assert result.names == ("step",)
+            np.testing.assert_array_equal(result.array, operator(first, np.arange(1, 5)))
+    for result, expected in zip(divmod(number, array), divmod(3, array), strict=True):
+        assert nym.array_equal(result, expected)
+    assert (np.ones(()) + x).names == (jnp.ones(()) + x).names == ("step",)
+    with pytest.raises(TypeError, match=r"A plain array of shape \(4,\) has no axis names"):
+        np.ones(4) + x
+    with pytest.raises(TypeError, match="`@` cannot name the axes to contract"):
+        np.ones(4) @ x
 
 
 def test_memory_is_shared_by_dlpack():

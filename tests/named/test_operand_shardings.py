@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 import axonym as nym
 from axonym import Axis, dslice
+from axonym.named._broadcasting import apply_binary
 
 
 MAPPING = {"batch": "data", "embed": "model", "seq": "data", "row": "data"}
@@ -133,6 +134,20 @@ def test_a_mapping_decides_where_operands_are_sharded_differently():
         for result in (x + other, jax.jit(nym.add)(x, other)):
             assert result.sharding.spec == P("data", None)
             np.testing.assert_allclose(result.array, (operands["x"] + operands["u"]).array, rtol=1e-6)
+
+
+def test_other_errors_of_operands_that_are_sharded_differently_are_raised_once():
+    operands = make_operands()
+    x, other = nym.shard(operands["x"], {"batch": "data"}), nym.shard(operands["u"], {"batch": "model"})
+    calls = []
+
+    def refuse(*arrays):
+        calls.append(arrays)
+        raise TypeError("refused")
+
+    with nym.axis_mapping({"batch": "data"}), pytest.raises(TypeError, match="refused"):
+        apply_binary(refuse, x, other)
+    assert len(calls) == 1
 
 
 def test_a_replacement_of_dot_general_gets_the_sharding_of_the_operands():

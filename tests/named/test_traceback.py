@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import axonym as nym
@@ -35,6 +36,67 @@ def raise_from(mistake):
     return raised.value
 
 
+LINEAR = nym.nn.Linear.init(nym.Axis("embed", 3), nym.Axis("mlp", 4), key=jax.random.key(0))
+OTHER_MISTAKES = {
+    "layer": lambda: LINEAR(x.rename({"embed": "embd"})),
+    "broadcasting": lambda: x + nym.ones({"mlp": 4}),
+    "sizes": lambda: x + nym.ones({"batch": 3, "embed": 3}),
+    "plain array": lambda: x + jnp.ones((2, 3)),
+    "out of range": lambda: x["batch", 7],
+    "position": lambda: x[:, 0],
+    "attribute": lambda: x.reshape((3, 2)),
+    "function": lambda: nym.vmap(x, "batch"),
+    "carry": lambda: nym.fold(lambda carry, row: row, "batch")(x.sum(), x),
+    "mapping": lambda: nym.shard(x, {"batch": "dta"}),
+    "twice": lambda: nym.shard(x, {"batch": "data", "embed": "data"}),
+    "rule": lambda: nym.shard(x, ["batch"]),
+    "jax": lambda: jnp.ones(3) @ jnp.ones(4),
+    "own": lambda: {}["key"],
+}
+
+
+@pytest.mark.parametrize("mistake", OTHER_MISTAKES)
+def test_errors_of_compiled_functions_have_frames_of_the_user(mistake, mesh):
+    run = OTHER_MISTAKES[mistake]
+    compiled = nym.named_jit(lambda: run())
+    whole = [compiled, lambda: nym.named_jit(lambda: compiled())()]
+    eager = [] if mistake in ("jax", "own") else [run]
+    for call in (*whole, lambda: compiled.lower(), *eager):
+        with pytest.raises(Exception, match=r".") as raised:
+            call()
+        assert traceback.extract_tb(raised.value.__traceback__)[-1].name == "<lambda>"
+        assert raised.value.__traceback__.tb_frame.f_code.co_filename == __file__
+        shown = "".join(traceback.format_exception(raised.value))
+        assert shown.count("Traceback (most recent call last)") == 1 and "JAX_TRACEBACK_FILTERING" not in shown
+        if call in whole:
+            assert PACKAGE not in shown and "site-packages" not in shown
+
+
+def test_an_argument_on_other_devices_is_one_error(explicit_mesh):
+    one, other = (jax.device_put(jnp.ones(2), jax.devices()[at]) for at in (0, 1))
+    add = nym.named_jit(lambda one, other: one + other)
+    for call in (add, add.lower):
+        with pytest.raises(ValueError, match=r"one, float32\[2\]|other, float32\[2\]") as raised:
+            call(one, other)
+        shown = "".join(traceback.format_exception(raised.value))
+        assert shown.count("Traceback (most recent call last)") == 1
+        assert traceback.extract_tb(raised.value.__traceback__)[-1].filename == __file__
+
+
+def test_causes_and_notes_of_the_user_stay():
+    def fail():
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raised = ValueError("second")
+            raised.add_note("mine")
+            raise raised from error
+
+    with pytest.raises(ValueError, match="second") as raised:
+        nym.named_jit(fail)()
+    assert isinstance(raised.value.__cause__, KeyError) and raised.value.__notes__ == ["mine"]
+
+
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 def test_it_ends_in_the_frame_of_the_caller(mistake, mesh):
     error = raise_from(mistake)
@@ -50,11 +112,14 @@ def test_filtering_can_be_turned_off():
     jax.config.update("jax_traceback_filtering", "off")
     try:
         error = raise_from(MISTAKES["method"])
+        compiled = raise_from(MISTAKES["named_jit"])
     finally:
         jax.config.update("jax_traceback_filtering", before)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     assert frames[-1].f_code.co_filename.startswith(PACKAGE)
     assert not any("__tracebackhide__" in frame.f_locals for frame in frames)
+    files = [frame.filename for frame in traceback.extract_tb(compiled.__traceback__)]
+    assert any("pjit" in file for file in files) and files[-1].startswith(PACKAGE)
 
 
 @pytest.mark.parametrize("filtering", ["auto", "off"])

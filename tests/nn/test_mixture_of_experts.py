@@ -236,7 +236,10 @@ def test_wrong_arguments_are_refused(entered, draw):
             layer(x)
     layer = MIXTURE(capacity_factor=1.0)
     with nym.axis_mapping(EXPERT):
-        with refusal("compete for the capacity along axis 'batch', which is sharded over (data); name other axes of"):
+        with refusal(
+            "MixtureOfExperts (embed: 8, mlp: 22, experts: 8): tokens compete for the capacity along axis 'batch', "
+            "which is sharded over (data); name other axes of (batch: 8, pos: 4, embed: 8) with `capacity_axis`, or map"
+        ):
             layer(x)
     layer = MIXTURE(capacity_factor=1.0, capacity_axis="time")
     with refusal("(capacity): no axis 'time' in (batch: 8, pos: 4, embed: 8)"):

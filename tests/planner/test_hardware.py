@@ -1,11 +1,13 @@
 """The presets of hardware: that they agree with one another, and how they are found."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 import axonym as nym
 from axonym.planner import HARDWARE, Hardware, get_hardware
+from axonym.planner._gpu_targets import format_gpu_target
 
 
 # The multiply-and-add units of a device: matrix units x their rows x their columns.
@@ -68,3 +70,12 @@ def split_row(line: str) -> list[str]:
 def test_hardware_is_named_by_text():
     with pytest.raises(TypeError, match="hardware is given by its name, such as 'v5e' or 'H100', not by 3"):
         get_hardware(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_programs_are_compiled_for_every_gpu_with_figures():
+    gpus = [hardware for hardware in HARDWARE.values() if hardware.platform == "gpu"]
+    assert len(gpus) == 4
+    for hardware in gpus:
+        assert f'device_description_str: "{hardware.device_kind}"' in format_gpu_target(hardware)
+    with pytest.raises(ValueError, match=r"cannot be compiled for GPU 'b300', .*; there are a100, h100, h200, b200$"):
+        format_gpu_target(dataclasses.replace(gpus[0], name="b300"))

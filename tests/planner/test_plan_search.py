@@ -387,6 +387,12 @@ def test_the_best_candidate_runs_and_gives_the_same(make_plan):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_computing_of_a_step_that_waits_for_memory_takes_the_time_of_the_memory(make_plan):
+    found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
+    (compiled,) = {one.time.compute for one in found.evaluations if one.stage == "compiled"}
+    assert compiled == found.screened.time.compute > 10 * FLOPS / 4 / get_hardware("cpu").bf16_flops
+
+
 def test_policies_and_options_are_searched(make_plan):
     found = make_plan(policies={"full": True, "none": False}, fixed={**DATA, "parameters": {"embed": "data"}})
     seconds = {one.candidate.policy: one.time.compute for one in found.evaluations}

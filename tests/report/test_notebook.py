@@ -6,6 +6,7 @@ import jax
 import pytest
 
 import axonym as nym
+from axonym.report import LayerTime
 
 from ..browser import Element, opened
 
@@ -15,7 +16,7 @@ RULES = """
 body { margin: 0; width: 700px }
 .jp-RenderedHTMLCommon { font: 14px/1.6 sans-serif; padding-right: 20px }
 .jp-ThemedContainer .jp-RenderedHTMLCommon > pre { margin: 1.5em 2em }
-.jp-ThemedContainer .jp-RenderedHTMLCommon pre { font: 13px/1.3 monospace; padding: 0; white-space: pre-wrap }
+.jp-ThemedContainer .jp-RenderedHTMLCommon pre { font: 13px/1.3 sans-serif; padding: 0; white-space: pre-wrap }
 .jp-RenderedHTMLCommon table { border-collapse: collapse; table-layout: fixed; margin-left: auto; margin-right: auto;
   margin-bottom: 1em; font-size: 13px }
 .jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th, .jp-RenderedHTMLCommon tr { vertical-align: middle;
@@ -31,7 +32,8 @@ for (const output of document.querySelectorAll(".jp-RenderedHTMLCommon"))
     const range = document.createRange(), style = getComputedStyle(element);
     range.selectNodeContents(element);
     const text = range.getBoundingClientRect();
-    return {text: element.textContent, tag: element.tagName, align: style.textAlign, space: style.whiteSpace,
+    return {text: element.textContent, tag: element.tagName,
+            align: style.textAlign, space: style.whiteSpace, font: style.fontFamily,
             lines: new Set([...range.getClientRects()].map(box => Math.round(box.top))).size,
             left: text.left, right: text.right, number: element.classList.contains("number")};
   });
@@ -41,13 +43,20 @@ document.getElementById("seen").textContent = JSON.stringify(seen);
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
-    """The cells of an array, of a report and of a plain table as Chromium lays them out under these rules."""
+    """The cells of an array, of reports and of a plain table as Chromium lays them out under these rules."""
     mesh = nym.create_abstract_mesh((4, 2), ("data", "model"))
     shape = jax.eval_shape(lambda: {"w": nym.zeros({"batch": 8192, "embed": 4}), "b": nym.zeros({"batch": 8192})})
     outputs = {
         "array": nym.named(jax.numpy.arange(120.0).reshape(3, 40), ("i", "j")),
         "report": nym.explain(shape, {"batch": "data"}, mesh),
     }
+    matrix = nym.NamedArray(jax.ShapeDtypeStruct((512, 64), "float32"), ("batch", "embed"))
+    machine = {"devices": "cpu:8", "mesh": {"data": 8}, "mapping": {"batch": "data"}, "cache": False}
+    program = nym.planner.compile_for(lambda x: nym.sum(x, "batch"), matrix, **machine)
+    outputs["memory"] = nym.planner.memory_report(program)
+    outputs["communication"] = nym.planner.communication_report(program)
+    layer = LayerTime("blocks/up", computing=0.25, communication=0.5, share=1.0, runs=16)
+    outputs["times"] = nym.report.TimeByLayer((layer,), devices=8, programs=("jit_step",))
     shown = {name: output._repr_html_() for name, output in outputs.items()}
     shown["plain"] = "<table><tr><td>a</td></tr></table>"
     parts = [
@@ -77,6 +86,15 @@ def test_cells_of_a_report_keep_their_alignment(seen):
     assert len(names) == 3 and len({round(cell["left"]) for cell in names}) == 1
 
 
+@pytest.mark.parametrize("name", ["report", "memory", "communication", "times"])
+def test_reports_are_aligned_in_a_monospace_font_from_the_left(seen, name):
+    cells = seen[name]
+    assert {cell["font"] for cell in cells} == {"monospace"}
+    assert {cell["align"] for cell in cells if cell["number"]} == {"right"}
+    assert {cell["align"] for cell in cells if not cell["number"]} == {"left"}
+    assert min(cell["left"] for cell in cells) < 60
+
+
 def test_the_card_of_an_array_keeps_its_lines(seen):
     caption, *cells, values = seen["array"]
     assert caption["tag"] == "CAPTION" and caption["text"] == "NamedArray, float32, 480 bytes"
@@ -87,4 +105,5 @@ def test_the_card_of_an_array_keeps_its_lines(seen):
         ("j", "left", 1), ("40", "right", 1),
     ]  # fmt: skip
     assert values["tag"] == "PRE" and values["space"] == "pre" and values["left"] < 5
+    assert values["font"] == "monospace"
     assert values["lines"] == values["text"].count("\n") + 1 > 3

@@ -19,6 +19,7 @@ from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, shard_
 from .._axis import Names
 from .._broadcasting import align_axes
 from .._static_key import get_static_value
+from .._traceback import blame_caller
 from ._index_plan import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
@@ -318,7 +319,9 @@ def convert_values(value: Any, dtype: Any) -> Any:
     value = jnp.asarray(value)
     for kind in (jnp.inexact, jnp.complexfloating):
         if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):
-            raise TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
+            raise blame_caller(
+                TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
+            )
     return value.astype(dtype)
 
 

@@ -12,6 +12,7 @@ from numpy.ma import MaskedArray
 from .._axis import AxisSelector, axis_name, format_value
 from .._base import NamedBase, format_shape, is_traced
 from .._numpy_input import MASK_PROBLEM
+from .._traceback import blame_caller
 from ._dslice import dslice
 from ._index_plan import IndexPlan, Part
 
@@ -36,7 +37,7 @@ def parse_index(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any
             name = axis_name(selector)
         except TypeError:
             if isinstance(items, tuple):
-                raise _make_position_error(x, items) from None
+                raise blame_caller(_make_position_error(x, items)) from None
             raise
         kind, detail, array = _parse_axis_index(x, name, index)
         parts.append((selector, kind, detail, array.shape if kind in ("array", "mask") else ()))
@@ -52,14 +53,18 @@ def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
     name = axis_name(selector)
     remedy = f"keep the axes and fill the other elements, as in `axonym.index(x, {{{name!r}: mask}}, fill=0)`"
     if len(own) > 1:
-        raise ValueError(
-            f"a mask with the axes ({', '.join(own)}) may pick a different number of elements along axis {name!r} of "
-            f"{format_shape(x)} for each of them; {remedy}"
+        raise blame_caller(
+            ValueError(
+                f"a mask with the axes ({', '.join(own)}) may pick a different number of elements along axis "
+                f"{name!r} of {format_shape(x)} for each of them; {remedy}"
+            )
         )
     if is_traced(array):
-        raise TypeError(
-            f"axis {name!r} of {format_shape(x)} is indexed by a traced mask, so the number of elements it picks is "
-            f"not known; {remedy}"
+        raise blame_caller(
+            TypeError(
+                f"axis {name!r} of {format_shape(x)} is indexed by a traced mask, so the number of elements it picks "
+                f"is not known; {remedy}"
+            )
         )
     at = np.flatnonzero(np.asarray(array))
     return (selector, "array", own, at.shape), at
@@ -76,17 +81,22 @@ def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) ->
             continue
         name, size = x.names[at], x.array.shape[at]
         if kind == "unchecked window":
-            raise IndexError(
-                f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of {format_shape(x)}; "
-                f"if that is intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
-                f"`x.at[{name!r}, index].set(value, mode='drop')`"
+            raise blame_caller(
+                IndexError(
+                    f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of "
+                    f"{format_shape(x)}; "
+                    f"if that is intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
+                    f"`x.at[{name!r}, index].set(value, mode='drop')`"
+                )
             )
         if kind != "window" and not -size <= low <= high < size:
             shown = "an index" if np.ndim(array) else f"index {low}"
-            raise IndexError(
-                f"{shown} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is intended, "
-                f"give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
-                f"`x.at[{name!r}, index].set(value, mode='drop')`"
+            raise blame_caller(
+                IndexError(
+                    f"{shown} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is "
+                    f"intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
+                    f"`x.at[{name!r}, index].set(value, mode='drop')`"
+                )
             )
 
 
@@ -95,7 +105,7 @@ def _iterate_items(x: NamedBase, items: Any) -> Iterable[tuple[AxisSelector, Any
         return zip(items[::2], items[1::2], strict=True)
     if isinstance(items, Mapping):
         return items.items()
-    raise _make_position_error(x, items)
+    raise blame_caller(_make_position_error(x, items))
 
 
 def _make_position_error(x: NamedBase, items: Any) -> ValueError:
@@ -128,19 +138,24 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
         try:
             return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
         except TypeError:  # of JAX, for a traced integer, or of Python
-            raise _make_bounds_error(x, name) from None
+            raise blame_caller(_make_bounds_error(x, name)) from None
     if isinstance(index, dslice):
         start = index.start if type(index.start) is int else _as_integer_array(x, name, index.start)
         if np.ndim(start):
-            raise ValueError(
-                f"a `dslice` of axis {name!r} of {format_shape(x)} starts at {format_value(start)}, not at an integer"
+            raise blame_caller(
+                ValueError(
+                    f"a `dslice` of axis {name!r} of {format_shape(x)} starts at {format_value(start)}, not at an "
+                    "integer"
+                )
             )
         return _classify_window(x, name, start, index.length), index.length, start
     array = _as_index_array(index)
     if not isinstance(index, NamedBase) and array.ndim > 1:
-        raise ValueError(
-            f"an index of shape {array.shape} for axis {name!r} of {format_shape(x)} has no axis names; "
-            "give it some with `axonym.named(index, axes)`"
+        raise blame_caller(
+            ValueError(
+                f"an index of shape {array.shape} for axis {name!r} of {format_shape(x)} has no axis names; "
+                "give it some with `axonym.named(index, axes)`"
+            )
         )
     names = index.names if isinstance(index, NamedBase) else (name,) * array.ndim
     if array.dtype.kind not in "iu":  # a cheap test
@@ -178,9 +193,11 @@ def _as_integer_array(x: NamedBase, name: str, index: Any) -> Any:
     if jnp.issubdtype(array.dtype, jnp.integer):
         return array
     if jnp.issubdtype(array.dtype, jnp.bool_):
-        raise TypeError(
-            f"axis {name!r} of {format_shape(x)} is indexed by integers or by a mask with this axis, not by a single "
-            "boolean; use `axonym.where` to choose by a condition"
+        raise blame_caller(
+            TypeError(
+                f"axis {name!r} of {format_shape(x)} is indexed by integers or by a mask with this axis, not by a "
+                "single boolean; use `axonym.where` to choose by a condition"
+            )
         )
     what = format_value(index) if array.dtype.kind in "OUS" else array.dtype
-    raise TypeError(f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {what}")
+    raise blame_caller(TypeError(f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {what}"))

@@ -4,6 +4,7 @@ from typing import Any
 
 from .._axis import Axis, AxisSelector, format_value
 from .._base import N, check_named, with_array
+from .._traceback import blame_caller
 from ._at import At, call_with_plan
 from ._gather_scatter import gather_elements
 from ._index_parser import Index, Items, parse_index
@@ -76,7 +77,9 @@ def take(x: N, axis: AxisSelector, index: Index, *, fill: Any = None, mode: Any 
         (batch: 1, pos: 3, embed: 4)
     """
     if type(axis) is not str and not isinstance(axis, str | Axis):
-        raise TypeError(f"`take` takes the axis before the index, `take(x, 'vocab', index)`, not {format_value(axis)}.")
+        raise blame_caller(
+            TypeError(f"`take` takes the axis before the index, `take(x, 'vocab', index)`, not {format_value(axis)}.")
+        )
     return _select_elements(x, (axis, index), fill, mode)
 
 

@@ -23,6 +23,7 @@ from .._base import N, check_named, with_array
 from .._broadcasting import align_axes, jit_inline
 from .._cache import cached_plan
 from .._resize import unname_axis
+from .._traceback import blame_caller
 
 
 _Operand: TypeAlias = tuple[Names, tuple[int, ...]]
@@ -56,7 +57,9 @@ def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Cal
     name = axis_name(axis)
     first = _check_same_axes("stack", name, operands, None)
     if isinstance(axis, Axis) and axis.size != len(operands):
-        raise ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
+        raise blame_caller(
+            ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
+        )
     check_unique_names((name, *first))
     names = intern_names((name, *first))
     own_names = tuple(own for own, _ in operands)
@@ -100,7 +103,9 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
     index = names.index(name)
     size = sum(sizes[own.index(name)] for own, sizes in operands)
     if isinstance(axis, Axis) and axis.size != size:
-        raise ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
+        raise blame_caller(
+            ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
+        )
     own_names = tuple(own for own, _ in operands)
     return jit_inline(functools.partial(_compute_concatenate, names, index, own_names)), names
 
@@ -115,7 +120,9 @@ def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
     if type(axis) is not str and not isinstance(axis, str | Axis):
         given = f"{format_value(axis)} and {format_value(arrays)}"
-        raise TypeError(f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not {given}.")
+        raise blame_caller(
+            TypeError(f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not {given}.")
+        )
     rows = list(arrays)
     for x in rows:
         check_named(x)
@@ -126,7 +133,7 @@ def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, ar
 def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], but: str | None) -> Names:
     """Returns the names of the first array, which all must have, with the same sizes except along `but`."""
     if not operands:
-        raise ValueError(f"`{function}` along {name!r} needs at least one array")
+        raise blame_caller(ValueError(f"`{function}` along {name!r} needs at least one array"))
     check_rank(*operands[0])
     first = dict(zip(*operands[0], strict=True))
     for operand in operands:
@@ -134,11 +141,13 @@ def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], b
         own = dict(zip(*operand, strict=True))
         if own.keys() != first.keys():
             shown = f"{format_axes(*operands[0])} and {format_axes(*operand)}"
-            raise ValueError(f"`{function}` takes arrays of the same axes, not {shown}")
+            raise blame_caller(ValueError(f"`{function}` takes arrays of the same axes, not {shown}"))
         for key, size in first.items():
             if key != but and own[key] != size:
                 moved = format_axes(tuple(first), [own[one] for one in first])
-                raise ValueError(
-                    f"axis {key!r} has size {size} and size {own[key]} in {format_axes(*operands[0])} and {moved}"
+                raise blame_caller(
+                    ValueError(
+                        f"axis {key!r} has size {size} and size {own[key]} in {format_axes(*operands[0])} and {moved}"
+                    )
                 )
     return operands[0][0]

@@ -14,6 +14,7 @@ from .._axis import (
     intern_names,
 )
 from .._base import N, check_named, with_array
+from .._traceback import blame_caller
 
 
 def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
@@ -36,17 +37,21 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
     """
     check_named(x)
     if not hasattr(renames, "items"):
-        raise TypeError(
-            "`rename` takes a mapping from old to new names, such as {'pos': 'key_pos'}, not "
-            f"{format_value(renames)}."
+        raise blame_caller(
+            TypeError(
+                "`rename` takes a mapping from old to new names, such as {'pos': 'key_pos'}, not "
+                f"{format_value(renames)}."
+            )
         )
     names = list(x.names)
     for old, new in renames.items():
         index = find_axis(x.names, x.array.shape, old)
         if isinstance(new, Axis) and new.size != x.array.shape[index]:
-            raise ValueError(
-                f"axis {x.names[index]!r} has size {x.array.shape[index]}, it cannot become "
-                f"{format_axes([new.name], [new.size])}"
+            raise blame_caller(
+                ValueError(
+                    f"axis {x.names[index]!r} has size {x.array.shape[index]}, it cannot become "
+                    f"{format_axes([new.name], [new.size])}"
+                )
             )
         names[index] = axis_name(new)
     check_unique_names(tuple(names))

@@ -14,6 +14,7 @@ from .._axis import AxisSelection, AxisSelector, check_callable, format_value
 from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._static_result import is_array, unpack_result
+from .._traceback import blame_caller, hide_library_frames
 from ._checkpoint_loop import checkpoint_scan
 from ._checkpoint_policy import Policy, Remat, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
@@ -80,7 +81,7 @@ def scan(
 def check_scan_result(returned: Any) -> tuple[Any, Any]:
     """Returns what the function given to `scan` returned; raises a TypeError if it is not a pair."""
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise TypeError("The function given to `scan` must return a pair: the next carry and a result.")
+        raise blame_caller(TypeError("The function given to `scan` must return a pair: the next carry and a result."))
     return returned
 
 
@@ -195,7 +196,11 @@ def _run_loop(loop: _Loop, axes: tuple[AxisSelector, ...], init: Any, arguments:
             return _scan_slices(loop, axes[1:], init, given._replace(leaves=leaves))
 
         # JAX keeps the program of a bare `jax.lax.scan`; the program of a function made here is discarded with it.
-        carry, results = jit_inline(run_compiled)(arrays)
+        try:
+            carry, results = jit_inline(run_compiled)(arrays)
+        except Exception as error:
+            hide_library_frames(error)
+            raise
     return carry, unpack_result(results)
 
 
@@ -220,15 +225,19 @@ def _check_carry(function: str, before: Any, after: Any) -> None:
         leaves, others = ([before], [after]) if is_named_array(before) or is_named_array(after) else ([], [])
     for leaf, other in zip(leaves, others, strict=True):
         if (is_named_array(leaf) or is_named_array(other)) and _get_carry_axes(leaf) != _get_carry_axes(other):
-            raise TypeError(
-                f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(other)} after "
-                "it; every step must return it with the same axes in the same order."
+            raise blame_caller(
+                TypeError(
+                    f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(other)} "
+                    "after it; every step must return it with the same axes in the same order."
+                )
             )
         # JAX itself converts a weakly typed carry to the dtype that the step returns.
         if is_named_array(leaf) and leaf.dtype != other.dtype and not jax.typeof(leaf.array).weak_type:
-            raise TypeError(
-                f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
-                f"{other.dtype} after it; convert it with `astype`."
+            raise blame_caller(
+                TypeError(
+                    f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
+                    f"{other.dtype} after it; convert it with `astype`."
+                )
             )
 
 

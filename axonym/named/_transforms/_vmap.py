@@ -10,6 +10,7 @@ from .._ambient import align_shardings, get_mesh_axes
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector, check_callable
 from .._static_result import unpack_result
+from .._traceback import blame_caller, hide_library_frames
 from ._slices import UNSLICED, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
 
@@ -80,7 +81,11 @@ def _apply_vmap(
     arrays = align_shardings(arrays, dims)
     spmd_axes = get_mesh_axes(name, size) or None
     mapped = jax.vmap(call_with_slices, in_axes=tuple(dims), axis_size=size, spmd_axis_name=spmd_axes)
-    return unpack_result(mapped(*arrays))
+    try:
+        return unpack_result(mapped(*arrays))
+    except Exception as error:
+        hide_library_frames(error)
+        raise
 
 
 def _find_specs(
@@ -90,7 +95,9 @@ def _find_specs(
     if not specs and not kwspecs:
         return default
     if len(specs) > len(args):
-        raise ValueError(f"`vmap` with `args` for {len(specs)} positional arguments was given {len(args)}")
+        raise blame_caller(
+            ValueError(f"`vmap` with `args` for {len(specs)} positional arguments was given {len(args)}")
+        )
     given = {**dict(enumerate(specs)), **kwspecs}
     found: list[SliceSpec] = []
     for key, argument in (*enumerate(args), *sorted(kwargs.items())):  # sorted, as JAX flattens them
@@ -108,7 +115,9 @@ def _spread_spec(key: int | str, spec: Any, argument: Any) -> list[SliceSpec]:
     try:
         jax.tree.map(repeat_spec, spec, argument, is_leaf=lambda x: x is None)
     except ValueError:
-        raise ValueError(f"the specs given to `vmap` for argument {key!r} are a tree that does not fit it") from None
+        raise blame_caller(
+            ValueError(f"the specs given to `vmap` for argument {key!r} are a tree that does not fit it")
+        ) from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""Errors about arguments on other devices, or sharded otherwise, with the path of the argument and the remedy."""
+"""Errors about the devices and shardings of arguments, with the path of the argument and the remedy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,13 +7,16 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.tree_util import keystr
 
-from ..._jax_compat import is_device_mismatch_error, is_tracing
+from ..._jax_compat import is_device_mismatch_error, is_sharding_type_error, is_tracing
 from ..specs._active_mesh import format_mesh, get_active_mesh
 from ..specs._leaves import Leaf
 
 
+_MOST_ARRAYS = 3
+
+
 def find_device_error(
-    error: ValueError, name: str, described: Sequence[Leaf], leaves: Sequence[Any], is_moving: bool
+    error: Exception, name: str, described: Sequence[Leaf], leaves: Sequence[Any], is_moving: bool
 ) -> ValueError | None:
     """Returns the error for an argument that is on other devices than the mesh, or than the first argument.
 
@@ -52,6 +55,36 @@ def find_sharding_error(
                 "this sharding as well"
             )
     return None
+
+
+def find_ambiguity_error(
+    error: Exception, name: str, described: Sequence[Leaf], leaves: Sequence[Any]
+) -> ValueError | None:
+    """Returns the error for plain arrays from which JAX cannot tell how a result on an Explicit mesh is sharded.
+
+    It is None if JAX's error is about something else, or all sharded arguments have names.
+    """
+    if not is_sharding_type_error(error):
+        return None
+    sharded = [
+        f"{keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, is {_get_explicit_spec(leaf)}"
+        for about, leaf in zip(described, leaves, strict=True)
+        if about.names is None and isinstance(leaf, jax.Array) and any(_get_explicit_spec(leaf))
+    ]
+    if not sharded:
+        return None
+    more = f" and {len(sharded) - _MOST_ARRAYS} more" if len(sharded) > _MOST_ARRAYS else ""
+    reason = str(error).strip().partition(". ")[0].rstrip(".")
+    return ValueError(
+        f"`{name}` computes with plain arrays on a mesh of Explicit axes, where JAX needs the sharding of each result: "
+        f"{'; '.join(sharded[:_MOST_ARRAYS])}{more}; let the compiler choose it, with `jax.sharding.auto_axes(fn, "
+        "out_sharding=...)` around the function that computes with them, or make the mesh with `axis_types='auto'`. "
+        f"JAX's error: {reason}."
+    )
+
+
+def _get_explicit_spec(leaf: jax.Array) -> Any:
+    return jax.typeof(leaf).sharding.spec
 
 
 def _format_spec_on_mesh(sharding: Any) -> str:

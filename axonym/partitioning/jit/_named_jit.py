@@ -20,14 +20,14 @@ from ...named._axis import format_value, suggest_name
 from ...named._cache import cached_plan, shared_object
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
-from ...named._traceback import find_stacklevel
+from ...named._traceback import blame_caller, find_stacklevel, hide_library_frames
 from .._axis_mapping import activate_mapping
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from ..sharding._shard import shard_by_mapping
 from ..specs._active_mesh import get_abstract_mesh, require_mesh
 from ._argument_mappings import EntrySharding, Mappings, ResourceMappings
 from ._bound_method import BoundMethod
-from ._device_errors import find_device_error, find_sharding_error
+from ._device_errors import find_ambiguity_error, find_device_error, find_sharding_error
 from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._retrace import Traces
 from ._signature import Signature
@@ -97,11 +97,12 @@ class NamedJit(Generic[Args, R]):
         traces = self._traces.count
         try:
             result = self._jitted(*split)
-        except ValueError as error:
-            found = self._find_device_error(error, *split)
-            if found is None:
-                raise
-            raise found from error
+        except Exception as error:
+            hide_library_frames(error)
+            found = self._find_argument_error(error, *split)
+            if found is not None:
+                raise found from None
+            raise
         if split[0] and self._traces.count != traces:
             warn_unused_donation(split[0], split[2], self._signature, self._name)
         return unpack_result(result) if type(result) is ResultWithStatic else result
@@ -132,11 +133,12 @@ class NamedJit(Generic[Args, R]):
     def _run_stage(self, stage: Callable[..., Any], split: tuple[Any, ...]) -> Any:
         try:
             return stage(*split)
-        except ValueError as error:
-            found = self._find_device_error(error, *split)
-            if found is None:
-                raise
-            raise found from error
+        except Exception as error:
+            hide_library_frames(error)
+            found = self._find_argument_error(error, *split)
+            if found is not None:
+                raise found from None
+            raise
 
     def clear_cache(self) -> None:
         """Forgets everything compiled."""
@@ -222,16 +224,22 @@ class NamedJit(Generic[Args, R]):
             try:
                 hash(leaf if is_static else None)
             except TypeError:
-                raise TypeError(
-                    f"{keystr(about.path)} is not an array, so it is static, but a {type(leaf).__name__} is not "
-                    "hashable; pass an array or a hashable value"
+                raise blame_caller(
+                    TypeError(
+                        f"{keystr(about.path)} is not an array, so it is static, but a {type(leaf).__name__} is not "
+                        "hashable; pass an array or a hashable value"
+                    )
                 ) from None
 
-    def _find_device_error(self, error: ValueError, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
-        """Returns the error for an argument on other devices than the mesh, None if JAX's error is about others."""
+    def _find_argument_error(self, error: Exception, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
+        """Returns the error that names the argument whose devices or sharding JAX's error is about, None for others."""
         described = self._signature.describe_arguments(static.partition.treedef)
         leaves = static.merge_leaves(donated, kept)
-        return find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
+        found = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
+        found = found or find_ambiguity_error(error, self._name, described, leaves)
+        if found is None or error.__traceback__ is None:
+            return found and blame_caller(found)
+        return found.with_traceback(error.__traceback__)
 
     def _find_sharding_error(self, shardings: Any, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
         """Returns the error for an argument with another sharding than the function was compiled for, or None."""
@@ -354,10 +362,17 @@ def named_jit(
         known = sorted(_JIT_OPTIONS | _OWN_OPTIONS)
         near = suggest_name(option, known) or f"; it takes {', '.join(known)}."
         remedy = f"; {_REMEDIES[option]}." if option in _REMEDIES else near
-        raise TypeError(f"`named_jit` has no option `{option}`{remedy}")
+        raise blame_caller(TypeError(f"`named_jit` has no option `{option}`{remedy}"))
     if fn is not None and not callable(fn):
-        raise TypeError(
-            f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`."
+        raise blame_caller(
+            TypeError(f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`.")
+        )
+    if not isinstance(retrace_warning, bool):
+        raise blame_caller(TypeError(f"`retrace_warning` is True or False, not {format_value(retrace_warning)}."))
+    options = jit_options.get("compiler_options")
+    if options is not None and not isinstance(options, Mapping):
+        raise blame_caller(
+            TypeError(f"`compiler_options` is a mapping from options of XLA to values, not {format_value(options)}.")
         )
     if fn is None:
         return functools.partial(

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from ...named._static_result import unpack_result
+from ...named._traceback import blame_caller, hide_library_frames
 from ._static_args import StaticArgs
 
 
@@ -98,9 +99,10 @@ class NamedCompiled(_Stage):
             return unpack_result(self._stage(donated, kept))
         except ValueError as error:
             found = self._find_error(self._stage.input_shardings[0], donated, kept, static)
-            if found is None:
-                raise
-            raise found from error
+            if found is not None:
+                raise blame_caller(found) from None
+            hide_library_frames(error)
+            raise
 
 
 def set_shape_sharding(info: Any, sharding: Any) -> jax.ShapeDtypeStruct:

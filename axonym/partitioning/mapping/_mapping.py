@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ...named._ambient import context
 from ...named._axis import Axis, format_value
+from ...named._traceback import blame_caller
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]
@@ -25,7 +26,7 @@ Uneven: TypeAlias = Literal["error", "replicate"]
 
 def check_uneven(uneven: Any) -> Uneven:
     if uneven not in ("error", "replicate"):
-        raise ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}.")
+        raise blame_caller(ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}."))
     return uneven
 
 
@@ -134,16 +135,20 @@ class AxisMapping(Mapping[str, Any]):
 
 def _check_fallback(rule: Any) -> Any:
     if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
-        raise TypeError(
-            "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, "
-            f"not {format_value(rule)}."
+        raise blame_caller(
+            TypeError(
+                "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, "
+                f"not {format_value(rule)}."
+            )
         )
     try:
         hash(rule)
     except TypeError:
-        raise TypeError(
-            f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
-            "make it a frozen dataclass."
+        raise blame_caller(
+            TypeError(
+                f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
+                "make it a frozen dataclass."
+            )
         ) from None
     return rule
 
@@ -155,8 +160,11 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
         if isinstance(entries, Mesh | AbstractMesh):
             order = "or pass it after the mapping, as in `shard(x, mapping, mesh)`"
             remedy = f"; set a mesh with `with jax.set_mesh(mesh):`, {order}"
-        raise TypeError(
-            f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not {format_value(entries)}{remedy}."
+        raise blame_caller(
+            TypeError(
+                f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not "
+                f"{format_value(entries)}{remedy}."
+            )
         )
     replicated = entries._replicated if isinstance(entries, AxisMapping) else ()
     return {**dict.fromkeys(replicated), **(entries or {})}
@@ -165,15 +173,19 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
 def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
     if not isinstance(name, str):
         remedy = f"; use {name.name!r}" if isinstance(name, Axis) else ""
-        raise TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}.")
+        raise blame_caller(
+            TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}.")
+        )
     axes = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
         remedy = "; set a mesh with `with jax.set_mesh(mesh):`" if isinstance(value, Mesh | AbstractMesh) else ""
-        raise TypeError(
-            f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None{remedy}."
+        raise blame_caller(
+            TypeError(
+                f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None{remedy}."
+            )
         )
     if len(set(axes)) != len(axes):
-        raise ValueError(f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice")
+        raise blame_caller(ValueError(f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice"))
     return tuple(axes)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from ...named._axis import format_value
+from ...named._traceback import blame_caller
 from ..mapping._mapping import Uneven, check_uneven
 from ..specs._active_mesh import MeshLike
 from ._path_patterns import find_shardable_places, find_unneeded_patterns, format_names, matches_path
@@ -69,7 +70,9 @@ class PathShardingRule(PatternRule):
         given = tuple((_compile_pattern(pattern), spec) for pattern, spec in _parse_patterns(patterns))
         for pattern, spec in given:
             check_pattern_spec(spec, f"the pattern {pattern.pattern!r}", check_mesh(mesh))
-        self._set_options(patterns=given, mesh=check_mesh(mesh), strict=bool(strict), uneven=check_uneven(uneven))
+        if not isinstance(strict, bool):
+            raise blame_caller(TypeError(f"`strict` is True or False, not {format_value(strict)}."))
+        self._set_options(patterns=given, mesh=check_mesh(mesh), strict=strict, uneven=check_uneven(uneven))
 
     def _find_match(self, leaf: RuleLeaf) -> tuple[str, P] | None:
         found = ((repr(pattern.pattern), spec) for pattern, spec in self.patterns if matches_path(pattern, leaf.path))
@@ -79,17 +82,21 @@ class PathShardingRule(PatternRule):
         """Checks that there is a decision for each array of more than one element, if the rule is strict."""
         unmatched = [leaf for leaf, decision in zip(leaves, found, strict=True) if not decision.is_final]
         if self.strict and (places := find_shardable_places(unmatched)):
-            raise ValueError(
-                f"no pattern of the strict `{type(self).__name__}` matches {format_names(places)}; add patterns for "
-                "them, with P() for arrays to replicate"
+            raise blame_caller(
+                ValueError(
+                    f"no pattern of the strict `{type(self).__name__}` matches {format_names(places)}; add patterns "
+                    "for them, with P() for arrays to replicate"
+                )
             )
 
     def _check_patterns(self, leaves: Sequence[RuleLeaf]) -> None:
         """Checks that each pattern is the first to match some array, if the rule is strict."""
         if self.strict and (reasons := find_unneeded_patterns([pattern for pattern, _ in self.patterns], leaves)):
-            raise ValueError(
-                f"the strict `{type(self).__name__}` does not need all its patterns: {'; '.join(reasons)}; correct, "
-                "move or remove them"
+            raise blame_caller(
+                ValueError(
+                    f"the strict `{type(self).__name__}` does not need all its patterns: {'; '.join(reasons)}; "
+                    "correct, move or remove them"
+                )
             )
 
     def __repr__(self) -> str:
@@ -104,9 +111,11 @@ def _parse_patterns(patterns: Any) -> list[tuple[Any, Any]]:
     given = patterns.items() if isinstance(patterns, Mapping) else patterns
     pairs: list[Any] = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise TypeError(
-            "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, such as "
-            f"[('attn/.*weight', P('data'))], or a dictionary, not {format_value(patterns)}."
+        raise blame_caller(
+            TypeError(
+                "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, such as "
+                f"[('attn/.*weight', P('data'))], or a dictionary, not {format_value(patterns)}."
+            )
         )
     return [(one, other) for one, other in pairs]
 
@@ -116,13 +125,17 @@ def _compile_pattern(pattern: Any) -> re.Pattern[str]:
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     if not isinstance(pattern, str):
-        raise TypeError(
-            f"A pattern for paths is a regular expression, such as 'attn/.*weight', not {format_value(pattern)}."
+        raise blame_caller(
+            TypeError(
+                f"A pattern for paths is a regular expression, such as 'attn/.*weight', not {format_value(pattern)}."
+            )
         )
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ValueError(
-            f"the pattern {pattern!r} is not a regular expression: {error}; write a backslash before a special "
-            "character that is meant literally"
+        raise blame_caller(
+            ValueError(
+                f"the pattern {pattern!r} is not a regular expression: {error}; write a backslash before a special "
+                "character that is meant literally"
+            )
         ) from None

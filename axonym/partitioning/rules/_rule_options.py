@@ -7,10 +7,18 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AxisType, Mesh
 
 from ...named._axis import format_value
-from ..specs._active_mesh import MeshLike, check_mesh_axes, format_mesh, get_abstract_mesh, resolve_mesh
+from ...named._traceback import blame_caller
+from ..specs._active_mesh import (
+    MeshLike,
+    check_mesh as check_mesh,
+    check_mesh_axes,
+    format_mesh,
+    get_abstract_mesh,
+    resolve_mesh,
+)
 
 
 class HasMesh:
@@ -43,9 +51,11 @@ class HasMesh:
         if own is None:
             return resolve_mesh(mesh, f"`{type(self).__name__}`")
         if mesh is not None and mesh.shape != own.shape:
-            raise ValueError(
-                f"the rule `{type(self).__name__}` was made for mesh {format_mesh(own)}, the mesh here is "
-                f"{format_mesh(mesh)}; leave out its `mesh`"
+            raise blame_caller(
+                ValueError(
+                    f"the rule `{type(self).__name__}` was made for mesh {format_mesh(own)}, the mesh here is "
+                    f"{format_mesh(mesh)}; leave out its `mesh`"
+                )
             )
         is_manual = here is not None and AxisType.Manual in here.axis_types and here.shape == own.shape
         return here if is_manual else own  # pyright: ignore[reportReturnType]
@@ -77,9 +87,11 @@ def _rebuild_mesh(sizes: Any, names: Any, types: Any, ids: tuple[tuple[str, int]
     }
     for kind, number in ids:
         if (kind, number) not in here:
-            raise ValueError(
-                f"this pickle has a mesh with device {number} of platform {kind!r}, which is not here; pickle a rule "
-                "without a mesh, or with an abstract one"
+            raise blame_caller(
+                ValueError(
+                    f"this pickle has a mesh with device {number} of platform {kind!r}, which is not here; pickle a "
+                    "rule without a mesh, or with an abstract one"
+                )
             )
     devices = np.empty(math.prod(sizes), object)
     devices[:] = [here[one] for one in ids]
@@ -93,30 +105,27 @@ def _devices(platform: str) -> list[Any]:
         return []
 
 
-def check_mesh(mesh: Any) -> MeshLike | None:
-    """Returns the mesh that a rule is given, or None; raises a TypeError if it is something else."""
-    if mesh is None or isinstance(mesh, Mesh | AbstractMesh):
-        return mesh
-    raise TypeError(f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}.")
-
-
 def parse_axis_names(names: Any, what: str) -> tuple[str, ...]:
     """Returns names of mesh axes, given as one name or several; raises an error if they are not names or repeated."""
     given = (names,) if isinstance(names, str) else names
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
-        raise TypeError(f"`{what}` is a name of a mesh axis or a list of them, not {format_value(names)}.")
+        raise blame_caller(
+            TypeError(f"`{what}` is a name of a mesh axis or a list of them, not {format_value(names)}.")
+        )
     if len(set(given)) != len(given):
-        raise ValueError(f"`{what}` is {tuple(given)}, which names a mesh axis twice")
+        raise blame_caller(ValueError(f"`{what}` is {tuple(given)}, which names a mesh axis twice"))
     return tuple(given)
 
 
 def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str, ...]:
     """Returns a list of names of mesh axes as a tuple; raises an error if it is not one, or the mesh lacks a name."""
     if isinstance(names, str):
-        raise TypeError(f"`{what}` is a list of names of mesh axes, not one name; write [{names!r}].")
+        raise blame_caller(TypeError(f"`{what}` is a list of names of mesh axes, not one name; write [{names!r}]."))
     wrong = [name for name in names if not isinstance(name, str)] if isinstance(names, list | tuple) else [names]
     if wrong:
-        raise TypeError(f"`{what}` is a list of names of mesh axes; {format_value(wrong[0])} is not a name.")
+        raise blame_caller(
+            TypeError(f"`{what}` is a list of names of mesh axes; {format_value(wrong[0])} is not a name.")
+        )
     names = parse_axis_names(names, what)
     if mesh is not None:
         check_mesh_axes(mesh, names)
@@ -126,7 +135,7 @@ def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str,
 def check_integer(number: Any, what: str, least: int = 0) -> int:
     """Returns a number as a Python integer; raises an error if it is not integral, or too small."""
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | float | np.integer | np.floating):
-        raise TypeError(f"`{what}` is an integer of at least {least}, not {format_value(number)}.")
+        raise blame_caller(TypeError(f"`{what}` is an integer of at least {least}, not {format_value(number)}."))
     if not math.isfinite(number) or number != int(number) or number < least:
-        raise ValueError(f"`{what}` is an integer of at least {least}, not {format_value(number)}")
+        raise blame_caller(ValueError(f"`{what}` is an integer of at least {least}, not {format_value(number)}"))
     return int(number)

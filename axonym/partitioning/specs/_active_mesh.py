@@ -1,13 +1,15 @@
 """The active mesh, its axes, and whether a function is being traced."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from ..._jax_compat import is_tracing
-from ...named._axis import format_axes, suggest_name
+from ...named._axis import format_axes, format_value, suggest_name
 from ...named._axis_layout import MeshLike as MeshLike
+from ...named._traceback import blame_caller
 
 
 def get_abstract_mesh() -> AbstractMesh | None:
@@ -28,13 +30,21 @@ def get_active_mesh() -> MeshLike | None:
 def require_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`") -> MeshLike:
     mesh = get_active_mesh()
     if mesh is None:
-        raise ValueError(f"{purpose} needs a mesh; {remedy}")
+        raise blame_caller(ValueError(f"{purpose} needs a mesh; {remedy}"))
     return mesh
+
+
+def check_mesh(mesh: Any) -> MeshLike | None:
+    """Returns the mesh that is given, or None; raises a TypeError if it is something else."""
+    if mesh is None or isinstance(mesh, Mesh | AbstractMesh):
+        return mesh
+    raise blame_caller(TypeError(f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}."))
 
 
 def resolve_mesh(mesh: MeshLike | None, purpose: str) -> MeshLike:
     """Returns the given mesh, or the active mesh if it is None; raises a ValueError if there is neither."""
-    return require_mesh(purpose, "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if mesh is None else mesh
+    given = check_mesh(mesh)
+    return require_mesh(purpose, "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if given is None else given
 
 
 def is_manual_axis(mesh: MeshLike | None, axis: str) -> bool:
@@ -67,7 +77,9 @@ def check_mesh_axes(mesh: MeshLike, names: Iterable[str]) -> None:
     """Checks that a mesh has these axes; raises a ValueError if it lacks one of them."""
     for name in names:
         if name not in mesh.axis_names:
-            raise ValueError(f"no mesh axis {name!r} in {format_mesh(mesh)}{suggest_mesh_axis(name, mesh)}")
+            raise blame_caller(
+                ValueError(f"no mesh axis {name!r} in {format_mesh(mesh)}{suggest_mesh_axis(name, mesh)}")
+            )
 
 
 def suggest_mesh_axis(name: str, mesh: MeshLike) -> str:

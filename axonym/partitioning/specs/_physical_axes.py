@@ -6,6 +6,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, parse_selection
 from ...named._axis_layout import round_up
+from ...named._traceback import blame_caller
 from ..mapping._mapping import PhysicalAxisSpec, ResourceMapping, as_mapping
 from ._active_mesh import MeshLike, get_abstract_mesh, resolve_mesh
 from ._resolve_spec import check_mapped_axes, find_mapping, resolve_sharding, resolve_spec
@@ -120,6 +121,7 @@ def round_axis_for_partitioning(
         The axis itself if it is not mapped or its size fits.
 
     Raises:
+        TypeError: If the axis is given by its name alone.
         ValueError: If the axis is mapped and there is no mesh, or the mesh lacks one of its mesh axes.
 
     Example:
@@ -130,6 +132,10 @@ def round_axis_for_partitioning(
         Axis(name='vocab', size=12)
     """
     parts = physical_axis_size(axis, mapping, mesh)
+    if not isinstance(axis, Axis):
+        raise blame_caller(
+            TypeError(f"`round_axis_for_partitioning` needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
+        )
     return axis if parts is None or axis.size % parts == 0 else axis.resize(round_up(axis.size, parts))
 
 

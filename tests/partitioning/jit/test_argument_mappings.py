@@ -1,5 +1,6 @@
 """How arguments come in: from wherever they are, by one mapping for all or one for each; and results the same way."""
 
+from re import escape
 from typing import NamedTuple
 
 import equinox as eqx
@@ -75,7 +76,7 @@ def test_without_a_mapping_for_arguments_one_that_is_elsewhere_is_named(mesh, pl
     for _ in range(2):
         with pytest.raises(ValueError, match=text) as caught:
             fn(given, nym.shard(array(), ROWS))
-        assert isinstance(caught.value.__cause__, ValueError)
+        assert isinstance(caught.value.__context__, ValueError)
     assert lies(fn({"w": nym.shard(given["w"], ROWS)}, nym.shard(array(), ROWS)), "data", None)
 
 
@@ -88,6 +89,26 @@ def test_a_plain_array_that_is_elsewhere_stays_there_and_is_named(mesh):
         ValueError, match=r"5, 6, 7\]; move it with `jax.device_put`, to `NamedSharding\(mesh, P\(\)\)`"
     ):
         nym.named_jit(lambda x: x * 2)(x)
+
+
+def test_plain_arrays_on_an_explicit_mesh_are_named(explicit_mesh):
+    with jax.set_mesh(explicit_mesh):
+        model = {"up": jax.device_put(jnp.ones((8, 4)), P("data", "model")), "bias": jnp.ones(8)}
+        x = jax.device_put(jnp.ones((4, 8)), P("model", "data"))
+        multiply = nym.named_jit(lambda model, x: model["up"] @ x)
+        text = (
+            "`<lambda>` computes with plain arrays on a mesh of Explicit axes, where JAX needs the sharding of each "
+            "result: model['up'], float32[8, 4], is P('data', 'model'); x, float32[4, 8], is P('model', 'data'); let "
+            "the compiler choose it, with `jax.sharding.auto_axes(fn, out_sharding=...)` around the function"
+        )
+        for call in (multiply, multiply.lower, multiply.eval_shape):
+            with pytest.raises(ValueError, match=escape(text)):
+                call(model, x)
+        chosen = nym.named_jit(jax.sharding.auto_axes(lambda model, x: model["up"] @ x, out_sharding=P("data")))
+        assert chosen(model, x).sharding.spec[0] == "data"
+        with pytest.raises(Exception, match="shard") as caught:  # JAX's own error, where no argument is sharded
+            nym.named_jit(lambda: x.T @ model["up"].T)()
+        assert type(caught.value).__name__ == "ShardingTypeError"
 
 
 def test_two_places_without_a_mesh_are_named():

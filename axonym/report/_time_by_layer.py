@@ -1,0 +1,240 @@
+"""`time_by_layer`: which layers the devices spent their time on, from a trace of JAX's profiler."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ._explanation import to_plain
+from ._grid import Grid, GridPage, GridRow, format_html_page, format_page
+from ._op_name import split_op_name
+from ._table import PrintedReport, check_count, format_count
+from ._trace_file import InstructionRun, list_trace_files, read_trace_file
+
+
+_MOST_ROWS = 40
+_CONTAINERS = ("while", "call", "conditional")  # the instructions in them are in the trace as well
+_COMMUNICATION = re.compile(r"all-|reduce-scatter|collective-|^(?:send|recv)\b")
+_COMPILED_CALL = re.compile(r"(?<=/)jit\([^()]*\)/")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """The time that devices spent on a layer, added up over devices, runs, and the forward and the backward pass.
+
+    Attributes:
+        layer: The path of the layer, as in `blocks/up`; several that the compiler computes together are joined by
+            ` + `. Empty for what the compiler adds outside of layers.
+        computing: Seconds of computing.
+        communication: Seconds of exchanges between devices, and of waiting for the other devices in them.
+        share: The seconds of both as a share of those of all layers.
+        runs: How often instructions of the layer ran.
+
+    Example:
+        >>> from axonym.report import LayerTime
+        >>> LayerTime("blocks/up", computing=0.25, communication=0.5, share=0.1, runs=16).seconds
+        0.75
+    """
+
+    layer: str
+    computing: float
+    communication: float
+    share: float
+    runs: int
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of computing and communication."""
+        return self.computing + self.communication
+
+
+@dataclass(frozen=True, repr=False)
+class TimeByLayer(PrintedReport):
+    """The time that devices spent on each layer: printed, a table; in a notebook, one as HTML.
+
+    Attributes:
+        layers: The time of each layer, the longest first.
+        devices: The number of devices in the trace.
+        programs: The names of the compiled programs that ran.
+
+    Example:
+        >>> from axonym.report import LayerTime, TimeByLayer
+        >>> up = LayerTime("blocks/up", computing=0.25, communication=0.5, share=0.75, runs=16)
+        >>> down = LayerTime("blocks/down", computing=0.25, communication=0.0, share=0.25, runs=16)
+        >>> print(TimeByLayer((up, down), devices=8, programs=("jit_step",)))
+        1,000.00 ms of 8 devices in jit_step: computing 500.00 ms, communication 500.00 ms
+        <BLANKLINE>
+        layer        computing ms  communication ms  share  runs
+        --------------------------------------------------------
+        blocks/up          250.00            500.00  75.0%    16
+        blocks/down        250.00              0.00  25.0%    16
+    """
+
+    layers: tuple[LayerTime, ...]
+    devices: int
+    programs: tuple[str, ...]
+
+    @property
+    def computing(self) -> float:
+        """The seconds of computing, added up over devices."""
+        return sum(time.computing for time in self.layers)
+
+    @property
+    def communication(self) -> float:
+        """The seconds of exchanges between devices and of waiting for others in them, added up over devices."""
+        return sum(time.communication for time in self.layers)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of computing and communication."""
+        return self.computing + self.communication
+
+    def table(self, limit: int | None = _MOST_ROWS) -> str:
+        """Returns the table as text, at most 120 columns wide.
+
+        Args:
+            limit: How many layers to show; all of them if None. The totals are always of all layers.
+
+        Raises:
+            TypeError: If the limit is not an integer.
+            ValueError: If the limit is negative.
+        """
+        if limit is not None:
+            check_count("limit", limit, "the number of layers to show, or None for all")
+        return format_page(self._make_page(limit))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as dictionaries, lists, strings and numbers, for tests and for files."""
+        totals = {"seconds": self.seconds, "computing": self.computing, "communication": self.communication}
+        return {**to_plain(self), **totals}
+
+    def _repr_html_(self) -> str:
+        return format_html_page(self._make_page(_MOST_ROWS))
+
+    def _make_page(self, limit: int | None) -> GridPage:
+        heads = ("layer", "computing ms", "communication ms", "share", "runs")
+        rows = [
+            GridRow((
+                time.layer or "(no layer)",
+                _format_milliseconds(time.computing),
+                _format_milliseconds(time.communication),
+                f"{time.share:.1%}",
+                f"{time.runs:,}",
+            ))
+            for time in self.layers[:limit]
+        ]  # fmt: skip
+        title = (
+            f"{_format_milliseconds(self.seconds)} ms of {format_count(self.devices, 'device')} in "
+            f"{', '.join(self.programs)}: computing {_format_milliseconds(self.computing)} ms, communication "
+            f"{_format_milliseconds(self.communication)} ms"
+        )
+        more = len(self.layers) - len(rows)
+        notes = [f"… {more} more; `.table(limit=None)` shows all"] if more > 0 else []
+        return GridPage(title, [Grid("", heads, rows, texts=("layer",))], notes)
+
+
+def time_by_layer(trace_folder: str | os.PathLike[str]) -> TimeByLayer:
+    """Adds up the time that devices spent on each layer, from what `jax.profiler.trace` has recorded.
+
+    Layers of `axonym.nn` have their paths in a model as names, and so does what `axonym.named_call` decorates. A trace
+    of CPUs, GPUs or TPUs is read, of all hosts whose files are in the folder. Run the function once before the trace,
+    so that it is compiled, and wait for its results within.
+
+    Args:
+        trace_folder: The folder that was passed to `jax.profiler.trace`, whose latest trace is read, or the file of a
+            trace, `*.xplane.pb`.
+
+    Returns:
+        The time of each layer, as a `TimeByLayer`.
+
+    Raises:
+        TypeError: If the folder is not a path.
+        FileNotFoundError: If there is no such folder, or it has no trace.
+        ValueError: If no compiled program ran during the trace, or a file is not a trace.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax, tempfile
+        >>> Embed, Mlp = nym.make_axes(embed=64, mlp=256)
+        >>> model = {"up": nym.nn.Linear.init(Embed, Mlp, key=jax.random.key(0))}
+        >>> step = nym.named_jit(lambda model, x: model["up"](x))
+        >>> y = jax.block_until_ready(step(model, nym.ones(Embed)))
+        >>> folder = tempfile.mkdtemp()
+        >>> with jax.profiler.trace(folder):
+        ...     y = jax.block_until_ready(step(model, nym.ones(Embed)))
+        >>> times = nym.report.time_by_layer(folder)
+        >>> [time.layer for time in times.layers if time.layer], times.communication
+        (['up'], 0.0)
+    """
+    runs = [run for file in _find_trace_files(trace_folder) for run in read_trace_file(file)]
+    if not runs:
+        raise ValueError(
+            f"no compiled program ran during the trace in {os.fspath(trace_folder)!r}; call it within "
+            "`with jax.profiler.trace(folder):`, and wait there for its results with `jax.block_until_ready`"
+        )
+    return _add_up_runs(runs)
+
+
+def _find_trace_files(folder: str | os.PathLike[str]) -> list[Path]:
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(
+            f"`time_by_layer` takes the folder of a trace, as `jax.profiler.trace` does, not a {type(folder).__name__}."
+        )
+    path = Path(folder)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no folder {str(path)!r}; pass the one that `jax.profiler.trace` was given")
+    files = list_trace_files(path)
+    if not files:
+        raise FileNotFoundError(
+            f"the folder {str(path)!r} has no trace, which is a file *.xplane.pb; record one with "
+            f"`with jax.profiler.trace({str(path)!r}):`"
+        )
+    return files
+
+
+def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
+    computing: dict[str, float] = defaultdict(float)
+    communication: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    for run in runs:
+        if run.instruction.opcode in _CONTAINERS:
+            continue
+        layer = _find_layer(run.instruction.op_name)
+        is_communication = _COMMUNICATION.search(run.instruction.opcode) or _COMMUNICATION.search(run.name)
+        (communication if is_communication else computing)[layer] += run.seconds
+        counts[layer] += 1
+    seconds = {layer: computing[layer] + communication[layer] for layer in counts}
+    total = sum(seconds.values()) or 1.0  # a clock may be too coarse for a small program
+    times = [
+        LayerTime(layer, computing[layer], communication[layer], seconds[layer] / total, counts[layer])
+        for layer in seconds
+    ]
+    return TimeByLayer(
+        tuple(sorted(times, key=lambda time: -time.seconds)),
+        devices=len({run.device for run in runs}),
+        programs=tuple(sorted({run.program for run in runs})),
+    )
+
+
+def _find_layer(op_name: str) -> str:
+    """Returns the layer of a path of scopes, without functions that JAX compiles on its own, and each loop once."""
+    layers, _ = split_op_name(_COMPILED_CALL.sub("", op_name))
+    return " + ".join(dict.fromkeys(map(_merge_repetitions, layers.split(" + "))))
+
+
+def _merge_repetitions(layer: str) -> str:
+    """Returns a path in which scopes do not follow themselves, as they do where a loop and its body both have them."""
+    parts = layer.split("/")
+    for length in range(len(parts) // 2, 0, -1):
+        for start in range(len(parts) - 2 * length, -1, -1):
+            middle = start + length
+            if parts[start:middle] == parts[middle : middle + length]:
+                del parts[start:middle]
+    return "/".join(parts)
+
+
+def _format_milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f}"
