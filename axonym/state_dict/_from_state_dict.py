@@ -38,6 +38,10 @@ def from_state_dict(
 ) -> T:
     """Returns a tree with the arrays of a state dict in place of its own; the inverse of `to_state_dict`.
 
+    Without `jax_enable_x64`, JAX has no 64 bits. Integers of 64 bits become 32 if their values fit, and are an error
+    otherwise; floats of 64 bits are an error unless `dtypes="cast"` converts them to a field of 32. A field that is a
+    NumPy array gets one, with all bits.
+
     Args:
         tree: A module or any other tree of arrays, or its shapes as `equinox.filter_eval_shape` returns them.
         state_dict: Plain arrays by key, of JAX, NumPy or anything else that NumPy can convert.
@@ -45,10 +49,6 @@ def from_state_dict(
         strict: Whether a key that no field has is an error.
         dtypes: What happens to an array of another dtype than its field: `"check"` is an error, `"cast"` converts it,
             and `"keep"` leaves it.
-
-    Without `jax_enable_x64`, JAX has no 64 bits. Integers of 64 bits become 32 if their values fit, and are an error
-    otherwise; floats of 64 bits are an error unless `dtypes="cast"` converts them to a field of 32. A field that is a
-    NumPy array gets one, with all bits.
 
     Returns:
         A tree of the same structure. Named arrays are sharded by the active mapping.

@@ -150,11 +150,14 @@ def open_folder(folder: Path) -> dict[str, SavedArray]:
     files = {name: SafetensorsFile(folder / name) for name in names}
     if len({file.save for file in files.values()}) > 1:
         raise make_file_error(index, f"lists files of different saves: {', '.join(map(repr, names))}")
+    holders: dict[str, str] = {}
+    for name, file in files.items():
+        for key in file.arrays:
+            if holders.setdefault(key, name) != name:
+                raise make_file_error(index, f"lists two files that have {key!r}, {holders[key]!r} and {name!r}")
     for key, name in weights.items():
         if key not in files[name].arrays:
             raise make_file_error(folder / name, f"lacks {key!r}, which the index lists")
-        if others := [other for other in names if other != name and key in files[other].arrays]:
-            raise make_file_error(index, f"lists {key!r} in {name!r}, and it is in {others[0]!r} as well")
     return {key: files[name].arrays[key] for key, name in weights.items()}
 
 
