@@ -33,7 +33,7 @@ def binary_cross_entropy_loss(
         reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
         where: Boolean array; losses where it is False are left out.
         reduction_axis: The axes reduced over; all of them if None.
-        weight: Factors of the losses, as for `reduce_loss`.
+        weight: Weights of the losses, as for `reduce_loss`.
 
     Returns:
         Array with the remaining axes, in float32 at least.

@@ -40,7 +40,7 @@ def cross_entropy_loss(
         reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
         where: Boolean array; losses where it is False are left out.
         reduction_axis: The axes reduced over; all of them if None.
-        weight: Factors of the losses, as for `reduce_loss`.
+        weight: Weights of the losses, as for `reduce_loss`.
         label_smoothing: Share of the probability of the targets that is spread evenly over all labels (Szegedy et al.,
             2016), between 0 and 1.
         z_loss: Factor of the squared log-normalizer, which is added to each loss and keeps the logits from drifting

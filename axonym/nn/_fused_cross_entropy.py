@@ -54,7 +54,7 @@ def fused_cross_entropy(
         reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
         where: Boolean array; losses where it is False are left out.
         reduction_axis: The axes reduced over; all of them if None.
-        weight: Factors of the losses, as for `reduce_loss`.
+        weight: Weights of the losses, as for `reduce_loss`.
         label_smoothing: As for `cross_entropy_loss`.
         z_loss: As for `cross_entropy_loss`.
         logit_soft_cap: Replaces logits by `logit_soft_cap * tanh(logits / logit_soft_cap)`, as Gemma 2 does.

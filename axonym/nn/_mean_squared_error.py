@@ -31,7 +31,7 @@ def mean_squared_error(
         reduction: How the squares are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
         where: Boolean array; squares where it is False are left out.
         reduction_axis: The axes reduced over; all of them if None.
-        weight: Factors of the squares, as for `reduce_loss`.
+        weight: Weights of the squares, as for `reduce_loss`.
 
     Returns:
         Array with the remaining axes, in float32 at least.

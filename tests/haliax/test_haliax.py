@@ -246,6 +246,14 @@ def test_einsum_spreads_other_axes_over_several_ellipses():
         assert [axis.name for axis in product.axes] == names.split()
 
 
+def test_einsum_takes_the_sharding_of_its_result():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x, y = hax.ones({"a": 2, "b": 3}), hax.ones({"b": 3, "c": 4})
+        product = hax.einsum("a b, b c -> a c", x, y, out_sharding=jax.P(None, "data"))
+    assert product.array.sharding.spec == jax.P(None, "data") and product.sum().item() == 24
+
+
 def test_a_scan_over_layers_that_return_no_pair_is_refused():
     for kind in (hax.nn.Stacked, hax.nn.BlockSeq):
         with pytest.raises(ValueError, match="a layer applied by `scan` must return a pair"):

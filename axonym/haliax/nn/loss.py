@@ -16,7 +16,9 @@ from ..core import FUNCTIONS
 from ..util import UNSPECIFIED
 
 
-def maybe_reduce_loss(arr: Any, reduction: Any, reduction_axis: AxisSelection | None, where: Any, weight: Any) -> Any:
+def maybe_reduce_loss(
+    arr: Any, reduction: Any, reduction_axis: AxisSelection | None, where: Any, weight: Any = None
+) -> Any:
     """Reduces losses with a mask and weights, by their weighted mean if the reduction is `UNSPECIFIED`.
 
     The mean divides by the sum of the weights, and is 0 if that is 0; see `axonym.nn.reduce_loss`. Any other reduction
