@@ -71,7 +71,7 @@ def test_layers_are_named_by_their_fields():
 
 
 def test_dropout_checks_its_probability():
-    with pytest.raises(ValueError, match=r"`pdrop` must be a probability between 0 and 1, not 1\.5"):
+    with pytest.raises(ValueError, match=r"`pdrop` must be at least 0 and at most 1, not 1\.5"):
         hax.nn.Dropout(1.5)
     assert hax.nn.Dropout().pdrop == 0.5
 

@@ -59,7 +59,7 @@ def test_the_table_is_drawn_from_a_cut_normal_distribution(getkey):
     assert layer.Vocab == Vocab and layer.Embed == (Embed,)
 
 
-def test_a_traced_id_out_of_range_counts_as_the_last_on_a_divided_table_too(mesh, draw):
+def test_a_traced_id_past_the_end_of_a_divided_table_is_the_last(mesh, draw):
     layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
     found = nym.named_jit(lambda layer, ids: layer(ids), {"vocab": "model"})(layer, nym.named([10, 99, 9, -1], "pos"))
     assert np.array_equal(jax.device_get(found.array), jnp.stack([layer.weight.array[-1]] * 4))
