@@ -28,7 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from axonym.planner._compiler_process import PLUGINS, find_plugin_folder, make_environment
+from axonym.planner._compiler._compiler_process import PLUGINS, find_plugin_folder, make_environment
 from tests.hlo import KINDS, Program
 
 
@@ -177,7 +177,7 @@ def read_program(text: str) -> dict[str, float]:
     found = {kind: size for kind, (_, size) in count_collectives(program).items()}
     cycles = 0
     for one in program.instructions:
-        if estimated := re.search(r'"estimated_cycles":"(\d+)"', one.rest):
+        if estimated := re.search(r'"estimated_cycles":"(\d+)"', one.attributes):
             cycles += int(estimated[1]) * program.count_runs(one.computation)
     return {**found, "collective bytes": sum(found.values()), **({"cycles": cycles} if cycles else {})}
 

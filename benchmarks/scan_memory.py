@@ -28,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import axonym as nym
 from axonym import ScanCheckpointPolicy
-from axonym.planner._compiler_process import LIBTPU_ENVIRONMENT
+from axonym.planner._compiler._compiler_process import LIBTPU_ENVIRONMENT
 
 
 ROOT = Path(__file__).parents[1]

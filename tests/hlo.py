@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from axonym.planner._collectives import COLLECTIVE_KINDS as KINDS, find_collectives
-from axonym.planner._hlo_program import HloArray, HloInstruction, HloProgram
+from axonym.planner._program._collectives import COLLECTIVE_KINDS as KINDS, find_collectives
+from axonym.planner._program._hlo_program import HloArray, HloInstruction, HloProgram
 
 
 __all__ = ["KINDS", "Collective", "Program", "Total", "table", "totals"]

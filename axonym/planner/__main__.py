@@ -24,8 +24,8 @@ from typing import Any
 from .._atomic_file import check_file_path
 from ..named._axis import suggest_name
 from ..named._transforms._checkpoint_policy import CHECKPOINT_POLICIES
-from ._plan import Plan
-from ._plan_search import plan
+from ._plan._plan import Plan
+from ._search._plan_search import plan
 
 
 _PARTS = ("mesh", "compute", "parameters")
@@ -35,32 +35,32 @@ _LIBRARIES = sys.stdlib_module_names | {"__main__", "axonym", "equinox", "jax", 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Prints the plan of a step, and writes it to files."""
-    given = _parse_arguments(arguments)
+    request = _parse_arguments(arguments)
     try:
-        step, args, options = _call_maker(given.step)
-        options = {**options, **_read_options(given, options)}
-        if given.json is not None:
-            check_file_path(given.json, "plan", "plan.json")
-        if given.out is not None:
-            given.out.mkdir(parents=True, exist_ok=True)
-        found = plan(step, *args, devices=given.devices, **options)
-        print(found)
-        _write_results(found, given)
+        step, args, options = _call_maker(request.step)
+        options = {**options, **_read_options(request, options)}
+        if request.json is not None:
+            check_file_path(request.json, "plan", "plan.json")
+        if request.out is not None:
+            request.out.mkdir(parents=True, exist_ok=True)
+        result = plan(step, *args, devices=request.devices, **options)
+        print(result)
+        _write_results(result, request)
     except KeyboardInterrupt:
         print("axonym.planner: stopped", file=sys.stderr)
         return 130
     except Exception as error:
-        print(_format_error(error, given.step), file=sys.stderr)
+        print(_format_error(error, request.step), file=sys.stderr)
         return 2
-    return 0 if found.fits else 1
+    return 0 if result.fits else 1
 
 
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    first, _, rest = (__doc__ or "").partition("\n\n")
+    summary, _, details = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m axonym.planner",
-        description=first.split(":")[0],
-        epilog=rest,
+        description=summary.split(":")[0],
+        epilog=details,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("step", metavar="MODULE:FUNCTION", help="the function that returns the step and its arguments")
@@ -91,42 +91,39 @@ def _call_maker(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     maker = getattr(importlib.import_module(module), function, None)
     if not callable(maker):
         raise ValueError(f"there is no function {function!r} in module {module!r}")
-    made = maker()
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[1], tuple | list):
+    result = maker()
+    if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[1], tuple | list):
+        kind = f"a {type(result).__name__}"
+        if isinstance(result, tuple):
+            kind = f"({', '.join(type(part).__name__ for part in result)})"
         raise TypeError(
             f"{name} returns the step and a tuple of its arguments, or these and a dictionary of arguments of `plan`, "
-            f"not {_describe_result(made)}"
+            f"not {kind}"
         )
-    options = made[2] if len(made) == 3 else {}
+    options = result[2] if len(result) == 3 else {}
     if not isinstance(options, dict):
         raise TypeError(f"the third thing that {name} returns is a dictionary of arguments of `plan`, not {options!r}")
-    return made[0], tuple(made[1]), options
+    return result[0], tuple(result[1]), options
 
 
-def _describe_result(made: Any) -> str:
-    if not isinstance(made, tuple):
-        return f"a {type(made).__name__}"
-    return f"({', '.join(type(one).__name__ for one in made)})"
-
-
-def _read_options(given: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
+def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of `plan` that the command line has; they replace those of the function."""
-    names = ("top", "budget", "cache", "progress")
-    found = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
     known = [*inspect.signature(plan).parameters][2:]
     for name in options:
         if name not in known:
-            raise TypeError(f"{given.step} returns {name!r}, which `plan` does not take{suggest_name(name, known)}")
-    if given.fixed:
-        found["fixed"] = _read_fixed(given.fixed)
-    if given.policy:
-        found["policies"] = _read_policies(given.policy, options.get("policies") or {})
-    return found
+            raise TypeError(f"{request.step} returns {name!r}, which `plan` does not take{suggest_name(name, known)}")
+    names = ("top", "budget", "cache", "progress")
+    arguments = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
+    if request.fixed:
+        arguments["fixed"] = _read_fixed(request.fixed)
+    if request.policy:
+        arguments["policies"] = _read_policies(request.policy, options.get("policies") or {})
+    return arguments
 
 
-def _read_policies(names: Sequence[str], own: dict[str, Any]) -> dict[str, Any]:
+def _read_policies(names: Sequence[str], policies: dict[str, Any]) -> dict[str, Any]:
     """Returns policies by name: those of the function, of this command, and of `Stacked`."""
-    known = {**{name: name for name in CHECKPOINT_POLICIES}, **_POLICIES, **own}
+    known = {**{name: name for name in CHECKPOINT_POLICIES}, **_POLICIES, **policies}
     for name in names:
         if name not in known:
             raise ValueError(f"--policy takes {', '.join(known)}, not {name!r}{suggest_name(name, [*known])}")
@@ -149,13 +146,13 @@ def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     return fixed
 
 
-def _write_results(found: Plan, given: argparse.Namespace) -> None:
-    paths = [] if given.json is None else [found.to_json(given.json)]
-    if given.out is not None:
-        paths += [found.to_json(given.out / "plan.json"), found.to_html(given.out / "plan.html")]
+def _write_results(result: Plan, request: argparse.Namespace) -> None:
+    paths = [] if request.json is None else [result.to_json(request.json)]
+    if request.out is not None:
+        paths += [result.to_json(request.out / "plan.json"), result.to_html(request.out / "plan.html")]
         try:
-            found.draw(given.out / "plan.svg")
-            paths.append(given.out / "plan.svg")
+            result.draw(request.out / "plan.svg")
+            paths.append(request.out / "plan.svg")
         except (ImportError, ValueError) as missing:  # no matplotlib, or nothing to draw
             print(f"axonym.planner: {missing}", file=sys.stderr)
     if paths:
@@ -164,23 +161,23 @@ def _write_results(found: Plan, given: argparse.Namespace) -> None:
 
 def _format_error(error: Exception, step: str) -> str:
     """Returns an error as a text, with the frames of the user's own functions if it is from one of these."""
-    frames = traceback.walk_tb(error.__traceback__)
-    own = [one for one in frames if one[0].f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES]
-    if not own and not isinstance(error, SyntaxError):
-        return f"axonym.planner: {_describe_error(error)}"
-    shown = traceback.TracebackException.from_exception(error)
+    frames = [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
+    ]
+    if not frames and not isinstance(error, SyntaxError):
+        text = str(error) or "no message"
+        if not isinstance(error, ValueError | TypeError | OSError | ImportError | RuntimeError):
+            text = f"{type(error).__name__}: {text}"  # it is none of ours
+        return f"axonym.planner: {text}"
+    formatted = traceback.TracebackException.from_exception(error)
     # The frame of a caller that an error blames is there twice.
-    shown.stack = traceback.StackSummary.extract(next(same) for _, same in itertools.groupby(own, lambda one: one[0]))
-    shown.__notes__ = [note for note in getattr(error, "__notes__", ()) if "JAX has removed" not in note]
+    groups = itertools.groupby(frames, lambda pair: pair[0])
+    formatted.stack = traceback.StackSummary.extract(next(same) for _, same in groups)
+    formatted.__notes__ = [note for note in getattr(error, "__notes__", ()) if "JAX has removed" not in note]
     head = f"axonym.planner: {step}, or the step that it returns, has an error"
-    return "".join([f"{head}\n", *shown.format(chain=False)]).rstrip()
-
-
-def _describe_error(error: Exception) -> str:
-    """Returns an error as a text; errors that are not ours have their type in front."""
-    text = str(error) or "no message"
-    known = isinstance(error, ValueError | TypeError | OSError | ImportError | RuntimeError)
-    return text if known else f"{type(error).__name__}: {text}"
+    return "".join([f"{head}\n", *formatted.format(chain=False)]).rstrip()
 
 
 if __name__ == "__main__":

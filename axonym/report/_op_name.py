@@ -3,20 +3,18 @@
 import re
 
 
+_CONTROL_FLOW_SCOPES = {
+    *("while", "body", "cond", "branch", "closed_call", "eval_jaxpr"),
+    *("checkpoint", "rematted_computation", "shard_map"),
+}
+
+# A transformation around a part of the path: `jvp(Stacked)`.
 _TRANSFORM = re.compile(
     r"\b(?:jit|jvp|vmap|transpose|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 )
-_STRUCTURE = {
-    "while",
-    "body",
-    "cond",
-    "closed_call",
-    "eval_jaxpr",
-    "checkpoint",
-    "rematted_computation",
-    "branch",
-    "shard_map",
-}
+# Several paths that the compiler has made one of: `jit(step)/(up/dot:down/dot)`. Groups: what they share, the paths.
+_MERGED_PATHS = re.compile(r"((?:.*/)?)\((.*)\)")
+# The scope of an operation of Axonym, `dot(embed -> mlp)`; its group holds the axes.
 AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
 
 
@@ -31,18 +29,22 @@ def split_op_name(op_name: str) -> tuple[str, str]:
     Example: `jit(step)/jvp(Stacked)/while/body/closed_call/Stacked/up/dot(embed -> mlp)/dot_general` is `Stacked/up`
     and `dot(embed -> mlp)`.
     """
-    path, before = op_name, ""
-    while path != before:
-        before, path = path, _TRANSFORM.sub(r"\1", path)
-    if merged := re.fullmatch(r"((?:.*/)?)\((.*)\)", path):  # several that the compiler has made one of
-        pairs = [split_op_name(merged[1] + part) for part in merged[2].split(":")]
+    path, previous = op_name, ""
+    while path != previous:
+        previous, path = path, _TRANSFORM.sub(r"\1", path)
+    if merged := _MERGED_PATHS.fullmatch(path):
+        pairs = [split_op_name(merged[1] + branch) for branch in merged[2].split(":")]
         layers, operations = (dict.fromkeys(filter(None, column)) for column in zip(*pairs, strict=True))
         return " + ".join(layers), " + ".join(operations)
-    parts = [part for part in path.split("/")[1:] if part and part not in _STRUCTURE and "=" not in part]
-    if not parts:
+    scopes = [
+        scope for scope in path.split("/")[1:] if scope and scope not in _CONTROL_FLOW_SCOPES and "=" not in scope
+    ]
+    if not scopes:
         return "", ""
-    named = next((at for at, part in enumerate(parts) if AXES_SCOPE.fullmatch(part)), len(parts) - 1)
-    layers = parts[:named]
+    named = (position for position, scope in enumerate(scopes) if AXES_SCOPE.fullmatch(scope))
+    operation = next(named, len(scopes) - 1)
+    layers = scopes[:operation]
     if layers and layers.count(layers[0]) > 1:  # the transformation of a loop and the loop's body both name the layer
-        layers = layers[len(layers) - 1 - layers[::-1].index(layers[0]) :]
-    return "/".join(layers), parts[named]
+        last = len(layers) - 1 - layers[::-1].index(layers[0])
+        layers = layers[last:]
+    return "/".join(layers), scopes[operation]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from axonym.planner._compiler_process import make_environment
+from axonym.planner._compiler._compiler_process import make_environment
 
 from ..hlo import Collective, Program
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from axonym.planner._compiler_process import make_environment
+from axonym.planner._compiler._compiler_process import make_environment
 
 from ..hlo import Program
 

@@ -119,7 +119,7 @@ def list_machines() -> dict[str, list[Any]]:
 
 def run_apart(module: str, *arguments: str) -> Any:
     """Returns what a module prints in a process with the environment that libtpu needs."""
-    make_environment = importlib.import_module("axonym.planner._compiler_process").make_environment
+    make_environment = importlib.import_module("axonym.planner._compiler._compiler_process").make_environment
     with tempfile.TemporaryDirectory() as logs:
         environment = make_environment("tpu", logs)
         environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(Path(__file__).parents[2])])

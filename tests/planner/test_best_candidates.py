@@ -7,10 +7,9 @@ import time
 import pytest
 
 from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
-from axonym.planner._best_candidates import compile_best
-from axonym.planner._computing_speed import ComputingSpeed
-from axonym.planner._screening import Screened
-from axonym.planner._search_progress import SearchProgress
+from axonym.planner._plan._candidate import make_candidate_key
+from axonym.planner._search._best_candidates import SearchProgress, compile_best
+from axonym.planner._search._screening import ComputingSpeed, Screened
 
 
 class Compiler:
@@ -22,16 +21,16 @@ class Compiler:
         self.compiled, self.timed = compiled, timed
         self.calls, self.errors = [], []
 
-    def evaluate(self, screened, variant, *, is_whole):
+    def evaluate(self, screened, variant, *, with_codegen):
         name = next(iter(screened.candidate.compute))
-        self.calls.append(name + "!" * is_whole)
-        seconds = (self.timed if is_whole else self.compiled)[name]
+        self.calls.append(name + "!" * with_codegen)
+        seconds = (self.timed if with_codegen else self.compiled)[name]
         if isinstance(seconds, Exception):
             self.errors.append(seconds)
             return dataclasses.replace(screened, stage="compiled", fits=False, problem=str(seconds))
-        source = "cycles" if is_whole else "flops"
+        source = "cycles" if with_codegen else "flops"
         step_time = dataclasses.replace(screened.time, waiting={("data",): seconds}, source=source)
-        return dataclasses.replace(screened, stage="timed" if is_whole else "compiled", time=step_time)
+        return dataclasses.replace(screened, stage="timed" if with_codegen else "compiled", time=step_time)
 
 
 def make_screened(name, data, seconds, *, fits=True):
@@ -72,8 +71,8 @@ def test_timed_candidates_tell_the_speed_of_others_with_their_mesh(timed, order)
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypatch):
-    monkeypatch.setattr("axonym.planner._best_candidates._MOST_OF_A_MESH", most)
-    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 4)
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_OF_A_MESH", most)
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 4)
     compiler = Compiler(EVEN, EVEN)
     compiler.hardware = get_hardware("h100")
     search([*SCREENED, make_screened("x", 16, 0.5, fits=False)], compiler)
@@ -81,8 +80,8 @@ def test_other_meshes_are_compiled_before_more_candidates_of_one(most, monkeypat
 
 
 def test_candidates_that_fail_do_not_count_for_their_mesh(monkeypatch):
-    monkeypatch.setattr("axonym.planner._best_candidates._MOST_OF_A_MESH", 1)
-    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 4)
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_OF_A_MESH", 1)
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 4)
     compiler = Compiler({**EVEN, "a": RuntimeError("two axes over one mesh axis")}, EVEN)
     compiler.hardware = get_hardware("h100")
     search(SCREENED, compiler)
@@ -90,7 +89,7 @@ def test_candidates_that_fail_do_not_count_for_their_mesh(monkeypatch):
 
 
 def test_other_ways_to_store_parameters_come_after_other_ways_to_compute(monkeypatch):
-    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 4)
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 4)
     first = SCREENED[0].evaluation
     candidate = dataclasses.replace(first.candidate, parameters={"a": ("model",), "embed": ("data",)})
     stored = SCREENED[0]._replace(evaluation=dataclasses.replace(first, candidate=candidate))
@@ -176,3 +175,23 @@ def test_a_line_of_progress_is_no_wider_than_the_terminal(monkeypatch, capsys):
     log.show("timing " + 10 * "data 64 x model 4; ")
     log.close()
     assert capsys.readouterr().err == "\r\x1b[2K0 s: timing data 64 x model 4; data 64 \r\x1b[2K"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({"compute": {"batch": ("data",), "embed": (), "mlp": ("model",)}}, True),
+        ({"compute": {"mlp": ("model",), "batch": ("data",)}}, True),
+        ({"mesh": {"model": 4, "data": 2}}, False),  # the devices lie along other axes
+        ({"compute": {"batch": ("data",), "mlp": ("data", "model")}}, False),
+        ({"options": {"scale": "None"}}, False),
+        ({"policy": "full"}, False),
+    ],
+)
+def test_candidates_are_told_apart_by_what_they_choose(changes, is_same):
+    mapping = {"batch": ("data",), "mlp": ("model",)}
+    candidate = Candidate({"data": 2, "model": 4}, mapping, mapping, options={"scale": None})
+    key, other = make_candidate_key(candidate), make_candidate_key(dataclasses.replace(candidate, **changes))
+    assert (key == other) is is_same and (hash(key) == hash(other)) is is_same
+    stored = make_candidate_key(dataclasses.replace(candidate, parameters={}))
+    assert stored != key and stored.computing == key.computing != key.mesh_and_settings

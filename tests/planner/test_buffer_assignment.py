@@ -3,7 +3,7 @@
 import pytest
 
 from axonym.planner import ProgramMemory
-from axonym.planner._buffer_assignment import read_buffer_assignment
+from axonym.planner._program._compiler_output import read_buffer_assignment
 
 from . import described_programs as programs
 

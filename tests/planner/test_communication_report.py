@@ -12,9 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
 from axonym.planner import CommunicationReport, assert_communication, assert_no_collectives, communication_report
-from axonym.planner._collectives import list_collectives
-from axonym.planner._hlo_program import HloProgram
-from axonym.planner._logical_axes import ArgumentAxes
+from axonym.planner._program._collectives import ArgumentAxes, list_collectives
+from axonym.planner._program._hlo_program import HloProgram
 from tests.planner import programs
 
 

@@ -17,13 +17,12 @@ import pytest
 import axonym as nym
 from axonym.planner import (
     CompiledProgram,
-    _compile_cache,
-    _compiler_process,
     communication_report,
     compile_for,
     described_devices,
     memory_report,
 )
+from axonym.planner._compiler import _compile_cache, _compiler_process
 
 from . import described_programs as programs
 
@@ -333,7 +332,7 @@ def test_a_compiler_ends_with_the_process_that_started_it(tmp_path: Path):
     os.mkfifo(tmp_path / "job.json")
     script = """if True:
         import pathlib, sys, types
-        from axonym.planner import _compiler_process
+        from axonym.planner._compiler import _compiler_process
         job = types.SimpleNamespace(platform="cpu", stop_early=False)
         _compiler_process._run_child(job, pathlib.Path(sys.argv[1]), 60.0)
     """

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from axonym.planner._fingerprint import fingerprint_module
+from axonym.planner._compiler._compile_cache import fingerprint_module
 
 
 @functools.cache

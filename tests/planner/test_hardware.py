@@ -3,11 +3,15 @@
 import dataclasses
 from pathlib import Path
 
+import jax
 import pytest
 
 import axonym as nym
-from axonym.planner import HARDWARE, Hardware, get_hardware
-from axonym.planner._gpu_targets import format_gpu_target
+from axonym.planner import HARDWARE, Hardware, compile_for, described_devices, get_hardware, register_hardware
+from axonym.planner._compiler._compile_cache import make_cache_key
+from axonym.planner._compiler._compiler_process import CompileJob, describe_topology
+from axonym.planner._machine import _hardware
+from axonym.planner._search._best_candidates import choose_larger_devices
 
 
 # The multiply-and-add units of a device: matrix units x their rows x their columns.
@@ -72,10 +76,81 @@ def test_hardware_is_named_by_text():
         get_hardware(3)  # pyright: ignore[reportArgumentType]
 
 
-def test_programs_are_compiled_for_every_gpu_with_figures():
-    gpus = [hardware for hardware in HARDWARE.values() if hardware.platform == "gpu"]
-    assert len(gpus) == 4
-    for hardware in gpus:
-        assert f'device_description_str: "{hardware.device_kind}"' in format_gpu_target(hardware)
-    with pytest.raises(ValueError, match=r"cannot be compiled for GPU 'b300', .*; there are a100, h100, h200, b200$"):
-        format_gpu_target(dataclasses.replace(gpus[0], name="b300"))
+@pytest.fixture
+def register(monkeypatch):
+    """Registers devices for one test."""
+    monkeypatch.setattr(_hardware, "_registered", {})
+    return lambda preset, **changes: register_hardware(dataclasses.replace(get_hardware(preset), **changes))
+
+
+def test_a_registered_device_is_planned_for(register):
+    def loss(weight, x):
+        return nym.mean(nym.dot(x, weight, axis="embed")).array
+
+    register("cpu", name="small_cpu", bf16_flops=1e9, hbm_available=2**20)
+    weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
+    x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
+    fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"mlp": "data"}}
+    plans = [
+        nym.planner.plan(loss, weight, x, devices=devices, fixed=fixed, cache=False)
+        for devices in ("cpu:4", "small_cpu:4")
+    ]
+    assert [plan.fits for plan in plans] == [True, False] and plans[1].hardware.hbm_available == 2**20
+    before, after = (plan.best.time.compute for plan in plans)
+    assert after > 1e3 * before and str(plans[1].topology) == "small_cpu:4"
+    program = compile_for(lambda x: x * 2, x, devices="Small_CPU:4", mesh={"data": 4}, cache=False)
+    assert not program.fits and nym.planner.memory_report(program, device="small_cpu").available == 2**20
+
+
+def test_a_registered_device_has_all_that_a_preset_has(register):
+    target = dataclasses.replace(get_hardware("b200").gpu_target, multiprocessors=160)
+    register("b200", name="b300", gpu_target=target, aliases=("gb300",))
+    name, options = describe_topology(described_devices("gb300:4x8")[0].topology)
+    assert name == "b300" and "core_count: 160" in options["target_config"]
+    register("v4", name="v4_small", max_chips=8, compiler_name="v4")
+    devices = described_devices("v4_small:2x2x2")
+    name, options = describe_topology(devices[0].topology)
+    assert name == "v4:2x2x2" and options["chip_config_name"] == "megacore" and devices[0].num_cores == 2
+    assert choose_larger_devices(devices)[0].topology.slices == 2
+    with pytest.raises(
+        ValueError, match=r"no hardware 'b301'; did you mean 'b300'\?; there are .*, cpu, b300, v4_small"
+    ):
+        get_hardware("b301")
+
+
+def test_a_program_for_another_device_of_the_same_name_is_not_in_the_cache(register, monkeypatch):
+    keys = set()
+    for capability in ((10, 0), (10, 3)):
+        monkeypatch.setattr(_hardware, "_registered", {})
+        target = dataclasses.replace(get_hardware("b200").gpu_target, compute_capability=capability)
+        register("b200", name="b300", gpu_target=target)
+        topology = described_devices("b300:1x8")[0].topology
+        keys.add(make_cache_key(CompileJob(b"", "", topology, (), (), (), {}, False), {}))
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "message"),
+    [
+        ("v5e", {"name": "TPU v9"}, "'TPU v9' cannot stand in a description such as 'v5e:16x16'; name the device with"),
+        ("v5e", {"name": "v5p"}, "'v5p' is the name of another device; give this one a name of its own"),
+        ("v5e", {"name": "v5litepod"}, "'v5litepod' is the name of another device"),
+        ("v5e", {"name": "tpu"}, "'tpu' is the name of another device"),
+        ("h100", {"name": "b300", "gpu_target": None}, "'b300' is a GPU without `gpu_target`, .*; give a `GpuTarget`"),
+        ("tpu7x", {"name": "v9", "links_in_chip": 0}, "'v9' has 2 devices on a chip; give `links_in_chip`"),
+    ],
+)
+def test_a_device_that_cannot_be_registered(register, preset, changes, message):
+    with pytest.raises(ValueError, match=message):
+        register(preset, **changes)
+
+
+def test_a_device_is_registered_once(register):
+    register("h100", name="h100_nvl", hbm_available=93 * 2**30)
+    register("h100", name="h100_nvl", hbm_available=93 * 2**30)
+    with pytest.raises(ValueError, match="'h100_nvl' is the name of another device"):
+        register("h100", name="h100_nvl", hbm_available=94 * 2**30)
+    with pytest.raises(TypeError, match="`hardware` is a `Hardware`, not a dict"):
+        register_hardware({})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="XLA cannot compile for 'b300' without its `gpu_target`"):
+        _hardware.format_gpu_target(dataclasses.replace(get_hardware("b200"), name="b300", gpu_target=None))

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from axonym.planner._hlo_program import HloProgram, parse_arrays, split_tuple
-from axonym.planner._replica_groups import find_group_axes, read_replica_groups
+from axonym.planner._program._collectives import find_group_axes, read_replica_groups
+from axonym.planner._program._hlo_program import HloProgram, parse_arrays, split_tuple
 from axonym.report._op_name import split_op_name
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import axonym as nym
 from axonym.planner import described_devices
-from axonym.planner._link_model import LinkModel
+from axonym.planner._step_time._link_model import LinkModel
 
 
 SIZE = 10**9

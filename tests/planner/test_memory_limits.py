@@ -9,9 +9,9 @@ import pytest
 
 import axonym as nym
 from axonym.planner import assert_fits, compile_for, described_devices, get_hardware, memory_report
-from axonym.planner._argument_groups import ArgumentArray, count_argument_groups
-from axonym.planner._buffer_assignment import read_buffer_assignment
-from axonym.planner._hlo_program import HloProgram
+from axonym.planner._program._arguments import ArgumentArray, count_argument_groups
+from axonym.planner._program._compiler_output import read_buffer_assignment
+from axonym.planner._program._hlo_program import HloProgram
 from tests.planner.described_programs import MESH, TOPOLOGY, read_recorded
 from tests.planner.memory_programs import ROWS, make_program
 from tests.planner.programs import COMPUTE, STORED, update

@@ -9,8 +9,8 @@ import pytest
 
 import axonym as nym
 from axonym.planner import get_hardware, memory_report
-from axonym.planner._argument_groups import count_argument_groups, group_arguments
-from axonym.planner._hlo_program import HloProgram
+from axonym.planner._program._arguments import count_argument_groups, group_arguments
+from axonym.planner._program._hlo_program import HloProgram
 from tests.planner.programs import COMPUTE, STORED, Batch, Block, Embed, Layers, Mlp, compute_loss, make_mesh, update
 
 

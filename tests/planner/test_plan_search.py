@@ -19,13 +19,13 @@ import pytest
 
 import axonym as nym
 from axonym.nn import Linear, Stacked
-from axonym.planner._hardware import get_hardware
-from axonym.planner._link_model import LinkModel
-from axonym.planner._named_program import trace_named_program
-from axonym.planner._nearest_fit import choose_larger_devices
-from axonym.planner._screening import Screening
-from axonym.planner._search_space import list_candidates, parse_fixed
-from axonym.planner._step_variants import count_model_flops, list_variants
+from axonym.planner._machine._hardware import get_hardware
+from axonym.planner._program._named_program import trace_named_program
+from axonym.planner._search._best_candidates import choose_larger_devices
+from axonym.planner._search._screening import Screening
+from axonym.planner._search._search_space import list_candidates, parse_fixed
+from axonym.planner._search._step_variants import count_model_flops, list_variants
+from axonym.planner._step_time._link_model import LinkModel
 
 
 BATCH, PIXEL, EMBED, MLP, LAYERS = 64, 16, 32, 128, 3
@@ -287,7 +287,7 @@ def test_candidates_are_valid():
 
 
 def test_too_many_candidates_are_refused(monkeypatch):
-    monkeypatch.setattr("axonym.planner._search_space._MOST_CANDIDATES", 100)
+    monkeypatch.setattr("axonym.planner._search._search_space._MOST_CANDIDATES", 100)
     weights = [make_shape(**{f"h{at}": 8, f"h{at + 1}": 8}) for at in range(9)]
 
     def compute(weights, x):
@@ -301,7 +301,7 @@ def test_too_many_candidates_are_refused(monkeypatch):
 
 def test_fixed_axes_leave_few_enough_candidates(monkeypatch):
     """Of axes that never meet, those that are fixed in `compute` are stored sharded alike."""
-    monkeypatch.setattr("axonym.planner._search_space._MOST_CANDIDATES", 100)
+    monkeypatch.setattr("axonym.planner._search._search_space._MOST_CANDIDATES", 100)
     names = [f"mlp{at}" for at in range(8)]
     weights = {name: make_shape(embed=8, **{name: 8}) for name in names}
 
@@ -367,7 +367,7 @@ def test_a_plan_is_the_same_for_another_order_of_policies(make_plan):
 
 
 def test_choices_that_were_not_compiled_have_their_best_candidate(make_plan, monkeypatch):
-    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 1)
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 1)
     found = make_plan()
     compiled = [one for one in found.evaluations if one.stage == "compiled"]
     assert len(compiled) == 1 and len(found.why("data").alternatives) >= 2
@@ -500,7 +500,7 @@ def fail_at(monkeypatch):
                 raise error
             return compile_for(*args, **kwargs)
 
-        monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", compile_or_fail)
+        monkeypatch.setattr("axonym.planner._search._candidate_compiler.compile_for", compile_or_fail)
 
     return set_errors
 
@@ -513,7 +513,7 @@ def test_programs_that_are_in_the_cache_whole_rank_as_others_do(make_plan, monke
         text = program.text.replace(", metadata=", ', backend_config={"estimated_cycles":"15"}, metadata=')
         return dataclasses.replace(program, text=text, is_stopped=False)
 
-    monkeypatch.setattr("axonym.planner._candidate_compiler.compile_for", find_whole)
+    monkeypatch.setattr("axonym.planner._search._candidate_compiler.compile_for", find_whole)
     found = make_plan(fixed=DATA)
     assert {one.stage for one in found.evaluations} == {"compiled"} and found.best.time.source == "flops"
 
@@ -554,7 +554,7 @@ def test_a_candidate_that_cannot_be_compiled_has_its_problem(make_plan, fail_at)
 
 
 def test_a_candidate_that_cannot_be_compiled_is_replaced_by_the_next(make_plan, fail_at, monkeypatch):
-    monkeypatch.setattr("axonym.planner._best_candidates._MOST_COMPILED", 2)
+    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_COMPILED", 2)
     fail_at({1: RuntimeError("the compiler was killed")})
     found = make_plan(fixed=DATA)
     assert [one.stage for one in found.evaluations].count("compiled") == 3 and found.evaluations[-1].problem
@@ -580,7 +580,7 @@ def test_nothing_compiles_is_the_error_of_the_compiler(make_plan):
 def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
     largest = 220_000  # bytes; the step takes 258,716 on four devices, 238,748 with half of the batch
     small = dataclasses.replace(get_hardware("cpu"), hbm_available=largest)
-    monkeypatch.setattr("axonym.planner._hardware.HARDWARE", {"cpu": small})
+    monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
     found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
     assert not found.fits and found.shortfall == found.best.bytes - largest > 0
     assert any(note.startswith("it would fit on 'cpu:") for note in found.notes), found.notes

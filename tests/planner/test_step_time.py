@@ -15,9 +15,9 @@ from axonym.planner import (
     estimate_step_time,
     get_hardware,
 )
-from axonym.planner._attention_kernels import count_kernel_flops
-from axonym.planner._gpu_schedule import read_gpu_schedule
-from axonym.planner._hlo_program import HloProgram
+from axonym.planner._program._compiler_output import read_gpu_schedule
+from axonym.planner._program._hlo_program import HloProgram
+from axonym.planner._step_time._step_time import count_kernel_flops
 
 from .programs import read_recorded as read_program
 from .step_programs import BATCH, SIZES, make_program, read_recorded

@@ -198,7 +198,7 @@ def test_the_norm_of_a_gradient_takes_parts_alone(mesh):
     program = Program(nym.fsdp(clipped, PARAMETERS, COMPUTE).lower(layer, x).compile().as_text())
     (whole,) = [one for one in program.collectives() if one.kind == "all-reduce" and one.results[0].shape == (3, 4)]
     for user in program.users(whole.name):
-        called = re.findall(r"calls=%([\w.\-]+)", user.rest)
+        called = re.findall(r"calls=%([\w.\-]+)", user.attributes)
         inside = {one.opcode for one in program.instructions if one.computation in called}
         assert "dynamic-slice" in {user.opcode, *inside}, f"{user} takes the whole gradient."
 

@@ -1,0 +1,374 @@
+"""Compiles a lowered program in a child process, which has the environment that the compiler needs.
+
+With `stop_early`, the child is stopped once XLA for TPUs has written the memory and the schedule of the program, before
+it generates code. What it writes is private to XLA: should that change, the child runs to its end.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import Distribution, distributions, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .._machine._described_devices import ONE_CHIP, Topology
+from .._machine._hardware import format_gpu_target, get_hardware
+from .._program._compiler_output import ProgramMemory, read_buffer_assignment, read_gpu_schedule
+
+
+_CHILD = Path(__file__).with_name("_compiler_child.py")
+_POLL_SECONDS = 0.03
+_MOST_ERROR_LINES = 12
+_COMPILER_VARIABLES = ("XLA_", "JAX_", "TPU_", "LIBTPU_", "ALLOW_MULTIPLE_LIBTPU_LOAD")
+LIBTPU_ENVIRONMENT = {  # of a process that describes TPUs and has none
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}
+_DUMPED = "*after_optimizations_after_buffer_assignment.txt"
+_SCHEDULE_FOLDER = "schedule"  # not "dump", where memory is read: that of XLA for GPUs has other figures
+_NOTE_WHOLE = "compiled whole: the compiler did not write its memory where it was looked for, which takes longer"
+
+
+class Plugin(NamedTuple):
+    """A compiler that is installed apart from JAX.
+
+    Attributes:
+        package: Its package on PyPI.
+        module: The module that JAX imports.
+        variable: The environment variable that may name a folder which holds it.
+        extra: The extra of Axonym that installs it.
+        make_target: What `make` calls the installation into such a folder.
+    """
+
+    package: str
+    module: str
+    variable: str
+    extra: str
+    make_target: str
+
+
+PLUGINS = {
+    "tpu": Plugin("libtpu", "libtpu", "AXONYM_LIBTPU", "plan-tpu", "tpu"),
+    "gpu": Plugin("jax-cuda12-pjrt", "jax_plugins.xla_cuda12", "AXONYM_GPU_PLUGINS", "plan-gpu", "gpu-plugins"),
+}
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """A lowered program, and what it is compiled for.
+
+    Attributes:
+        program: The module in MLIR's bytecode.
+        fingerprint: A hash of the module.
+        topology: The machine.
+        order: The numbers of the devices in the order of the mesh.
+        free_arguments: For each argument, whether the compiler chooses its sharding.
+        free_results: The same for results.
+        compiler_options: XLA's options.
+        stop_early: Whether to stop before code generation.
+    """
+
+    program: bytes
+    fingerprint: str
+    topology: Topology
+    order: tuple[int, ...]
+    free_arguments: tuple[bool, ...]
+    free_results: tuple[bool, ...]
+    compiler_options: Mapping[str, Any]
+    stop_early: bool
+
+    @property
+    def platform(self) -> str:
+        """JAX's platform of the devices."""
+        return get_hardware(self.topology.hardware).platform
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What is known of a compiled program.
+
+    Attributes:
+        text: The optimized program.
+        memory: Its memory.
+        is_out_of_memory: Whether the compiler says that it does not fit.
+        is_stopped: Whether it was stopped before code generation.
+        cpu_seconds: The CPU time of the compiler.
+        versions: The versions of JAX and of the compiler.
+        log: Lines that the compiler wrote to its error stream.
+        notes: What the user has to know, such as that a figure could not be had fast.
+        schedule: The seconds of instructions by name in XLA's schedule; of GPUs alone.
+    """
+
+    text: str
+    memory: ProgramMemory
+    is_out_of_memory: bool
+    is_stopped: bool
+    cpu_seconds: float
+    versions: dict[str, str]
+    log: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    schedule: Mapping[str, float] = field(default_factory=dict)
+
+
+def find_versions(platform: str, where: str) -> dict[str, str]:
+    """Returns the versions of JAX, and of the compiler in its folder.
+
+    Raises:
+        ModuleNotFoundError: If the compiler is not installed.
+    """
+    versions = {name: version(name) for name in ("jax", "jaxlib")}
+    if platform in PLUGINS:
+        plugin = PLUGINS[platform]
+        versions[plugin.package] = _find_distribution(plugin, where).version
+    return versions
+
+
+def _find_distribution(plugin: Plugin, where: str) -> Distribution:
+    folder = find_plugin_folder(plugin)
+    distribution = next(iter(distributions(name=plugin.package, path=[folder] if folder else sys.path)), None)
+    if distribution is not None:
+        return distribution
+    place = f"the folder {folder!r} of {plugin.variable} does not hold it" if folder else "which is not installed"
+    raise ModuleNotFoundError(
+        f"compiling for {where} needs {plugin.package}, {place}; install `axonym[{plugin.extra}]`, or set "
+        f"{plugin.variable} to a folder that holds it, as `make {plugin.make_target}` makes one",
+        name=plugin.module,
+    )
+
+
+def find_plugin_folder(plugin: Plugin) -> str:
+    """Returns the folder of a compiler that the environment names; empty if it names none."""
+    return os.environ.get(plugin.variable, "")
+
+
+def run_compiler(job: CompileJob, timeout: float) -> CompileResult:
+    """Compiles a program in a child process.
+
+    Raises:
+        ModuleNotFoundError: If the compiler is not installed.
+        TimeoutError: If it takes longer than `timeout` seconds.
+        OSError: If the disk is full.
+        ValueError: If the compiler refuses an option.
+        RuntimeError: If it ends otherwise without a result.
+    """
+    versions = find_versions(job.platform, repr(str(job.topology)))
+    with tempfile.TemporaryDirectory(prefix="axonym-compile-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        write_job(job, folder)
+        exit_code, cpu_seconds = _run_child(job, folder, timeout)
+        result = _read_result(job, folder, exit_code)
+    return replace(result, cpu_seconds=cpu_seconds, versions=versions)
+
+
+def write_job(job: CompileJob, folder: Path) -> None:
+    """Writes what the child reads."""
+    topology_name, topology_options = describe_topology(job.topology)
+    defaults: dict[str, Any] = {}
+    if job.platform == "tpu":
+        defaults = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_pass_re": "NONE_AT_ALL"}
+    elif job.platform == "gpu":
+        defaults = {
+            # XLA tunes its own kernels of products on a GPU; those of cuBLAS, which it has times for, need none.
+            "xla_gpu_enable_triton_gemm": False,
+            "xla_dump_to": str(folder / _SCHEDULE_FOLDER),
+            "xla_dump_latency_hiding_schedule": True,
+            "xla_dump_hlo_pass_re": "NONE_AT_ALL",
+        }
+    (folder / "program.mlirbc").write_bytes(job.program)
+    content = {
+        "platform": "cuda" if job.platform == "gpu" else job.platform,
+        "topology": topology_name,
+        "topology_options": topology_options,
+        "order": job.order,
+        "free_arguments": job.free_arguments,
+        "free_results": job.free_results,
+        "compiler_options": {**defaults, **job.compiler_options},
+    }
+    (folder / "job.json").write_text(json.dumps(content))
+
+
+def describe_topology(topology: Topology) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the options with which JAX describes a machine to its compiler.
+
+    Raises:
+        ValueError: If XLA lacks what it has to know of a GPU.
+    """
+    hardware = get_hardware(topology.hardware)
+    sizes = "x".join(map(str, topology.sizes))
+    if hardware.platform == "cpu":
+        return "", {}
+    if hardware.platform == "gpu":
+        return hardware.name, {"target_config": format_gpu_target(hardware), "topology": f"1x{sizes}"}
+    options: dict[str, Any] = {"wrap": [int(is_closed) for is_closed in (*topology.wrap, False)[:3]]}
+    if topology.slices > 1:
+        options["num_slices"] = topology.slices
+    if hardware.chip_config:
+        options["chip_config_name"] = hardware.chip_config
+    if topology.sizes == ONE_CHIP:
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    return f"{hardware.compiler_name or hardware.name}:{sizes}", options
+
+
+def make_environment(platform: str, logs: str | os.PathLike[str]) -> dict[str, str]:
+    """Returns the environment of the child: this one without settings of XLA, and with those that libtpu needs.
+
+    libtpu writes files to the folder `logs`, which would otherwise be that of temporary files.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_COMPILER_VARIABLES)}
+    plugin = PLUGINS.get(platform)
+    folder = find_plugin_folder(plugin) if plugin else ""
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH", "")]))
+    environment["JAX_PLATFORMS"] = "cpu"
+    if platform == "tpu":
+        environment |= {**LIBTPU_ENVIRONMENT, "TPU_LOG_DIR": os.fspath(logs)}
+    return environment
+
+
+def _run_child(job: CompileJob, folder: Path, timeout: float) -> tuple[int | None, float]:
+    """Runs the child; returns its exit code, None if it was stopped since all is written, and its CPU seconds."""
+    start_time, dump_size = time.monotonic(), None
+    with (folder / "errors.txt").open("wb") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-P", _CHILD, folder],
+            env=make_environment(job.platform, folder),
+            stdin=subprocess.PIPE,  # which ends with this process, and the child with it
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        try:
+            while True:
+                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    child.returncode = os.waitstatus_to_exitcode(status)
+                    return child.returncode, usage.ru_utime + usage.ru_stime
+                if job.stop_early:
+                    previous_size, dump_size = dump_size, _measure_dump(folder)
+                    # Of the same size twice, so that no part is missing.
+                    if dump_size is not None and dump_size == previous_size:
+                        return None, _stop_child(child)
+                if time.monotonic() - start_time > timeout:
+                    raise TimeoutError(
+                        f"compiling for '{job.topology}' took longer than {timeout:g} seconds; raise `timeout`"
+                    )
+                time.sleep(_POLL_SECONDS)
+        finally:
+            if child.returncode is None:
+                _stop_child(child)
+            if child.stdin is not None:
+                child.stdin.close()
+
+
+def _stop_child(child: "subprocess.Popen[bytes]") -> float:
+    """Ends the child; returns its CPU seconds."""
+    child.kill()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _measure_dump(folder: Path) -> int | None:
+    """Returns the size of the program that XLA has written after it has assigned memory; None before its end."""
+    path = next((folder / "dump").glob(_DUMPED), None)
+    if path is None:
+        return None
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(size - 8, 0))
+        return size if file.read().rstrip().endswith(b"}") else None
+
+
+def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> CompileResult:
+    """Returns what the child has written; `exit_code` is None if it was stopped early."""
+    log = (folder / "errors.txt").read_text(errors="replace").splitlines()
+    memory = read_buffer_assignment(_read_dump(folder / "dump", "*after_optimizations-buffer-assignment.txt"))
+    result = CompileResult(
+        text="",
+        memory=memory or ProgramMemory(0, 0, 0, 0, 0),
+        is_out_of_memory=False,
+        is_stopped=exit_code is None,
+        cpu_seconds=0.0,
+        versions={},
+        log=tuple(log),
+    )
+    if exit_code is None and memory is not None:
+        return replace(result, text=_read_dump(folder / "dump", _DUMPED))
+    try:
+        written = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        raise _explain_end(job, exit_code, log) from None
+    if "error" in written:
+        if memory is None or not is_memory_error(written["error"]):
+            raise _explain_error(job, written["error"])
+        text = _read_dump(folder / "dump", "*after_optimizations.txt")
+        return replace(result, text=text, is_out_of_memory=True, is_stopped=True)
+    result = replace(result, text=(folder / "optimized.txt").read_text())
+    if memory is None:
+        result = replace(result, memory=_read_memory_analysis(written["memory"], job.platform))
+    if job.platform == "tpu" and (memory is None or job.stop_early):
+        result = replace(result, notes=(_NOTE_WHOLE,))
+    if job.platform == "gpu":
+        schedule = read_gpu_schedule(_read_dump(folder / _SCHEDULE_FOLDER, "*.schedule.txt"))
+        result = replace(result, schedule=schedule)
+    return result
+
+
+def _read_dump(folder: Path, pattern: str) -> str:
+    """Returns the file that XLA has written under such a name; empty if there is none."""
+    path = next(folder.glob(pattern), None)
+    return "" if path is None else path.read_text(errors="replace")
+
+
+def _read_memory_analysis(figures: Mapping[str, int], platform: str) -> ProgramMemory:
+    """Returns the memory that XLA reports of a program that was compiled whole."""
+    total = figures["argument"] + figures["output"] - figures["alias"] + figures["temp"]
+    is_peak_known = platform != "cpu" and figures["peak"]  # on CPUs it is without temporaries
+    return ProgramMemory(
+        argument_bytes=figures["argument"],
+        output_bytes=figures["output"],
+        alias_bytes=figures["alias"],
+        temp_bytes=figures["temp"],
+        peak_bytes=figures["peak"] if is_peak_known else total,
+        host_argument_bytes=figures["host_argument"],
+        host_output_bytes=figures["host_output"],
+        host_temp_bytes=figures["host_temp"],
+    )
+
+
+def is_memory_error(message: str) -> bool:
+    """Returns whether an error of XLA says that a program takes more memory than a device has."""
+    return message.startswith("RESOURCE_EXHAUSTED") and "hbm" in message.lower()
+
+
+def _explain_end(job: CompileJob, exit_code: int | None, log: list[str]) -> Exception:
+    """Returns the error for a child that has ended without a result."""
+    last = "\n".join(log[-_MOST_ERROR_LINES:])
+    what = f"the compiler for '{job.topology}'"
+    if "No space left on device" in last:
+        return OSError(
+            f"the disk is full: {what} writes to {tempfile.gettempdir()!r}; free some of it or set TMPDIR\n{last}"
+        )
+    if exit_code is not None and exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        hint = "; there may be too little memory on this machine" if name == "SIGKILL" else ""
+        return RuntimeError(f"{what} was killed by {name} before it had a result{hint}\n{last}".rstrip())
+    colon = ":" if last else ""
+    return RuntimeError(f"{what} ended with code {exit_code} and without a result{colon}\n{last}".rstrip())
+
+
+def _explain_error(job: CompileJob, message: str) -> Exception:
+    """Returns the error for what the compiler says."""
+    if "No such compile option" in message or "does not have field" in message or "flag" in message.lower():
+        options = ", ".join(map(repr, job.compiler_options)) or "none"
+        return ValueError(f"the compiler for '{job.topology}' refuses an option (given are {options}): {message}")
+    if "No space left" in message:
+        return OSError(f"the disk is full: {message}")
+    return RuntimeError(f"the compiler for '{job.topology}' cannot compile the program: {message}")

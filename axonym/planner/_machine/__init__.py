@@ -1,0 +1,1 @@
+"""Devices: their published figures, and those of machines that are not there."""

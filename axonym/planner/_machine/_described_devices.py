@@ -1,0 +1,234 @@
+"""`described_devices`: the devices of a machine that is not there, for a mesh to compile for."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ._hardware import Hardware, get_hardware
+
+
+_DESCRIPTION = re.compile(r"(\w+):(\d+(?:x\d+)*)")
+_EXAMPLES = {"tpu": {2: "16x16", 3: "4x8x8"}, "gpu": {0: "32x8"}, "cpu": {0: "64"}}  # by platform and torus
+ONE_CHIP = (1, 1)  # a torus of two dimensions; clouds lend v5e and v6e in hosts of one chip as well
+_SLICE_IDS = 100_000  # of several slices, libtpu numbers the devices of slice i from (i + 1) times this
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A machine: its devices, the sizes of its network, and how it is divided.
+
+    Attributes:
+        hardware: The name of its devices.
+        sizes: Of TPUs, the chips along each dimension of the torus; of GPUs, hosts and GPUs in each; of CPUs, devices.
+        slices: How many of these there are, connected by a slower network.
+        wrap: Along which dimensions the ends of the torus are connected; empty if it is none.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.planner.described_devices("v5e:8x16")[0].topology
+        Topology(hardware='v5e', sizes=(8, 16), slices=1, wrap=(False, True))
+    """
+
+    hardware: str
+    sizes: tuple[int, ...]
+    slices: int
+    wrap: tuple[bool, ...]
+
+    def __str__(self) -> str:
+        name = f"{self.hardware}:{'x'.join(map(str, self.sizes))}"
+        return name if self.slices == 1 else f"{self.slices} slices of {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedDevice:
+    """A device of a machine that is not there, with the attributes by which JAX lays out a mesh.
+
+    Attributes:
+        id: Its number, as libtpu and the CUDA plugin count.
+        process_index: The process that has it, one for each host.
+        platform: `"tpu"`, `"gpu"` or `"cpu"`.
+        device_kind: Its name in JAX, such as `"TPU v5 lite"`.
+        coords: The place of its chip in the torus.
+        core_on_chip: Which device of its chip it is.
+        slice_index: The slice that it is in.
+        num_cores: The cores that work as one device; None for others than TPUs.
+        topology: The machine that it belongs to.
+
+    Example:
+        >>> import axonym as nym
+        >>> device = nym.planner.described_devices("v5e:4x4")[5]
+        >>> device.coords, device.process_index, str(device.topology)
+        ((1, 1, 0), 0, 'v5e:4x4')
+    """
+
+    id: int
+    process_index: int
+    platform: str
+    device_kind: str
+    coords: tuple[int, ...]
+    core_on_chip: int
+    slice_index: int
+    num_cores: int | None
+    topology: Topology
+
+    @property
+    def client(self) -> Any:
+        """What JAX runs programs with; raises an AttributeError, since there is no device."""
+        raise AttributeError(
+            f"{self} is described and not there, so nothing runs on it and no array is put on it; pass shapes, and "
+            "compile functions with `nym.planner.compile_for`"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.device_kind} {self.id} of {self.topology}"
+
+
+def described_devices(
+    description: str, *, slices: int = 1, wrap: Sequence[bool] | None = None
+) -> tuple[DescribedDevice, ...]:
+    """Returns the devices of a machine that is not there, for `create_mesh(..., devices=...)` and `compile_for`.
+
+    They have numbers, places and hosts as libtpu and the CUDA plugin give them, so that a mesh is laid out as on the
+    machine: along whole dimensions of the torus where sizes permit. No compiler is needed.
+
+    Args:
+        description: The name of a preset or of registered hardware, and sizes: for TPUs, the chips along the dimensions
+            of the torus (`"v5e:16x16"`, `"v5p:4x8x8"`, or one chip, `"v6e:1x1"`); for GPUs, hosts and GPUs in each
+            (`"h100:32x8"`); for CPUs, a number (`"cpu:64"`).
+        slices: How many of these tori there are, connected by the data-center network.
+        wrap: For each dimension of the torus, whether its ends are connected; None for what is usual, see
+            [`Hardware.find_wrap`][axonym.planner.Hardware.find_wrap].
+
+    Returns:
+        The devices in the order of their numbers.
+
+    Raises:
+        TypeError: If the description is not a string.
+        ValueError: If the description, `slices` or `wrap` is not one of a machine.
+
+    Example:
+        >>> import axonym as nym
+        >>> mesh = nym.create_mesh({"data": 64, "model": 4}, devices=nym.planner.described_devices("v5e:16x16"))
+        >>> dict(mesh.shape), mesh.devices[0, 0].device_kind
+        ({'data': 64, 'model': 4}, 'TPU v5 lite')
+    """
+    hardware, sizes = _parse_description(description)
+    if slices < 1 or (slices > 1 and hardware.platform != "tpu"):
+        raise ValueError(f"`slices` is {slices}; TPUs have one or more, and other devices have one")
+    topology = Topology(hardware.name, sizes, slices, _choose_wrap(hardware, sizes, wrap))
+    if hardware.platform == "tpu":
+        devices = (device for index in range(slices) for device in _describe_slice(hardware, topology, index))
+        return tuple(sorted(devices, key=lambda device: device.id))
+    devices_per_process = sizes[-1] if hardware.platform == "gpu" else prod(sizes)
+    return tuple(
+        DescribedDevice(
+            id=number,
+            process_index=number // devices_per_process,
+            platform=hardware.platform,
+            device_kind=hardware.device_kind,
+            coords=(),
+            core_on_chip=0,
+            slice_index=0,
+            num_cores=None,
+            topology=topology,
+        )
+        for number in range(prod(sizes))
+    )
+
+
+def choose_devices(devices: Any) -> tuple[DescribedDevice, ...]:
+    """Returns described devices from their description, or as they are.
+
+    Raises:
+        TypeError: If they are neither.
+    """
+    if isinstance(devices, str):
+        return described_devices(devices)
+    described = tuple(devices) if isinstance(devices, Sequence) else ()
+    if not described or not all(isinstance(device, DescribedDevice) for device in described):
+        argument = f"a sequence of {type(described[0]).__name__}" if described else repr(devices)
+        raise TypeError(
+            f"`devices` is a description such as 'v5e:16x16', or what `described_devices` returns, not {argument}"
+        )
+    return described
+
+
+def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
+    if not isinstance(description, str):
+        raise TypeError(f"a description is a string such as 'v5e:16x16', not a {type(description).__name__}")
+    hardware = get_hardware(re.sub(r"-\d+$", "", description.strip()))  # without the number of "v5e-8"
+    match = _DESCRIPTION.fullmatch(description.strip())
+    sizes = tuple(map(int, match[2].split("x"))) if match else ()
+    dims = {"tpu": hardware.torus_dims, "gpu": 2, "cpu": 1}[hardware.platform]
+    if len(sizes) != dims or 0 in sizes:
+        what = {"tpu": "chips along each dimension", "gpu": "hosts and GPUs in each", "cpu": "the number of devices"}
+        raise ValueError(
+            f"{description!r} does not describe a machine: {hardware.name} takes {what[hardware.platform]}, as in "
+            f"'{hardware.name}:{_choose_example(hardware, description)}'"
+        )
+    if hardware.platform == "tpu" and any(size % 2 for size in sizes[:2]) and sizes != ONE_CHIP:
+        single = f"; a single chip is '{hardware.name}:1x1'" if dims == len(ONE_CHIP) else ""
+        raise ValueError(
+            f"{description!r} does not describe a machine: hosts have 2 x 2 chips, so the first two sizes are "
+            f"even{single}"
+        )
+    return hardware, sizes
+
+
+def _choose_example(hardware: Hardware, description: str) -> str:
+    """Returns sizes of a machine with as many devices as "v5e-8" or "h100:64" ask for, or any."""
+    match, dims = re.search(r"([-:])(\d+)$", description.strip()), hardware.torus_dims
+    count = int(match[2]) if match else 0
+    if hardware.platform == "gpu" and count and count % hardware.devices_per_host == 0:
+        return f"{count // hardware.devices_per_host}x{hardware.devices_per_host}"
+    if hardware.platform == "tpu":
+        chips = count
+        if match and match[1] == "-":  # clouds count the cores; of chips with several devices it is not known
+            chips = count // hardware.cores if hardware.devices_per_chip == 1 else 0
+        exponent = chips.bit_length() - 1
+        has_torus = chips >= 8 or (dims == len(ONE_CHIP) and chips in (1, 4))
+        if has_torus and chips == 2**exponent:
+            return "x".join(str(2 ** ((exponent + dim) // dims)) for dim in range(dims))
+    return _EXAMPLES[hardware.platform][dims]
+
+
+def _choose_wrap(hardware: Hardware, sizes: tuple[int, ...], wrap: Sequence[bool] | None) -> tuple[bool, ...]:
+    if hardware.platform != "tpu":
+        if wrap is not None:
+            raise ValueError(f"`wrap` is of the torus of TPUs, and {hardware.name} has none; leave it out")
+        return ()
+    if wrap is None:
+        return hardware.find_wrap(sizes)
+    if len(wrap) != len(sizes):
+        raise ValueError(
+            f"`wrap` has {len(wrap)} entries, but the torus has {len(sizes)} dimensions; give one for each"
+        )
+    return tuple(map(bool, wrap))
+
+
+def _describe_slice(hardware: Hardware, topology: Topology, index: int) -> list[DescribedDevice]:
+    """Returns the devices of a slice: chips are counted with the first dimension fastest, hosts have 2 x 2 of them."""
+    x_size, y_size, z_size = (*topology.sizes, 1)[:3]
+    first_id = _SLICE_IDS * (index + 1) if topology.slices > 1 else 0
+    hosts_per_slice = -(-x_size * y_size * z_size // 4)
+    devices: list[DescribedDevice] = []
+    for z, y, x in itertools.product(range(z_size), range(y_size), range(x_size)):
+        host = hosts_per_slice * index + x // 2 + x_size // 2 * (y // 2 + y_size // 2 * z)
+        for core in range(hardware.devices_per_chip):
+            devices.append(
+                DescribedDevice(
+                    id=first_id + len(devices),
+                    process_index=host,
+                    platform="tpu",
+                    device_kind=hardware.device_kind,
+                    coords=(x, y, z),
+                    core_on_chip=core,
+                    slice_index=index,
+                    num_cores=hardware.cores,
+                    topology=topology,
+                )
+            )
+    return devices

@@ -1,0 +1,270 @@
+"""`Candidate`, a way to run a step; `Evaluation`, what is known of it; and `PlanRecord`, what a search found."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from .._machine._described_devices import Topology
+from .._machine._hardware import Hardware, get_hardware
+from .._program._collectives import MeshAxes
+from .._step_time._step_time import StepTime
+
+
+Stage: TypeAlias = Literal["screened", "compiled", "timed"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to run a step on a machine: a mesh, two mappings, and what the backward pass recomputes.
+
+    Attributes:
+        mesh: The sizes of the mesh axes by name.
+        compute: For each named axis that is sharded while computing, the mesh axes that it is sharded over.
+        parameters: The same for parameters and optimizer state between steps; `compute` and more.
+        policy: The name of the policy of rematerialization; empty if the arguments keep theirs.
+        options: The keyword arguments that the function is called with.
+
+    Example:
+        >>> import axonym as nym
+        >>> compute = {"batch": ("data",), "mlp": ("model",)}
+        >>> print(nym.planner.Candidate({"data": 64, "model": 4}, compute, {**compute, "embed": ("data",)}))
+        data 64 x model 4; batch over data; mlp over model; stored with embed over data
+    """
+
+    mesh: Mapping[str, int] = field(hash=False)
+    compute: Mapping[str, MeshAxes] = field(hash=False)
+    parameters: Mapping[str, MeshAxes] = field(hash=False)
+    policy: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        """Formats the candidate in a line."""
+        return "; ".join(filter(None, (format_mesh_sizes(self), format_sharding(self), format_settings(self))))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known of a candidate.
+
+    Attributes:
+        candidate: The candidate.
+        stage: `"screened"` if its figures are those of a model of the machine, `"compiled"` if its memory and
+            communication are the compiler's, `"timed"` if its step time is from the compiler's estimates as well.
+        fits: Whether it fits into the memory of a device; if it is only screened, whether its arguments do.
+        memory: The bytes on a device by group, such as `"parameters"`; if it is only screened, of arguments alone.
+        sent: By mesh axes, the bytes that a device sends in a step.
+        time: The step time.
+        problem: Why it cannot be compiled; empty if it can.
+
+    Example:
+        >>> import axonym as nym
+        >>> candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})
+        >>> time = nym.planner.StepTime(1.5, 0.0, {}, {}, 0.0, "flops", 0.5)
+        >>> nym.planner.Evaluation(candidate, "screened", True, {"model": 64, "batch": 8}, {}, time).bytes
+        72
+    """
+
+    candidate: Candidate
+    stage: Stage
+    fits: bool
+    memory: Mapping[str, int] = field(hash=False)
+    sent: Mapping[MeshAxes, int] = field(hash=False)
+    time: StepTime
+    problem: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes on a device."""
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True, order=True)
+class CandidateKey:
+    """What candidates are compared by; two that differ in the order of names alone have the same key.
+
+    Attributes:
+        mesh: The mesh axes and their sizes, in order.
+        compute: The named axes that are sharded while computing, with their mesh axes.
+        parameters: The same between steps.
+        policy: The name of the policy.
+        options: The options, with values as text, since they need not be hashable.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    compute: tuple[tuple[str, MeshAxes], ...]
+    parameters: tuple[tuple[str, MeshAxes], ...]
+    policy: str
+    options: tuple[tuple[str, str], ...]
+
+    @property
+    def computing(self) -> "CandidateKey":
+        """The key without how parameters are stored, which candidates share that compute in the same way."""
+        return replace(self, parameters=())
+
+    @property
+    def mesh_and_settings(self) -> "CandidateKey":
+        """The key without both mappings."""
+        return replace(self, compute=(), parameters=())
+
+
+def make_candidate_key(candidate: Candidate) -> CandidateKey:
+    """Returns the key of a candidate."""
+    compute = {name: tuple(mesh_axes) for name, mesh_axes in candidate.compute.items() if mesh_axes}
+    parameters = {name: tuple(mesh_axes) for name, mesh_axes in candidate.parameters.items() if mesh_axes}
+    return CandidateKey(
+        mesh=tuple(candidate.mesh.items()),
+        compute=tuple(sorted(compute.items())),
+        parameters=tuple(sorted(parameters.items())),
+        policy=candidate.policy,
+        options=tuple((name, repr(value)) for name, value in candidate.options.items()),
+    )
+
+
+def rank_evaluation(evaluation: Evaluation) -> tuple[Any, ...]:
+    """Returns the key that sorts evaluations: what fits and is timed first, then by step time."""
+    stage = {"timed": 0, "compiled": 1, "screened": 2}[evaluation.stage]
+    missing = 0 if evaluation.fits else evaluation.bytes
+    is_guess = stage == 2  # that arguments fit says little beside what the compiler knows of others
+    key = make_candidate_key(evaluation.candidate)
+    return bool(evaluation.problem), is_guess, missing, stage, evaluation.time.total, key
+
+
+def format_mesh_sizes(candidate: Candidate) -> str:
+    """Returns the sizes of a mesh: `data 64 x model 4`."""
+    return " x ".join(f"{axis} {size}" for axis, size in candidate.mesh.items()) or "one device"
+
+
+def format_mesh_axes(mesh_axes: MeshAxes) -> str:
+    """Returns mesh axes as a text: `data and model`."""
+    return " and ".join(mesh_axes) or "unknown axes"
+
+
+def format_sharding(candidate: Candidate) -> str:
+    """Returns what is sharded over what: `batch over data; heads, mlp over model; stored with embed over data`."""
+    return "; ".join(list_sharding_parts(candidate))
+
+
+def list_sharding_parts(candidate: Candidate) -> list[str]:
+    """Returns the parts of `format_sharding`."""
+    compute, stored = candidate.compute, candidate.parameters
+    parts = _group_names(compute) or ["computed whole on each device"]
+    added = {name: mesh_axes for name, mesh_axes in stored.items() if mesh_axes and compute.get(name, ()) != mesh_axes}
+    if added:
+        parts.append(f"stored with {', '.join(_group_names(added))}")
+    dropped = [name for name, mesh_axes in compute.items() if mesh_axes and not stored.get(name)]
+    if dropped:
+        parts.append(f"stored without {', '.join(dropped)}")
+    return parts
+
+
+def _group_names(mapping: Mapping[str, MeshAxes]) -> list[str]:
+    """Returns a text for all names that are sharded over the same mesh axes."""
+    groups: dict[MeshAxes, list[str]] = {}
+    for name, mesh_axes in mapping.items():
+        if mesh_axes:
+            groups.setdefault(tuple(mesh_axes), []).append(name)
+    return [f"{', '.join(names)} over {format_mesh_axes(mesh_axes)}" for mesh_axes, names in groups.items()]
+
+
+def format_settings(candidate: Candidate) -> str:
+    """Returns the policy and the options of a candidate: `policy full, microbatches=2`; empty if it has none."""
+    policy = [f"policy {candidate.policy}"] if candidate.policy else []
+    return ", ".join([*policy, *(f"{name}={value!r}" for name, value in candidate.options.items())])
+
+
+@dataclass(frozen=True, repr=False)
+class PlanRecord:
+    """The fields of a `Plan`, which has their description, and figures that follow from them."""
+
+    evaluations: tuple[Evaluation, ...]
+    topology: Topology
+    top: int
+    pruned: Mapping[str, int] = field(hash=False)
+    model_flops: float
+    tokens: int
+    versions: Mapping[str, str] = field(hash=False)
+    compiler_options: Mapping[str, Any] = field(hash=False)
+    seconds: float
+    notes: tuple[str, ...] = ()
+    screened: Evaluation | None = None
+
+    @property
+    def hardware(self) -> Hardware:
+        """The figures of a device."""
+        return get_hardware(self.topology.hardware)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices of the machine."""
+        per_chip = self.hardware.devices_per_chip
+        return math.prod(self.topology.sizes) * self.topology.slices * per_chip
+
+    @property
+    def best(self) -> Evaluation:
+        """The first of the evaluations.
+
+        Raises:
+            ValueError: If there is none, since every candidate was left out.
+        """
+        if not self.evaluations:
+            reasons = "; ".join(f"{count}: {reason}" for reason, count in self.pruned.items())
+            raise ValueError(f"the plan has no candidate; all were left out: {reasons or 'there was none'}")
+        return self.evaluations[0]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the best evaluation fits into the memory of a device, as its compiler says."""
+        best = self.evaluations[0] if self.evaluations else None
+        return best is not None and best.stage != "screened" and best.fits and not best.problem
+
+    @property
+    def nearest(self) -> Evaluation:
+        """The best evaluation if it fits; if nothing fits, that which takes least memory on a device.
+
+        Evaluations that were only screened count if there are no others: their bytes are those of arguments alone.
+        """
+        if self.fits:
+            return self.best
+        possible = [evaluation for evaluation in self.evaluations if not evaluation.problem]
+        compiled = [evaluation for evaluation in possible if evaluation.stage != "screened"]
+        return min(compiled or possible, key=lambda evaluation: evaluation.bytes, default=self.best)
+
+    @property
+    def shortfall(self) -> int:
+        """The bytes that a device lacks for the evaluation that is nearest to fitting; 0 if the plan fits."""
+        return 0 if self.fits else max(0, self.nearest.bytes - self.hardware.hbm_available)
+
+    def get_evaluation(self, which: int | Evaluation) -> Evaluation:
+        """Returns the evaluation of a rank, of which 1 is the best; an evaluation is returned as it is.
+
+        Raises:
+            TypeError: If `which` is neither a rank nor an evaluation.
+            ValueError: If there is no such rank.
+        """
+        if isinstance(which, Evaluation):
+            return which
+        if not isinstance(which, int) or isinstance(which, bool):
+            raise TypeError(f"a candidate is chosen by its rank or as an `Evaluation`, not by a {type(which).__name__}")
+        if not 1 <= which <= len(self.evaluations):
+            raise ValueError(f"there is no rank {which}; the plan has ranks 1 to {len(self.evaluations)}")
+        return self.evaluations[which - 1]
+
+    def tokens_per_second(self, which: int | Evaluation = 1) -> float:
+        """Returns the tokens that all devices process in a second; 0 if the tokens of a step are not known.
+
+        Args:
+            which: A rank or an evaluation; the best if left out.
+        """
+        return self.tokens / self.get_evaluation(which).time.total
+
+    def mfu(self, which: int | Evaluation = 1) -> float:
+        """Returns the part of the devices' peak in bfloat16 that the operations of the model alone take.
+
+        This is the model FLOPs utilization of Chowdhery et al., 2022, appendix B: what is computed again for the
+        backward pass does not count.
+
+        Args:
+            which: A rank or an evaluation; the best if left out.
+        """
+        return self.model_flops / (self.get_evaluation(which).time.total * self.devices * self.hardware.bf16_flops)

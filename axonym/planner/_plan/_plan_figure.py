@@ -1,0 +1,381 @@
+"""Pictures of a plan: step time and memory of its candidates, the parts of a step, and the timeline of a turn."""
+
+import importlib
+import io
+import math
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...report._table import format_bytes
+from ...report._treemap import COLOURS
+from ...report._write_file import replace_file
+from .._step_time._program_timeline import FROM_HOST, TO_HOST
+from .._step_time._step_time import format_seconds
+from .._step_time._timeline import Timeline, TimelineEvent
+from ._candidate import (
+    Evaluation,
+    PlanRecord,
+    format_mesh_axes,
+    format_mesh_sizes,
+    format_settings,
+    list_sharding_parts,
+    make_candidate_key,
+)
+
+
+_COMPUTE_COLOUR, _ATTENTION_COLOUR, _HOST_COLOUR, _WRONG_COLOUR = "#4d4d4d", "#999999", "#d0d0d0", "#c4161c"
+_TIME_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+_BYTE_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
+_MOST_LINEAR = 8  # times the least value that the greatest may be for a linear scale
+_MOST_TICKS = 6  # of an axis, so that they have room for their units
+_MARKERS = {"timed": "o", "compiled": "s", "screened": "^"}
+_LABELS = {"timed": "timed", "compiled": "compiled", "screened": "screened (arguments)"}
+_LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "axonym", "font.size": 9, "font.family": "sans-serif"}
+_WIDTH = 11.0  # inches
+_LETTER_WIDTH = 0.0064  # of a letter in a bar, as a share of the width of the picture
+_THIN_SHARE = 1 / 300  # of a turn: thinner bars have an edge of their own colour, so that they are seen
+_OTHER_COLOUR = "#c9c9c9"
+_RECOMPUTED_COLOUR = "#0072b2"
+_COMPUTING = {
+    "product": ("products", _COMPUTE_COLOUR, "white"),
+    "attention": ("attention", _ATTENTION_COLOUR, "black"),
+    "other": ("other computing", _OTHER_COLOUR, "black"),
+    "loop": ("inner loops", "#ececec", "black"),
+}
+_ROWS = {(): "computing", TO_HOST: "to the host", FROM_HOST: "from the host"}
+
+
+def draw_plan(plan: PlanRecord, path: str | os.PathLike[str] | None, ranks: int | None) -> Any:
+    """Returns the figure that `Plan.draw` does, and writes it to a file if there is a path."""
+    matplotlib = _import_matplotlib()
+    if ranks is not None and ranks < 1:
+        raise ValueError(f"`ranks` is how many steps to draw, 1 or more, or None for `top`; it was {ranks}")
+    evaluations = [evaluation for evaluation in plan.evaluations if not evaluation.problem]
+    if not evaluations:
+        raise ValueError("there is nothing to draw: the plan has no candidate that can be compiled")
+    steps = evaluations[: plan.top if ranks is None else ranks]
+    with matplotlib.rc_context(_STYLE):
+        height = max(3.6, 1.6 + 0.5 * len(steps))
+        figure = importlib.import_module("matplotlib.figure").Figure(figsize=(11, height), layout="constrained")
+        candidates, parts = figure.subplots(1, 2, width_ratios=(4, 5))
+        _draw_candidates(candidates, plan, evaluations)
+        _draw_steps(parts, plan, steps)
+        if path is not None:
+            _save_figure(figure, path)
+    return figure
+
+
+def _import_matplotlib() -> Any:
+    try:
+        return importlib.import_module("matplotlib")
+    except ImportError as missing:
+        raise ImportError(
+            "pictures of a plan need matplotlib, which is not installed; install it with `pip install axonym[plan]`"
+        ) from missing
+
+
+def _save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a figure in the format that the name of the file ends in, completely or not at all."""
+    target = Path(path)
+    kind = target.suffix[1:].lower()
+    known = figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise ValueError(f"a picture ends in .svg, .png or .pdf, which says its format; the path is {str(path)!r}")
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(target.parent)!r} for the picture {target.name!r}; make it first"
+        )
+    replace_file(Path(os.path.realpath(target)), content.getvalue())
+
+
+def make_plan_svg(plan: PlanRecord) -> str:
+    """Returns the figure of a plan as SVG."""
+    return _format_figure_svg(draw_plan(plan, None, None), f"A plan for {plan.topology}")
+
+
+def _format_figure_svg(figure: Any, title: str) -> str:
+    """Returns a figure as SVG."""
+    content = io.BytesIO()
+    with _import_matplotlib().rc_context(_STYLE):
+        figure.savefig(content, format="svg", metadata={"Date": None, "Title": title})
+    return content.getvalue().decode()
+
+
+def _choose_unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """Returns the unit that fits for a value, and its size."""
+    return next(((name, size) for name, size in units if value >= size), units[-1])
+
+
+def _draw_candidates(axes: Any, plan: PlanRecord, evaluations: list[Evaluation]) -> None:
+    """Draws a mark for each candidate: its bytes on a device and its step time, by how much is known of it."""
+    limit = plan.hardware.hbm_available
+    bytes_unit = _choose_unit(max(limit, *(evaluation.bytes for evaluation in evaluations)), _BYTE_UNITS)
+    time_unit = _choose_unit(max(evaluation.time.total for evaluation in evaluations), _TIME_UNITS)
+    size, second = bytes_unit[1], time_unit[1]
+    for order, (stage, marker) in enumerate(_MARKERS.items()):
+        for fits in (True, False):
+            group = [evaluation for evaluation in evaluations if evaluation.stage == stage and evaluation.fits is fits]
+            colour, is_hollow = "#0072b2" if fits else _WRONG_COLOUR, stage == "screened"
+            if group:
+                axes.scatter(
+                    [evaluation.bytes / size for evaluation in group],
+                    [evaluation.time.total / second for evaluation in group],
+                    marker=marker,
+                    s=28,
+                    zorder=4 - order / 2,
+                    facecolors="none" if is_hollow else colour,
+                    edgecolors=colour if is_hollow else "white",
+                    linewidths=1.0 if is_hollow else 0.5,
+                    label=f"{_LABELS[stage]}, {'fits' if fits else 'does not fit'}",
+                )
+    label = f"memory, {format_bytes(limit)}"
+    axes.axvline(limit / size, label=label, color=_WRONG_COLOUR, linestyle="--", linewidth=1)
+    places = [
+        (rank, evaluation.bytes / size, evaluation.time.total / second)
+        for rank, evaluation in enumerate(plan.evaluations[: plan.top], 1)
+        if not evaluation.problem
+    ]
+    if places and places[0][0] == 1:
+        axes.scatter(*places[0][1:], marker="o", s=150, facecolors="none", edgecolors="black", label="best", zorder=5)
+    sizes = [limit / size, *(evaluation.bytes / size for evaluation in evaluations)]
+    _scale_axis(axes, "x", sizes, bytes_unit, _BYTE_UNITS)
+    _scale_axis(axes, "y", [evaluation.time.total / second for evaluation in evaluations], time_unit, _TIME_UNITS)
+    _label_places(axes, places)
+    axes.set(xlabel="bytes on a device", ylabel="step time", title=f"Candidates for {plan.topology}")
+    axes.legend(**_LEGEND)
+
+
+def _scale_axis(
+    axes: Any, name: str, values: Sequence[float], unit: tuple[str, float], units: Sequence[tuple[str, float]]
+) -> None:
+    """Starts an axis at 0, or makes it logarithmic if its values differ much; each tick has the unit that fits."""
+    least, most = min(values), max(values)
+    axis, ticker = getattr(axes, f"{name}axis"), importlib.import_module("matplotlib.ticker")
+    if not 0 < _MOST_LINEAR * least < most:
+        axes.set(**{f"{name}lim": (0, 1.15 * most or 1)})
+        axis.set_major_locator(ticker.MaxNLocator(_MOST_TICKS))
+        axis.set_major_formatter(f"{{x:g}} {unit[0]}")
+        return
+
+    def format_tick(value: float, _: Any) -> str:
+        text, size = _choose_unit(1.0001 * value * unit[1], units)
+        return f"{value * unit[1] / size:.3g} {text}"
+
+    axes.set(**{f"{name}scale": "log"})
+    base, parts = (2, (1,)) if units is _BYTE_UNITS else (10, (1, 2, 5))
+    axis.set_major_locator(ticker.LogLocator(base, subs=parts, numticks=_MOST_TICKS))
+    axis.set_major_formatter(format_tick)
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def _label_places(axes: Any, places: Sequence[tuple[int, float, float]]) -> None:
+    """Writes ranks around their marks, each with a line to its own."""
+    for number, (rank, x, y) in enumerate(places):
+        angle = math.radians(150 - 90 * number)
+        axes.annotate(
+            str(rank),
+            (x, y),
+            xytext=(24 * math.cos(angle), 24 * math.sin(angle)),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "black", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4},
+            zorder=6,
+        )
+
+
+def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
+    """Draws a bar for each step, of its parts; below it, hatched, what goes on beside computing."""
+    labelled: set[str] = set()
+    mesh_axes = [*dict.fromkeys(axis for step in steps for axis in step.candidate.mesh)]
+    longest = max(step.time.total for step in steps)
+    unit, second = _choose_unit(longest, _TIME_UNITS)
+
+    def draw_bars(y: float, bars: Sequence[tuple[str, float, str]], is_hidden: bool) -> float:
+        """Draws bars one after another, each with its label, seconds and colour; returns their end."""
+        start = 0.0
+        for label, seconds, colour in bars:
+            if not seconds:
+                continue
+            shape: dict[str, Any] = {"height": 0.42, "color": colour}
+            if is_hidden:
+                shape = {"height": 0.14, "fill": False, "hatch": "/////", "edgecolor": colour}
+            legend = None if label in labelled else label
+            labelled.add(label)
+            axes.barh(y, seconds / second, left=start / second, label=legend, linewidth=0, **shape)
+            start += seconds
+        return start
+
+    for row, step in enumerate(steps):
+        time = step.time
+        bars = [("compute", time.compute, _COMPUTE_COLOUR), ("attention", time.attention, _ATTENTION_COLOUR)]
+        for links, seconds in time.waiting.items():
+            bars.append((f"wait over {format_mesh_axes(links)}", seconds, _choose_colour(links, mesh_axes)))
+        bars.append(("wait for the host", time.host, _HOST_COLOUR))
+        end = draw_bars(row, bars, is_hidden=False)
+        axes.annotate(format_seconds(end), (end / second, row), xytext=(4, 0), textcoords="offset points", va="center")
+        hidden = [
+            (f"beside, over {format_mesh_axes(links)}", seconds, _choose_colour(links, mesh_axes))
+            for links, seconds in time.hidden.items()
+        ]
+        draw_bars(row + 0.3, hidden, is_hidden=True)
+    axes.set_yticks(range(len(steps)), _label_steps(plan, steps))
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.18 * longest / second or 1)
+    axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
+    axes.set(title="What a step is spent on")
+    axes.legend(**_LEGEND)
+
+
+def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:
+    """Returns rank, mesh and policy of each step, and what else tells steps apart that have these in common."""
+    keys = [make_candidate_key(step.candidate).mesh_and_settings for step in steps]
+    shardings = [list_sharding_parts(step.candidate) for step in steps]
+    labels: list[str] = []
+    for row, (step, key) in enumerate(zip(steps, keys, strict=True)):
+        lines = [f"{plan.evaluations.index(step) + 1}: {format_mesh_sizes(step.candidate)}"]
+        if settings := format_settings(step.candidate):
+            lines.append(settings)
+        alike = [shardings[other] for other in range(len(steps)) if keys[other] == key and other != row]
+        if alike:
+            differing = [part for part in shardings[row] if not all(part in other for other in alike)]
+            lines += textwrap.wrap("; ".join(differing), 32)
+        labels.append("\n".join(lines))
+    return labels
+
+
+def _choose_colour(links: tuple[str, ...], mesh_axes: list[str]) -> str:
+    """Returns the colour of the first of some mesh axes, as reports have it, and another if they are several."""
+    index = next((mesh_axes.index(axis) for axis in links if axis in mesh_axes), len(COLOURS) - 1)
+    return COLOURS[(index + (3 if len(links) > 1 else 0)) % len(COLOURS)]
+
+
+def draw_timeline(plan: PlanRecord, path: str | os.PathLike[str] | None, which: int | Evaluation) -> Any:
+    """Returns the figure that `Plan.draw_timeline` does, and writes it to a file if there is a path."""
+    matplotlib = _import_matplotlib()
+    evaluation = plan.get_evaluation(which)
+    timelines, mesh_axes = evaluation.time.timelines, [*evaluation.candidate.mesh]
+    if not timelines:
+        raise ValueError(_explain_no_timeline(plan, evaluation))
+    rows = [_list_timeline_rows(timeline, mesh_axes) for timeline in timelines]
+    heights = [len(links) + 1.2 for links in rows]
+    with matplotlib.rc_context(_STYLE):
+        module = importlib.import_module("matplotlib.figure")
+        figure = module.Figure(figsize=(_WIDTH, 0.9 + 0.36 * sum(heights)), layout="constrained")
+        subplots = figure.subplots(len(timelines), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for axes, timeline, links in zip(subplots, timelines, rows, strict=True):
+            _draw_turn(axes, timeline, links, mesh_axes)
+        title = f"{evaluation.candidate}, on {plan.topology}: a step in {format_seconds(evaluation.time.total)}"
+        figure.suptitle(title, fontsize=9, wrap=True)
+        _draw_colour_legend(figure, timelines)
+        if path is not None:
+            _save_figure(figure, path)
+    return figure
+
+
+def make_timeline_svg(plan: PlanRecord) -> str:
+    """Returns the timeline of the best candidate as SVG."""
+    return _format_figure_svg(draw_timeline(plan, None, 1), f"A timeline of a plan for {plan.topology}")
+
+
+def _explain_no_timeline(plan: PlanRecord, evaluation: Evaluation) -> str:
+    name = "this candidate"
+    if evaluation in plan.evaluations:
+        name = f"rank {plan.evaluations.index(evaluation) + 1}"
+    ranks = [str(rank) for rank, other in enumerate(plan.evaluations, 1) if other.time.timelines]
+    remedy = f"choose rank {' or '.join(ranks)}"
+    if not ranks:
+        remedy = (
+            "this plan has none that is: on CPUs there are no times of instructions, and on TPUs only candidates that "
+            "are compiled whole have them, as far as the `budget` lasts"
+        )
+    return f"there is no timeline of {name}, which is {evaluation.stage}: only timed ones have it; {remedy}"
+
+
+def _list_timeline_rows(timeline: Timeline, mesh_axes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns the rows: computing, sets of mesh axes in the order of the mesh, and the memory of the host."""
+    links = {event.links for event in timeline.events if event.links}
+    host_links = [direction for direction in (TO_HOST, FROM_HOST) if direction in links]
+    order = {axis: index for index, axis in enumerate(mesh_axes)}
+
+    def rank_row(axes: tuple[str, ...]) -> tuple[Any, ...]:
+        return len(axes), [order.get(axis, len(order)) for axis in axes], axes
+
+    return [(), *sorted(links.difference(host_links), key=rank_row), *host_links]
+
+
+def _draw_turn(axes: Any, timeline: Timeline, rows: Sequence[tuple[str, ...]], mesh_axes: list[str]) -> None:
+    """Draws a turn: bars in rows, and bands where the device waits."""
+    unit, second = _choose_unit(timeline.seconds, _TIME_UNITS)
+    for event in timeline.events:
+        start, seconds, waited = (value / second for value in (event.start, event.seconds, event.waited))
+        row = rows.index(event.links)
+        if not event.links:
+            _, colour, ink = _COMPUTING[event.kind]
+        elif event.links in (TO_HOST, FROM_HOST):
+            colour, ink = _HOST_COLOUR, "black"
+        else:
+            colour, ink = _choose_colour(event.links, mesh_axes), "black"
+        edge = "white" if event.seconds > _THIN_SHARE * timeline.seconds else colour
+        axes.barh(row, seconds, left=start, height=0.7, color=colour, edgecolor=edge, linewidth=0.4, zorder=2)
+        if event.run_in == "recomputed" and not event.links:
+            axes.barh(row + 0.41, seconds, left=start, height=0.07, color=_RECOMPUTED_COLOUR, linewidth=0, zorder=2)
+        if waited:
+            axes.axvspan(start + seconds - waited, start + seconds, color=_WRONG_COLOUR, alpha=0.14, lw=0, zorder=1)
+        if text := _label_event(event, event.seconds / timeline.seconds):
+            font = {"color": ink, "fontsize": 7, "linespacing": 0.9}
+            axes.text(start + seconds / 2, row, text, font, ha="center", va="center_baseline", zorder=3)
+    axes.set_yticks(range(len(rows)), [_ROWS.get(links) or f"over {format_mesh_axes(links)}" for links in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, timeline.seconds / second)
+    axes.xaxis.set_major_formatter(f"{{x:g}} {unit}")
+    axes.tick_params(axis="y", length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.set_title(_describe_turn(timeline), loc="left", fontsize=9)
+
+
+def _describe_turn(timeline: Timeline) -> str:
+    """Returns the name of a loop and the time of a turn: `Stacked, forward: one of 32 turns, 14.2 ms`."""
+    turns = f"one of {timeline.turns} turns, " if timeline.turns > 1 else ""
+    text = f"{timeline.name}: {turns}{format_seconds(timeline.seconds)}"
+    if timeline.waited:
+        text += f", of which it waits {format_seconds(timeline.waited)} ({timeline.waited / timeline.seconds:.0%})"
+    return text
+
+
+def _label_event(event: TimelineEvent, share: float) -> str:
+    """Returns the longest text for an event that finds room in its bar, in one line or two."""
+    texts = [*_list_labels(event)]
+    texts += [re.sub(r"(?<=[-_])", "\n", texts[-1], count=1)]
+    return next((text for text in texts if (1 + max(map(len, text.split("\n")))) * _LETTER_WIDTH < share), "")
+
+
+def _list_labels(event: TimelineEvent) -> Iterator[str]:
+    """Yields texts for an event, the longest first."""
+    name = "" if "+" in event.layer else event.layer.rpartition("/")[2]
+    if event.links and (what := name or event.operation):
+        yield f"{event.kind} for {what}"
+    elif event.kind == "product":
+        yield f"{name} {event.operation}".strip()
+    yield name if event.kind in ("product", "other") else event.kind
+
+
+def _draw_colour_legend(figure: Any, timelines: Sequence[Timeline]) -> None:
+    """Draws what the colours of computing and of waits mean below all turns."""
+    patch = importlib.import_module("matplotlib.patches").Patch
+    events = [event for timeline in timelines for event in timeline.events]
+    kinds = {event.kind for event in events}
+    shown = [patch(color=colour, label=label) for kind, (label, colour, _) in _COMPUTING.items() if kind in kinds]
+    if any(event.run_in == "recomputed" for event in events):
+        shown.append(patch(color=_RECOMPUTED_COLOUR, label="underlined: recomputed"))
+    if any(event.waited for event in events):
+        shown.append(patch(color=_WRONG_COLOUR, alpha=0.14, label="the device waits"))
+    figure.legend(handles=shown, loc="outside lower center", ncols=len(shown), frameon=False, fontsize=8)

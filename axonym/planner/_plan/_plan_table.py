@@ -1,0 +1,617 @@
+"""The table of a plan, what other choices cost (`Plan.why`), and two of its candidates part by part (`Plan.diff`)."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from ...named._axis import suggest_name
+from ...report._grid import Grid, GridPage, GridRow, format_html_page, format_page
+from ...report._table import WIDTH, PrintedReport, format_bytes, format_count
+from .._step_time._step_time import StepTime, TimePart, format_seconds, format_step_time, list_time_parts
+from ._candidate import (
+    Candidate,
+    Evaluation,
+    PlanRecord,
+    format_mesh_axes,
+    format_mesh_sizes,
+    format_settings,
+    format_sharding,
+    make_candidate_key,
+)
+
+
+T = TypeVar("T", bound=Hashable)
+
+_SOURCES = {
+    "timed": "timed: memory and bytes sent are the compiler's, computing is {source}; waiting and attention are ours",
+    "compiled": "compiled: memory and bytes sent are the compiler's; times are ours, {source}",
+    "screened": "screened: all figures are ours; memory is that of the arguments alone, and computing is at the peak",
+}
+_TIMED_BY = {
+    "cycles": "from XLA's estimates of cycles",
+    "schedule": "from XLA's schedule",
+    "flops": "from operations at the peak of the device",
+}
+_HEADS = ("rank", "mesh", "step time", "tokens/s", "a device", "MFU", "bytes a device", "fits", "figures")
+_LEAST_CAUSE = 0.005  # of a step, or of the memory of a device: smaller differences are not named
+
+
+def format_fit(plan: PlanRecord, evaluation: Evaluation) -> str:
+    """Returns whether an evaluation fits, and by how much it does not."""
+    if evaluation.problem:
+        return "cannot be compiled"
+    if evaluation.fits:
+        return "arguments" if evaluation.stage == "screened" else "yes"
+    return f"no{_format_excess(plan, evaluation)}"
+
+
+def _format_excess(plan: PlanRecord, evaluation: Evaluation) -> str:
+    excess = evaluation.bytes - plan.hardware.hbm_available
+    return f", {format_bytes(excess)} over" if excess > 0 else ""
+
+
+def make_plan_page(plan: PlanRecord, limit: int | None) -> GridPage:
+    """Returns the title, the tables and the notes of a plan: as many candidates as the limit, parts of the top ones."""
+    evaluations = plan.evaluations[:limit]
+    top = [(rank, other) for rank, other in enumerate(evaluations[: plan.top], 1) if not other.problem]
+    grids = []
+    if evaluations:
+        grids.append(_make_rank_grid(plan, evaluations))
+    if top:
+        grids += [_make_memory_grid(plan, top), _make_time_grid(top), _make_sent_grid(top)]
+    notes = [*_list_plan_notes(plan, evaluations)]
+    return GridPage(_format_plan_title(plan), [grid for grid in grids if grid.rows], notes)
+
+
+def _format_plan_title(plan: PlanRecord) -> str:
+    memory = format_bytes(plan.hardware.hbm_available)
+    where = f"{plan.topology}, {format_count(plan.devices, 'device')} with {memory} each"
+    if not plan.evaluations:
+        return f"{where}: no candidate is left"
+    if plan.fits:
+        time = plan.best.time
+        return f"{where}: {format_mesh_sizes(plan.best.candidate)} is best, {format_step_time(time)} a step"
+    is_known = plan.nearest.stage != "screened" or not plan.nearest.fits
+    return f"{where}: {'nothing fits; ' if is_known else ''}{_describe_nearest(plan)}"
+
+
+def _describe_nearest(plan: PlanRecord) -> str:
+    """Returns what is nearest to fitting, what it lacks, and what may help."""
+    nearest = plan.nearest
+    if nearest.stage == "screened" and nearest.fits:
+        problem = next((evaluation.problem for evaluation in plan.evaluations if evaluation.problem), "")
+        reason = f"could be compiled: {problem}" if problem else "was compiled; give a longer `budget`"
+        return f"which candidates fit is not known, since none {reason}"
+    if nearest.problem:
+        return f"no candidate can be compiled: {nearest.problem}"
+    rank = plan.evaluations.index(nearest) + 1
+    name = ", ".join(filter(None, (format_mesh_sizes(nearest.candidate), format_settings(nearest.candidate))))
+    if not plan.shortfall:
+        return f"nearest is rank {rank}, {name}: its compiler says so"
+    what = "its arguments alone lack" if nearest.stage == "screened" else "it lacks"
+    return f"nearest is rank {rank}, {name}: {what} {format_bytes(plan.shortfall)} on a device"
+
+
+def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid:
+    rows = []
+    for rank, evaluation in enumerate(evaluations, 1):
+        has_time = not evaluation.problem and evaluation.time.total > 0
+        speed = plan.tokens_per_second(evaluation) if has_time and plan.tokens else 0.0
+        cells = (
+            str(rank),
+            format_mesh_sizes(evaluation.candidate),
+            format_step_time(evaluation.time) if has_time else "",
+            f"{speed:,.0f}" if speed else "",
+            f"{speed / plan.devices:,.0f}" if speed else "",
+            f"{plan.mfu(evaluation):.1%}" if has_time and plan.model_flops else "",
+            format_bytes(evaluation.bytes) if evaluation.memory else "",
+            format_fit(plan, evaluation),
+            evaluation.stage,
+        )
+        sharding, settings = format_sharding(evaluation.candidate), format_settings(evaluation.candidate)
+        below = [f"{sharding}; {settings}" if settings else sharding]
+        if evaluation.problem:
+            below.append(evaluation.problem)
+        rows.append(GridRow(cells, below))
+    return Grid("", _HEADS, rows, ("mesh", "fits", "figures"))
+
+
+def _make_memory_grid(plan: PlanRecord, ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
+    """Returns the bytes by group, the largest groups first; those that find no place are in `others`."""
+    largest: dict[str, int] = {}
+    for _, evaluation in ranked:
+        for group, size in evaluation.memory.items():
+            largest[group] = max(largest.get(group, 0), size)
+    groups = [group for group, size in sorted(largest.items(), key=lambda item: -item[1]) if size]
+    columns = _fit_columns(groups)
+    rows = []
+    for rank, evaluation in ranked:
+        sizes = [evaluation.memory.get(group, 0) for group in columns]
+        others = format_bytes(evaluation.bytes - sum(sizes)) if len(columns) < len(groups) else ""
+        share = f"{evaluation.bytes / plan.hardware.hbm_available:.1%}"
+        rows.append(GridRow((str(rank), *map(format_bytes, sizes), others, format_bytes(evaluation.bytes), share)))
+    return Grid("Bytes on a device", ("rank", *columns, "others", "all", "of the memory"), rows)
+
+
+def _fit_columns(heads: Sequence[T]) -> list[T]:
+    """Returns as many columns as a line has room for, next to the rank, the others, and what they add up to."""
+    columns, room = [], WIDTH - 50
+    for head in heads:
+        room -= max(len(str(head)), 10) + 2
+        if room < 0:
+            break
+        columns.append(head)
+    return columns
+
+
+def _make_time_grid(ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
+    parts_by_rank = {rank: list_time_parts(evaluation.time) for rank, evaluation in ranked}
+    every_part = [*dict.fromkeys(part for parts in parts_by_rank.values() for part in parts)]
+    columns = _fit_columns(every_part)
+    rows = []
+    for rank, evaluation in ranked:
+        parts, time = parts_by_rank[rank], evaluation.time
+        cells = [format_seconds(parts[part]) if parts.get(part) else "-" for part in columns]
+        others = ""
+        if len(columns) < len(every_part):
+            others = format_seconds(sum(seconds for part, seconds in parts.items() if part not in columns))
+        least, most = time.total * (1 - time.error), time.total * (1 + time.error)
+        band = f"{format_seconds(least)} to {format_seconds(most)}"
+        rows.append(GridRow((str(rank), *cells, others, format_seconds(time.total), band)))
+    return Grid("Seconds of a step", ("rank", *map(str, columns), "others", "step", "between"), rows)
+
+
+def _make_sent_grid(ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
+    rows = []
+    for rank, evaluation in ranked:
+        time, label = evaluation.time, str(rank)
+        for mesh_axes in dict.fromkeys([*evaluation.sent, *time.waiting, *time.hidden]):
+            cells = (
+                format_bytes(evaluation.sent.get(mesh_axes, 0)),
+                format_seconds(time.waiting.get(mesh_axes, 0.0)),
+                format_seconds(time.hidden.get(mesh_axes, 0.0)),
+            )
+            rows.append(GridRow((label, format_mesh_axes(mesh_axes), *cells)))
+            label = ""  # the rank is in its first row alone
+    return Grid("Sent by a device in a step", ("rank", "over", "bytes", "waited for", "hidden"), rows, ("over",))
+
+
+def _list_plan_notes(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """Yields the notes of a plan of which these evaluations are shown."""
+    if more := len(plan.evaluations) - len(evaluations):
+        yield f"… {more} more; `.table(limit=None)` shows all, `.diff(1, {len(evaluations) + 1})` compares two"
+    yield from _list_sources(plan, evaluations)
+    yield f"Looked at {_count_candidates(plan)}, in {format_seconds(plan.seconds)}."
+    if problem := next((evaluation.problem for evaluation in plan.evaluations if evaluation.problem), ""):
+        yield f"The first that could not be compiled: {problem}"
+    if plan.versions:
+        versions = ", ".join(f"{name} {number}" for name, number in plan.versions.items())
+        flags = ", ".join(f"{name}={value}" for name, value in plan.compiler_options.items())
+        yield f"Compiled with {versions}; {flags or 'no flags'}"
+    yield from plan.notes
+
+
+def _list_sources(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """Yields for each stage of these evaluations which figures are XLA's and which are ours."""
+    descriptions = dict(_TIMED_BY)
+    if any(evaluation.stage == "timed" for evaluation in plan.evaluations):
+        descriptions["flops"] = "from operations at the speed of those that are timed"
+    for stage, text in _SOURCES.items():
+        sources = dict.fromkeys(
+            descriptions[evaluation.time.source] for evaluation in evaluations if evaluation.stage == stage
+        )
+        if sources:
+            yield text.format(source=" or ".join(sources))
+
+
+def _count_candidates(plan: PlanRecord) -> str:
+    counts = dict.fromkeys((*_SOURCES, "could not be compiled"), 0)
+    for evaluation in plan.evaluations:
+        counts["could not be compiled" if evaluation.problem else evaluation.stage] += 1
+    parts = [f"{count} {stage}" for stage, count in counts.items() if count]
+    left_out = sum(plan.pruned.values())
+    if left_out:
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in plan.pruned.items())
+        parts.append(f"{left_out} left out ({reasons})")
+    total = format_count(len(plan.evaluations) + left_out, "candidate")
+    return f"{total}: {', '.join(parts)}" if parts else total
+
+
+class _PrintedPage(PrintedReport):
+    """Base class for what is printed as a page of grids."""
+
+    def _make_page(self, limit: int | None) -> GridPage:
+        raise NotImplementedError
+
+    def table(self, limit: int | None = None) -> str:
+        """Returns the table as text, at most 120 columns wide.
+
+        Args:
+            limit: How many rows to show; all of them if None.
+        """
+        return format_page(self._make_page(limit))
+
+    def _repr_html_(self) -> str:
+        return format_html_page(self._make_page(None))
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another choice for an axis, and the best candidate that makes it.
+
+    Attributes:
+        choice: What it is instead, such as `"over model"`.
+        rank: The rank of the best candidate with this choice.
+        evaluation: What is known of that candidate.
+        seconds: By how many seconds a step is longer than that of the best of all; negative if it is shorter. If it was
+            only screened, it is compared with what the screening says of the best.
+        bytes: By how many bytes a device holds more than with the same; negative if less.
+        causes: What the differences are made of, the largest first, such as `"waits 620.0 ms longer over data"`.
+
+    Example:
+        >>> import axonym as nym
+        >>> candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"batch": ("data",)})
+        >>> time = nym.planner.StepTime(1.5, 0.0, {}, {}, 0.0, "flops", 0.5)
+        >>> evaluation = nym.planner.Evaluation(candidate, "compiled", True, {"arguments": 64}, {}, time)
+        >>> nym.planner.Alternative("not sharded", 2, evaluation, 0.25, 0, ("computes 250.0 ms longer",)).causes
+        ('computes 250.0 ms longer',)
+    """
+
+    choice: str
+    rank: int
+    evaluation: Evaluation
+    seconds: float
+    bytes: int
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class PlanAlternatives(_PrintedPage):
+    """What other choices for an axis cost, the best one first: what `Plan.why` returns, printed as a table.
+
+    Attributes:
+        subject: The axis, `"policy"` or the option.
+        choice: What it is in the best candidate.
+        alternatives: The other choices that were evaluated, each with its best candidate.
+        plan: The plan.
+
+    Example:
+        >>> import axonym as nym
+        >>> def make(over, seconds):
+        ...     candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"embed": over})
+        ...     time = nym.planner.StepTime(seconds, 0.0, {}, {}, 0.0, "flops", 0.5)
+        ...     return nym.planner.Evaluation(candidate, "compiled", True, {"arguments": 64}, {}, time)
+        >>> machine = nym.planner.described_devices("cpu:8")[0].topology
+        >>> plan = nym.planner.Plan((make(("data",), 1.0), make((), 1.25)), machine, 3, {}, 0.0, 0, {}, {}, 0.5)
+        >>> [(other.choice, other.causes) for other in plan.why("embed").alternatives]
+        [('not sharded', ('computes 250.0 ms longer',))]
+    """
+
+    subject: str
+    choice: str
+    alternatives: tuple[Alternative, ...]
+    plan: PlanRecord = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything but the plan as dictionaries, lists, strings and numbers."""
+        alternatives = [
+            {
+                "choice": alternative.choice,
+                "rank": alternative.rank,
+                "seconds": alternative.seconds,
+                "bytes": alternative.bytes,
+                "fits": alternative.evaluation.fits,
+                "causes": [*alternative.causes],
+            }
+            for alternative in self.alternatives
+        ]
+        return {"subject": self.subject, "choice": self.choice, "alternatives": alternatives}
+
+    def _make_page(self, limit: int | None) -> GridPage:
+        best, screened = self.plan.best, self.plan.screened
+        title = (
+            f"{self.subject}: {self.choice} in the best candidate ({format_mesh_sizes(best.candidate)}, "
+            f"{format_step_time(best.time)}, {format_bytes(best.bytes)} a device, {_describe_verdict(self.plan, best)})"
+        )
+        alternatives = self.alternatives[:limit]
+        if not alternatives:
+            return GridPage(title, [], ["No candidate with another choice was evaluated."])
+        evaluations = [alternative.evaluation for alternative in alternatives]
+        notes = []
+        if any((other.stage, other.time.source) != (best.stage, best.time.source) for other in evaluations):
+            notes.append("Times of other figures than those of the best candidate are less certain.")
+        if screened is not None and any(other.stage == "screened" for other in evaluations):
+            figures = f"{format_step_time(screened.time)} and {format_bytes(screened.bytes)} of arguments"
+            notes.append(f"What was only screened is compared with what the screening says of the best: {figures}.")
+        heads = ("instead", "rank", "mesh", "step time", "difference", "bytes a device", "fits", "figures")
+        rows = [_make_alternative_row(self.plan, alternative) for alternative in alternatives]
+        return GridPage(title, [Grid("", heads, rows, ("instead", "mesh", "fits", "figures"))], notes)
+
+
+def _describe_verdict(plan: PlanRecord, evaluation: Evaluation) -> str:
+    if evaluation.problem:
+        return "it cannot be compiled"
+    if evaluation.fits:
+        return "its arguments fit" if evaluation.stage == "screened" else "it fits"
+    return f"it does not fit{_format_excess(plan, evaluation)}"
+
+
+def _make_alternative_row(plan: PlanRecord, alternative: Alternative) -> GridRow:
+    evaluation = alternative.evaluation
+    candidate = evaluation.candidate
+    time, change = "", ""
+    if not evaluation.problem:
+        time = format_step_time(evaluation.time)
+        change = _format_change(alternative.seconds, _choose_base(plan, evaluation).time.total, format_seconds)
+    cells = (
+        alternative.choice,
+        str(alternative.rank),
+        format_mesh_sizes(candidate),
+        time,
+        change,
+        format_bytes(evaluation.bytes) if evaluation.memory else "",
+        format_fit(plan, evaluation),
+        evaluation.stage,
+    )
+    key, best = make_candidate_key(candidate), make_candidate_key(plan.best.candidate)
+    below = []
+    if (key.compute, key.parameters) != (best.compute, best.parameters):
+        below.append(f"with {format_sharding(candidate)}")
+    if (key.policy, key.options) != (best.policy, best.options):
+        below.append(f"with {format_settings(candidate)}")
+    below += [evaluation.problem] if evaluation.problem else alternative.causes
+    return GridRow(cells, ["; ".join(below)] if below else [])
+
+
+def _format_change(change: float, base: float, format_number: Callable[[Any], str]) -> str:
+    """Returns a difference with its sign and in percent: `+250.0 ms (+20%)`; empty if there is none."""
+    if abs(change) < 0.5e-12:  # rounding
+        return ""
+    sign = "+" if change > 0 else "-"
+    percent = f" ({change / base:+.0%})" if base > 0 else ""
+    return f"{sign}{format_number(abs(change))}{percent}"
+
+
+class _Choice(NamedTuple):
+    """What a candidate chooses: a key to compare it by, how it is written, and the mesh axes that also ask for it."""
+
+    key: Hashable
+    text: str
+    mesh_axes: Sequence[str] = ()
+
+
+def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
+    """Returns what `Plan.why` does."""
+    best = plan.best.candidate
+    if not isinstance(axis, str):
+        raise TypeError(
+            "`why` takes the name of an axis, a mesh axis, 'policy' or an option, also with a choice as in 'data=64', "
+            f"not a {type(axis).__name__}; `diff(1, 3)` compares candidates by rank"
+        )
+    subject, equals, value = (text.strip() for text in axis.partition("="))
+    read_choice = _make_reader(plan, subject)
+    best_choice = read_choice(best)
+    choices: dict[Hashable, tuple[_Choice, int, Evaluation]] = {}
+    for rank, evaluation in enumerate(plan.evaluations, 1):
+        choice = read_choice(evaluation.candidate)
+        choices.setdefault(choice.key, (choice, rank, evaluation))
+    requested = {
+        key for key, (choice, _, _) in choices.items() if not equals or value in (choice.text, *choice.mesh_axes)
+    }
+    if not requested:
+        known = " or ".join(repr(f"{subject}={choice.text}") for choice, _, _ in choices.values())
+        raise ValueError(f"no candidate with {axis!r} was evaluated; ask for {known}")
+    alternatives = tuple(
+        _make_alternative(plan, choice.text, rank, evaluation)
+        for choice, rank, evaluation in choices.values()
+        if choice.key != best_choice.key and requested & {choice.key, best_choice.key}
+    )
+    return PlanAlternatives(subject, best_choice.text, alternatives, plan)
+
+
+def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choice]:
+    """Returns a function that tells what a candidate chooses for an axis, the policy or an option."""
+    candidates = [evaluation.candidate for evaluation in plan.evaluations]
+    mesh_axes = dict.fromkeys(axis for candidate in candidates for axis in candidate.mesh)
+    names = dict.fromkeys(name for candidate in candidates for name in (*candidate.compute, *candidate.parameters))
+    options = dict.fromkeys(name for candidate in candidates for name in candidate.options)
+
+    def read_sharding(candidate: Candidate) -> _Choice:
+        key = candidate.compute.get(subject, ()), candidate.parameters.get(subject, ())
+        return _Choice(key, _describe_choice(candidate, subject), [format_mesh_axes(axes) for axes in key if axes])
+
+    def read_size(candidate: Candidate) -> _Choice:
+        size = candidate.mesh.get(subject, 1)
+        return _Choice(size, str(size))
+
+    def read_policy(candidate: Candidate) -> _Choice:
+        return _Choice(candidate.policy, candidate.policy or "as the arguments have it")
+
+    def read_option(candidate: Candidate) -> _Choice:
+        if subject not in candidate.options:
+            return _Choice(None, "left out")
+        value = candidate.options[subject]
+        return _Choice(repr(value), str(value))  # a value need not be hashable
+
+    if subject in names:
+        return read_sharding
+    if subject in mesh_axes:
+        return read_size
+    if subject == "policy":
+        return read_policy
+    if subject in options:
+        return read_option
+    known = {"axes": names, "mesh axes": mesh_axes, "options": options}
+    listing = "; ".join(f"{kind}: {', '.join(map(repr, these))}" for kind, these in known.items() if these)
+    near = suggest_name(subject, [*names, *mesh_axes, *options, "policy"])
+    raise ValueError(f"no candidate shards or chooses {subject!r}{near}; there are 'policy' and {listing or 'no axes'}")
+
+
+def _describe_choice(candidate: Candidate, name: str) -> str:
+    """Returns what an axis is sharded over while computing and where it is stored."""
+    compute, stored = candidate.compute.get(name, ()), candidate.parameters.get(name, ())
+    if compute == stored:
+        return f"over {format_mesh_axes(compute)}" if compute else "not sharded"
+    where = f"stored over {format_mesh_axes(stored)}" if stored else "stored whole"
+    return f"over {format_mesh_axes(compute)}, {where}" if compute else where
+
+
+def _make_alternative(plan: PlanRecord, choice: str, rank: int, evaluation: Evaluation) -> Alternative:
+    base = _choose_base(plan, evaluation)
+    causes = () if evaluation.problem else tuple(_list_causes(base, evaluation, plan.hardware.hbm_available))
+    return Alternative(
+        choice=choice,
+        rank=rank,
+        evaluation=evaluation,
+        seconds=evaluation.time.total - base.time.total,
+        bytes=evaluation.bytes - base.bytes,
+        causes=causes,
+    )
+
+
+def _choose_base(plan: PlanRecord, evaluation: Evaluation) -> Evaluation:
+    """Returns what an evaluation is compared with: of the best candidate, the figures that are made in the same way."""
+    if evaluation.stage == "screened" and plan.screened is not None:
+        return plan.screened
+    return plan.best
+
+
+def _list_causes(base: Evaluation, other: Evaluation, available: int) -> Iterator[str]:
+    """Yields the parts of a step and of memory that differ by `_LEAST_CAUSE` at least, the largest first."""
+    # Of two sources, the time of computing of one may have attention in it.
+    are_joined = base.time.source != other.time.source
+    before, after = _list_parts(base.time, are_joined), _list_parts(other.time, are_joined)
+    for part, change in _list_changes(before, after, _LEAST_CAUSE * base.time.total):
+        yield _describe_cause(part, change)
+    memory = dict(base.memory)
+    if other.stage == "screened":  # which knows the arguments alone
+        memory = {group: size for group, size in memory.items() if group in other.memory}
+    for group, change in _list_changes(memory, other.memory, _LEAST_CAUSE * available):
+        yield f"{'+' if change > 0 else '-'}{format_bytes(int(abs(change)))} {group}"
+
+
+def _list_parts(time: StepTime, with_attention_in_compute: bool) -> dict[TimePart, float]:
+    parts = list_time_parts(time)
+    if with_attention_in_compute:
+        attention = parts.pop(TimePart("attention"), 0.0)
+        parts[TimePart("compute")] = parts.get(TimePart("compute"), 0.0) + attention
+    return parts
+
+
+def _list_changes(before: Mapping[T, float], after: Mapping[T, float], least: float) -> list[tuple[T, float]]:
+    changes = {part: after.get(part, 0) - before.get(part, 0) for part in {**before, **after}}
+    ranked = sorted(changes.items(), key=lambda item: -abs(item[1]))
+    return [(part, change) for part, change in ranked if abs(change) >= max(least, 1e-12)]
+
+
+def _describe_cause(part: TimePart, change: float) -> str:
+    difference = f"{format_seconds(abs(change))} {'longer' if change > 0 else 'less'}"
+    if part.kind == "compute":
+        return f"computes {difference}"
+    if part.kind == "attention":
+        return f"attention takes {difference}"
+    if part.kind == "host":
+        return f"waits {difference} for the host"
+    return f"waits {difference} over {' and '.join(part.mesh_axes)}"
+
+
+@dataclass(frozen=True, repr=False)
+class PlanComparison(_PrintedPage):
+    """Two evaluations part by part: what `Plan.diff` returns, printed as a table.
+
+    Attributes:
+        first: An evaluation.
+        second: Another one.
+        labels: What they are called in the table.
+        plans: The plan that each is of.
+
+    Example:
+        >>> import axonym as nym
+        >>> def make(over, seconds):
+        ...     candidate = nym.planner.Candidate({"data": 8}, {"batch": ("data",)}, {"embed": over})
+        ...     time = nym.planner.StepTime(seconds, 0.0, {}, {}, 0.0, "flops", 0.5)
+        ...     return nym.planner.Evaluation(candidate, "compiled", True, {"arguments": 64}, {}, time)
+        >>> machine = nym.planner.described_devices("cpu:8")[0].topology
+        >>> plan = nym.planner.Plan((make(("data",), 1.0), make((), 1.25)), machine, 3, {}, 0.0, 0, {}, {}, 0.5)
+        >>> plan.diff(1, 2).to_dict()["step time"]
+        [1.0, 1.25]
+    """
+
+    first: Evaluation
+    second: Evaluation
+    labels: tuple[str, str]
+    plans: tuple[PlanRecord, PlanRecord]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the labels, and the rows of the table with numbers in seconds and bytes.
+
+        A row that is part of another has the names of both: `"step time: compute"`.
+        """
+        rows = {row.name if not row.part else f"{row.name}: {row.part}": [*row.values] for row in _list_rows(self)}
+        return {"labels": [*self.labels], **rows}
+
+    def _make_page(self, limit: int | None) -> GridPage:
+        rows = []
+        for row in _list_rows(self):
+            name = f"  {row.part}" if row.part else row.name
+            first, second = row.values
+            if row.format_number is None:
+                rows.append(GridRow((name, first, second, "" if first == second else "differs")))
+            elif first or second:
+                cells = [row.format_number(value) if value else "-" for value in row.values]
+                rows.append(GridRow((name, *cells, _format_change(second - first, first, row.format_number))))
+        grid = Grid("", ("", *self.labels, "difference"), rows[:limit], ("", *self.labels))
+        stages = self.first.stage, self.second.stage
+        notes = [
+            f"Of {label}, all figures are ours, and its memory is that of the arguments alone."
+            for label, stage in zip(self.labels, stages, strict=True)
+            if stage == "screened" and stages[0] != stages[1]
+        ]
+        return GridPage(f"{self.labels[0]} and {self.labels[1]}", [grid], notes)
+
+
+class _ComparisonRow(NamedTuple):
+    """A row of a comparison: its name and the part of it, if it is one, both values, and how numbers are written."""
+
+    name: str
+    part: str
+    values: tuple[Any, Any]
+    format_number: Callable[[Any], str] | None = None
+
+
+def _list_rows(comparison: PlanComparison) -> Iterator[_ComparisonRow]:
+    """Yields the parts of two evaluations, first those that are no numbers."""
+    first, second = comparison.first, comparison.second
+    candidates = first.candidate, second.candidate
+
+    def make_texts(name: str, write: Callable[[Candidate], str], part: str = "") -> _ComparisonRow:
+        return _ComparisonRow(name, part, (write(candidates[0]), write(candidates[1])))
+
+    def make_numbers(
+        name: str, parts: Sequence[Mapping[Any, float]], format_number: Callable[[Any], str], label: str = ""
+    ) -> Iterator[_ComparisonRow]:
+        for key in {**parts[0], **parts[1]}:
+            part = label + (str(key) if isinstance(key, TimePart | str) else format_mesh_axes(key))
+            yield _ComparisonRow(name, part, (parts[0].get(key, 0), parts[1].get(key, 0)), format_number)
+
+    machines = tuple(plan.topology for plan in comparison.plans)
+    if machines[0] != machines[1]:
+        yield _ComparisonRow("machine", "", (str(machines[0]), str(machines[1])))
+    yield make_texts("mesh", format_mesh_sizes)
+    for name in dict.fromkeys(name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)):
+        yield make_texts("mesh", lambda candidate, name=name: _describe_choice(candidate, name), name)
+    yield make_texts("settings", lambda candidate: format_settings(candidate) or "-")
+    fits = format_fit(comparison.plans[0], first), format_fit(comparison.plans[1], second)
+    yield _ComparisonRow("fits", "", fits)
+    yield _ComparisonRow("figures", "", (first.stage, second.stage))
+
+    times = first.time, second.time
+    yield _ComparisonRow("step time", "", (times[0].total, times[1].total), format_seconds)
+    yield from make_numbers("step time", [list_time_parts(time) for time in times], format_seconds)
+    hidden = [time.hidden for time in times]
+    yield _ComparisonRow("hidden", "", (sum(hidden[0].values()), sum(hidden[1].values())), format_seconds)
+    yield from make_numbers("hidden", hidden, format_seconds, "hidden over ")
+    yield _ComparisonRow("bytes on a device", "", (first.bytes, second.bytes), format_bytes)
+    yield from make_numbers("bytes on a device", (first.memory, second.memory), format_bytes)
+    yield _ComparisonRow("bytes sent", "", (sum(first.sent.values()), sum(second.sent.values())), format_bytes)
+    yield from make_numbers("bytes sent", (first.sent, second.sent), format_bytes, "over ")

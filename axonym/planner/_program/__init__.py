@@ -1,0 +1,1 @@
+"""Programs: what XLA writes of a compiled program, and what JAX traces of a step, read by named axes."""

@@ -1,0 +1,149 @@
+"""What the arguments of a program are: parameters, optimizer state or inputs; and the bytes that each of them takes."""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from ...named._array import NamedArray, is_named_array
+from . import _xla_text as xla
+from ._hlo_program import HloInstruction, HloProgram
+
+
+ArgumentGroup: TypeAlias = Literal["parameters", "optimizer state", "inputs"]
+
+
+class ArgumentArray(NamedTuple):
+    """An array among the arguments: its path below the argument, its names and shape, its dtype, and its group."""
+
+    path: str
+    names: tuple[str, ...] | None
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Any
+    group: ArgumentGroup = "inputs"
+
+    @property
+    def shard_shape(self) -> tuple[int, ...]:
+        """The shape on one device."""
+        return self.shape if self.sharding is None else self.sharding.shard_shape(self.shape)
+
+
+def group_arguments(arguments: Sequence[Any]) -> list[ArgumentArray]:
+    """Returns the arrays of arguments, each with its group.
+
+    - Optimizer state is in a named tuple of Optax, or in an argument after the parameters whose arrays all end in path,
+      names and shape as parameters do: moments in plain dictionaries, averages of parameters.
+    - Parameters are the other arrays of the first argument that has floating-point arrays beside optimizer state, and
+      those of each further argument whose arrays end so as some of the optimizer state.
+    - All else are inputs.
+    """
+    split = [_split_states(tree) for tree in arguments]
+    states = [array for state, _ in split for array in state]
+    parameters: list[ArgumentArray] = []
+    arrays: list[ArgumentArray] = []
+    for state, others in split:
+        group: ArgumentGroup = "inputs"
+        has_floats = any(jnp.issubdtype(array.dtype, jnp.floating) for array in others)
+        if parameters and all(matches := _match_parameters(others, parameters)) and matches:
+            group = "optimizer state"
+        elif has_floats and (not parameters or any(_match_parameters(states, others))):
+            group = "parameters"
+            parameters += others
+        arrays += [array._replace(group="optimizer state") for array in state]
+        arrays += [array._replace(group=group) for array in others]
+    return arrays
+
+
+def _split_states(tree: Any) -> tuple[list[ArgumentArray], list[ArgumentArray]]:
+    """Returns the arrays in states of Optax, and the others."""
+    state: list[ArgumentArray] = []
+    others: list[ArgumentArray] = []
+    nodes, _ = tree_flatten_with_path(tree, is_leaf=lambda x: is_named_array(x) or _is_optax_state(x))
+    for path, node in nodes:
+        leaves, _ = tree_flatten_with_path(node, is_leaf=is_named_array)
+        for inner_path, leaf in leaves:
+            array = leaf.array if isinstance(leaf, NamedArray) else leaf
+            if isinstance(array, jax.ShapeDtypeStruct):
+                argument = ArgumentArray(
+                    path=keystr((*path, *inner_path)).removesuffix(".array"),
+                    names=leaf.names if isinstance(leaf, NamedArray) else None,
+                    shape=array.shape,
+                    dtype=array.dtype,
+                    sharding=array.sharding,
+                )
+                (state if _is_optax_state(node) else others).append(argument)
+    return state, others
+
+
+def _is_optax_state(x: Any) -> bool:
+    return isinstance(x, tuple) and hasattr(x, "_fields") and type(x).__module__.partition(".")[0] == "optax"
+
+
+def _match_parameters(arrays: Sequence[ArgumentArray], parameters: Sequence[ArgumentArray]) -> list[bool]:
+    """Returns for each array with axes whether it ends in path, names and shape as a parameter does."""
+    paths = collections.defaultdict(list)
+    for parameter in parameters:
+        paths[parameter.names, parameter.shape].append(parameter.path)
+    return [
+        any(array.path.endswith(path) for path in paths.get((array.names, array.shape), ()))
+        for array in arrays
+        if array.shape
+    ]
+
+
+def count_argument_groups(
+    program: HloProgram, arrays: Sequence[ArgumentArray], sizes: Sequence[int]
+) -> dict[ArgumentGroup, int]:
+    """Returns the bytes on a device of each group of arguments that the program takes; those on the host do not count.
+
+    Args:
+        program: The program. JAX leaves out the arguments that it does not use.
+        arrays: The arrays of the arguments.
+        sizes: The bytes of each parameter of the program by number, with what its layout adds; empty if not known.
+    """
+    groups: dict[ArgumentGroup, int] = {"parameters": 0, "optimizer state": 0, "inputs": 0}
+    by_path: dict[tuple[str, tuple[int, ...]], list[ArgumentArray]] = {}
+    for array in arrays:
+        by_path.setdefault((array.path, array.shard_shape), []).append(array)
+    unused, unnamed = [*arrays], list[tuple[int, tuple[int, ...]]]()
+    for parameter in program.by_computation.get(program.entry, ()):
+        if parameter.opcode != "parameter":
+            continue
+        array = _find_array(parameter, by_path)
+        if array is not None and array in unused:
+            unused.remove(array)
+        if not parameter.is_on_host:
+            number = parameter.parameter_number
+            size = sizes[number] if number < len(sizes) else sum(result.bytes for result in parameter.results)
+            if array is None:
+                unnamed.append((size, parameter.results[0].shape))
+            else:
+                groups[array.group] += size
+    for size, shape in unnamed:  # XLA for TPUs names a parameter that goes straight into a loop after the loop
+        array = next((array for array in unused if array.shard_shape == shape), None)
+        if array is not None:
+            unused.remove(array)
+        groups["inputs" if array is None else array.group] += size
+    return groups
+
+
+def _find_array(
+    parameter: HloInstruction, by_path: Mapping[tuple[str, tuple[int, ...]], list[ArgumentArray]]
+) -> ArgumentArray | None:
+    """Returns the argument that a parameter of a program is, which has the argument's path for a name, if any."""
+    if "(" in parameter.op_name:  # the name of an operation
+        return None
+    path = xla.ARGUMENT_NAME.sub("", parameter.op_name.replace("\\'", "'").removesuffix(".array"), count=1)
+    shape = parameter.results[0].shape
+    key = (path, shape)
+    if key not in by_path:  # of a function of `*args`, or a random key, which has one more axis in the program
+        candidates = [candidate for candidate in by_path if path.endswith(candidate[0])]
+        key = max(candidates, key=lambda candidate: (candidate[1] == shape, len(candidate[0])), default=key)
+    same = by_path.get(key, [])
+    if not same:
+        return None
+    return same.pop(0) if len(same) > 1 else same[0]

@@ -1,0 +1,164 @@
+"""What XLA writes beside a compiled program: its memory, its schedule on GPUs, and warnings of its partitioner."""
+
+import collections
+from dataclasses import asdict, dataclass
+
+from ...report._op_name import split_op_name
+from . import _xla_text as xla
+from ._hlo_program import HOST_SPACE, parse_arrays, read_op_name
+
+
+_DEVICE_COLOR = 0  # a color is the number of a memory space; those that are neither this nor the host's are on the chip
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramMemory:
+    """The memory that a compiled program takes on one device, in bytes.
+
+    On TPUs the figures are those of XLA's buffer assignment: `peak_bytes` is what the compiler compares with the memory
+    of the device, and what `memory_analysis()` of JAX 0.12 calls `total_allocation_bytes`. On other devices they are
+    those of `memory_analysis()`.
+
+    Attributes:
+        argument_bytes: The arguments.
+        output_bytes: The results, with those that take the place of a donated argument.
+        alias_bytes: The results that take the place of a donated argument.
+        temp_bytes: What is stored in between, as in activations.
+        peak_bytes: All that the program takes at a time.
+        host_argument_bytes: The arguments in the memory of the host.
+        host_output_bytes: The results in the memory of the host.
+        host_temp_bytes: What is stored in the memory of the host in between.
+        argument_sizes: The bytes of each argument that the program takes, with what its layout adds, in order; empty if
+            not known.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.planner.ProgramMemory(argument_bytes=64, output_bytes=32, alias_bytes=32, temp_bytes=8, peak_bytes=72)
+        ... # doctest: +ELLIPSIS
+        ProgramMemory(argument_bytes=64, output_bytes=32, alias_bytes=32, temp_bytes=8, peak_bytes=72, ...)
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    peak_bytes: int
+    host_argument_bytes: int = 0
+    host_output_bytes: int = 0
+    host_temp_bytes: int = 0
+    argument_sizes: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns the figures by name."""
+        return {name: size for name, size in asdict(self).items() if name != "argument_sizes"}
+
+
+def read_buffer_assignment(text: str) -> ProgramMemory | None:
+    """Returns the memory of a program from the dump of its buffer assignment; None if it cannot be read."""
+    sizes: collections.Counter[str] = collections.Counter()
+    argument_sizes: dict[int, int] = {}
+    peak_bytes = 0
+    for size_text, attributes in xla.ALLOCATION.findall(text):
+        size = int(size_text)
+        match = xla.ALLOCATION_COLOR.search(attributes)
+        color = int(match[1]) if match else _DEVICE_COLOR
+        if color not in (_DEVICE_COLOR, HOST_SPACE):
+            continue
+        if color == _DEVICE_COLOR:
+            peak_bytes += size
+        parameter = xla.ALLOCATION_PARAMETER.search(attributes)
+        is_output = "maybe-live-out" in attributes
+        prefix = "host_" if color == HOST_SPACE else ""
+        if parameter:
+            argument_sizes[int(parameter[1])] = size
+            sizes[f"{prefix}argument"] += size
+        if is_output:
+            sizes[f"{prefix}output"] += size
+        if parameter and is_output:
+            sizes[f"{prefix}alias"] += size
+        if not parameter and not is_output and "preallocated-temp" in attributes:
+            sizes[f"{prefix}temp"] += size
+    if not peak_bytes:
+        return None
+    return ProgramMemory(
+        argument_bytes=sizes["argument"],
+        output_bytes=sizes["output"],
+        alias_bytes=sizes["alias"],
+        temp_bytes=sizes["temp"],
+        peak_bytes=peak_bytes,
+        host_argument_bytes=sizes["host_argument"],
+        host_output_bytes=sizes["host_output"],
+        host_temp_bytes=sizes["host_temp"],
+        argument_sizes=tuple(argument_sizes.get(number, 0) for number in range(max(argument_sizes, default=-1) + 1)),
+    )
+
+
+def read_gpu_schedule(text: str) -> dict[str, float]:
+    """Returns the seconds of each instruction by its name, of those that take time; empty if it cannot be read."""
+    program, *schedules = text.split(xla.SCHEDULE_START)
+    names, name = {}, ""
+    for line in program.splitlines():
+        if match := xla.SCHEDULE_NAME.match(line):
+            name = match[1]
+        elif match := xla.SCHEDULE_ID.match(line):
+            names[match[1]] = name
+    seconds: dict[str, float] = {}
+    for schedule in schedules:
+        seconds |= _read_schedule(schedule, names)
+    return seconds
+
+
+def _read_schedule(schedule: str, names: dict[str, str]) -> dict[str, float]:
+    """Returns the seconds of the instructions of one schedule, whose numbers have these names."""
+    cycles: dict[str, dict[str, float]] = collections.defaultdict(dict)
+    instruction, cycles_per_microsecond = "", 1.0
+    for line in schedule.splitlines():
+        if match := xla.SCHEDULE_FIELD.match(line):
+            if match[1] == "id":
+                instruction = match[2]
+            else:
+                cycles[instruction][match[1]] = float(match[2])
+        elif match := xla.SCHEDULE_RATE.match(line):
+            cycles_per_microsecond = float(match[1])
+    seconds: dict[str, float] = {}
+    for instruction, ends in cycles.items():
+        duration = ends.get("end_timestamp_cycles", 0.0) - ends.get("start_timestamp_cycles", 0.0)
+        if instruction in names and duration > 0:
+            seconds[names[instruction]] = duration / cycles_per_microsecond / 1e6
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Rematerialization:
+    """An array that the compiler replicates and slices again, since it knows no way from one sharding to the other.
+
+    Attributes:
+        source: The sharding that it has, in XLA's words.
+        target: The sharding that is asked for.
+        bytes: The bytes of the part of it that a device has before.
+        layer: The scopes that it is in.
+        operation: The operation that asks for it.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.planner.Rematerialization("{devices=[8,1]<=[8]}", "{devices=[1,8]<=[8]}", 64, "", "reshape").bytes
+        64
+    """
+
+    source: str
+    target: str
+    bytes: int
+    layer: str
+    operation: str
+
+
+def read_rematerializations(lines: list[str]) -> tuple[Rematerialization, ...]:
+    """Returns the arrays that the partitioner says it has replicated, each once, from the lines of its log."""
+    rematerializations: dict[Rematerialization, None] = {}
+    for line in lines:
+        if match := xla.REMATERIALIZATION.search(line):
+            source, target, shape, attributes = match.groups()
+            layer, operation = split_op_name(read_op_name(attributes))
+            size = sum(array.bytes for array in parse_arrays(shape))
+            rematerializations[Rematerialization(source, target, size, layer, operation)] = None
+    return tuple(rematerializations)

@@ -1,0 +1,394 @@
+"""A step traced on a mesh with a mesh axis for each named axis, so that each dimension of each array has its name.
+
+All mesh axes have size 1 and are Explicit. The types of arrays in the traced program then have a name for each
+dimension, in the forward and in the backward pass and in loops: what a mapping does to the program can be counted
+without tracing it again.
+"""
+
+import collections
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+from jax.extend import core
+from jax.sharding import AbstractMesh, AxisType
+
+from ...mesh import set_mesh
+from ...named._array import NamedArray, is_named_array
+from ...named._axis_layout import get_entry_axes
+from ...partitioning.jit._fsdp import fsdp
+from ...partitioning.specs._bytes_per_device import count_array_bytes
+
+
+Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size
+Origin: TypeAlias = int | None  # the leaf of the arguments that a value is a copy or a part of, if any
+_COPIES = frozenset(
+    {"broadcast_in_dim", "convert_element_type", "copy", "copy_p", "dynamic_slice", "expand_dims", "name"}
+    | {"optimization_barrier", "reduce_precision", "reshape", "reshard", "sharding_constraint", "slice", "squeeze"}
+    | {"transpose"}
+)
+_PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+_ADDITIONS = frozenset({"add", "add_any"})
+_SUMS = frozenset({"psum", "psum2", "psum_invariant"})
+_RESHARDS = frozenset({"reshard", "sharding_constraint"})
+_KERNELS = frozenset({"pallas_call"})
+
+
+class NamedShape(NamedTuple):
+    """The dimensions of an array, the bytes of an element, and the argument that it is a copy or a part of."""
+
+    dims: tuple[Dim, ...]
+    itemsize: float
+    origin: Origin = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(size for _, size in self.dims)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.dims if name)
+
+
+class Product(NamedTuple):
+    """A product of arrays, such as `dot_general`.
+
+    Attributes:
+        operands: Its operands, in which dimensions have no name if the product needs them whole.
+        lost: For each operand, the names of the dimensions that the product needs whole.
+        result: Its result.
+        reduced: The dimensions that it sums over.
+    """
+
+    operands: tuple[NamedShape, ...]
+    lost: tuple[tuple[str, ...], ...]
+    result: NamedShape
+    reduced: tuple[Dim, ...]
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * math.prod(size for _, size in (*self.result.dims, *self.reduced))
+
+
+class Sum(NamedTuple):
+    """A sum over dimensions that may be sharded: of a product, or of several that are added.
+
+    Attributes:
+        result: The sum; if it is sharded at once, with the names of the dimensions that are.
+        reduced: The dimensions that it sums over.
+    """
+
+    result: NamedShape
+    reduced: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class NamedProgram:
+    """What a step computes, by named axes.
+
+    Attributes:
+        leaves: The arrays of the arguments, in the order of the tree.
+        products: Products, and how often each is computed.
+        sums: Sums, and how often each is computed.
+        reshards: Arrays that lose the sharding of some dimensions, before and after, and how often.
+        saved: Arrays that loops collect over their turns, such as activations for the backward pass, and their number.
+        arrays: The sets of names that occur in one array.
+        sizes: The sizes that each axis has in some array.
+        looped: The names of axes that a loop goes over.
+        parameter_names: The names of the axes of the first argument.
+        data_names: The names of the axes that only other arguments have.
+    """
+
+    leaves: tuple[NamedShape, ...]
+    products: Mapping[Product, int]
+    sums: Mapping[Sum, int]
+    reshards: Mapping[tuple[NamedShape, NamedShape], int]
+    saved: Mapping[NamedShape, int]
+    arrays: frozenset[frozenset[str]]
+    sizes: Mapping[str, frozenset[int]]
+    looped: frozenset[str]
+    parameter_names: tuple[str, ...]
+    data_names: tuple[str, ...]
+
+    @property
+    def flops(self) -> float:
+        """The floating-point operations of all products."""
+        return sum(product.flops * runs for product, runs in self.products.items())
+
+
+def make_named_shape(names: Sequence[str] | None, shape: Sequence[int], dtype: Any) -> NamedShape:
+    """Returns the dimensions of an array, of which the first have names, if any."""
+    itemsize = count_array_bytes(dtype, (8,)) / 8  # elements may take half a byte
+    names = [*(names or ()), *[""] * (len(shape) - len(names or ()))]
+    return NamedShape(tuple(zip(names, shape, strict=True)), itemsize)
+
+
+def trace_named_program(fn: Any, args: tuple[Any, ...]) -> NamedProgram:
+    """Traces a function with a mesh axis for each named axis of its arguments.
+
+    Args:
+        fn: A plain function.
+        args: Its arguments, in which shapes stand for arrays.
+    """
+    names = _list_names(args)
+    mesh = AbstractMesh((1,) * len(names), names, axis_types=(AxisType.Explicit,) * len(names))
+    mapping = {name: name for name in names}
+    with set_mesh(mesh):
+        traced = fsdp(fn, mapping, mapping, retrace_warning=False).trace(*args)
+    jaxpr = traced.jaxpr
+    parameter_names = _list_names(args[:1])
+    variables = _open_jaxpr(jaxpr).invars
+    leaves = tuple(_read_shape(variable.aval) for variable in variables)
+    reader = _ProgramReader(leaves)
+    for variable in variables:
+        reader.note_array(variable.aval)
+    reader.read(jaxpr, range(len(variables)), 1)
+    return NamedProgram(
+        leaves=leaves,
+        products=dict(reader.products),
+        sums=reader.count_sums(),
+        reshards=dict(reader.reshards),
+        saved=dict(reader.saved),
+        arrays=frozenset(reader.arrays),
+        sizes={name: frozenset(sizes) for name, sizes in reader.sizes.items()},
+        looped=frozenset(leaves[leaf].dims[0][0] for leaf in reader.looped if leaves[leaf].dims) - {""},
+        parameter_names=parameter_names,
+        data_names=tuple(name for name in names if name not in parameter_names),
+    )
+
+
+def _list_names(tree: Any) -> tuple[str, ...]:
+    """Returns the names of all axes in a tree, in the order in which they occur."""
+    arrays = (leaf for leaf in jax.tree.leaves(tree, is_leaf=is_named_array) if isinstance(leaf, NamedArray))
+    return tuple(dict.fromkeys(name for array in arrays for name in array.names))
+
+
+def _open_jaxpr(jaxpr: Any) -> Any:
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _read_shape(aval: Any, origin: Origin = None) -> NamedShape:
+    spec = getattr(getattr(aval, "sharding", None), "spec", ())
+    names = [entry if isinstance(entry, str) else "" for entry in spec]
+    return make_named_shape(names, aval.shape, aval.dtype)._replace(origin=origin)
+
+
+class _ProgramReader:
+    """Reads the equations of a traced program, those of loops as often as they run."""
+
+    def __init__(self, leaves: tuple[NamedShape, ...]) -> None:
+        self._leaves = leaves
+        self.products: collections.Counter[Product] = collections.Counter()
+        self._sums: list[tuple[Sum, int]] = []  # with its runs, which are 0 once it is added to another
+        self.reshards: collections.Counter[tuple[NamedShape, NamedShape]] = collections.Counter()
+        self.saved: collections.Counter[NamedShape] = collections.Counter()
+        self.arrays: set[frozenset[str]] = set()
+        self.sizes: dict[str, set[int]] = collections.defaultdict(set)
+        self.looped: set[int] = set()
+        self._mapped: tuple[Dim, ...] = ()  # the names of the `shard_map` that is read
+
+    def read(self, jaxpr: Any, argument_origins: Sequence[Origin], runs: int) -> list[Origin]:
+        """Reads a program whose arguments have these origins; returns the origins of its results."""
+        jaxpr = _open_jaxpr(jaxpr)
+        origins: dict[Any, Origin] = dict(zip(jaxpr.invars, argument_origins, strict=True))
+        sums: dict[Any, int] = {}  # the places in `_sums` of variables that are not summed over mesh axes yet
+        users: collections.Counter[Any] = collections.Counter()
+        for variables in (*(equation.invars for equation in jaxpr.eqns), jaxpr.outvars):
+            users.update(variable for variable in variables if not isinstance(variable, core.Literal))
+        for equation in jaxpr.eqns:
+            operands = [_look_up(origins, variable) for variable in equation.invars]
+            results = self._read_equation(equation, operands, runs)
+            self._follow_sum(equation, sums, runs)
+            for variable, origin in zip(equation.outvars, results, strict=True):
+                origins[variable] = origin
+                self.note_array(variable.aval)
+                if users[variable] > 1:  # what uses it needs it summed
+                    sums.pop(variable, None)
+        return [_look_up(origins, variable) for variable in jaxpr.outvars]
+
+    def _read_equation(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        name = equation.primitive.name
+        nothing: list[Origin] = [None] * len(equation.outvars)
+        if name in _PRODUCTS:
+            product = _add_dims(_read_product(equation, operands), self._mapped)
+            self.products[product] += runs
+            self._sums.append((Sum(product.result, product.reduced), runs))
+        elif name in _SUMS and self._mapped:
+            self._note_sums_of_shards(equation, runs)
+        elif name == "shard_map":
+            return self._read_shard_map(equation, operands, runs)
+        elif name == "scan":
+            return self._read_scan(equation, operands, runs)
+        elif name == "cond":
+            return self._read_cond(equation, operands, runs)
+        elif name in _COPIES:
+            if name in _RESHARDS:
+                self._note_reshard(equation, operands, runs)
+            return [*operands[: len(nothing)], *nothing[len(operands) :]] if len(nothing) > 1 else operands[:1]
+        elif name not in _KERNELS:
+            return self._read_inner(equation, operands, runs)
+        return nothing
+
+    def count_sums(self) -> dict[Sum, int]:
+        counts: collections.Counter[Sum] = collections.Counter()
+        for reduction, runs in self._sums:
+            counts[reduction] += runs
+        return dict(+counts)  # without those that were added to others
+
+    def _follow_sum(self, equation: Any, sums: dict[Any, int], runs: int) -> None:
+        """Joins sums into one collective: those that are added to one another, and those that are sharded at once."""
+        name, results = equation.primitive.name, equation.outvars
+        operands: Any = [_look_up(sums, variable) for variable in equation.invars]
+        if name in _PRODUCTS:
+            sums[results[0]] = len(self._sums) - 1
+        elif name in _COPIES and operands[0] is not None:
+            sums[results[0]] = operands[0]
+            reduction, _ = self._sums[operands[0]]
+            after = _read_shape(results[0].aval)
+            if name in _RESHARDS and reduction.result.names < after.names:
+                self._sums[operands[0]] = reduction._replace(result=after), runs
+        elif name in _ADDITIONS and None not in operands:
+            first, _ = self._sums[operands[0]]
+            second, _ = self._sums[operands[1]]
+            if first.result == second.result:
+                reduced = tuple(dict.fromkeys((*first.reduced, *second.reduced)))
+                self._sums[operands[0]] = first._replace(reduced=reduced), runs
+                self._sums[operands[1]] = second, 0
+                sums[results[0]] = operands[0]
+
+    def _note_sums_of_shards(self, equation: Any, runs: int) -> None:
+        """Notes sums over mesh axes in a function of shards, taken to be sharded over all other axes it is given."""
+        axes = equation.params["axes"]
+        others = tuple(dim for dim in self._mapped if dim[0] not in axes)
+        for variable in equation.outvars:
+            result = _read_shape(variable.aval)
+            reduction = Sum(result._replace(dims=(*result.dims, *others)), tuple((axis, 1) for axis in axes))
+            self._sums.append((reduction, runs))
+
+    def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        results: list[Origin] = [None] * len(equation.outvars)
+        for inner in list_inner_jaxprs(equation):
+            has_same_arguments = len(inner.invars) == len(operands)
+            inner_results = self.read(inner, operands if has_same_arguments else [None] * len(inner.invars), runs)
+            if len(inner_results) == len(results):
+                results = inner_results
+        return results
+
+    def _read_shard_map(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        """Reads a function of shards, whose arrays have no names: each product has all names of the arguments."""
+        outer_names = self._mapped
+        specs = [getattr(getattr(variable.aval, "sharding", None), "spec", ()) for variable in equation.invars]
+        names = dict.fromkeys(name for spec in specs for entry in spec for name in get_entry_axes(entry))
+        self._mapped = tuple((name, 1) for name in names)
+        results = self._read_inner(equation, operands, runs)
+        self._mapped = outer_names
+        return results
+
+    def _read_scan(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        inner, length = equation.params["jaxpr"], equation.params["length"]
+        body = _open_jaxpr(inner)
+        carried = sum(map(_has_equal_rank, equation.outvars, body.outvars))
+        constants = sum(map(_has_equal_rank, equation.invars, body.invars)) - carried
+        scanned = constants + carried  # the number of the first operand that each turn has a part of
+        for variable, origin in zip(equation.invars[scanned:], operands[scanned:], strict=True):
+            # A part of an argument that is reshaped first, as a batch is into microbatches, keeps its axis.
+            if origin is not None and self._leaves[origin].sizes == tuple(variable.aval.shape):
+                self.looped.add(origin)
+        for variable in equation.outvars[carried:]:
+            self.saved[_read_shape(variable.aval)] += 1
+        origins = [*operands[:constants], *[None] * carried, *operands[scanned:]]
+        results = self.read(inner, origins, runs * length)
+        return [*[None] * carried, *results[carried:]]
+
+    def _read_cond(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
+        """Reads the branch with the most operations, and notes the arrays of the others."""
+        branches, flops = equation.params["branches"], []
+        for branch in branches:
+            reader = _ProgramReader(self._leaves)
+            reader._mapped = self._mapped
+            reader.read(branch, operands[1:], 1)
+            self.arrays |= reader.arrays
+            for name, sizes in reader.sizes.items():
+                self.sizes[name] |= sizes
+            flops.append(sum(product.flops * count for product, count in reader.products.items()))
+        return self.read(branches[flops.index(max(flops))], operands[1:], runs)
+
+    def _note_reshard(self, equation: Any, operands: list[Origin], runs: int) -> None:
+        before, after = _read_shape(equation.invars[0].aval), _read_shape(equation.outvars[0].aval)
+        # Where nothing stays sharded, it is for a lookup, which programs on Auto meshes do without.
+        if operands[0] is None and before.names - after.names and after.names:
+            self.reshards[before, after] += runs
+
+    def note_array(self, aval: Any) -> None:
+        if not hasattr(aval, "shape"):
+            return
+        shape = _read_shape(aval)
+        self.arrays.add(shape.names)
+        for name, size in shape.dims:
+            if name:
+                self.sizes[name].add(size)
+
+
+def _look_up(values: Mapping[Any, int | None], variable: Any) -> int | None:
+    """Returns what is known of a variable of a jaxpr; None for constants, which cannot be keys."""
+    return None if isinstance(variable, core.Literal) else values.get(variable)
+
+
+def _read_product(equation: Any, origins: list[Origin]) -> Product:
+    operands = [_read_shape(variable.aval, origins[number]) for number, variable in enumerate(equation.invars[:2])]
+    result = _read_shape(equation.outvars[0].aval)
+    if equation.primitive.name == "conv_general_dilated":
+        summed = equation.params["dimension_numbers"].rhs_spec[1:]
+        return Product(tuple(operands), ((), ()), result, tuple(operands[1].dims[dim] for dim in summed))
+    numbers = equation.params.get("dimension_numbers") or equation.params["ragged_dot_dimension_numbers"]
+    contracted, batched = getattr(numbers, "dot_dimension_numbers", numbers)
+    groups = _count_summed_groups(equation)
+    reduced: list[Dim] = []
+    for left_dim, right_dim in zip(*contracted, strict=True):
+        (left_name, size), (right_name, _) = operands[0].dims[left_dim], operands[1].dims[right_dim]
+        reduced.append((left_name if left_name == right_name else "", -(-size // groups.get(left_dim, 1))))
+    # A dimension that the result has not, under the name that it has in an operand, is whole in that operand.
+    needed: list[NamedShape] = []
+    lost: list[tuple[str, ...]] = []
+    free = iter(result.dims[len(batched[0]) :])
+    for operand, summed_dims, batch_dims in zip(operands, contracted, batched, strict=True):
+        dims = list(operand.dims)
+        for dim, (_, size) in enumerate(operand.dims):
+            if dim in summed_dims:
+                dims[dim] = reduced[tuple(summed_dims).index(dim)][0], size
+            elif dim not in batch_dims:
+                dims[dim] = next(free, ("", 1))[0], size
+        needed.append(operand._replace(dims=tuple(dims)))
+        pairs = zip(operand.dims, dims, strict=True)
+        lost.append(tuple(name for (name, _), (needed_name, _) in pairs if name and not needed_name))
+    return Product(tuple(needed), tuple(lost), result, tuple(reduced))
+
+
+def _count_summed_groups(equation: Any) -> dict[int, int]:
+    """Returns for each dimension that a ragged product divides into groups the number of these."""
+    numbers = equation.params.get("ragged_dot_dimension_numbers")
+    if numbers is None:
+        return {}
+    count = equation.invars[2].aval.shape[-1]
+    return {dim: count for dim in numbers.lhs_ragged_dimensions}
+
+
+def _add_dims(product: Product, dims: tuple[Dim, ...]) -> Product:
+    """Returns a product with further dimensions of size 1 of its operands and of its result."""
+    operands = tuple(operand._replace(dims=(*operand.dims, *dims)) for operand in product.operands)
+    return product._replace(operands=operands, result=product.result._replace(dims=(*product.result.dims, *dims)))
+
+
+def _has_equal_rank(outer: Any, inner: Any) -> bool:
+    """Returns whether an array of a loop is the same in each turn of it, and no stack of one for each."""
+    return len(getattr(outer.aval, "shape", ())) == len(getattr(inner.aval, "shape", ()))
+
+
+def list_inner_jaxprs(equation: Any) -> Iterator[Any]:
+    """Yields the jaxprs that an equation calls."""
+    for value in equation.params.values():
+        for inner in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(inner, core.Jaxpr | core.ClosedJaxpr):
+                yield _open_jaxpr(inner)

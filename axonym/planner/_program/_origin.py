@@ -1,0 +1,108 @@
+"""Where an instruction of a compiled program comes from: the layer, the pass, the axes, and the line of the source."""
+
+import importlib
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+from ...named._cache import cached_plan
+from ...report._op_name import AXES_SCOPE, is_in_backward_pass, split_op_name
+from . import _xla_text as xla
+from ._hlo_program import HloInstruction, HloProgram
+
+
+Pass: TypeAlias = Literal["forward", "backward", "recomputed"]
+
+_LIBRARIES = ("axonym", "equinox", "jax")
+_MOST_STEPS = 6  # from an instruction to those that it takes something from
+
+
+class Origin(NamedTuple):
+    """Where an instruction comes from.
+
+    Attributes:
+        layer: The scopes that it is in, such as `Stacked/up`; empty for none.
+        operation: The operation of Axonym, such as `dot(embed -> mlp)`, or the primitive of JAX.
+        axes: The axis names of that operation.
+        run_in: The pass that it belongs to. Sums of gradients are backward; recomputed is what `jax.checkpoint` did
+            not save.
+        source: The innermost line outside of Axonym, JAX, Equinox and Python's own library, as `file:line`.
+    """
+
+    layer: str
+    operation: str
+    axes: tuple[str, ...]
+    run_in: Pass
+    source: str
+
+
+def find_origin(program: HloProgram, instruction: HloInstruction) -> Origin:
+    """Returns where an instruction comes from: otherwise the origin of its callers, then of its operands."""
+    nearest = [instruction, *_find_callers(program, instruction)]
+    named = (source for source in walk_sources(program, nearest) if source.op_name)
+    return _make_origin(program, next(named, instruction))
+
+
+def join_origins(origins: Sequence[Origin]) -> Origin:
+    """Returns where several arrays come from that the compiler has made one instruction for."""
+    layers = dict.fromkeys(origin.layer for origin in origins if origin.layer)
+    operations = dict.fromkeys(origin.operation for origin in origins if origin.operation)
+    axes = tuple(dict.fromkeys(name for origin in origins for name in origin.axes))
+    return origins[0]._replace(layer=" + ".join(layers), operation=" + ".join(operations), axes=axes)
+
+
+def _make_origin(program: HloProgram, instruction: HloInstruction) -> Origin:
+    """Returns what an instruction itself says of where it comes from."""
+    op_name = instruction.op_name
+    layer, operation = split_op_name(op_name)
+    names = (name for scope in AXES_SCOPE.findall(operation) for name in xla.AXES_SEPARATOR.split(scope))
+    run_in: Pass = "forward"
+    if "rematted_computation" in op_name:
+        run_in = "recomputed"
+    elif is_in_backward_pass(op_name):
+        run_in = "backward"
+    axes = tuple(dict.fromkeys(filter(None, names)))
+    return Origin(layer, operation, axes, run_in, find_source(program.find_frames(instruction)))
+
+
+def walk_sources(program: HloProgram, start: Sequence[HloInstruction]) -> Iterator[HloInstruction]:
+    """Yields instructions and what they take, the nearest first, up to the beginning of a loop's turn."""
+    visited = {id(instruction) for instruction in start}
+    nearest = [*start]
+    yield from nearest
+    for _ in range(_MOST_STEPS):
+        operands = {id(operand): operand for instruction in nearest for operand in _find_operands(program, instruction)}
+        nearest = [operand for key, operand in operands.items() if key not in visited]
+        visited |= operands.keys()
+        yield from nearest
+
+
+def _find_operands(program: HloProgram, instruction: HloInstruction) -> Sequence[HloInstruction]:
+    """Returns what an instruction takes; for a parameter of a fusion, what the fusion passes for it."""
+    if instruction.opcode != "parameter":
+        return program.find_operands(instruction)
+    number = instruction.parameter_number
+    passed = [program.find_operands(call) for call in _find_callers(program, instruction)]
+    return [operands[number] for operands in passed if number < len(operands)]
+
+
+def _find_callers(program: HloProgram, instruction: HloInstruction) -> list[HloInstruction]:
+    """Returns the instructions that call the computation of an instruction, without loops."""
+    return [call for call in program.find_calls(instruction.computation) if call.opcode != "while"]
+
+
+def find_source(frames: Sequence[tuple[str, int]]) -> str:
+    """Returns the innermost line of the user as `file:line`: outside of installed packages if there is such a line."""
+    libraries, installed = _list_library_folders()
+    lines = [f"{file}:{line}" for file, line in frames if not file.startswith(libraries)]
+    return next((line for line in lines if not line.startswith(installed)), lines[0] if lines else "")
+
+
+@cached_plan
+def _list_library_folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the folders of Axonym and what it is built on, and those of all installed packages."""
+    files = (importlib.import_module(name).__file__ for name in _LIBRARIES)
+    paths = sysconfig.get_paths()
+    libraries = (*(f"{Path(file).parent}/" for file in files if file), "<frozen")
+    return libraries, tuple(f"{paths[name]}/" for name in ("stdlib", "purelib", "platlib"))

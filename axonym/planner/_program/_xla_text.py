@@ -1,0 +1,125 @@
+"""Patterns of XLA's and MLIR's private texts: all that the planner reads of them, in one place.
+
+None of these formats is promised. Seen in jaxlib 0.10.2 and 0.12.0 for CPUs, in libtpu 0.0.42 and 0.0.50 for TPUs, and
+in jax-cuda12-plugin 0.10.2 for GPUs. What a changed format no longer matches is counted once (a loop) or left out (a
+source line, a time); programs for TPUs are then compiled whole, since their memory is not found early.
+"""
+
+import re
+
+
+# The optimized program, `compiled.as_text()`.
+
+# A computation: `ENTRY %main (x: f32[8]) -> f32[8] {`. Groups: `ENTRY`, the name.
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$")
+# An instruction: `  ROOT %add.1 = f32[8]{0} add(%x, %y), metadata={}`. Groups: `ROOT`, name, shape, opcode, the rest.
+INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+# Computations that an instruction calls: `calls=%fused`, `branch_computations={%a, %b}`. Groups: attribute, names.
+CALLED = re.compile(r"\b(calls|body|condition|to_apply|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
+# A name in such a list.
+COMPUTATION_NAME = re.compile(r"[\w.\-]+")
+# How often a loop runs, in its backend config.
+TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+# The comparison in the condition of a loop that counts up: `direction=LT`.
+COUNTS_UP = re.compile(r"direction=L[TE]")
+# Which element of a tuple `get-tuple-element` takes.
+TUPLE_INDEX = re.compile(r"\bindex=(\d+)\b")
+# The value of a constant, after its opcode: `constant(12)`.
+CONSTANT = re.compile(r"(-?\d+)\)")
+# An array in a shape: `bf16[4,128]`. Groups: dtype, sizes.
+ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+# An array with its layout: `f32[8]{0:T(128)S(5)}`.
+ARRAY_WITH_LAYOUT = re.compile(r"\b[a-z]\w*\[[\d,]*\](?:\{[^{}]*\})?")
+# A layout or a comment in a shape, either of which may hold brackets.
+LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
+# The memory space in a layout: `S(5)`; none for the memory of the device.
+MEMORY_SPACE = re.compile(r"S\((\d+)\)")
+# An operand: `%add.1`, or an element of a tuple as libtpu 0.0.50 writes it, `%loop#2`.
+OPERAND = re.compile(r"%([\w.\-#]+)")
+TUPLE_ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
+# The path of JAX's scopes and transformations in the metadata.
+OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+# The number that all places share in which one collective is written.
+CHANNEL = re.compile(r"channel_id=(\d+)")
+# Where the line of the source is: a frame of the tables below the program, or the line itself.
+STACK_FRAME = re.compile(r"stack_frame_id=(\d+)")
+SOURCE_LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+# A row of these tables: `3 {file_name_id=1 function_name_id=2 line=40 ...}`.
+SOURCE_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+TABLE_ROW = re.compile(r"^(\d+) (.*)$")
+
+# Collectives in the optimized program.
+
+# libtpu's name for the fusion of an all-reduce with the slices of its result.
+ALL_REDUCE_SCATTER = "all-reduce-scatter"
+# The dimension that an all-gather makes whole.
+GATHERED_DIMENSION = re.compile(r"\bdimensions=\{(\d+)\}")
+# Groups of devices as lists, `{{0,1},{2,3}}`; their members.
+GROUP_LISTS = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
+GROUP_MEMBERS = re.compile(r"\{([\d,]*)\}")
+# As a range that is reshaped and transposed, `[4,2]<=[2,4]T(1,0)`. Groups: shape of the groups, sizes, order.
+GROUP_RANGE = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+# As axes of a mesh, `mesh['axis_0'=2,'axis_1'=4] {'axis_0'}`. Groups: mesh, sizes and order of its devices, axes.
+GROUP_MESH = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? ?\{([^}]*)\}"
+)
+# The axes of such a mesh; and those of a group, of which it may take a part, `'axis_1':(2)2`.
+MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
+GROUP_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+# The devices that a permutation sends from and to, `{{0,1},{1,0}}`.
+PERMUTATION = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
+PERMUTATION_PAIR = re.compile(r"\{(\d+),(\d+)\}")
+# An exchange between slices, in a `send` or `recv` of libtpu. Groups: what the two have in common, the collective.
+SLICE_TRANSFER = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)".*_xla_megascale_transfer_type="([^"]*)"')
+
+# Times and kernels in the optimized program.
+
+# libtpu's estimate of an instruction's cycles, in its backend config.
+ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# The name that an instruction has in the schedule of XLA for GPUs.
+SCHEDULING_NAME = re.compile(r'scheduling_name="([^"]*)"')
+# A Pallas kernel on TPUs, the shapes of its operands, and names that kernels of attention have.
+TPU_KERNEL = 'custom_call_target="tpu_custom_call"'
+KERNEL_OPERANDS = re.compile(r"operand_layout_constraints=\{((?:[^{}]|\{[^{}]*\})*)\}")
+ATTENTION_KERNEL = re.compile(r"attention|splash|flash|mha")
+# A product of cuBLAS.
+CUBLAS_CALL = 'custom_call_target="__cublas'
+# The dimensions that a product sums over: of a `dot`, or in the backend config of cuBLAS.
+CONTRACTED_DIMS = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]*)[}\]]')
+
+# The path in `op_name`, which JAX writes.
+
+# The axes in the scope of an operation of Axonym, and those of its results; see `report/_op_name.py` for the scopes.
+AXES_SEPARATOR = re.compile(r" -> |, ")
+RESULT_AXES = re.compile(r"-> ([^()]*)\)")
+# The name of the argument before its path, for a parameter of the program: `state` of `state.opt['mu'].array`.
+ARGUMENT_NAME = re.compile(r"^[^.\[]*")
+
+# Other texts of the compilers.
+
+# libtpu's buffer assignment: `allocation 3: size 1024, parameter 0, ... color 5:`. Groups: size, the rest.
+ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(.*):$", re.MULTILINE)
+ALLOCATION_PARAMETER = re.compile(r", parameter (\d+)")
+ALLOCATION_COLOR = re.compile(r", color (\d+)")
+# The schedule of XLA for GPUs: names and numbers of instructions, then schedules with times by number.
+SCHEDULE_START = "\ncomputation_schedules {"
+SCHEDULE_NAME = re.compile(r'^      name: "([^"]*)"$')
+SCHEDULE_ID = re.compile(r"^      id: (\d+)$")
+SCHEDULE_FIELD = re.compile(r"^    (id|start_timestamp_cycles|end_timestamp_cycles): ([\d.e+\-]+)$")
+SCHEDULE_RATE = re.compile(r"^  cycles_per_microsecond: ([\d.e+\-]+)$")
+# The partitioner's warning in the error stream. Groups: sharding before and after, shape, the rest of the instruction.
+REMATERIALIZATION = re.compile(
+    r"\[SPMD\] Involuntary full rematerialization\. The compiler (?:cannot|was not able to) go from sharding "
+    r"(\{.*?\}) to (\{.*?\}) .*?for HLO operation:? %?[\w.\-]+ = (\S+) (.*)"
+)
+# A lowered program in MLIR's text: the definition of a location, and references to it.
+LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)\n?", re.MULTILINE)
+LOCATION_REFERENCE = re.compile(r"#loc\d*")
+# A dimension over a mesh axis in the sharding of an argument, in Shardy's words and in GSPMD's.
+SHARDED_DIMENSION = re.compile(r'\{"|devices=')
+
+
+def read_field(text: str, name: str) -> int:
+    """Returns the number of a field in a row of the tables, such as `line=40`; 0 if it is not there."""
+    match = re.search(rf"\b{name}=(\d+)", text)
+    return int(match[1]) if match else 0

@@ -1,0 +1,1 @@
+"""Reports on a compiled program, what it sends and what it holds, and the assertions on them."""

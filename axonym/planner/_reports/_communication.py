@@ -1,0 +1,336 @@
+"""`communication_report`: what a compiled program sends between devices; and assertions on it, for tests."""
+
+import html
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...named._axis import suggest_name
+from ...report._table import STYLE, PrintedReport, format_bytes
+from ...report._write_file import write_html_page
+from .._compiler._compiled_program import compile_function, find_mesh, get_platform, list_arguments, parse_program
+from .._program._arguments import group_arguments
+from .._program._collectives import COLLECTIVE_KINDS, Collective, list_argument_axes, list_collectives
+from .._program._compiler_output import Rematerialization, read_rematerializations
+from ._sum_bytes import sum_bytes_by
+
+
+_MOST_ROWS = 40
+_HEADS = ("collective", "over", "axes", "runs", "bytes", "sent", "pass", "layer", "operation", "source")
+_NUMBERS = ("runs", "bytes", "sent")
+_SUMMED_BY = ("kind", "mesh_axes", "axes", "layer", "operation", "run_in", "source")
+
+
+@dataclass(frozen=True, repr=False)
+class CommunicationReport(PrintedReport):
+    """What a compiled program sends between devices: printed, a table; in a notebook, HTML.
+
+    Bytes are those on one device; loops count as often as they run.
+
+    Attributes:
+        collectives: Each collective, those that move most bytes first.
+        mesh: The sizes of the mesh axes; empty if the program is not on a mesh.
+        platform: The platform it is compiled for, such as `"tpu"`; empty if not known.
+        rematerializations: The arrays that the compiler replicates since it knows no direct way between two shardings;
+            empty for a program that was compiled before, since only the compiler's log tells.
+        names: The names of the axes of the arguments, of which `axes` of a collective are some.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> with jax.set_mesh(mesh), nym.axis_mapping({"batch": "data", "embed": "model"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     report = nym.planner.communication_report(lambda x: nym.sum(x, "embed"), x)
+        >>> [(sent.kind, sent.mesh_axes, sent.axes, sent.bytes) for sent in report.collectives]
+        [('all-reduce', ('model',), ('embed',), 8)]
+    """
+
+    collectives: tuple[Collective, ...]
+    mesh: Mapping[str, int] = field(hash=False)
+    platform: str = ""
+    rematerializations: tuple[Rematerialization, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that a device has from all collectives."""
+        return sum(collective.bytes for collective in self.collectives)
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that a device sends in all collectives if they are done over rings."""
+        return sum(collective.runs * collective.sent_bytes for collective in self.collectives)
+
+    def select(self, kind: str | None = None, axis: str | None = None) -> tuple[Collective, ...]:
+        """Returns the collectives of a kind, along an axis, or both.
+
+        Args:
+            kind: Such as `"all-gather"`; any if None.
+            axis: A mesh axis, or a named axis of the arrays; any if None.
+
+        Raises:
+            ValueError: If there is no such kind, or neither the mesh nor the arguments have such an axis.
+        """
+        if kind is not None and kind not in COLLECTIVE_KINDS:
+            raise ValueError(f"there is no collective {kind!r}; the kinds are {', '.join(map(repr, COLLECTIVE_KINDS))}")
+        if axis is not None and axis not in (*self.mesh, *self.names):
+            raise ValueError(
+                f"there is no axis {axis!r}; the mesh has {', '.join(map(repr, self.mesh)) or 'no axes'}, the "
+                f"arguments have {', '.join(map(repr, self.names)) or 'no names'}"
+                f"{suggest_name(axis, (*self.names, *self.mesh, *COLLECTIVE_KINDS))}"
+            )
+        return tuple(
+            collective
+            for collective in self.collectives
+            if kind in (None, collective.kind) and axis in (None, *collective.mesh_axes, *collective.axes)
+        )
+
+    def count_bytes(self, by: str = "kind") -> dict[Any, int]:
+        """Returns the bytes that a device has from collectives, summed up by an attribute of them.
+
+        Args:
+            by: `"kind"`, `"mesh_axes"`, `"axes"`, `"layer"`, `"operation"`, `"run_in"` or `"source"`.
+
+        Raises:
+            ValueError: If it is another one.
+        """
+        return sum_bytes_by(self.collectives, by, _SUMMED_BY)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as dictionaries, lists, strings and numbers."""
+        collectives = [
+            {**asdict(collective), "bytes": collective.bytes, "cause": collective.cause}
+            for collective in self.collectives
+        ]
+        return {
+            "bytes": self.bytes,
+            "sent_bytes": self.sent_bytes,
+            "mesh": dict(self.mesh),
+            "platform": self.platform,
+            "collectives": collectives,
+            "rematerializations": [asdict(array) for array in self.rematerializations],
+        }
+
+    def to_html(self, path: str | os.PathLike[str], title: str = "Communication report") -> Path:
+        """Writes a page with the table; it loads nothing from anywhere and is written completely or not at all.
+
+        Args:
+            path: The file; an existing one is replaced.
+            title: The heading of the page.
+
+        Returns:
+            The path of the file.
+        """
+        return write_html_page(path, title, self._make_html(None), "communication.html")
+
+    def table(self, limit: int | None = _MOST_ROWS) -> str:
+        """Returns the table as text: a line for each collective, and totals.
+
+        Args:
+            limit: How many collectives to show; all of them if None. Totals are always of all.
+        """
+        lines = [self._format_title(), ""]
+        if self.collectives:
+            rows = [_HEADS, *map(_make_cells, self.collectives[:limit])]
+            columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+            aligned = []
+            for column in columns:
+                width = max(map(len, column))
+                is_number = column[0] in _NUMBERS
+                aligned.append([cell.rjust(width) if is_number else cell.ljust(width) for cell in column])
+            lines += ["  ".join(cells).rstrip() for cells in zip(*aligned, strict=True)]
+            if more := len(self.collectives) - len(rows) + 1:
+                lines.append(f"… {more} more; `.table(limit=None)` shows all")
+        return "\n".join([*lines, *self._format_notes()])
+
+    def _repr_html_(self) -> str:
+        return self._make_html(_MOST_ROWS)
+
+    def _format_title(self) -> str:
+        sizes = ", ".join(f"{axis}: {size}" for axis, size in self.mesh.items())
+        where = f"mesh ({sizes})" if sizes else "no mesh"
+        on = f" of {self.platform} devices" if self.platform else ""
+        total = f"{format_bytes(self.bytes)} on each device from collectives, {format_bytes(self.sent_bytes)} sent"
+        return f"{where}{on}; {total if self.collectives else 'nothing is sent between devices'}"
+
+    def _format_notes(self) -> Iterator[str]:
+        by_axes = self.count_bytes("mesh_axes")
+        if len(by_axes) > 1:
+            parts = (f"{', '.join(axes) or 'unknown'} {format_bytes(size)}" for axes, size in by_axes.items())
+            yield from ("", f"Bytes over mesh axes: {'; '.join(parts)}")
+        for array in self.rematerializations:
+            what = f"{format_bytes(array.bytes)} of {array.operation or 'an array'}"
+            where = f" in {array.layer}" if array.layer else ""
+            change = f"from {array.source} to {array.target}"
+            yield f"Replicated and sliced again: {what}{where}, {change}; reshard in smaller steps"
+        if self.platform == "cpu" and self.collectives:
+            yield "XLA for CPUs sends bfloat16 as float32 and no reduce-scatter; TPUs and GPUs send less."
+
+    def _make_html(self, limit: int | None) -> str:
+        marks = {name: " class='number'" if name in _NUMBERS else "" for name in (*_HEADS, "cause")}
+        head = "".join(f"<th{mark}>{name}</th>" for name, mark in marks.items())
+        rows = []
+        for collective in self.collectives[:limit]:
+            cells = "".join(
+                f"<td{mark}>{html.escape(cell)}</td>"
+                for mark, cell in zip(marks.values(), (*_make_cells(collective), collective.cause), strict=True)
+            )
+            rows.append(f"<tr>{cells}</tr>")
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._format_notes() if note)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
+        return f'<div class="axonym-table">{STYLE}<p>{html.escape(self._format_title())}</p>{table}{notes}</div>'
+
+
+def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> CommunicationReport:
+    """Returns what a compiled program sends between devices, read from the optimized program; nothing is run.
+
+    Args:
+        fn: A compiled or lowered function, what `compile_for` returns, a function of `named_jit`, `fsdp` or `jax.jit`,
+            or a plain function, which `named_jit` compiles.
+        args: Its arguments, which may be shapes; none for what is lowered or compiled.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        TypeError: If there are arguments for a function that is lowered already, or `fn` is not a function.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((8,), ("data",))), nym.axis_mapping({"batch": "data"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     report = nym.planner.communication_report(nym.named_jit(lambda x: nym.sum(x)), x)
+        >>> report.count_bytes("mesh_axes")
+        {('data',): 4}
+    """
+    compiled, log = compile_function(fn, args, kwargs)
+    arguments = list_arguments(compiled)
+    mesh = find_mesh(compiled, arguments)
+    sizes = dict(mesh.shape) if mesh is not None else {}
+    axes = list_argument_axes(group_arguments([*arguments[0], *arguments[1].values()]))
+    program, devices = parse_program(compiled), math.prod(sizes.values())
+    collectives = sorted(list_collectives(program, sizes, devices, axes), key=lambda collective: -collective.bytes)
+    return CommunicationReport(
+        collectives=tuple(collectives),
+        mesh=sizes,
+        platform=get_platform(mesh),
+        rematerializations=read_rematerializations(log),
+        names=tuple(axes.sizes),
+    )
+
+
+def _make_cells(collective: Collective) -> tuple[str, ...]:
+    """Returns the texts of a row, in the order of `_HEADS`."""
+    return (
+        collective.kind,
+        ", ".join(collective.mesh_axes),
+        ", ".join(collective.axes),
+        str(collective.runs),
+        format_bytes(collective.bytes),
+        format_bytes(collective.runs * collective.sent_bytes),
+        collective.run_in,
+        _shorten_sum(collective.layer),
+        _shorten_sum(collective.operation),
+        collective.source.removeprefix(f"{os.getcwd()}{os.sep}"),
+    )
+
+
+def _shorten_sum(text: str) -> str:
+    """Returns the first of several names, such as `up + down + 3 more`."""
+    names = text.split(" + ")
+    return text if len(names) <= 3 else " + ".join([*names[:2], f"{len(names) - 2} more"])
+
+
+def assert_no_collectives(fn: Any, axis: str | None = None, /, *args: Any, **kwargs: Any) -> None:
+    """Asserts that a program sends nothing along an axis.
+
+    Args:
+        fn: As for `communication_report`.
+        axis: A mesh axis, or a named axis of the arrays; None for all of them.
+        args: The arguments of the function.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        AssertionError: If it does; the text has each collective, its bytes, layer and source line.
+        TypeError: If `axis` is not a name.
+        ValueError: If neither the mesh nor the arguments have such an axis, or there is no mesh of several devices, so
+            that nothing could be found.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((8,), ("data",))), nym.axis_mapping({"batch": "data"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     nym.planner.assert_no_collectives(lambda x: nym.sum(x, "embed"), "data", x)
+    """
+    if not isinstance(axis, str | None):
+        raise TypeError(
+            "`assert_no_collectives` takes a mesh axis or a named axis in front of the arguments of the function, or "
+            f"None for all of them, not a {type(axis).__name__}"
+        )
+    report = _report_on_mesh(fn, args, kwargs)
+    collectives = report.select(axis=axis)
+    if collectives:
+        size = format_bytes(sum(collective.bytes for collective in collectives))
+        along = f"along {axis!r}" if axis else "between devices"
+        raise AssertionError(f"the program sends {size} {along}:\n{_format_collectives(report, collectives)}")
+
+
+def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int], **kwargs: Any) -> None:
+    """Asserts that a program sends at most so many bytes.
+
+    Args:
+        fn: As for `communication_report`.
+        args: The arguments of the function.
+        at_most: The bytes that a device may have from all collectives, or from those of each kind or along each axis:
+            `{"all-gather": 2**20, "model": 0}`.
+        kwargs: The keyword arguments of the function.
+
+    Raises:
+        AssertionError: If it sends more; the text has the largest collectives.
+        ValueError: If a key is no kind of collective, and neither the mesh nor the arguments have such an axis, there
+            is no mesh of several devices, or a limit is negative.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> with jax.set_mesh(nym.create_mesh((8,), ("data",))), nym.axis_mapping({"batch": "data"}):
+        ...     x = nym.shard(nym.ones({"batch": 8, "embed": 4}))
+        ...     nym.planner.assert_communication(
+        ...         lambda x: nym.sum(x, "batch"), x, at_most={"all-reduce": 16, "all-gather": 0}
+        ...     )
+    """
+    limits = at_most if isinstance(at_most, Mapping) else {None: at_most}
+    for key, limit in limits.items():
+        if not isinstance(limit, int | float) or not limit >= 0:
+            where = f" for {key!r}" if key else ""
+            raise ValueError(f"`at_most` is a number of bytes, 0 or more; it was {limit!r}{where}")
+    report = _report_on_mesh(fn, args, kwargs)
+    for key, limit in limits.items():
+        collectives = report.select(kind=key) if key in COLLECTIVE_KINDS else report.select(axis=key)
+        size = sum(collective.bytes for collective in collectives)
+        if size > limit:
+            where = f" in {key!r}" if key else ""
+            raise AssertionError(
+                f"a device has {format_bytes(size)} from collectives{where}, more than the {format_bytes(limit)} that "
+                f"are allowed:\n{_format_collectives(report, collectives)}"
+            )
+
+
+def _report_on_mesh(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CommunicationReport:
+    """Returns the report of a program; raises an error if it is for one device, where nothing could be found."""
+    report = communication_report(fn, *args, **kwargs)
+    if not report.collectives and math.prod(report.mesh.values()) == 1:
+        raise ValueError(
+            "the program is for one device, which sends nothing; set a mesh of several devices (`jax.set_mesh`) and an "
+            "`axis_mapping` around the assertion, or pass what `compile_for` returns"
+        )
+    return report
+
+
+def _format_collectives(report: CommunicationReport, collectives: tuple[Collective, ...]) -> str:
+    """Returns the table of some collectives of a report."""
+    return CommunicationReport(collectives, report.mesh, report.platform).table(10)

@@ -1,0 +1,1 @@
+"""The search: candidates, the model that screens them, and the compiler that judges the best."""

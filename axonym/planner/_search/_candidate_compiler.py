@@ -1,0 +1,107 @@
+"""Compiles candidates for the machine of a plan, and reads their figures from what the compiler knows."""
+
+import collections
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...mesh import create_mesh
+from ...partitioning.jit._fsdp import fsdp
+from .._compiler._compile_for import compile_for
+from .._compiler._compiled_program import CompiledProgram
+from .._machine._described_devices import DescribedDevice
+from .._machine._hardware import get_hardware
+from .._plan._candidate import Candidate, Evaluation
+from .._program._collectives import MeshAxes
+from .._reports._communication import communication_report
+from .._reports._memory import memory_report
+from .._step_time._link_model import LinkModel
+from .._step_time._step_time import estimate_with_computing
+from ._step_variants import StepVariant
+
+
+class CandidateCompiler:
+    """Compiles candidates for described devices.
+
+    Args:
+        devices: The devices.
+        jit_options: The options of `named_jit` other than mappings.
+        compiler_options: Options of XLA.
+        cache: As for `compile_for`.
+
+    Attributes:
+        errors: The errors of candidates that could not be compiled.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[DescribedDevice],
+        jit_options: Mapping[str, Any],
+        compiler_options: Mapping[str, Any] | None,
+        cache: bool | str | os.PathLike[str],
+    ) -> None:
+        self.devices, self._jit_options = tuple(devices), jit_options
+        self._compiler_options, self._cache = compiler_options, cache
+        self.errors: list[Exception] = []
+        self.hardware = get_hardware(devices[0].topology.hardware)
+        self._links: dict[tuple[tuple[str, int], ...], LinkModel] = {}
+
+    def replace_devices(self, devices: Sequence[DescribedDevice]) -> "CandidateCompiler":
+        """Returns a compiler for other devices with the same options."""
+        return CandidateCompiler(devices, self._jit_options, self._compiler_options, self._cache)
+
+    def make_link_model(self, candidate: Candidate) -> LinkModel:
+        """Returns the model of the links of a candidate's mesh."""
+        key = tuple(candidate.mesh.items())
+        if key not in self._links:
+            self._links[key] = LinkModel(create_mesh(candidate.mesh, devices=self.devices))
+        return self._links[key]
+
+    def evaluate(self, screened: Evaluation, variant: StepVariant, *, with_codegen: bool) -> Evaluation:
+        """Returns a candidate's evaluation from its compiled program.
+
+        Args:
+            screened: What is estimated of the candidate.
+            variant: The step with its policy and options.
+            with_codegen: Whether to generate code, too, as estimates of cycles on TPUs need it.
+        """
+        candidate = screened.candidate
+        try:
+            program = self._compile(candidate, variant, with_codegen)
+        except (TypeError, ValueError, RuntimeError, TimeoutError) as error:
+            self.errors.append(error)
+            return replace(screened, stage="compiled", fits=False, problem=_format_problem(error))
+        if not with_codegen:  # the cache may have it with code; a plan is the same with the cache and without
+            program = replace(program, is_stopped=True)
+        # Until cycles are known, computing takes what the screening says: operations, or the memory if that is slower.
+        time = estimate_with_computing(program, screened.time.compute)
+        sent: collections.Counter[MeshAxes] = collections.Counter()
+        for collective in communication_report(program).collectives:
+            sent[collective.mesh_axes] += collective.runs * collective.sent_bytes
+        return Evaluation(
+            candidate=candidate,
+            stage="compiled" if time.source == "flops" else "timed",
+            fits=program.fits,
+            memory={group: size for group, size in memory_report(program).groups.items() if size},
+            sent=dict(sent),
+            time=time,
+        )
+
+    def _compile(self, candidate: Candidate, variant: StepVariant, with_codegen: bool) -> CompiledProgram:
+        step = fsdp(variant.fn, candidate.parameters, candidate.compute, retrace_warning=False, **self._jit_options)
+        return compile_for(
+            step,
+            *variant.args,
+            mesh=self.make_link_model(candidate).mesh,
+            mapping=candidate.parameters,
+            stop_early=not with_codegen,
+            compiler_options=self._compiler_options,
+            cache=self._cache,
+        )
+
+
+def _format_problem(error: Exception) -> str:
+    """Returns an error in one line: its first, and the last if the first ends with a colon."""
+    lines = str(error).splitlines() or [repr(error)]
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]

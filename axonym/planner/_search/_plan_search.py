@@ -1,0 +1,245 @@
+"""`plan`: the mesh, the mappings and the policy with which a step is fastest on a machine that is not there."""
+
+import collections
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ...named._array import NamedArray, is_named_array
+from ...partitioning.jit._named_jit import NamedJit
+from .._compiler._compile_cache import choose_cache_folder
+from .._compiler._compiler_process import find_versions
+from .._machine._described_devices import DescribedDevice, Topology, choose_devices
+from .._machine._hardware import get_hardware
+from .._plan._candidate import Candidate, Evaluation, make_candidate_key, rank_evaluation
+from .._plan._plan import Plan
+from ._best_candidates import SearchProgress, compile_best
+from ._candidate_compiler import CandidateCompiler
+from ._screening import ComputingSpeed, Screened, Screening
+from ._search_space import explain_no_candidate, list_candidates, parse_fixed
+from ._step_variants import StepVariant, count_model_flops, list_variants
+
+
+_LESS_PROMISING = "less promising in the model of the machine"
+
+
+def plan(
+    fn: Any,
+    *args: Any,
+    devices: str | Sequence[DescribedDevice],
+    fixed: Mapping[str, Mapping[str, Any]] | None = None,
+    policies: Mapping[str, Any] | None = None,
+    options: Mapping[str, Sequence[Any]] | None = None,
+    top: int = 3,
+    budget: float | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    cache: bool | str | os.PathLike[str] = True,
+    progress: bool | None = None,
+) -> Plan:
+    """Searches the mesh, the mappings and the policy with which a step is fastest on a machine that is not there.
+
+    All shardings that the names permit are screened by a model of the machine. The best of them are compiled to where
+    the compiler knows their memory and what they send, and the best of those, on TPUs, whole, for its estimates of
+    cycles. Nothing is run. See [Planning](../planning.md).
+
+    Args:
+        fn: A plain function, or one of `named_jit` or `fsdp`. Of these, donation stays; mappings, such as the two of
+            `fsdp`, are replaced by those of each candidate, and a note says so. It calls layers under the active
+            mapping and has none of its own inside.
+        args: Its arguments, which may be `jax.ShapeDtypeStruct`s in named arrays. The first has the parameters; axes
+            that only the others have are those of the data.
+        devices: A description such as `"v5e:16x16"`, or described devices.
+        fixed: Choices that are not searched for: `{"mesh": {"data": 64, "model": 4}}` the sizes of all mesh axes,
+            `{"compute": {"mlp": "model", "heads": None}}` and `{"parameters": {"embed": "data"}}` the mesh axes of
+            named axes while computing and between steps.
+        policies: By a name of your own, the values of `gradient_checkpointing` to try for every `Stacked` and
+            `BlockSeq` in the arguments; as they are if None.
+        options: By keyword argument of `fn`, the values to try, such as `{"microbatches": (1, 2, 4)}`.
+        top: How many candidates to print with all their parts.
+        budget: Seconds, above 0, after which no further candidate is compiled.
+        compiler_options: Options of XLA, for all candidates.
+        cache: As for `compile_for`.
+        progress: Whether to write a line for each candidate to the error stream; None if that is a terminal, where each
+            line replaces the one before.
+
+    Returns:
+        The plan, with all candidates that were compiled. Ctrl-C returns the part that is known.
+
+    Raises:
+        Exception: The error of the first candidate if the first three cannot be compiled, as for an option of XLA that
+            does not exist.
+        TypeError: If `fn` is not a function, or `devices` are not described ones.
+        ValueError: If there is no candidate, or an argument of this function is wrong.
+        ModuleNotFoundError: If the compiler is not installed.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> def loss(weight, x):
+        ...     return nym.mean(nym.dot(x, weight, axis="embed")).array
+        >>> weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
+        >>> x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
+        >>> plan = nym.planner.plan(loss, weight, x, devices="cpu:4", cache=False)
+        >>> plan.best.candidate.compute["batch"]
+        ('data',)
+    """
+    start_time = time.monotonic()
+    _check_request(fn, top, budget)
+    choose_cache_folder(cache)  # raises an error before the search
+    plain: Any = vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn
+    described = choose_devices(devices)
+    topology = _find_topology(described)
+    versions = find_versions(get_hardware(topology.hardware).platform, f"'{topology}'")
+    compiler = CandidateCompiler(described, fn.options if plain is not fn else {}, compiler_options, cache)
+    pruned: collections.Counter[str] = collections.Counter()
+    variants = list_variants(plain, args, policies, options, pruned)
+    screened = _screen_candidates(variants, compiler, fixed, pruned)
+    log = SearchProgress(sys.stderr.isatty() if progress is None else progress, start_time, budget)
+    compiled = compile_best(screened, compiler, log)
+    ranked, screened_best = _rank_evaluations(screened, compiled)
+    pruned[_LESS_PROMISING] += len(screened) - len(ranked)
+    return Plan(
+        evaluations=ranked,
+        topology=topology,
+        top=top,
+        pruned={reason: count for reason, count in pruned.items() if count},
+        model_flops=count_model_flops(variants[0]),
+        tokens=_count_tokens(variants[0]),
+        versions=versions,
+        compiler_options=dict(compiler_options or {}),
+        seconds=time.monotonic() - start_time,
+        notes=(*_describe_step(fn, args, variants[0]), *log.notes),
+        screened=screened_best,
+    )
+
+
+def _check_request(fn: Any, top: Any, budget: Any) -> None:
+    if not callable(fn):
+        raise TypeError(f"`fn` is a function, not a {type(fn).__name__}")
+    owner = getattr(fn, "__self__", None)
+    if any(map(is_named_array, jax.tree.leaves(owner, is_leaf=is_named_array))):
+        name, method = type(owner).__name__, getattr(fn, "__name__", "method")
+        raise TypeError(
+            f"`fn` is a method of a {name} with named arrays, which are no arguments then; pass the function, and the "
+            f"{name} as its first argument: `plan({name}.{method}, ...)`"
+        )
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise TypeError(f"`top` is how many plans to print, 1 or more; it was {top!r}")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
+        raise TypeError(f"`budget` is a number of seconds or None; it was {budget!r}")
+    if budget is not None and not budget > 0:  # nan is not either
+        raise ValueError(f"`budget` is above 0 seconds, or None for no limit; it was {budget!r}")
+
+
+def _describe_step(fn: Any, args: Sequence[Any], variant: StepVariant) -> Iterator[str]:
+    """Yields notes on what the search does with a step that its author may not expect."""
+    if isinstance(fn, NamedJit) and fn.has_mapping:
+        yield "the mappings of the step are replaced by those of the plan"
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
+    if any(getattr(sharding, "memory_kind", None) == "pinned_host" for sharding in shardings):
+        yield "arguments in the memory of the host are planned in that of the device"
+    arrays = [leaf for leaf in jax.tree.leaves(variant.args[0]) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    if not any(jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays):
+        yield "the first argument has no floating-point numbers, but it is taken as that with the parameters"
+    if not variant.program.data_names:
+        yield "no argument but the first has axes of its own, so no batch is sharded; name the axes of the data"
+    if not isinstance(fn, NamedJit):
+        yield "results take memory of their own; what a step donates counts for functions of `named_jit` and `fsdp`"
+
+
+def _find_topology(described: Sequence[DescribedDevice]) -> Topology:
+    """Returns the machine of devices, which have to be all that it has."""
+    topology = described[0].topology
+    count = math.prod(topology.sizes) * topology.slices * get_hardware(topology.hardware).devices_per_chip
+    if len(described) != count:
+        raise ValueError(f"`devices` are {len(described)} of the {count} devices of '{topology}'; a plan is for all")
+    return topology
+
+
+def _screen_candidates(
+    variants: Sequence[StepVariant],
+    compiler: CandidateCompiler,
+    fixed: Any,
+    pruned: "collections.Counter[str]",
+) -> list[Screened]:
+    """Returns estimates of candidates, the most promising first; counts those that are left out, by reason."""
+    screened: list[Screened] = []
+    devices = len(compiler.devices)
+    program = variants[0].program  # all have the same names
+    parsed = parse_fixed(fixed, (*program.parameter_names, *program.data_names), devices)
+    for variant in variants:
+        candidates = list_candidates(variant.program, devices, parsed, pruned)
+        screened += _estimate_candidates(candidates, variant, compiler)
+    if not screened:
+        reason = explain_no_candidate(program, devices, parsed, pruned)
+        raise ValueError(f"no sharding of the step is possible on '{compiler.devices[0].topology}': {reason}")
+    return sorted(screened, key=lambda candidate: candidate.rank)
+
+
+def _estimate_candidates(
+    candidates: Sequence[Candidate], variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[Screened]:
+    screening = Screening(variant.program, compiler.hardware, compiler.make_link_model, variant.arguments)
+    for candidate in candidates:
+        candidate = replace(candidate, policy=variant.policy, options=variant.options)
+        is_likely_to_fit = screening.estimate_memory(candidate) <= compiler.hardware.hbm_available
+        yield Screened(screening.evaluate(candidate), variant, is_likely_to_fit)
+
+
+def _rank_evaluations(
+    screened: Sequence[Screened], compiled: Sequence[tuple[Evaluation, Screened]]
+) -> tuple[tuple[Evaluation, ...], Evaluation | None]:
+    """Returns what was compiled and alternatives, the best first, and how the best was screened if it was compiled."""
+    evaluations = [evaluation for evaluation, _ in compiled]
+    evaluations += _list_alternatives(screened, evaluations)
+    speed = ComputingSpeed.measure(compiled)
+    ranked = tuple(sorted(map(speed.scale, evaluations), key=rank_evaluation))
+    best = make_candidate_key(ranked[0].candidate)
+    for evaluation, candidate in compiled:
+        if make_candidate_key(evaluation.candidate) == best:
+            return ranked, speed.scale(candidate.evaluation)
+    return ranked, None
+
+
+def _list_alternatives(screened: Sequence[Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
+    """Returns the best candidate with each other size of a mesh axis and each other sharding of a named axis."""
+    candidates = [other.evaluation.candidate for other in screened]
+    names = {name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)}
+    axes = {axis for candidate in candidates for axis in candidate.mesh}
+    known = {make_candidate_key(evaluation.candidate) for evaluation in compiled}
+    seen = {choice for evaluation in compiled for choice in _list_choices(evaluation.candidate, names, axes)}
+    alternatives: list[Evaluation] = []
+    for other in screened:
+        candidate = other.evaluation.candidate
+        choices = set(_list_choices(candidate, names, axes))
+        if not choices <= seen and make_candidate_key(candidate) not in known:
+            alternatives.append(other.evaluation)
+            seen |= choices
+    return alternatives
+
+
+def _list_choices(candidate: Candidate, names: set[str], axes: set[str]) -> Iterator[tuple[Any, ...]]:
+    """Yields what a candidate chooses for each name, mesh axis and option, and its policy."""
+    for name in names:
+        yield "compute", name, candidate.compute.get(name, ())
+        yield "parameters", name, candidate.parameters.get(name, ())
+    for axis in axes:
+        yield "mesh", axis, candidate.mesh.get(axis, 1)
+    yield "policy", candidate.policy
+    for name, value in candidate.options.items():
+        yield "option", name, repr(value)
+
+
+def _count_tokens(variant: StepVariant) -> int:
+    """Returns the size of the largest array of whole numbers with axes of the data; 0 if there is none."""
+    arrays = [leaf for leaf in jax.tree.leaves(variant.args, is_leaf=is_named_array) if isinstance(leaf, NamedArray)]
+    names = set(variant.program.data_names)
+    integers = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.integer)]
+    return max((array.array.size for array in integers if names.intersection(array.names)), default=0)

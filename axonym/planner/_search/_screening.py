@@ -1,0 +1,221 @@
+"""The model by which candidates are screened before any of them is compiled.
+
+Computing is a roofline: each product takes the longer of its floating-point operations at the peak of the device and
+its operands and result at the bandwidth of the memory (Williams, Waterman and Patterson, "Roofline", 2009). Collectives
+take what `LinkModel` says. Gathers of parameters and sums of gradients run beside computing; sums of activations and
+reshards are waited for. The bytes of arguments are exact.
+"""
+
+import collections
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._machine._hardware import Hardware
+from .._plan._candidate import Candidate, CandidateKey, Evaluation, make_candidate_key
+from .._program._collectives import MeshAxes, count_sent_bytes
+from .._program._named_program import Dim, NamedProgram, NamedShape, Product, Sum
+from .._step_time._link_model import LinkModel
+from .._step_time._step_time import ERRORS, StepTime, hide_sending
+from ._step_variants import StepVariant
+
+
+class Screened(NamedTuple):
+    """A candidate that was screened, its step, and whether what its step holds is likely to fit."""
+
+    evaluation: Evaluation
+    variant: StepVariant
+    is_likely_to_fit: bool
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The key that sorts candidates, the most promising first."""
+        evaluation = self.evaluation
+        missing = 0 if evaluation.fits else evaluation.bytes
+        return missing, not self.is_likely_to_fit, evaluation.time.total, make_candidate_key(evaluation.candidate)
+
+
+class Screening:
+    """Estimates candidates for one program on one machine.
+
+    Args:
+        program: The program.
+        hardware: The devices.
+        make_link_model: Returns the model of the links of a candidate's mesh.
+        arguments: The arrays of the arguments, each with the group that its bytes count to.
+    """
+
+    def __init__(
+        self,
+        program: NamedProgram,
+        hardware: Hardware,
+        make_link_model: Callable[[Candidate], LinkModel],
+        arguments: Sequence[tuple[str, NamedShape]],
+    ) -> None:
+        self._program, self._hardware, self._arguments = program, hardware, arguments
+        self._make_link_model = make_link_model
+
+    def evaluate(self, candidate: Candidate) -> Evaluation:
+        """Returns the estimate of a candidate."""
+        traffic = _Traffic(candidate, self._make_link_model(candidate), self._program)
+        memory = self._count_arguments(candidate)
+        # A step reads its state and writes the new one, which takes as long whatever else it computes.
+        compute = 2 * sum(memory.values()) / self._hardware.hbm_bandwidth
+        for product, runs in self._program.products.items():
+            compute += runs * _estimate_product(product, candidate, self._hardware)
+            traffic.add_operands(product, runs)
+        for reduction, runs in self._program.sums.items():
+            traffic.add_sum(reduction, runs)
+        for (before, after), runs in self._program.reshards.items():
+            traffic.add_reshard(before, after, runs)
+        waiting, hidden = hide_sending(compute, traffic.waiting, traffic.hidden)
+        time = StepTime(compute, 0.0, waiting, hidden, 0.0, "flops", ERRORS["flops"])
+        fits = sum(memory.values()) <= self._hardware.hbm_available
+        return Evaluation(candidate, "screened", fits, memory, dict(traffic.sent), time)
+
+    def estimate_memory(self, candidate: Candidate) -> float:
+        """Returns the bytes of arguments and of what loops collect, which is most of what a step holds."""
+        total = float(sum(self._count_arguments(candidate).values()))
+        for shape, count in self._program.saved.items():
+            is_gradient = not shape.names & {*self._program.data_names}
+            total += count * _count_bytes(shape, candidate, candidate.parameters if is_gradient else candidate.compute)
+        return total
+
+    def _count_arguments(self, candidate: Candidate) -> dict[str, int]:
+        sizes: collections.Counter[str] = collections.Counter()
+        for group, shape in self._arguments:
+            sizes[group] += int(_count_bytes(shape, candidate, candidate.parameters))
+        return dict(sizes)
+
+
+class _Traffic:
+    """The collectives of a candidate: the seconds waited for, those beside computing, and the bytes sent."""
+
+    def __init__(self, candidate: Candidate, links: LinkModel, program: NamedProgram) -> None:
+        self._candidate, self._links, self._program = candidate, links, program
+        self.waiting: dict[MeshAxes, float] = {}
+        self.hidden: dict[MeshAxes, float] = {}
+        self.sent: collections.Counter[MeshAxes] = collections.Counter()
+
+    def add_operands(self, product: Product, runs: int) -> None:
+        """Adds the gathers of the parameters of a product."""
+        compute, stored = self._candidate.compute, self._candidate.parameters
+        for operand, lost in zip(product.operands, product.lost, strict=True):
+            whole = tuple(axis for name in lost for axis in compute.get(name, ()))
+            self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
+            if operand.origin is not None:
+                parameter = self._program.leaves[operand.origin]
+                computed_axes = _list_mesh_axes(parameter.dims, compute)
+                stored_axes = _list_mesh_axes(parameter.dims, stored)
+                axes = tuple(axis for axis in stored_axes if axis not in computed_axes)
+                # The operand may be a part of the parameter, such as that of one layer; it is sharded as all of it is.
+                size = operand.itemsize * math.prod(operand.sizes)
+                size /= _count_shards_of(parameter.dims, self._candidate, compute)
+                self._add("all-gather", size, axes, runs, self.hidden)
+
+    def add_sum(self, reduction: Sum, runs: int) -> None:
+        """Adds the reduction of a sum over sharded axes, which the result may be sharded over."""
+        compute = self._candidate.compute
+        summed = _list_mesh_axes(reduction.reduced, compute)
+        is_gradient = any(name in self._program.data_names for name, _ in reduction.reduced)
+        result_mapping = self._candidate.parameters if is_gradient else compute
+        scattered = tuple(axis for axis in _list_mesh_axes(reduction.result.dims, result_mapping) if axis in summed)
+        replicated = tuple(axis for axis in summed if axis not in scattered)
+        size = _count_bytes(reduction.result, self._candidate, compute)
+        if is_gradient:
+            size /= self._count_shards(scattered)
+        seconds = self.hidden if is_gradient else self.waiting
+        self._add("reduce-scatter", size, scattered, runs, seconds)
+        self._add("all-reduce", size, replicated, runs, seconds)
+
+    def add_reshard(self, before: NamedShape, after: NamedShape, runs: int) -> None:
+        """Adds the gather of an array whose dimensions become whole."""
+        gathered = tuple((name, size) for name, size in before.dims if name not in after.names)
+        remaining = _list_mesh_axes(after.dims, self._candidate.compute)
+        axes = tuple(axis for axis in _list_mesh_axes(gathered, self._candidate.compute) if axis not in remaining)
+        self._add("all-gather", _count_bytes(after, self._candidate, self._candidate.compute), axes, runs, self.waiting)
+
+    def _add(self, kind: str, size: float, axes: MeshAxes, runs: int, seconds: dict[MeshAxes, float]) -> None:
+        if axes and size:
+            seconds[axes] = seconds.get(axes, 0.0) + runs * self._links.estimate_seconds(kind, int(size), axes)
+            self.sent[axes] += runs * count_sent_bytes(kind, int(size), self._count_shards(axes))
+
+    def _count_shards(self, axes: MeshAxes) -> int:
+        return math.prod(self._candidate.mesh[axis] for axis in axes)
+
+
+def _estimate_product(product: Product, candidate: Candidate, hardware: Hardware) -> float:
+    """Returns the seconds in which a device computes its part of a product."""
+    shards = _count_shards_of((*product.result.dims, *product.reduced), candidate, candidate.compute)
+    arrays = (*product.operands, product.result)
+    moved = sum(_count_bytes(array, candidate, candidate.compute) for array in arrays)
+    return max(product.flops / shards / hardware.bf16_flops, moved / hardware.hbm_bandwidth)
+
+
+def _count_bytes(shape: NamedShape, candidate: Candidate, mapping: Mapping[str, MeshAxes]) -> float:
+    """Returns the bytes of an array on a device."""
+    whole = shape.itemsize * math.prod(shape.sizes)
+    return whole / _count_shards_of(shape.dims, candidate, mapping)
+
+
+def _count_shards_of(dims: Sequence[Dim], candidate: Candidate, mapping: Mapping[str, MeshAxes]) -> int:
+    return math.prod(candidate.mesh[axis] for axis in _list_mesh_axes(dims, mapping))
+
+
+def _list_mesh_axes(dims: Sequence[Dim], mapping: Mapping[str, MeshAxes]) -> MeshAxes:
+    """Returns the mesh axes over which dimensions are sharded, each once."""
+    return tuple(dict.fromkeys(axis for name, _ in dims for axis in mapping.get(name, ())))
+
+
+@dataclass(frozen=True)
+class ComputingSpeed:
+    """How many times as long timed candidates compute as was screened.
+
+    XLA's estimates exceed the operations at the peak of the device. Without that factor, candidates that are timed
+    would look slow beside the others.
+
+    Attributes:
+        factors: The factor of each timed candidate, by the way in which it computes.
+    """
+
+    factors: dict[CandidateKey, float]
+
+    @staticmethod
+    def measure(compiled: Iterable[tuple[Evaluation, Screened]]) -> "ComputingSpeed":
+        """Returns the speed of the candidates that are timed."""
+        factors: dict[CandidateKey, float] = {}
+        for evaluation, screened in compiled:
+            if evaluation.stage == "timed":
+                seconds = evaluation.time.compute + evaluation.time.attention
+                key = make_candidate_key(evaluation.candidate).computing
+                factors[key] = seconds / screened.evaluation.time.compute
+        return ComputingSpeed(factors)
+
+    def scale(self, evaluation: Evaluation) -> Evaluation:
+        """Returns an evaluation whose computing is from operations as slow as a timed one.
+
+        The factor is that of a timed candidate which computes in the same way, or else the median of the factors, which
+        differ little in a large step.
+        """
+        if evaluation.stage == "timed" or not self.factors:
+            return evaluation
+        factor = self.factors.get(make_candidate_key(evaluation.candidate).computing)
+        if factor is None:
+            factor = float(np.median([*self.factors.values()]))
+        return replace(evaluation, time=_scale_computing(evaluation.time, factor))
+
+
+def _scale_computing(time: StepTime, factor: float) -> StepTime:
+    """Returns a step time with longer or shorter computing, which hides more or less of the collectives beside it."""
+    compute, waiting, hidden = factor * time.compute, dict(time.waiting), dict(time.hidden)
+    for axes, seconds in time.hidden.items():
+        # Sending that was hidden for all of the old time (but for rounding, hence 0.999), or for longer than the new
+        # one, takes longer than computing: of it, as much is hidden as the new time has room for.
+        if seconds >= min(compute, 0.999 * time.compute):
+            moved = min(compute - seconds, waiting.get(axes, 0.0))
+            waiting[axes] = waiting.get(axes, 0.0) - moved
+            hidden[axes] = seconds + moved
+    return replace(time, compute=compute, waiting=waiting, hidden=hidden)

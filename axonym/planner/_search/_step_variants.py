@@ -1,0 +1,153 @@
+"""A step with each policy of rematerialization and each option that a plan may choose."""
+
+import collections
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from ...nn import LayerStack
+from ...partitioning.specs._leaves import ARRAYS
+from .._program._arguments import group_arguments
+from .._program._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
+
+
+@dataclass(frozen=True)
+class StepVariant:
+    """A step with a policy and options, which are as in `Candidate`.
+
+    Attributes:
+        fn: The step, with its options.
+        args: Its arguments, with the policy.
+        program: The traced step.
+        arguments: The arrays of the arguments, each with its group, as in a memory report.
+    """
+
+    policy: str
+    options: Mapping[str, Any]
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    program: NamedProgram
+    arguments: tuple[tuple[str, NamedShape], ...]
+
+
+def list_variants(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    policies: Mapping[str, Any] | None,
+    options: Mapping[str, Sequence[Any]] | None,
+    pruned: "collections.Counter[str]",
+) -> list[StepVariant]:
+    """Returns the step with each combination of policies and options, traced; counts those with an error.
+
+    Raises:
+        TypeError: If `policies` or `options` is not a mapping of what it should have.
+        ValueError: If it is empty, or no argument has layers whose policy can be chosen.
+    """
+    _check_choices("policies", policies, "a name for each policy, such as {'offload': 'offload', 'full': True}")
+    _check_choices("options", options, "the values of each keyword argument, such as {'microbatches': (1, 2)}")
+    if policies and not _has_layers(args):
+        raise ValueError(
+            "`policies` is given, but no argument has a `Stacked` or a `BlockSeq`, whose `gradient_checkpointing` they "
+            "are; leave it out, or make the policy an option of the step"
+        )
+    args = jax.tree.map(_drop_sharding, args)
+    arguments = tuple(
+        (array.group, make_named_shape(array.names, array.shape, array.dtype)) for array in group_arguments(args)
+    )
+    if not any(shape.names for _, shape in arguments):
+        raise ValueError("no argument has named axes, so there is nothing to shard; pass named arrays")
+    args_by_policy = {"": args}
+    if policies:
+        args_by_policy = {name: _replace_policy(args, policy) for name, policy in policies.items()}
+    options = options or {}
+    variants: list[StepVariant] = []
+    errors: list[Exception] = []
+    for policy, values in itertools.product(args_by_policy, itertools.product(*options.values())):
+        settings, policy_args = dict(zip(options, values, strict=True)), args_by_policy[policy]
+        step = functools.wraps(fn)(functools.partial(fn, **settings)) if settings else fn
+        try:
+            program = trace_named_program(step, policy_args)
+        except ValueError as error:  # such as for a batch that is not divisible by a number of microbatches
+            errors.append(error)
+            label = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or policy
+            pruned[f"{label}: {error}"] += 1
+        except Exception as error:
+            _explain_trace_error(error, arguments)
+            if settings:
+                error.add_note(f"`plan` called the step with the `options` {settings}.")
+            raise
+        else:
+            variants.append(StepVariant(policy, settings, step, policy_args, program, arguments))
+    if not variants:
+        _explain_trace_error(errors[0], arguments)
+        raise errors[0]
+    return variants
+
+
+def _drop_sharding(leaf: Any) -> Any:
+    if not isinstance(leaf, ARRAYS):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+
+
+def _explain_trace_error(error: Exception, arguments: Sequence[tuple[str, NamedShape]]) -> None:
+    """Adds to an error of the step how it was traced, and which arrays of its arguments have no names."""
+    if "mesh" in str(error):
+        error.add_note(
+            "`plan` traces the step on a mesh of its own, with a mesh axis for each named axis, and under its own "
+            "mappings; leave out `axis_mapping`, `set_mesh` and specs of mesh axes inside of the step."
+        )
+    plain = [list(shape.sizes) for _, shape in arguments if shape.dims and not shape.names]
+    if plain:
+        shown = ", ".join(map(str, plain[:3])) + (f" and {len(plain) - 3} more" if len(plain) > 3 else "")
+        error.add_note(
+            f"Arrays without names among the arguments of the step have the shapes {shown}; name their axes, and "
+            "compute with functions of named arrays."
+        )
+
+
+def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
+    """Returns a step with another policy for its layers, not traced anew; None if it has no layers."""
+    return replace(variant, args=_replace_policy(variant.args, policy)) if _has_layers(variant.args) else None
+
+
+def count_model_flops(variant: StepVariant) -> float:
+    """Returns the floating-point operations of products in a step of all devices, without recomputation."""
+    other = vary_policy(variant, False)
+    return variant.program.flops if other is None else trace_named_program(other.fn, other.args).flops
+
+
+def _check_choices(name: str, choices: Any, expected: str) -> None:
+    if choices is not None and not isinstance(choices, Mapping):
+        raise TypeError(f"`{name}` is a mapping from {expected}, not a {type(choices).__name__}")
+    if choices is not None and not choices:
+        raise ValueError(f"`{name}` is empty; give {expected}, or None")
+    for key, values in (choices or {}).items() if name == "options" else ():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise TypeError(
+                f"`options` has {values!r} for {key!r}; give a sequence of values to try, such as (1, 2, 4)"
+            )
+
+
+def _is_layer_stack(node: Any) -> bool:
+    return isinstance(node, LayerStack)
+
+
+def _has_layers(args: tuple[Any, ...]) -> bool:
+    return any(map(_is_layer_stack, jax.tree.leaves(args, is_leaf=_is_layer_stack)))
+
+
+def _replace_policy(args: tuple[Any, ...], policy: Any) -> tuple[Any, ...]:
+    """Returns the arguments with another policy for their layers, those in optimizer states and in layers too."""
+
+    def replace_in(node: Any) -> Any:
+        if not _is_layer_stack(node):
+            return node
+        inner = jax.tree.map(replace_in, node, is_leaf=lambda x: x is not node and _is_layer_stack(x))
+        return replace(inner, gradient_checkpointing=policy)
+
+    return jax.tree.map(replace_in, args, is_leaf=_is_layer_stack)

@@ -1,0 +1,272 @@
+"""`ProgramTimeline`: what a device spends its time on in a compiled program, in the order of the program."""
+
+import collections
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from jax.sharding import Mesh
+
+from .._program import _xla_text as xla
+from .._program._collectives import find_group_axes, is_collective, read_exchange, read_replica_groups
+from .._program._hlo_program import HOST_SPACE, HloInstruction, HloProgram, parse_arrays, split_tuple
+from ._link_model import LinkModel
+
+
+Links: TypeAlias = tuple[str, ...]  # mesh axes that something is sent along, or one of the two below
+TO_HOST: Links = ("to the memory of the host",)
+FROM_HOST: Links = ("from the memory of the host",)
+_HOST_LAYOUT = f"S({HOST_SPACE})"  # in the layout of an array in the memory of the host
+_PRODUCTS = ("convolution", "dot", "fusion")
+_MOST_UPDATES = 8  # between the start of a collective and its end
+
+
+@dataclass
+class TimeSpent:
+    """What a device spends its time on, in seconds.
+
+    Attributes:
+        compute: Computing.
+        attention: Kernels of attention.
+        waiting: By the links that something is sent along, the time in which the device does nothing but wait for it.
+        busy: By these links, the time that sending takes.
+    """
+
+    compute: float = 0.0
+    attention: float = 0.0
+    waiting: dict[Links, float] = field(default_factory=lambda: collections.defaultdict(float))
+    busy: dict[Links, float] = field(default_factory=lambda: collections.defaultdict(float))
+
+    @property
+    def total(self) -> float:
+        """The seconds from start to end."""
+        return self.compute + self.attention + sum(self.waiting.values())
+
+    def add(self, other: "TimeSpent", times: int) -> None:
+        """Adds what happens a number of times."""
+        self.compute += times * other.compute
+        self.attention += times * other.attention
+        for links, seconds in other.waiting.items():
+            self.waiting[links] += times * seconds
+        for links, seconds in other.busy.items():
+            self.busy[links] += times * seconds
+
+
+class InstructionTime(NamedTuple):
+    """When an instruction runs, in seconds from the start of its computation.
+
+    `links` are what it sends along, and empty if it computes; `waited` are the last seconds of it, in which nothing
+    else happens; `is_attention` says whether a kernel of attention takes most of it.
+    """
+
+    instruction: HloInstruction
+    links: Links
+    start: float
+    end: float
+    waited: float = 0.0
+    is_attention: bool = False
+
+
+class _Clock:
+    """The clock of one computation: the time spent, until when links are in use, and what is still being sent."""
+
+    def __init__(self, is_timed: bool) -> None:
+        self.spent = TimeSpent()
+        self.times: list[InstructionTime] = []
+        self._is_timed = is_timed
+        self._free: dict[str, float] = {}
+        self.pending: dict[str, InstructionTime] = {}
+
+    def compute(self, instruction: HloInstruction, compute: float, attention: float) -> None:
+        """Runs an instruction that computes."""
+        start = self.spent.total
+        self.spent.compute += compute
+        self.spent.attention += attention
+        if compute or attention:
+            is_attention = attention > compute
+            self.times.append(InstructionTime(instruction, (), start, self.spent.total, is_attention=is_attention))
+
+    def call(self, instruction: HloInstruction, called: "_Clock", times: int = 1) -> None:
+        """Runs another computation a number of times."""
+        start = self.spent.total
+        self.spent.add(called.spent, times)
+        if times == 1:
+            self.times += [time._replace(start=start + time.start, end=start + time.end) for time in called.times]
+        else:
+            self.times.append(InstructionTime(instruction, (), start, self.spent.total))
+
+    def start(self, key: str, instruction: HloInstruction, links: Links, seconds: float) -> None:
+        """Starts to send, as soon as what is sent along the same links has arrived."""
+        end = max([self.spent.total, *(self._free.get(link, 0.0) for link in links)]) + seconds
+        if self._is_timed:
+            self._free.update(dict.fromkeys(links, end))
+        self.pending[key] = InstructionTime(instruction, links, end - seconds, end)
+        self.spent.busy[links] += seconds
+
+    def wait(self, key: str) -> None:
+        """Waits until something has arrived."""
+        time = self.pending.pop(key)
+        waited = max(time.end - self.spent.total, 0.0)
+        self.spent.waiting[time.links] += waited
+        if time.end > time.start:  # groups of one device send nothing
+            self.times.append(time._replace(waited=waited))
+
+
+class ProgramTimeline:
+    """Goes through the instructions of a scheduled program in their order, and tells what a device spends its time on.
+
+    Collectives and transfers to the memory of the host that the program starts and ends in two places run beside all
+    that is between; at their end the device waits until they are done. What is sent along the same mesh axis is sent in
+    turn. A collective fused into a product takes as long as the longer of the two. A loop takes as long as all of its
+    turns, at the beginning and end of which nothing is on its way.
+
+    Args:
+        program: The program.
+        mesh: Its mesh of described devices.
+        host_bandwidth: Bytes a second to and from the memory of the host.
+        measure: Gives the seconds of computing of an instruction, and those of a kernel of attention.
+        is_timed: Whether `measure` gives these. If not, what runs beside computing is not waited for.
+    """
+
+    def __init__(
+        self,
+        program: HloProgram,
+        mesh: Mesh,
+        host_bandwidth: float,
+        measure: Callable[[HloInstruction], tuple[float, float]],
+        is_timed: bool = True,
+    ) -> None:
+        self._program, self._mesh, self._links = program, mesh, LinkModel(mesh)
+        self._host_bandwidth, self._measure, self._is_timed = host_bandwidth, measure, is_timed
+        self._clocks: dict[str, _Clock] = {}
+        self._received = _find_received(program)
+
+    def run(self, computation: str) -> TimeSpent:
+        """Returns what is spent in one run of a computation."""
+        return self._run_computation(computation).spent
+
+    def list_times(self, computation: str) -> list[InstructionTime]:
+        """Returns when instructions of a computation run that take time, with those of what it calls once."""
+        return self._run_computation(computation).times
+
+    def _run_computation(self, computation: str) -> _Clock:
+        if computation not in self._clocks:
+            clock = _Clock(self._is_timed)
+            for instruction in self._program.by_computation.get(computation, ()):
+                self._run_instruction(instruction, clock)
+            for key in [*clock.pending]:
+                self._end(key, clock)
+            self._clocks[computation] = clock
+        return self._clocks[computation]
+
+    def _run_instruction(self, instruction: HloInstruction, clock: _Clock) -> None:
+        program, opcode = self._program, instruction.opcode
+        called = program.find_called(instruction)
+        if opcode == "while":
+            turn = self._run_computation(program.find_body(instruction))
+            clock.call(instruction, turn, program.count_trips(instruction))
+        elif opcode == "conditional":
+            branches = [self._run_computation(name) for name in called] or [_Clock(self._is_timed)]
+            clock.call(instruction, max(branches, key=lambda branch: branch.spent.total))
+        elif opcode == "call":
+            for name in called:
+                clock.call(instruction, self._run_computation(name))
+        elif opcode.endswith("-done"):
+            self._end(self._find_start(instruction, clock), clock)
+        elif opcode.endswith("-start") and _HOST_LAYOUT in instruction.shape:
+            size, links = _read_host_transfer(instruction)
+            clock.start(instruction.name, instruction, links, size / self._host_bandwidth)
+        elif opcode == "send" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
+            self._start_slice_transfer(instruction, transfer[1], transfer[2], clock)
+        elif is_collective(instruction):
+            self._run_collectives(instruction, [instruction], clock)
+        else:
+            collectives = [inner for name in called for inner in program.by_computation[name] if is_collective(inner)]
+            if collectives and opcode.endswith(("fusion", "-start")):
+                self._run_collectives(instruction, collectives, clock)
+            else:
+                clock.compute(instruction, *self._measure(instruction))
+
+    def _run_collectives(self, instruction: HloInstruction, collectives: list[HloInstruction], clock: _Clock) -> None:
+        """Runs the collectives that an instruction is, starts, or has fused into it."""
+        if instruction.opcode.endswith("-start"):
+            for number, collective in enumerate(collectives):
+                clock.start(f"{instruction.name}/{number}", collective, *self._estimate(collective))
+            return
+        if instruction in collectives:
+            clock.start(instruction.name, instruction, *self._estimate(instruction))
+            clock.wait(instruction.name)
+            return
+        # A fusion. It may have the whole collective, or its start, a middle part, or its end.
+        fused = self._program.by_computation[collectives[0].computation]
+        attributes = "".join(inner.attributes for inner in fused)
+        is_start, is_end = "AsyncCollectiveStart" in attributes, "AsyncCollectiveDone" in attributes
+        by_key = {
+            f"channel {collective.channel}" if collective.channel else collective.name: collective
+            for collective in collectives
+        }
+        new = {} if is_end else {key: collective for key, collective in by_key.items() if key not in clock.pending}
+        for key, collective in new.items():
+            clock.start(key, collective, *self._estimate(collective))
+        clock.compute(instruction, *self._measure(instruction))
+        if is_start:
+            return
+        for key in by_key if is_end else new:
+            if self._is_timed or is_end or any(inner.opcode in _PRODUCTS for inner in fused):
+                self._end(key, clock)
+            else:
+                clock.wait(key)
+
+    def _end(self, key: str, clock: _Clock) -> None:
+        """Waits for what an instruction has started, unless that is not known or there is no time to compare with."""
+        for name in [name for name in clock.pending if name == key or name.startswith(f"{key}/")]:
+            if self._is_timed:
+                clock.wait(name)
+            else:
+                clock.pending.pop(name)
+
+    def _find_start(self, instruction: HloInstruction, clock: _Clock) -> str:
+        """Returns the key of what an instruction ends."""
+        for _ in range(_MOST_UPDATES):
+            operands = self._program.find_operands(instruction)
+            if not operands:
+                break
+            instruction = operands[0]
+            transfer = xla.SLICE_TRANSFER.search(instruction.attributes)
+            key = transfer[1] if transfer and instruction.opcode == "recv" else instruction.name
+            if any(name.partition("/")[0] == key for name in clock.pending):
+                return key
+        return instruction.name
+
+    def _estimate(self, collective: HloInstruction) -> tuple[Links, float]:
+        """Returns the mesh axes that a collective goes along, and its seconds."""
+        kind, results = read_exchange(self._program, collective)
+        groups = read_replica_groups(collective.attributes, self._mesh.size)
+        axes = self._mesh.axis_names if groups is None else find_group_axes(groups, dict(self._mesh.shape))
+        return axes, self._links.estimate_seconds(kind, sum(result.bytes for result in results), axes)
+
+    def _start_slice_transfer(self, send: HloInstruction, key: str, kind: str, clock: _Clock) -> None:
+        kind = kind.lower().replace("_", "-")
+        if kind == "one-to-one":
+            kind = "collective-permute"
+        size = self._received.get(key, send.results[0].bytes)
+        seconds = self._links.estimate_slice_seconds(kind, size)
+        clock.start(key, send, self._links.slice_axes, seconds)
+
+
+def _find_received(program: HloProgram) -> Mapping[str, int]:
+    """Returns the bytes that come from other slices, by what they are called."""
+    received: dict[str, int] = {}
+    for instruction in program.instructions:
+        if instruction.opcode == "recv" and (transfer := xla.SLICE_TRANSFER.search(instruction.attributes)):
+            received[transfer[1]] = instruction.results[0].bytes
+    return received
+
+
+def _read_host_transfer(start: HloInstruction) -> tuple[int, Links]:
+    """Returns the bytes that go to or from the memory of the host, and which of the two."""
+    texts = [text for text in xla.ARRAY_WITH_LAYOUT.findall(start.shape) if _HOST_LAYOUT not in text]
+    sizes = [array.bytes for text in texts for array in parse_arrays(text)]
+    elements = split_tuple(start.shape)
+    target = elements[0 if start.opcode == "copy-start" else min(1, len(elements) - 1)]
+    return max(sizes, default=0), TO_HOST if _HOST_LAYOUT in target else FROM_HOST

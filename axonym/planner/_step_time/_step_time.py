@@ -1,0 +1,308 @@
+"""`estimate_step_time`: the seconds of a step, from what the compiler knows of it and from published figures."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from .._compiler._compiled_program import CompiledProgram
+from .._program import _xla_text as xla
+from .._program._collectives import MeshAxes
+from .._program._hlo_program import HloArray, HloInstruction, HloProgram, parse_arrays
+from ._program_timeline import FROM_HOST, TO_HOST, ProgramTimeline, TimeSpent
+from ._timeline import Timeline, make_timelines
+
+
+Measure: TypeAlias = Callable[[HloInstruction], tuple[float, float]]  # seconds of computing and of attention
+Source: TypeAlias = Literal["cycles", "schedule", "flops"]
+
+_LEAST_SECONDS = 5e-9  # less is printed as no time, since the last digit of `format_seconds` is 0.01 µs
+KERNEL_EFFICIENCY = 0.5  # the part of the peak that kernels of attention are taken to reach
+ERRORS: Mapping[Source, float] = {"cycles": 0.15, "schedule": 0.3, "flops": 0.5}
+"""By the source of a step time, the part of it by which it may be wrong: a judgement, not a fit."""
+_ATTENTION_SCOPE = "dot_product_attention("  # in the path of scopes of what `nn.dot_product_attention` computes
+_FLOATS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
+_PRODUCTS = ("dot", "custom-call")
+
+
+class TimePart(NamedTuple):
+    """What a part of a step is spent on: computing, attention, or waiting for the host or what goes along mesh axes."""
+
+    kind: Literal["compute", "attention", "wait", "host"]
+    mesh_axes: MeshAxes = ()
+
+    def __str__(self) -> str:
+        if self.kind == "host":
+            return "wait for the host"
+        return f"wait {'+'.join(self.mesh_axes)}" if self.kind == "wait" else self.kind
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The seconds that a step takes, and what they are spent on.
+
+    Attributes:
+        compute: Seconds of computing, without kernels of attention.
+        attention: Seconds of kernels of attention, for which compilers have no estimate.
+        waiting: By the mesh axes that a collective goes along, the seconds in which devices wait for it.
+        hidden: The same for collectives that run beside computing; not part of the step.
+        host: The seconds in which devices wait for the memory of the host.
+        source: Where `compute` comes from: XLA's estimates of cycles (`"cycles"`), XLA's schedule (`"schedule"`), or
+            the floating-point operations of the program at the peak of the device (`"flops"`); in a plan, products
+            take at least as long as the memory needs for their operands and results.
+        error: The part of the total by which it may be wrong, such as 0.15.
+        timelines: One turn of each of the one or two loops that take most of the step, such as those forward and
+            backward over the layers; empty if the times of instructions are not known.
+
+    Example:
+        >>> import axonym as nym
+        >>> time = nym.planner.StepTime(1.5, 0.25, {("data",): 0.25}, {("data",): 0.5}, 0.0, "cycles", 0.15)
+        >>> time.total
+        2.0
+        >>> print(time)
+        2.00 s ±15%: compute 1.50 s, attention 250.0 ms, wait data 250.0 ms; hidden data 500.0 ms
+    """
+
+    compute: float
+    attention: float
+    waiting: Mapping[MeshAxes, float] = field(hash=False)
+    hidden: Mapping[MeshAxes, float] = field(hash=False)
+    host: float
+    source: Source
+    error: float
+    timelines: tuple[Timeline, ...] = field(default=(), repr=False)
+
+    @property
+    def total(self) -> float:
+        """The seconds of the step."""
+        return self.compute + self.attention + sum(self.waiting.values()) + self.host
+
+    def __str__(self) -> str:
+        """Formats the step time and its parts in a line."""
+        parts = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in list_time_parts(self).items())
+        hidden = ", ".join(
+            f"{'+'.join(mesh_axes)} {format_seconds(seconds)}"
+            for mesh_axes, seconds in self.hidden.items()
+            if seconds >= _LEAST_SECONDS
+        )
+        return format_step_time(self) + (f": {parts}" if parts else "") + (f"; hidden {hidden}" if hidden else "")
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a time in the unit that fits: `1.25 s`, `31.5 ms`."""
+    if abs(seconds) < _LEAST_SECONDS:
+        return "0 s"
+    # The bounds are those from which the digits that are shown round up to the next unit, or to one digit more.
+    if abs(seconds) >= 0.9995:
+        return f"{seconds:.2f} s" if abs(seconds) < 99.995 else f"{seconds:,.0f} s"
+    value, unit = (1e3 * seconds, "ms") if abs(seconds) >= 0.9995e-3 else (1e6 * seconds, "µs")
+    return f"{value:.2f} {unit}" if abs(value) < 9.995 else f"{value:.1f} {unit}"
+
+
+def format_step_time(time: StepTime) -> str:
+    """Returns the seconds of a step with what they may be wrong by: `1.25 s ±15%`."""
+    return f"{format_seconds(time.total)} ±{time.error:.0%}"
+
+
+def list_time_parts(time: StepTime) -> dict[TimePart, float]:
+    """Returns the seconds that make up a step, by what they are spent on."""
+    parts = {
+        TimePart("compute"): time.compute,
+        TimePart("attention"): time.attention,
+        **{TimePart("wait", mesh_axes): seconds for mesh_axes, seconds in time.waiting.items()},
+        TimePart("host"): time.host,
+    }
+    return {part: seconds for part, seconds in parts.items() if seconds >= _LEAST_SECONDS}
+
+
+def estimate_step_time(program: CompiledProgram, *, flops: float | None = None) -> StepTime:
+    """Returns the seconds that a step takes; nothing is run, and no figure is fitted to measured times.
+
+    The instructions of the program follow one another in the order that the compiler has chosen, and each takes
+
+    - on TPUs, if the program is compiled whole, the cycles that XLA estimates for it, at the clock of the device;
+    - on GPUs, the time that it has in XLA's schedule;
+    - for a Pallas kernel of attention, of which compilers have no estimate, its operations at half of the peak of the
+      device in bfloat16: forward those of two products, backward those of four, each halved if there is a mask. What is
+      recomputed counts as often as it runs. On GPUs all of attention counts so, because XLA's own implementation
+      stands for the kernel of cuDNN, which needs a GPU to compile; it is taken to be causal;
+    - for another Pallas kernel, as long as its operands and results take to be read and written;
+    - for a collective, its bytes over the links that it goes along, at their published speed: see the formulas in
+      [Step times](../step-times.md);
+    - for a transfer to or from the memory of the host, its bytes at the published speed of that.
+
+    Loops count as often as they run. The device waits for a collective, unless the program starts and ends it in two
+    places or has it fused into a product: then it runs beside what is computed in between, and the device waits only
+    for the time that it takes longer. The same holds for transfers to the memory of the host.
+
+    If a program has no such times, on CPUs and when the compiler was stopped early, `flops` at the peak in bfloat16 is
+    the time of computing, with attention. Then collectives that run beside computing are waited for only as far as they
+    take longer than all of it.
+
+    What is left out: the time that a program takes to start, and that data and Python take; that devices slow down when
+    hot or wait for the slowest; and the latency of small collectives.
+
+    Args:
+        program: What `compile_for` returns; for TPUs best with `stop_early=False`.
+        flops: The floating-point operations of a step on one device, what is recomputed included. Needed if the program
+            has no times of instructions.
+
+    Returns:
+        The seconds with their parts. `error` is 0.15 with XLA's cycles, 0.3 with XLA's schedule and 0.5 with `flops`.
+
+    Raises:
+        TypeError: If the program is not one of `compile_for`.
+        ValueError: If `flops` is missing, or no number of operations.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> x = nym.NamedArray(jax.ShapeDtypeStruct((512, 1024), "float32"), ("batch", "embed"))
+        >>> machine = {"devices": "cpu:8", "mesh": {"data": 8}, "mapping": {"batch": "data"}}
+        >>> program = nym.planner.compile_for(lambda x: nym.sum(x, "batch"), x, **machine, cache=False)
+        >>> time = nym.planner.estimate_step_time(program, flops=64 * 1024)
+        >>> time.source, {axes: f"{1e9 * seconds:.0f} ns" for axes, seconds in time.waiting.items()}
+        ('flops', {('data',): '116 ns'})
+    """
+    if not isinstance(program, CompiledProgram):
+        raise TypeError(f"`program` is what `compile_for` returns, not a {type(program).__name__}")
+    if flops is not None and (not isinstance(flops, int | float) or not flops >= 0):
+        raise ValueError(f"`flops` is a number of operations, 0 or more; it was {flops!r}")
+    if flops is None and _choose_source(program) == "flops":
+        raise ValueError(
+            "the program has no times of instructions, as on CPUs or when the compiler is stopped early; pass "
+            "`flops=`, the floating-point operations of a step on one device, or compile with `stop_early=False`"
+        )
+    return estimate_with_computing(program, (flops or 0.0) / program.hardware.bf16_flops)
+
+
+def estimate_with_computing(program: CompiledProgram, seconds: float) -> StepTime:
+    """Returns what `estimate_step_time` does, with these seconds of computing if the program has no times itself."""
+    source = _choose_source(program)
+    if source == "flops":
+        return _estimate_without_times(program, seconds)
+    measure = _make_tpu_measure(program) if source == "cycles" else _make_gpu_measure(program)
+    timeline = ProgramTimeline(program.hlo, program.mesh, program.hardware.host_bandwidth, measure)
+    spent = timeline.run(program.hlo.entry)
+    waiting, hidden, host = _split_sending(spent)
+    timelines = make_timelines(program.hlo, timeline)
+    return StepTime(spent.compute, spent.attention, waiting, hidden, host, source, ERRORS[source], timelines)
+
+
+def _choose_source(program: CompiledProgram) -> Source:
+    if program.schedule:
+        return "schedule"
+    return "cycles" if not program.is_stopped and xla.ESTIMATED_CYCLES.search(program.text) else "flops"
+
+
+def _estimate_without_times(program: CompiledProgram, compute: float) -> StepTime:
+    timeline = ProgramTimeline(
+        program.hlo, program.mesh, program.hardware.host_bandwidth, lambda instruction: (0.0, 0.0), is_timed=False
+    )
+    spent = timeline.run(program.hlo.entry)
+    waiting, hidden, host = _split_sending(spent)
+    host += sum(max(spent.busy[links] - spent.waiting[links] - compute, 0.0) for links in (TO_HOST, FROM_HOST))
+    waiting, hidden = hide_sending(compute, waiting, hidden)
+    return StepTime(compute, 0.0, waiting, hidden, host, "flops", ERRORS["flops"])
+
+
+def hide_sending(
+    compute: float, waiting: Mapping[MeshAxes, float], beside: Mapping[MeshAxes, float]
+) -> tuple[dict[MeshAxes, float], dict[MeshAxes, float]]:
+    """Returns what is waited for and what is hidden, if collectives beside computing are waited for once that ends.
+
+    Args:
+        compute: The seconds of computing.
+        waiting: By mesh axes, the seconds of collectives that the device waits for anyway.
+        beside: By mesh axes, the seconds of those that run beside computing.
+    """
+    excess = {axes: max(seconds - compute, 0.0) for axes, seconds in beside.items()}
+    waiting = {axes: waiting.get(axes, 0.0) + excess.get(axes, 0.0) for axes in {**waiting, **excess}}
+    return _drop_zeros(waiting), {axes: seconds - excess[axes] for axes, seconds in beside.items()}
+
+
+def _split_sending(spent: TimeSpent) -> tuple[dict[MeshAxes, float], dict[MeshAxes, float], float]:
+    """Returns what is waited for and what is hidden, by mesh axes, and the time that devices wait for the host."""
+    host = spent.waiting[TO_HOST] + spent.waiting[FROM_HOST]
+    mesh_axes = [links for links in spent.busy if links not in (TO_HOST, FROM_HOST)]
+    waiting = {axes: spent.waiting[axes] for axes in mesh_axes}
+    hidden = {axes: max(spent.busy[axes] - spent.waiting[axes], 0.0) for axes in mesh_axes}
+    return _drop_zeros(waiting), _drop_zeros(hidden), host
+
+
+def _drop_zeros(seconds_by_axes: Mapping[MeshAxes, float]) -> dict[MeshAxes, float]:
+    return {axes: seconds for axes, seconds in seconds_by_axes.items() if seconds > 0}
+
+
+def _make_tpu_measure(program: CompiledProgram) -> Measure:
+    hardware = program.hardware
+
+    def measure(instruction: HloInstruction) -> tuple[float, float]:
+        if cycles := xla.ESTIMATED_CYCLES.search(instruction.attributes):
+            return int(cycles[1]) / hardware.clock, 0.0
+        if xla.TPU_KERNEL not in instruction.attributes:
+            return 0.0, 0.0
+        if flops := count_kernel_flops(instruction):
+            return 0.0, flops / (KERNEL_EFFICIENCY * hardware.bf16_flops)
+        moved = sum(array.bytes for array in (*_list_kernel_operands(instruction), *instruction.results))
+        return moved / hardware.hbm_bandwidth, 0.0
+
+    return measure
+
+
+def _make_gpu_measure(program: CompiledProgram) -> Measure:
+    attention_flops_per_second = KERNEL_EFFICIENCY * program.hardware.bf16_flops
+
+    def measure(instruction: HloInstruction) -> tuple[float, float]:
+        if _ATTENTION_SCOPE in instruction.op_name:
+            hlo, called = program.hlo, program.hlo.find_called(instruction)
+            inner = [product for name in called for product in hlo.by_computation[name]]
+            flops = sum(_count_dot_flops(hlo, product) for product in (instruction, *inner))
+            return 0.0, flops / 2 / attention_flops_per_second  # causal
+        match = xla.SCHEDULING_NAME.search(instruction.attributes)
+        return program.schedule.get(match[1] if match else instruction.name, 0.0), 0.0
+
+    return measure
+
+
+def count_kernel_flops(kernel: HloInstruction) -> float:
+    """Returns the floating-point operations of a Pallas kernel of attention; 0 for another kernel.
+
+    With queries of Q elements and T keys, each product takes 2 Q T operations. Forward there are two of them: scores
+    and averages. Backward there are four: one for each gradient of query, key and value, and one for that of the
+    weights. The kernel that gives the gradient of the values has the last; what it recomputes does not count. A kernel
+    that reads a mask, of which blocks are skipped, does half of it, as causal attention does.
+    """
+    operands = _list_kernel_operands(kernel)
+    arrays = [array for array in operands if array.dtype in _FLOATS and len(array.shape) >= 3]
+    if not xla.ATTENTION_KERNEL.search(kernel.name + kernel.op_name) or len(arrays) < 3:
+        return 0.0
+    query, key = arrays[:2]
+    product_flops = 2.0 * math.prod(query.shape) * key.shape[-2]
+    is_masked = any(array.dtype not in _FLOATS for array in operands)
+    return product_flops * _count_products(kernel, len(key.shape)) * (0.5 if is_masked else 1.0)
+
+
+def _list_kernel_operands(kernel: HloInstruction) -> tuple[HloArray, ...]:
+    match = xla.KERNEL_OPERANDS.search(kernel.attributes)
+    return parse_arrays(match[1]) if match else ()
+
+
+def _count_products(kernel: HloInstruction, rank: int) -> int:
+    """Returns how many products a kernel of attention counts for, with keys of that rank."""
+    name = f"{kernel.name} {kernel.op_name.rpartition('/jit(')[2]}"
+    if "dkv" in name:
+        return sum(len(array.shape) >= rank for array in kernel.results) + 1  # others hold sums, up to jax 0.10
+    return 1 if "dq" in name else 2
+
+
+def _count_dot_flops(program: HloProgram, product: HloInstruction) -> float:
+    """Returns the floating-point operations of a product of a program for GPUs; 0 if it is none."""
+    if product.opcode not in _PRODUCTS:
+        return 0.0
+    contracted, operands = xla.CONTRACTED_DIMS.search(product.attributes), program.find_operands(product)
+    if contracted is None or not operands or not product.results:
+        return 0.0
+    sizes = operands[0].results[0].shape
+    dims = [int(number.strip('"')) for number in contracted[1].split(",") if number]
+    return 2.0 * math.prod(product.results[0].shape) * math.prod(sizes[dim] for dim in dims)
