@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._jax_compat import is_tracing
-from ..named._axis import format_axes, format_value
+from ..named._axis import format_axes
 from ..named._cache import cached_plan
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.specs._active_mesh import MeshLike, format_mesh, resolve_mesh
@@ -30,8 +30,6 @@ def resolve_mapping_and_mesh(
     if found is None:
         raise ValueError(f"{purpose} needs a mapping; pass one or use `with axis_mapping(...)`")
     target = resolve_mesh(mesh, purpose)
-    if not isinstance(target, MeshLike):
-        raise TypeError(f"{purpose} takes a mesh, not {format_value(target)}; make one with `create_mesh`")
     if not isinstance(target, Mesh):
         where = "; call it outside of traced functions" if is_tracing() else ", not an abstract one"
         raise ValueError(f"{purpose} needs a mesh with devices{where}")

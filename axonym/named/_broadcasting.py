@@ -121,7 +121,7 @@ def check_scalar(x: Any) -> Any:
 
 def _check_array_like(x: Any) -> None:
     if not _is_array_like(x):
-        raise TypeError(f"An operand is a named array or a number, not {format_value(x)}.")
+        raise blame_caller(TypeError(f"An operand is a named array or a number, not {format_value(x)}."))
 
 
 def _is_array_like(x: Any) -> bool:

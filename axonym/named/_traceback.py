@@ -34,7 +34,15 @@ def blame_caller(error: E) -> E:
     """
     if _is_filtering_off():
         return error
-    return error.with_traceback(_mark_library_frames())
+    return error.with_traceback(_mark_library_frames(sys._getframe(1)))
+
+
+def find_caller() -> TracebackType | None:
+    """Returns a traceback of the frame of the code that called this library."""
+    frame = sys._getframe(1)
+    while frame is not None and _is_library_frame(frame):
+        frame = frame.f_back
+    return None if frame is None else TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
 
 
 def hide_library_frames(error: Exception) -> None:
@@ -46,7 +54,9 @@ def hide_library_frames(error: Exception) -> None:
     """
     if _is_filtering_off():
         return
-    caller, handler = _mark_library_frames(), sys._getframe(1)
+    handler = sys._getframe(1)
+    # Reading the local variables of the handler would keep them, the error among them, alive with its traceback.
+    caller = _mark_library_frames(handler.f_back)
     callers, frame = set(), handler
     while frame is not None:
         callers.add(frame)
@@ -71,9 +81,9 @@ def _is_filtering_off() -> bool:
     return jax.config.jax_traceback_filtering == "off"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _mark_library_frames() -> TracebackType | None:
-    """Marks the frames of libraries on the stack as hidden, and returns a traceback of the user's innermost frame."""
-    frame, caller = sys._getframe(2), None
+def _mark_library_frames(frame: FrameType | None) -> TracebackType | None:
+    """Marks library frames from a frame outwards as hidden; returns a traceback of the user's innermost frame."""
+    caller = None
     while frame is not None:
         if _is_library_frame(frame):
             frame.f_locals["__tracebackhide__"] = True

@@ -158,10 +158,12 @@ def as_plain_key(key: Any) -> Any:
     """Returns a key as a plain array."""
     if isinstance(key, NamedBase):
         if key.names:
-            raise ValueError(f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes")
+            raise blame_caller(
+                ValueError(f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes")
+            )
         key = key.array
     if not isinstance(key, jax.Array | np.ndarray):
-        raise TypeError(f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
+        raise blame_caller(TypeError(f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}."))
     is_untyped = isinstance(key.dtype, np.dtype)
     if is_untyped and key.dtype != np.uint32:
         raise TypeError(

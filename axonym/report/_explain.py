@@ -62,8 +62,8 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
         <BLANKLINE>
         Mesh axes that no array is sharded over: 'data'
     """
-    check_mesh(mesh)
     active, arrays = as_mapping(mapping), list_arrays(tree)
+    check_mesh(mesh)
     if active is not None:
         return _explain_with_mapping(arrays, active, resolve_mesh(mesh, "`explain` with a mapping"))
     target = get_active_mesh() if mesh is None else mesh

@@ -3,7 +3,6 @@
 import os
 from typing import Any
 
-from ..named._traceback import blame_caller
 from ..partitioning.specs._active_mesh import MeshLike
 from ._lock_file import compare_with_lock, make_lock, save_lock
 from ._sharding_analyzer import ShardingAnalyzer
@@ -66,9 +65,7 @@ def assert_sharding_lock(
     if not isinstance(tree, ShardingReport):
         tree = ShardingAnalyzer(mesh).sharding_report(tree, partition_specs)
     elif partition_specs is not None or mesh is not None:
-        raise blame_caller(
-            TypeError("A `ShardingReport` has its specs and its mesh; leave out `partition_specs` and `mesh`.")
-        )
+        raise TypeError("A `ShardingReport` has its specs and its mesh; leave out `partition_specs` and `mesh`.")
     found = make_lock(tree.leaves, tree.mesh, tree.problems)
     if _is_set(_UPDATE) and not _is_set("CI"):
         try:
@@ -83,9 +80,7 @@ def assert_sharding_lock(
     if lines:
         first = f"the shardings differ from the sharding lock {os.fspath(path)!r}:"
         last = f"If this is intended, run once with {_UPDATE}=1 outside CI, and commit the file."
-        raise blame_caller(
-            AssertionError("\n".join([first, *(f"  {line}" for line in shorten_list(lines, _MOST_LINES)), last]))
-        )
+        raise AssertionError("\n".join([first, *(f"  {line}" for line in shorten_list(lines, _MOST_LINES)), last]))
 
 
 def _is_set(variable: str) -> bool:

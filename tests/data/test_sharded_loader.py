@@ -373,16 +373,20 @@ WRONG_CALLS = [
         TypeError,
         "A mapping goes from names .*, not a list of length",
     ),
-    (lambda mesh: DATA.ShardedLoader([], MAPPING, 3), TypeError, "`ShardedLoader` takes a mesh, not 3; make one with"),
+    (
+        lambda mesh: DATA.ShardedLoader([], MAPPING, 3),
+        TypeError,
+        "`mesh` is a mesh, such as `axonym.create_mesh` returns, not 3",
+    ),
     (
         lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, process_local=1),
         TypeError,
-        "`process_local` is True or False",
+        "`process_local` must be True or False",
     ),
     (
         lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, drop_remainder="a"),
         TypeError,
-        "`drop_remainder` is True or Fa",
+        "`drop_remainder` must be True",
     ),
     (
         lambda mesh: DATA.ShardedLoader([], MAPPING, mesh, timeout="x"),
@@ -405,7 +409,7 @@ WRONG_CALLS = [
     (
         lambda mesh: DATA.find_local_rows(nym.Axis("batch", 8), MAPPING, 3),
         TypeError,
-        "`find_local_rows` takes a mesh, no",
+        "`mesh` is a mesh, such as `axonym.create_mesh` returns, not",
     ),
 ]
 

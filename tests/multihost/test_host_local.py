@@ -80,7 +80,7 @@ WRONG_CALLS = [
     (
         lambda mesh: NYM.host_local_to_global(ROWS, {}, 3),
         TypeError,
-        "`host_local_to_global` takes a mesh, not 3; make on",
+        "`mesh` is a mesh, such as `axonym.create_mesh` returns, not 3",
     ),
     (
         lambda mesh: NYM.host_local_to_global(ROWS, {}, mesh, check="x"),

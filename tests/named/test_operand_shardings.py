@@ -136,7 +136,7 @@ def test_a_mapping_decides_where_operands_are_sharded_differently():
             np.testing.assert_allclose(result.array, (operands["x"] + operands["u"]).array, rtol=1e-6)
 
 
-def test_other_errors_of_operands_that_are_sharded_differently_are_raised_once():
+def test_other_errors_of_differently_sharded_operands_are_raised_once():
     operands = make_operands()
     x, other = nym.shard(operands["x"], {"batch": "data"}), nym.shard(operands["u"], {"batch": "model"})
     calls = []

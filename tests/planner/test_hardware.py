@@ -118,7 +118,7 @@ def test_a_registered_device_has_all_that_a_preset_has(register):
         get_hardware("b301")
 
 
-def test_a_program_for_another_device_of_the_same_name_is_not_in_the_cache(register, monkeypatch):
+def test_cache_tells_devices_of_one_name_apart(register, monkeypatch):
     keys = set()
     for capability in ((10, 0), (10, 3)):
         monkeypatch.setattr(_hardware, "_registered", {})

@@ -387,7 +387,7 @@ def test_the_best_candidate_runs_and_gives_the_same(make_plan):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_computing_of_a_step_that_waits_for_memory_takes_the_time_of_the_memory(make_plan):
+def test_compiled_candidates_compute_as_long_as_memory_takes(make_plan):
     found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
     (compiled,) = {one.time.compute for one in found.evaluations if one.stage == "compiled"}
     assert compiled == found.screened.time.compute > 10 * FLOPS / 4 / get_hardware("cpu").bf16_flops

@@ -20,7 +20,7 @@ from ...named._axis import format_value, suggest_name
 from ...named._cache import cached_plan, shared_object
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
-from ...named._traceback import blame_caller, find_stacklevel, hide_library_frames
+from ...named._traceback import blame_caller, find_caller, find_stacklevel, hide_library_frames
 from .._axis_mapping import activate_mapping
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from ..sharding._shard import shard_by_mapping
@@ -237,9 +237,7 @@ class NamedJit(Generic[Args, R]):
         leaves = static.merge_leaves(donated, kept)
         found = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
         found = found or find_ambiguity_error(error, self._name, described, leaves)
-        if found is None or error.__traceback__ is None:
-            return found and blame_caller(found)
-        return found.with_traceback(error.__traceback__)
+        return None if found is None else found.with_traceback(error.__traceback__ or find_caller())
 
     def _find_sharding_error(self, shardings: Any, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
         """Returns the error for an argument with another sharding than the function was compiled for, or None."""

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from ...named._static_result import unpack_result
-from ...named._traceback import blame_caller, hide_library_frames
+from ...named._traceback import find_caller, hide_library_frames
 from ._static_args import StaticArgs
 
 
@@ -100,7 +100,7 @@ class NamedCompiled(_Stage):
         except ValueError as error:
             found = self._find_error(self._stage.input_shardings[0], donated, kept, static)
             if found is not None:
-                raise blame_caller(found) from None
+                raise found.with_traceback(find_caller()) from None
             hide_library_frames(error)
             raise
 
