@@ -5,6 +5,7 @@ Then remove the fault from the page, and its workaround from the package.
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import subprocess
@@ -219,6 +220,80 @@ def test_a_scatter_of_parts_of_unequal_size(auto_mesh):
     x = put(auto_mesh, P(), 3)
     gradient, right = jax.jit(jax.grad(compute_loss))(x), jax.grad(compute_loss)(np.asarray(x))
     assert np.array_equal(np.isclose(gradient, right), [False, True, True])
+
+
+def is_right_if_sharded(fn, *arrays):
+    return np.allclose(jax.jit(fn)(*arrays), jax.jit(fn)(*map(np.asarray, arrays)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("spec", "groups", "factor"), [(P("data"), 2, 2), (P(None, None, "model"), 1, 4)])
+def test_the_gradient_of_the_weight_of_a_sharded_convolution(mesh, spec, groups, factor):
+    def compute_gradient(x, weight):
+        convolve = functools.partial(jax.lax.conv_general_dilated, feature_group_count=groups)
+        return jax.grad(lambda weight: jnp.sin(convolve(x, weight, (1,), "SAME")).sum())(weight)
+
+    x, weight = put(mesh, spec, 4, 8, 8), put(mesh, P(), 8, 8 // groups, 3)
+    found, right = compute_gradient(x, weight), compute_gradient(np.asarray(x), np.asarray(weight))
+    np.testing.assert_allclose(found, factor * right, rtol=1e-3)
+
+
+def test_a_convolution_of_spatial_shards(auto_mesh):
+    def convolve(x, weight):
+        return jax.lax.conv_general_dilated(x, weight, (1,), "SAME")
+
+    x = put(auto_mesh, P(None, None, "model"), 4, 8, 8)
+    assert is_right_if_sharded(convolve, x, put(auto_mesh, P(), 8, 8, 3))
+    assert not is_right_if_sharded(convolve, x, put(auto_mesh, P("data"), 8, 8, 3))
+
+
+def pool(x, combine, init):
+    return jax.lax.reduce_window(x, init, combine, (1, 3), (1, 1), "SAME")
+
+
+def test_the_gradient_of_the_maximum_of_sharded_windows(auto_mesh):
+    def compute_gradient(x):
+        return jax.grad(lambda x: (pool(x, jax.lax.max, -np.inf) * np.cos(np.arange(32.0)).reshape(4, 8)).sum())(x)
+
+    assert is_right_if_sharded(compute_gradient, put(auto_mesh, P("data"), 4, 8))
+    assert not is_right_if_sharded(compute_gradient, put(auto_mesh, P(None, "model"), 4, 8))
+
+
+def test_the_maximum_and_the_minimum_of_sharded_windows(auto_mesh):
+    def compute_both(x):
+        return jnp.stack([pool(x, jax.lax.max, -np.inf), pool(x, jax.lax.min, np.inf)])
+
+    is_right = is_right_if_sharded(compute_both, put(auto_mesh, P(None, "model"), 4, 8))
+    assert is_right == (VERSION >= (0, 12))  # fixed in jax 0.12
+
+
+SMALL_CONVOLUTION = """
+import jax, jax.numpy as jnp
+convolve = lambda x: jax.lax.conv_general_dilated(x, jnp.ones((1, 1, 4, 2)), (1, 2), ((0, 0), (1, 1)))
+jax.jit(jax.grad(lambda x: convolve(x).sum()))(jnp.ones((1, 1, 5, 4)))
+"""
+
+
+SHARDED_CHANNELS = """
+import jax, jax.numpy as jnp
+jax.config.update("jax_num_cpu_devices", 8)
+mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+put = lambda shape, *spec: jax.device_put(jnp.ones(shape), jax.NamedSharding(mesh, jax.P(*spec)))
+convolve = lambda x, weight: jax.lax.conv_general_dilated(x, weight, (1,), "SAME", feature_group_count=2)
+gradient = jax.grad(lambda weight, x: jnp.sin(convolve(x, weight)).sum())
+jax.jit(gradient)(put((8, 2, 3), "data"), put((8, 4, 16), None, None, "model"))
+"""
+
+
+@ON_CPU
+def test_channels_in_more_shards_than_groups_end_the_process():
+    done = subprocess.run([sys.executable, "-c", SHARDED_CHANNELS], capture_output=True, text=True)
+    assert done.returncode < 0 and "new_input_batch_size % new_output_batch_size == 0" in done.stderr
+
+
+@ON_CPU
+def test_the_gradient_of_a_small_convolution_ends_the_process():
+    done = subprocess.run([sys.executable, "-c", SMALL_CONVOLUTION], capture_output=True, text=True)
+    assert done.returncode < 0 and "Window dimensions do not match RHS shape" in done.stderr
 
 
 def test_the_sharding_of_the_largest_elements_on_a_mixed_mesh():

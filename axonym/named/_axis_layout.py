@@ -45,6 +45,10 @@ class AxisLayout(NamedTuple):
         mesh_axes = self.mesh_axes
         return tuple(axis for name in names for axis in mesh_axes.get(name, ()))
 
+    def count_shards(self, names: Names) -> int:
+        """Returns into how many shards these names divide an array."""
+        return 1 if self.mesh is None else count_parts(self.list_mesh_axes(names), self.mesh)
+
     def make_spec(self, names: Names) -> PartitionSpec:
         """Returns the spec of an array with these names, whose sizes are known to fit."""
         mesh_axes = self.mesh_axes

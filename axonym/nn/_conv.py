@@ -14,7 +14,8 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, intern_names, parse_selection
 from ..named._named_call import named_call
 from ..random._sampling import as_plain_key
-from ._convolve import Convolution, convolve
+from ._convolve import Convolution
+from ._convolve_shards import convolve
 from ._gather_parameter import gather_parameter
 from ._initializer import Initializer, initialize_bias, initialize_weight
 from ._inputs import check_input

@@ -6,11 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..named._axis import Names, intern_names
-from ..named._base import N, with_array
-from ..named._broadcasting import get_array
-from ..named._cached_jit import cached_jit
-from ._window import Pairs, compute_sharded
+from ..named._axis import Names
+from ._window import Pairs
 
 
 class Convolution(NamedTuple):
@@ -34,22 +31,7 @@ class Convolution(NamedTuple):
     groups: int
 
 
-def convolve(x: N, weight: N, plan: Convolution) -> N:
-    """Returns the convolution of named arrays; its axes are those of `x`, the output channels in place of the input."""
-    names = intern_names(tuple(plan.outputs if name == plan.inputs[0] else name for name in x.names))
-    call = cached_jit(_convolve_arrays, x.names, weight.names, names, plan)
-    return with_array(x, call(get_array(x), get_array(weight)), names)
-
-
-def _convolve_arrays(own: Names, of_weight: Names, names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
-    def run(x: Any, weight: Any) -> Any:
-        dtype = jnp.result_type(x, weight)
-        return _convolve_by_position(own, of_weight, plan, x.astype(dtype), weight.astype(dtype))
-
-    return compute_sharded(run, (own, of_weight), names, x, weight)
-
-
-def _convolve_by_position(own: Names, of_weight: Names, plan: Convolution, x: Any, weight: Any) -> Any:
+def convolve_by_position(own: Names, of_weight: Names, plan: Convolution, x: Any, weight: Any) -> Any:
     """Convolves arrays, with all axes of `x` that are neither spatial nor channels merged into one batch axis."""
     core = (*plan.spatial, plan.inputs[0])
     batch = [dim for dim, name in enumerate(own) if name not in core]

@@ -8,13 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import constrain_sharding
+from .._jax_compat import is_tracing
+from ..named._ambient import constrain_sharding, reshard_by_name, use_operand_shardings
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec, Names, get_names_and_sizes, parse_axes
 from ..named._base import with_array
 from ..named._cached_jit import cached_jit
+from ._halo import Halo, add_halo, plan_halo, replicate_auto_dims
 from ._inputs import cast_array, check_input, widen_array
-from ._window import ByAxis, Padding, Pairs, compute_sharded, find_padding, parse_by_axis, parse_padding
+from ._map_shards import find_layout, shard_map_by_name
+from ._window import ByAxis, Padding, Pairs, find_padding, parse_by_axis, parse_padding
 
 
 class PoolPlan(NamedTuple):
@@ -136,29 +139,60 @@ def plan_pool(function: str, Window: AxisSpec, x: Any, stride: Any, padding: Any
 
 
 def _apply_windows(fn: Callable[..., Any], x: NamedArray, plan: PoolPlan, *static: Any) -> NamedArray:
-    return constrain_sharding(with_array(x, cached_jit(_compute_windows, fn, x.names, plan, *static)(x.array)))
+    return constrain_sharding(with_array(x, cached_jit(fn, x.names, plan, *static)(x.array)))
 
 
-def _compute_windows(fn: Callable[..., Any], names: Names, plan: PoolPlan, *rest: Any) -> Any:
-    *static, array = rest
-    return compute_sharded(functools.partial(fn, plan, *static), (names,), names, array)
+def reduce_windows(names: Names, plan: PoolPlan, init: Any, fn: Callable[..., Any], array: Any) -> Any:
+    """Reduces each window of a plain array with a function of two elements; see `jax.lax.reduce_window`.
+
+    Each device reduces the windows of its shards: XLA's partitioner gives wrong results and gradients for windows that
+    reach over the end of a shard. Without a mapping on an Auto mesh, the dimensions of windows are replicated instead.
+    """
+    dims = list(plan.dims)
+    ends = [after + ceil for (_, after), ceil in zip(plan.padding, plan.ceil, strict=True)]
+    padding = dict(zip(dims, [(before, end) for (before, _), end in zip(plan.padding, ends, strict=True)], strict=True))
+    reduce = functools.partial(_reduce_windows, plan, init, fn)
+    shape = jax.eval_shape(functools.partial(reduce, padding), jax.ShapeDtypeStruct(array.shape, array.dtype)).shape
+    with use_operand_shardings((names,), (array,)):
+        layout = find_layout((names, names), (array.shape, shape))
+        if layout.mesh is None:
+            return replicate_auto_dims(reduce(padding, replicate_auto_dims(array, dims)), dims)
+        halos: dict[int, Halo] = {}
+        for dim, window, stride in zip(dims, plan.windows, plan.strides, strict=True):
+            count = layout.count_shards((names[dim],))
+            halo = plan_halo(count, array.shape[dim], shape[dim], window, stride, padding[dim][0])
+            if halo is not None:
+                halos[dim], padding[dim] = halo, halo.padding
+
+        def reduce_shards(array: Any) -> tuple[Any]:
+            for dim, halo in halos.items():
+                array = add_halo(array, dim, halo, layout, names[dim], init)
+            return (reduce(padding, array),)
+
+        own = tuple("" if dim in dims and dim not in halos else name for dim, name in enumerate(names))
+        call = shard_map_by_name(reduce_shards, layout, (own,), (own,))
+        (result,) = (call if is_tracing() else jax.jit(call))(reshard_by_name(array, own))
+        return reshard_by_name(result, names)
 
 
-def reduce_windows(plan: PoolPlan, init: Any, fn: Callable[..., Any], array: Any) -> Any:
-    """Reduces each window of a plain array with a function of two elements; see `jax.lax.reduce_window`."""
-    windows, strides, padding = [1] * array.ndim, [1] * array.ndim, [(0, 0)] * array.ndim
-    for at, dim in enumerate(plan.dims):
-        before, after = plan.padding[at]
-        windows[dim], strides[dim], padding[dim] = plan.windows[at], plan.strides[at], (before, after + plan.ceil[at])
-    return jax.lax.reduce_window(array, init, fn, windows, strides, padding)
+def _reduce_windows(
+    plan: PoolPlan, init: Any, fn: Callable[..., Any], padding: dict[int, tuple[int, int]], array: Any
+) -> Any:
+    windows, strides, pads = [1] * array.ndim, [1] * array.ndim, [(0, 0)] * array.ndim
+    for dim, window, stride in zip(plan.dims, plan.windows, plan.strides, strict=True):
+        windows[dim], strides[dim] = window, stride
+        before, after = padding[dim]
+        array = jax.lax.slice_in_dim(array, 0, array.shape[dim] + min(after, 0), axis=dim)
+        pads[dim] = before, max(after, 0)
+    return jax.lax.reduce_window(array, init, fn, windows, strides, pads)
 
 
-def _compute_window_max(plan: PoolPlan, array: Any) -> Any:
-    return reduce_windows(plan, _get_limits(array.dtype)[0], jax.lax.max, array)
+def _compute_window_max(names: Names, plan: PoolPlan, array: Any) -> Any:
+    return reduce_windows(names, plan, _get_limits(array.dtype)[0], jax.lax.max, array)
 
 
-def _compute_window_min(plan: PoolPlan, array: Any) -> Any:
-    return reduce_windows(plan, _get_limits(array.dtype)[1], jax.lax.min, array)
+def _compute_window_min(names: Names, plan: PoolPlan, array: Any) -> Any:
+    return reduce_windows(names, plan, _get_limits(array.dtype)[1], jax.lax.min, array)
 
 
 def _get_limits(dtype: Any) -> tuple[Any, Any]:
@@ -170,8 +204,8 @@ def _get_limits(dtype: Any) -> tuple[Any, Any]:
     return np.array(jnp.iinfo(dtype).min, dtype), np.array(jnp.iinfo(dtype).max, dtype)
 
 
-def _compute_window_mean(plan: PoolPlan, count_include_pad: bool, array: Any) -> Any:
-    total = reduce_windows(plan, np.array(0, array.dtype), jax.lax.add, array)
+def _compute_window_mean(names: Names, plan: PoolPlan, count_include_pad: bool, array: Any) -> Any:
+    total = reduce_windows(names, plan, np.array(0, array.dtype), jax.lax.add, array)
     for at, dim in enumerate(plan.dims):
         counts = _count_elements_in_windows(plan, at, array.shape[dim], total.shape[dim], count_include_pad)
         total = total / np.expand_dims(counts.astype(total.dtype), tuple(set(range(array.ndim)) - {dim}))

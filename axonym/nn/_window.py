@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from ..named._ambient import get_out_sharding, shard_by_compiler, use_operand_shardings
 from ..named._arguments import check_integer
 from ..named._axis import AxisSelector, Names, axis_name, format_axes, format_value
 
@@ -76,16 +75,3 @@ def find_padding(
                 f"of {window}; increase `padding`"
             )
     return pairs
-
-
-def compute_sharded(fn: Any, operands: Sequence[Names], names: Names, *arrays: Any) -> Any:
-    """Calls a positional function of arrays with names, whose result the compiler shards on an Explicit mesh.
-
-    JAX has no sharding rule for some functions of windows; the compiler has one for all of them.
-    """
-    with use_operand_shardings(operands, arrays):
-        if get_out_sharding((), ()) is None:
-            return fn(*arrays)
-        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-        sharding = get_out_sharding(names, jax.eval_shape(fn, *shapes).shape)
-        return shard_by_compiler(fn, sharding)(*arrays)

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import replicate_dims
+from ..named._ambient import constrain_auto_dim, replicate_dims
 from ..named._axis import AxisSelection, AxisSelector, find_axes
 from ..named._base import N, check_named, format_shape, is_traced, with_array
 from ._coefficient_axis import apply_to_polynomials, find_common_axis
@@ -59,7 +59,12 @@ def polymul(p: N, q: N, axis: AxisSelector | None = None) -> N:
         >>> nym.poly.polymul(p, q).array
         Array([1., 5., 6.], dtype=float32)
     """
-    return _combine_polynomials(jnp.polymul, p, q, axis)[0]
+    return _combine_polynomials(_multiply_polynomials, p, q, axis)[0]
+
+
+def _multiply_polynomials(p: Any, q: Any) -> Any:
+    """Returns the product; it is a convolution, whose gradient XLA gets wrong if the coefficients are sharded."""
+    return constrain_auto_dim(jnp.polymul(constrain_auto_dim(p, 0), constrain_auto_dim(q, 0)), 0)
 
 
 def polydiv(p: N, q: N, axis: AxisSelector | None = None) -> tuple[N, N]:

@@ -10,6 +10,7 @@ import pytest
 import axonym as nym
 
 from ..comparing import allclose
+from ..hlo import Program
 
 
 Embed, Mlp, Batch, Height, Width = nym.make_axes(embed=4, mlp=8, batch=8, height=6, width=5)
@@ -84,15 +85,46 @@ def test_layer_is_that_of_equinox(draw, kind, options):
         assert allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "options"), [EVERY[2], EVERY[10]], ids=[NAMES[2], NAMES[10]])
-def test_sharded_results_and_gradients_are_the_same(check, draw, kind, options):
-    check(
-        lambda layer, x: layer(x),
-        reference,
-        make(draw, kind, options),
-        draw(Height, Batch, Width, Embed),
-        tolerance=1e-4,
-    )
+LONG = nym.Axis("height", 16)
+SHARDED = {  # options, the kinds of collectives that the result takes, and how the input is sharded
+    "borders": (dict(padding="SAME", dilation=2), {"collective-permute"}, {"batch": "model", "height": "data"}),
+    "far borders": (dict(padding=5, kernel_size=11), {"all-gather"}, {"height": "data"}),
+    "batch": (dict(padding=1, groups=2), set(), {"batch": "data"}),
+    "groups": (dict(padding=1, groups=4), set(), {"embed": "model", "mlp": "model", "batch": "data"}),
+    "input channels": (dict(padding=1), {"all-reduce"}, {"embed": "data"}),
+    "unlike groups": (dict(padding=1, groups=2), {"all-gather"}, {"embed": "data"}),
+}
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_devices_exchange_what_they_need_alone(mesh, draw, case):
+    options, kinds, mapping = SHARDED[case]
+    layer = draw.layer(nym.nn.Conv.init, "height", Embed, Mlp, **{"kernel_size": 3, **options})
+    x = draw(Batch, LONG, Embed)
+
+    def compute_gradients(layer, x):
+        return jax.grad(lambda layer, x: (nym.sin(layer(x)) ** 2).sum().scalar(), (0, 1))(layer, x)
+
+    with jax.set_mesh(None):
+        expected = jax.device_get(jax.tree.leaves((layer(x), compute_gradients(layer, x))))
+    layer, x = nym.shard((layer, x), mapping)
+    call = nym.named_jit(lambda layer, x: layer(x), mapping)
+    sent = {one.kind for one in Program(call.lower(layer, x).compile().as_text()).collectives()}
+    assert sent == kinds
+    gradients = nym.named_jit(compute_gradients, mapping)(layer, x)
+    for one, other in zip(jax.device_get(jax.tree.leaves((call(layer, x), gradients))), expected, strict=True):
+        assert allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_gradients_without_a_mapping(auto_mesh, draw, groups):
+    layer, x = draw.layer(nym.nn.Conv.init, "height", Embed, Mlp, 3, padding=1, groups=groups), draw(Batch, LONG, Embed)
+    compute_gradients = jax.jit(jax.grad(lambda layer, x: (nym.sin(layer(x)) ** 2).sum().scalar(), (0, 1)))
+    expected = jax.device_get(jax.tree.leaves(compute_gradients(layer, x)))
+    for mapping in ({"batch": "data"}, {"height": "model", "mlp": "data"}):
+        sharded = nym.shard((layer, x), mapping, auto_mesh)
+        for one, other in zip(jax.device_get(jax.tree.leaves(compute_gradients(*sharded))), expected, strict=True):
+            assert allclose(one, other, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("mapping", [{"embed": "model", "batch": "data"}, {"height": "model", "mlp": "data"}])

@@ -105,6 +105,14 @@ def test_pooled_axes_can_be_sharded(mesh, draw):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_gradients_of_overlapping_windows_without_a_mapping(auto_mesh, draw):
+    x = draw(Batch, Height)
+    compute_gradient = jax.jit(nym.grad(lambda x: (nym.sin(nym.nn.max_pool({"height": 3}, x, padding=1)) ** 2).sum()))
+    expected = jax.device_get(compute_gradient(x).array)
+    found = compute_gradient(nym.shard(x, {"height": "data"}, auto_mesh))
+    np.testing.assert_allclose(jax.device_get(found.array), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_errors_name_the_function_and_the_axes():
     x = nym.ones((Batch, Height))
     with refusal("max_pool: no axis 'heigth' in (batch: 8, height: 8); did you mean 'height'?"):

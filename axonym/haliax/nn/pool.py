@@ -1,6 +1,5 @@
 """`haliax.nn.pool`: pooling, with any function or with maximum, minimum and mean."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec
 from ...named._base import with_array
 from ...nn._pool import plan_pool, reduce_windows
-from ...nn._window import Padding as Padding, compute_sharded
+from ...nn._window import Padding as Padding
 from .._adapt import adapt
 from .._array import convert_result
 
@@ -39,6 +38,5 @@ def pool(
         [1, 3, 5]
     """
     plan = plan_pool("pool", Window, inputs, stride, padding, use_ceil)
-    reduce = functools.partial(reduce_windows, plan, init, reduce_fn)
-    result = compute_sharded(reduce, (inputs.names,), inputs.names, inputs.array)
+    result = reduce_windows(inputs.names, plan, init, reduce_fn, inputs.array)
     return convert_result(constrain_sharding(with_array(inputs, result)))

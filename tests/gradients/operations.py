@@ -1,0 +1,357 @@
+"""The differentiable operations, each as cases; `GROUPS` has them by what they have in common."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import axonym as nym
+from axonym import nn
+
+from .cases import Case, axis
+
+
+KEY = jax.random.key
+POSITIONS = [3, 0, 3, 1]
+
+
+def list_functions(module: str) -> dict[str, Callable[..., Any]]:
+    """Returns the public functions that a module of the package defines, by their paths below `axonym`."""
+    spaces = {"": nym, "nn.": nn}
+    every = {prefix + name: getattr(space, name) for prefix, space in spaces.items() for name in dir(space)}
+    return {path: fn for path, fn in every.items() if getattr(fn, "__module__", None) == f"axonym.{module}"}
+
+
+def count_operands(fn: Callable[..., Any]) -> int:
+    kinds = inspect.signature(fn).parameters.values()
+    return sum(parameter.default is parameter.empty for parameter in kinds)
+
+
+NOT_DIFFERENTIABLE = {
+    "fmod",
+    "gcd",
+    "lcm",
+    "frexp",
+    "ldexp",
+    "nextafter",
+    "spacing",
+    "heaviside",
+    "iscomplex",
+    "isreal",
+}
+ELEMENTWISE = [
+    "_arithmetic",
+    "_complex",
+    "_copy",
+    "_exponential",
+    "_floating",
+    "_maximum",
+    "_rounding",
+    "_trigonometric",
+]
+FUNCTIONS: dict[str, Callable[..., Any]] = list_functions("nn._activations")
+for module in ELEMENTWISE:
+    FUNCTIONS |= list_functions(f"named._elementwise.{module}")
+FUNCTIONS = {path: fn for path, fn in FUNCTIONS.items() if path not in NOT_DIFFERENTIABLE | {"ndim"}}
+UNARY = {path: fn for path, fn in FUNCTIONS.items() if count_operands(fn) == 1}
+BINARY = {path: fn for path, fn in FUNCTIONS.items() if count_operands(fn) == 2}
+
+
+def apply_unary(x: Any) -> Any:
+    inside = 0.5 + 0.4 * x  # where all of them are defined
+    return [fn(inside + 1 if path in ("acosh", "arccosh") else inside) for path, fn in UNARY.items()]
+
+
+def apply_binary(x: Any, y: Any) -> Any:
+    return [fn(2 + x, 3 + y) for fn in BINARY.values()]
+
+
+def hide(x: Any) -> Any:
+    """Returns an array with NaNs."""
+    return nym.where(x > 0.7, jnp.nan, x)
+
+
+def make_positive(x: Any) -> Any:
+    return 2 + x
+
+
+def make_regular(x: Any, row: str = "row", col: str = "col") -> Any:
+    """Returns a matrix that is far from singular, and has real eigenvalues that are far from each other."""
+    return 0.3 * x + nym.diag(nym.arange(axis(row)) * 2.0 + 3.0, row, col)
+
+
+def make_symmetric(x: Any) -> Any:
+    return make_regular(x + nym.rename(x, {"row": "col", "col": "row"}).rearrange(x.names))
+
+
+def cases_along(names: str, fn: Callable[..., Any], *, both: bool = False) -> list[Case]:
+    """Returns a case of a function along the second of two axes, and one along both."""
+    found = [Case(names, lambda x: fn(x, "b"), ("a b",))]
+    return [*found, Case(names, lambda x: fn(x, ("a", "b")), ("a b",), "over both")] if both else found
+
+
+REDUCTIONS = [
+    *cases_along("sum", nym.sum, both=True),
+    *cases_along("mean", nym.mean),
+    *cases_along("prod product", nym.prod, both=True),
+    *cases_along("max amax", nym.max, both=True),
+    *cases_along("min amin", nym.min),
+    *cases_along("ptp", nym.ptp),
+    *cases_along("var", nym.var),
+    *cases_along("std", nym.std, both=True),
+    *cases_along("logsumexp nn.logsumexp", nym.logsumexp, both=True),
+    *cases_along("nn.logmeanexp", nn.logmeanexp),
+    *cases_along("softmax nn.softmax", nym.softmax),
+    *cases_along("log_softmax nn.log_softmax", nym.log_softmax, both=True),
+    *cases_along("median", nym.median, both=True),
+    *cases_along("quantile percentile", lambda x, axes: nym.quantile(x, 0.3, axes)),
+    Case("average", lambda x, w: nym.average(x, "b", weights=2 + w), ("a b", "b")),
+    Case("sum", lambda x, y: nym.sum(x, "b", where=y > 0), ("a b", "b"), "of some"),
+    Case(
+        "nansum nanmean nanprod nanmax nanmin nanvar nanstd nanmedian nanquantile nanpercentile",
+        lambda x: [
+            *(fn(hide(x), "b") for fn in (nym.nansum, nym.nanmean, nym.nanprod, nym.nanmax, nym.nanmin)),
+            *(fn(hide(x), "b") for fn in (nym.nanvar, nym.nanstd, nym.nanmedian)),
+            nym.nanquantile(hide(x), 0.3, "b"),
+            nym.nanpercentile(hide(x), 30, "b"),
+        ],
+        ("a b",),
+    ),
+    Case("cov corrcoef", lambda x: [fn(x, "a", "b", other="c") for fn in (nym.cov, nym.corrcoef)], ("a b",)),
+]
+CUMULATIVE = [
+    *cases_along("cumsum cumulative_sum", nym.cumsum),
+    *cases_along("cumprod cumulative_prod", nym.cumprod),
+    *cases_along("nancumsum", lambda x, axis: nym.nancumsum(hide(x), axis)),
+    *cases_along("nancumprod", lambda x, axis: nym.nancumprod(hide(x), axis)),
+    *cases_along("cumulative_sum", lambda x, axis: nym.cumulative_sum(x, axis, include_initial=True)),
+    *cases_along("diff", lambda x, axis: nym.diff(x, axis, n=2)),
+]
+SORTING = [
+    *cases_along("sort", nym.sort),
+    *cases_along("sort", lambda x, axis: nym.sort(x, axis, descending=True)),
+    *cases_along("top_k", lambda x, axis: nym.top_k(x, axis, 3)[0]),
+    *cases_along("argsort take_along_axis", lambda x, axis: nym.take_along_axis(x, nym.argsort(x, axis), axis)),
+    Case("interp", nym.interp, ("a", "b", "b")),
+    Case("interp", lambda x, y: nym.interp(3 + x, nym.arange(axis("b")), y), ("a", "b"), "at increasing points"),
+    Case("searchsorted where", lambda x, y: x * nym.searchsorted(nym.sort(y, "b"), x), ("a", "b")),
+    Case("unique", lambda x: nym.unique(x, axis("b"), axis="b"), ("a b",)),
+    Case("unique_values", lambda x: nym.unique_values(x, axis("b")), ("b",)),
+    Case(
+        "histogram bincount", lambda x, w: nym.bincount(nym.round(2 + x).astype(int), axis("k"), weights=w), ("b", "b")
+    ),
+    Case("histogram", lambda x, w: nym.histogram(x, axis("k"), weights=w), ("b", "b"), "of weights"),
+]
+PRODUCTS = [
+    Case("dot", lambda x, w: nym.dot(x, w, axis="b"), ("a b", "b c")),
+    Case("dot", lambda x, w: nym.dot(x, w, axis=("a", "b")), ("a b", "c b a"), "over both"),
+    Case("dot", lambda x, y, z: nym.dot(x, y, z, axis="b"), ("a b", "b c", "b"), "of three"),
+    Case("einsum", lambda x, y: nym.einsum("{a b}, {b a c} -> c a", x, y), ("a b", "b a c")),
+    Case("outer", lambda x, y: nym.outer(x, y), ("a", "b")),
+    Case("kron", nym.kron, ("a b", "a b")),
+    Case("cross", lambda x, y: nym.cross(x["b", 0:3], y["b", 0:3], "b"), ("a b", "a b")),
+]
+REARRANGING = [
+    Case("rearrange rename", lambda x: nym.rearrange(nym.rename(x, {"a": "d"}), ("c", "d", "b")), ("a b c",)),
+    Case("rearrange", lambda x: nym.rearrange(x, "{a b} -> (ab: a b)"), ("a b",), "and merge"),
+    Case("flatten ravel", lambda x: nym.flatten(x, "d"), ("a b",)),
+    Case("flatten_axes", lambda x: nym.flatten_axes(x, ("b", "a"), "d"), ("a b c",)),
+    Case("flatten_all_axes_but", lambda x: nym.flatten_all_axes_but(x, "d", "b")[0], ("a b c",)),
+    Case("unflatten_axis", lambda x: nym.unflatten_axis(x, "b", {"d": 2, "e": 4}), ("a b",)),
+    Case("broadcast_axis broadcast_to", lambda x: nym.broadcast_axis(x, axis("c")), ("a b",)),
+    Case("broadcast_arrays broadcast_arrays_and_return_axes", lambda x, y: nym.broadcast_arrays(x, y), ("a b", "b")),
+    Case("expand squeeze", lambda x: nym.squeeze(nym.expand(x, "d"), "d"), ("a b",)),
+    Case("concatenate", lambda x, y: nym.concatenate("b", [x, y, x]), ("a b", "a b")),
+    Case("stack", lambda x, y: nym.stack("c", [x, y]), ("a b", "a b")),
+    Case("split unbind", lambda x: [*nym.split(x, "b", nym.make_axes(d=2, e=6)), *nym.unbind(x, "a")], ("a b",)),
+    Case(
+        "pad",
+        lambda x: [nym.pad(x, {"b": (1, 3)}, mode=mode) for mode in ("constant", "wrap", "edge", "reflect")],
+        ("a b",),
+    ),
+    Case("pad_left", lambda x: nym.pad_left(x, "b", nym.Axis("b", 12)), ("a b",)),
+    Case("repeat", lambda x: [nym.repeat(x, 2, "b"), nym.repeat(x, [1, 0, 2, 3], "a")], ("a b",)),
+    Case("tile", lambda x: nym.tile(x, {"b": 2, "a": 3}), ("a b",)),
+    Case("roll flip", lambda x: [nym.roll(x, 3, "b"), nym.roll(nym.flip(x, "b"), (1, 2), ("a", "b"))], ("a b",)),
+    Case(
+        "tril triu trace", lambda x: [nym.tril(x, "a", "b"), nym.triu(x, "a", "b"), nym.trace(x, "a", "b")], ("a b c",)
+    ),
+    Case("diagonal diag", lambda x: nym.diag(nym.diagonal(x, "a", "b", new_axis="a"), "a", "b"), ("a b c",)),
+    Case(
+        "where select", lambda x, y: [nym.where(x > 0, x, y), nym.select([x > 0.5, x < 0], [x, y], 1.0)], ("a b", "b")
+    ),
+]
+
+
+def update(way: str, index: Any) -> Callable[..., Any]:
+    options = {"unique_indices": True} if way == "multiply" else {}  # JAX's gradient needs it
+    return lambda x, y: getattr(x.at["b", index], way)(y, **options)
+
+
+def look_up_traced(x: Any) -> Any:
+    place = nym.argmax(x["a", 0], "b").array
+    return [x["b", place], x["b", nym.ds(place, 3)], nym.slice(x, "b", start=place, length=2)]
+
+
+def change_reference(x: Any, y: Any) -> Any:
+    ref = nym.new_ref(x)
+    ref["b", 3] = y
+    old = nym.swap(ref, ("b", 1), 2 * y)
+    return [old, nym.get(ref, ("b", 3)), nym.freeze(ref)]
+
+
+INDEXING = [
+    Case("index take", lambda x: [x["b", 3], x["b", 1:7:2], x["b", POSITIONS], nym.take(x, "b", 2)], ("a b",)),
+    Case("take", lambda x: x["b", nym.named(POSITIONS, "d")], ("a b",), "by an array"),
+    Case("index", lambda x: x["b", nym.named([3, 0, 3, 1], "a")], ("a b",), "by an array along another axis"),
+    Case(
+        "index",
+        lambda x: x["a", nym.named([3, 0], "d"), "b", nym.named([[1], [1], [5]], ("e", "f"))],
+        ("a b c",),
+        "twice",
+    ),
+    Case("dslice ds dblock slice", look_up_traced, ("a b",)),
+    Case("updated_slice", lambda x, y: nym.updated_slice(x, {"b": 2}, y["b", 0:3]), ("a b", "a b")),
+    *(
+        Case("NamedArray", update(way, index), ("a b", "a"), f"{way} {index}")
+        for way in ("set", "add", "multiply")
+        for index in (3, slice(1, 7), [4, 0, 1])
+    ),
+    Case("NamedArray", update("add", nym.ds(1, 3)), ("a b", "a"), "add a window"),
+    Case("NamedArray", update("max", [4, 0, 1]), ("a b", "a"), "max"),
+    Case(
+        "NamedArray",
+        lambda x, y: x.at["b", nym.named(POSITIONS, "d")].add(y.rename({"a": "d"})),
+        ("a b", "a"),
+        "segments",
+    ),
+    Case(
+        "NamedArray",
+        lambda x, y: nym.zeros_like(x).at["a", nym.named([1, 0, 1, 1, 3, 0, 0, 2], "b")].add(y),
+        ("a c", "b c"),
+        "segment sum",
+    ),
+    Case("new_ref get swap freeze NamedRef", change_reference, ("a b", "a")),
+]
+TRANSFORMS = [
+    Case("scan", lambda x: nym.scan(lambda c, r: (c * 0.5 + nym.sin(r), c), "b")(nym.zeros(axis("a")), x), ("a b",)),
+    Case("fold", lambda x, w: nym.fold(lambda c, r: c * 0.5 + r * w, "b")(nym.zeros(axis("a")), x), ("a b", "a")),
+    Case("map", lambda x, w: nym.map(lambda row: nym.dot(row, w, axis="a"), "b")(x), ("a b", "a c")),
+    Case("vmap", lambda x, w: nym.vmap(lambda row: nym.dot(row, w, axis="a"), "b")(x), ("a b", "a c")),
+    Case("lift", lambda x: nym.lift(lambda row: jnp.sin(row) - jnp.mean(row), "b")(x), ("a b",)),
+    Case("grad value_and_grad", lambda x: nym.grad(lambda x: (nym.sin(x) ** 2).sum())(x), ("a b",)),
+    Case(
+        "named_call tree_checkpoint_name",
+        nym.named_call(lambda x: nym.sin(x) * nym.tree_checkpoint_name(x, "x")),
+        ("a b",),
+    ),
+    Case(
+        "shard_map", lambda x: nym.shard_map(lambda x: nym.sin(x))(x) if nym.current_mapping() else nym.sin(x), ("a b",)
+    ),
+    Case(
+        "microbatch",
+        lambda w, x: nym.microbatch(lambda w, x: nym.dot(w, x, axis="a").mean(), "b", 2)(w, x),
+        ("a", "a b"),
+    ),
+]
+FFT = [
+    *(
+        cases_along(f"fft.{name}", getattr(nym.fft, name))[0]
+        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+    ),
+    *(cases_along(f"fft.{name}", getattr(nym.fft, name))[0] for name in ("fftshift", "ifftshift")),
+    Case("fft.fft", lambda x: nym.fft.fft(x, ("a", "b")), ("a b",), "over both"),
+]
+
+
+def of_matrix(names: str, make: Callable[..., Any] = make_regular) -> Case:
+    """Returns a case of functions of one matrix, of which the compiler shares what they have in common."""
+    functions = [getattr(nym.linalg, name) for name in names.split()]
+    paths = " ".join(f"linalg.{name}" for name in names.split())
+    return Case(paths, lambda x: [fn(make(x), "row", "col") for fn in functions], ("c row col",))
+
+
+LINALG = [
+    of_matrix("cholesky eigh eigvalsh", make_symmetric),
+    of_matrix("svd svdvals cond pinv"),
+    of_matrix("det slogdet inv"),
+    of_matrix("eigvals"),
+    of_matrix("qr"),
+    Case("linalg.matrix_power", lambda x: nym.linalg.matrix_power(make_regular(x), "row", "col", 3), ("c row col",)),
+    Case(
+        "linalg.norm", lambda x: [nym.linalg.norm(x, "col"), nym.linalg.norm(x, ("row", "col"), ord=2)], ("c row col",)
+    ),
+    Case("linalg.solve", lambda a, b: nym.linalg.solve(make_regular(a), b, "row", "col"), ("c row col", "row k")),
+    Case("linalg.lstsq", lambda a, b: nym.linalg.lstsq(make_regular(a), b, "row", "col")[0], ("row col", "row c")),
+]
+POLY = [
+    Case(
+        "poly.polyadd poly.polysub",
+        lambda p, q: [nym.poly.polyadd(p, q, "b"), nym.poly.polysub(p, q, "b")],
+        ("a b", "a b"),
+    ),
+    Case("poly.polymul", lambda p, q: nym.poly.polymul(p, q, "b"), ("a b", "b")),
+    Case("poly.polydiv", lambda p, q: nym.poly.polydiv(p, 2 + q["b", 0:3], "b"), ("a b", "a b")),
+    Case(
+        "poly.polyder poly.polyint", lambda p: [nym.poly.polyder(p, axis="b"), nym.poly.polyint(p, axis="b")], ("a b",)
+    ),
+    Case("poly.polyval", lambda p, x: nym.poly.polyval(p, x, "b"), ("a b", "a c")),
+    Case("poly.vander", lambda x: nym.poly.vander(x, axis("k")), ("a b",)),
+    Case(
+        "poly.polyfit",
+        lambda x, y: nym.poly.polyfit(x + nym.arange(axis("b")), y, 2, axis="b", new_axis="k"),
+        ("b", "a b"),
+    ),
+    Case("poly.poly", lambda x: nym.poly.poly(x, "b"), ("a b",)),
+]
+DRAWN = (axis("a"), axis("b"))
+RANDOM = [
+    Case("random.gamma", lambda a: nym.random.gamma(KEY(0), axis("a"), 2 + a), ("a",)),
+    Case(
+        "random.lognormal random.pareto random.rayleigh random.weibull_min random.uniform random.triangular "
+        "random.wald random.truncated_normal",
+        lambda a: [
+            nym.random.lognormal(KEY(0), DRAWN, a),
+            nym.random.pareto(KEY(0), DRAWN, 2 + a),
+            nym.random.rayleigh(KEY(0), DRAWN, 2 + a),
+            nym.random.weibull_min(KEY(0), DRAWN, 2 + a, 3 + a),
+            nym.random.uniform(KEY(0), DRAWN, minval=a, maxval=2 + a),
+            nym.random.triangular(KEY(0), DRAWN, a - 2, a, a + 2),
+            nym.random.wald(KEY(0), DRAWN, 2 + a),
+            nym.random.truncated_normal(KEY(0), DRAWN, a - 2, a + 2),
+        ],
+        ("a",),
+    ),
+    Case(
+        "random.multivariate_normal",
+        lambda mean, x: nym.random.multivariate_normal(KEY(0), axis("b"), mean, make_symmetric(x), "row", "col"),
+        ("row", "row col"),
+    ),
+    Case(
+        "random.permutation random.choice",
+        lambda x: [nym.random.permutation(KEY(0), x, "b"), nym.random.choice(KEY(0), axis("c"), x, "b")],
+        ("a b",),
+    ),
+]
+ALL_ELEMENTWISE = [
+    Case(" ".join(UNARY), apply_unary, ("a b",)),
+    Case(" ".join(BINARY), apply_binary, ("a b", "b")),
+    Case("clip", lambda x, low: nym.clip(x, low, 0.5), ("a b", "b")),
+    Case("real imag angle conj", lambda x, y: [nym.angle(x + 1j * y), nym.conj(x * 1j + y)], ("a b", "b")),
+]
+GROUPS = {
+    "elementwise": ALL_ELEMENTWISE,
+    "reductions": REDUCTIONS,
+    "cumulative": CUMULATIVE,
+    "sorting": SORTING,
+    "products": PRODUCTS,
+    "rearranging": REARRANGING,
+    "indexing": INDEXING,
+    "transforms": TRANSFORMS,
+    "fft": FFT,
+    "linalg": LINALG,
+    "poly": POLY,
+    "random": RANDOM,
+}

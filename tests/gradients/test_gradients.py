@@ -1,0 +1,87 @@
+"""Results and gradients on meshes with an unused axis, each axis being sharded in turn, against those on one device."""
+
+from collections.abc import Iterator
+
+import jax
+import pytest
+from jax.sharding import AxisType
+
+import axonym as nym
+from axonym import nn, quantization
+
+from . import layers, operations
+from .cases import Case, find_differences
+
+
+GROUPS = {**operations.GROUPS, **layers.GROUPS}
+EXCEPTIONS = {
+    "their results are integers or booleans": """
+        all any argmax argmin array_equal array_equiv allclose count_nonzero isin nanargmax nanargmin nonzero packbits
+        unpackbits unique_all unique_counts unique_inverse linalg.matrix_rank ndim iscomplex isreal is_named_array
+        nn.causal_mask nn.one_hot nn.explain_attention random.bernoulli random.binomial random.categorical
+        random.geometric random.multinomial random.poisson random.rademacher random.randint""",
+    "their derivatives are zero or not defined": "fmod gcd lcm frexp ldexp nextafter spacing heaviside",
+    "they make arrays, or draw them from numbers alone": """
+        arange eye full full_like geomspace linspace logspace named ones ones_like zeros zeros_like fft.fftfreq
+        fft.rfftfreq nn.alibi_bias nn.alibi_slopes nn.initialize_weight random.ball random.cauchy random.exponential
+        random.generalized_normal random.gumbel random.laplace random.logistic random.maxwell random.normal
+        random.orthogonal random.split""",
+    "they draw as `random.gamma` does, whose gradient takes long to compile": """
+        random.beta random.chisquare random.dirichlet random.f random.loggamma random.t""",
+    "JAX has no derivative of them": "linalg.eig poly.roots poly.trim_zeros",
+    "they hold numbers that are not trained": """
+        nn.LinearRotaryScaling nn.DynamicRotaryScaling nn.Llama3RotaryScaling nn.RotaryScaling nn.YarnRotaryScaling
+        nn.BatchStatistics nn.AttentionChoice Shape ScanCheckpointPolicy""",
+    "they update parameters": """
+        nn.mup_learning_rates quantization.accumulate_gradients quantization.apply_updates
+        quantization.partition_overwrites""",
+}
+"""Public names that no case is for, by the reason."""
+
+NO_OPERATIONS = {
+    *("axis", "mesh", "multihost", "jit", "mapping", "rules", "sharding", "specs", "report"),
+    *("_axis", "_axis_mapping", "_field", "_mesh_partition_helper", "_sharded_optimizer", "_bitwise", "_logic"),
+}
+"""Modules and packages whose functions are not for arrays, or not for floats."""
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_sharded_gradients_are_those_of_one_device(group):
+    problems = find_differences(GROUPS[group], [AxisType.Auto, AxisType.Explicit])
+    assert not problems, "\n".join(problems)
+
+
+def double_if_sharded(x: nym.NamedArray) -> nym.NamedArray:
+    if not (mapping := nym.current_mapping()) or "b" not in mapping:
+        return x
+    return nym.named(2 * x.array - jax.lax.stop_gradient(x.array), x.names)
+
+
+def test_wrong_gradients_and_results_are_found():
+    cases = [Case("sin", double_if_sharded, ("a b",)), Case("sin", lambda x: x * bool(nym.current_mapping()), ("a",))]
+    found = find_differences(cases, [AxisType.Auto])
+    assert found[0] == (
+        "Auto: sin by AxisMapping({'a': 'data', 'b': 'model'}, uneven='replicate'): "
+        "gradient 0 is wrong, 2 times what it should be"
+    )
+    assert [problem.split(": ")[3][:17] for problem in found[1:]] == ["result 0 is wrong", "gradient 0 is wro"]
+
+
+def list_public_names() -> Iterator[str]:
+    """Yields what may be an operation or a layer, by its path below `axonym`."""
+    spaces = {"": nym, "nn.": nn, "quantization.": quantization}
+    spaces |= {f"{name}.": getattr(nym, name) for name in ("fft", "linalg", "poly", "random")}
+    for prefix, space in spaces.items():
+        for name, thing in vars(space).items():
+            modules = (getattr(thing, "__module__", None) or "").split(".")
+            if callable(thing) and name[0] != "_" and modules[0] == "axonym" and not NO_OPERATIONS & {*modules}:
+                yield prefix + name
+
+
+def test_each_operation_and_layer_has_a_case_or_a_reason():
+    tested = {name for cases in GROUPS.values() for case in cases for name in case.names.split()}
+    excepted = {name for names in EXCEPTIONS.values() for name in names.split()}
+    public = {*list_public_names()}
+    assert public - tested - excepted == set(), "Add a case to `operations.py` or `layers.py`, or a reason."
+    assert tested & excepted == set()
+    assert (tested | excepted) - public == set(), "These are not public."
