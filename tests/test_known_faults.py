@@ -383,6 +383,17 @@ def test_splash_attention_cannot_divide_a_full_mask():
         make_kernel(2)
 
 
+def test_splash_attention_of_shared_keys_fails_with_64_bits():
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    mask = splash_attention.MultiHeadMask([splash_attention.CausalMask((128, 128))] * 2)
+    kernel = splash_attention.make_splash_mha(mask, head_shards=1, q_seq_shards=1, interpret=True)
+    query, key = (jax.ShapeDtypeStruct((heads, 128, 128), np.float32) for heads in (2, 1))
+    assert jax.eval_shape(kernel, query, key, key).shape == query.shape
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"lax\.div requires arguments to have the same dtypes"):
+        jax.eval_shape(kernel, query, key, key)
+
+
 def test_each_test_is_on_the_page():
     named = re.findall(r"`(test_\w+)`", PAGE.read_text())
     own = [name for name in globals() if name.startswith("test_") and name != "test_each_test_is_on_the_page"]

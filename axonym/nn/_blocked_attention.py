@@ -64,7 +64,7 @@ class _Blocks:
     def _locate(self, x: NamedArray, starts: "_Starts") -> tuple[list[Any], tuple[int, ...]]:
         axes = (self.QPos, starts.query), (self.KPos, starts.key)
         blocks = {axis.name: (start, axis.size) for axis, start in axes if axis is not None}
-        pairs = [blocks.get(name, (0, size)) for name, size in zip(x.names, x.array.shape, strict=True)]
+        pairs = [blocks.get(name, (np.int32(0), size)) for name, size in zip(x.names, x.array.shape, strict=True)]
         return [start for start, _ in pairs], tuple(size for _, size in pairs)
 
 

@@ -62,6 +62,9 @@ def find_splash_obstacle(inputs: AttentionInputs) -> str | None:
         if axis.size % (_LANES * shards):
             of = f" on each of {shards} shards" if shards > 1 else ""
             return f"it needs a multiple of {_LANES} positions{of}, and axis {axis.name!r} has size {axis.size}"
+    has_x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+    if has_x64 and math.prod(axis.size for axis in layout.groups) > 1:
+        return "JAX's kernel fails for heads that share keys while `jax_enable_x64` is on"
     if inputs.sinks is not None and not {*inputs.sinks.names} <= {*get_names(layout.heads, layout.groups)}:
         return "its sinks have axes of heads alone"
     return _find_mask_obstacle(inputs, layout)

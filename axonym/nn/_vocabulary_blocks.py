@@ -127,7 +127,8 @@ def _differentiate_part(
         d_hidden, d_weight = sums
         block = _compute_block(head, hidden, weight, targets, start, size)
         softmax = jnp.exp(block.logits - log_normalizers)
-        probabilities = jnp.where(block.is_target, 1 - head.label_smoothing, 0) + block.smoothing
+        chosen = jnp.asarray(1 - head.label_smoothing, block.logits.dtype)
+        probabilities = jnp.where(block.is_target, chosen, 0) + block.smoothing
         d_logits = d_normalizers * softmax + d_scores * probabilities
         if head.logit_soft_cap is not None:
             d_logits = d_logits * (1 - jnp.square(block.logits / head.logit_soft_cap))
