@@ -109,7 +109,8 @@ class BlockSeq(LayerStack[M]):
         make = parse_layer_init("BlockSeq", Block, module, gradient_checkpointing)
 
         def make_blocks(*args: Any, **kwargs: Any) -> Any:
-            given = slice_args((args, split_layer_keys(kwargs, Block)), Block, is_array_with_axes, "BlockSeq.init")
+            arguments = split_layer_keys(args, kwargs, Block, "BlockSeq.init")
+            given = slice_args(arguments, Block, is_array_with_axes, "BlockSeq.init")
             each = [given.insert_slices(slices) for slices in given.split_slices()]
             return cls(tuple(make(*args, **kwargs) for args, kwargs in each), Block, gradient_checkpointing)
 

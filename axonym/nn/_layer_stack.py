@@ -13,7 +13,7 @@ from ..named._arguments import check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, format_value
 from ..named._traceback import blame_caller
-from ..named._transforms import Remat, parse_remat
+from ..named._transforms import Remat, parse_remat, spread_keys
 from ._inputs import check_input
 from ._layer import Layer
 
@@ -184,10 +184,10 @@ def check_same_layers(container: type[LayerStack[Any]], Block: Axis, others: tup
             raise blame_caller(ValueError(f"layers along {Block} do not match layers along {other.Block}"))
 
 
-def split_layer_keys(kwargs: dict[str, Any], axis: Axis) -> dict[str, Any]:
-    """Returns arguments with a plain key for each layer, made from one key or an array of keys.
+def split_layer_keys(args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis, function: str) -> Any:
+    """Returns arguments with keys for each layer, the plain arrays that layers take which call `jax.random`.
 
-    Plain keys are for layers that call `jax.random`.
+    The argument `key` may be a legacy key.
     """
     key = kwargs.get("key")
     if isinstance(key, NamedArray) and key.names:
@@ -198,4 +198,4 @@ def split_layer_keys(kwargs: dict[str, Any], axis: Axis) -> dict[str, Any]:
         typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         is_single = key.ndim == (0 if typed else 1)  # an untyped key is itself an array with one axis
         key = jax.random.split(key, axis.size) if is_single else key
-    return kwargs if "key" not in kwargs else {**kwargs, "key": key}
+    return spread_keys((args, kwargs if "key" not in kwargs else {**kwargs, "key": key}), axis, function)

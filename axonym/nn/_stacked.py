@@ -68,11 +68,12 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         Returns:
             A function of the arguments of `module.init`. Each layer gets its slice of named arrays that have the layer
             axis, and of plain arrays along their first axis. A single random key given as `key` is split, so that each
-            layer gets a plain key of its own. The arrays of the layers have the layer axis first, and are sharded by
-            the active mapping along it, too.
+            layer gets a plain key of its own, and other random keys are folded as by `fold`. The arrays of the layers
+            have the layer axis first, and are sharded by the active mapping along it, too.
 
         Raises:
-            TypeError: If `Block` is not an axis, `module` is not callable, or the policy has the wrong type.
+            TypeError: If `Block` is not an axis, `module` is not callable, or the policy has the wrong type. When
+                called, if an argument other than `key` may be a legacy random key.
             ValueError: If the policy is a string that names none.
 
         Example:
@@ -96,7 +97,8 @@ class Stacked(LayerStack[M], HasLeadingAxes):
         make = parse_layer_init("Stacked", Block, module, gradient_checkpointing)
 
         def make_stacked(*args: Any, **kwargs: Any) -> Any:
-            stacked = vmap(make, Block)(*args, **split_layer_keys(kwargs, Block))
+            args, kwargs = split_layer_keys(args, kwargs, Block, "Stacked.init")
+            stacked = vmap(make, Block)(*args, **kwargs)
             return cls(_shard_layers(stacked), Block, gradient_checkpointing)
 
         return make_stacked

@@ -150,6 +150,15 @@ def test_every_layer_has_a_key_of_its_own(keys, module):
         assert np.array_equal(layer.weight.array, other.weight.array)
 
 
+@pytest.mark.parametrize("kind", [nym.nn.Stacked, nym.nn.BlockSeq])
+def test_every_layer_has_a_key_of_its_own_wherever_it_is(kind):
+    make = kind.init(Layers, lambda keys: Shift.init(Embed, key=keys["shift"]))
+    for number, layer in enumerate(make({"shift": KEY}).unstacked()):
+        assert np.array_equal(layer.weight.array, Shift.init(Embed, key=jax.random.fold_in(KEY, number)).weight.array)
+    with refusal(f"`{kind.__name__}.init` cannot tell whether args[0]['shift'], a plain uint32 array", TypeError):
+        make({"shift": jax.random.PRNGKey(0)})
+
+
 def test_other_arguments_are_cut_if_they_have_the_layer_axis():
     start = nym.arange(Layers, start=1.0)
     made = nym.nn.Stacked.init(Layers, Shift)
