@@ -59,17 +59,24 @@ def check_integer(what: str, value: Any, least: int | None = None) -> int:
     """Returns an integer as a Python number, after checking that it is at least `least`.
 
     Raises:
-        TypeError: If the value is not an integer.
+        TypeError: If the value is not an integer, or is traced.
         ValueError: If it is too small.
     """
+    integer = value if type(value) is int else _parse_integer(what, value)
+    if least is not None and integer < least:
+        raise ValueError(f"{what} must be at least {least}, not {integer}")
+    return integer
+
+
+def _parse_integer(what: str, value: Any) -> int:
+    if is_traced(value):
+        raise TypeError(f"{what} must be an integer that is known when the function is traced, not a traced array.")
     try:
         integer = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         integer = None
     if integer is None:
         raise TypeError(f"{what} must be an integer, not {format_value(value)}.")
-    if least is not None and integer < least:
-        raise ValueError(f"{what} must be at least {least}, not {integer}")
     return integer
 
 

@@ -1,11 +1,11 @@
 """Matrices over two named axes: triangles, diagonals, traces, and outer, cross and Kronecker products."""
 
-import operator
 from typing import Any
 
 import jax.numpy as jnp
 
 from ._ambient import get_out_sharding, reshard_by_name
+from ._arguments import check_integer
 from ._axis import AxisSelection, AxisSelector, Names, axis_name, find_axes, find_axis, intern_names
 from ._base import N, check_named, format_shape, with_array
 from ._broadcasting import align_axes
@@ -36,7 +36,7 @@ def tril(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
         Array([[1., 0., 0.],
                [1., 1., 0.]], dtype=float32)
     """
-    return _apply_triangle(x, (axis1, axis2), operator.index(k), True)
+    return _apply_triangle(x, (axis1, axis2), k if type(k) is int else check_integer("tril: `k`", k), True)
 
 
 def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
@@ -54,7 +54,7 @@ def triu(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:
         Array([[0., 1., 1.],
                [0., 0., 1.]], dtype=float32)
     """
-    return _apply_triangle(x, (axis1, axis2), operator.index(k), False)
+    return _apply_triangle(x, (axis1, axis2), k if type(k) is int else check_integer("triu: `k`", k), False)
 
 
 def _apply_triangle(x: N, axes: tuple[AxisSelector, AxisSelector], k: int, lower: bool) -> N:
@@ -92,7 +92,7 @@ def trace(x: N, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype
         >>> nym.trace(nym.ones({"row": 3, "batch": 2, "column": 3}), "row", "column").array
         Array([3., 3.], dtype=float32)
     """
-    options = {"offset": operator.index(offset), "axis1": -2, "axis2": -1, "dtype": dtype}
+    options = {"offset": check_integer("trace: `offset`", offset), "axis1": -2, "axis2": -1, "dtype": dtype}
     return apply_gufunc(jnp.trace, (x,), ((axis1, axis2),), ((),), **options)[0]
 
 
@@ -122,7 +122,7 @@ def diagonal(
         NamedArray(int32, i: 2, [1, 5])
     """
     name = axis_name(axis1)
-    options = {"offset": operator.index(offset), "axis1": -2, "axis2": -1}
+    options = {"offset": check_integer("diagonal: `offset`", offset), "axis1": -2, "axis2": -1}
     (result,) = apply_gufunc(jnp.diagonal, (x,), ((axis1, axis2),), ((name,),), **options)
     return result if new_axis is None else rename(result, {name: new_axis})
 
@@ -150,7 +150,7 @@ def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
         NamedArray(int32, row: 2, column: 2, [[1, 0], [0, 2]])
     """
     check_named(x)
-    k, name = operator.index(k), axis_name(other)
+    k, name = check_integer("diag: `k`", k), axis_name(other)
     find_axis((name,), (x.axis_size(axis) + abs(k),), other)
     return apply_gufunc(_compute_diag, (x,), ((axis,),), ((axis_name(axis), name),), k=k)[0]
 

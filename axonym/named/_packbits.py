@@ -1,10 +1,10 @@
 """Packing of bits into bytes along an axis, and unpacking."""
 
-import operator
 from typing import Literal
 
 import jax.numpy as jnp
 
+from ._arguments import check_integer
 from ._axis import AxisSelector, find_axis
 from ._base import N, check_named, format_shape
 from ._resize import apply_resizing
@@ -62,5 +62,6 @@ def unpackbits(x: N, axis: AxisSelector, *, count: int | None = None, bitorder: 
     check_named(x)
     if x.dtype != jnp.uint8:
         raise TypeError(f"`unpackbits` takes `uint8`, the elements of {format_shape(x)} are {x.dtype}.")
-    index, size = find_axis(x.names, x.array.shape, axis), None if count is None else operator.index(count)
+    index = find_axis(x.names, x.array.shape, axis)
+    size = None if count is None else check_integer("unpackbits: `count`", count)
     return apply_resizing(jnp.unpackbits, x, index, count=size, bitorder=bitorder)

@@ -1,6 +1,5 @@
 """Searching: `top_k`, `take_along_axis`, `searchsorted`, `isin` and `nonzero`."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ._arguments import check_integer
 from ._axis import Axis, AxisSelector, find_axis, intern_names
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_scalar, get_scalar
@@ -43,7 +43,7 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
         NamedArray(int32, choice: 2, [1, 2])
     """
     check_named(x)
-    index, k = find_axis(x.names, x.array.shape, axis), operator.index(k)
+    index, k = find_axis(x.names, x.array.shape, axis), check_integer("top_k: `k`", k)
     name = x.names[index]
     if not 0 <= k <= x.array.shape[index]:
         raise ValueError(

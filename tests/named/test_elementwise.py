@@ -314,7 +314,6 @@ def test_where_takes_both_choices_or_neither(draw):
 
 @pytest.mark.parametrize("wrong", ["a", None, object()])
 def test_what_is_no_number_is_refused(wrong, draw):
-    with pytest.raises(TypeError, match=r"argument|An operand is a named array or a number"):
-        draw(a=2) + wrong
-    with pytest.raises(TypeError, match="argument"):
-        nym.exp(wrong)
+    for call in (lambda: draw(a=2) + wrong, lambda: nym.exp(wrong), lambda: nym.add(wrong, 1.0)):
+        with pytest.raises(TypeError, match="An operand is a named array or a number, not "):
+            call()

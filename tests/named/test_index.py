@@ -335,7 +335,7 @@ def test_modes():
             "a `dslice` of axis 'a' of (a: 3, b: 4, c: 5) starts at an array of shape (2,)",
         ),
         (("a", dslice(nym.arange(Axis("i", 2)), 2)), ValueError, "starts at an array of shape (2,), not at an integer"),
-        (("a", dslice(0, 1.5)), TypeError, "cannot be interpreted as an integer"),  # pyright: ignore[reportArgumentType]
+        (("a", dslice(0, 1.5)), TypeError, "the length of a `dslice` must be an integer, not 1.5"),  # pyright: ignore[reportArgumentType]
         (("a", nym.named([0, 1], "b")), ValueError, "axis 'b' has size 4 and size 2 in (b: 4, c: 5) and (b: 2)"),
         (
             ("a", nym.named([0, 1, 1, 0], "b"), "b", 0),

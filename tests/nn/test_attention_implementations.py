@@ -315,7 +315,7 @@ def test_a_feature_that_an_implementation_lacks_is_an_error(draw, implementation
 def test_errors_of_implementations_name_axes_and_sizes(draw):
     query, key, value = draw_inputs(draw)
     with refusal(
-        "the `implementation` of attention is 'auto' or one of 'splash', 'jax', 'blocked', 'plain', not 'flash'"
+        "dot_product_attention: `implementation` must be 'auto', 'splash', 'jax', 'blocked' or 'plain', not 'flash'"
     ):
         attend("flash", query, key, value)
     with refusal("it needs a multiple of 128 positions, and axis 'pos' has size 10"):
@@ -326,5 +326,5 @@ def test_errors_of_implementations_name_axes_and_sizes(draw):
         attend("jax", query, key, draw(KeyPos, Batch, HeadDim))
     with refusal("it needs query, key and value of one dtype, here bfloat16, float32, float32"):
         attend("jax", query.astype(jnp.bfloat16), key, value)
-    with refusal("dot_product_attention: `block_size` is a positive integer, not 0"):
+    with refusal("dot_product_attention: `block_size` must be at least 1, not 0"):
         nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, block_size=0)

@@ -1,6 +1,5 @@
 """Padding along axes."""
 
-import operator
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._ambient import shard_by_compiler
+from .._arguments import check_integer
 from .._axis import Axis, AxisSelector, find_axes, find_axis, format_value, parse_one_axis
 from .._base import N, NamedBase, check_named, format_shape
 from .._broadcasting import get_scalar
@@ -80,7 +80,7 @@ def _parse_width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
         raise ValueError(
             f"axis {x.names[dim]!r} is padded by a number, or by a pair of them, not by {format_value(width)}"
         )
-    before, after = map(operator.index, widths)
+    before, after = (check_integer("pad: a width", width) for width in widths)
     if before < 0 or after < 0:
         raise ValueError(
             f"axis {x.names[dim]!r} of {format_shape(x)} cannot be padded by a negative number of elements"

@@ -1,6 +1,5 @@
 """Repeating elements along existing axes."""
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._ambient import replicate_dims
+from .._arguments import check_integer
 from .._axis import AxisSelector, find_axes, find_axis, format_axes, format_value
 from .._base import N, NamedBase, check_named, format_shape, is_traced
 from ._apply_unsharded import apply_unsharded
@@ -43,7 +43,7 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
     check_named(x)
     dim = find_axis(x.names, x.array.shape, axis)
     counts = _parse_repeats(x, dim, repeats)
-    total = None if total_repeat_length is None else operator.index(total_repeat_length)
+    total = None if total_repeat_length is None else check_integer("repeat: `total_repeat_length`", total_repeat_length)
     if isinstance(counts, int):
         return apply_unsharded(_repeat_equally, x, (dim,), counts, total)
     if total is None:
@@ -105,7 +105,8 @@ def tile(x: N, reps: Mapping[Any, int]) -> N:
     check_named(x)
     if not isinstance(reps, Mapping):
         raise TypeError(f"`tile` takes a mapping from axis to number, such as {{'pos': 2}}, not {format_value(reps)}.")
-    dims, counts = find_axes(x.names, x.array.shape, tuple(reps)), tuple(map(operator.index, reps.values()))
+    dims = find_axes(x.names, x.array.shape, tuple(reps))
+    counts = tuple([check_integer("tile: a number of repetitions", count) for count in reps.values()])
     if any(count < 0 for count in counts):
         negative = [x.names[dim] for dim, count in zip(dims, counts, strict=True) if count < 0]
         raise ValueError(
