@@ -197,7 +197,7 @@ def compile_apart(module: str, *what: str, is_gpu: bool = False) -> Any:
     platform = "gpu" if is_gpu else "tpu"
     plugin = PLUGINS[platform]
     if not find_plugin_folder(plugin):
-        raise SystemExit(f"{plugin.variable} is the folder of a compiler, which `make {plugin.target}` fills")
+        raise SystemExit(f"{plugin.variable} is the folder of a compiler, which `make {plugin.make_target}` fills")
     environment = make_environment(platform)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment["PYTHONPATH"]])
     with tempfile.TemporaryDirectory() as folder:

@@ -218,7 +218,7 @@ def test_interrupted_run_resumes_to_the_same_losses(train_lm: Any, reference: Pa
 
 def empty_checkpoint(step: Path) -> None:
     shutil.rmtree(step)
-    step.mkdir()
+    (step / "default").mkdir(parents=True)  # what makes the folder one of a step
 
 
 def flip_byte(step: Path) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import functools
 import html
 import json
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from ...named._cache import cached_plan
 from ...report._grid import format_html_page
 from ...report._write_file import write_file
 from .._step_time._timeline import TimelineEvent
@@ -30,7 +30,7 @@ img { max-width: 100%; background: #fff }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-@functools.cache
+@cached_plan
 def _list_hints(kind: type) -> dict[str, Any]:
     """Returns the types of the fields of a class; kept, since a plan has thousands of events."""
     return get_type_hints(kind)
