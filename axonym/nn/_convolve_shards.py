@@ -43,41 +43,48 @@ def convolve(x: N, weight: N, plan: Convolution) -> N:
     return with_array(x, call(get_array(x), get_array(weight)), names)
 
 
-def _convolve_arrays(own: Names, of_weight: Names, names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
+def _convolve_arrays(x_names: Names, weight_names: Names, names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
     dtype = jnp.result_type(x, weight)
     arrays = x.astype(dtype), weight.astype(dtype)
     shapes = [jax.ShapeDtypeStruct(array.shape, dtype) for array in arrays]  # without their shardings
-    shape = jax.eval_shape(functools.partial(convolve_by_position, own, of_weight, plan), *shapes).shape
-    outputs = tuple(name if name == plan.outputs else "" for name in of_weight)
-    with use_operand_shardings((own, of_weight), arrays):
-        layout = find_layout((own, outputs, names), (x.shape, weight.shape, shape))
+    shape = jax.eval_shape(functools.partial(convolve_by_position, x_names, weight_names, plan), *shapes).shape
+    outputs = tuple(name if name == plan.outputs else "" for name in weight_names)
+    with use_operand_shardings((x_names, weight_names), arrays):
+        layout = find_layout((x_names, outputs, names), (x.shape, weight.shape, shape))
         if layout.mesh is None:
-            return _convolve_whole_windows(own, of_weight, names, plan, *arrays)
-        operands = (own, x.shape), (of_weight, weight.shape), (names, shape)
+            return _convolve_whole_windows(x_names, weight_names, names, plan, *arrays)
+        operands = (x_names, x.shape), (weight_names, weight.shape), (names, shape)
         sizes = [dict(zip(*operand, strict=True)) for operand in operands]
-        division = _divide(own, of_weight, names, plan, layout, sizes)
+        division = _divide(x_names, weight_names, names, plan, layout, sizes)
         arrays = [reshard_by_name(*pair) for pair in zip(arrays, (division.x, division.weight), strict=True)]
-        compute = functools.partial(_convolve_shards, own, of_weight, division, layout)
+        compute = functools.partial(_convolve_shards, x_names, weight_names, division, layout)
         (result,) = shard_map_by_name(compute, layout, (division.x, division.weight), (division.result,))(*arrays)
         return reshard_by_name(result, names)
 
 
-def _convolve_whole_windows(own: Names, of_weight: Names, names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
+def _convolve_whole_windows(
+    x_names: Names, weight_names: Names, names: Names, plan: Convolution, x: Any, weight: Any
+) -> Any:
     """Leaves a convolution to the compiler, with the dimensions replicated that it cannot shard correctly.
 
     That is the way without a mapping on an Auto mesh, where shardings are not known; without a mesh nothing changes.
     """
-    whole = {*own, *of_weight, *names} if plan.groups > 1 else {*plan.spatial}
-    x, weight = _replicate_names(x, own, whole), _replicate_names(weight, of_weight, whole)
-    return _replicate_names(convolve_by_position(own, of_weight, plan, x, weight), names, whole)
+    whole = {*x_names, *weight_names, *names} if plan.groups > 1 else {*plan.spatial}
+    x, weight = _replicate_names(x, x_names, whole), _replicate_names(weight, weight_names, whole)
+    return _replicate_names(convolve_by_position(x_names, weight_names, plan, x, weight), names, whole)
 
 
-def _replicate_names(array: Any, own: Names, names: set[str]) -> Any:
-    return replicate_auto_dims(array, [dim for dim, name in enumerate(own) if name in names])
+def _replicate_names(array: Any, x_names: Names, names: set[str]) -> Any:
+    return replicate_auto_dims(array, [dim for dim, name in enumerate(x_names) if name in names])
 
 
 def _divide(
-    own: Names, of_weight: Names, names: Names, plan: Convolution, layout: AxisLayout, sizes: list[dict[str, int]]
+    x_names: Names,
+    weight_names: Names,
+    names: Names,
+    plan: Convolution,
+    layout: AxisLayout,
+    sizes: list[dict[str, int]],
 ) -> Division:
     halos = _plan_halos(plan, layout, *sizes)
     sharded_by = {name: "" for name in plan.spatial if name not in halos}
@@ -94,8 +101,8 @@ def _divide(
     channels = {plan.outputs: outputs} | ({plan.inputs[1]: inputs} if plan.groups == 1 else {})
     padding = dict(zip(plan.spatial, plan.padding, strict=True)) | {name: halos[name].padding for name in halos}
     return Division(
-        x=tuple(sharded_by.get(name, name) for name in own),
-        weight=tuple(channels.get(name, "") for name in of_weight),
+        x=tuple(sharded_by.get(name, name) for name in x_names),
+        weight=tuple(channels.get(name, "") for name in weight_names),
         result=tuple(sharded_by.get(name, name) for name in names),
         halos=halos,
         contracted=(inputs,) if plan.groups == 1 else (),
@@ -108,21 +115,21 @@ def _plan_halos(
 ) -> dict[str, Halo]:
     """Returns the halos of the spatial axes that stay sharded."""
     halos = {}
-    for at, axis in enumerate(plan.spatial):
-        window = plan.dilation[at] * (weight[plan.kernels[at]] - 1) + 1
-        steps = window, plan.strides[at], plan.padding[at][0], plan.input_dilation[at]
+    for place, axis in enumerate(plan.spatial):
+        window = plan.dilation[place] * (weight[plan.kernels[place]] - 1) + 1
+        steps = window, plan.strides[place], plan.padding[place][0], plan.input_dilation[place]
         halo = plan_halo(layout.count_shards((axis,)), x[axis], result[axis], *steps)
-        if halo is not None and not any(plan.wrapped[at]):
+        if halo is not None and not any(plan.wrapped[place]):
             halos[axis] = halo
     return halos
 
 
 def _convolve_shards(
-    own: Names, of_weight: Names, division: Division, layout: AxisLayout, x: Any, weight: Any
+    x_names: Names, weight_names: Names, division: Division, layout: AxisLayout, x: Any, weight: Any
 ) -> tuple[Any]:
     """Convolves the shards of one device."""
     for axis, halo in division.halos.items():
-        x = add_halo(x, own.index(axis), halo, layout, axis, 0)
-    result = convolve_by_position(own, of_weight, division.plan, x, weight)
+        x = add_halo(x, x_names.index(axis), halo, layout, axis, 0)
+    result = convolve_by_position(x_names, weight_names, division.plan, x, weight)
     contracted = layout.list_mesh_axes(division.contracted)
     return (jax.lax.psum(result, contracted) if contracted else result,)

@@ -36,12 +36,12 @@ def plan_halo(
     """
     if count == 1 or size % count or result_size % count or result_size * stride != size * spread:
         return None
-    own = size // count
+    shard = size // count
     end = (result_size // count - 1) * stride - start + window  # of the last window, from the first own element on
-    before, after = max(0, -(-start // spread)), max(0, -(-end // spread) - own)
-    if max(before, after) > own:
+    before, after = max(0, -(-start // spread)), max(0, -(-end // spread) - shard)
+    if max(before, after) > shard:
         return None
-    return Halo(before, after, (start - before * spread, end - (own + after - 1) * spread - 1))
+    return Halo(before, after, (start - before * spread, end - (shard + after - 1) * spread - 1))
 
 
 def add_halo(x: Any, dim: int, halo: Halo, layout: AxisLayout, axis: str, fill: Any) -> Any:
@@ -51,11 +51,11 @@ def add_halo(x: Any, dim: int, halo: Halo, layout: AxisLayout, axis: str, fill: 
     parts = [x]
     if halo.before:
         last = jax.lax.slice_in_dim(x, size - halo.before, size, axis=dim)
-        sent = jax.lax.ppermute(last, mesh_axes, [(at, at + 1) for at in range(count - 1)])
+        sent = jax.lax.ppermute(last, mesh_axes, [(device, device + 1) for device in range(count - 1)])
         parts.insert(0, jnp.where(place == 0, fill, sent))
     if halo.after:
         first = jax.lax.slice_in_dim(x, 0, halo.after, axis=dim)
-        sent = jax.lax.ppermute(first, mesh_axes, [(at + 1, at) for at in range(count - 1)])
+        sent = jax.lax.ppermute(first, mesh_axes, [(device + 1, device) for device in range(count - 1)])
         parts.append(jnp.where(place == count - 1, fill, sent))
     return jnp.concatenate(parts, axis=dim)
 

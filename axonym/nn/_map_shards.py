@@ -18,6 +18,15 @@ def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
     return {axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Manual}
 
 
+def select_manual_axes(mesh: MeshLike) -> set[str]:
+    """Returns the `axis_names` for which `jax.shard_map` divides over all free mesh axes.
+
+    With none, JAX takes all except the Explicit ones over which `jax.vmap` maps; those are not among the types.
+    """
+    free = list_free_mesh_axes(mesh)
+    return free if len(free) < len(mesh.axis_names) else set()
+
+
 def find_layout(names: Sequence[Names], shapes: Sequence[tuple[int, ...]]) -> AxisLayout:
     """Returns how arrays are sharded by their names, without a mesh if nothing is to be mapped over shards.
 
@@ -53,7 +62,7 @@ def shard_map_by_name(
         mesh=layout.mesh,
         in_specs=tuple(map(layout.make_spec, names)),
         out_specs=tuple(map(layout.make_spec, outs)),
-        axis_names=list_free_mesh_axes(layout.mesh),
+        axis_names=select_manual_axes(layout.mesh),
         check_vma=check_vma,
     )
 

@@ -169,9 +169,9 @@ def reduce_windows(names: Names, plan: PoolPlan, init: Any, fn: Callable[..., An
                 array = add_halo(array, dim, halo, layout, names[dim], init)
             return (reduce(padding, array),)
 
-        own = tuple("" if dim in dims and dim not in halos else name for dim, name in enumerate(names))
-        call = shard_map_by_name(reduce_shards, layout, (own,), (own,))
-        (result,) = (call if is_tracing() else jax.jit(call))(reshard_by_name(array, own))
+        sharded = tuple("" if dim in dims and dim not in halos else name for dim, name in enumerate(names))
+        call = shard_map_by_name(reduce_shards, layout, (sharded,), (sharded,))
+        (result,) = (call if is_tracing() else jax.jit(call))(reshard_by_name(array, sharded))
         return reshard_by_name(result, names)
 
 

@@ -109,31 +109,31 @@ def find_differences(cases: list[Case], axis_types: Sequence[AxisType]) -> list[
     for axis_type in axis_types:
         mesh = jax.make_mesh((2, 2, 2), ("data", "model", "unused"), axis_types=(axis_type,) * 3)
         with jax.set_mesh(mesh):
-            problems += [f"{axis_type.name}: {one}" for one in _find_differences(cases, arguments, expected)]
+            problems += [f"{axis_type.name}: {problem}" for problem in _find_differences(cases, arguments, expected)]
     return problems
 
 
 def _find_differences(cases: list[Case], arguments: list[Any], expected: list[Any]) -> list[str]:
     """Computes all cases by all their mappings in one program."""
     problems: list[str] = []
-    placements = [(at, mapping) for at, case in enumerate(cases) for mapping in list_mappings(case)]
+    placements = [(number, mapping) for number, case in enumerate(cases) for mapping in list_mappings(case)]
 
-    def compute_mapped(at: int, mapping: nym.AxisMapping, own: list[Any]) -> Any:
+    def compute_mapped(number: int, mapping: nym.AxisMapping, values: list[Any]) -> Any:
         try:
             with nym.axis_mapping(mapping):
-                return compute(cases[at], own)
+                return compute(cases[number], values)
         except Exception as error:
-            problems.append(f"{cases[at]} by {mapping}: {type(error).__name__}: {error}")
+            problems.append(f"{cases[number]} by {mapping}: {type(error).__name__}: {error}")
 
     def compute_on_mesh(arguments: list[Any]) -> list[Any]:
-        return [compute_mapped(*placement, own) for placement, own in zip(placements, arguments, strict=True)]
+        return [compute_mapped(*placement, values) for placement, values in zip(placements, arguments, strict=True)]
 
-    sharded = [nym.shard(arguments[at], mapping) for at, mapping in placements]
+    sharded = [nym.shard(arguments[number], mapping) for number, mapping in placements]
     found = jax.device_get(jax.jit(compute_on_mesh)(sharded))
-    for (at, mapping), computed in zip(placements, found, strict=True):
-        for what, *pair in zip(("result", "gradient"), computed or ((), ()), expected[at], strict=True):
+    for (number, mapping), computed in zip(placements, found, strict=True):
+        for what, *pair in zip(("result", "gradient"), computed or ((), ()), expected[number], strict=True):
             for place, (x, y) in enumerate(zip(*pair, strict=computed is not None)):
-                problems += [f"{cases[at]} by {mapping}: {what} {place} {problem}" for problem in compare(x, y)]
+                problems += [f"{cases[number]} by {mapping}: {what} {place} {problem}" for problem in compare(x, y)]
     return problems
 
 

@@ -126,12 +126,6 @@ ATTENTION = [
         (QUERY, KEYS, KEYS),
         "plain",
     ),
-    Case(
-        "nn.dot_product_attention",
-        attend(implementation="blocked", block_size=4, mask=nn.AttentionMask.causal()),
-        (QUERY, KEYS, KEYS),
-        "blocked",
-    ),
     Case("nn.dot_product_attention", attend(implementation="jax"), (QUERY, KEYS, KEYS), "jax"),
     Case(
         "nn.dot_product_attention",
@@ -141,7 +135,7 @@ ATTENTION = [
     ),
     Case(
         "nn.dot_product_attention",
-        attend(implementation="blocked", block_size=4),
+        attend(implementation="blocked", block_size=4, mask=nn.AttentionMask.causal()),
         ("batch pos heads group head_dim", KEYS, KEYS, "heads"),
         "blocked with sinks",
     ),
@@ -222,7 +216,9 @@ EXPERTS = [
         "nn.MixtureOfExperts",
         mix_sequences,
         (
-            make(nn.MixtureOfExperts.init, Embed, Mlp, Experts, 2, capacity_factor=1.0, capacity_axis="pos"),
+            make(
+                nn.MixtureOfExperts.init, Embed, Mlp, Experts, 2, gated=False, capacity_factor=1.0, capacity_axis="pos"
+            ),
             "batch embed",
         ),
         "with a capacity",
@@ -258,10 +254,23 @@ WINDOWS = [
         "of overlapping windows",
     ),
 ]
+WINDOWS += [
+    Case(
+        "nn.Conv",
+        lambda layer, x: nym.vmap(layer, "batch")(x),
+        (make(nn.Conv.init, "height", Embed, Mlp, 3, padding=1, groups=2), "batch height embed"),
+        "in vmap",
+    ),
+    Case(
+        "nn.max_pool",
+        lambda x: nym.vmap(lambda x: nn.max_pool(nym.Axis("height", 3), x, padding=1), "batch")(x),
+        ("batch height mlp",),
+        "in vmap",
+    ),
+]
 IMAGE = "batch height width embed"
 for kind, options in [
     (nn.Conv, dict(padding="SAME")),
-    (nn.Conv, dict(padding=1, groups=2)),
     (nn.Conv, dict(padding="SAME", groups=4)),
     (nn.Conv, dict(padding="VALID", dilation=2, kernel_size=(3, 2))),
     (nn.Conv, dict(padding="SAME", stride=2, kernel_size=(4, 3))),
@@ -269,7 +278,6 @@ for kind, options in [
     (nn.Conv, dict(padding=1, padding_mode="circular", groups=2)),
     (nn.ConvTranspose, dict(padding="SAME", stride=2)),
     (nn.ConvTranspose, dict(padding=1, stride=(2, 1), output_padding=(1, 0), groups=2, dilation=(1, 2))),
-    (nn.ConvTranspose, dict(padding="VALID", stride=2)),
 ]:
     layer = make(kind.init, ("height", "width"), Embed, Mlp, **{"kernel_size": 3, **options})
     WINDOWS.append(Case(f"nn.{kind.__name__}", call, (layer, IMAGE), str(options)))

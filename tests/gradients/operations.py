@@ -29,32 +29,12 @@ def count_operands(fn: Callable[..., Any]) -> int:
     return sum(parameter.default is parameter.empty for parameter in kinds)
 
 
-NOT_DIFFERENTIABLE = {
-    "fmod",
-    "gcd",
-    "lcm",
-    "frexp",
-    "ldexp",
-    "nextafter",
-    "spacing",
-    "heaviside",
-    "iscomplex",
-    "isreal",
-}
-ELEMENTWISE = [
-    "_arithmetic",
-    "_complex",
-    "_copy",
-    "_exponential",
-    "_floating",
-    "_maximum",
-    "_rounding",
-    "_trigonometric",
-]
+NOT_DIFFERENTIABLE = {*"fmod gcd lcm frexp ldexp nextafter spacing heaviside iscomplex isreal ndim".split()}
+ELEMENTWISE = "arithmetic complex copy exponential floating maximum rounding trigonometric".split()
 FUNCTIONS: dict[str, Callable[..., Any]] = list_functions("nn._activations")
 for module in ELEMENTWISE:
-    FUNCTIONS |= list_functions(f"named._elementwise.{module}")
-FUNCTIONS = {path: fn for path, fn in FUNCTIONS.items() if path not in NOT_DIFFERENTIABLE | {"ndim"}}
+    FUNCTIONS |= list_functions(f"named._elementwise._{module}")
+FUNCTIONS = {path: fn for path, fn in FUNCTIONS.items() if path not in NOT_DIFFERENTIABLE}
 UNARY = {path: fn for path, fn in FUNCTIONS.items() if count_operands(fn) == 1}
 BINARY = {path: fn for path, fn in FUNCTIONS.items() if count_operands(fn) == 2}
 
