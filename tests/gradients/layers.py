@@ -135,7 +135,7 @@ ATTENTION = [
     ),
     Case(
         "nn.dot_product_attention",
-        attend(implementation="blocked", block_size=4, mask=nn.AttentionMask.causal()),
+        attend(implementation="blocked", block_size=4, mask=nn.AttentionMask.causal(), QPos="pos"),
         ("batch pos heads group head_dim", KEYS, KEYS, "heads"),
         "blocked with sinks",
     ),

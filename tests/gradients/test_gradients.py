@@ -45,6 +45,12 @@ NO_OPERATIONS = {
 """Modules and packages whose functions are not for arrays, or not for floats."""
 
 
+@pytest.fixture(autouse=True)
+def eight_devices() -> None:
+    if jax.device_count() < 8:
+        pytest.skip(f"This needs 8 devices, and there are {jax.device_count()}.")
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_sharded_gradients_are_those_of_one_device(group):
     problems = find_differences(GROUPS[group], [AxisType.Auto, AxisType.Explicit])
