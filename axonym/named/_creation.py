@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpy.ma import MaskedArray
 
 from ._ambient import constrain_sharding, get_out_sharding, place_array
@@ -17,6 +18,7 @@ from ._axis import Axis, AxisSelector, AxisSpec, Names, format_value, get_names_
 from ._base import N, NamedBase, check_named, with_array
 from ._broadcasting import check_scalar
 from ._cached_jit import cached_jit
+from ._numpy_input import find_range_problem
 from ._traceback import blame_caller
 
 
@@ -25,14 +27,15 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
     Args:
         array: A JAX or NumPy array, a nested list of numbers, or a scalar. As in `jax.numpy.asarray`, 64 bits become
-            32 unless `jax_enable_x64` is set, and NumPy's integers that do not fit lose their upper bits.
+            32 unless `jax_enable_x64` is set; NumPy's integers that do not fit are an error.
         axes: One name or `Axis` for each axis, in order; or a mapping from name to size.
 
     Returns:
         Array with those names and the sharding of `array`.
 
     Raises:
-        ValueError: If a name is empty or occurs twice, the number of names is wrong, or an `Axis` has another size.
+        ValueError: If a name is empty or occurs twice, the number of names is wrong, an `Axis` has another size, or
+            integers do not fit the 32 bits that JAX has for them.
         TypeError: If the array already has names or is a masked one of NumPy, or an axis has another type.
 
     Example:
@@ -41,6 +44,10 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
         NamedArray(int32, batch: 1, pos: 3, [[1, 2, 3]])
     """
     if not isinstance(array, jax.Array | jax.ShapeDtypeStruct | NamedBase | MaskedArray):  # the last is refused below
+        if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu":
+            problem = find_range_problem(array, jax.dtypes.canonicalize_dtype(array.dtype))
+            if problem is not None:
+                raise blame_caller(ValueError(f"an array of shape {array.shape} {problem}"))
         try:
             array = jnp.asarray(array)
         except (TypeError, ValueError):
