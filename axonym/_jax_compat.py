@@ -78,7 +78,7 @@ class _ArraySignature(inspect.Signature):
         name_arrays = self._name_arrays()
         if name_arrays is not None:
             donated, kept, static = bound.args
-            bound.arguments = {**name_arrays(donated, kept), "static": static}
+            bound.arguments = {**name_arrays(donated, kept), "<static>": static}  # no path is this
         return bound
 
 

@@ -132,7 +132,7 @@ class Checkpointer:
                 f"{self._folder} has a checkpoint of step {step} already; save later steps, or remove it first"
             )
         target = self._folder / str(step)
-        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
             raise ValueError(f"{target} is there and is no checkpoint; remove it, or save another step")
         what = f"the checkpoint of step {step} in {self._folder}"
         options = {"metadata": metadata, "data": encoded, "what": what, "seconds": self._timeout}

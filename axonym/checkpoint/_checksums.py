@@ -6,6 +6,7 @@ words, which takes a sixth of that time. The sum is there because the manifests 
 their own: that of such a file with its end is the same for all of them, whatever they say.
 """
 
+import errno
 import importlib
 import json
 import os
@@ -17,9 +18,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .._atomic_file import flush_to_disk
+
 
 CHECKSUMS = "checksums.json"
 _ALGORITHM = "crc32c+sum64"
+_DAMAGE = {errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 _BLOCK = 1 << 24  # bytes
 _BUFFER = 1 << 18  # stays in the cache of the processor
 _THREADS = min(8, os.cpu_count() or 1)
@@ -118,7 +122,9 @@ def write_checksums(folder: Path, process_count: int) -> Checksums:
             raise OSError(f"{folder / name} has changed since it was written")
     files = known | compute_checksums(folder, [name for name in list_files(folder) if name not in known])
     content = {"algorithm": _ALGORITHM, "files": files}
-    (folder / CHECKSUMS).write_text(json.dumps({**content, "crc32": _compute_own_checksum(content)}))
+    with (folder / CHECKSUMS).open("wb") as file:
+        file.write(json.dumps({**content, "crc32": _compute_own_checksum(content)}).encode())
+        flush_to_disk(file)
     return Checksums(folder, files)
 
 
@@ -138,6 +144,8 @@ def read_checksums(folder: Path) -> Checksums:
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path} is missing") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if not is_damage(error):
+            raise
         raise DamagedCheckpointError(f"{path} cannot be read: {error}") from None
     if not is_intact:
         raise DamagedCheckpointError(f"{path} is damaged: its checksum is not the one written")
@@ -146,6 +154,11 @@ def read_checksums(folder: Path) -> Checksums:
     if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise DamagedCheckpointError(f"{path} is damaged: it does not list sizes and checksums of files")
     return Checksums(path.parent, files)
+
+
+def is_damage(error: Exception) -> bool:
+    """Returns whether an error of reading lies in the file; others, such as too many open files, may pass."""
+    return not isinstance(error, OSError) or error.errno in _DAMAGE
 
 
 def _is_entry(entry: Any) -> bool:
@@ -184,6 +197,8 @@ def check_blocks(checksums: Checksums, blocks: Sequence[tuple[str, int]]) -> Cal
             try:
                 digest = future.result()
             except OSError as error:
+                if not is_damage(error):
+                    raise
                 raise DamagedCheckpointError(f"{folder / name} cannot be read: {error}") from None
             written = files[name][1 + at]
             if written != (digest if isinstance(written, str) else int(digest[:8], 16)):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..named._axis import format_value
-from ._checksums import DamagedCheckpointError
+from ._checksums import DamagedCheckpointError, is_damage
 
 
 class Resumable(Protocol):
@@ -93,4 +93,6 @@ def _read_file(path: Path) -> Any:
         content = json.loads(path.read_text())
         return base64.b64decode(content["bytes"]) if "bytes" in content else content["json"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        if not is_damage(error):
+            raise
         raise DamagedCheckpointError(f"{path} is no state of the data: {error}") from None

@@ -5,6 +5,7 @@ a checkpoint; a checkpoint that is deleted leaves by one rename too. So a progra
 half done but hidden folders, which the next writer removes, and two programs never write to the same files.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -42,12 +43,12 @@ class StepWriter:
         what = f"opening {folder} to save"
         try:
             name = agree_on_result(what, self._open_folder, name=what, kind=OSError, seconds=seconds)
+            self._hidden = folder / broadcast_from_host_zero(name)
+            self._handler = orbax.StateHandler()
+            self._orbax = orbax.make_checkpointer(self._handler, seconds)
         except BaseException:
             self._release_lock()
             raise
-        self._hidden = folder / broadcast_from_host_zero(name)
-        self._handler = orbax.StateHandler()
-        self._orbax = orbax.make_checkpointer(self._handler, seconds)
         self._threads = ThreadPoolExecutor(1, "axonym")
         if self._lock is not None:
             for path in folder.glob(f"{_HIDDEN}*"):
@@ -129,8 +130,11 @@ class StepWriter:
         import_orbax_handler().check_written(get_step_folder(self._hidden, step), checksums, arguments)
         if self._lock is not None:
             self._lock.check()
+        for folder in (written, get_step_folder(self._hidden, step)):
+            _flush_folder(folder)
         written.rename(self._folder / str(step))
-        self._saved.append(step)
+        _flush_folder(self._folder)
+        self._saved = [*(saved for saved in self._saved if saved != step), step]
 
     def _delete_oldest(self) -> list[str]:
         """Deletes checkpoints until as many are left as are kept; returns what to warn of."""
@@ -143,6 +147,16 @@ class StepWriter:
             except OSError as error:
                 messages.append(f"the checkpoint of step {step} could not be deleted: {error}")
         return messages
+
+
+def _flush_folder(path: Path) -> None:
+    """Waits until the names in a folder are on disk, so that an older checkpoint may be deleted after that."""
+    with contextlib.suppress(OSError):  # Windows cannot open folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -1,8 +1,8 @@
 """The lock of a folder of checkpoints, which one program at a time holds, to save to it.
 
-The kernel keeps the lock and drops it when the program ends, however it does. Some file systems of networks keep locks
-for each host alone, so the program also touches the file every few seconds as a sign of life, and one on another host
-waits for that before it takes over what was not closed.
+The kernel keeps the lock and drops it when the program ends, however it does. Some file systems of networks keep
+locks for each host alone, or have none, so the program also touches the file every few seconds as a sign of life. A
+program on another host, or on a file system without locks, waits for that before it takes over what was not closed.
 """
 
 import contextlib
@@ -43,15 +43,18 @@ class WriterLock:
         """Takes the lock; see the class."""
         self._folder, self._path = folder, folder / _LOCK
         self._descriptor, ended = _take_lock(folder, self._path), threading.Event()
-        self.release = weakref.finalize(self, _release_lock, self._path, self._descriptor, ended)
         holder = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         self._content = json.dumps({**holder, "token": os.urandom(8).hex()}).encode()
+        self.release = weakref.finalize(self, _release_lock, self._path, self._descriptor, self._content, ended)
         try:
             self._path.write_bytes(self._content)
         except OSError:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
             self.release()
             raise
-        threading.Thread(target=_show_life, args=(self._path, ended), daemon=True, name="axonym").start()
+        arguments = (self._path, self._content, ended)
+        threading.Thread(target=_show_life, args=arguments, daemon=True, name="axonym").start()
         _locks.add(self)
 
     def check(self) -> None:
@@ -151,15 +154,19 @@ def _make_refusal(folder: Path, content: bytes) -> OSError:
     )
 
 
-def _show_life(path: Path, ended: threading.Event) -> None:
+def _show_life(path: Path, content: bytes, ended: threading.Event) -> None:
+    """Touches the lock every few seconds, as long as it is that of this program."""
     while not ended.wait(_BEAT):
         with contextlib.suppress(OSError):
+            if path.read_bytes() != content:  # another program has taken it over
+                return
             os.utime(path)
 
 
-def _release_lock(path: Path, descriptor: int, ended: threading.Event) -> None:
+def _release_lock(path: Path, descriptor: int, content: bytes, ended: threading.Event) -> None:
     ended.set()
     with contextlib.suppress(OSError):
-        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)) and path.read_bytes() == content:
+            os.ftruncate(descriptor, 0)  # Windows keeps open files; an empty one is no lock of anybody
             path.unlink()
     os.close(descriptor)

@@ -11,7 +11,6 @@ import math
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
@@ -22,6 +21,7 @@ from ..named._axis import Names, format_axes
 from ..named._axis_layout import format_mesh_axes, get_entry_axes
 from ..named._cache import cached_plan
 from ..named._numpy_input import find_array_problem
+from ..named._transforms import is_random_key
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike, format_mesh
 from ..partitioning.specs._leaves import Leaf, describe_leaves
@@ -217,17 +217,13 @@ def _assemble_leaf(leaf: Any, planned: _GlobalArray | None) -> Any:
     sizes, sharding, _ = planned
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(sizes, leaf.dtype, sharding=sharding)
-    if not _is_random_key(leaf):
+    if not is_random_key(leaf):
         return jax.make_array_from_process_local_data(sharding, np.asarray(leaf), sizes)
     data = _read_key_data(leaf)
     trailing = data.shape[len(sizes) :]
     data_sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *(None,) * len(trailing)))
     assembled = jax.make_array_from_process_local_data(data_sharding, data, (*sizes, *trailing))
     return jax.random.wrap_key_data(assembled, impl=jax.random.key_impl(leaf))
-
-
-def _is_random_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _read_key_data(keys: jax.Array) -> np.ndarray:
@@ -240,7 +236,7 @@ def _extract_part(leaf: Any, about: Leaf) -> Any:
     """Returns the part of a leaf that this process has."""
     if not isinstance(leaf, jax.Array):
         return leaf
-    if _is_random_key(leaf):
+    if is_random_key(leaf):
         data = _extract_part(jax.random.key_data(leaf), about)
         with jax.set_mesh(None):  # an array of this process alone
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
@@ -329,7 +325,7 @@ def _summarize_leaf(leaf: Any, about: Leaf, planned: _GlobalArray | None) -> dic
     """Returns what the others need to know of a leaf, as JSON; None if it is not an array."""
     if planned is None:
         return None
-    data = _read_key_data(leaf) if _is_random_key(leaf) else leaf
+    data = _read_key_data(leaf) if is_random_key(leaf) else leaf
     content = b"" if isinstance(leaf, jax.ShapeDtypeStruct) else np.ascontiguousarray(np.asarray(data)).tobytes()
     names, sharding = about.names_of(leaf.shape) or (), planned.sharding
     return {

@@ -1,7 +1,7 @@
-"""Convolution of named arrays, in which each device convolves its layout.
+"""Convolution of named arrays, in which each device convolves its shards.
 
 XLA's partitioner gives wrong results and gradients for some sharded convolutions, so the communication is stated here:
-elements at the borders of spatial layout, and sums over sharded input channels.
+elements at the borders of shards along spatial axes, and sums over sharded input channels.
 """
 
 import functools

@@ -23,16 +23,16 @@ class Halo(NamedTuple):
 def plan_halo(
     count: int, size: int, result_size: int, window: int, stride: int, start: int, spread: int = 1
 ) -> Halo | None:
-    """Returns the halo of an axis in `count` layout, None if devices need different parts or those of far neighbours.
+    """Returns the halo of an axis in `count` shards, None if devices need different parts or those of far neighbours.
 
     Args:
-        count: The number of layout.
+        count: The number of shards.
         size: The number of elements.
         result_size: The number of windows.
         window: How many elements a window spans.
         stride: How far it moves each time.
         start: How many elements are added before the first one.
-        spread: The distance of elements, with zeros between them, in the units of the three before.
+        spread: The distance between elements where zeros are put between them; the three before count these zeros.
     """
     if count == 1 or size % count or result_size % count or result_size * stride != size * spread:
         return None

@@ -17,7 +17,7 @@ from ._trace_file import InstructionRun, list_trace_files, read_trace_file
 
 _MOST_ROWS = 40
 _CONTAINERS = ("while", "call", "conditional")  # the instructions in them are in the trace as well
-_COMMUNICATION = re.compile(r"all-|reduce-scatter|collective-|^(?:send|recv)\b")
+_COMMUNICATION = re.compile(r"(?<![a-z])all-|reduce-scatter|collective-|^(?:send|recv)\b")
 _COMPILED_CALL = re.compile(r"(?<=/)jit\([^()]*\)/")
 
 

@@ -14,7 +14,7 @@ from ..named._ambient import constrain_sharding
 from ..named._arguments import check_flag
 from ..named._array import is_named_array
 from ..named._axis import format_value, suggest_name
-from ..named._base import format_shape, get_plain_array, with_array
+from ..named._base import format_shape, get_plain_array, is_traced, with_array
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
 from ..named._traceback import blame_caller
 from ._keys import check_key_part, check_state_dict
@@ -94,6 +94,8 @@ class StateDictReader(Mapping[str, Any]):
         dtype = self.choose_dtype(key, array.dtype, like)
         if isinstance(array, np.ndarray):
             check_values(key, array, dtype, like)
+        elif array.dtype != dtype and not is_traced(array) and array.is_fully_addressable:
+            check_values(key, np.asarray(array), dtype, like)
         if array.dtype != dtype:
             array = array.astype(dtype)
         array = array.reshape(tuple(expected.shape))

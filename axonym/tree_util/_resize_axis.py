@@ -6,12 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .. import random
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, axis_name, format_axes, format_value, suggest_name
+from ..named._axis import Axis, AxisSelector, axis_name, format_axes, suggest_name
 from ..named._base import NamedBase
 from ..named._creation import zeros
 from ..named._reduce._sum import mean, std
@@ -53,8 +52,7 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
         (Axis(name='vocab', size=12), (vocab: 12, embed: 4))
     """
     new = Axis(axis_name(old_axis), new_size)
-    if key is not None and not isinstance(key, jax.Array | np.ndarray):
-        raise TypeError(f"`key` is a random key such as `jax.random.key(0)`, or None, not {format_value(key)}")
+    plain_key = None if key is None else as_plain_key(key)
     leaves, structure = _tree.flatten(tree)
     named = [x for x in leaves if isinstance(x, NamedBase)]
     if not any(new.name in x.names for x in named):
@@ -63,7 +61,6 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
             f"no array of the tree has an axis {new.name!r}; the axes are {format_axes(known)}"
             f"{suggest_name(new.name, known)}"
         )
-    plain_key = None if key is None else as_plain_key(key)
     for i, x in enumerate(leaves):
         if isinstance(x, NamedArray) and new.name in x.names:
             own = None if plain_key is None else jax.random.fold_in(plain_key, i)

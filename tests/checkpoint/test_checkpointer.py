@@ -168,3 +168,14 @@ def test_inspect_prints_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_kills_lose_nothing_and_leave_nothing_corrupt() -> None:
     *kills, summary = run_kills(kills=2, processes=1, seed=0, steps=30)
     assert len(kills) == 2 and "none was lost" in summary
+
+
+def test_a_step_that_is_saved_again_is_kept(tmp_path: Path) -> None:
+    with nym.checkpoint.Checkpointer(tmp_path, max_to_keep=1) as checkpointer:
+        for value in (1.0, 2.0):
+            checkpointer.save({"x": np.full(2, value, "f")}, 20)
+            checkpointer.wait()
+            if value == 1.0:
+                shutil.rmtree(tmp_path / "20")
+        assert list(checkpointer.steps) == [20]
+    assert nym.checkpoint.restore(tmp_path)["x"].tolist() == [2.0, 2.0]

@@ -193,6 +193,8 @@ def test_a_save_fails_if_something_is_taken_away(
         checkpointer.save(STATE, 1)
         with pytest.raises(OSError, match=rf"step 1 could not be saved in .* \(complete: 0\): .*{cause}"):
             checkpointer.wait()
+    if interfere is take_over:  # the other program's lock stays
+        assert "elsewhere" in (tmp_path / LOCK).read_text()
         assert checkpointer.steps == [0]
     assert nym.checkpoint.restore(tmp_path)["step"] == 3
 

@@ -261,9 +261,9 @@ def test_numpy_never_makes_an_object_array():
     assert copied[0, 0] == 9 and x.array[0, 0] == 0
     assert jnp.asarray(x).shape == (2, 3) and np.stack([x, x]).shape == (2, 2, 3)
     for function in (np.add, np.multiply, np.equal):
-        with pytest.raises(TypeError, match="operand 'NamedArray' does not support ufuncs"):
+        with pytest.raises(TypeError, match=r"A plain array of shape \(2, 3\) has no axis names"):
             function(np.ones((2, 3)), x)
-    with pytest.raises(TypeError, match="NamedArray"):
+    with pytest.raises(TypeError, match="`exp` of JAX would lose the names"):
         jnp.exp(x)
 
 

@@ -55,8 +55,6 @@ def test_masked_arrays_are_refused(auto_mesh, tmp_path, entrance):
 
 
 def test_integers_that_do_not_fit_get_no_names():
-    with pytest.raises(
-        ValueError, match=r"an array of shape \(2,\) has int64 elements from 7 to 1099511627783"
-    ):
+    with pytest.raises(ValueError, match=r"an array of shape \(2,\) has int64 elements from 7 to 1099511627783"):
         nym.named(np.array([7, 2**40 + 7]), "batch")
     assert nym.named(np.array([7, 2**31 - 1]), "batch").dtype == "int32"

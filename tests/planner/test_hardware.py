@@ -136,6 +136,11 @@ def test_cache_tells_devices_of_one_name_apart(register, monkeypatch):
         ("v5e", {"name": "v5p"}, "'v5p' is the name of another device; give this one a name of its own"),
         ("v5e", {"name": "v5litepod"}, "'v5litepod' is the name of another device"),
         ("v5e", {"name": "tpu"}, "'tpu' is the name of another device"),
+        (
+            "v5e",
+            {"name": "v9", "compiler_name": ""},
+            "'v9' is a TPU without `compiler_name`",
+        ),
         ("h100", {"name": "b300", "gpu_target": None}, "'b300' is a GPU without `gpu_target`, .*; give a `GpuTarget`"),
         ("tpu7x", {"name": "v9", "links_in_chip": 0}, "'v9' has 2 devices on a chip; give `links_in_chip`"),
     ],

@@ -241,7 +241,11 @@ WRONG_CALLS = [
         ValueError,
         "'weight' is a named array",
     ),
-    (lambda: SD.from_torch_compatible_state_dict(NORM, STATE, unflatten=1), TypeError, "`unflatten` is True or False"),
+    (
+        lambda: SD.from_torch_compatible_state_dict(NORM, STATE, unflatten=1),
+        TypeError,
+        "`unflatten` must be True or False",
+    ),
     (lambda: SD.from_state_dict(NORM, [1]), TypeError, f"{NO_STATE}a list of length 1"),
     (lambda: SD.from_state_dict(NORM, {3: 1}), TypeError, "the keys of a state dict are strings, not 3"),
     (lambda: SD.from_state_dict(NORM, STATE, 3), TypeError, NO_PREFIX),

@@ -170,7 +170,7 @@ WRONG_CALLS = [
     ),
     (
         lambda: tree_util.resize_axis(TREE, "i", 3, cast(Any, 7)),
-        r"`key` is a random key such as `jax.random.key\(0\)`, or",
+        r"A random key such as `jax.random.key\(0\)` is needed, not 7",
     ),
 ]
 

@@ -215,7 +215,7 @@ def describe_topology(topology: Topology) -> tuple[str, dict[str, Any]]:
         options["chip_config_name"] = hardware.chip_config
     if topology.sizes == ONE_CHIP:
         options["chips_per_host_bounds"] = [1, 1, 1]
-    return f"{hardware.compiler_name or hardware.name}:{sizes}", options
+    return f"{hardware.compiler_name}:{sizes}", options
 
 
 def make_environment(platform: str, logs: str | os.PathLike[str]) -> dict[str, str]:

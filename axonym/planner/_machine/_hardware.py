@@ -71,7 +71,7 @@ class Hardware:
             is one device.
         max_chips: The most chips of a torus that clouds offer; 0 for no limit.
         aliases: Other names of it, such as `"v5litepod"`.
-        compiler_name: Of TPUs, the name that libtpu knows it by, if that is another one than `name`.
+        compiler_name: Of TPUs, the name that libtpu knows it by.
         chip_config: Of TPUs, libtpu's name for how the cores of a chip work together, where it has to be told.
         gpu_target: Of GPUs, what XLA has to know to compile for it.
 
@@ -141,30 +141,35 @@ _PRESETS = (
         name="v4", platform="tpu", device_kind="TPU v4", bf16_flops=275e12, int8_flops=275e12, fp8_flops=275e12,
         hbm_bytes=32 * _GIB, hbm_available=int(30.75 * _GIB), hbm_bandwidth=1228e9, clock=1.05e9,
         devices_per_host=4, devices_per_chip=1, cores=2, chip_config="megacore", max_chips=4096,
+        compiler_name="v4",
         links=6, link_bandwidth=45e9, torus_dims=3, wrap_multiple=4, network_bandwidth=6.25e9, host_bandwidth=16e9,
     ),
     Hardware(
         name="v5e", platform="tpu", device_kind="TPU v5 lite", bf16_flops=197e12, int8_flops=394e12, fp8_flops=197e12,
         hbm_bytes=16 * _GIB, hbm_available=int(15.75 * _GIB), hbm_bandwidth=819e9, clock=1.5e9,
         devices_per_host=4, devices_per_chip=1, max_chips=256, aliases=("v5litepod",),
+        compiler_name="v5e",
         links=4, link_bandwidth=45e9, torus_dims=2, wrap_multiple=16, network_bandwidth=3.125e9, host_bandwidth=16e9,
     ),
     Hardware(
         name="v5p", platform="tpu", device_kind="TPU v5", bf16_flops=459e12, int8_flops=918e12, fp8_flops=459e12,
         hbm_bytes=95 * _GIB, hbm_available=int(95.73 * _GIB), hbm_bandwidth=2765e9, clock=1.75e9,
         devices_per_host=4, devices_per_chip=1, cores=2, max_chips=6144,
+        compiler_name="v5p",
         links=6, link_bandwidth=90e9, torus_dims=3, wrap_multiple=4, network_bandwidth=6.25e9, host_bandwidth=16e9,
     ),
     Hardware(
         name="v6e", platform="tpu", device_kind="TPU v6 lite", bf16_flops=918e12, int8_flops=1836e12, fp8_flops=918e12,
         hbm_bytes=32 * _GIB, hbm_available=int(31.24 * _GIB), hbm_bandwidth=1638e9, clock=1.75e9,
         devices_per_host=4, devices_per_chip=1, max_chips=256,
+        compiler_name="v6e",
         links=4, link_bandwidth=90e9, torus_dims=2, wrap_multiple=16, network_bandwidth=12.5e9, host_bandwidth=32e9,
     ),
     Hardware(
         name="tpu7x", platform="tpu", device_kind="TPU7x", bf16_flops=1153.5e12, int8_flops=1153.5e12,
         fp8_flops=2307e12, hbm_bytes=96 * _GIB, hbm_available=int(94.74 * _GIB), hbm_bandwidth=3690e9, clock=2.2e9,
         devices_per_host=8, devices_per_chip=2, links_in_chip=6, max_chips=9216,
+        compiler_name="tpu7x",
         links=6, link_bandwidth=90e9, torus_dims=3, wrap_multiple=4, network_bandwidth=6.25e9, host_bandwidth=32e9,
     ),
     Hardware(
@@ -216,7 +221,7 @@ def register_hardware(hardware: Hardware) -> None:
     Raises:
         TypeError: If it is not a `Hardware`.
         ValueError: If its name does not fit a description, is that of another device, or a figure is missing: the
-            `gpu_target` of a GPU, or the `links_in_chip` of a chip of several devices.
+            `gpu_target` of a GPU, the `compiler_name` of a TPU, or the `links_in_chip` of a chip of several devices.
 
     Example:
         >>> import axonym as nym
@@ -241,6 +246,11 @@ def register_hardware(hardware: Hardware) -> None:
     if hardware.platform == "gpu" and hardware.gpu_target is None:
         raise ValueError(
             f"{name!r} is a GPU without `gpu_target`, which XLA needs to compile for it; give a `GpuTarget`"
+        )
+    if hardware.platform == "tpu" and not hardware.compiler_name:
+        raise ValueError(
+            f"{name!r} is a TPU without `compiler_name`, the name that libtpu knows; give that of the nearest one, "
+            "such as 'v5e'"
         )
     if hardware.devices_per_chip > 1 and not hardware.links_in_chip:
         raise ValueError(
