@@ -176,12 +176,12 @@ class Checkpointer:
         options: dict[str, Any] = {"mapping": mapping, "mesh": mesh, "data": data, "axis_order": axis_order}
         newer = self.steps if step is None else []
         restored = restore_step(self._folder, like, step=step, strict=strict, fallback=fallback, **options)
-        damaged = [other for other in newer if other > restored.step]
-        if damaged and self._writer is not None:
+        damaged_steps = [newer_step for newer_step in newer if newer_step > restored.step]
+        if damaged_steps and self._writer is not None:
 
             def move() -> None:
-                for other in damaged if jax.process_index() == 0 else []:
-                    move_damaged(self._folder, other)
+                for damaged_step in damaged_steps if jax.process_index() == 0 else []:
+                    move_damaged(self._folder, damaged_step)
 
             agree_on_result("moving damaged checkpoints", move, name="move", kind=OSError, seconds=self._timeout)
         return restored.state

@@ -112,15 +112,17 @@ def write_checksums(folder: Path, process_count: int) -> Checksums:
     Raises:
         OSError: If a file that a process has written is not there as it was.
     """
-    known: Blocks = {}
+    process_files: Blocks = {}
     parts = [folder / "default" / f"checksums-{process}.json" for process in range(process_count)]
     for part in parts:
-        known |= {f"default/{name}": blocks for name, blocks in json.loads(part.read_bytes()).items()}
+        process_files |= {f"default/{name}": blocks for name, blocks in json.loads(part.read_bytes()).items()}
         part.unlink()
-    for name, (size, *_) in known.items():
+    for name, (size, *_) in process_files.items():
         if (folder / name).stat().st_size != size:
             raise OSError(f"{folder / name} has changed since it was written")
-    files = known | compute_checksums(folder, [name for name in list_files(folder) if name not in known])
+    files = process_files | compute_checksums(
+        folder, [name for name in list_files(folder) if name not in process_files]
+    )
     content = {"algorithm": _ALGORITHM, "files": files}
     with (folder / CHECKSUMS).open("wb") as file:
         file.write(json.dumps({**content, "crc32": _compute_own_checksum(content)}).encode())
@@ -174,12 +176,12 @@ def _compute_own_checksum(content: Any) -> int:
 
 def check_sizes(checksums: Checksums) -> None:
     """Checks that all files are there in full; raises a DamagedCheckpointError that names the first that is not."""
-    for name, (size, *_) in checksums.files.items():
+    for name, (size_written, *_) in checksums.files.items():
         path = checksums.folder / name
         if not path.is_file():
             raise DamagedCheckpointError(f"{path} is missing")
-        if (found := path.stat().st_size) != size:
-            raise DamagedCheckpointError(f"{path} has {found} bytes, and {size} were written")
+        if (size_on_disk := path.stat().st_size) != size_written:
+            raise DamagedCheckpointError(f"{path} has {size_on_disk} bytes, and {size_written} were written")
 
 
 def check_blocks(checksums: Checksums, blocks: Sequence[tuple[str, int]]) -> Callable[[], None]:
@@ -189,28 +191,32 @@ def check_blocks(checksums: Checksums, blocks: Sequence[tuple[str, int]]) -> Cal
     """
     folder, files = checksums
     threads = ThreadPoolExecutor(_THREADS_BESIDE)
-    pending: list[Future[str]] = [threads.submit(_read_checksum, folder / name, at * _BLOCK) for name, at in blocks]
+    pending: list[Future[str]] = [
+        threads.submit(_read_checksum, folder / name, number * _BLOCK) for name, number in blocks
+    ]
     threads.shutdown(wait=False)
 
     def wait_for_checks() -> None:
-        for (name, at), future in zip(blocks, pending, strict=True):
+        for (name, number), future in zip(blocks, pending, strict=True):
             try:
                 digest = future.result()
             except OSError as error:
                 if not is_damage(error):
                     raise
                 raise DamagedCheckpointError(f"{folder / name} cannot be read: {error}") from None
-            written = files[name][1 + at]
+            written = files[name][1 + number]
             if written != (digest if isinstance(written, str) else int(digest[:8], 16)):
-                where = f"between bytes {at * _BLOCK} and {min((at + 1) * _BLOCK, files[name][0])}"
-                raise DamagedCheckpointError(f"{folder / name} is damaged {where}: its checksum is not the one written")
+                byte_range = f"between bytes {number * _BLOCK} and {min((number + 1) * _BLOCK, files[name][0])}"
+                raise DamagedCheckpointError(
+                    f"{folder / name} is damaged {byte_range}: its checksum is not the one written"
+                )
 
     return wait_for_checks
 
 
 def list_blocks(checksums: Checksums) -> list[tuple[str, int]]:
     """Returns all blocks, each with its file and its number there."""
-    return [(name, at) for name, (_, *blocks) in checksums.files.items() for at in range(len(blocks))]
+    return [(name, number) for name, (_, *blocks) in checksums.files.items() for number in range(len(blocks))]
 
 
 def is_array_data(name: str) -> bool:

@@ -41,9 +41,9 @@ def check_widths(wanted: Mapping[str, Leaf], where: str) -> None:
     """Checks that JAX keeps the bits of all arrays; raises a ValueError that lists those that it would narrow."""
     problems = []
     for path, leaf in wanted.items():
-        kept = str(jax.dtypes.canonicalize_dtype(jnp.dtype(leaf.dtype))) if leaf.kind == "array" else leaf.dtype
-        if kept != leaf.dtype:
-            narrowed = f"{path or 'the state'} would narrow {leaf.dtype} to {kept}"
+        jax_dtype = str(jax.dtypes.canonicalize_dtype(jnp.dtype(leaf.dtype))) if leaf.kind == "array" else leaf.dtype
+        if jax_dtype != leaf.dtype:
+            narrowed = f"{path or 'the state'} would narrow {leaf.dtype} to {jax_dtype}"
             problems.append(f"{narrowed}, since `jax_enable_x64` is off")
     if problems:
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []

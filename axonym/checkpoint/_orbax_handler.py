@@ -124,16 +124,16 @@ def read_arrays(folder: Path, leaves: dict[str, tuple[Leaf, Any]]) -> dict[str, 
         f"{_NAME}{path}": jax.ShapeDtypeStruct(leaf.stored_shape, leaf.stored_dtype)
         for path, (leaf, _) in leaves.items()
     }
-    how = {f"{_NAME}{path}": _make_restore_arguments(sharding) for path, (_, sharding) in leaves.items()}
-    arguments = ocp.args.PyTreeRestore(shapes, restore_args=how, partial_restore=True)
+    restore_arguments = {f"{_NAME}{path}": _make_restore_arguments(sharding) for path, (_, sharding) in leaves.items()}
+    arguments = ocp.args.PyTreeRestore(shapes, restore_args=restore_arguments, partial_restore=True)
     try:
-        found = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
+        read_items = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder), args=arguments)
     except (ValueError, LookupError, FileNotFoundError) as error:
         if any(code in str(error) for code in _NOT_DAMAGE):
             raise
         message = f"the arrays in {folder} cannot be read: {str(error).splitlines()[0]}"
         raise DamagedCheckpointError(message) from error
-    arrays = {path: found[f"{_NAME}{path}"] for path in leaves}
+    arrays = {path: read_items[f"{_NAME}{path}"] for path in leaves}
     for path, (leaf, _) in leaves.items():
         if (shape := arrays[path].shape) != leaf.stored_shape:
             message = f"{path or 'the state'} has shape {shape}, and {METADATA} says {leaf.stored_shape}"

@@ -134,7 +134,7 @@ def _restore_newest(
     path: Path, steps: list[int], like: Any, *, is_newest: bool, data: Resumable | None, fallback: bool, **options: Any
 ) -> Restored | None:
     """Returns the state of the first of some steps that can be restored, None if the newest was deleted meanwhile."""
-    for number, before in zip(steps, [*steps[1:], None], strict=True):
+    for number, previous_step in zip(steps, [*steps[1:], None], strict=True):
         try:
             return Restored(_restore_folder(path, number, like, data, **options), number)
         except DamagedCheckpointError as error:
@@ -143,8 +143,10 @@ def _restore_newest(
                     return None
                 what = f"the checkpoint of step {number} in {path}"
                 raise FileNotFoundError(f"{what} was deleted while it was read; restore a newer one") from error
-            if before is None or not fallback:
-                remedy = "" if before is None else f"; `step={before}` restores the one before, as `fallback=True` does"
+            if previous_step is None or not fallback:
+                remedy = ""
+                if previous_step is not None:
+                    remedy = f"; `step={previous_step}` restores the one before, as `fallback=True` does"
                 raise DamagedCheckpointError(f"the checkpoint of step {number} is damaged: {error}{remedy}") from error
             warnings.warn(f"skipped the checkpoint of step {number}: {error}", stacklevel=find_stacklevel())
     raise AssertionError("there is a step, or `find_steps` raises")

@@ -108,14 +108,16 @@ class _Parts:
 
 def _run_parts(fn: Callable[..., Any], leaves: list[Any], treedef: Any, first: Any, parts: _Parts) -> Any:
     """Returns the averages of what a function returns for each part; `first` is the number of the first one."""
-    split = {at: _split_batch(leaf, parts) for at, leaf in enumerate(leaves) if _has_axis(leaf, parts.name)}
-    keys = [at for at, leaf in enumerate(leaves) if at not in split and is_random_key(leaf)]
+    split = {position: _split_batch(leaf, parts) for position, leaf in enumerate(leaves) if _has_axis(leaf, parts.name)}
+    key_positions = [position for position, leaf in enumerate(leaves) if position not in split and is_random_key(leaf)]
 
     def call(number: Any, arrays: list[Any]) -> Any:
-        given = [fold_in_number(leaf, number) if at in keys else leaf for at, leaf in enumerate(leaves)]
-        for at, array in zip(split, arrays, strict=True):
-            given[at] = with_array(leaves[at], array)
-        args, kwargs = jax.tree.unflatten(treedef, given)
+        part_leaves = [
+            fold_in_number(leaf, number) if position in key_positions else leaf for position, leaf in enumerate(leaves)
+        ]
+        for position, array in zip(split, arrays, strict=True):
+            part_leaves[position] = with_array(leaves[position], array)
+        args, kwargs = jax.tree.unflatten(treedef, part_leaves)
         return fn(*args, **kwargs)
 
     return _accumulate(jit_inline(call), list(split.values()), first, parts)

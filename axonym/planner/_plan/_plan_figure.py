@@ -159,7 +159,7 @@ def _scale_axis(
     least, most = min(values), max(values)
     axis, ticker = getattr(axes, f"{name}axis"), importlib.import_module("matplotlib.ticker")
     if not 0 < _MOST_LINEAR * least < most:
-        axes.set(**{f"{name}lim": (0, 1.15 * most or 1)})
+        getattr(axes, f"set_{name}lim")(0, 1.15 * most or 1)
         axis.set_major_locator(ticker.MaxNLocator(_MOST_TICKS))
         axis.set_major_formatter(f"{{x:g}} {unit[0]}")
         return
@@ -168,7 +168,7 @@ def _scale_axis(
         text, size = _choose_unit(1.0001 * value * unit[1], units)
         return f"{value * unit[1] / size:.3g} {text}"
 
-    axes.set(**{f"{name}scale": "log"})
+    getattr(axes, f"set_{name}scale")("log")
     base, parts = (2, (1,)) if units is _BYTE_UNITS else (10, (1, 2, 5))
     axis.set_major_locator(ticker.LogLocator(base, subs=parts, numticks=_MOST_TICKS))
     axis.set_major_formatter(format_tick)
