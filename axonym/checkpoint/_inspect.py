@@ -6,10 +6,11 @@ from pathlib import Path
 
 from ..named._axis import format_axes
 from ..report._table import format_bytes
+from ._checksums import read_checksums
 from ._leaf import ARRAYS, Leaf
 from ._restore import read_metadata
 from ._steps import check_is_path, find_steps, get_step_folder
-from ._tree_metadata import Node, TreeMetadata
+from ._tree_metadata import Node
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def inspect(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoi
     """
     check_is_path(folder, "`inspect(folder, step)`")
     [newest, *_] = find_steps(Path(folder), step)
-    metadata: TreeMetadata = read_metadata(get_step_folder(Path(folder), newest))
+    step_folder = get_step_folder(Path(folder), newest)
+    metadata = read_metadata(step_folder, read_checksums(step_folder.parent))
     return CheckpointSummary(Path(folder), newest, metadata.get_leaves(), metadata.tree, metadata.process_count)
 
 

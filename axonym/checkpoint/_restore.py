@@ -17,6 +17,7 @@ from ..partitioning.specs._active_mesh import MeshLike
 from ..state_dict._load_safetensors import AxisOrder, check_axis_order
 from ._agreement import agree_on_result
 from ._checksums import (
+    Checksums,
     DamagedCheckpointError,
     check_blocks,
     check_sizes,
@@ -156,9 +157,10 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
     folder, what = get_step_folder(path, step), f"the checkpoint of step {step} in {path}"
 
     def read() -> tuple[Plan, dict[str, Any], Any]:
-        metadata = read_metadata(folder)
+        checksums = read_checksums(folder.parent)
+        metadata = read_metadata(folder, checksums)
         plan = make_plan(metadata, like, where=what, **options)
-        return plan, read_arrays_of_plan(folder, plan), _read_data(folder, metadata, data)
+        return plan, read_arrays_of_plan(folder, plan, checksums), _read_data(folder, metadata, data)
 
     plan, arrays, state = agree_on_result(what, read)
     tree = place_restored_leaves(plan, arrays)
@@ -230,27 +232,25 @@ def _replace_leaves(node: Node | Leaf) -> Any:
     return children
 
 
-def read_metadata(folder: Path) -> TreeMetadata:
+def read_metadata(folder: Path, checksums: Checksums) -> TreeMetadata:
     """Returns the metadata of a checkpoint, after all files but those of arrays have been checked."""
-    checksums = read_checksums(folder.parent)
     check_sizes(checksums)
     check_blocks(checksums, [block for block in list_blocks(checksums) if not is_array_data(block[0])])()
     return TreeMetadata.read(folder)
 
 
-def read_arrays_of_plan(folder: Path, plan: Plan) -> dict[str, Any]:
+def read_arrays_of_plan(folder: Path, plan: Plan, checksums: Checksums) -> dict[str, Any]:
     """Returns the arrays by path, as they are stored; this process checks its share of the files meanwhile."""
-    how: dict[str, tuple[Leaf, Any]] = {}
+    stored_leaves: dict[str, tuple[Leaf, Any]] = {}
     for (path, leaf), sharding in zip(plan.wanted.items(), plan.shardings, strict=True):
         saved = plan.saved[path]
         if saved.is_stored:
             is_numpy = leaf.kind.startswith("numpy")
-            how[path] = saved, None if is_numpy else get_stored_sharding(saved, leaf, sharding)
-    checksums = read_checksums(folder.parent)
+            stored_leaves[path] = saved, None if is_numpy else get_stored_sharding(saved, leaf, sharding)
     blocks = [block for block in list_blocks(checksums) if is_array_data(block[0])]
     wait_for_checks = check_blocks(checksums, blocks[jax.process_index() :: jax.process_count()])
     try:
-        return import_orbax_handler().read_arrays(folder, how)
+        return import_orbax_handler().read_arrays(folder, stored_leaves)
     finally:
         wait_for_checks()  # a damaged file matters more than the errors that it causes
 

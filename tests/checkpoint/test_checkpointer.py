@@ -115,10 +115,10 @@ def test_a_reader_goes_on_if_its_step_is_deleted(tmp_path: Path, monkeypatch: py
 
     read_metadata = _restore.read_metadata
 
-    def save_and_read(folder: Path) -> Any:
+    def save_and_read(folder: Path, checksums: Any) -> Any:
         monkeypatch.undo()
         nym.checkpoint.save(tmp_path, {"step": 2}, 2, max_to_keep=1)
-        return read_metadata(folder)
+        return read_metadata(folder, checksums)
 
     nym.checkpoint.save(tmp_path, {"step": 1}, 1)
     monkeypatch.setattr(_restore, "read_metadata", save_and_read)
