@@ -53,6 +53,7 @@ from .multihost import (
 )
 from .named._array import NamedArray as NamedArray, is_named_array as is_named_array
 from .named._array_equal import allclose as allclose, array_equal as array_equal, array_equiv as array_equiv
+from .named._array_protocols import suggest_named_way as _suggest_named_way
 from .named._axis import (
     Axis as Axis,
     AxisSelection as AxisSelection,
@@ -82,113 +83,51 @@ from .named._elementwise._arithmetic import (
     abs as abs,
     absolute as absolute,
     add as add,
+    around as around,
     cbrt as cbrt,
+    ceil as ceil,
+    clip as clip,
+    copy as copy,
     divide as divide,
     divmod as divmod,
     fabs as fabs,
+    fix as fix,
     float_power as float_power,
+    floor as floor,
     floor_divide as floor_divide,
+    fmax as fmax,
+    fmin as fmin,
     fmod as fmod,
     gcd as gcd,
     heaviside as heaviside,
     lcm as lcm,
+    maximum as maximum,
+    minimum as minimum,
     mod as mod,
     multiply as multiply,
+    ndim as ndim,
     negative as negative,
     positive as positive,
     pow as pow,
     power as power,
     reciprocal as reciprocal,
     remainder as remainder,
+    rint as rint,
+    round as round,
     rsqrt as rsqrt,
+    select as select,
     sign as sign,
     sqrt as sqrt,
     square as square,
     subtract as subtract,
     true_divide as true_divide,
-)
-from .named._elementwise._bitwise import (
-    bitwise_and as bitwise_and,
-    bitwise_count as bitwise_count,
-    bitwise_invert as bitwise_invert,
-    bitwise_left_shift as bitwise_left_shift,
-    bitwise_not as bitwise_not,
-    bitwise_or as bitwise_or,
-    bitwise_right_shift as bitwise_right_shift,
-    bitwise_xor as bitwise_xor,
-    invert as invert,
-    left_shift as left_shift,
-    right_shift as right_shift,
-)
-from .named._elementwise._complex import (
-    angle as angle,
-    conj as conj,
-    conjugate as conjugate,
-    imag as imag,
-    iscomplex as iscomplex,
-    isreal as isreal,
-    real as real,
-)
-from .named._elementwise._copy import copy as copy, ndim as ndim
-from .named._elementwise._exponential import (
-    exp as exp,
-    exp2 as exp2,
-    expm1 as expm1,
-    i0 as i0,
-    log as log,
-    log1p as log1p,
-    log2 as log2,
-    log10 as log10,
-    logaddexp as logaddexp,
-    logaddexp2 as logaddexp2,
-)
-from .named._elementwise._floating import (
-    copysign as copysign,
-    frexp as frexp,
-    ldexp as ldexp,
-    modf as modf,
-    nan_to_num as nan_to_num,
-    nextafter as nextafter,
-    signbit as signbit,
-    spacing as spacing,
-)
-from .named._elementwise._logic import (
-    equal as equal,
-    greater as greater,
-    greater_equal as greater_equal,
-    isclose as isclose,
-    isfinite as isfinite,
-    isinf as isinf,
-    isnan as isnan,
-    isneginf as isneginf,
-    isposinf as isposinf,
-    less as less,
-    less_equal as less_equal,
-    logical_and as logical_and,
-    logical_not as logical_not,
-    logical_or as logical_or,
-    logical_xor as logical_xor,
-    not_equal as not_equal,
-)
-from .named._elementwise._maximum import (
-    clip as clip,
-    fmax as fmax,
-    fmin as fmin,
-    maximum as maximum,
-    minimum as minimum,
-)
-from .named._elementwise._rounding import (
-    around as around,
-    ceil as ceil,
-    fix as fix,
-    floor as floor,
-    rint as rint,
-    round as round,
     trunc as trunc,
+    where as where,
 )
-from .named._elementwise._trigonometric import (
+from .named._elementwise._functions import (
     acos as acos,
     acosh as acosh,
+    angle as angle,
     arccos as arccos,
     arccosh as arccosh,
     arcsin as arcsin,
@@ -201,25 +140,75 @@ from .named._elementwise._trigonometric import (
     atan as atan,
     atan2 as atan2,
     atanh as atanh,
+    conj as conj,
+    conjugate as conjugate,
+    copysign as copysign,
     cos as cos,
     cosh as cosh,
     deg2rad as deg2rad,
     degrees as degrees,
+    exp as exp,
+    exp2 as exp2,
+    expm1 as expm1,
+    frexp as frexp,
     hypot as hypot,
+    i0 as i0,
+    imag as imag,
+    iscomplex as iscomplex,
+    isreal as isreal,
+    ldexp as ldexp,
+    log as log,
+    log1p as log1p,
+    log2 as log2,
+    log10 as log10,
+    logaddexp as logaddexp,
+    logaddexp2 as logaddexp2,
+    modf as modf,
+    nan_to_num as nan_to_num,
+    nextafter as nextafter,
     rad2deg as rad2deg,
     radians as radians,
+    real as real,
+    signbit as signbit,
     sin as sin,
     sinc as sinc,
     sinh as sinh,
+    spacing as spacing,
     tan as tan,
     tanh as tanh,
 )
-from .named._elementwise._where import select as select, where as where
+from .named._elementwise._logic import (
+    bitwise_and as bitwise_and,
+    bitwise_count as bitwise_count,
+    bitwise_invert as bitwise_invert,
+    bitwise_left_shift as bitwise_left_shift,
+    bitwise_not as bitwise_not,
+    bitwise_or as bitwise_or,
+    bitwise_right_shift as bitwise_right_shift,
+    bitwise_xor as bitwise_xor,
+    equal as equal,
+    greater as greater,
+    greater_equal as greater_equal,
+    invert as invert,
+    isclose as isclose,
+    isfinite as isfinite,
+    isinf as isinf,
+    isnan as isnan,
+    isneginf as isneginf,
+    isposinf as isposinf,
+    left_shift as left_shift,
+    less as less,
+    less_equal as less_equal,
+    logical_and as logical_and,
+    logical_not as logical_not,
+    logical_or as logical_or,
+    logical_xor as logical_xor,
+    not_equal as not_equal,
+    right_shift as right_shift,
+)
 from .named._field import field as field
 from .named._grad import grad as grad, value_and_grad as value_and_grad
-from .named._histogram import bincount as bincount, histogram as histogram
 from .named._index import dblock as dblock, ds as ds, dslice as dslice, index as index, take as take
-from .named._interp import interp as interp
 from .named._lift import lift as lift
 from .named._matrix import (
     cross as cross,
@@ -231,31 +220,34 @@ from .named._matrix import (
     tril as tril,
     triu as triu,
 )
-from .named._missing_attribute import suggest_named_way as _suggest_named_way
 from .named._named_call import named_call as named_call
 from .named._named_ref import NamedRef as NamedRef, freeze as freeze, get as get, new_ref as new_ref, swap as swap
 from .named._packbits import packbits as packbits, unpackbits as unpackbits
-from .named._reduce._any_all import all as all, any as any, count_nonzero as count_nonzero
-from .named._reduce._covariance import corrcoef as corrcoef, cov as cov
 from .named._reduce._cumulative import (
+    argsort as argsort,
     cumprod as cumprod,
     cumsum as cumsum,
     cumulative_prod as cumulative_prod,
     cumulative_sum as cumulative_sum,
+    diff as diff,
     nancumprod as nancumprod,
     nancumsum as nancumsum,
+    sort as sort,
 )
-from .named._reduce._diff import diff as diff
-from .named._reduce._max_min import (
+from .named._reduce._reductions import (
+    all as all,
     amax as amax,
     amin as amin,
+    any as any,
     argmax as argmax,
     argmin as argmin,
+    average as average,
+    count_nonzero as count_nonzero,
+    log_softmax as log_softmax,
+    logsumexp as logsumexp,
     max as max,
+    mean as mean,
     min as min,
-    ptp as ptp,
-)
-from .named._reduce._nan import (
     nanargmax as nanargmax,
     nanargmin as nanargmin,
     nanmax as nanmax,
@@ -265,8 +257,17 @@ from .named._reduce._nan import (
     nanstd as nanstd,
     nansum as nansum,
     nanvar as nanvar,
+    prod as prod,
+    product as product,
+    ptp as ptp,
+    softmax as softmax,
+    std as std,
+    sum as sum,
+    var as var,
 )
-from .named._reduce._quantile import (
+from .named._reduce._statistics import (
+    corrcoef as corrcoef,
+    cov as cov,
     median as median,
     nanmedian as nanmedian,
     nanpercentile as nanpercentile,
@@ -274,31 +275,38 @@ from .named._reduce._quantile import (
     percentile as percentile,
     quantile as quantile,
 )
-from .named._reduce._softmax import log_softmax as log_softmax, logsumexp as logsumexp, softmax as softmax
-from .named._reduce._sort import argsort as argsort, sort as sort
-from .named._reduce._sum import (
-    average as average,
-    mean as mean,
-    prod as prod,
-    product as product,
-    std as std,
-    sum as sum,
-    var as var,
-)
 from .named._search import (
+    bincount as bincount,
+    histogram as histogram,
+    interp as interp,
     isin as isin,
     nonzero as nonzero,
     searchsorted as searchsorted,
     take_along_axis as take_along_axis,
     top_k as top_k,
+    unique as unique,
+    unique_all as unique_all,
+    unique_counts as unique_counts,
+    unique_inverse as unique_inverse,
+    unique_values as unique_values,
 )
 from .named._shape._broadcast import (
     broadcast_arrays as broadcast_arrays,
     broadcast_arrays_and_return_axes as broadcast_arrays_and_return_axes,
     broadcast_axis as broadcast_axis,
     broadcast_to as broadcast_to,
+    expand as expand,
+    rename as rename,
+    squeeze as squeeze,
 )
-from .named._shape._concatenate import concatenate as concatenate, stack as stack
+from .named._shape._concatenate import (
+    concatenate as concatenate,
+    repeat as repeat,
+    split as split,
+    stack as stack,
+    tile as tile,
+    unbind as unbind,
+)
 from .named._shape._flatten import (
     flatten as flatten,
     flatten_all_axes_but as flatten_all_axes_but,
@@ -306,14 +314,15 @@ from .named._shape._flatten import (
     ravel as ravel,
     unflatten_axis as unflatten_axis,
 )
-from .named._shape._pad import pad as pad, pad_left as pad_left
 from .named._shape._rearrange import rearrange as rearrange
-from .named._shape._rename import rename as rename
-from .named._shape._repeat import repeat as repeat, tile as tile
-from .named._shape._roll import flip as flip, roll as roll
-from .named._shape._slice import slice as slice, updated_slice as updated_slice
-from .named._shape._split import split as split, unbind as unbind
-from .named._shape._squeeze import expand as expand, squeeze as squeeze
+from .named._shape._slice import (
+    flip as flip,
+    pad as pad,
+    pad_left as pad_left,
+    roll as roll,
+    slice as slice,
+    updated_slice as updated_slice,
+)
 from .named._transforms import (
     ScanCheckpointPolicy as ScanCheckpointPolicy,
     fold as fold,
@@ -321,13 +330,6 @@ from .named._transforms import (
     scan as scan,
     tree_checkpoint_name as tree_checkpoint_name,
     vmap as vmap,
-)
-from .named._unique import (
-    unique as unique,
-    unique_all as unique_all,
-    unique_counts as unique_counts,
-    unique_inverse as unique_inverse,
-    unique_values as unique_values,
 )
 from .partitioning import (
     AutoShardingRule as AutoShardingRule,

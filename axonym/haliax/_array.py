@@ -9,8 +9,8 @@ import jax
 from ..named import _array
 from ..named._axis import Axis, AxisSelection, AxisSelector
 from ..named._base import set_array, set_names
-from ..named._elementwise._maximum import clip
-from ..named._reduce._sum import var
+from ..named._elementwise._arithmetic import clip
+from ..named._reduce._reductions import var
 from ..named._shape._flatten import ravel
 from . import _axis_names, _axis_order, _indexing, _reshaping
 from ._array_axes import NamedArrayAxes

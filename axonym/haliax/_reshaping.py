@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from ..named import _matrix, _transforms
 from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name as get_name, parse_axes, parse_selection
 from ..named._base import NamedBase
-from ..named._reduce import _cumulative, _sort
-from ..named._shape import _broadcast, _flatten, _rearrange, _rename, _repeat, _slice, _split, _squeeze
+from ..named._reduce import _cumulative
+from ..named._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
 
 
 def broadcast_axis(a: Any, axis: Any) -> Any:
@@ -52,7 +52,7 @@ def flatten_axes(array: Any, old_axes: AxisSelection, new_axis: AxisSelector) ->
     """
     if isinstance(array, NamedBase):
         if not parse_selection(old_axes):
-            return _squeeze.expand(array, new_axis)
+            return _broadcast.expand(array, new_axis)
         return _flatten.flatten_axes(array, old_axes, new_axis)
     axes = parse_axes(array)
     merged = [one for one in axes if one.name in {get_name(old) for old in parse_selection(old_axes)}]
@@ -94,7 +94,7 @@ def flatten_all_axes_but(
         flat = _rearrange.rearrange(flat, (axis_name, ...))
 
     def unflatten(y: Any) -> Any:
-        y = _flatten.unflatten_axis(y, axis_name, merged) if merged else _squeeze.squeeze(y, axis_name)
+        y = _flatten.unflatten_axis(y, axis_name, merged) if merged else _broadcast.squeeze(y, axis_name)
         return _rearrange.rearrange(y, a.names) if set(y.names) == set(a.names) else y
 
     return flat, unflatten
@@ -108,7 +108,7 @@ def split(a: Any, axis: AxisSelector, new_axes: Any) -> list[Any]:
         >>> [part.shape for part in hax.split(hax.ones({"a": 3}), "a", hax.make_axes(b=1, c=2))]
         [{'b': 1}, {'c': 2}]
     """
-    return list(_split.split(a, axis, new_axes))
+    return list(_concatenate.split(a, axis, new_axes))
 
 
 def unbind(array: Any, axis: AxisSelector) -> list[Any]:
@@ -119,7 +119,7 @@ def unbind(array: Any, axis: AxisSelector) -> list[Any]:
         >>> len(hax.unbind(hax.ones({"a": 3, "b": 2}), "a"))
         3
     """
-    return list(_split.unbind(array, axis))
+    return list(_concatenate.unbind(array, axis))
 
 
 def tile(a: Any, reps: Mapping[AxisSelector, int]) -> Any:
@@ -132,7 +132,7 @@ def tile(a: Any, reps: Mapping[AxisSelector, int]) -> Any:
     """
     new = [Axis(get_name(axis), count) for axis, count in reps.items() if get_name(axis) not in a.names]
     known = {axis: count for axis, count in reps.items() if get_name(axis) in a.names}
-    return broadcast_axis(_repeat.tile(a, known) if known else a, new) if new else _repeat.tile(a, known)
+    return broadcast_axis(_concatenate.tile(a, known) if known else a, new) if new else _concatenate.tile(a, known)
 
 
 def tril(array: Any, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> Any:
@@ -198,7 +198,7 @@ def sort(a: Any, axis: AxisSelector | None) -> Any:
         >>> hax.sort(hax.named([2, 1], "a"), "a").array
         Array([1, 2], dtype=int32)
     """
-    return jnp.sort(a.array, axis=None) if axis is None else _sort.sort(a, axis)
+    return jnp.sort(a.array, axis=None) if axis is None else _cumulative.sort(a, axis)
 
 
 def argsort(a: Any, axis: AxisSelector | None, *, stable: bool = True) -> Any:
@@ -211,7 +211,7 @@ def argsort(a: Any, axis: AxisSelector | None, *, stable: bool = True) -> Any:
     """
     if axis is None:
         return jnp.argsort(a.array, axis=None, stable=stable)
-    return _sort.argsort(a, axis, stable=stable)
+    return _cumulative.argsort(a, axis, stable=stable)
 
 
 def rename(array: Any, renames: Any) -> Any:
@@ -222,7 +222,7 @@ def rename(array: Any, renames: Any) -> Any:
         >>> hax.rename(hax.ones({"pos": 2}), {"pos": "key_pos", "other": "more"}).shape
         {'key_pos': 2}
     """
-    return _rename.rename(array, {old: new for old, new in renames.items() if get_name(old) in array.names})
+    return _broadcast.rename(array, {old: new for old, new in renames.items() if get_name(old) in array.names})
 
 
 def updated_slice(array: Any, start: Any, update: Any) -> Any:

@@ -13,13 +13,13 @@ from .. import multihost
 from .._jax_compat import is_tracing
 from ..named import _named_call
 from ..named._array import is_named_array
-from ..named._transforms import _checkpoint_policy
+from ..named._transforms import _checkpoint
 from ._adapt import rename_parameters
 
 
 combine = eqx.combine
 filter_eval_shape = eqx.filter_eval_shape
-tree_checkpoint_name = rename_parameters(_checkpoint_policy.tree_checkpoint_name, "x=tree")
+tree_checkpoint_name = rename_parameters(_checkpoint.tree_checkpoint_name, "x=tree")
 
 
 class Static(eqx.Module):

@@ -11,7 +11,7 @@ from .._jax_compat import list_refusing_functions
 from . import _dot, _matrix
 from ._ambient import replicate_dims
 from ._arguments import check_dtype
-from ._array_protocols import ArrayProtocols
+from ._array_protocols import ArrayProtocols, make_foreign_function_error, suggest_named_way
 from ._axis import (
     Axis,
     AxisSelection,
@@ -25,15 +25,14 @@ from ._axis import (
     intern_names,
     parse_selection,
 )
-from ._axis_pattern import AxisDescription, AxisPattern
 from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
-from ._elementwise import _arithmetic, _bitwise, _complex, _copy, _logic, _maximum, _rounding
+from ._elementwise import _arithmetic, _functions, _logic
 from ._index import Items, Updates, index, take
-from ._missing_attribute import make_foreign_function_error, suggest_named_way
 from ._numpy_input import MASK_PROBLEM
-from ._reduce import _any_all, _cumulative, _max_min, _sort, _sum
-from ._shape import _broadcast, _flatten, _rearrange, _rename, _slice, _split, _squeeze
+from ._pattern_parser import AxisDescription, AxisPattern
+from ._reduce import _cumulative, _reductions
+from ._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
 from ._traceback import blame_caller
 
 
@@ -144,12 +143,12 @@ class NamedArray(ArrayProtocols):
     @property
     def real(self) -> Self:
         """The real part."""
-        return _complex.real(self)
+        return _functions.real(self)
 
     @property
     def imag(self) -> Self:
         """The imaginary part."""
-        return _complex.imag(self)
+        return _functions.imag(self)
 
     def astype(self, dtype: Any) -> Self:
         """Returns the array with another element type."""
@@ -214,7 +213,7 @@ class NamedArray(ArrayProtocols):
 
     def __round__(self, decimals: int = 0) -> Self:
         """Rounds the elements to a number of decimals."""
-        return _rounding.round(self, decimals)
+        return _arithmetic.round(self, decimals)
 
     def __index__(self) -> int:
         """Returns the only element, which must be an integer."""
@@ -239,11 +238,11 @@ class NamedArray(ArrayProtocols):
     __floordiv__ = _arithmetic.floor_divide
     __mod__ = _arithmetic.mod
     __pow__ = _arithmetic.power
-    __and__ = __rand__ = _bitwise.bitwise_and
-    __or__ = __ror__ = _bitwise.bitwise_or
-    __xor__ = __rxor__ = _bitwise.bitwise_xor
-    __lshift__ = _bitwise.left_shift
-    __rshift__ = _bitwise.right_shift
+    __and__ = __rand__ = _logic.bitwise_and
+    __or__ = __ror__ = _logic.bitwise_or
+    __xor__ = __rxor__ = _logic.bitwise_xor
+    __lshift__ = _logic.left_shift
+    __rshift__ = _logic.right_shift
     __lt__ = _logic.less
     __le__ = _logic.less_equal
     __gt__ = _logic.greater
@@ -252,7 +251,7 @@ class NamedArray(ArrayProtocols):
     __pos__ = _arithmetic.positive
     __abs__ = _arithmetic.abs
     __divmod__ = _arithmetic.divmod
-    __invert__ = _bitwise.bitwise_not
+    __invert__ = _logic.bitwise_not
 
     def __eq__(self, other: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compares elementwise with an array or a number; a named array equals nothing else."""
@@ -288,49 +287,49 @@ class NamedArray(ArrayProtocols):
 
     def __rlshift__(self, other: Any) -> Self:
         """Returns `other << self`."""
-        return _bitwise.left_shift(other, self)
+        return _logic.left_shift(other, self)
 
     def __rrshift__(self, other: Any) -> Self:
         """Returns `other >> self`."""
-        return _bitwise.right_shift(other, self)
+        return _logic.right_shift(other, self)
 
-    all = _any_all.all
-    any = _any_all.any
-    argmax = _max_min.argmax
-    argmin = _max_min.argmin
-    argsort = _sort.argsort
+    all = _reductions.all
+    any = _reductions.any
+    argmax = _reductions.argmax
+    argmin = _reductions.argmin
+    argsort = _cumulative.argsort
     broadcast_axis = _broadcast.broadcast_axis
     broadcast_to = _broadcast.broadcast_to
-    clip = _maximum.clip
-    conj = conjugate = _complex.conj
-    copy = _copy.copy
+    clip = _arithmetic.clip
+    conj = conjugate = _functions.conj
+    copy = _arithmetic.copy
     cumprod = _cumulative.cumprod
     cumsum = _cumulative.cumsum
     dot = _dot.dot
-    expand = _squeeze.expand
+    expand = _broadcast.expand
     flatten = _flatten.flatten
     flatten_axes = _flatten.flatten_axes
-    max = _max_min.max
-    mean = _sum.mean
-    min = _max_min.min
-    prod = product = _sum.prod
-    ptp = _max_min.ptp
+    max = _reductions.max
+    mean = _reductions.mean
+    min = _reductions.min
+    prod = product = _reductions.prod
+    ptp = _reductions.ptp
     ravel = _flatten.ravel
     rearrange = _rearrange.rearrange
-    rename = _rename.rename
-    round = _rounding.round
+    rename = _broadcast.rename
+    round = _arithmetic.round
     slice = _slice.slice
-    sort = _sort.sort
-    split = _split.split
-    squeeze = _squeeze.squeeze
-    std = _sum.std
-    sum = _sum.sum
+    sort = _cumulative.sort
+    split = _concatenate.split
+    squeeze = _broadcast.squeeze
+    std = _reductions.std
+    sum = _reductions.sum
     take = take
     trace = _matrix.trace
-    unbind = _split.unbind
+    unbind = _concatenate.unbind
     unflatten_axis = _flatten.unflatten_axis
     updated_slice = _slice.updated_slice
-    var = _sum.var
+    var = _reductions.var
 
 
 _OPERANDS = (NamedBase, int, float, complex, np.ndarray, np.generic, jax.Array)

@@ -9,7 +9,7 @@ from ._axis import check_rank
 from ._base import N, NamedBase, check_named, with_array
 from ._broadcasting import apply_broadcast, split_operand
 from ._elementwise._logic import isclose
-from ._reduce._any_all import all as all_of
+from ._reduce._reductions import all as all_of
 
 
 def allclose(a: N | ArrayLike, b: N | ArrayLike, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> N:

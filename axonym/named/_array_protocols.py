@@ -1,7 +1,9 @@
-"""The methods by which Python, notebooks, Equinox and treescope show an array, and NumPy and others read it."""
+"""What other libraries find on a named array: protocols, and errors that name the way by name."""
 
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from inspect import isfunction
 from typing import Any
 
 import jax
@@ -9,8 +11,74 @@ import numpy as np
 
 from . import _repr
 from ._base import NamedBase, format_shape
-from ._missing_attribute import make_foreign_function_error
 from ._traceback import blame_caller
+
+
+_ORDER = "axes are ordered by name, and `rearrange(x, ('embed', ...))` puts 'embed' first"
+_RESHAPE = "`flatten_axes` merges axes, `unflatten_axis` splits one, and `rearrange` does both by an expression"
+_EXPAND = "operands align by name without it; `expand(x, 'new')` adds an axis of size 1"
+_DOT = "`dot(x, y, axis='embed')` multiplies and sums over named axes, and `einsum` takes an expression"
+_DTYPE = "`x.astype(dtype)` converts the elements"
+_DEVICE = "`axonym.shard` and `jax.device_put` move arrays, and `x.sharding` shows where they are"
+_GRAD = "`axonym.grad(fn)` is the gradient of a function, and `jax.lax.stop_gradient(x)` stops it"
+_NAMES = "`x.names` has the names of the axes, `x.axes` the names and sizes, and `x.shape['embed']` one size"
+_INDEX = "`x['embed', 0]` indexes by name"
+_ARRAY = "`x.array` is the plain array"
+_UPDATE = "arrays never change, and `x.at['embed', 0].set(value)` returns one with other elements"
+_NEW = "`axonym.named(array, ('batch', 'embed'))` names the axes of an array or of nested lists"
+
+_HINTS = {
+    **dict.fromkeys(("T", "mT", "moveaxis", "permute", "permute_dims", "swapaxes", "t", "transpose"), _ORDER),
+    **dict.fromkeys(("reshape", "resize", "unflatten", "view"), _RESHAPE),
+    **dict.fromkeys(("expand_dims", "newaxis", "unsqueeze"), _EXPAND),
+    **dict.fromkeys(("bmm", "matmul", "mm", "tensordot", "vdot"), _DOT),
+    **dict.fromkeys(("double", "float", "half", "int", "long", "type"), _DTYPE),
+    **dict.fromkeys(("cpu", "cuda", "device", "devices", "to", "to_device"), _DEVICE),
+    **dict.fromkeys(("backward", "detach", "grad", "requires_grad", "stop_gradient"), _GRAD),
+    **dict.fromkeys(("axis", "dim", "dims", "name", "sizes"), _NAMES),
+    **dict.fromkeys(("gather", "get", "index_select", "isel", "sel", "select"), _INDEX),
+    **dict.fromkeys(("data", "numpy", "value", "values"), _ARRAY),
+    **dict.fromkeys(("fill", "put", "scatter", "set"), _UPDATE),
+    **dict.fromkeys(("array", "asarray", "tensor"), _NEW),
+    "concat": "`concatenate('batch', [x, y])` joins arrays along a named axis",
+    "itemsize": "`x.dtype.itemsize` is the number of bytes of an element",
+    "spec": "`x.sharding.spec` has the mesh axes of each axis",
+}
+
+
+def suggest_named_way(name: str) -> str:
+    """Returns the end of an error message with what to write instead of a name that does not exist, or nothing."""
+    if name in _HINTS:
+        return f"; {_HINTS[name]}"
+    function = _find_named_function(name)
+    return f"; `{function}` is a function" if function else ""
+
+
+def make_foreign_function_error(library: str, functions: Sequence[str], shape: str) -> TypeError:
+    """Returns the error for a named array among the arguments of a function of JAX or NumPy, with the named way.
+
+    Args:
+        library: The library of the function.
+        functions: The function, and those that it calls; the first one that has a named counterpart is shown.
+        shape: The axes of the array.
+    """
+    shown = next((name for name in functions if _find_named_function(name) or name in _HINTS), functions[-1])
+    function = _find_named_function(shown)
+    if function:
+        remedy = f"use `{function}`"
+    else:
+        remedy = _HINTS.get(shown, "`axonym.lift` applies functions of plain arrays by name")
+    return TypeError(
+        f"`{shown}` of {library} would lose the names of {shape}; {remedy}, or pass the plain array `x.array`."
+    )
+
+
+def _find_named_function(name: str) -> str | None:
+    library = sys.modules[__name__.partition(".")[0]]  # not an import, because the library is built on this package
+    for module in (library, library.nn, library.linalg):
+        if isfunction(vars(module).get(name)):
+            return f"{module.__name__}.{name}"
+    return None
 
 
 # NumPy computes `scalar * x` by `numpy.multiply(scalar, x)`, which cannot be told apart from it.

@@ -4,8 +4,9 @@ The names of one operand must include the names of all others; it gives the orde
 axes of size 1, so nothing is copied to full size or transposed needlessly.
 """
 
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -228,3 +229,13 @@ def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
 
 
 _NO_AXES: tuple[Names, tuple[int, ...]] = ((), ())
+
+
+@cached_plan
+def cached_jit(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
+    """Returns `fn` with its first arguments fixed, compiled once per signature of the arrays that follow them.
+
+    The active mapping and mesh are part of JAX's own cache key, so `fn` may read them while it is traced. `fn` is a
+    function of this package: for a function of the user, a cache would ignore later changes of values that it reads.
+    """
+    return jit_inline(functools.partial(fn, *static))

@@ -16,8 +16,7 @@ from ._arguments import check_dtype
 from ._array import NamedArray
 from ._axis import Axis, AxisSelector, AxisSpec, Names, format_value, get_names_and_sizes, parse_axes, parse_one_axis
 from ._base import N, NamedBase, check_named, with_array
-from ._broadcasting import check_scalar
-from ._cached_jit import cached_jit
+from ._broadcasting import cached_jit, check_scalar
 from ._numpy_input import find_range_problem
 from ._traceback import blame_caller
 

@@ -27,7 +27,7 @@ from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_matching_sizes, jit_inline
 from ._cache import cached_plan
 from ._named_call import format_scope, name_compiled
-from ._reduce import _sum
+from ._reduce import _reductions
 from ._shape._rearrange import rearrange
 from ._traceback import blame_caller
 
@@ -106,7 +106,7 @@ def dot(
             axis_name(one)  # others may not be hashable
     summed, names = _plan_contraction(operands, shapes, chosen, order)
     if len(arrays) == 1 and dot_general is None:
-        result = _sum.sum(first, summed, dtype=preferred_element_type)
+        result = _reductions.sum(first, summed, dtype=preferred_element_type)
         return result if out_axes is None else rearrange(result, names)
     return contract_axes(arrays, summed, names, precision, preferred_element_type, dot_general)
 

@@ -8,7 +8,7 @@ import jax
 from ._ambient import replicate_dims, reshard_by_name
 from ._axis import Names
 from ._base import N, with_array
-from ._cached_jit import cached_jit
+from ._broadcasting import cached_jit
 
 
 def apply_resizing(fn: Callable[..., Any], x: N, index: int, **options: Hashable) -> N:

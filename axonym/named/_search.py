@@ -1,21 +1,22 @@
-"""Searching: `top_k`, `take_along_axis`, `searchsorted`, `isin` and `nonzero`."""
+"""Searching, interpolation, sets and histograms."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ._ambient import reshard_named
 from ._arguments import check_integer
-from ._axis import Axis, AxisSelector, find_axis, intern_names
+from ._axis import Axis, AxisSelector, Names, find_axis, format_value, intern_names, parse_one_axis
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_scalar, get_scalar
-from ._elementwise._split_pair import split_pair
+from ._elementwise._arithmetic import split_pair
 from ._gufunc import apply_gufunc
 from ._resize import apply_resizing
+from ._shape._broadcast import broadcast_to, rename
 from ._shape._rearrange import rearrange
-from ._shape._rename import rename
 
 
 def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None) -> tuple[N, N]:
@@ -214,3 +215,330 @@ def check_same_axis(what: str, x: Any, other: str, y: NamedBase) -> None:
     check_named(x)
     if x.axes != y.axes:
         raise ValueError(f"{what} must have the axis of {other}, {format_shape(y)}, it has {format_shape(x)}")
+
+
+class UniqueAll(NamedTuple, Generic[N]):
+    """Result of `unique_all`."""
+
+    values: N
+    indices: N
+    inverse_indices: N
+    counts: N
+
+
+class UniqueCounts(NamedTuple, Generic[N]):
+    """Result of `unique_counts`."""
+
+    values: N
+    counts: N
+
+
+class UniqueInverse(NamedTuple, Generic[N]):
+    """Result of `unique_inverse`."""
+
+    values: N
+    inverse_indices: N
+
+
+@overload
+def unique(
+    x: N, Unique: Axis, *, axis: AxisSelector | None = ..., fill_value: Any = ..., equal_nan: bool = ...
+) -> N: ...
+@overload
+def unique(
+    x: NamedBase,
+    Unique: Axis,
+    *,
+    return_index: bool = ...,
+    return_inverse: bool = ...,
+    return_counts: bool = ...,
+    axis: AxisSelector | None = ...,
+    fill_value: Any = ...,
+    equal_nan: bool = ...,
+) -> Any: ...
+def unique(
+    x: Any,
+    Unique: Axis,
+    *,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: AxisSelector | None = None,
+    fill_value: Any = None,
+    equal_nan: bool = True,
+) -> Any:
+    """Finds the unique values in ascending order; see `jax.numpy.unique`.
+
+    Args:
+        x: Array of any axes.
+        Unique: Axis of the result, which is padded if there are fewer values, and truncated if there are more.
+        return_index: Whether to return the first position of each value, along `axis` or in the flattened `x`.
+        return_inverse: Whether to return the index of the value of each element.
+        return_counts: Whether to return the number of occurrences of each value.
+        axis: The axis along which slices are compared; None for single elements.
+        fill_value: Padding of the result; the first value by default.
+        equal_nan: Whether all NaN are one value.
+
+    Returns:
+        Array with the axis `Unique`, which replaces `axis` if that is given; or a tuple with the other results that are
+        requested: positions and counts with the axis `Unique`, the inverse with the axes of `x`, or `axis` alone.
+
+    Raises:
+        ValueError: If `x` lacks the axis, an `Axis` has another size, or `x` has another axis named like `Unique`.
+        TypeError: If `Unique` has no size.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.named([3, 1, 3, 2], "i")
+        >>> nym.unique(x, nym.Axis("value", 3))
+        NamedArray(int32, value: 3, [1, 2, 3])
+        >>> values, counts = nym.unique(x, nym.Axis("value", 3), return_counts=True)
+        >>> counts
+        NamedArray(int32, value: 3, [1, 1, 2])
+    """
+    check_named(x)
+    found = parse_one_axis(Unique)
+    at = None if axis is None else find_axis(x.names, x.array.shape, axis)
+    own = (found.name,)
+    values = own if at is None else (*x.names[:at], found.name, *x.names[at + 1 :])
+    flags = (bool(return_index), bool(return_inverse), bool(return_counts))
+    outs = (own, x.names if at is None else (x.names[at],), own)
+    chosen = (values, *(names for names, wanted in zip(outs, flags, strict=True) if wanted))
+    options = {"flags": flags, "axis": at, "equal_nan": equal_nan}
+    results = _apply_unique(jnp.unique, x, fill_value, chosen, found, **options)
+    return results if any(flags) else results[0]
+
+
+def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
+    """Finds the unique values; see `jax.numpy.unique_values`, which treats every NaN as a different value.
+
+    Args:
+        x: Array of any axes.
+        Unique: Axis of the result, as for `unique`.
+        fill_value: Padding of the result; the first value by default.
+
+    Returns:
+        Array with the axis `Unique`.
+
+    Raises:
+        TypeError: If `Unique` has no size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.unique_values(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 4))
+        NamedArray(int32, value: 4, [1, 2, 3, 1])
+    """
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
+    return _apply_unique(jnp.unique_values, x, fill_value, (own,), Unique)[0]
+
+
+def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts[N]:
+    """Finds the unique values and their counts; see `jax.numpy.unique_counts`.
+
+    Arguments as for `unique_values`.
+
+    Returns:
+        A named tuple of `values` and `counts`, each with the axis `Unique`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.unique_counts(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).counts
+        NamedArray(int32, value: 3, [1, 1, 2])
+    """
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
+    return UniqueCounts(*_apply_unique(jnp.unique_counts, x, fill_value, (own, own), Unique))
+
+
+def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInverse[N]:
+    """Finds the unique values and the index of the value of each element; see `jax.numpy.unique_inverse`.
+
+    Arguments as for `unique_values`.
+
+    Returns:
+        A named tuple of `values`, with the axis `Unique`, and `inverse_indices`, with the axes of `x`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.unique_inverse(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).inverse_indices
+        NamedArray(int32, i: 4, [2, 0, 2, 1])
+    """
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
+    check_named(x)
+    return UniqueInverse(*_apply_unique(jnp.unique_inverse, x, fill_value, (own, x.names), Unique))
+
+
+def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
+    """Finds the unique values, their first positions, the inverse and the counts; see `jax.numpy.unique_all`.
+
+    Arguments as for `unique_values`.
+
+    Returns:
+        A named tuple of `values`, `indices`, the first position of each in the flattened `x`, `inverse_indices`, with
+        the axes of `x`, and `counts`; the others have the axis `Unique`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.unique_all(nym.named([3, 1, 3, 2], "i"), nym.Axis("value", 3)).indices
+        NamedArray(int32, value: 3, [1, 3, 0])
+    """
+    Unique = parse_one_axis(Unique)
+    own = (Unique.name,)
+    check_named(x)
+    return UniqueAll(*_apply_unique(jnp.unique_all, x, fill_value, (own, own, x.names, own), Unique))
+
+
+def _apply_unique(
+    function: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], found: Axis, **options: Hashable
+) -> tuple[N, ...]:
+    """Applies a positional function over all axes of an array, with the fill value as an argument if given."""
+    check_named(x)
+    fill = () if fill_value is None else (with_array(x, jnp.asarray(check_scalar(fill_value)), ()),)
+    cores = (x.names, *(() for _ in fill))
+    return apply_gufunc(_compute_unique, (x, *fill), cores, outs, function=function, size=found.size, **options)
+
+
+def _compute_unique(
+    array: Any, *fill: Any, function: Callable[..., Any], flags: tuple[bool, ...] = (), **options: Any
+) -> Any:
+    return function(array, *flags, fill_value=fill[0] if fill else None, **options)
+
+
+def interp(x: N, xp: N, fp: N, left: Any = None, right: Any = None, period: Any = None) -> N:
+    """Interpolates linearly between points; see `jax.numpy.interp`.
+
+    Args:
+        x: Coordinates to interpolate at, of any axes, which are independent of the axis of the points.
+        xp: Coordinates of the points, an increasing array of one axis.
+        fp: Values of the points, with the same axis.
+        left: Value to the left of the points, by default the first of `fp`.
+        right: Value to the right of the points, by default the last of `fp`.
+        period: Period of periodic points; `left` and `right` are then ignored.
+
+    Returns:
+        Array with the axes of `x`.
+
+    Raises:
+        ValueError: If `xp` has more or less than one axis, or `fp` another axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> step, rate = nym.named([0.0, 10.0, 30.0], "point"), nym.named([0.0, 1.0, 0.0], "point")
+        >>> nym.interp(nym.named([5.0, 20.0], "step"), step, rate)
+        NamedArray(float32, step: 2, [0.5, 0.5])
+    """
+    check_named(x)
+    check_vector("`xp`", xp)
+    check_same_axis("`fp`", fp, "`xp`", xp)
+    points = [rename_axes_apart(x, xp.array), rename_axes_apart(x, fp.array)]
+    given = {"left": left, "right": right, "period": period}
+    fixed = {key: value for key, value in given.items() if value is None or isinstance(value, str)}
+    numbers = {key: as_scalar_array(f"`{key}`", x, value) for key, value in given.items() if key not in fixed}
+    cores = ((), *(one.names for one in points), *(() for _ in numbers))
+    arrays = (x, *points, *numbers.values())
+    return apply_gufunc(_compute_interp, arrays, cores, ((),), numbers=tuple(numbers), **fixed)[0]
+
+
+def _compute_interp(x: Any, xp: Any, fp: Any, *values: Any, numbers: tuple[str, ...], **fixed: Any) -> Any:
+    dtype = jnp.result_type(x, xp, fp)
+    if dtype == jnp.bfloat16:  # `jax.numpy.interp` does not take it
+        x, xp, fp = (one.astype(jnp.float32) for one in (x, xp, fp))
+    result = jnp.interp(x, xp.reshape(-1), fp.reshape(-1), **dict(zip(numbers, values, strict=True)), **fixed)
+    return result.astype(dtype) if dtype == jnp.bfloat16 else result
+
+
+def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0) -> N:
+    """Counts the occurrences of each integer; see `jax.numpy.bincount`.
+
+    Args:
+        x: Array of non-negative integers, of any axes.
+        Counts: Axis of the result; larger integers are not counted.
+        weights: Weight of each element, with some of the axes of `x`; 1 by default.
+        minlength: The minimum size of `Counts`.
+
+    Returns:
+        Array with that axis: element `i` is the number of elements `i`, or the sum of their weights.
+
+    Raises:
+        ValueError: If `Counts` is too short for `minlength`, or `weights` has other axes.
+        TypeError: If `Counts` has no size, or the elements are not integers.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.bincount(nym.named([0, 2, 2], "token"), nym.Axis("vocab", 4))
+        NamedArray(int32, vocab: 4, [1, 0, 2, 0])
+    """
+    check_named(x)
+    bins = parse_one_axis(Counts)
+    if bins.size < check_integer("bincount: `minlength`", minlength):
+        raise ValueError(f"axis {bins.name!r} has size {bins.size} here, {minlength} was asked for with `minlength`")
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise TypeError(f"`bincount` takes integers, the elements of {format_shape(x)} are {x.dtype}.")
+    arrays = (x, *_broadcast_weights(x, weights))
+    return apply_gufunc(_compute_bincount, arrays, (x.names,) * len(arrays), ((bins.name,),), length=bins.size)[0]
+
+
+def _compute_bincount(array: Any, *weights: Any, length: int) -> Any:
+    flat = [one.reshape(-1) for one in (array, *weights)]
+    return jnp.bincount(*flat, length=length)
+
+
+def histogram(
+    x: N, bins: Axis, range: tuple[Any, Any] | None = None, weights: N | None = None, density: bool = False
+) -> tuple[N, N]:
+    """Counts the elements in bins of equal width; see `jax.numpy.histogram`.
+
+    Args:
+        x: Array of any axes.
+        bins: Axis of the bins.
+        range: Lower and upper limits of the bins; the minimum and maximum of `x` by default.
+        weights: Weight of each element, with some of the axes of `x`; 1 by default.
+        density: Whether to return a density with integral 1 instead of counts.
+
+    Returns:
+        The counts, with the axis `bins`, and the edges, with an axis one longer, whose name has `_edges` appended.
+
+    Raises:
+        ValueError: If there are no bins, or `weights` has other axes.
+        TypeError: If `bins` has no size.
+
+    Example:
+        >>> import axonym as nym
+        >>> counts, edges = nym.histogram(nym.named([0.0, 1.0, 4.0], "i"), nym.Axis("bin", 2))
+        >>> counts.array, edges
+        (Array([2., 1.], dtype=float32), NamedArray(float32, bin_edges: 3, [0., 2., 4.]))
+    """
+    check_named(x)
+    own = parse_one_axis(bins)
+    if not own.size:
+        raise ValueError(f"a histogram needs at least one bin, axis {own.name!r} has size 0")
+    weighted, limits = _broadcast_weights(x, weights), () if range is None else _parse_range(x, range)
+    cores = (*(x.names for _ in (x, *weighted)), *(() for _ in limits))
+    options: dict[str, Hashable] = {"weighted": bool(weighted), "bins": own.size, "density": bool(density)}
+    outs = ((own.name,), (f"{own.name}_edges",))
+    counts, edges = apply_gufunc(_compute_histogram, (x, *weighted, *limits), cores, outs, **options)
+    return counts, edges
+
+
+def _compute_histogram(array: Any, *rest: Any, weighted: bool, bins: int, density: bool) -> tuple[Any, Any]:
+    weights, limits = (rest[0], rest[1:]) if weighted else (None, rest)
+    return jnp.histogram(array, bins, tuple(limits) if limits else None, weights, density)
+
+
+def _broadcast_weights(x: N, weights: N | None) -> tuple[N, ...]:
+    """Returns the weights with the axes of `x`, in a tuple, empty if there are none."""
+    if weights is None:
+        return ()
+    check_named(weights)
+    return (broadcast_to(reshard_named(weights), x.axes),)
+
+
+def _parse_range(x: N, ends: tuple[Any, Any]) -> tuple[N, ...]:
+    if not isinstance(ends, Sequence) or len(ends) != 2:
+        raise ValueError(f"`range` must be two numbers, a lower and an upper limit, not {format_value(ends)}")
+    lower, upper = ends
+    if isinstance(lower, int | float) and isinstance(upper, int | float) and not lower <= upper:
+        raise ValueError(f"the lower limit of `range`, {lower}, is above the upper one, {upper}")
+    return tuple(as_scalar_array("a limit of `range`", x, end) for end in ends)

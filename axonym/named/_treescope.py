@@ -13,8 +13,7 @@ from treescope.ndarray_adapters import NamedPositionlessAxisInfo, NDArrayAdapter
 
 from ._base import NamedBase, format_shape, is_traced
 from ._broadcasting import align_axes
-from ._edge_items import find_edge_items, read_items
-from ._repr import format_array
+from ._repr import find_edge_items, format_array, read_items
 
 
 _MOST_LINES = 15  # longer ones are folded, as treescope folds plain arrays

@@ -1,7 +1,7 @@
 """Neural-network layers and functions on named arrays: Equinox modules that shard their results."""
 
-from ..named._elementwise._trigonometric import tanh as tanh
-from ..named._reduce._softmax import (
+from ..named._elementwise._functions import tanh as tanh
+from ..named._reduce._reductions import (
     log_softmax as log_softmax,
     logmeanexp as logmeanexp,
     logsumexp as logsumexp,

@@ -9,9 +9,9 @@ from .. import random
 from ..named._ambient import constrain_sharding, reshard_named
 from ..named._array import NamedArray
 from ..named._axis import Axis
-from ..named._cached_jit import cached_jit
-from ..named._elementwise._trigonometric import tanh
-from ..named._elementwise._where import where
+from ..named._broadcasting import cached_jit
+from ..named._elementwise._arithmetic import where
+from ..named._elementwise._functions import tanh
 from ..named._shape._rearrange import rearrange
 from ..named._transforms import vmap
 from ._activations import sigmoid

@@ -12,10 +12,9 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, format_value, parse_axes
 from ..named._base import format_shape
 from ..named._creation import ones, zeros
-from ..named._elementwise._arithmetic import rsqrt
-from ..named._elementwise._where import where
+from ..named._elementwise._arithmetic import rsqrt, where
 from ..named._named_call import named_call
-from ..named._reduce._sum import mean as compute_mean
+from ..named._reduce._reductions import mean as compute_mean
 from ._inputs import cast_array, check_input, format_layer_axes, widen_array
 from ._layer import Layer
 from ._normalization import scale_and_shift

@@ -19,12 +19,11 @@ from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
 from ..named._base import with_array
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import cached_jit
 from ..named._creation import arange, full_like, zeros_like
 from ..named._dot import dot
-from ..named._elementwise._exponential import exp, log
-from ..named._elementwise._maximum import maximum
-from ..named._elementwise._where import where
+from ..named._elementwise._arithmetic import maximum, where
+from ..named._elementwise._functions import exp, log
 from ..named._shape._rearrange import rearrange
 from ._attention_inputs import AttentionInputs
 from ._attention_layout import find_mesh_axes

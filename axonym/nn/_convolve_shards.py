@@ -14,8 +14,7 @@ from ..named._ambient import reshard_by_name, use_operand_shardings
 from ..named._axis import Names, intern_names
 from ..named._axis_layout import AxisLayout
 from ..named._base import N, with_array
-from ..named._broadcasting import get_array
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import cached_jit, get_array
 from ._convolve import Convolution, convolve_by_position
 from ._halo import Halo, add_halo, plan_halo, replicate_auto_dims
 from ._map_shards import find_layout, shard_map_by_name

@@ -11,7 +11,7 @@ from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name
 from ..named._broadcasting import apply_broadcast
 from ..named._creation import arange
 from ..named._named_call import enter_function_scope
-from ..named._reduce import _softmax, _sum
+from ..named._reduce import _reductions
 from ._inputs import check_axes_among, check_input, widen_array
 from ._reduce_loss import reduce_loss
 
@@ -20,7 +20,7 @@ def cross_entropy_loss(
     logits: NamedArray,
     Label: AxisSelector,
     targets: NamedArray,
-    reduction: Callable[..., Any] | None = _sum.mean,
+    reduction: Callable[..., Any] | None = _reductions.mean,
     where: NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
     *,
@@ -65,7 +65,7 @@ def cross_entropy_loss(
     with enter_function_scope("cross_entropy_loss", (axis_name(Label),)):
         losses = _compute_losses(logits, Label, targets, label_smoothing)
         if z_loss:
-            losses = add_z_loss(losses, _softmax.logsumexp(widen_array(logits), Label), z_loss)
+            losses = add_z_loss(losses, _reductions.logsumexp(widen_array(logits), Label), z_loss)
         return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
 
 
@@ -97,7 +97,7 @@ def cross_entropy_loss_and_log_normalizers(
     _check_targets("cross_entropy_loss_and_log_normalizers", logits, Label, targets, label_smoothing)
     with enter_function_scope("cross_entropy_loss_and_log_normalizers", (axis_name(Label),)):
         losses = _compute_losses(logits, Label, targets, label_smoothing)
-        return losses, _softmax.logsumexp(widen_array(logits), Label)
+        return losses, _reductions.logsumexp(widen_array(logits), Label)
 
 
 def _check_targets(
@@ -124,15 +124,15 @@ def _compute_losses(logits: NamedArray, Label: AxisSelector, targets: NamedArray
     if targets.has_axis(label.name):
         if label_smoothing:
             targets = targets * (1 - label_smoothing) + label_smoothing / label.size
-        return -_sum.sum(_softmax.log_softmax(wide, label) * targets, label)
+        return -_reductions.sum(_reductions.log_softmax(wide, label) * targets, label)
     scores = _compute_target_scores(wide, label, targets)
     if label_smoothing:
-        scores = scores * (1 - label_smoothing) + _sum.mean(wide, label) * label_smoothing
-    return _softmax.logsumexp(wide, label) - scores
+        scores = scores * (1 - label_smoothing) + _reductions.mean(wide, label) * label_smoothing
+    return _reductions.logsumexp(wide, label) - scores
 
 
 def _compute_target_scores(logits: NamedArray, label: Axis, targets: NamedArray) -> NamedArray:
-    return _sum.sum(apply_broadcast(_select_target_scores, logits, targets, arange(label)), label)
+    return _reductions.sum(apply_broadcast(_select_target_scores, logits, targets, arange(label)), label)
 
 
 def _select_target_scores(scores: Any, targets: Any, labels: Any) -> Any:

@@ -10,7 +10,7 @@ from ..named._ambient import constrain_sharding
 from ..named._arguments import check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
-from ..named._elementwise._where import where
+from ..named._elementwise._arithmetic import where
 from ..named._named_call import named_call
 from ._inputs import check_input
 

@@ -10,10 +10,9 @@ from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, axis_name, format_axes, parse_selection
 from ..named._base import format_shape, with_array
-from ..named._broadcasting import check_matching_sizes
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import cached_jit, check_matching_sizes
 from ..named._named_call import enter_function_scope
-from ..named._reduce import _sum
+from ..named._reduce import _reductions
 from ._cross_entropy import add_z_loss
 from ._gather_parameter import gather_parameter
 from ._inputs import check_axes_among, check_input
@@ -27,7 +26,7 @@ def fused_cross_entropy(
     targets: NamedArray,
     Embed: AxisSelection,
     Vocab: AxisSelector,
-    reduction: Callable[..., Any] | None = _sum.mean,
+    reduction: Callable[..., Any] | None = _reductions.mean,
     where: NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
     *,

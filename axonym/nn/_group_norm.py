@@ -10,7 +10,7 @@ from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, parse_selection
 from ..named._base import with_array
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import cached_jit
 from ..named._creation import ones, zeros
 from ..named._named_call import named_call
 from ._inputs import cast_array, check_input, widen_array

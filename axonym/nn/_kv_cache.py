@@ -11,13 +11,11 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
 from ..named._base import format_shape, is_traced
 from ..named._creation import arange, zeros
-from ..named._elementwise._maximum import maximum
-from ..named._elementwise._where import where
+from ..named._elementwise._arithmetic import maximum, where
 from ..named._index import take
 from ..named._named_call import named_call
-from ..named._shape._broadcast import broadcast_axis
+from ..named._shape._broadcast import broadcast_axis, rename
 from ..named._shape._concatenate import concatenate
-from ..named._shape._rename import rename
 from ..named._shape._slice import updated_slice
 from ._inputs import cast_array, check_input
 from ._layer import Layer

@@ -9,7 +9,7 @@ from ..named._array import NamedArray
 from ..named._axis import AxisSelection
 from ..named._broadcasting import apply_broadcast
 from ..named._named_call import enter_function_scope
-from ..named._reduce import _sum
+from ..named._reduce import _reductions
 from ._inputs import check_axes_among, check_input, widen_array
 from ._reduce_loss import reduce_loss
 
@@ -17,7 +17,7 @@ from ._reduce_loss import reduce_loss
 def mean_squared_error(
     predictions: NamedArray,
     targets: NamedArray,
-    reduction: Callable[..., Any] | None = _sum.mean,
+    reduction: Callable[..., Any] | None = _reductions.mean,
     where: NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
     *,

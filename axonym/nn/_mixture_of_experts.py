@@ -17,8 +17,7 @@ from ..named._axis_layout import MeshAxes
 from ..named._base import format_shape, with_array
 from ..named._creation import named
 from ..named._named_call import named_call
-from ..named._reduce._softmax import softmax
-from ..named._reduce._sum import mean
+from ..named._reduce._reductions import mean, softmax
 from ..named._shape._rearrange import rearrange
 from ..random import split
 from ._activations import silu

@@ -10,8 +10,7 @@ from ..named._arguments import check_dtype
 from ..named._array import NamedArray
 from ..named._axis import Axis, Names, format_value, intern_names
 from ..named._base import format_shape
-from ..named._broadcasting import as_integer, get_array
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import as_integer, cached_jit, get_array
 
 
 def one_hot(x: Any, Class: Axis, *, dtype: Any = None) -> NamedArray:

@@ -5,8 +5,8 @@ from typing import Any
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._dot import dot, get_natural_order
-from ..named._elementwise._where import where
-from ..named._reduce import _softmax
+from ..named._elementwise._arithmetic import where
+from ..named._reduce import _reductions
 from ..named._shape._rearrange import rearrange
 from ._attention_inputs import AttentionInputs
 from ._attention_scores import apply_sinks, cap_scores, draw_kept, hide_scores
@@ -28,7 +28,7 @@ def attend_plainly(inputs: AttentionInputs) -> NamedArray:
         scores = scores + cast_array(inputs.bias, scores.dtype)
     if (mask := inputs.materialize_mask()) is not None:
         scores = hide_scores(scores, mask)
-    weights = _softmax.softmax(scores, inputs.KPos)
+    weights = _reductions.softmax(scores, inputs.KPos)
     if inputs.dropout:
         positions = tuple(weights.resolve_axis(name) for name in (inputs.QPos, inputs.KPos) if name is not None)
         last = order if is_grouped else ()
@@ -42,7 +42,7 @@ def attend_plainly(inputs: AttentionInputs) -> NamedArray:
     else:
         averages = dot(weights, inputs.value, axis=inputs.KPos, precision=inputs.precision)
     if inputs.sinks is not None:
-        averages = apply_sinks(averages, _softmax.logsumexp(scores, inputs.KPos), inputs.sinks)
+        averages = apply_sinks(averages, _reductions.logsumexp(scores, inputs.KPos), inputs.sinks)
     return constrain_sharding(averages)
 
 

@@ -13,7 +13,7 @@ from ..named._ambient import constrain_sharding, reshard_by_name, use_operand_sh
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec, Names, get_names_and_sizes, parse_axes
 from ..named._base import with_array
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import cached_jit
 from ._halo import Halo, add_halo, plan_halo, replicate_auto_dims
 from ._inputs import cast_array, check_input, widen_array
 from ._map_shards import find_layout, shard_map_by_name

@@ -7,14 +7,14 @@ from ..named._arguments import check_function
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection
 from ..named._creation import ones_like
-from ..named._elementwise import _where
-from ..named._reduce import _sum
+from ..named._elementwise import _arithmetic
+from ..named._reduce import _reductions
 from ._inputs import check_axes_among, check_input, widen_array
 
 
 def reduce_loss(
     losses: NamedArray,
-    reduction: Callable[..., Any] | None = _sum.mean,
+    reduction: Callable[..., Any] | None = _reductions.mean,
     reduction_axis: AxisSelection | None = None,
     *,
     where: NamedArray | None = None,
@@ -50,14 +50,14 @@ def reduce_loss(
     check_input("reduce_loss", losses, ())
     if weight is not None:
         check_axes_among("reduce_loss", "weights", weight, "losses", losses)
-    if reduction is _sum.mean and not (where is None and weight is None):
+    if reduction is _reductions.mean and not (where is None and weight is None):
         return _compute_weighted_mean(losses, reduction_axis, where, weight)
     if weight is not None:
         losses = losses * weight
     if reduction is not None:
         check_function("reduce_loss: `reduction`", reduction, "axonym.mean")
         return reduction(losses, reduction_axis, where=where)
-    return losses if where is None else _where.where(where, losses, 0)
+    return losses if where is None else _arithmetic.where(where, losses, 0)
 
 
 def _compute_weighted_mean(
@@ -66,7 +66,7 @@ def _compute_weighted_mean(
     """Returns the sum of losses times weights, divided by the sum of the weights, or 0 if that is 0."""
     losses = widen_array(losses)
     weights = ones_like(losses) if weight is None else ones_like(losses) * weight
-    total = _sum.sum(losses * weights, axis, where=where)
-    divisor = _sum.sum(weights, axis, where=where)
+    total = _reductions.sum(losses * weights, axis, where=where)
+    divisor = _reductions.sum(weights, axis, where=where)
     # A divisor that is replaced beforehand has a gradient of 0 instead of nan.
-    return _where.where(divisor == 0, 0, total / _where.where(divisor == 0, 1, divisor))
+    return _arithmetic.where(divisor == 0, 0, total / _arithmetic.where(divisor == 0, 1, divisor))

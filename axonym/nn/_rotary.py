@@ -8,13 +8,12 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, axis_name, format_axes, format_value
 from ..named._base import format_shape, get_plain_array
 from ..named._creation import arange
-from ..named._elementwise._trigonometric import cos, sin
+from ..named._elementwise._functions import cos, sin
 from ..named._named_call import enter_function_scope
 from ..named._shape._broadcast import broadcast_axis
-from ..named._shape._concatenate import concatenate, stack
+from ..named._shape._concatenate import concatenate, split, stack, unbind
 from ..named._shape._flatten import flatten_axes, unflatten_axis
 from ..named._shape._rearrange import rearrange
-from ..named._shape._split import split, unbind
 from ._inputs import check_input
 from ._rotary_scaling import RotaryScaling, compute_rotary_frequencies
 

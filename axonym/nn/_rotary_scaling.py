@@ -8,8 +8,8 @@ from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis
 from ..named._creation import arange
-from ..named._elementwise._maximum import clip, maximum
-from ..named._reduce._max_min import max as max_of
+from ..named._elementwise._arithmetic import clip, maximum
+from ..named._reduce._reductions import max as max_of
 
 
 def compute_rotary_frequencies(Half: Axis, theta: float | NamedArray) -> NamedArray:

@@ -10,8 +10,7 @@ from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, parse_one_axis
 from ..named._dot import dot
 from ..named._named_call import named_call
-from ..named._reduce._softmax import logsumexp, softmax
-from ..named._reduce._sum import mean, sum
+from ..named._reduce._reductions import logsumexp, mean, softmax, sum
 from ..named._search import top_k as find_largest
 from ._gather_parameter import gather_parameter
 from ._initializer import draw_scaled_normal

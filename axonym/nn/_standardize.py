@@ -10,7 +10,7 @@ from ..named._axis import AxisSelection
 from ..named._base import N, NamedBase, check_named
 from ..named._broadcasting import check_scalar
 from ..named._elementwise._arithmetic import rsqrt
-from ..named._reduce._sum import mean as compute_mean, var as compute_variance
+from ..named._reduce._reductions import mean as compute_mean, var as compute_variance
 
 
 def standardize(

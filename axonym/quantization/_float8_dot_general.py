@@ -13,9 +13,9 @@ from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
 from ..named._base import format_shape
 from ..named._creation import zeros
+from ..named._elementwise._arithmetic import where
 from ..named._elementwise._logic import isfinite
-from ..named._elementwise._where import where
-from ..named._shape._roll import roll
+from ..named._shape._slice import roll
 from ._operands import DimensionNumbers, Dims, prepare_operands
 from ._overwrite_with_gradient import OverwriteWithGradient
 from ._transposed_dots import multiply_gradient

@@ -26,8 +26,7 @@ from ..named._axis import (
     parse_axes,
 )
 from ..named._base import NamedBase, format_shape
-from ..named._broadcasting import check_matching_sizes, split_operand
-from ..named._cached_jit import cached_jit
+from ..named._broadcasting import cached_jit, check_matching_sizes, split_operand
 from ..named._traceback import blame_caller
 
 

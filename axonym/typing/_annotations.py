@@ -10,9 +10,9 @@ import jaxtyping
 
 from ..named._array import NamedArray
 from ..named._axis import Names
-from ..named._axis_pattern import AxisPattern
 from ..named._base import NamedBase
 from ..named._cache import cached_plan
+from ..named._pattern_parser import AxisPattern
 
 
 class _AnnotationMeta(type):

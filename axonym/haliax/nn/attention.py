@@ -10,7 +10,7 @@ from ...named._ambient import constrain_sharding
 from ...named._array import is_named_array
 from ...named._axis import Axis, AxisSelection, axis_name, format_value, parse_selection
 from ...named._creation import arange, named
-from ...named._elementwise import _where
+from ...named._elementwise import _arithmetic
 from .._array import convert_result
 from .._axis_order import dot
 from .._reshaping import broadcast_axis
@@ -62,7 +62,7 @@ def dot_product_attention_weights(
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        scores = _where.where(mask, scores, jnp.finfo(scores.dtype).min)
+        scores = _arithmetic.where(mask, scores, jnp.finfo(scores.dtype).min)
     return nn.softmax(scores, KPos).astype(dtype)
 
 

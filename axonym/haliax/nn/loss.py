@@ -8,10 +8,9 @@ from ... import nn
 from ...named._array import is_named_array
 from ...named._axis import AxisSelection, AxisSelector
 from ...named._creation import named
-from ...named._elementwise._arithmetic import abs as compute_abs
-from ...named._elementwise._exponential import exp, log1p
-from ...named._elementwise._maximum import maximum
-from ...named._reduce._sum import mean
+from ...named._elementwise._arithmetic import abs as compute_abs, maximum
+from ...named._elementwise._functions import exp, log1p
+from ...named._reduce._reductions import mean
 from ..core import FUNCTIONS
 from ..util import UNSPECIFIED
 

@@ -1,16 +1,26 @@
-"""Arithmetic: sums, products, quotients, remainders, signs, roots and powers."""
+"""Elementwise arithmetic, extrema, rounding, copies and choices."""
 
+from collections.abc import Sequence
 from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._base import A, N
-from .._broadcasting import apply_binary, apply_unary
-from .._cached_jit import cached_jit
+from .._ambient import replicate_dims, reshard_by_name
+from .._arguments import check_integer
+from .._axis import Axis, format_value, parse_one_axis
+from .._base import A, N, NamedBase, check_named, with_array
+from .._broadcasting import apply_binary, apply_broadcast, apply_unary, cached_jit
 from . import _jitted
-from ._split_pair import split_pair
+
+
+def split_pair(result: Any) -> tuple[Any, Any]:
+    """Splits a named array that holds a pair into two named arrays; a plain pair stays as it is."""
+    if not isinstance(result, NamedBase):
+        return tuple(result)
+    first, second = result.array
+    return with_array(result, first), with_array(result, second)
 
 
 def abs(x: A) -> A:
@@ -355,3 +365,281 @@ absolute = abs
 pow = power
 remainder = mod
 true_divide = divide
+
+
+@overload
+def maximum(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def maximum(x: ArrayLike, y: N) -> N: ...
+@overload
+def maximum(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def maximum(x: Any, y: Any) -> Any:
+    """Returns the larger of `x` and `y`, broadcast by name; see `jax.numpy.maximum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.maximum(nym.named([3.0], "i"), 5.0).item()
+        5.0
+    """
+    return apply_binary(_jitted.maximum, x, y)
+
+
+@overload
+def minimum(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def minimum(x: ArrayLike, y: N) -> N: ...
+@overload
+def minimum(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def minimum(x: Any, y: Any) -> Any:
+    """Returns the smaller of `x` and `y`, broadcast by name; see `jax.numpy.minimum`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.minimum(nym.named([3.0], "i"), 5.0).item()
+        3.0
+    """
+    return apply_binary(_jitted.minimum, x, y)
+
+
+@overload
+def fmax(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def fmax(x: ArrayLike, y: N) -> N: ...
+@overload
+def fmax(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def fmax(x: Any, y: Any) -> Any:
+    """Returns the larger of `x` and `y`, the number if one is NaN, broadcast by name; see `jax.numpy.fmax`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fmax(nym.named([3.0], "i"), 5.0).item()
+        5.0
+    """
+    return apply_binary(jnp.fmax, x, y)
+
+
+@overload
+def fmin(x: N, y: N | ArrayLike) -> N: ...
+@overload
+def fmin(x: ArrayLike, y: N) -> N: ...
+@overload
+def fmin(x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+def fmin(x: Any, y: Any) -> Any:
+    """Returns the smaller of `x` and `y`, the number if one is NaN, broadcast by name; see `jax.numpy.fmin`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fmin(nym.named([3.0], "i"), 5.0).item()
+        3.0
+    """
+    return apply_binary(jnp.fmin, x, y)
+
+
+def clip(x: A, min: Any = None, max: Any = None) -> A:
+    """Limits the elements of `x` to a range; see `jax.numpy.clip`.
+
+    Args:
+        x: Array of any axes.
+        min: Lower bound, a scalar or a named array; no bound if None.
+        max: Upper bound, a scalar or a named array; no bound if None.
+
+    Returns:
+        Array with the broadcast axes.
+
+    Raises:
+        ValueError: If the operands do not broadcast by name.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.clip(nym.arange(nym.Axis("i", 4)), 1, 2).array
+        Array([1, 1, 2, 2], dtype=int32)
+    """
+    if (min is None) == (max is None):
+        return apply_unary(jnp.clip, x) if min is None else apply_broadcast(jnp.clip, x, min, max)
+    bounded: Any = x if min is None else maximum(x, min)
+    return bounded if max is None else minimum(bounded, max)
+
+
+def floor(x: A) -> A:
+    """Returns the largest integer not above `x`; see `jax.numpy.floor`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.floor(nym.named([1.5], "i")).item()
+        1.0
+    """
+    return apply_unary(jnp.floor, x)
+
+
+def ceil(x: A) -> A:
+    """Returns the smallest integer not below `x`; see `jax.numpy.ceil`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ceil(nym.named([1.5], "i")).item()
+        2.0
+    """
+    return apply_unary(jnp.ceil, x)
+
+
+def rint(x: A) -> A:
+    """Returns the nearest integer, halves to even; see `jax.numpy.rint`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.rint(nym.named([2.5], "i")).item()
+        2.0
+    """
+    return apply_unary(jnp.rint, x)
+
+
+def round(x: A, decimals: int = 0) -> A:
+    """Returns `x` rounded to a number of decimals, halves to even; see `jax.numpy.round`. Alias: `around`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.round(nym.named([0.4375], "i"), 1).item() == nym.named(0.4, ()).item()
+        True
+    """
+    decimals = check_integer("round: `decimals`", decimals)
+    return apply_unary(lambda array: jnp.round(array, decimals), x)
+
+
+def trunc(x: A) -> A:
+    """Returns `x` rounded towards 0; see `jax.numpy.trunc`. Alias: `fix`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.trunc(nym.named([-2.5], "i")).item()
+        -2.0
+    """
+    return apply_unary(jnp.trunc, x)
+
+
+around = round
+fix = trunc
+
+
+def copy(x: A) -> A:
+    """Returns a copy with its own memory; see `jax.numpy.copy`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.copy(nym.named([2.0], "i")).item()
+        2.0
+    """
+    return apply_unary(jnp.copy, x)
+
+
+def ndim(x: NamedBase | ArrayLike) -> int:
+    """Returns the number of axes, a plain integer; see `jax.numpy.ndim`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.ndim(nym.zeros({"batch": 2, "embed": 3}))
+        2
+    """
+    return x.ndim if isinstance(x, NamedBase) else jnp.ndim(x)
+
+
+@overload
+def where(condition: N, x: N | ArrayLike, y: N | ArrayLike) -> N: ...
+@overload
+def where(condition: ArrayLike, x: N, y: N | ArrayLike) -> N: ...
+@overload
+def where(condition: ArrayLike, x: ArrayLike, y: N) -> N: ...
+@overload
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> jax.Array: ...
+@overload
+def where(condition: N, *, fill_value: Any = 0, new_axis: Axis) -> tuple[N, ...]: ...
+def where(condition: Any, x: Any = None, y: Any = None, *, fill_value: Any = 0, new_axis: Axis | None = None) -> Any:
+    """Takes elements of `x` where the condition is true and of `y` elsewhere; see `jax.numpy.where`.
+
+    For the condition alone it returns the positions of its true elements, as many as the size of `new_axis`.
+
+    Args:
+        condition: Boolean array, or a scalar.
+        x: Named array or scalar.
+        y: Named array or scalar.
+        fill_value: The position to use where there are fewer true elements than the size of `new_axis`; a scalar, or
+            one for each axis.
+        new_axis: Axis of the positions, if neither `x` nor `y` is given.
+
+    Returns:
+        Array with the broadcast axes; both branches are computed. It is named if one operand is, even the condition
+        alone: `.scalar()` returns the plain array of a result without axes. For the condition alone, a tuple of integer
+        arrays over the new axis, one for each axis of the condition.
+
+    Raises:
+        ValueError: If the operands do not broadcast by name, or only one of `x` and `y` is given.
+        TypeError: If one of them is a plain array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> i = nym.arange(nym.Axis("i", 4))
+        >>> nym.where(i < 2, i, -1).array
+        Array([ 0,  1, -1, -1], dtype=int32)
+        >>> (found,) = nym.where(i < 2, fill_value=-1, new_axis=nym.Axis("found", 3))
+        >>> found.array
+        Array([ 0,  1, -1], dtype=int32)
+    """
+    if new_axis is not None and x is None and y is None:
+        return _find_true_positions(condition, fill_value, parse_one_axis(new_axis))
+    if x is None or y is None or new_axis is not None:
+        raise ValueError(
+            "`where` needs both `x` and `y`, or neither of them and a `new_axis` for the positions of true elements"
+        )
+    return apply_broadcast(jnp.where, condition, x, y)
+
+
+def _find_true_positions(condition: N, fill_value: Any, new_axis: Axis) -> tuple[N, ...]:
+    check_named(condition)
+    if not condition.names:
+        raise ValueError("a condition without axes has no positions")
+    positions = cached_jit(_compute_positions, new_axis.size, new_axis.name)(condition.array, fill_value)
+    return tuple(with_array(condition, one, (new_axis.name,)) for one in positions)
+
+
+def _compute_positions(size: int, name: str, array: Any, fill_value: Any) -> tuple[Any, ...]:
+    found = jnp.where(replicate_dims(array, range(array.ndim)), size=size, fill_value=fill_value)
+    return tuple(reshard_by_name(one, (name,)) for one in found)
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """Takes each element from the choice of its first true condition; see `jax.numpy.select`.
+
+    Args:
+        condlist: Boolean arrays, or scalars.
+        choicelist: As many named arrays or scalars.
+        default: Named array or scalar, for elements without a true condition.
+
+    Returns:
+        Array with the broadcast axes; all choices are computed.
+
+    Raises:
+        ValueError: If there is not one choice for each condition, or the operands do not broadcast by name.
+        TypeError: If one of them is a plain array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> i = nym.arange(nym.Axis("i", 4))
+        >>> nym.select([i < 1, i < 3], [-1, i * i], default=9).array
+        Array([-1,  1,  4,  9], dtype=int32)
+    """
+    if not isinstance(condlist, Sequence) or not isinstance(choicelist, Sequence):
+        raise TypeError(
+            f"`select` takes a list of conditions and a list of choices, not {format_value(condlist)} and "
+            f"{format_value(choicelist)}."
+        )
+    conditions, choices = tuple(condlist), tuple(choicelist)
+    if not conditions or len(conditions) != len(choices):
+        raise ValueError(
+            f"`select` takes one choice for each condition, at least one: {len(conditions)} conditions and "
+            f"{len(choices)} choices were given"
+        )
+    return apply_broadcast(_compute_select, *conditions, *choices, default)
+
+
+def _compute_select(*operands: Any) -> Any:
+    count = len(operands) // 2
+    return jnp.select(operands[:count], operands[count:-1], operands[-1])

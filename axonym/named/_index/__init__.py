@@ -5,14 +5,16 @@ scatter per static part serves every call. Sizes never choose an axis: an unname
 was given for.
 """
 
-from ._at import At as At, Updates as Updates, check_axes as check_axes
-from ._dslice import dblock as dblock, ds as ds, dslice as dslice
+from ._at import At as At, Updates as Updates, check_axes as check_axes, index as index, take as take
 from ._gather_scatter import convert_values as convert_values
 from ._index_parser import (
     Index as Index,
+    IndexPlan as IndexPlan,
     Items as Items,
     check_index_range as check_index_range,
+    dblock as dblock,
+    ds as ds,
+    dslice as dslice,
     parse_index as parse_index,
+    plan_index as plan_index,
 )
-from ._index_plan import IndexPlan as IndexPlan, plan_index as plan_index
-from ._take import index as index, take as take

@@ -18,9 +18,9 @@ from ..._jax_compat import separate_slices
 from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, shard_by_compiler, use_operand_shardings
 from .._axis import Names
 from .._broadcasting import align_axes
-from .._static_key import get_static_value
+from .._cache import get_static_value
 from .._traceback import blame_caller
-from ._index_plan import WINDOWS, Entries, IndexEntry, IndexPlan
+from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
 Options: TypeAlias = tuple[tuple[str, Hashable], ...]

@@ -1,20 +1,193 @@
-"""Parsing of indices such as `x["batch", 0]` into a static part for each axis and the arrays that they hold."""
+"""What an index such as `x["batch", 0]` means: its items, and the plan of gathers and slices that follows."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from .._axis import AxisSelector, axis_name, format_value
+from .._arguments import check_integer
+from .._axis import (
+    Axis,
+    AxisSelector,
+    Names,
+    axis_name,
+    check_selected_once,
+    find_axis,
+    format_axes,
+    format_value,
+    intern_names,
+)
 from .._base import NamedBase, format_shape, is_traced
+from .._broadcasting import check_matching_sizes
+from .._cache import cached_plan
 from .._numpy_input import MASK_PROBLEM
 from .._traceback import blame_caller
-from ._dslice import dslice
-from ._index_plan import IndexPlan, Part
+
+
+@dataclass(frozen=True, init=False)
+class dslice:
+    """A slice whose start may be traced and whose length is fixed; `ds` is the same.
+
+    A slice that runs over an end raises an error if its start is known, as other indices do. If its start is a JAX
+    array, elements over the end follow the `mode` of `axonym.index` and of `x.at`: by default, the nearest element is
+    read and nothing is updated. Slices with a known start, and all slices with the mode "promise_in_bounds", compile to
+    `jax.lax.dynamic_slice`. A negative start counts from the end.
+
+    Args:
+        start: First element, an integer or an integer scalar array, named or not.
+        length: Number of elements, an integer or an `Axis` of that size.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arange(nym.Axis("i", 8))["i", nym.dslice(2, 3)].array
+        Array([2, 3, 4], dtype=int32)
+    """
+
+    start: Any
+    size: int | Axis
+
+    def __init__(self, start: Any, length: int | Axis) -> None:
+        """Stores both; they are checked when the slice is used as an index."""
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "size", length)
+
+    @property
+    def length(self) -> int:
+        """The number of elements."""
+        return self.size.size if isinstance(self.size, Axis) else check_integer("the length of a `dslice`", self.size)
+
+    @staticmethod
+    def block(i: Any, size: int | Axis) -> "dslice":
+        """Returns block number `i`, see `dblock`."""
+        return dblock(i, size)
+
+
+def dblock(i: Any, size: int | Axis) -> dslice:
+    """Returns one of the equal blocks of an axis: `dslice(i * size, size)`.
+
+    Args:
+        i: Number of the block, an integer or an integer scalar array, named or not; a negative number counts from the
+            end of an axis whose size is a multiple of `size`.
+        size: Number of elements of a block, an integer or an `Axis` of that size.
+
+    Returns:
+        Slice whose start may be traced.
+
+    Raises:
+        TypeError: If the size is not an integer.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.arange(nym.Axis("i", 8))["i", nym.dblock(1, 3)].array
+        Array([3, 4, 5], dtype=int32)
+    """
+    if i is None or isinstance(i, float | str | list | tuple):
+        raise TypeError(f"The number of a block must be an integer, not {format_value(i)}.")
+    return dslice(i * dslice(0, size).length, size)
+
+
+ds = dslice
+
+
+class IndexEntry(NamedTuple):
+    """The static part of the index of one axis."""
+
+    position: int
+    kind: str  # "scalar", "slice", "window", "unchecked window" (which may run over an end), "array" or "mask"
+    detail: Any  # (), (start, stop, step), a length, or the names of the array
+
+
+Entries: TypeAlias = tuple[IndexEntry, ...]
+
+WINDOWS = "window", "unchecked window"
+
+
+Part: TypeAlias = tuple[AxisSelector, str, Any, tuple[int, ...]]
+"""The index of one axis as written: the axis, kind and detail as in `IndexEntry`, and the shape of its array."""
+
+
+class IndexPlan(NamedTuple):
+    """The static part of an index, with entries in the order of the axes, and the axes of the result.
+
+    A mask has no entry, because its axes stay as they are.
+    """
+
+    entries: Entries
+    names: Names
+    sizes: tuple[int, ...]
+    held: Entries  # the entries with an array or an integer
+
+
+@cached_plan
+def plan_index(
+    names: Names, sizes: tuple[int, ...], parts: tuple[Part, ...]
+) -> tuple[IndexPlan, tuple[int, ...], tuple[int, ...]]:
+    """Returns the plan, the indices of the parts that hold the arrays of its entries, and the indices of the masks."""
+    given = [IndexEntry(find_axis(names, sizes, selector), kind, detail) for selector, kind, detail, _ in parts]
+    check_selected_once(tuple(names[entry.position] for entry in given))
+    for entry, part in zip(given, parts, strict=True):
+        if entry.kind in WINDOWS and not 0 <= entry.detail <= sizes[entry.position]:
+            raise ValueError(
+                f"a `dslice` of {entry.detail} elements does not fit into axis {names[entry.position]!r} of "
+                f"{format_axes(names, sizes)}"
+            )
+        if entry.kind == "mask":
+            _check_mask_axes(names, sizes, names[entry.position], entry.detail, part[3])
+    order = tuple(sorted(range(len(given)), key=lambda i: given[i].position))
+    entries = tuple(given[i] for i in order)
+    axes = _compute_result_axes(names, sizes, entries, {given[i].position: part[3] for i, part in enumerate(parts)})
+    arrays = tuple(i for i in order if given[i].kind not in ("slice", "mask"))
+    masks = tuple(i for i, entry in enumerate(given) if entry.kind == "mask")
+    kept = tuple(entry for entry in entries if entry.kind != "mask")
+    held = tuple(given[i] for i in arrays)
+    return IndexPlan(kept, intern_names(tuple(axes)), tuple(axes.values()), held), arrays, masks
+
+
+def _check_mask_axes(names: Names, sizes: tuple[int, ...], name: str, own: Names, lengths: tuple[int, ...]) -> None:
+    """Raises a ValueError if a mask lacks its axis, or has axes that the array lacks."""
+    if name not in own:
+        raise ValueError(
+            f"a mask for axis {name!r} of {format_axes(names, sizes)} needs that axis, it has "
+            f"{format_axes(own, lengths)}"
+        )
+    if not set(own) <= set(names):
+        raise ValueError(
+            f"a mask for axis {name!r} of {format_axes(names, sizes)} must have axes of that array only, it has "
+            f"{format_axes(own, lengths)}"
+        )
+    check_matching_sizes((names, sizes), (own, lengths))
+
+
+def _compute_result_axes(
+    names: Names, sizes: tuple[int, ...], entries: Entries, shapes: dict[int, tuple[int, ...]]
+) -> dict[str, int]:
+    """Returns the axes of the result: axes of index arrays replace the first axis indexed by an array with them."""
+    lengths, picked = list(sizes), {}
+    for at, kind, detail in entries:
+        if kind == "slice":
+            lengths[at] = len(range(sizes[at])[slice(*detail)])
+        elif kind in WINDOWS:
+            lengths[at] = detail
+        elif kind != "mask":
+            picked[at] = detail, shapes[at]
+    index_names = {name for own, _ in picked.values() for name in own}
+    for at, kind, _ in entries:
+        if kind != "array" and names[at] in index_names:
+            raise ValueError(
+                f"axis {names[at]!r} of {format_axes(names, sizes)} is indexed by itself and by an index "
+                "array that has it"
+            )
+    kept = [at for at in range(len(names)) if at not in picked]
+    check_matching_sizes((tuple(names[at] for at in kept), tuple(lengths[at] for at in kept)), *picked.values())
+    axes: dict[str, int] = {}
+    for at, name in enumerate(names):
+        axes |= zip(*picked.get(at, ((name,), (lengths[at],))), strict=True)
+    return axes
 
 
 Index: TypeAlias = SupportsIndex | slice | dslice | Sequence[SupportsIndex] | NamedBase | jax.Array | np.ndarray

@@ -6,7 +6,7 @@ from typing import Any
 from .._ambient import replicate_dims, reshard_by_name, use_operand_shardings
 from .._axis import Names
 from .._base import N, with_array
-from .._cached_jit import cached_jit
+from .._broadcasting import cached_jit
 
 
 def apply_unsharded(

@@ -1,14 +1,32 @@
-"""Broadcasting arrays to axes that they lack."""
+"""Operations that add, remove, rename and order axes."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding, reshard_by_name
-from .._axis import Axis, AxisSpec, Names, format_axes, get_names_and_sizes, intern_names, parse_axes
+from .._ambient import get_out_sharding, replicate_dims, reshard_by_name
+from .._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    AxisSpec,
+    Names,
+    axis_name,
+    check_unique_names,
+    find_axes,
+    find_axis,
+    format_axes,
+    format_value,
+    get_names_and_sizes,
+    intern_names,
+    parse_axes,
+    parse_selection,
+)
 from .._base import N, NamedBase, check_named, format_shape, with_array
-from .._broadcasting import align_axes, broadcast_names, check_matching_sizes, check_scalar
-from .._cached_jit import cached_jit
+from .._broadcasting import align_axes, broadcast_names, cached_jit, check_matching_sizes, check_scalar
+from .._traceback import blame_caller
 
 
 def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True) -> N:
@@ -130,3 +148,120 @@ def broadcast_arrays_and_return_axes(
     axes = tuple(Axis(name, sizes[name]) for name in names)
     results = tuple(broadcast_to(x, axes, ensure_order) if isinstance(x, NamedBase) else x for x in arrays)
     return results, axes
+
+
+def squeeze(x: N, axis: AxisSelection | None = None) -> N:
+    """Removes axes of size 1; see `jax.numpy.squeeze`.
+
+    Args:
+        x: Array of any axes.
+        axis: The axes to remove; all of size 1 if None.
+
+    Returns:
+        Array with the other axes.
+
+    Raises:
+        ValueError: If an axis is missing or has another size.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.zeros({"batch": 1, "pos": 3, "embed": 1})
+        >>> nym.squeeze(x).shape, nym.squeeze(x, "batch").shape
+        ((pos: 3), (pos: 3, embed: 1))
+    """
+    check_named(x)
+    sizes = x.array.shape
+    dims = find_axes(x.names, sizes, axis)
+    if axis is None:
+        dims = tuple(dim for dim in dims if sizes[dim] == 1)
+    for dim in dims:
+        if sizes[dim] != 1:
+            raise ValueError(
+                f"axis {x.names[dim]!r} of {format_shape(x)} has size {sizes[dim]}, `squeeze` removes size 1"
+            )
+    if not dims:
+        return x
+    names = tuple(name for dim, name in enumerate(x.names) if dim not in dims)
+    return with_array(x, cached_jit(_compute_squeeze, dims)(x.array), intern_names(names))
+
+
+def _compute_squeeze(dims: tuple[int, ...], array: Any) -> Any:
+    return jax.lax.squeeze(replicate_dims(array, dims), dims)
+
+
+def expand(x: N, axes: AxisSelection) -> N:
+    """Adds leading axes of size 1; see `jax.numpy.expand_dims`.
+
+    Args:
+        x: Array of any axes.
+        axes: The new axes in order, each a name or an `Axis` of size 1.
+
+    Returns:
+        Array with the new axes followed by those of `x`.
+
+    Raises:
+        ValueError: If an `Axis` has another size, or a name would occur twice.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.expand(nym.zeros({"embed": 4}), ("batch", "pos")).shape
+        (batch: 1, pos: 1, embed: 4)
+    """
+    check_named(x)
+    new = parse_selection(axes)
+    for axis in new:
+        if isinstance(axis, Axis) and axis.size != 1:
+            raise ValueError(
+                f"axis {axis.name!r} has size {axis.size}, `expand` adds axes of size 1; use `broadcast_axis` to "
+                "repeat the values along it"
+            )
+    if not new:
+        return x
+    names = (*map(axis_name, new), *x.names)
+    check_unique_names(names)
+    return with_array(x, cached_jit(_compute_expand, len(new))(x.array), intern_names(names))
+
+
+def _compute_expand(count: int, array: Any) -> Any:
+    return jnp.expand_dims(array, tuple(range(count)))
+
+
+def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
+    """Renames axes; no data moves.
+
+    Args:
+        x: Array of any axes.
+        renames: New axis for old axis, each a name or an `Axis` of the size found.
+
+    Returns:
+        Array with the same axes in the same order under the new names.
+
+    Raises:
+        ValueError: If an axis is missing, has another size, or a name would occur twice.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.rename(nym.zeros({"pos": 4, "embed": 2}), {"pos": "key_pos"}).shape
+        (key_pos: 4, embed: 2)
+    """
+    check_named(x)
+    if not hasattr(renames, "items"):
+        raise blame_caller(
+            TypeError(
+                "`rename` takes a mapping from old to new names, such as {'pos': 'key_pos'}, not "
+                f"{format_value(renames)}."
+            )
+        )
+    names = list(x.names)
+    for old, new in renames.items():
+        index = find_axis(x.names, x.array.shape, old)
+        if isinstance(new, Axis) and new.size != x.array.shape[index]:
+            raise blame_caller(
+                ValueError(
+                    f"axis {x.names[index]!r} has size {x.array.shape[index]}, it cannot become "
+                    f"{format_axes([new.name], [new.size])}"
+                )
+            )
+        names[index] = axis_name(new)
+    check_unique_names(tuple(names))
+    return with_array(x, x.array, intern_names(tuple(names)))

@@ -1,11 +1,14 @@
 """`rearrange`: another order of the axes, or an expression that also splits and merges them."""
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
+from .._ambient import get_out_sharding, use_operand_shardings
 from .._axis import (
     Axis,
     AxisSelector,
@@ -13,15 +16,199 @@ from .._axis import (
     PartialAxisSpec,
     axis_name,
     check_ordered,
+    check_rank,
     complete_order,
     format_axes,
     format_value,
     intern_names,
+    suggest_name,
 )
 from .._base import N, check_named, with_array
 from .._broadcasting import jit_inline
 from .._cache import cached_plan
-from ._rearrange_pattern import apply_pattern
+from .._pattern_parser import (
+    REST,
+    Alias,
+    Binding,
+    Expression,
+    Fault,
+    Side,
+    Term,
+    check_aliases,
+    explain_fault,
+    parse_pattern,
+)
+
+
+Axes = tuple[tuple[str, int], ...]
+
+
+def apply_pattern(x: N, text: str, aliases: Mapping[str, Any]) -> N:
+    """Rearranges an array by an expression; see `rearrange`."""
+    call, names = _plan_pattern(text, x.names, tuple(x.array.shape), check_aliases(aliases))
+    if call is None:
+        return x if names == x.names else with_array(x, x.array, names)
+    return with_array(x, call(x.array), names)
+
+
+@cached_plan
+def _plan_pattern(
+    text: str, names: Names, sizes: tuple[int, ...], aliases: tuple[tuple[str, Alias], ...]
+) -> tuple[Callable[..., Any] | None, Names]:
+    """Returns the compiled reshapes and transpose, or None if only names change, and the names of the result."""
+    expression = parse_pattern(text)
+    check_rank(names, sizes)
+    with explain_fault(text, f"cannot rearrange {format_axes(names, sizes)}"):
+        binding = Binding(expression, aliases)
+        parts = _split_operand_axes(_get_operand(expression), binding, names, sizes)
+        result = _order_result_axes(expression, binding, parts)
+    order = tuple(i for _, places in result for i in places)
+    split: Axes | None = tuple((part.name, part.size) for part in parts)
+    merged: Axes | None = tuple((name, math.prod(parts[i].size for i in places)) for name, places in result)
+    result_names = intern_names(tuple(name for name, _ in merged))
+    transposed = order != tuple(range(len(order)))
+    before_merge = tuple(split[i][1] for i in order) if transposed else sizes
+    merged = merged if tuple(size for _, size in merged) != before_merge else None
+    split = split if transposed and tuple(size for _, size in split) != sizes else None
+    if not transposed and merged is None:
+        return None, result_names
+    compute = functools.partial(_compute_rearranged, names, split, order if transposed else None, merged)
+    return jit_inline(compute), result_names
+
+
+def _compute_rearranged(
+    names: Names, split: Axes | None, order: tuple[int, ...] | None, merged: Axes | None, array: Any
+) -> Any:
+    with use_operand_shardings((names,), (array,)):
+        array = array if split is None else _reshape_by_name(array, split)
+        array = array if order is None else jnp.transpose(array, order)
+        return array if merged is None else _reshape_by_name(array, merged)
+
+
+def _reshape_by_name(array: Any, axes: Axes) -> Any:
+    names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
+    return jax.lax.reshape(array, sizes, out_sharding=get_out_sharding(names, sizes))
+
+
+class _Part(NamedTuple):
+    """An axis after splitting and before merging."""
+
+    name: str
+    size: int
+    identifier: str  # "" if there is none
+    at: int
+
+
+def _get_operand(expression: Expression) -> Side:
+    if len(expression.operands) > 1:
+        raise Fault(expression.operands[1].at, "`rearrange` takes one operand")
+    if not expression.operands:
+        raise Fault(0, "the left side must name the axes; write '{...}' to name none")
+    return expression.operands[0]
+
+
+def _split_operand_axes(side: Side, binding: Binding, names: Names, sizes: Sequence[int]) -> tuple[_Part, ...]:
+    """Returns the axes after the splits of the left side."""
+    terms, found = binding.match_axes(side, names, sizes), []
+    for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        term = terms.get(place)
+        if term is None or term.parts is None:
+            found.append(_Part(name, size, term.name if term else "", term.at if term else 0))
+        else:
+            lengths = _infer_part_sizes(term, binding, name, size)
+            found += [
+                _Part(binding.get_name(part.name), length, part.name, part.at)
+                for part, length in zip(term.parts, lengths, strict=True)
+            ]
+    for term in (part for group in side.groups for part in group.parts or ()):
+        if [part.name for part in found].count(binding.get_name(term.name)) > 1:
+            raise Fault(
+                term.at, f"there is an axis {binding.get_name(term.name)!r} already; give another name with an alias"
+            )
+    return tuple(found)
+
+
+def _infer_part_sizes(term: Term, binding: Binding, name: str, size: int) -> list[int]:
+    parts = term.parts or ()
+    sizes = [binding.get_size(part.name) for part in parts]
+    unknown = [i for i, one in enumerate(sizes) if one is None]
+    if len(unknown) > 1:
+        raise Fault(
+            parts[unknown[1]].at,
+            f"the sizes of {parts[unknown[0]].name!r} and {parts[unknown[1]].name!r} are both unknown; give one of "
+            f"them: {parts[unknown[1]].name}=...",
+        )
+    known = math.prod(one for one in sizes if one is not None)
+    if (known == 0 or size % known) if unknown else known != size:
+        raise Fault(term.at, f"axis {name!r} has {size} elements, the parts with known sizes have {known}")
+    return [size // known if one is None else one for one in sizes]
+
+
+def _order_result_axes(
+    expression: Expression, binding: Binding, parts: tuple[_Part, ...]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Returns each axis of the result: its name, and the parts that it is merged from."""
+    side, places = expression.result, {part.identifier: i for i, part in enumerate(parts) if part.identifier}
+    stated = {term: _find_part(term, binding, parts, places) for term in side.flat if term.name != REST}
+    left = [i for i in range(len(parts)) if i not in stated.values()]
+    _check_left_out(expression, parts, left)
+    sections: list[list[tuple[str, tuple[int, ...]]]] = [[]]
+    for term in side.terms:
+        if term.name == REST:
+            sections.append([])
+        elif term.parts is None:
+            sections[-1].append((parts[stated[term]].name, (stated[term],)))
+        else:
+            merged = tuple(i for part in term.parts for i in (left if part.name == REST else [stated[part]]))
+            binding.check_size(term, math.prod(parts[i].size for i in merged))
+            sections[-1].append((binding.get_name(term.name), merged))
+    result = _insert_rest(sections, [(parts[i].name, (i,)) for i in left])
+    for group in side.groups:
+        if [name for name, _ in result].count(binding.get_name(group.name)) > 1:
+            raise Fault(group.at, f"the result would have two axes {binding.get_name(group.name)!r}")
+    return result
+
+
+def _find_part(term: Term, binding: Binding, parts: tuple[_Part, ...], places: Mapping[str, int]) -> int:
+    """Returns the index of the part that a term of the right side names."""
+    if term.name in places:
+        return places[term.name]
+    name, names = binding.get_name(term.name), [part.name for part in parts]
+    if name not in names:
+        shown = repr(name) if name == term.name else f"{name!r} for {term.name!r}"
+        raise Fault(term.at, f"no axis {shown} on the left side{suggest_name(name, [*places, *names])}")
+    place = names.index(name)
+    if parts[place].identifier:
+        raise Fault(term.at, f"axis {name!r} is {parts[place].identifier!r} on the left side")
+    binding.check_size(term, parts[place].size)
+    return place
+
+
+def _check_left_out(expression: Expression, parts: tuple[_Part, ...], left: list[int]) -> None:
+    operand, result = expression.operands[0], expression.result
+    for i in left:
+        if parts[i].identifier:
+            raise Fault(parts[i].at, f"the right side leaves out {parts[i].identifier!r}")
+    if left and not result.rest:
+        names, sizes = [parts[i].name for i in left], [parts[i].size for i in left]
+        raise Fault(result.at, f"the right side leaves out {format_axes(names, sizes)}; write '...' for the others")
+    if result.rest and operand.ordered and not operand.rest:
+        raise Fault(result.rest[0].at, "this '...' needs one on the left side")
+
+
+def _insert_rest(
+    sections: list[list[tuple[str, tuple[int, ...]]]], left: list[Any]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Inserts the other axes between the sections that `...` separates, keeping their relative order."""
+    if len(sections) == 1:
+        return sections[0]
+    found, hole = list(sections[0]), 1
+    for name, places in left:
+        while hole < len(sections) - 1 and min(i for _, some in sections[hole] for i in some) < places[0]:
+            found += sections[hole]
+            hole += 1
+        found.append((name, places))
+    return found + [item for section in sections[hole:] for item in section]
 
 
 def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | int) -> N:

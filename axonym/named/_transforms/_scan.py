@@ -15,8 +15,7 @@ from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._static_result import is_array, unpack_result
 from .._traceback import blame_caller, hide_library_frames
-from ._checkpoint_loop import checkpoint_scan
-from ._checkpoint_policy import Policy, Remat, parse_remat
+from ._checkpoint import Policy, Remat, checkpoint_scan, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import jax
 
 from ..._jax_compat import TRACER
-from ...named._cache import shared_object
-from ...named._static_key import get_static_value, make_static_key, needs_static_key
+from ...named._cache import get_static_value, make_static_key, needs_static_key, shared_object
 from ..specs._leaves import ARRAYS
 
 
