@@ -19,9 +19,9 @@ from ..named._axis import (
     check_selected_once,
     parse_axes,
     parse_selection,
-    suggest_name,
 )
-from ..named._traceback import blame_caller
+from ..named._format import suggest_name
+from ..named._traceback import strip_library_frames
 
 
 ShapeDict: TypeAlias = Mapping[str, int]
@@ -58,7 +58,7 @@ def check_axes_present(found: SizeByName, wanted: SizeByName) -> None:
     for name, size in wanted.items():
         if name not in found:
             near = suggest_name(name, list(found))
-            raise blame_caller(ValueError(f"no axis {name!r} in {format_sizes(found)}{near}"))
+            raise strip_library_frames(ValueError(f"no axis {name!r} in {format_sizes(found)}{near}"))
         if None not in (size, found[name]) and size != found[name]:
             raise ValueError(f"axis {name!r} has size {found[name]} here, {size} was asked for")
 

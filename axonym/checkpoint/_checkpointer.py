@@ -12,8 +12,8 @@ import numpy as np
 
 from ..multihost._barrier import as_seconds
 from ..named._arguments import check_flag
-from ..named._axis import format_value
 from ..named._base import get_plain_array
+from ..named._format import format_value
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike

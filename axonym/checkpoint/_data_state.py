@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..named._axis import format_value
+from ..named._format import format_value
 from ._checksums import DamagedCheckpointError, is_damage
 
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..named._axis import format_axes
+from ..named._format import format_axes
 from ..report._table import format_bytes
 from ._checksums import read_checksums
 from ._leaf import ARRAYS, Leaf

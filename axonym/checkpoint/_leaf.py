@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
-from ..named._axis import Names, format_axes, format_value
+from ..named._axis import Names
 from ..named._base import NamedBase, get_plain_array, is_traced
 from ..named._cache import cached_plan
+from ..named._format import format_axes, format_value
 from ..state_dict._keys import describe_random_keys, is_random_key
 
 

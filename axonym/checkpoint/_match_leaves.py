@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from ..named._axis import Names, format_axes, suggest_name
+from ..named._axis import Names
+from ..named._format import format_axes, suggest_name
 from ..named._traceback import find_stacklevel
 from ..state_dict._load_safetensors import AxisOrder
 from ._leaf import ARRAYS, Leaf

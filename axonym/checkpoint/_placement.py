@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from ..named._array import NamedArray
-from ..named._axis import format_value
 from ..named._base import NamedBase, get_plain_array, with_array
 from ..named._cache import cached_plan
+from ..named._format import format_value
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.sharding._partition_specs import infer_resource_partitions, pad_spec
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ..named._axis import format_value
+from ..named._format import format_value
 
 
 _DAMAGED = "damaged-"

@@ -7,7 +7,8 @@ from jax.tree_util import keystr
 from numpy.ma import MaskedArray
 
 from ..named._array import NamedArray
-from ..named._axis import Axis, Names, axis_name, format_axes, format_value
+from ..named._axis import Axis, Names, axis_name
+from ..named._format import format_axes, format_value
 from ..named._numpy_input import MASK_PROBLEM
 from ..partitioning.specs._leaves import describe_leaves, get_array_shape
 

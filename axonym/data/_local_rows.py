@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..multihost._axis_parts import find_axis_parts, resolve_mapping_and_mesh
-from ..named._axis import Axis, format_value
+from ..named._axis import Axis
 from ..named._axis_layout import get_entry_axes
+from ..named._format import format_value
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
 from ..partitioning.specs._resolve_spec import resolve_spec

@@ -13,7 +13,7 @@ import jax
 from ..multihost._axis_parts import resolve_mapping_and_mesh
 from ..multihost._barrier import as_seconds
 from ..named._arguments import check_flag
-from ..named._axis import format_value
+from ..named._format import format_value
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
 from ._batch_agreement import BatchAgreement

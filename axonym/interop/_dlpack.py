@@ -6,7 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..named._array import NamedArray
-from ..named._axis import AxisSelector, format_value
+from ..named._axis import AxisSelector
+from ..named._format import format_value
 
 
 def from_dlpack(x: Any, axes: AxisSelector | Sequence[AxisSelector]) -> NamedArray:

@@ -7,8 +7,9 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from ..named._axis import AxisSelector, format_value
+from ..named._axis import AxisSelector
 from ..named._base import N
+from ..named._format import format_value
 from ..named._gufunc import apply_gufunc
 from ._matrix_axes import find_matrix_axes, get_short_side, parse_new_axis
 

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from ..named._arguments import check_integer, check_number
-from ..named._axis import AxisSelection, AxisSelector, find_axes, format_axes
+from ..named._axis import AxisSelection, AxisSelector, find_axes
 from ..named._base import N, check_named
+from ..named._format import format_axes
 from ..named._gufunc import apply_gufunc
 from ..named._reduce._apply_reduction import apply_reduction
 from ._matrix_axes import find_matrix_axes

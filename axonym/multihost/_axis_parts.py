@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._jax_compat import is_tracing
-from ..named._axis import format_axes
 from ..named._cache import cached_plan
+from ..named._format import format_axes
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..partitioning.specs._active_mesh import MeshLike, format_mesh, resolve_mesh
 

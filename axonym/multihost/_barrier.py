@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..named._axis import format_value
+from ..named._format import format_value
 from ._coordination_store import get_coordination_store
 from ._rendezvous import Rendezvous
 

@@ -17,9 +17,10 @@ from jax.tree_util import keystr
 
 from .._jax_compat import is_tracing
 from ..named._arguments import check_flag
-from ..named._axis import Names, format_axes
+from ..named._axis import Names
 from ..named._axis_layout import format_mesh_axes, get_entry_axes
 from ..named._cache import cached_plan
+from ..named._format import format_axes
 from ..named._numpy_input import find_array_problem
 from ..named._transforms import is_random_key
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from .._jax_compat import find_coordination_client, is_late_initialize_error, is_unknown_cluster_error
-from ..named._axis import format_value
+from ..named._format import format_value
 from ._barrier import as_seconds
 from ._coordination_store import CoordinationStore, call_in_thread
 from ._rendezvous import Rendezvous, format_processes

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from ._axis import Names, format_axes
+from ._axis import Names
 from ._axis_layout import STATE_SHARDING, AxisLayout, get_entry_axes
 from ._base import N, is_traced, with_array
-from ._traceback import blame_caller
+from ._format import format_axes
+from ._traceback import strip_library_frames
 
 
 class Ambient(Protocol):
@@ -87,7 +88,7 @@ def use_operand_shardings(operands: Collection[Names], arrays: Sequence[Any]) ->
                 continue
             mesh, axes = sharding.mesh, get_entry_axes(entry)
             if name and mesh_axes.setdefault(name, axes) != axes:
-                raise blame_caller(
+                raise strip_library_frames(
                     ValueError(
                         f"axis {name!r} is sharded over {format_axes(mesh_axes[name])} in one operand and "
                         f"over {format_axes(axes)} in another; {STATE_SHARDING}"

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._axis import format_value
 from ._base import is_traced
+from ._format import format_value
+from ._traceback import strip_library_frames
 
 
 def check_number(
@@ -109,3 +110,8 @@ def check_dtype(dtype: Any, what: str = "`dtype`") -> None:
         raise TypeError(
             f"{what} must be an element type such as `jnp.float32` or 'bfloat16', not {format_value(dtype)}."
         ) from None
+
+
+def check_callable(function: str, fn: Any) -> None:
+    if not callable(fn):
+        raise strip_library_frames(TypeError(f"`{function}` takes a function first, not {format_value(fn)}."))

@@ -21,19 +21,19 @@ from ._axis import (
     check_ordered,
     check_unique_names,
     find_axes,
-    format_axes,
     intern_names,
     parse_selection,
 )
 from ._base import NamedBase, format_shape, set_array, set_names, with_array
 from ._broadcasting import get_array
 from ._elementwise import _arithmetic, _functions, _logic
+from ._format import format_axes
 from ._index import Items, Updates, index, take
 from ._numpy_input import MASK_PROBLEM
 from ._pattern_parser import AxisDescription, AxisPattern
 from ._reduce import _cumulative, _reductions
 from ._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
-from ._traceback import blame_caller
+from ._traceback import strip_library_frames
 
 
 class NamedArray(ArrayProtocols):
@@ -76,27 +76,31 @@ class NamedArray(ArrayProtocols):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises an AttributeError, since named arrays are immutable."""
-        raise blame_caller(AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one."))
+        raise strip_library_frames(
+            AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be set; make a new one.")
+        )
 
     def __delattr__(self, name: str) -> None:
         """Raises an AttributeError, since named arrays are immutable."""
-        raise blame_caller(AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted."))
+        raise strip_library_frames(AttributeError(f"A `NamedArray` never changes, so {name!r} cannot be deleted."))
 
     if not TYPE_CHECKING:  # type checkers report these by themselves
 
         def __getattr__(self, name: str) -> Any:
             """Raises an AttributeError that shows the named way for attributes of other array libraries."""
             if name == "__jax_array__" and (functions := list_refusing_functions()):
-                raise blame_caller(make_foreign_function_error("JAX", functions, format_shape(self)))
+                raise strip_library_frames(make_foreign_function_error("JAX", functions, format_shape(self)))
             if hint := suggest_named_way(name) if not name.startswith("_") else "":
-                raise blame_caller(
+                raise strip_library_frames(
                     AttributeError(f"A `NamedArray` has no attribute {name!r}{hint}.", name=name, obj=self)
                 )
             return object.__getattribute__(self, name)  # raises the error again, that of a property included
 
         def __setitem__(self, items: Items, *value: Any) -> None:
             """Raises a TypeError, since named arrays are immutable."""
-            raise blame_caller(TypeError("A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`."))
+            raise strip_library_frames(
+                TypeError("A `NamedArray` never changes; use `x = x.at['axis', index].set(value)`.")
+            )
 
         __delitem__ = __setitem__
 
@@ -111,13 +115,15 @@ class NamedArray(ArrayProtocols):
             ValueError: If the array has axes.
         """
         if self.names:
-            raise blame_caller(ValueError(f"{format_shape(self)} is not a scalar; reduce or index its axes first"))
+            raise strip_library_frames(
+                ValueError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
+            )
         return self.array
 
     def item(self) -> Any:
         """Returns the only element as a Python number."""
         if self.names and self.size != 1:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"{format_shape(self)} is not a single element; reduce or index its axes first")
             )
         return self.array.item()
@@ -176,13 +182,13 @@ class NamedArray(ArrayProtocols):
         """Iterates over an array with one axis; raises a TypeError for any other."""
         if len(self.names) != 1:
             remedy = "use `unbind(x, axis)`, or `x.array` for a plain array"
-            raise blame_caller(TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}."))
+            raise strip_library_frames(TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}."))
         return (with_array(self, element, ()) for element in replicate_dims(self.array, (0,)))
 
     def __len__(self) -> int:
         """Returns the size of the only axis; raises a TypeError if there are none or several."""
         if len(self.names) != 1:
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(f"{format_shape(self)} has no one length; use `x.axis_size(axis)`, `x.size` or `x.array`.")
             )
         return self.array.shape[0]
@@ -194,7 +200,7 @@ class NamedArray(ArrayProtocols):
     def __bool__(self) -> bool:
         """Returns the truth value of the only element."""
         if self.names and self.size != 1:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"the truth value of {format_shape(self)} is ambiguous; use `x.all()` or `x.any()`")
             )
         return bool(self.array)
@@ -221,12 +227,14 @@ class NamedArray(ArrayProtocols):
 
     def _get_scalar_element(self) -> Any:
         if self.names:
-            raise blame_caller(TypeError(f"{format_shape(self)} is not a scalar; reduce or index its axes first"))
+            raise strip_library_frames(
+                TypeError(f"{format_shape(self)} is not a scalar; reduce or index its axes first")
+            )
         return self.array
 
     def __matmul__(self, other: Any) -> Any:
         """Raises a TypeError, since the axes to contract are needed."""
-        raise blame_caller(TypeError("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`."))
+        raise strip_library_frames(TypeError("`@` cannot name the axes to contract; use `dot(x, y, axis=...)`."))
 
     __rmatmul__ = __matmul__
     __hash__: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -355,20 +363,20 @@ def is_named_array(x: Any) -> bool:
 def parse_array_names(array: Any, axes: Any) -> Names:
     """Returns the names of axes given by name, as `Axis` or as a mapping, checked against the array."""
     if isinstance(array, NamedBase):
-        raise blame_caller(TypeError(f"{format_shape(array)} has names already; use `rename` to change them."))
+        raise strip_library_frames(TypeError(f"{format_shape(array)} has names already; use `rename` to change them."))
     if not hasattr(array, "shape"):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"A `NamedArray` holds an array, not a {type(array).__name__}; `axonym.named` makes one of it.")
         )
     if isinstance(array, MaskedArray):
-        raise blame_caller(TypeError(f"An array of shape {array.shape} {MASK_PROBLEM}."))
+        raise strip_library_frames(TypeError(f"An array of shape {array.shape} {MASK_PROBLEM}."))
     if type(axes) is not tuple:
         check_ordered(axes)
     axes, sizes = parse_selection(axes), tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):
         hint = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"an array of shape {sizes} has {len(sizes)} axes, {len(names)} are named: {format_axes(names)}{hint}"
             )
@@ -376,7 +384,9 @@ def parse_array_names(array: Any, axes: Any) -> Names:
     check_unique_names(names)
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:
-            raise blame_caller(ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for"))
+            raise strip_library_frames(
+                ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for")
+            )
     return names
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _repr
 from ._base import NamedBase, format_shape
-from ._traceback import blame_caller
+from ._traceback import strip_library_frames
 
 
 _ORDER = "axes are ordered by name, and `rearrange(x, ('embed', ...))` puts 'embed' first"
@@ -145,7 +145,7 @@ class ArrayProtocols(NamedBase):
         if reflected and method == "__call__" and isinstance(inputs[0], np.ndarray | np.generic):
             return getattr(self, reflected)(inputs[0])
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        raise blame_caller(make_foreign_function_error("NumPy", [name], format_shape(self)))
+        raise strip_library_frames(make_foreign_function_error("NumPy", [name], format_shape(self)))
 
     def __array_function__(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         """Applies a function of NumPy, such as `np.mean`, to the elements as a NumPy array."""
@@ -160,7 +160,7 @@ class ArrayProtocols(NamedBase):
         """Shares the memory of the array, as in `np.from_dlpack(x)`; the names are left behind."""
         devices = getattr(getattr(self.array, "sharding", None), "device_set", ())
         if len(devices) > 1:
-            raise blame_caller(
+            raise strip_library_frames(
                 BufferError(
                     f"{format_shape(self)} is on {len(devices)} devices, and DLPack shares the memory of one; use "
                     "`np.asarray(x)`, or the parts of devices: `[shard.data for shard in x.array.addressable_shards]`"

@@ -4,19 +4,16 @@ This module does not depend on arrays. Names are interned: arrays with the same 
 comparing them is comparing two pointers.
 """
 
-import difflib
 import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import EllipsisType, FunctionType, MethodType
+from types import EllipsisType
 from typing import Any, Protocol, TypeAlias
 
-import equinox as eqx
-from jax.sharding import AbstractMesh, Mesh
-
 from ._cache import cached_plan
-from ._traceback import blame_caller
+from ._format import format_axes, format_value, suggest_name
+from ._traceback import strip_library_frames
 
 
 Names: TypeAlias = tuple[str, ...]
@@ -51,10 +48,12 @@ class Axis:
     def __post_init__(self) -> None:
         """Checks name and size, and interns the name."""
         if not isinstance(self.name, str):
-            raise blame_caller(TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}."))
+            raise strip_library_frames(
+                TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}.")
+            )
         (name,), size = intern_names((self.name,)), _parse_size(self.name, self.size)
         if size < 0:
-            raise blame_caller(ValueError(f"The size of axis {name!r} must not be negative, {size} was given."))
+            raise strip_library_frames(ValueError(f"The size of axis {name!r} must not be negative, {size} was given."))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "size", size)
 
@@ -77,7 +76,9 @@ def _parse_size(name: str, size: Any) -> int:
     except TypeError:
         integer = None
     if integer is None:
-        raise blame_caller(TypeError(f"The size of axis {name!r} must be an integer, not {format_value(size)}."))
+        raise strip_library_frames(
+            TypeError(f"The size of axis {name!r} must be an integer, not {format_value(size)}.")
+        )
     return integer
 
 
@@ -110,7 +111,7 @@ PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 def intern_names(names: Names) -> Names:
     """Returns the unique tuple of these names, which are interned."""
     if "" in names:
-        raise blame_caller(ValueError("The name of an axis must not be empty."))
+        raise strip_library_frames(ValueError("The name of an axis must not be empty."))
     return tuple(sys.intern(str(name)) for name in names)
 
 
@@ -133,7 +134,7 @@ def axis_name(selection: AxisSelector, names: Names = ()) -> str:
         return selection.name
     if isinstance(selection, str):
         return str(selection)
-    raise blame_caller(_make_selector_error(selection, names))
+    raise strip_library_frames(_make_selector_error(selection, names))
 
 
 def _make_selector_error(selection: Any, names: Names) -> TypeError:
@@ -154,9 +155,11 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
     axes: tuple[Any, ...] = (given,) if is_single else tuple(given)
     for axis in axes:
         if isinstance(axis, str):
-            raise blame_caller(TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}."))
+            raise strip_library_frames(
+                TypeError(f"A new axis needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
+            )
         if not isinstance(axis, Axis):
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(f"A new axis is given by an `Axis`, with a name and a size, not by {format_value(axis)}.")
             )
     check_unique_names(tuple(axis.name for axis in axes))
@@ -166,7 +169,9 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
 def check_ordered(axes: Any) -> None:
     """Raises a TypeError if the axes of an array are a set, whose order differs from process to process."""
     if isinstance(axes, set | frozenset):
-        raise blame_caller(TypeError("The axes of an array have an order, which a set lacks; give them as a tuple."))
+        raise strip_library_frames(
+            TypeError("The axes of an array have an order, which a set lacks; give them as a tuple.")
+        )
 
 
 def get_names_and_sizes(axes: Iterable[Axis]) -> tuple[Names, tuple[int, ...]]:
@@ -178,7 +183,7 @@ def parse_one_axis(spec: AxisSpec) -> Axis:
     """Returns the axis of a spec of exactly one axis."""
     axes = parse_axes(spec)
     if len(axes) != 1:
-        raise blame_caller(ValueError(f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}"))
+        raise strip_library_frames(ValueError(f"one axis is needed, not {format_axes(*get_names_and_sizes(axes))}"))
     return axes[0]
 
 
@@ -191,7 +196,7 @@ def parse_selection(selection: AxisSelection, names: Names = ()) -> tuple[AxisSe
     if get_items := getattr(selection, "items", None):
         return tuple(name if size is None else Axis(name, size) for name, size in get_items())
     if not isinstance(selection, Iterable) or hasattr(selection, "dtype"):
-        raise blame_caller(_make_selector_error(selection, names))
+        raise strip_library_frames(_make_selector_error(selection, names))
     return tuple(selection)
 
 
@@ -209,7 +214,7 @@ def make_hashable_selection(selection: AxisSelection | None, names: Names = ()) 
 def check_unique_names(names: Names) -> None:
     """Raises a ValueError if an array would have two axes with the same name."""
     if len(set(names)) != len(names):
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"axis {_find_repeated_name(names)!r} occurs more than once in {format_axes(names)}; names are unique "
                 "within an array: `rename` one of them"
@@ -220,7 +225,7 @@ def check_unique_names(names: Names) -> None:
 def check_selected_once(names: Names) -> None:
     """Raises a ValueError if a selection names an axis twice."""
     if len(set(names)) != len(names):
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"axis {_find_repeated_name(names)!r} is given more than once in {format_axes(names)}")
         )
 
@@ -229,42 +234,10 @@ def _find_repeated_name(names: Names) -> str:
     return next(name for name in names if names.count(name) > 1)
 
 
-def format_value(x: Any) -> str:
-    """Formats an unexpected value for an error message; arrays and lists are described by their size."""
-    if isinstance(x, tuple):
-        return f"({', '.join(map(format_value, x))})"
-    if isinstance(x, list):
-        return f"a list of length {len(x)}"
-    if isinstance(x, Mesh | AbstractMesh):
-        return f"the mesh {format_axes(tuple(map(str, x.shape)), tuple(x.shape.values()))}"
-    if isinstance(x, type | FunctionType | MethodType):  # the default repr has an address
-        return f"`{x.__name__}`"
-    shape = getattr(x, "shape", None)
-    if shape is not None:
-        return f"an array of shape {tuple(shape.values() if isinstance(shape, Mapping) else shape)}"
-    return repr(x) if x is ... else eqx.tree_pformat(x, width=sys.maxsize)  # which describes arrays by their shapes
-
-
-def check_callable(function: str, fn: Any) -> None:
-    if not callable(fn):
-        raise blame_caller(TypeError(f"`{function}` takes a function first, not {format_value(fn)}."))
-
-
-def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
-    """Formats names, and sizes if given, as in error messages: `(batch: 8, seq: 128)`."""
-    if sizes is None or len(sizes) != len(names):
-        return f"({', '.join(names)})"
-    return f"({', '.join(f'{name}: {size}' for name, size in zip(names, sizes, strict=True))})"
-
-
-def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Returns the end of an error message that suggests the closest known name, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 def make_missing_axis_error(name: str, names: Names, sizes: Sequence[int] | None) -> ValueError:
-    return blame_caller(ValueError(f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}"))
+    return strip_library_frames(
+        ValueError(f"no axis {name!r} in {format_axes(names, sizes)}{suggest_name(name, names)}")
+    )
 
 
 def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
@@ -278,7 +251,9 @@ def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int
         raise make_missing_axis_error(name, names, sizes)
     index = names.index(name)
     if isinstance(selector, Axis) and selector.size != sizes[index]:
-        raise blame_caller(ValueError(f"axis {name!r} has size {sizes[index]} here, {selector.size} was asked for"))
+        raise strip_library_frames(
+            ValueError(f"axis {name!r} has size {sizes[index]} here, {selector.size} was asked for")
+        )
     return index
 
 
@@ -298,7 +273,7 @@ def find_axes(names: Names, sizes: Sequence[int], selection: AxisSelection | Non
 def check_rank(names: Names, sizes: Sequence[int]) -> None:
     """Raises a ValueError if an array lost or gained an axis without its names, as under `jax.vmap`."""
     if len(names) != len(sizes):
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"an array of shape {tuple(sizes)} has the names {format_axes(names)}: `jax.vmap` or a similar "
                 "function, which ignores names, has changed its axes; use `axonym.vmap` or `axonym.scan`"
@@ -313,9 +288,9 @@ def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -
     rest = tuple(name for name in names if name not in listed)
     ellipses = [index for index, item in enumerate(order) if item is ...]
     if len(ellipses) > 1:
-        raise blame_caller(ValueError("`...` may occur only once in an order of axes"))
+        raise strip_library_frames(ValueError("`...` may occur only once in an order of axes"))
     if not ellipses and rest:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"the order {format_axes(listed)} leaves out {format_axes(rest)}; add `...` for the others")
         )
     start = ellipses[0] if ellipses else 0

@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from ._axis import Names, format_axes
-from ._traceback import blame_caller
+from ._axis import Names
+from ._format import format_axes
+from ._traceback import strip_library_frames
 
 
 MeshLike: TypeAlias = Mesh | AbstractMesh
@@ -71,12 +72,12 @@ class AxisLayout(NamedTuple):
             axes = mesh_axes.get(name, ())
             if not self._is_divisible(size, axes):
                 if size != 1 and self.uneven == "error":
-                    raise blame_caller(ValueError(self._describe_uneven(name, size, axes, names, sizes)))
+                    raise strip_library_frames(ValueError(self._describe_uneven(name, size, axes, names, sizes)))
                 axes = ()
             for axis in axes:
                 if axis in sharded_names:
                     conflict = self._describe_conflict(axis, sharded_names[axis], name, names, sizes)
-                    raise blame_caller(ValueError(conflict))
+                    raise strip_library_frames(ValueError(conflict))
                 sharded_names[axis] = name
             spec_entries.append(make_spec_entry(axes))
         return PartitionSpec(*spec_entries)

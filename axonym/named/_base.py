@@ -9,18 +9,9 @@ from typing import Any, SupportsIndex, TypeVar, overload
 
 import jax
 
-from ._axis import (
-    Axis,
-    AxisSelection,
-    AxisSelector,
-    Names,
-    check_rank,
-    find_axis,
-    format_axes,
-    format_value,
-    parse_selection,
-)
-from ._traceback import blame_caller
+from ._axis import Axis, AxisSelection, AxisSelector, Names, check_rank, find_axis, parse_selection
+from ._format import format_axes, format_value
+from ._traceback import strip_library_frames
 
 
 class Shape(tuple[int, ...]):
@@ -173,7 +164,7 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 
 def check_named(x: Any) -> None:
     if not isinstance(x, NamedBase):
-        raise blame_caller(make_unnamed_error(x))
+        raise strip_library_frames(make_unnamed_error(x))
 
 
 def make_unnamed_error(x: Any) -> TypeError:

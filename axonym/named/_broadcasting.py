@@ -15,11 +15,12 @@ import numpy as np
 
 from .._jax_compat import get_inline_option, is_sharding_type_error
 from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
-from ._axis import Names, check_rank, format_axes, format_value, suggest_name
+from ._axis import Names, check_rank
 from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
-from ._traceback import blame_caller
+from ._format import format_axes, format_value, suggest_name
+from ._traceback import strip_library_frames
 
 
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +49,9 @@ def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
         for name, size in zip(names, sizes, strict=True):
             if found.setdefault(name, size) != size:
                 shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
-                raise blame_caller(ValueError(f"axis {name!r} has size {found[name]} and size {size} in {shown}"))
+                raise strip_library_frames(
+                    ValueError(f"axis {name!r} has size {found[name]} and size {size} in {shown}")
+                )
 
 
 def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
@@ -68,7 +71,7 @@ def broadcast_names(*operands: tuple[Names, tuple[int, ...]]) -> Names:
     check_matching_sizes(*operands)
     widest = max((names for names, _ in operands), key=len)
     if not all(set(names) <= set(widest) for names, _ in operands):
-        raise blame_caller(_make_broadcast_error(operands, widest))
+        raise strip_library_frames(_make_broadcast_error(operands, widest))
     return widest
 
 
@@ -111,7 +114,7 @@ def check_scalar(x: Any) -> Any:
         return x
     _check_array_like(x)
     if np.ndim(x):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"A plain array of shape {np.shape(x)} has no axis names; give it some with `axonym.named(array, "
                 "axes)`."
@@ -122,7 +125,7 @@ def check_scalar(x: Any) -> Any:
 
 def _check_array_like(x: Any) -> None:
     if not _is_array_like(x):
-        raise blame_caller(TypeError(f"An operand is a named array or a number, not {format_value(x)}."))
+        raise strip_library_frames(TypeError(f"An operand is a named array or a number, not {format_value(x)}."))
 
 
 def _is_array_like(x: Any) -> bool:
@@ -151,7 +154,7 @@ def get_scalar(what: str, value: Any) -> Any:
     """Returns the plain number or array of a scalar operand, which `what` names in the error if it has axes."""
     array, names = split_operand(value)
     if names:
-        raise blame_caller(ValueError(f"{what} must be a scalar, not an array with axes {format_shape(value)}"))
+        raise strip_library_frames(ValueError(f"{what} must be a scalar, not an array with axes {format_shape(value)}"))
     return array
 
 

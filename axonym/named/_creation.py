@@ -14,11 +14,12 @@ from numpy.ma import MaskedArray
 from ._ambient import constrain_sharding, get_out_sharding, place_array
 from ._arguments import check_dtype
 from ._array import NamedArray
-from ._axis import Axis, AxisSelector, AxisSpec, Names, format_value, get_names_and_sizes, parse_axes, parse_one_axis
+from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
 from ._base import N, NamedBase, check_named, with_array
 from ._broadcasting import cached_jit, check_scalar
+from ._format import format_value
 from ._numpy_input import find_range_problem
-from ._traceback import blame_caller
+from ._traceback import strip_library_frames
 
 
 def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
@@ -46,7 +47,7 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
         if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu":
             problem = find_range_problem(array, jax.dtypes.canonicalize_dtype(array.dtype))
             if problem is not None:
-                raise blame_caller(ValueError(f"an array of shape {array.shape} {problem}"))
+                raise strip_library_frames(ValueError(f"an array of shape {array.shape} {problem}"))
         try:
             array = jnp.asarray(array)
         except (TypeError, ValueError):
@@ -58,7 +59,7 @@ def named(array: Any, axes: AxisSelector | Any) -> NamedArray:
 
 def _fill_array(fn: Callable[..., Any], shape: AxisSpec, dtype: Any, *values: Any) -> NamedArray:
     if isinstance(dtype, Axis):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"Several axes are given as a tuple, so {dtype!r} is in the place of another argument.")
         )
     names, sizes = get_names_and_sizes(parse_axes(shape))

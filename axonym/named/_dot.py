@@ -17,8 +17,6 @@ from ._axis import (
     check_selected_once,
     complete_order,
     find_axis,
-    format_axes,
-    format_value,
     intern_names,
     make_hashable_selection,
     parse_selection,
@@ -26,10 +24,11 @@ from ._axis import (
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_matching_sizes, jit_inline
 from ._cache import cached_plan
+from ._format import format_axes, format_value
 from ._named_call import format_scope, name_compiled
 from ._reduce import _reductions
 from ._shape._rearrange import rearrange
-from ._traceback import blame_caller
+from ._traceback import strip_library_frames
 
 
 _MISSING: Any = object()
@@ -234,7 +233,7 @@ def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...
         check_selected_once(summed)
     except ValueError as error:
         shown = " and ".join(format_axes(names, sizes) for names, sizes in pairs)
-        raise blame_caller(ValueError(f"cannot contract {shown}: {error}")) from None
+        raise strip_library_frames(ValueError(f"cannot contract {shown}: {error}")) from None
     return summed
 
 

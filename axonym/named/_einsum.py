@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from ._axis import AxisSelector, Names, check_rank, format_axes, format_value, intern_names, suggest_name
+from ._axis import AxisSelector, Names, check_rank, intern_names
 from ._base import N, check_named
 from ._broadcasting import check_matching_sizes
 from ._cache import cached_plan
 from ._dot import contract_axes, get_natural_order
+from ._format import format_axes, format_value, suggest_name
 from ._pattern_parser import REST, Alias, Binding, Expression, Fault, Side, check_aliases, explain_fault, parse_pattern
 
 

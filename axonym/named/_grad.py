@@ -6,10 +6,11 @@ from typing import Any, ParamSpec, TypeVar
 import equinox as eqx
 import jax
 
-from ._axis import check_callable, format_value
+from ._arguments import check_callable
 from ._base import NamedBase, format_shape
+from ._format import format_value
 from ._named_call import enter_scope
-from ._traceback import blame_caller, hide_library_frames
+from ._traceback import hide_library_frames, strip_library_frames
 
 
 P = ParamSpec("P")
@@ -100,7 +101,7 @@ def _resolve_argnums(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple
     given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for at in given:
         if not -len(args) <= at < len(args):
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"the gradient is for positional argument {at}, but {len(args)} are given by position")
             )
     return tuple(at % len(args) for at in given)
@@ -113,7 +114,7 @@ def _partition_argument(at: int, argument: Any) -> tuple[Any, Any]:
     variable, rest = eqx.partition(argument, eqx.is_inexact_array)
     if not jax.tree.leaves(variable):
         kind = " ".join([type(argument).__name__, *map(str, [argument.dtype] if hasattr(argument, "dtype") else [])])
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"Argument {at} has no array of real numbers to differentiate; it is of type {kind}.")
         )
     return variable, rest
@@ -121,7 +122,7 @@ def _partition_argument(at: int, argument: Any) -> tuple[Any, Any]:
 
 def _drop_aux(returned: Any) -> Any:
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError("A function with `has_aux=True` must return a pair: its value and auxiliary data.")
         )
     return returned[0]
@@ -130,7 +131,7 @@ def _drop_aux(returned: Any) -> Any:
 def _as_plain_scalar(value: Any) -> Any:
     array = value.array if isinstance(value, NamedBase) else value
     if isinstance(array, tuple):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"A gradient needs a scalar result, and the function returned a tuple of length {len(array)}; with "
                 "`has_aux=True` it may return a pair of a scalar and anything else."
@@ -138,7 +139,7 @@ def _as_plain_scalar(value: Any) -> Any:
         )
     if getattr(array, "shape", ()):
         what = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"a gradient needs a scalar result, and the function returned {what}; use `.sum()` or `.mean()`")
         )
     return array

@@ -19,7 +19,6 @@ from ._axis import (
     axis_name,
     check_unique_names,
     find_axes,
-    format_axes,
     intern_names,
     parse_selection,
 )
@@ -27,6 +26,7 @@ from ._axis_layout import get_entry_axes
 from ._base import N, check_named, with_array
 from ._broadcasting import align_axes, broadcast_names, jit_inline
 from ._cache import cached_plan
+from ._format import format_axes
 
 
 Operand: TypeAlias = tuple[Names, tuple[int, ...]]

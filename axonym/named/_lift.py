@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ._ambient import find_explicit_mesh, get_mesh_axes, reshard_by_name, shard_by_compiler
+from ._arguments import check_callable
 from ._array import NamedArray, is_named_array
 from ._axis import (
     Axis,
@@ -16,20 +17,18 @@ from ._axis import (
     AxisSelector,
     Names,
     axis_name,
-    check_callable,
     check_selected_once,
     check_unique_names,
     find_axis,
-    format_axes,
-    format_value,
     intern_names,
     parse_selection,
 )
 from ._base import with_array
 from ._broadcasting import broadcast_names, check_matching_sizes
+from ._format import format_axes, format_value
 from ._gufunc import get_loop_spec
 from ._static_result import is_array, pack_result, unpack_result
-from ._traceback import blame_caller
+from ._traceback import strip_library_frames
 
 
 def lift(
@@ -85,7 +84,7 @@ def lift(
             args, kwargs = jax.tree.unflatten(treedef, eqx.combine(arrays, static))
             result = fn(*args, **kwargs)
             if any(map(is_named_array, jax.tree.leaves(result, is_leaf=is_named_array))):
-                raise blame_caller(
+                raise strip_library_frames(
                     TypeError(f"`{_get_name(fn)}` returned a named array; `lift` is for functions of plain arrays.")
                 )
             return pack_result(result)
@@ -112,7 +111,7 @@ def lift(
 def _find_loop_axes(named: Sequence[NamedArray], axes: tuple[AxisSelector, ...]) -> tuple[Axis, ...]:
     """Returns the axes of named arrays other than those of the function, after checking both."""
     if not named:
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError("A lifted function needs a named array among its arguments; make one with `axonym.named`.")
         )
     operands = [(x.names, tuple(x.array.shape)) for x in named]
@@ -151,7 +150,7 @@ def _spread_out_axes(fn: Callable[..., Any], out_axes: Any, arrays: Sequence[Any
     if jax.tree_util.treedef_is_leaf(treedef):
         return [out_axes]
     if isinstance(out_axes, str | Axis) or not isinstance(out_axes, Sequence) or len(out_axes) != len(arrays):
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"`{_get_name(fn)}` returned {len(arrays)} arrays: `out_axes` must be a sequence of {len(arrays)} "
                 f"selections, not {format_value(out_axes)}"
@@ -173,7 +172,7 @@ def _find_out_names(fn: Callable[..., Any], sizes: tuple[int, ...], core: Names,
     if out is None and len(sizes) in (0, len(core)):
         return core if sizes else ()
     if out is None:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"`{_get_name(fn)}` over {format_axes(core)} returned an array of shape {sizes}; name its axes with "
                 "`out_axes`"
@@ -181,7 +180,7 @@ def _find_out_names(fn: Callable[..., Any], sizes: tuple[int, ...], core: Names,
         )
     axes = parse_selection(out)
     if len(axes) != len(sizes):
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"`{_get_name(fn)}` returned an array of shape {sizes}, `out_axes` has {len(axes)} names for it: "
                 f"{format_axes(tuple(map(axis_name, axes)))}"
@@ -189,7 +188,7 @@ def _find_out_names(fn: Callable[..., Any], sizes: tuple[int, ...], core: Names,
         )
     for axis, size in zip(axes, sizes, strict=True):
         if isinstance(axis, Axis) and axis.size != size:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"`{_get_name(fn)}` returned axis {axis.name!r} with size {size}, not {axis.size}")
             )
     return tuple(map(axis_name, axes))

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import ref as refs
 
 from ._array import NamedArray
-from ._axis import Axis, Names, format_value
+from ._axis import Axis, Names
 from ._base import Shape, check_named
 from ._broadcasting import align_axes, split_operand
+from ._format import format_value
 from ._index import At, IndexPlan, check_axes, check_index_range, convert_values, parse_index, plan_index
 
 

@@ -11,19 +11,9 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
-from ._axis import (
-    Axis,
-    AxisSelector,
-    Names,
-    axis_name,
-    check_selected_once,
-    format_axes,
-    format_value,
-    intern_names,
-    make_missing_axis_error,
-    suggest_name,
-)
-from ._traceback import blame_caller
+from ._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, intern_names, make_missing_axis_error
+from ._format import format_axes, format_value, suggest_name
+from ._traceback import strip_library_frames
 
 
 REST = "..."
@@ -91,7 +81,7 @@ def explain_fault(text: str, what: str) -> Iterator[None]:
         yield
     except Fault as fault:
         error = ValueError(f"{what}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^")
-        raise blame_caller(error) from None
+        raise strip_library_frames(error) from None
 
 
 def _make_printable(text: str) -> str:

@@ -9,10 +9,11 @@ from jax.typing import ArrayLike
 
 from ._ambient import reshard_named
 from ._arguments import check_integer
-from ._axis import Axis, AxisSelector, Names, find_axis, format_value, intern_names, parse_one_axis
+from ._axis import Axis, AxisSelector, Names, find_axis, intern_names, parse_one_axis
 from ._base import N, NamedBase, check_named, format_shape, with_array
 from ._broadcasting import check_scalar, get_scalar
 from ._elementwise._arithmetic import split_pair
+from ._format import format_value
 from ._gufunc import apply_gufunc
 from ._resize import apply_resizing
 from ._shape._broadcast import broadcast_to, rename

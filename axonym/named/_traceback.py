@@ -26,7 +26,7 @@ def find_stacklevel() -> int:
     return levels
 
 
-def blame_caller(error: E) -> E:
+def strip_library_frames(error: E) -> E:
     """Returns an error to raise, whose traceback ends in the frame of the code that called this library.
 
     The frames of libraries on the stack are marked, so that IPython and pytest leave them out. With
@@ -63,7 +63,7 @@ def hide_library_frames(error: Exception) -> None:
         frame = frame.f_back
     entry, entries = error.__traceback__, []
     while entry is not None:
-        # Callers join the traceback as the error reaches them; `blame_caller` has added them before.
+        # Callers join the traceback as the error reaches them; `strip_library_frames` has added them before.
         if not _is_library_frame(entry.tb_frame) and entry.tb_frame not in callers:
             if entries and entries[-1].tb_frame is entry.tb_frame:
                 entries.pop()

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, format_axes, get_names_and_sizes, parse_axes, parse_one_axis
+from ..named._axis import Axis, AxisSpec, get_names_and_sizes, parse_axes, parse_one_axis
 from ..named._creation import arange, named
 from ..named._dot import dot
+from ..named._format import format_axes
 
 
 def alibi_slopes(Heads: AxisSpec, bias_max: float = 8, dtype: Any = jnp.float32) -> NamedArray:

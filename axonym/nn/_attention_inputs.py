@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, format_axes, parse_selection
+from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
 from ..named._base import format_shape
+from ..named._format import format_axes
 from ..random._sampling import as_plain_key
 from ._attention_mask import AttentionMask, check_boolean
 from ._inputs import cast_array, check_input

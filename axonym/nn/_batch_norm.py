@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding
 from ..named._arguments import check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, format_value, parse_axes
+from ..named._axis import Axis, AxisSpec, parse_axes
 from ..named._base import format_shape
 from ..named._creation import ones, zeros
 from ..named._elementwise._arithmetic import rsqrt, where
+from ..named._format import format_value
 from ..named._named_call import named_call
 from ..named._reduce._reductions import mean as compute_mean
 from ._inputs import cast_array, check_input, format_layer_axes, widen_array

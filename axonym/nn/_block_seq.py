@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ..named._array import is_named_array
-from ..named._axis import Axis, format_value
+from ..named._axis import Axis
+from ..named._format import format_value
 from ..named._named_call import enter_scope, find_module_name
 from ..named._shape._concatenate import stack
 from ..named._static_result import is_array, pack_result, unpack_result

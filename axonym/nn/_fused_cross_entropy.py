@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding
 from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSelector, axis_name, format_axes, parse_selection
+from ..named._axis import AxisSelection, AxisSelector, axis_name, parse_selection
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import cached_jit, check_matching_sizes
+from ..named._format import format_axes
 from ..named._named_call import enter_function_scope
 from ..named._reduce import _reductions
 from ._cross_entropy import add_z_loss

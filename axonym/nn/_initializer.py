@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding, context, get_out_sharding, place_array, shard_by_compiler
 from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, check_unique_names, format_axes, format_value, get_names_and_sizes, parse_axes
+from ..named._axis import Axis, AxisSpec, check_unique_names, get_names_and_sizes, parse_axes
 from ..named._base import get_plain_array
+from ..named._format import format_axes, format_value
 from ..random import truncated_normal
 from ..random._sampling import as_plain_key
 

@@ -5,9 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSpec, Names, find_axes, format_axes, get_names_and_sizes, parse_axes
+from ..named._axis import AxisSelection, AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
 from ..named._base import format_shape
-from ..named._traceback import blame_caller
+from ..named._format import format_axes
+from ..named._traceback import strip_library_frames
 
 
 def cast_array(x: NamedArray, dtype: Any) -> NamedArray:
@@ -34,15 +35,15 @@ def format_layer_axes(axes: AxisSpec) -> str:
 def check_input(layer: str, x: Any, axis: AxisSelection, new: Names = ()) -> tuple[int, ...]:
     """Returns the positions of a layer's axes in its input, which must not have the axes that the layer adds."""
     if not isinstance(x, NamedArray):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"{layer}: the input must be a named array, not {type(x).__name__}; use `axonym.named`.")
         )
     try:
         dims = find_axes(x.names, x.array.shape, axis)
     except ValueError as error:
-        raise blame_caller(ValueError(f"{layer}: {error}")) from None
+        raise strip_library_frames(ValueError(f"{layer}: {error}")) from None
     if clash := [name for name in new if name in x.names]:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"{layer}: the input {format_shape(x)} has the output axis {clash[0]!r} already; `rename` it")
         )
     return dims
@@ -52,7 +53,7 @@ def check_axes_among(function: str, operand: str, x: Any, whole: str, of: NamedA
     """Checks that an operand of a function is a named array that has no other axes than another operand."""
     check_input(f"{function} ({operand})", x, ())
     if extra := [name for name in x.names if name not in of.names]:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"{function}: the {operand} {format_shape(x)} have axes {format_axes(extra)}, which the {whole} "
                 f"{format_shape(of)} lack"

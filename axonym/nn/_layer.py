@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 
 from ..named._axis import Axis
-from ..named._traceback import blame_caller
+from ..named._traceback import strip_library_frames
 
 
 class Layer(eqx.Module):
@@ -19,7 +19,7 @@ class Layer(eqx.Module):
             first = first[0] if isinstance(first, tuple) and first else first
             is_own = cls.__module__.startswith(f"{__package__}.")  # a subclass may have any `__init__`
             if is_own and (isinstance(first, Axis | int | str | type) or "key" in kwargs):
-                raise blame_caller(
+                raise strip_library_frames(
                     TypeError(f"Axes and keys are arguments of `{cls.__name__}.init(...)`, which makes a new layer.")
                 )
             return super().__new__(cls)

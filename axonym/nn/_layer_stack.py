@@ -11,8 +11,9 @@ import numpy as np
 
 from ..named._arguments import check_integer
 from ..named._array import NamedArray
-from ..named._axis import Axis, format_value
-from ..named._traceback import blame_caller
+from ..named._axis import Axis
+from ..named._format import format_value
+from ..named._traceback import strip_library_frames
 from ..named._transforms import Remat, parse_remat, spread_keys
 from ._inputs import check_input
 from ._layer import Layer
@@ -155,7 +156,7 @@ def call_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
 def parse_layer_init(container: str, Block: Any, module: Any, remat: Remat) -> Callable[..., Any]:
     """Returns the function that makes a layer; raises an error if the arguments of a container's `init` are wrong."""
     if not isinstance(Block, Axis) or not callable(module):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"`{container}.init` takes the layer axis and the class of a layer, as in "
                 f"`{container}.init(Axis('layers', "
@@ -170,18 +171,18 @@ def check_layer_index(index: int, Block: Axis) -> None:
     """Raises an IndexError if there is no such layer."""
     index = check_integer("the number of a layer", index)
     if not -Block.size <= index < Block.size:
-        raise blame_caller(IndexError(f"there is no layer {index} in {Block}"))
+        raise strip_library_frames(IndexError(f"there is no layer {index} in {Block}"))
 
 
 def check_same_layers(container: type[LayerStack[Any]], Block: Axis, others: tuple[Any, ...]) -> None:
     """Raises an error if others are not of this class, or have another layer axis."""
     for other in others:
         if not isinstance(other, container):
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(f"Layers along {Block} need another `{container.__name__}`, not {format_value(other)}.")
             )
         if other.Block != Block:
-            raise blame_caller(ValueError(f"layers along {Block} do not match layers along {other.Block}"))
+            raise strip_library_frames(ValueError(f"layers along {Block} do not match layers along {other.Block}"))
 
 
 def split_layer_keys(args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis, function: str) -> Any:

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding
 from ..named._arguments import check_function, check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, Names, axis_name, format_axes, parse_one_axis, parse_selection
+from ..named._axis import Axis, AxisSelection, Names, axis_name, parse_one_axis, parse_selection
 from ..named._axis_layout import MeshAxes
 from ..named._base import format_shape, with_array
 from ..named._creation import named
+from ..named._format import format_axes
 from ..named._named_call import named_call
 from ..named._reduce._reductions import mean, softmax
 from ..named._shape._rearrange import rearrange

@@ -12,11 +12,12 @@ import numpy as np
 from ..named._ambient import constrain_sharding
 from ..named._arguments import check_dtype
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelection, AxisSpec, Names, format_axes, intern_names, parse_axes, parse_one_axis
+from ..named._axis import Axis, AxisSelection, AxisSpec, Names, intern_names, parse_axes, parse_one_axis
 from ..named._axis_layout import MeshAxes
 from ..named._base import check_named, format_shape, is_traced, with_array
 from ..named._broadcasting import cached_jit, check_matching_sizes
 from ..named._creation import ones, zeros
+from ..named._format import format_axes
 from ..named._named_call import enter_function_scope, named_call
 from ..named._shape._rearrange import rearrange
 from ._gather_parameter import gather_parameter

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from ..named._ambient import constrain_sharding, reshard_by_name
 from ..named._arguments import check_dtype
 from ..named._array import NamedArray
-from ..named._axis import Axis, Names, format_value, intern_names
+from ..named._axis import Axis, Names, intern_names
 from ..named._base import format_shape
 from ..named._broadcasting import as_integer, cached_jit, get_array
+from ..named._format import format_value
 
 
 def one_hot(x: Any, Class: Axis, *, dtype: Any = None) -> NamedArray:

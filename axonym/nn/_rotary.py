@@ -5,10 +5,11 @@ import jax.numpy as jnp
 
 from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, axis_name, format_axes, format_value
+from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._base import format_shape, get_plain_array
 from ..named._creation import arange
 from ..named._elementwise._functions import cos, sin
+from ..named._format import format_axes, format_value
 from ..named._named_call import enter_function_scope
 from ..named._shape._broadcast import broadcast_axis
 from ..named._shape._concatenate import concatenate, split, stack, unbind

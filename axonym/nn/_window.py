@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 import jax
 
 from ..named._arguments import check_integer
-from ..named._axis import AxisSelector, Names, axis_name, format_axes, format_value
+from ..named._axis import AxisSelector, Names, axis_name
+from ..named._format import format_axes, format_value
 
 
 ByAxis: TypeAlias = int | Sequence[int] | Mapping[AxisSelector, int]

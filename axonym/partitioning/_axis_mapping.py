@@ -11,12 +11,13 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 
 from ..named._ambient import context
-from ..named._axis import Names, format_value
+from ..named._axis import Names
 from ..named._axis_layout import get_entry_axes
 from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
+from ..named._format import format_value
 from ..named._named_call import format_scope
-from ..named._traceback import blame_caller
+from ..named._traceback import strip_library_frames
 from .mapping._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
 from .sharding._placement import select_axis_type
 from .sharding._shard import shard_array
@@ -143,7 +144,7 @@ class axis_mapping(contextlib.ContextDecorator):
         **entries: PhysicalAxisSpec | None,
     ) -> None:
         if not isinstance(merge, bool):
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(
                     f"`merge` of `axis_mapping` is True or False, not {format_value(merge)}; to map an axis named "
                     "'merge', put it into a mapping: `axis_mapping({'merge': ...})`."
@@ -194,7 +195,7 @@ def _check_runs_when_called(fn: Callable[..., Any]) -> None:
     )
     for is_kind, kind, word in kinds:
         if is_kind(fn):
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(
                     f"`axis_mapping(...)` cannot decorate `{getattr(fn, '__name__', fn)}`: the body of {kind} "
                     "functions runs after the call, when the mapping is not active; use `with axis_mapping(...):` "

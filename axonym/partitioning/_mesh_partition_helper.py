@@ -9,8 +9,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from ..named._array import NamedArray
-from ..named._axis import format_value
 from ..named._axis_layout import get_entry_axes, make_spec_entry
+from ..named._format import format_value
 from .rules._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from .rules._rule_options import HasMesh, check_axis_names, check_integer, check_mesh, parse_axis_names
 from .rules._rule_tree import RuleTree

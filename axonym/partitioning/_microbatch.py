@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..named._ambient import find_varying_axes, get_sharding
+from ..named._arguments import check_callable
 from ..named._array import NamedArray, is_named_array
-from ..named._axis import Axis, AxisSelector, axis_name, check_callable
+from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._axis_layout import get_entry_axes
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline

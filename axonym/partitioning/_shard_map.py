@@ -14,13 +14,14 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import is_tracing
+from ..named._arguments import check_callable
 from ..named._array import is_named_array
-from ..named._axis import check_callable, format_axes, suggest_name
 from ..named._axis_layout import get_entry_axes, make_spec_entry
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline
+from ..named._format import format_axes, suggest_name
 from ..named._static_result import is_array
-from ..named._traceback import blame_caller
+from ..named._traceback import strip_library_frames
 from ._axis_mapping import activate_mapping
 from .mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from .sharding._placement import constrain_arrays, select_axis_type
@@ -159,7 +160,9 @@ def shard_map(
 def _make_region(mapping: ResourceMapping | None, mesh: MeshLike | None, axis_names: Collection[str] | None) -> _Region:
     found = as_mapping(mapping)
     if found is None:
-        raise blame_caller(ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`"))
+        raise strip_library_frames(
+            ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
+        )
     where = resolve_mesh(mesh, "`shard_map`")
     # Sharding is strict, because a shard must never be taken for the full array.
     return _Region(found.merged({}, uneven="error"), where, _find_manual_axes(axis_names, where))
@@ -172,10 +175,12 @@ def _find_manual_axes(axis_names: Collection[str] | None, mesh: MeshLike) -> fro
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     known = format_mesh(mesh)
     if not names:
-        raise blame_caller(ValueError(f"the `axis_names` of `shard_map` are mesh axes of {known}, at least one"))
+        raise strip_library_frames(
+            ValueError(f"the `axis_names` of `shard_map` are mesh axes of {known}, at least one")
+        )
     for name in set(names) - set(mesh.axis_names):
         hint = suggest_name(name, mesh.axis_names)
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"mesh axis {name!r} is in the `axis_names` of `shard_map`, but not in the mesh {known}{hint}")
         )
     return frozenset(names)
@@ -185,7 +190,7 @@ def _check_specs(specs: Sequence[P], region: _Region) -> None:
     for spec in specs:
         for axis in (axis for entry in spec for axis in get_entry_axes(entry)):
             if axis not in region.manual:
-                raise blame_caller(
+                raise strip_library_frames(
                     ValueError(
                         f"{spec} is given to `shard_map`, which shards over {format_axes(sorted(region.manual))} "
                         f"here and leaves mesh axis {axis!r} as it is; leave {axis!r} out of the spec, or add it to "
@@ -204,7 +209,7 @@ def _broadcast_specs(specs: Any, tree: Any, message: str) -> list[P | None]:
     try:
         jax.tree.map(repeat, specs, tree, is_leaf=lambda x: x is None)
     except ValueError:
-        raise blame_caller(ValueError(message)) from None
+        raise strip_library_frames(ValueError(message)) from None
     return found
 
 
@@ -227,7 +232,7 @@ def _check_sharded_alike(arguments: Sequence[_Argument]) -> None:
     for node, spec, is_by_name in arguments:
         for name, entry in zip(node.names, spec, strict=True) if is_by_name else ():
             if sharded.setdefault(name, entry is not None) != (entry is not None):
-                raise blame_caller(
+                raise strip_library_frames(
                     ValueError(
                         f"axis {name!r} has size 1 in one argument of `shard_map` and is sharded in another; `rename` "
                         "it in one of them"
@@ -242,7 +247,7 @@ def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:
         return _Argument(node, resolve_spec(node.names, tuple(node.array.shape), region.mapping, region.mesh), True)
     except ValueError as error:
         remedy = "shards every mapped axis whatever `uneven` is, so leave an axis out of the mapping to replicate it"
-        raise blame_caller(ValueError(f"{error}; `shard_map` {remedy}")) from None
+        raise strip_library_frames(ValueError(f"{error}; `shard_map` {remedy}")) from None
 
 
 def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:
@@ -294,7 +299,7 @@ def _infer_out_specs(
     for node, spec in zip(nodes, given, strict=True):
         names = node.names if is_named_array(node) else ()
         if is_named_array(node) and len(names) != len(node.array.shape):
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"a result of `shard_map` with axes {format_axes(names)} is an array of shape "
                     f"{tuple(node.array.shape)}: a collective such as `jax.lax.all_gather` has changed its axes; use "
@@ -315,7 +320,7 @@ def _check_replicated(node: Any, spec: P, region: _Region) -> None:
     varying = sorted(array.manual_axis_type.varying & region.manual - sharded)
     if varying:
         what = format_shape(node) if is_named_array(node) else f"a plain array of shape {node.shape}"
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"the result {what} may differ from device to device along mesh axis {varying[0]!r}, to which none "
                 f"of its axes is mapped; combine the shards with `jax.lax.psum(x, {varying[0]!r})` or the like, or "

@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 
 from .._jax_compat import is_tracing
 from ..named._ambient import context
-from ..named._axis import format_value
+from ..named._format import format_value
 from .mapping._mapping import AxisMapping, ResourceMapping, current_mapping
 from .sharding._shard import shard_tree
 from .specs._active_mesh import get_active_mesh

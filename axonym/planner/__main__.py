@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .._atomic_file import check_file_path
-from ..named._axis import suggest_name
+from ..named._format import suggest_name
 from ..named._transforms._checkpoint import CHECKPOINT_POLICIES
 from ._plan._plan import Plan
 from ._search._plan_search import plan

@@ -5,8 +5,9 @@ from typing import Any
 import jax
 
 from ..named._array import NamedArray
-from ..named._axis import AxisSelector, AxisSpec, find_axis, format_axes, get_names_and_sizes, parse_axes
+from ..named._axis import AxisSelector, AxisSpec, find_axis, get_names_and_sizes, parse_axes
 from ..named._base import NamedBase, format_shape
+from ..named._format import format_axes
 from ._sampling import check_bounds, check_parameter, draw_sample
 
 

@@ -19,15 +19,14 @@ from ..named._axis import (
     Names,
     check_unique_names,
     find_axes,
-    format_axes,
-    format_value,
     get_names_and_sizes,
     intern_names,
     parse_axes,
 )
 from ..named._base import NamedBase, format_shape
 from ..named._broadcasting import cached_jit, check_matching_sizes, split_operand
-from ..named._traceback import blame_caller
+from ..named._format import format_axes, format_value
+from ..named._traceback import strip_library_frames
 
 
 Core: TypeAlias = tuple[AxisSelector, ...]
@@ -112,7 +111,7 @@ def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]
     at = find_axes(own, array.shape, core)
     rest = tuple(i for i in range(len(own)) if i not in at)
     if extra := [own[i] for i in rest if own[i] not in names]:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"a parameter has axes {format_axes(extra)}, which the array to draw, {format_axes(names, sizes)}, "
                 "lacks"
@@ -157,12 +156,14 @@ def as_plain_key(key: Any) -> Any:
     """Returns a key as a plain array."""
     if isinstance(key, NamedBase):
         if key.names:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"one key is needed, not keys {format_shape(key)}; use `axonym.vmap` over their axes")
             )
         key = key.array
     if not isinstance(key, jax.Array | np.ndarray):
-        raise blame_caller(TypeError(f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}."))
+        raise strip_library_frames(
+            TypeError(f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
+        )
     is_untyped = isinstance(key.dtype, np.dtype)
     if is_untyped and key.dtype != np.uint32:
         raise TypeError(

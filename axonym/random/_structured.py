@@ -14,13 +14,13 @@ from ..named._axis import (
     axis_name,
     check_selected_once,
     find_axis,
-    format_axes,
     get_names_and_sizes,
     parse_axes,
     parse_one_axis,
 )
 from ..named._base import N, NamedBase, check_named, format_shape, with_array
 from ..named._broadcasting import get_scalar
+from ..named._format import format_axes
 from ._sampling import check_parameter, draw_sample
 
 

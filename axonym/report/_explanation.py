@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from jax.sharding import PartitionSpec as P
 
-from ..named._axis import format_axes
+from ..named._format import format_axes
 from ..partitioning.sharding._partition_specs import get_sharded_axes
 from ._table import Note, Row, Table, TabularReport, format_costs, format_count, format_path
 

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from ..mesh._device_grid import escape_unprintable
-from ..named._axis import format_axes
 from ..named._axis_layout import get_entry_axes
-from ..named._traceback import blame_caller
+from ..named._format import format_axes
+from ..named._traceback import strip_library_frames
 from ._leaf_report import LeafReport
 from ._table import shorten_list
 from ._write_file import check_path, write_file
@@ -36,7 +36,9 @@ def make_lock(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: S
     """Returns the lock of arrays on a mesh with these sizes; raises a ValueError if the specs have problems."""
     if problems:
         shown = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
-        raise blame_caller(ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown])))
+        raise strip_library_frames(
+            ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown]))
+        )
     sizes, arrays, counts = _drop_small_axes(mesh), dict[str, Any](), Counter[str]()
     for leaf in leaves:
         counts[leaf.path] += 1  # paths repeat if two keys have one repr
@@ -91,12 +93,12 @@ def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) ->
         version = locked["format"]
         lines = _list_differences(locked, found) if version == FORMAT else []
     except FileNotFoundError:
-        raise blame_caller(FileNotFoundError(f"there is no sharding lock {name}; {remedy}")) from None
+        raise strip_library_frames(FileNotFoundError(f"there is no sharding lock {name}; {remedy}")) from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or not a lock
-        raise blame_caller(ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}")) from None
+        raise strip_library_frames(ValueError(f"{name} is not a sharding lock, or is damaged; {remedy}")) from None
     if version != FORMAT:
         reads = f"this version of Axonym reads format {FORMAT}"
-        raise blame_caller(ValueError(f"the sharding lock {name} has format {version!r}, {reads}; {remedy}"))
+        raise strip_library_frames(ValueError(f"the sharding lock {name} has format {version!r}, {reads}; {remedy}"))
     return [escape_unprintable(line) for line in lines]
 
 
@@ -140,7 +142,7 @@ def _format_locked_array(path: str, array: dict[str, Any]) -> str:
 def _format_locked_spec(array: dict[str, Any]) -> str:
     entries = [tuple(entry) if isinstance(entry, list) else entry for entry in array["spec"]]
     if len(entries) != len(array["shape"]):
-        raise blame_caller(ValueError("the spec of an array in a lock has an entry for each axis"))
+        raise strip_library_frames(ValueError("the spec of an array in a lock has an entry for each axis"))
     sums = [f"{kind}={{{', '.join(map(repr, array[kind]))}}}" for kind in _REDUCTIONS if array.get(kind)]
     spec = f"P({', '.join([*(_FREE if entry == _FREE else repr(entry) for entry in entries), *sums])})"
     place = array.get("on")

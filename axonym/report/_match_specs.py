@@ -8,8 +8,8 @@ from jax.sharding import NamedSharding, PartitionSpec as P, Sharding
 from jax.tree_util import keystr
 
 from ..named._array import NamedArray
-from ..named._axis import suggest_name
-from ..named._traceback import blame_caller
+from ..named._format import suggest_name
+from ..named._traceback import strip_library_frames
 from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.rules._rule_tree import RuleTree
 from ..partitioning.rules._sharding_rule import ShardingRule, explain_decisions
@@ -55,7 +55,7 @@ def match_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[MatchedSpec
         )
     leaves = jax.tree.leaves(tree)
     if leaves and all(isinstance(leaf, P) for leaf in leaves):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError("The first argument has `PartitionSpec`s in place of arrays; the specs are the second one.")
         )
     pairs = _list_rule_specs(specs, tree, mesh) if isinstance(specs, ShardingRule) else _pair_specs(tree, specs)

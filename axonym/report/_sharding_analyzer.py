@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..named._axis import format_value
+from ..named._format import format_value
 from ..partitioning.rules._rule_options import check_mesh
 from ..partitioning.rules._sharding_rule import ShardingRule
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ..named._axis import format_value
+from ..named._format import format_value
 from ._explanation import ShardedTree, format_mesh_title, make_leaf_row
 from ._html_page import Fact, save_html_page
 from ._leaf_report import LeafReport, Padding, format_paddings, list_padding_choices

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..named._axis import format_value
-from ..named._traceback import blame_caller
+from ..named._format import format_value
+from ..named._traceback import strip_library_frames
 
 
 WIDTH = 120
@@ -130,9 +130,9 @@ class TabularReport(PrintedReport):
 def check_count(name: str, value: Any, meaning: str) -> None:
     """Raises an error for an option that is not an integer of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise blame_caller(TypeError(f"`{name}` is {meaning}, an integer; it was {format_value(value)}."))
+        raise strip_library_frames(TypeError(f"`{name}` is {meaning}, an integer; it was {format_value(value)}."))
     if value < 0:
-        raise blame_caller(ValueError(f"`{name}` is {meaning}; it was {value}."))
+        raise strip_library_frames(ValueError(f"`{name}` is {meaning}; it was {value}."))
 
 
 def format_bytes(number: int) -> str:

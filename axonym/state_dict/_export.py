@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..named._arguments import check_flag
-from ..named._axis import format_value
+from ..named._format import format_value
 from ._from_state_dict import from_state_dict
 from ._keys import find_method, is_array_leaf, list_children, make_depth_error, replace_children
 from ._state_dict_reader import DtypeRule, StateDictReader, check_dtype_rule, report_misfits

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from ..named._array import is_named_array
-from ..named._axis import format_value
 from ..named._base import is_traced
+from ..named._format import format_value
 from ..named._numpy_input import MASK_PROBLEM
 
 

@@ -13,8 +13,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from ..mesh._set_mesh import set_mesh
 from ..named._arguments import check_flag
 from ..named._array import is_named_array
-from ..named._axis import Names, format_axes, format_value
+from ..named._axis import Names
 from ..named._base import get_plain_array, with_array
+from ..named._format import format_axes, format_value
 from ..partitioning._axis_mapping import axis_mapping
 from ..partitioning.mapping._mapping import ResourceMapping, current_mapping
 from ..partitioning.sharding._shard import shard

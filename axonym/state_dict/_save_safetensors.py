@@ -19,7 +19,7 @@ from ..multihost._broadcast import broadcast_from_host_zero
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
 from ..named._arguments import check_flag
-from ..named._axis import format_value
+from ..named._format import format_value
 from ._array_slices import write_array
 from ._keys import check_has_data, describe_random_keys, is_random_key, parse_folder
 from ._safetensors_file import ArrayInfo, check_dtype, make_header

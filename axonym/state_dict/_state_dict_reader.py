@@ -13,10 +13,10 @@ from numpy.ma import MaskedArray
 from ..named._ambient import constrain_sharding
 from ..named._arguments import check_flag
 from ..named._array import is_named_array
-from ..named._axis import format_value, suggest_name
 from ..named._base import format_shape, get_plain_array, is_traced, with_array
+from ..named._format import format_value, suggest_name
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
-from ..named._traceback import blame_caller
+from ..named._traceback import strip_library_frames
 from ._keys import check_key_part, check_state_dict
 from ._merged_axes import MergedDims
 
@@ -171,7 +171,7 @@ def read_state_dict(
 
 def check_dtype_rule(dtypes: Any) -> None:
     if dtypes not in ("check", "cast", "keep"):
-        raise blame_caller(ValueError(f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}"))
+        raise strip_library_frames(ValueError(f"`dtypes` is 'check', 'cast' or 'keep', not {format_value(dtypes)}"))
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
         near = unread or _list_unread(reader, None)  # all others if none begins with the prefix
         shown = [_explain_misfit(key, reason, near) for key, reason in list(reasons.items())[:_SHOWN]]
         more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-        raise blame_caller(ValueError("\n  ".join(["the state dict does not fit:", *shown, *more]))) from None
+        raise strip_library_frames(ValueError("\n  ".join(["the state dict does not fit:", *shown, *more]))) from None
 
 
 def _explain_misfit(key: str, reason: str, unread: list[str]) -> str:

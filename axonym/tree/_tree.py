@@ -6,8 +6,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 
-from ..named._axis import check_callable, format_value
+from ..named._arguments import check_callable
 from ..named._base import NamedBase
+from ..named._format import format_value
 
 
 IsLeaf: TypeAlias = Callable[[Any], bool] | None

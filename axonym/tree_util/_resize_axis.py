@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from .. import random
 from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, axis_name, format_axes, suggest_name
+from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._base import NamedBase
 from ..named._creation import zeros
+from ..named._format import format_axes, suggest_name
 from ..named._reduce._reductions import mean, std
 from ..named._shape._concatenate import concatenate
 from ..random._sampling import as_plain_key

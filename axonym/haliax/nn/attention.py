@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from ... import nn, random
 from ...named._ambient import constrain_sharding
 from ...named._array import is_named_array
-from ...named._axis import Axis, AxisSelection, axis_name, format_value, parse_selection
+from ...named._axis import Axis, AxisSelection, axis_name, parse_selection
 from ...named._creation import arange, named
 from ...named._elementwise import _arithmetic
+from ...named._format import format_value
 from .._array import convert_result
 from .._axis_order import dot
 from .._reshaping import broadcast_axis

@@ -9,9 +9,10 @@ from jax.typing import ArrayLike
 
 from .._ambient import replicate_dims, reshard_by_name
 from .._arguments import check_integer
-from .._axis import Axis, format_value, parse_one_axis
+from .._axis import Axis, parse_one_axis
 from .._base import A, N, NamedBase, check_named, with_array
 from .._broadcasting import apply_binary, apply_broadcast, apply_unary, cached_jit
+from .._format import format_value
 from . import _jitted
 
 

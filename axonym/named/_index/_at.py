@@ -7,11 +7,12 @@ from typing import Any, Generic
 import jax.numpy as jnp
 import numpy as np
 
-from .._axis import Axis, AxisSelector, Names, format_axes, format_value
+from .._axis import Axis, AxisSelector, Names
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
 from .._broadcasting import cached_jit, check_matching_sizes, split_operand
 from .._cache import make_static_key
-from .._traceback import blame_caller
+from .._format import format_axes, format_value
+from .._traceback import strip_library_frames
 from ._gather_scatter import (
     Options,
     gather_elements,
@@ -89,7 +90,7 @@ def take(x: N, axis: AxisSelector, index: Index, *, fill: Any = None, mode: Any 
         (batch: 1, pos: 3, embed: 4)
     """
     if type(axis) is not str and not isinstance(axis, str | Axis):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"`take` takes the axis before the index, `take(x, 'vocab', index)`, not {format_value(axis)}.")
         )
     return _select_elements(x, (axis, index), fill, mode)

@@ -19,7 +19,7 @@ from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, shard_
 from .._axis import Names
 from .._broadcasting import align_axes
 from .._cache import get_static_value
-from .._traceback import blame_caller
+from .._traceback import strip_library_frames
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 
 
@@ -319,7 +319,7 @@ def convert_values(value: Any, dtype: Any) -> Any:
     value = jnp.asarray(value)
     for kind in (jnp.inexact, jnp.complexfloating):
         if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
             )
     return value.astype(dtype)

@@ -11,22 +11,13 @@ import numpy as np
 from numpy.ma import MaskedArray
 
 from .._arguments import check_integer
-from .._axis import (
-    Axis,
-    AxisSelector,
-    Names,
-    axis_name,
-    check_selected_once,
-    find_axis,
-    format_axes,
-    format_value,
-    intern_names,
-)
+from .._axis import Axis, AxisSelector, Names, axis_name, check_selected_once, find_axis, intern_names
 from .._base import NamedBase, format_shape, is_traced
 from .._broadcasting import check_matching_sizes
 from .._cache import cached_plan
+from .._format import format_axes, format_value
 from .._numpy_input import MASK_PROBLEM
-from .._traceback import blame_caller
+from .._traceback import strip_library_frames
 
 
 @dataclass(frozen=True, init=False)
@@ -210,7 +201,7 @@ def parse_index(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any
             name = axis_name(selector)
         except TypeError:
             if isinstance(items, tuple):
-                raise blame_caller(_make_position_error(x, items)) from None
+                raise strip_library_frames(_make_position_error(x, items)) from None
             raise
         kind, detail, array = _parse_axis_index(x, name, index)
         parts.append((selector, kind, detail, array.shape if kind in ("array", "mask") else ()))
@@ -226,14 +217,14 @@ def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
     name = axis_name(selector)
     remedy = f"keep the axes and fill the other elements, as in `axonym.index(x, {{{name!r}: mask}}, fill=0)`"
     if len(own) > 1:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"a mask with the axes ({', '.join(own)}) may pick a different number of elements along axis "
                 f"{name!r} of {format_shape(x)} for each of them; {remedy}"
             )
         )
     if is_traced(array):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"axis {name!r} of {format_shape(x)} is indexed by a traced mask, so the number of elements it picks "
                 f"is not known; {remedy}"
@@ -254,7 +245,7 @@ def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) ->
             continue
         name, size = x.names[at], x.array.shape[at]
         if kind == "unchecked window":
-            raise blame_caller(
+            raise strip_library_frames(
                 IndexError(
                     f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of "
                     f"{format_shape(x)}; "
@@ -264,7 +255,7 @@ def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) ->
             )
         if kind != "window" and not -size <= low <= high < size:
             shown = "an index" if np.ndim(array) else f"index {low}"
-            raise blame_caller(
+            raise strip_library_frames(
                 IndexError(
                     f"{shown} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is "
                     f"intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
@@ -278,7 +269,7 @@ def _iterate_items(x: NamedBase, items: Any) -> Iterable[tuple[AxisSelector, Any
         return zip(items[::2], items[1::2], strict=True)
     if isinstance(items, Mapping):
         return items.items()
-    raise blame_caller(_make_position_error(x, items))
+    raise strip_library_frames(_make_position_error(x, items))
 
 
 def _make_position_error(x: NamedBase, items: Any) -> ValueError:
@@ -311,11 +302,11 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
         try:
             return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
         except TypeError:  # of JAX, for a traced integer, or of Python
-            raise blame_caller(_make_bounds_error(x, name)) from None
+            raise strip_library_frames(_make_bounds_error(x, name)) from None
     if isinstance(index, dslice):
         start = index.start if type(index.start) is int else _as_integer_array(x, name, index.start)
         if np.ndim(start):
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"a `dslice` of axis {name!r} of {format_shape(x)} starts at {format_value(start)}, not at an "
                     "integer"
@@ -324,7 +315,7 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
         return _classify_window(x, name, start, index.length), index.length, start
     array = _as_index_array(index)
     if not isinstance(index, NamedBase) and array.ndim > 1:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"an index of shape {array.shape} for axis {name!r} of {format_shape(x)} has no axis names; "
                 "give it some with `axonym.named(index, axes)`"
@@ -366,11 +357,11 @@ def _as_integer_array(x: NamedBase, name: str, index: Any) -> Any:
     if jnp.issubdtype(array.dtype, jnp.integer):
         return array
     if jnp.issubdtype(array.dtype, jnp.bool_):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"axis {name!r} of {format_shape(x)} is indexed by integers or by a mask with this axis, not by a "
                 "single boolean; use `axonym.where` to choose by a condition"
             )
         )
     what = format_value(index) if array.dtype.kind in "OUS" else array.dtype
-    raise blame_caller(TypeError(f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {what}"))
+    raise strip_library_frames(TypeError(f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {what}"))

@@ -11,16 +11,11 @@ from jax.typing import ArrayLike
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from .._ambient import constrain_auto_dim, get_mesh_axes, leave_to_compiler, replicate_dims, reshard_by_name
-from .._axis import (
-    Names,
-    find_axes,
-    find_axis,
-    format_value,
-    make_hashable_selection,
-)
+from .._axis import Names, find_axes, find_axis, make_hashable_selection
 from .._base import NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, cached_jit, check_matching_sizes, get_array, jit_inline
 from .._cache import cached_plan
+from .._format import format_value
 
 
 Mask: TypeAlias = NamedBase | ArrayLike

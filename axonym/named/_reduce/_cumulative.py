@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._ambient import constrain_auto_dim, find_varying_axes, leave_to_compiler, replicate_dims, reshard_by_name
-from .._axis import AxisSelector, Names, find_axis, format_axes
+from .._axis import AxisSelector, Names, find_axis
 from .._base import A, NamedBase, format_shape, with_array
 from .._broadcasting import align_axes, cached_jit, check_matching_sizes, split_operand
+from .._format import format_axes
 from .._resize import apply_resizing, reshard_like, unname_axis
 from ._apply_reduction import apply_along, find_position
 

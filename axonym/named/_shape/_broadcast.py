@@ -17,8 +17,6 @@ from .._axis import (
     check_unique_names,
     find_axes,
     find_axis,
-    format_axes,
-    format_value,
     get_names_and_sizes,
     intern_names,
     parse_axes,
@@ -26,7 +24,8 @@ from .._axis import (
 )
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, broadcast_names, cached_jit, check_matching_sizes, check_scalar
-from .._traceback import blame_caller
+from .._format import format_axes, format_value
+from .._traceback import strip_library_frames
 
 
 def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True) -> N:
@@ -246,7 +245,7 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
     """
     check_named(x)
     if not hasattr(renames, "items"):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 "`rename` takes a mapping from old to new names, such as {'pos': 'key_pos'}, not "
                 f"{format_value(renames)}."
@@ -256,7 +255,7 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
     for old, new in renames.items():
         index = find_axis(x.names, x.array.shape, old)
         if isinstance(new, Axis) and new.size != x.array.shape[index]:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"axis {x.names[index]!r} has size {x.array.shape[index]}, it cannot become "
                     f"{format_axes([new.name], [new.size])}"

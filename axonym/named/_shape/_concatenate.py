@@ -19,8 +19,6 @@ from .._axis import (
     check_unique_names,
     find_axes,
     find_axis,
-    format_axes,
-    format_value,
     intern_names,
     make_missing_axis_error,
     parse_one_axis,
@@ -28,8 +26,9 @@ from .._axis import (
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
 from .._broadcasting import align_axes, cached_jit, jit_inline
 from .._cache import cached_plan
+from .._format import format_axes, format_value
 from .._resize import unname_axis
-from .._traceback import blame_caller
+from .._traceback import strip_library_frames
 from ._apply_unsharded import apply_unsharded
 
 
@@ -64,7 +63,7 @@ def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Cal
     name = axis_name(axis)
     first = _check_same_axes("stack", name, operands, None)
     if isinstance(axis, Axis) and axis.size != len(operands):
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
         )
     check_unique_names((name, *first))
@@ -110,7 +109,7 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
     index = names.index(name)
     size = sum(sizes[own.index(name)] for own, sizes in operands)
     if isinstance(axis, Axis) and axis.size != size:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
         )
     own_names = tuple(own for own, _ in operands)
@@ -127,7 +126,7 @@ def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
     if type(axis) is not str and not isinstance(axis, str | Axis):
         given = f"{format_value(axis)} and {format_value(arrays)}"
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not {given}.")
         )
     rows = list(arrays)
@@ -140,7 +139,7 @@ def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, ar
 def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], but: str | None) -> Names:
     """Returns the names of the first array, which all must have, with the same sizes except along `but`."""
     if not operands:
-        raise blame_caller(ValueError(f"`{function}` along {name!r} needs at least one array"))
+        raise strip_library_frames(ValueError(f"`{function}` along {name!r} needs at least one array"))
     check_rank(*operands[0])
     first = dict(zip(*operands[0], strict=True))
     for operand in operands:
@@ -148,11 +147,11 @@ def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], b
         own = dict(zip(*operand, strict=True))
         if own.keys() != first.keys():
             shown = f"{format_axes(*operands[0])} and {format_axes(*operand)}"
-            raise blame_caller(ValueError(f"`{function}` takes arrays of the same axes, not {shown}"))
+            raise strip_library_frames(ValueError(f"`{function}` takes arrays of the same axes, not {shown}"))
         for key, size in first.items():
             if key != but and own[key] != size:
                 moved = format_axes(tuple(first), [own[one] for one in first])
-                raise blame_caller(
+                raise strip_library_frames(
                     ValueError(
                         f"axis {key!r} has size {size} and size {own[key]} in {format_axes(*operands[0])} and {moved}"
                     )

@@ -19,7 +19,6 @@ from .._axis import (
     check_unique_names,
     find_axes,
     find_axis,
-    format_axes,
     get_names_and_sizes,
     intern_names,
     make_hashable_selection,
@@ -29,6 +28,7 @@ from .._axis_layout import get_entry_axes
 from .._base import N, check_named, with_array
 from .._broadcasting import jit_inline
 from .._cache import cached_plan
+from .._format import format_axes
 from ._rearrange import rearrange
 
 

@@ -18,14 +18,12 @@ from .._axis import (
     check_ordered,
     check_rank,
     complete_order,
-    format_axes,
-    format_value,
     intern_names,
-    suggest_name,
 )
 from .._base import N, check_named, with_array
 from .._broadcasting import jit_inline
 from .._cache import cached_plan
+from .._format import format_axes, format_value, suggest_name
 from .._pattern_parser import (
     REST,
     Alias,

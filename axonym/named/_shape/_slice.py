@@ -9,19 +9,10 @@ import numpy as np
 
 from .._ambient import replicate_dims, reshard_by_name, shard_by_compiler
 from .._arguments import check_integer
-from .._axis import (
-    Axis,
-    AxisSelection,
-    AxisSelector,
-    axis_name,
-    find_axes,
-    find_axis,
-    format_axes,
-    format_value,
-    parse_one_axis,
-)
+from .._axis import Axis, AxisSelection, AxisSelector, axis_name, find_axes, find_axis, parse_one_axis
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import as_integer, cached_jit, get_scalar
+from .._format import format_axes, format_value
 from .._index import At, dslice, index
 from ._apply_unsharded import apply_unsharded
 from ._broadcast import rename

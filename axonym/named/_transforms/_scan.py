@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from .._ambient import replicate_dims, reshard_named
+from .._arguments import check_callable
 from .._array import is_named_array
-from .._axis import AxisSelection, AxisSelector, check_callable, format_value
+from .._axis import AxisSelection, AxisSelector
 from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
+from .._format import format_value
 from .._static_result import is_array, unpack_result
-from .._traceback import blame_caller, hide_library_frames
+from .._traceback import hide_library_frames, strip_library_frames
 from ._checkpoint import Policy, Remat, checkpoint_scan, parse_remat
 from ._slices import SlicedArgs, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
@@ -80,7 +82,9 @@ def scan(
 def check_scan_result(returned: Any) -> tuple[Any, Any]:
     """Returns what the function given to `scan` returned; raises a TypeError if it is not a pair."""
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise blame_caller(TypeError("The function given to `scan` must return a pair: the next carry and a result."))
+        raise strip_library_frames(
+            TypeError("The function given to `scan` must return a pair: the next carry and a result.")
+        )
     return returned
 
 
@@ -224,7 +228,7 @@ def _check_carry(function: str, before: Any, after: Any) -> None:
         leaves, others = ([before], [after]) if is_named_array(before) or is_named_array(after) else ([], [])
     for leaf, other in zip(leaves, others, strict=True):
         if (is_named_array(leaf) or is_named_array(other)) and _get_carry_axes(leaf) != _get_carry_axes(other):
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(
                     f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(other)} "
                     "after it; every step must return it with the same axes in the same order."
@@ -232,7 +236,7 @@ def _check_carry(function: str, before: Any, after: Any) -> None:
             )
         # JAX itself converts a weakly typed carry to the dtype that the step returns.
         if is_named_array(leaf) and leaf.dtype != other.dtype and not jax.typeof(leaf.array).weak_type:
-            raise blame_caller(
+            raise strip_library_frames(
                 TypeError(
                     f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
                     f"{other.dtype} after it; convert it with `astype`."

@@ -18,14 +18,13 @@ from .._axis import (
     axis_name,
     check_selected_once,
     find_axis,
-    format_value,
     intern_names,
     parse_selection,
-    suggest_name,
 )
 from .._base import format_shape, get_plain_array, with_array
+from .._format import format_value, suggest_name
 from .._static_result import pack_result
-from .._traceback import blame_caller
+from .._traceback import strip_library_frames
 
 
 SliceDim: TypeAlias = bool | int | None
@@ -106,7 +105,7 @@ def slice_args(
     for at, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
         if dim is not None and get_plain_array(leaf).shape[dim] != size:
             argument = name_argument(treedef, at, called, function in ("scan", "fold"))
-            raise blame_caller(_make_size_error(leaf, dim, argument, name, size, function))
+            raise strip_library_frames(_make_size_error(leaf, dim, argument, name, size, function))
     return SlicedArgs(Axis(name, size), treedef, leaves, dims)
 
 
@@ -117,7 +116,7 @@ def _find_common_size(leaves: list[Any], sliced: list[tuple[Any, int]], axis: Ax
     if not sliced:
         known = [known for leaf in leaves if is_named_array(leaf) for known in leaf.names]
         hint = suggest_name(name, known) or "; give an `Axis` with its size"
-        raise blame_caller(ValueError(f"`{function}` over axis {name!r}: no argument has it{hint}"))
+        raise strip_library_frames(ValueError(f"`{function}` over axis {name!r}: no argument has it{hint}"))
     leaf, dim = next((one for one in sliced if is_named_array(one[0])), sliced[0])
     return get_plain_array(leaf).shape[dim]
 
@@ -165,14 +164,14 @@ def _find_sliced_dim(leaf: Any, axis: AxisSelector, name: str, spec: SliceSpec) 
     if dim is None or isinstance(dim, bool | np.bool_):
         return 0 if dim else None
     if not isinstance(dim, int | np.integer):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 "Whether a plain array is sliced must be True, False, None or the position of an axis, "
                 f"not {format_value(dim)}."
             )
         )
     if not -leaf.ndim <= dim < leaf.ndim:
-        raise blame_caller(ValueError(f"a plain array of shape {leaf.shape} has no axis at position {dim}"))
+        raise strip_library_frames(ValueError(f"a plain array of shape {leaf.shape} has no axis at position {dim}"))
     return operator.index(dim) % leaf.ndim
 
 
@@ -185,7 +184,7 @@ def _prepend_axis(leaf: Any, axis: str) -> Any:
     if not isinstance(leaf, NamedArray):
         return leaf
     if axis in leaf.names:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"the result {format_shape(leaf)} already has axis {axis!r}, along which results are stacked")
         )
     return with_array(leaf, leaf.array, intern_names((axis, *leaf.names)))

@@ -7,10 +7,11 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 
 from .._ambient import align_shardings, get_mesh_axes
+from .._arguments import check_callable
 from .._array import is_named_array
-from .._axis import AxisSelection, AxisSelector, check_callable
+from .._axis import AxisSelection, AxisSelector
 from .._static_result import unpack_result
-from .._traceback import blame_caller, hide_library_frames
+from .._traceback import hide_library_frames, strip_library_frames
 from ._slices import UNSLICED, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
 
 
@@ -95,7 +96,7 @@ def _find_specs(
     if not specs and not kwspecs:
         return default
     if len(specs) > len(args):
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"`vmap` with `args` for {len(specs)} positional arguments was given {len(args)}")
         )
     given = {**dict(enumerate(specs)), **kwspecs}
@@ -115,7 +116,7 @@ def _spread_spec(key: int | str, spec: Any, argument: Any) -> list[SliceSpec]:
     try:
         jax.tree.map(repeat_spec, spec, argument, is_leaf=lambda x: x is None)
     except ValueError:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(f"the specs given to `vmap` for argument {key!r} are a tree that does not fit it")
         ) from None
     return found

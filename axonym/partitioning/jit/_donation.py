@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import keystr
 
 from ...named._base import is_traced
-from ...named._traceback import blame_caller, find_stacklevel
+from ...named._traceback import find_stacklevel, strip_library_frames
 from ._signature import Signature, fill_tree
 from ._static_args import ArgumentPartition, StaticArgs, is_array_type
 
@@ -31,9 +31,11 @@ class Donation:
         self._by_position, self._signature = _as_flags(by_position), signature
         positional, named = signature.positional, signature.named
         if by_name is not None and not isinstance(by_name, Mapping):
-            raise blame_caller(TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}."))
+            raise strip_library_frames(
+                TypeError(f"`donate_kwargs` is a mapping from names to booleans, not {by_name!r}.")
+            )
         if len(self._by_position) > len(positional) and not signature.any_position:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"`donate_args` has {len(self._by_position)} entries; the function takes {len(positional)} "
                     f"arguments by position: {', '.join(positional)}"
@@ -43,13 +45,13 @@ class Donation:
         self._by_name = {**{n: flag for n, flag in by_both if n in signature.by_keyword}, **(by_name or {})}
         unknown = [name for name in self._by_name if name not in named]
         if unknown and not signature.any_keyword:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"`donate_kwargs` names {unknown[0]!r}; the function takes {', '.join(named)}")
             )
         flags = jax.tree.leaves((self._by_position, self._by_name))
         for flag in flags:
             if not callable(flag) and not isinstance(flag, bool | np.bool_):
-                raise blame_caller(
+                raise strip_library_frames(
                     TypeError(
                         f"Donation is specified by booleans, trees of booleans or functions, not {flag!r}; give one "
                         "for each argument, not the positions of arguments."
@@ -74,7 +76,7 @@ class Donation:
             try:
                 jax.tree.map(set_flags, spec, arg, is_leaf=lambda x: x is None)
             except ValueError as error:
-                raise blame_caller(
+                raise strip_library_frames(
                     ValueError(f"a tree of booleans for donation does not fit its argument: {error}")
                 ) from None
         return tuple(flags)
@@ -126,7 +128,7 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, sign
             if id(leaf) in owners:
                 described = signature.describe_arguments(partition.treedef)
                 one, other = (keystr(described[i].path) for i in (owners[id(leaf)], at))
-                raise blame_caller(
+                raise strip_library_frames(
                     ValueError(
                         f"`{name}` donates {one}, which is the same array as {other}; pass a copy for one of them, "
                         "made with `jax.numpy.copy`"
@@ -144,7 +146,7 @@ def _check_not_deleted(leaves: Sequence[Any], partition: ArgumentPartition, sign
         leaf = leaves[at]
         if isinstance(leaf, jax.Array) and not is_traced(leaf) and leaf.is_deleted():
             path = keystr(signature.describe_arguments(partition.treedef)[at].path)
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"`{name}` donates {path}, which is deleted, because an earlier call donated it; pass what that "
                     "call returned"

@@ -16,11 +16,11 @@ import jax
 from jax.tree_util import keystr, tree_flatten
 
 from ..._jax_compat import set_argument_names
-from ...named._axis import format_value, suggest_name
 from ...named._cache import cached_plan, shared_object
+from ...named._format import format_value, suggest_name
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
-from ...named._traceback import blame_caller, find_caller, find_stacklevel, hide_library_frames
+from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, strip_library_frames
 from .._axis_mapping import activate_mapping
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from ..sharding._shard import shard_by_mapping
@@ -224,7 +224,7 @@ class NamedJit(Generic[Args, R]):
             try:
                 hash(leaf if is_static else None)
             except TypeError:
-                raise blame_caller(
+                raise strip_library_frames(
                     TypeError(
                         f"{keystr(about.path)} is not an array, so it is static, but a {type(leaf).__name__} is not "
                         "hashable; pass an array or a hashable value"
@@ -360,16 +360,18 @@ def named_jit(
         known = sorted(_JIT_OPTIONS | _OWN_OPTIONS)
         near = suggest_name(option, known) or f"; it takes {', '.join(known)}."
         remedy = f"; {_REMEDIES[option]}." if option in _REMEDIES else near
-        raise blame_caller(TypeError(f"`named_jit` has no option `{option}`{remedy}"))
+        raise strip_library_frames(TypeError(f"`named_jit` has no option `{option}`{remedy}"))
     if fn is not None and not callable(fn):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`.")
         )
     if not isinstance(retrace_warning, bool):
-        raise blame_caller(TypeError(f"`retrace_warning` is True or False, not {format_value(retrace_warning)}."))
+        raise strip_library_frames(
+            TypeError(f"`retrace_warning` is True or False, not {format_value(retrace_warning)}.")
+        )
     options = jit_options.get("compiler_options")
     if options is not None and not isinstance(options, Mapping):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"`compiler_options` is a mapping from options of XLA to values, not {format_value(options)}.")
         )
     if fn is None:

@@ -18,8 +18,9 @@ from jax.sharding import AbstractMesh
 from jax.tree_util import keystr
 
 from ...named._array import NamedArray
-from ...named._axis import Names, format_axes
+from ...named._axis import Names
 from ...named._cache import get_static_value, make_static_key
+from ...named._format import format_axes
 from ...named._traceback import find_stacklevel
 from ..mapping._mapping import AxisMapping, current_mapping
 from ..specs._active_mesh import get_abstract_mesh

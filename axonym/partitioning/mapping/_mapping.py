@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeAlias
 from jax.sharding import AbstractMesh, Mesh
 
 from ...named._ambient import context
-from ...named._axis import Axis, format_value
-from ...named._traceback import blame_caller
+from ...named._axis import Axis
+from ...named._format import format_value
+from ...named._traceback import strip_library_frames
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]
@@ -26,7 +27,7 @@ Uneven: TypeAlias = Literal["error", "replicate"]
 
 def check_uneven(uneven: Any) -> Uneven:
     if uneven not in ("error", "replicate"):
-        raise blame_caller(ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}."))
+        raise strip_library_frames(ValueError(f"`uneven` is 'error' or 'replicate', not {uneven!r}."))
     return uneven
 
 
@@ -135,7 +136,7 @@ class AxisMapping(Mapping[str, Any]):
 
 def _check_fallback(rule: Any) -> Any:
     if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 "A `fallback` is a `ShardingRule`, or an object whose `apply(array)` returns a `PartitionSpec`, "
                 f"not {format_value(rule)}."
@@ -144,7 +145,7 @@ def _check_fallback(rule: Any) -> Any:
     try:
         hash(rule)
     except TypeError:
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"A `fallback` is part of the key of compiled functions, and a {type(rule).__name__} is not hashable; "
                 "make it a frozen dataclass."
@@ -160,7 +161,7 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
         if isinstance(entries, Mesh | AbstractMesh):
             order = "or pass it after the mapping, as in `shard(x, mapping, mesh)`"
             remedy = f"; set a mesh with `with jax.set_mesh(mesh):`, {order}"
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not "
                 f"{format_value(entries)}{remedy}."
@@ -173,19 +174,21 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
 def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
     if not isinstance(name, str):
         remedy = f"; use {name.name!r}" if isinstance(name, Axis) else ""
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}.")
         )
     axes = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
         remedy = "; set a mesh with `with jax.set_mesh(mesh):`" if isinstance(value, Mesh | AbstractMesh) else ""
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"Axis {name!r} is mapped to {format_value(value)}; give a mesh axis, several of them, or None{remedy}."
             )
         )
     if len(set(axes)) != len(axes):
-        raise blame_caller(ValueError(f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice"))
+        raise strip_library_frames(
+            ValueError(f"axis {name!r} is mapped to {tuple(axes)}, which names a mesh axis twice")
+        )
     return tuple(axes)
 
 

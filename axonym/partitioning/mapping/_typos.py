@@ -5,8 +5,8 @@ import warnings
 
 from jax.sharding import AbstractMesh, Mesh
 
-from ...named._axis import format_axes, suggest_name
 from ...named._cache import cached_plan
+from ...named._format import format_axes, suggest_name
 from ...named._traceback import find_stacklevel
 from ._mapping import AxisMapping
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from jax.sharding import PartitionSpec as P
 from jax.tree_util import keystr
 
-from ...named._axis import format_value
+from ...named._format import format_value
 from ..specs._active_mesh import MeshLike
 from ._rule_tree import RuleLeaf, RuleTree
 from ._sharding_rule import BuiltInRule, Decision, ShardingRule, make_default_decision

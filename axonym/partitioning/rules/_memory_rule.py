@@ -11,7 +11,7 @@ from jax.tree_util import keystr
 
 from ...named._array import NamedArray
 from ...named._axis_layout import get_entry_axes
-from ...named._traceback import blame_caller, find_stacklevel
+from ...named._traceback import find_stacklevel, strip_library_frames
 from ..specs._active_mesh import MeshLike
 from ..specs._bytes_per_device import count_array_bytes
 from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
@@ -77,7 +77,7 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
     def __post_init__(self) -> None:
         mesh, names = check_mesh(self.mesh), self.axis_names
         if self.on_excess not in ("error", "warn"):
-            raise blame_caller(ValueError(f"`on_excess` is 'error' or 'warn', not {self.on_excess!r}"))
+            raise strip_library_frames(ValueError(f"`on_excess` is 'error' or 'warn', not {self.on_excess!r}"))
         self._set_options(
             max_memory_per_device=check_integer(self.max_memory_per_device, "max_memory_per_device", 1),
             axis_names=None if names is None else check_axis_names(names, mesh, "axis_names"),
@@ -98,7 +98,7 @@ class MemoryConstrainedShardingRule(HasMesh, BuiltInRule):
             paths = {keystr(tree.leaves[at].path): one for at, one in {**arrays, **fixed}.items()}
             text = self._describe_excess(held, paths, sum(array.shard_bytes for array in fixed.values()))
             if self.on_excess == "error":
-                raise blame_caller(ValueError(text))
+                raise strip_library_frames(ValueError(text))
             warnings.warn(text, RuntimeWarning, stacklevel=find_stacklevel())
         return [Decision(specs.get(at, P()), mesh=mesh, is_final=at in specs) for at in range(len(tree.leaves))]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from ...named._axis import format_value
-from ...named._traceback import blame_caller
+from ...named._format import format_value
+from ...named._traceback import strip_library_frames
 from ..mapping._mapping import Uneven, check_uneven
 from ..specs._active_mesh import MeshLike
 from ._path_patterns import find_shardable_places, find_unneeded_patterns, format_names, matches_path
@@ -71,7 +71,7 @@ class PathShardingRule(PatternRule):
         for pattern, spec in given:
             check_pattern_spec(spec, f"the pattern {pattern.pattern!r}", check_mesh(mesh))
         if not isinstance(strict, bool):
-            raise blame_caller(TypeError(f"`strict` is True or False, not {format_value(strict)}."))
+            raise strip_library_frames(TypeError(f"`strict` is True or False, not {format_value(strict)}."))
         self._set_options(patterns=given, mesh=check_mesh(mesh), strict=strict, uneven=check_uneven(uneven))
 
     def _find_match(self, leaf: RuleLeaf) -> tuple[str, P] | None:
@@ -82,7 +82,7 @@ class PathShardingRule(PatternRule):
         """Checks that there is a decision for each array of more than one element, if the rule is strict."""
         unmatched = [leaf for leaf, decision in zip(leaves, found, strict=True) if not decision.is_final]
         if self.strict and (places := find_shardable_places(unmatched)):
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"no pattern of the strict `{type(self).__name__}` matches {format_names(places)}; add patterns "
                     "for them, with P() for arrays to replicate"
@@ -92,7 +92,7 @@ class PathShardingRule(PatternRule):
     def _check_patterns(self, leaves: Sequence[RuleLeaf]) -> None:
         """Checks that each pattern is the first to match some array, if the rule is strict."""
         if self.strict and (reasons := find_unneeded_patterns([pattern for pattern, _ in self.patterns], leaves)):
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"the strict `{type(self).__name__}` does not need all its patterns: {'; '.join(reasons)}; "
                     "correct, move or remove them"
@@ -111,7 +111,7 @@ def _parse_patterns(patterns: Any) -> list[tuple[Any, Any]]:
     given = patterns.items() if isinstance(patterns, Mapping) else patterns
     pairs: list[Any] = [*given] if isinstance(given, Iterable) and not isinstance(given, str) else [None]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 "The patterns of a `PathShardingRule` are pairs of a regular expression and a spec, such as "
                 f"[('attn/.*weight', P('data'))], or a dictionary, not {format_value(patterns)}."
@@ -125,7 +125,7 @@ def _compile_pattern(pattern: Any) -> re.Pattern[str]:
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     if not isinstance(pattern, str):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(
                 f"A pattern for paths is a regular expression, such as 'attn/.*weight', not {format_value(pattern)}."
             )
@@ -133,7 +133,7 @@ def _compile_pattern(pattern: Any) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"the pattern {pattern!r} is not a regular expression: {error}; write a backslash before a special "
                 "character that is meant literally"

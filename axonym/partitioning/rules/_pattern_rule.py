@@ -5,7 +5,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec as P
 
-from ...named._axis import format_value
+from ...named._format import format_value
 from ..mapping._mapping import Uneven
 from ..specs._active_mesh import MeshLike
 from ..specs._spec_problems import check_rule_spec

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from ...named._axis import format_value
-from ...named._traceback import blame_caller
+from ...named._format import format_value
+from ...named._traceback import strip_library_frames
 from ..specs._active_mesh import (
     MeshLike,
     check_mesh as check_mesh,
@@ -51,7 +51,7 @@ class HasMesh:
         if own is None:
             return resolve_mesh(mesh, f"`{type(self).__name__}`")
         if mesh is not None and mesh.shape != own.shape:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"the rule `{type(self).__name__}` was made for mesh {format_mesh(own)}, the mesh here is "
                     f"{format_mesh(mesh)}; leave out its `mesh`"
@@ -87,7 +87,7 @@ def _rebuild_mesh(sizes: Any, names: Any, types: Any, ids: tuple[tuple[str, int]
     }
     for kind, number in ids:
         if (kind, number) not in here:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"this pickle has a mesh with device {number} of platform {kind!r}, which is not here; pickle a "
                     "rule without a mesh, or with an abstract one"
@@ -109,21 +109,23 @@ def parse_axis_names(names: Any, what: str) -> tuple[str, ...]:
     """Returns names of mesh axes, given as one name or several; raises an error if they are not names or repeated."""
     given = (names,) if isinstance(names, str) else names
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"`{what}` is a name of a mesh axis or a list of them, not {format_value(names)}.")
         )
     if len(set(given)) != len(given):
-        raise blame_caller(ValueError(f"`{what}` is {tuple(given)}, which names a mesh axis twice"))
+        raise strip_library_frames(ValueError(f"`{what}` is {tuple(given)}, which names a mesh axis twice"))
     return tuple(given)
 
 
 def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str, ...]:
     """Returns a list of names of mesh axes as a tuple; raises an error if it is not one, or the mesh lacks a name."""
     if isinstance(names, str):
-        raise blame_caller(TypeError(f"`{what}` is a list of names of mesh axes, not one name; write [{names!r}]."))
+        raise strip_library_frames(
+            TypeError(f"`{what}` is a list of names of mesh axes, not one name; write [{names!r}].")
+        )
     wrong = [name for name in names if not isinstance(name, str)] if isinstance(names, list | tuple) else [names]
     if wrong:
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"`{what}` is a list of names of mesh axes; {format_value(wrong[0])} is not a name.")
         )
     names = parse_axis_names(names, what)
@@ -135,7 +137,11 @@ def check_axis_names(names: Any, mesh: MeshLike | None, what: str) -> tuple[str,
 def check_integer(number: Any, what: str, least: int = 0) -> int:
     """Returns a number as a Python integer; raises an error if it is not integral, or too small."""
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | float | np.integer | np.floating):
-        raise blame_caller(TypeError(f"`{what}` is an integer of at least {least}, not {format_value(number)}."))
+        raise strip_library_frames(
+            TypeError(f"`{what}` is an integer of at least {least}, not {format_value(number)}.")
+        )
     if not math.isfinite(number) or number != int(number) or number < least:
-        raise blame_caller(ValueError(f"`{what}` is an integer of at least {least}, not {format_value(number)}"))
+        raise strip_library_frames(
+            ValueError(f"`{what}` is an integer of at least {least}, not {format_value(number)}")
+        )
     return int(number)

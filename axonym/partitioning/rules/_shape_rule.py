@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from jax.sharding import PartitionSpec as P
 
-from ...named._axis import format_value
+from ...named._format import format_value
 from ..mapping._mapping import Uneven, check_uneven
 from ..specs._active_mesh import MeshLike
 from ._pattern_rule import PatternRule, check_pattern_spec

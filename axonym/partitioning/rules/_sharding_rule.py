@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jax.tree_util import keystr
 
 from ...named._axis_layout import get_entry_axes
-from ...named._traceback import blame_caller
+from ...named._traceback import strip_library_frames
 from ..mapping._mapping import Uneven
 from ..specs._active_mesh import MeshLike, get_active_mesh
 from ..specs._spec_problems import check_rule_spec
@@ -98,7 +98,7 @@ class ShardingRule(ABC):
         try:
             return [Decision(spec, is_final=spec is not None) for spec in flatten_up_to(pytree, specs)]
         except ValueError:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(
                     f"the rule `{type(self).__name__}` returns a tree of another structure than that of the tree it is "
                     "applied to; return a spec in place of each leaf, as `jax.tree.map` does"
@@ -196,7 +196,9 @@ def _check_decision(decision: Decision, leaf: RuleLeaf, mesh: MeshLike | None) -
         return check_rule_spec(spec, shape, decision.uneven, mesh if decision.mesh is None else decision.mesh)
     except ValueError as error:
         where = f"{keystr(leaf.path)}: " if leaf.path else ""
-        raise blame_caller(ValueError(f"{where}{decision.by} gives {spec} for shape {shape}: {error}")) from None
+        raise strip_library_frames(
+            ValueError(f"{where}{decision.by} gives {spec} for shape {shape}: {error}")
+        ) from None
 
 
 def explain_decisions(rule: ShardingRule, pytree: Any, mesh: MeshLike) -> list[Decision]:

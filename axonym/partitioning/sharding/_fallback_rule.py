@@ -8,8 +8,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jax.tree_util import keystr
 
-from ...named._axis import format_value
 from ...named._cache import cached_plan
+from ...named._format import format_value
 from ...named._traceback import find_stacklevel
 from ..mapping._mapping import AxisMapping
 from ..rules._rule_tree import RuleLeaf, RuleTree

@@ -12,9 +12,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from ..._jax_compat import is_tracing
 from ...named._array import NamedArray
-from ...named._axis import Names, format_axes
+from ...named._axis import Names
 from ...named._base import is_traced, with_array
-from ...named._traceback import blame_caller, find_stacklevel
+from ...named._format import format_axes
+from ...named._traceback import find_stacklevel, strip_library_frames
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..rules._rule_options import check_mesh
 from ..specs._active_mesh import MeshLike, format_mesh, get_abstract_mesh, get_active_mesh
@@ -78,7 +79,9 @@ def shard(tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None
 def _check_argument_order(tree: Any, mapping: Any) -> None:
     """Raises a TypeError if the mapping is given first."""
     if isinstance(tree, AxisMapping) or (mapping is not None and _is_mapping(tree) and not _is_mapping(mapping)):
-        raise blame_caller(TypeError("`shard` takes the tree first and the mapping second; here the mapping is first."))
+        raise strip_library_frames(
+            TypeError("`shard` takes the tree first and the mapping second; here the mapping is first.")
+        )
 
 
 def _check_given_mesh(mesh: Any) -> None:
@@ -91,7 +94,7 @@ def _check_given_mesh(mesh: Any) -> None:
     if mesh.size != active.size or (is_auto and not may_be_auto):
         kinds = (", ".join(dict.fromkeys(kind.name for kind in one.axis_types)) for one in (active, mesh))
         shown, given = (f"{format_mesh(one)} of {kind} axes" for one, kind in zip((active, mesh), kinds, strict=True))
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"`shard` inside a compiled function takes the active mesh {shown}, not {given}; leave out `mesh=`, or "
                 "shard over the other mesh outside"
@@ -277,7 +280,7 @@ def find_leaf_names(about: Leaf, sizes: tuple[int, ...]) -> Names | None:
     if names is None and about.declared and len(sizes) > len(about.names or ()):
         declared = about.names or ()
         leading = f" or {format_axes((*about.leading_axes, *declared))}" if about.leading_axes else ""
-        raise blame_caller(
+        raise strip_library_frames(
             ValueError(
                 f"an array of shape {sizes} has {len(sizes)} axes, {format_axes(declared)}{leading} are declared"
             )

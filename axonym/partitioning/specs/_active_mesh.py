@@ -7,9 +7,9 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from ..._jax_compat import is_tracing
-from ...named._axis import format_axes, format_value, suggest_name
 from ...named._axis_layout import MeshLike as MeshLike
-from ...named._traceback import blame_caller
+from ...named._format import format_axes, format_value, suggest_name
+from ...named._traceback import strip_library_frames
 
 
 def get_abstract_mesh() -> AbstractMesh | None:
@@ -30,7 +30,7 @@ def get_active_mesh() -> MeshLike | None:
 def require_mesh(purpose: str, remedy: str = "set one with `jax.set_mesh(mesh)`") -> MeshLike:
     mesh = get_active_mesh()
     if mesh is None:
-        raise blame_caller(ValueError(f"{purpose} needs a mesh; {remedy}"))
+        raise strip_library_frames(ValueError(f"{purpose} needs a mesh; {remedy}"))
     return mesh
 
 
@@ -38,7 +38,9 @@ def check_mesh(mesh: Any) -> MeshLike | None:
     """Returns the mesh that is given, or None; raises a TypeError if it is something else."""
     if mesh is None or isinstance(mesh, Mesh | AbstractMesh):
         return mesh
-    raise blame_caller(TypeError(f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}."))
+    raise strip_library_frames(
+        TypeError(f"`mesh` is a mesh, such as `axonym.create_mesh` returns, not {format_value(mesh)}.")
+    )
 
 
 def resolve_mesh(mesh: MeshLike | None, purpose: str) -> MeshLike:
@@ -77,7 +79,7 @@ def check_mesh_axes(mesh: MeshLike, names: Iterable[str]) -> None:
     """Checks that a mesh has these axes; raises a ValueError if it lacks one of them."""
     for name in names:
         if name not in mesh.axis_names:
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"no mesh axis {name!r} in {format_mesh(mesh)}{suggest_mesh_axis(name, mesh)}")
             )
 

@@ -6,7 +6,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from ...named._axis import Axis, AxisSelection, AxisSelector, Names, axis_name, parse_selection
 from ...named._axis_layout import round_up
-from ...named._traceback import blame_caller
+from ...named._traceback import strip_library_frames
 from ..mapping._mapping import PhysicalAxisSpec, ResourceMapping, as_mapping
 from ._active_mesh import MeshLike, get_abstract_mesh, resolve_mesh
 from ._resolve_spec import check_mapped_axes, find_mapping, resolve_sharding, resolve_spec
@@ -133,7 +133,7 @@ def round_axis_for_partitioning(
     """
     parts = physical_axis_size(axis, mapping, mesh)
     if not isinstance(axis, Axis):
-        raise blame_caller(
+        raise strip_library_frames(
             TypeError(f"`round_axis_for_partitioning` needs a size: give `Axis({axis!r}, size)` instead of {axis!r}.")
         )
     return axis if parts is None or axis.size % parts == 0 else axis.resize(round_up(axis.size, parts))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from ...named._axis import Names, suggest_name
+from ...named._axis import Names
 from ...named._axis_layout import AxisLayout, MeshLike, describe_array
 from ...named._cache import cached_plan
-from ...named._traceback import blame_caller
+from ...named._format import suggest_name
+from ...named._traceback import strip_library_frames
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 from ..mapping._typos import describe_unknown_mesh_axis, warn_unknown_mesh_axes, warn_unknown_name
 from ._active_mesh import describe_mixed_types, is_manual_axis
@@ -45,7 +46,7 @@ def resolve_spec(
         axes = tuple(axis for axis in axes if not is_manual_axis(mesh, axis))
         mixed = describe_mixed_types(f"axis {name!r}", axes, mesh)
         if mixed is not None:
-            raise blame_caller(ValueError(f"{mixed}{describe_array(names, sizes)}"))
+            raise strip_library_frames(ValueError(f"{mixed}{describe_array(names, sizes)}"))
         mesh_axes.append((name, axes))
     spec = AxisLayout(mesh, tuple(mesh_axes), mapping.uneven).resolve_spec(names, sizes)
     if warn and mesh is not None:
@@ -73,6 +74,6 @@ def check_mapped_axes(
     for axis in axes:
         if mesh is not None and axis not in mesh.axis_names:
             problem = describe_unknown_mesh_axis(name, axis, mesh)
-            raise blame_caller(
+            raise strip_library_frames(
                 ValueError(f"{problem}{describe_array(names, sizes)}{suggest_name(axis, mesh.axis_names)}")
             )

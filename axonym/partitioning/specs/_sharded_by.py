@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
-from ...named._axis import format_value
+from ...named._format import format_value
 from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping
 
 

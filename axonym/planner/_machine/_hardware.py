@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ...named._axis import format_value, suggest_name
+from ...named._format import format_value, suggest_name
 
 
 @dataclass(frozen=True, slots=True)

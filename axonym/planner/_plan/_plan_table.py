@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from ...named._axis import suggest_name
+from ...named._format import suggest_name
 from ...report._grid import Grid, GridPage, GridRow, format_html_page, format_page
 from ...report._table import WIDTH, PrintedReport, format_bytes, format_count
 from .._step_time._step_time import StepTime, TimePart, format_seconds, format_step_time, list_time_parts

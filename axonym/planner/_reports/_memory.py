@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from ...named._arguments import check_integer
-from ...named._axis import format_value
+from ...named._format import format_value
 from ...partitioning.specs._bytes_per_device import count_array_bytes
 from ...report._table import STYLE, PrintedReport, format_bytes
 from ...report._write_file import write_html_page

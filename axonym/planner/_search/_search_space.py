@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...named._axis import format_axes, suggest_name
+from ...named._format import format_axes, suggest_name
 from .._plan._candidate import Candidate, CandidateKey, make_candidate_key
 from .._program._collectives import MeshAxes
 from .._program._named_program import NamedProgram

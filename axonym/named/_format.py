@@ -1,0 +1,39 @@
+"""How axes and values are written in errors."""
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any
+
+import equinox as eqx
+from jax.sharding import AbstractMesh, Mesh
+
+
+def format_value(x: Any) -> str:
+    """Formats an unexpected value for an error message; arrays and lists are described by their size."""
+    if isinstance(x, tuple):
+        return f"({', '.join(map(format_value, x))})"
+    if isinstance(x, list):
+        return f"a list of length {len(x)}"
+    if isinstance(x, Mesh | AbstractMesh):
+        return f"the mesh {format_axes(tuple(map(str, x.shape)), tuple(x.shape.values()))}"
+    if isinstance(x, type | FunctionType | MethodType):  # the default repr has an address
+        return f"`{x.__name__}`"
+    shape = getattr(x, "shape", None)
+    if shape is not None:
+        return f"an array of shape {tuple(shape.values() if isinstance(shape, Mapping) else shape)}"
+    return repr(x) if x is ... else eqx.tree_pformat(x, width=sys.maxsize)  # which describes arrays by their shapes
+
+
+def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
+    """Formats names, and sizes if given, as in error messages: `(batch: 8, seq: 128)`."""
+    if sizes is None or len(sizes) != len(names):
+        return f"({', '.join(names)})"
+    return f"({', '.join(f'{name}: {size}' for name, size in zip(names, sizes, strict=True))})"
+
+
+def suggest_name(name: str, known: Sequence[str]) -> str:
+    """Returns the end of an error message that suggests the closest known name, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
