@@ -9,8 +9,7 @@ from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSelector, axis_name, find_axes, parse_one_axis
 from ..named._base import N, check_named
-from ..named._broadcasting import get_scalar
-from ..named._shape._apply_unsharded import apply_unsharded
+from ..named._broadcasting import apply_to_whole_axes, get_scalar
 
 
 def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
@@ -108,4 +107,4 @@ def ifftshift(x: N, axis: AxisSelection | None = None) -> N:
 
 def _apply_shift(fn: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
     check_named(x)
-    return apply_unsharded(fn, x, find_axes(x.names, x.array.shape, axis))
+    return apply_to_whole_axes(fn, x, find_axes(x.names, x.array.shape, axis))

@@ -9,7 +9,6 @@ from numpy.ma import MaskedArray
 
 from .._jax_compat import list_refusing_functions
 from . import _dot, _matrix
-from ._ambient import replicate_dims
 from ._arguments import check_dtype
 from ._array_protocols import ArrayProtocols, make_foreign_function_error, suggest_named_way
 from ._axis import (
@@ -30,6 +29,7 @@ from ._elementwise import _arithmetic, _functions, _logic
 from ._format import format_axes
 from ._index import Items, Updates, index, take
 from ._numpy_input import MASK_PROBLEM
+from ._operation import run_operation
 from ._pattern_parser import AxisDescription, AxisPattern
 from ._reduce import _cumulative, _reductions
 from ._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
@@ -183,7 +183,8 @@ class NamedArray(ArrayProtocols):
         if len(self.names) != 1:
             remedy = "use `unbind(x, axis)`, or `x.array` for a plain array"
             raise strip_library_frames(TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}."))
-        return (with_array(self, element, ()) for element in replicate_dims(self.array, (0,)))
+        whole = run_operation(lambda array: array, [self.names], None, self.array, whole=self.names)
+        return (with_array(self, element, ()) for element in whole)
 
     def __len__(self) -> int:
         """Returns the size of the only axis; raises a TypeError if there are none or several."""

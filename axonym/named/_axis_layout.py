@@ -5,10 +5,11 @@ mesh axes do not divide is an error, unless the layout replicates such axes; an 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._axis import Names
 from ._format import format_axes
@@ -29,15 +30,19 @@ class AxisLayout(NamedTuple):
         entries: Pairs of a name and its mesh axes, the first varying slowest.
         uneven: What happens to an axis whose size is not divisible.
         source: What the layout was read from, which decides the remedies that errors name.
+        reduced: The Explicit mesh axes over which the values are equal and gradients are added up.
+        unreduced: The Explicit mesh axes over which the values are still to be added up.
     """
 
     mesh: MeshLike | None = None
     entries: tuple[tuple[str, tuple[str, ...]], ...] = ()
     uneven: Literal["error", "replicate"] = "error"
     source: Literal["mapping", "operands"] = "mapping"
+    reduced: frozenset[str] = frozenset()
+    unreduced: frozenset[str] = frozenset()
 
     @property
-    def mesh_axes(self) -> MeshAxes:
+    def mesh_axes(self) -> dict[str, tuple[str, ...]]:
         """The mesh axes of each name that has any."""
         return dict(self.entries)
 
@@ -50,21 +55,61 @@ class AxisLayout(NamedTuple):
         """Returns into how many shards these names divide an array."""
         return 1 if self.mesh is None else count_parts(self.list_mesh_axes(names), self.mesh)
 
-    def make_spec(self, names: Names) -> PartitionSpec:
-        """Returns the spec of an array with these names, whose sizes are known to fit."""
-        mesh_axes = self.mesh_axes
-        return PartitionSpec(*(make_spec_entry(mesh_axes.get(name, ())) for name in names))
+    def drop(self, names: Collection[str]) -> "AxisLayout":
+        """Returns the layout in which axes of these names are replicated."""
+        return self._replace(entries=tuple((name, axes) for name, axes in self.entries if name not in names))
 
-    def resolve_spec(self, names: Names, sizes: Sequence[int | None]) -> PartitionSpec:
+    def assign(self, name: str, axes: tuple[str, ...]) -> "AxisLayout":
+        """Returns the layout in which an axis is sharded over these mesh axes, and no other axis over any of them."""
+        entries = []
+        for other_name, other_axes in self.drop((name,)).entries:
+            free_axes = tuple(axis for axis in other_axes if axis not in axes)
+            if free_axes:
+                entries.append((other_name, free_axes))
+        return self._replace(entries=(*entries, (name, axes)))
+
+    def merge(self, other: "AxisLayout") -> "AxisLayout":
+        """Returns the layout with the axes of both, without the mesh axes over which values are reduced or unreduced.
+
+        Raises:
+            ValueError: If they shard an axis differently.
+        """
+        mesh_axes = self.mesh_axes
+        for name, axes in other.entries:
+            if mesh_axes.setdefault(name, axes) != axes:
+                raise strip_library_frames(
+                    ValueError(
+                        f"axis {name!r} is sharded over {format_axes(mesh_axes[name])} in one operand and "
+                        f"over {format_axes(axes)} in another; {STATE_SHARDING}"
+                    )
+                )
+        mesh = self.mesh if other.mesh is None else other.mesh
+        return AxisLayout(mesh, tuple(mesh_axes.items()), self.uneven, self.source)
+
+    def select(self, kind: AxisType) -> "AxisLayout":
+        """Returns the layout with the mesh axes of one type alone."""
+        if self.mesh is None:
+            return self
+        kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
+        entries = [(name, tuple(axis for axis in axes if kinds[axis] == kind)) for name, axes in self.entries]
+        return self._replace(entries=tuple((name, axes) for name, axes in entries if axes))
+
+    def sharding(self, names: Names, sizes: Sequence[int | None] | None = None) -> NamedSharding:
+        """Returns the sharding of an array with these names and sizes; see `spec`."""
+        assert self.mesh is not None
+        return NamedSharding(self.mesh, self.spec(names, sizes))
+
+    def spec(self, names: Names, sizes: Sequence[int | None] | None = None) -> PartitionSpec:
         """Returns the spec of an array with these names and sizes.
 
         Args:
             names: The names of its axes; "" stands for an axis that is not sharded.
-            sizes: Their sizes, None where a size is not known.
+            sizes: Their sizes, None where a size is not known or known to fit.
 
         Raises:
             ValueError: If a size is not divisible by its mesh axes, or a mesh axis would shard two axes.
         """
+        sizes = (None,) * len(names) if sizes is None else sizes
         mesh_axes = self.mesh_axes
         sharded_names: dict[str, str] = {}
         spec_entries: list[Any] = []
@@ -80,7 +125,7 @@ class AxisLayout(NamedTuple):
                     raise strip_library_frames(ValueError(conflict))
                 sharded_names[axis] = name
             spec_entries.append(make_spec_entry(axes))
-        return PartitionSpec(*spec_entries)
+        return PartitionSpec(*spec_entries, reduced=self.reduced, unreduced=self.unreduced)
 
     def _is_divisible(self, size: int | None, axes: tuple[str, ...]) -> bool:
         if size is None or not axes:
@@ -108,6 +153,20 @@ class AxisLayout(NamedTuple):
                 "another mesh axis or to None"
             )
         return f"axes {first!r} and {second!r} of {array} are both sharded over mesh axis {axis!r}; {STATE_SHARDING}"
+
+
+def read_layout(names: Names, array: Any) -> AxisLayout:
+    """Returns how a plain array with these names is sharded over Explicit mesh axes; "" leaves an axis out.
+
+    An array that is not sharded says nothing about the mesh.
+    """
+    sharding = jax.typeof(array).sharding
+    spec = sharding.spec
+    if not any(spec):
+        return AxisLayout(source="operands", reduced=spec.reduced, unreduced=spec.unreduced)
+    pairs = zip(names, spec, strict=False)
+    entries = tuple((name, get_entry_axes(entry)) for name, entry in pairs if name and entry)
+    return AxisLayout(sharding.mesh, entries, "error", "operands", spec.reduced, spec.unreduced)
 
 
 STATE_SHARDING = "state the sharding of the result with `axis_mapping`, or `shard` one of the operands first"

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax_compat import get_inline_option, is_sharding_type_error
-from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
+from ._ambient import get_out_sharding, reshard_by_name
 from ._axis import Names, check_rank
 from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
 from ._format import format_axes, format_value, suggest_name
+from ._operation import run_operation
 from ._traceback import strip_library_frames
 
 
@@ -83,12 +84,11 @@ def plan_broadcast(
     names, owns = broadcast_names(*operands), tuple(own for own, _ in operands)
 
     def call_aligned(*arrays: Any) -> Any:
-        with use_operand_shardings(owns, arrays):
-            if get_out_sharding((), ()) is not None and _has_sharding_conflict(owns, arrays):
-                arrays = tuple(map(reshard_by_name, arrays, owns))
-            return fn(*(align_axes(array, own, names) for own, array in zip(owns, arrays, strict=True)))
+        if get_out_sharding((), ()) is not None and _has_sharding_conflict(owns, arrays):
+            arrays = tuple(map(reshard_by_name, arrays, owns))
+        return fn(*(align_axes(array, own, names) for own, array in zip(owns, arrays, strict=True)))
 
-    return jit_inline(call_aligned), names
+    return jit_inline(functools.partial(run_operation, call_aligned, owns, None)), names
 
 
 def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
@@ -242,3 +242,37 @@ def cached_jit(fn: Callable[..., Any], *static: Hashable) -> Callable[..., Any]:
     function of this package: for a function of the user, a cache would ignore later changes of values that it reads.
     """
     return jit_inline(functools.partial(fn, *static))
+
+
+def apply_to_whole_axes(
+    fn: Callable[..., Any],
+    x: N,
+    dims: tuple[int, ...],
+    *static: Hashable,
+    args: tuple[Any, ...] = (),
+    by_compiler: bool = False,
+) -> N:
+    """Applies a positional function along axes that it needs whole and keeps; their sizes may change.
+
+    `fn` takes a plain array, the positions `dims`, `static` and `args`, which may be traced.
+    """
+    return with_array(x, cached_jit(_run_on_whole_axes, fn, x.names, dims, static, by_compiler)(x.array, *args))
+
+
+def _run_on_whole_axes(
+    fn: Callable[..., Any],
+    names: Names,
+    dims: tuple[int, ...],
+    static: tuple[Any, ...],
+    by_compiler: bool,
+    array: Any,
+    *args: Any,
+) -> Any:
+    return run_operation(
+        lambda array: fn(array, dims, *static, *args),
+        [names],
+        names,
+        array,
+        whole={names[dim] for dim in dims},
+        by_compiler=by_compiler,
+    )

@@ -1,12 +1,13 @@
 """`dot`: products of arrays summed over named axes, computed by `dot_general` without transposes."""
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 
-from ._ambient import get_out_sharding, reshard_by_name, use_operand_shardings
+from ._ambient import get_out_sharding, reshard_by_name
 from ._arguments import check_dtype
 from ._axis import (
     Axis,
@@ -26,6 +27,7 @@ from ._broadcasting import check_matching_sizes, jit_inline
 from ._cache import cached_plan
 from ._format import format_axes, format_value
 from ._named_call import format_scope, name_compiled
+from ._operation import run_operation
 from ._reduce import _reductions
 from ._shape._rearrange import rearrange
 from ._traceback import strip_library_frames
@@ -146,10 +148,9 @@ def contract_axes(
             raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {known}")
         # It may close over arrays, so the compiled function cannot be cached.
         scope = jax.named_scope(_format_contraction(function, operands, summed, names))
-        with scope, use_operand_shardings(operands, plain):
-            product = _compute_dot_general(
-                (operands[0], operands[1]), summed, names, precision, dtype, plain[0], plain[1], dot_general
-            )
+        multiply = functools.partial(_compute_dot_general, (operands[0], operands[1]), summed, names, precision, dtype)
+        with scope:
+            product = run_operation(lambda x, y: multiply(x, y, dot_general), operands, None, *plain)
         return with_array(arrays[0], product, names)
     try:
         product = _jit_contraction(operands, summed, names, precision, dtype, function)(*plain)
@@ -178,8 +179,8 @@ def _jit_contraction(
     fn: Callable[..., Any] = _compute_sum if len(operands) == 1 else product
 
     def contract(*arrays: Any) -> Any:
-        with use_operand_shardings(operands, arrays):
-            return fn(operands, summed, names, precision, dtype, *arrays)
+        compute = functools.partial(fn, operands, summed, names, precision, dtype)
+        return run_operation(compute, operands, None, *arrays)
 
     return jit_inline(name_compiled(_format_contraction(function, operands, summed, names), contract))
 

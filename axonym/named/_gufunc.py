@@ -5,13 +5,9 @@ name and come first, and the function has to accept them.
 """
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
-import jax
-from jax.sharding import NamedSharding, PartitionSpec
-
-from ._ambient import find_explicit_mesh, reshard_by_name, shard_by_compiler
 from ._axis import (
     AxisSelection,
     AxisSelector,
@@ -22,11 +18,11 @@ from ._axis import (
     intern_names,
     parse_selection,
 )
-from ._axis_layout import get_entry_axes
 from ._base import N, check_named, with_array
 from ._broadcasting import align_axes, broadcast_names, jit_inline
 from ._cache import cached_plan
 from ._format import format_axes
+from ._operation import run_operation
 
 
 Operand: TypeAlias = tuple[Names, tuple[int, ...]]
@@ -118,30 +114,13 @@ def _call_gufunc(
     *rest: Any,
 ) -> tuple[Any, ...]:
     options, inputs = dict(rest[: -len(operands)]), rest[-len(operands) :]
-    arrays = [align_axes(x, own, (*loop, *core)) for x, own, core in zip(inputs, operands, cores, strict=True)]
+    arrays = [align_axes(x, names, (*loop, *core)) for x, names, core in zip(inputs, operands, cores, strict=True)]
 
     def call_fn(*arrays: Any) -> tuple[Any, ...]:
         returned = fn(*arrays, **options)
         return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
-    call: Any = call_fn
-    mesh = find_explicit_mesh(arrays)
-    if mesh is not None:
-        # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them.
-        spec = get_loop_spec(zip(operands, inputs, strict=True), loop)
-        specs = (PartitionSpec(*spec, *(None for _ in names[len(loop) :])) for names in results)
-        call = shard_by_compiler(call_fn, tuple(NamedSharding(mesh, one) for one in specs))
-    return tuple(reshard_by_name(array, names) for array, names in zip(call(*arrays), results, strict=True))
-
-
-def get_loop_spec(operands: Iterable[tuple[Names, Any]], loop: Names) -> tuple[Any, ...]:
-    """Returns a spec that shards loop axes as the operands do, given as pairs of names and array."""
-    entries: dict[str, Any] = {}
-    used: set[str] = set()
-    for names, array in operands:
-        for name, entry in zip(names, jax.typeof(array).sharding.spec, strict=False):
-            axes = set(get_entry_axes(entry))
-            if axes and name in loop and name not in entries and not axes & used:
-                entries[name] = entry
-                used |= axes
-    return tuple(entries.get(name) for name in loop)
+    # Core axes of results may have other sizes than in the operands, and most of these functions have no sharding rule
+    # for an Explicit mesh; the compiler has one for all of them.
+    aligned = [(*loop, *("" for _ in core)) if names else () for names, core in zip(operands, cores, strict=True)]
+    return run_operation(call_fn, aligned, [*results], *arrays, by_compiler=True)

@@ -6,9 +6,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 
-from ._ambient import find_explicit_mesh, get_mesh_axes, reshard_by_name, shard_by_compiler
+from ._ambient import get_mesh_axes, reshard_by_name
 from ._arguments import check_callable
 from ._array import NamedArray, is_named_array
 from ._axis import (
@@ -26,7 +25,7 @@ from ._axis import (
 from ._base import with_array
 from ._broadcasting import broadcast_names, check_matching_sizes
 from ._format import format_axes, format_value
-from ._gufunc import get_loop_spec
+from ._operation import run_operation
 from ._static_result import is_array, pack_result, unpack_result
 from ._traceback import strip_library_frames
 
@@ -92,12 +91,22 @@ def lift(
         vectorized = _vectorize_over(
             call_positional, loop, [leaf.names if is_named_array(leaf) else () for leaf in leaves]
         )
-        mesh = find_explicit_mesh(x.array for x in named)
-        if mesh is not None:
-            # On an Explicit mesh many functions have no sharding rule; the compiler has one for all of them.
-            spec = get_loop_spec([(x.names, x.array) for x in named], loop_names)
-            vectorized = shard_by_compiler(vectorized, NamedSharding(mesh, PartitionSpec(*spec)))
-        results, result_treedef = jax.tree.flatten(vectorized(arrays))
+        operands = [
+            (*(name for name in loop_names if name in leaf.names), *("" for name in core if name in leaf.names))
+            if is_named_array(leaf)
+            else ()
+            for leaf in leaves
+        ]
+        # On an Explicit mesh many functions have no sharding rule; the compiler has one for all of them.
+        returned = run_operation(
+            lambda *arrays: vectorized([*arrays]),
+            operands,
+            loop_names,
+            *arrays,
+            by_compiler=True,
+            sizes=tuple(axis.size for axis in loop),
+        )
+        results, result_treedef = jax.tree.flatten(returned)
         selections = _spread_out_axes(fn, out_axes, results, result_treedef)
         results = [
             _name_result(fn, array, selection, loop_names, core, named[0])

@@ -5,9 +5,9 @@ from typing import Literal
 import jax.numpy as jnp
 
 from ._arguments import check_integer
-from ._axis import AxisSelector, find_axis
+from ._axis import AxisSelector
 from ._base import N, check_named, format_shape
-from ._resize import apply_resizing
+from ._reduce._apply_reduction import apply_along
 
 
 def packbits(x: N, axis: AxisSelector, *, bitorder: Literal["big", "little"] = "big") -> N:
@@ -33,7 +33,7 @@ def packbits(x: N, axis: AxisSelector, *, bitorder: Literal["big", "little"] = "
     check_named(x)
     if not (jnp.issubdtype(x.dtype, jnp.integer) or jnp.issubdtype(x.dtype, jnp.bool_)):
         raise TypeError(f"`packbits` takes booleans or integers, the elements of {format_shape(x)} are {x.dtype}.")
-    return apply_resizing(jnp.packbits, x, find_axis(x.names, x.array.shape, axis), bitorder=bitorder)
+    return apply_along(jnp.packbits, x, axis, resizes=True, bitorder=bitorder)
 
 
 def unpackbits(x: N, axis: AxisSelector, *, count: int | None = None, bitorder: Literal["big", "little"] = "big") -> N:
@@ -62,6 +62,5 @@ def unpackbits(x: N, axis: AxisSelector, *, count: int | None = None, bitorder: 
     check_named(x)
     if x.dtype != jnp.uint8:
         raise TypeError(f"`unpackbits` takes `uint8`, the elements of {format_shape(x)} are {x.dtype}.")
-    index = find_axis(x.names, x.array.shape, axis)
     size = None if count is None else check_integer("unpackbits: `count`", count)
-    return apply_resizing(jnp.unpackbits, x, index, count=size, bitorder=bitorder)
+    return apply_along(jnp.unpackbits, x, axis, resizes=True, count=size, bitorder=bitorder)

@@ -15,7 +15,7 @@ from ._broadcasting import check_scalar, get_scalar
 from ._elementwise._arithmetic import split_pair
 from ._format import format_value
 from ._gufunc import apply_gufunc
-from ._resize import apply_resizing
+from ._reduce._apply_reduction import apply_along
 from ._shape._broadcast import broadcast_to, rename
 from ._shape._rearrange import rearrange
 
@@ -51,7 +51,7 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
         raise ValueError(
             f"`k` of `top_k` must be from 0 to the size of axis {name!r} of {format_shape(x)}, {k} was given"
         )
-    values, indices = split_pair(apply_resizing(_find_top_k, x, index, k=k))
+    values, indices = split_pair(apply_along(_find_top_k, x, axis, resizes=True, k=k))
     if new_axis is None:
         return values, indices
     return rename(values, {name: new_axis}), rename(indices, {name: new_axis})

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import reshard_by_name, use_operand_shardings
+from ..named._ambient import reshard_by_name
 from ..named._axis import Names, intern_names
 from ..named._axis_layout import AxisLayout
 from ..named._base import N, with_array
 from ..named._broadcasting import cached_jit, get_array
+from ..named._operation import run_operation, use_operand_layout
 from ._convolve import Convolution, convolve_by_position
-from ._halo import Halo, add_halo, plan_halo, replicate_auto_dims
+from ._halo import Halo, add_halo, plan_halo
 from ._map_shards import find_layout, shard_map_by_name
 
 
@@ -48,7 +49,7 @@ def _convolve_arrays(x_names: Names, weight_names: Names, names: Names, plan: Co
     shapes = [jax.ShapeDtypeStruct(array.shape, dtype) for array in arrays]  # without their shardings
     shape = jax.eval_shape(functools.partial(convolve_by_position, x_names, weight_names, plan), *shapes).shape
     outputs = tuple(name if name == plan.outputs else "" for name in weight_names)
-    with use_operand_shardings((x_names, weight_names), arrays):
+    with use_operand_layout((x_names, weight_names), arrays):
         layout = find_layout((x_names, outputs, names), (x.shape, weight.shape, shape))
         if layout.mesh is None:
             return _convolve_whole_windows(x_names, weight_names, names, plan, *arrays)
@@ -69,12 +70,8 @@ def _convolve_whole_windows(
     That is the way without a mapping on an Auto mesh, where shardings are not known; without a mesh nothing changes.
     """
     whole = {*x_names, *weight_names, *names} if plan.groups > 1 else {*plan.spatial}
-    x, weight = _replicate_names(x, x_names, whole), _replicate_names(weight, weight_names, whole)
-    return _replicate_names(convolve_by_position(x_names, weight_names, plan, x, weight), names, whole)
-
-
-def _replicate_names(array: Any, x_names: Names, names: set[str]) -> Any:
-    return replicate_auto_dims(array, [dim for dim, name in enumerate(x_names) if name in names])
+    compute = functools.partial(convolve_by_position, x_names, weight_names, plan)
+    return run_operation(compute, [x_names, weight_names], names, x, weight, whole=whole, misses_auto_shards=True)
 
 
 def _divide(

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ..named._ambient import constrain_sharding, leave_to_compiler
+from ..named._ambient import constrain_sharding
 from ..named._arguments import check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, parse_selection
@@ -13,6 +13,7 @@ from ..named._base import with_array
 from ..named._broadcasting import cached_jit
 from ..named._creation import ones, zeros
 from ..named._named_call import named_call
+from ..named._operation import run_operation
 from ._inputs import cast_array, check_input, widen_array
 from ._layer import Layer
 from ._normalization import normalize_dims, scale_and_shift
@@ -100,16 +101,19 @@ class GroupNorm(Layer):
         """
         dim, *dims = check_input(f"GroupNorm ({self.Channels})", x, (self.Channels, *self.axis))
         wide = widen_array(x)
-        normalize = cached_jit(_normalize_groups, dim, tuple(dims), self.groups, float(self.eps))
+        normalize = cached_jit(_normalize_groups, wide.names, dim, tuple(dims), self.groups, float(self.eps))
         result = scale_and_shift(with_array(wide, normalize(wide.array)), self.weight, self.bias)
         return constrain_sharding(cast_array(result, x.dtype))
 
 
-def _normalize_groups(dim: int, dims: tuple[int, ...], groups: int, eps: float, array: jax.Array) -> jax.Array:
+def _normalize_groups(
+    names: Names, dim: int, dims: tuple[int, ...], groups: int, eps: float, array: jax.Array
+) -> jax.Array:
     def normalize(array: jax.Array) -> jax.Array:
         shape = array.shape
         split = array.reshape((*shape[:dim], groups, shape[dim] // groups, *shape[dim + 1 :]))
         inner = (dim + 1, *(other + (other > dim) for other in dims))
         return normalize_dims(inner, eps, True, split).reshape(shape)
 
-    return leave_to_compiler(normalize, (), array)  # groups need not be divisible by the mesh axes of the channels
+    # Groups need not be divisible by the mesh axes of the channels.
+    return run_operation(normalize, [names], names, array, by_compiler=True, sizes=array.shape)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_auto_dim
 from ..named._axis_layout import AxisLayout
 
 
@@ -58,10 +57,3 @@ def add_halo(x: Any, dim: int, halo: Halo, layout: AxisLayout, axis: str, fill: 
         sent = jax.lax.ppermute(first, mesh_axes, [(device + 1, device) for device in range(count - 1)])
         parts.append(jnp.where(place == count - 1, fill, sent))
     return jnp.concatenate(parts, axis=dim)
-
-
-def replicate_auto_dims(array: Any, dims: list[int]) -> Any:
-    """Returns a traced array that the compiler does not shard along these dimensions; nor does it its cotangent."""
-    for dim in dims:
-        array = constrain_auto_dim(array, dim)
-    return array

@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding, context, get_out_sharding, place_array, shard_by_compiler
+from ..named._ambient import constrain_sharding, context, place_array
 from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, check_unique_names, get_names_and_sizes, parse_axes
 from ..named._base import get_plain_array
 from ..named._format import format_axes, format_value
+from ..named._operation import run_operation
 from ..random import truncated_normal
 from ..random._sampling import as_plain_key
 
@@ -121,9 +122,8 @@ def _draw_parameter(
         return jnp.transpose(split, tuple(map(found.index, names)))
 
     def draw_named(key: Any) -> NamedArray:
-        sharding = get_out_sharding(names, sizes)
-        draw: Any = draw_values if sharding is None else shard_by_compiler(draw_values, sharding)
-        return constrain_sharding(NamedArray(draw(key), names))
+        array = run_operation(draw_values, [()], names, key, by_compiler=True, sizes=sizes)
+        return constrain_sharding(NamedArray(array, names))
 
     plain_key = as_plain_key(key)
     # Compiled anew for each call, because functions of users are not cached; without a mapping nothing is sharded.

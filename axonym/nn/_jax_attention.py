@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from .._jax_compat import find_platform
-from ..named._ambient import get_out_sharding, shard_by_compiler, use_operand_shardings
 from ..named._array import NamedArray
 from ..named._axis import get_names_and_sizes
+from ..named._operation import run_operation
 from ._attention_inputs import AttentionInputs
 from ._attention_layout import (
     AttentionLayout,
@@ -98,10 +98,9 @@ def attend_by_jax(inputs: AttentionInputs) -> NamedArray:
     )
     options = {**flags, "scale": scale, "implementation": "cudnn" if by_cudnn else "xla"}
     compute = functools.partial(_compute_attention, layout, names, inputs.bias is not None, options, sizes)
-    with use_operand_shardings(names[:3], arrays[:3]):
-        sharding = get_out_sharding(result, sizes)
-        found = compute(*arrays) if sharding is None else shard_by_compiler(compute, sharding)(*arrays)
-    return order_result(NamedArray(found, result), inputs)
+    operands = [*names[:3], *[()] * len(arrays[3:])]  # a mask or a bias does not say how the result is sharded
+    attended = run_operation(compute, operands, result, *arrays, by_compiler=True, sizes=sizes)
+    return order_result(NamedArray(attended, result), inputs)
 
 
 def _compute_attention(

@@ -8,9 +8,10 @@ import jax
 from jax.sharding import AxisType
 
 from .._jax_compat import is_tracing
-from ..named._ambient import context, get_sharding, reshard_by_name, use_operand_shardings
+from ..named._ambient import context, get_sharding, reshard_by_name
 from ..named._axis import Names
 from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, get_entry_axes
+from ..named._operation import use_operand_layout
 
 
 def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
@@ -60,8 +61,8 @@ def shard_map_by_name(
     return jax.shard_map(
         fn,
         mesh=layout.mesh,
-        in_specs=tuple(map(layout.make_spec, names)),
-        out_specs=tuple(map(layout.make_spec, outs)),
+        in_specs=tuple(map(layout.spec, names)),
+        out_specs=tuple(map(layout.spec, outs)),
         axis_names=select_manual_axes(layout.mesh),
         check_vma=check_vma,
     )
@@ -80,7 +81,7 @@ def map_shards(
         names: For each array the names by which it is sharded. The name "" stands for an axis that must not be.
         outs: For each result of the function the names by which it is sharded.
     """
-    with use_operand_shardings(names, arrays):
+    with use_operand_layout(names, arrays):
         layout = find_layout(names, [array.shape for array in arrays])
         arrays = [reshard_by_name(array, array_names) for array, array_names in zip(arrays, names, strict=True)]
     if layout.mesh is None:

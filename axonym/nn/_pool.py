@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax_compat import is_tracing
-from ..named._ambient import constrain_sharding, reshard_by_name, use_operand_shardings
+from ..named._ambient import constrain_sharding, reshard_by_name
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec, Names, get_names_and_sizes, parse_axes
 from ..named._base import with_array
 from ..named._broadcasting import cached_jit
-from ._halo import Halo, add_halo, plan_halo, replicate_auto_dims
+from ..named._operation import run_operation, use_operand_layout
+from ._halo import Halo, add_halo, plan_halo
 from ._inputs import cast_array, check_input, widen_array
 from ._map_shards import find_layout, shard_map_by_name
 from ._window import ByAxis, Padding, Pairs, find_padding, parse_by_axis, parse_padding
@@ -153,10 +154,12 @@ def reduce_windows(names: Names, plan: PoolPlan, init: Any, fn: Callable[..., An
     padding = dict(zip(dims, [(before, end) for (before, _), end in zip(plan.padding, ends, strict=True)], strict=True))
     reduce = functools.partial(_reduce_windows, plan, init, fn)
     shape = jax.eval_shape(functools.partial(reduce, padding), jax.ShapeDtypeStruct(array.shape, array.dtype)).shape
-    with use_operand_shardings((names,), (array,)):
+    with use_operand_layout((names,), (array,)):
         layout = find_layout((names, names), (array.shape, shape))
         if layout.mesh is None:
-            return replicate_auto_dims(reduce(padding, replicate_auto_dims(array, dims)), dims)
+            whole = {names[dim] for dim in dims}
+            compute = functools.partial(reduce, padding)
+            return run_operation(compute, [names], names, array, whole=whole, misses_auto_shards=True)
         halos: dict[int, Halo] = {}
         for dim, window, stride in zip(dims, plan.windows, plan.strides, strict=True):
             count = layout.count_shards((names[dim],))

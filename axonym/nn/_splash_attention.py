@@ -12,10 +12,10 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from .._jax_compat import find_platform
-from ..named._ambient import use_operand_shardings
 from ..named._array import NamedArray
 from ..named._axis import Names
 from ..named._axis_layout import get_entry_axes
+from ..named._operation import use_operand_layout
 from ._attention_inputs import AttentionInputs
 from ._attention_layout import (
     AttentionLayout,
@@ -102,7 +102,7 @@ def attend_by_splash(inputs: AttentionInputs) -> NamedArray:
     """Returns the average of values; see `dot_product_attention`."""
     query = inputs.scale_query().astype(inputs.query.dtype)
     named = [query, inputs.key, inputs.value]
-    with use_operand_shardings([x.names for x in named], [x.array for x in named]):
+    with use_operand_layout([x.names for x in named], [x.array for x in named]):
         return order_result(_attend_shards(inputs, query, find_layout(inputs)), inputs)
 
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import reshard_by_name, use_operand_shardings
+from ..named._ambient import reshard_by_name
 from ..named._axis import Names
 from ..named._axis_layout import AxisLayout
 from ..named._broadcasting import align_axes
+from ..named._operation import use_operand_layout
 from ._inputs import widen_dtype
 from ._map_shards import find_layout, shard_map_by_name
 
@@ -61,7 +62,7 @@ def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
     With label smoothing, the score is the expected one under the smoothed distribution.
     """
     names, arrays = (head.hidden, head.weight, head.targets), (hidden, weight, targets)
-    with use_operand_shardings(names, arrays):
+    with use_operand_layout(names, arrays):
         hidden, weight, targets = map(reshard_by_name, arrays, names)
         sizes = dict(zip(head.hidden + head.weight, hidden.shape + weight.shape, strict=True))
         products = (head.hidden, head.weight, head.logits)

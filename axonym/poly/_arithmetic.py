@@ -1,13 +1,14 @@
 """Sums, differences, products and quotients of polynomials, and trimming of zero coefficients."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_auto_dim, replicate_dims
 from ..named._axis import AxisSelection, AxisSelector, find_axes
 from ..named._base import N, check_named, format_shape, is_traced, with_array
+from ..named._operation import run_operation, shard_over_auto
 from ._coefficient_axis import apply_to_polynomials, find_common_axis
 
 
@@ -64,7 +65,9 @@ def polymul(p: N, q: N, axis: AxisSelector | None = None) -> N:
 
 def _multiply_polynomials(p: Any, q: Any) -> Any:
     """Returns the product; it is a convolution, whose gradient XLA gets wrong if the coefficients are sharded."""
-    return constrain_auto_dim(jnp.polymul(constrain_auto_dim(p, 0), constrain_auto_dim(q, 0)), 0)
+    whole = {"coefficient": ()}
+    p, q = (shard_over_auto(coefficients, ("coefficient",), whole) for coefficients in (p, q))
+    return shard_over_auto(jnp.polymul(p, q), ("coefficient",), whole)
 
 
 def polydiv(p: N, q: N, axis: AxisSelector | None = None) -> tuple[N, N]:
@@ -122,4 +125,9 @@ def trim_zeros(x: N, trim: str = "fb", axis: AxisSelection | None = None) -> N:
     if not isinstance(trim, str) or not trim or set(trim) - set("fb"):
         raise ValueError(f"`trim` must be 'f', 'b' or 'fb', not {trim!r}")
     dims = find_axes(x.names, x.array.shape, axis)
-    return with_array(x, jnp.trim_zeros(replicate_dims(x.array, range(x.ndim)), trim, axis=dims) if dims else x.array)
+    return with_array(
+        x,
+        run_operation(functools.partial(jnp.trim_zeros, trim=trim, axis=dims), [x.names], None, x.array, whole=x.names)
+        if dims
+        else x.array,
+    )

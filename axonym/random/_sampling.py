@@ -1,15 +1,14 @@
 """Drawing of random arrays: parameters broadcast by name, and one compiled function that draws and shards."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
-from ..named._ambient import constrain_sharding, get_out_sharding, place_array, shard_by_compiler
+from ..named._ambient import constrain_sharding, place_array
 from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
@@ -26,6 +25,7 @@ from ..named._axis import (
 from ..named._base import NamedBase, format_shape
 from ..named._broadcasting import cached_jit, check_matching_sizes, split_operand
 from ..named._format import format_axes, format_value
+from ..named._operation import run_operation
 from ..named._traceback import strip_library_frames
 
 
@@ -138,18 +138,16 @@ def _draw_array(
         for (name, layout), value in zip(layouts, values, strict=True)
     }
 
-    def run(key: Any, parameters: dict[str, Any]) -> Any:
-        return sample(key, shape=sizes, **parameters, **dict(options))
+    def run(key: Any, *values: Any) -> Any:
+        return sample(key, shape=sizes, **dict(zip(parameters, values, strict=True)), **dict(options))
 
-    sharding = get_out_sharding(names, (*sizes, *event)) or _replicate_if_explicit(parameters.values())
-    runner: Any = run if sharding is None else shard_by_compiler(run, sharding)
-    return constrain_sharding(NamedArray(runner(key, parameters), names))
-
-
-def _replicate_if_explicit(arrays: Iterable[Any]) -> NamedSharding | None:
-    """Returns a replicated sharding if an Explicit mesh shards one of the parameters, None otherwise."""
-    shardings = [jax.typeof(array).sharding for array in arrays]
-    return next((NamedSharding(one.mesh, PartitionSpec()) for one in shardings if any(one.spec)), None)
+    operands = []
+    for value, (_, layout) in zip(parameters.values(), layouts, strict=True):
+        operands.append(() if layout is None else (*names, *("" for _ in range(value.ndim - len(names)))))
+    array = run_operation(
+        run, [(), *operands], names, key, *parameters.values(), by_compiler=True, sizes=(*sizes, *event)
+    )
+    return constrain_sharding(NamedArray(array, names))
 
 
 def as_plain_key(key: Any) -> Any:

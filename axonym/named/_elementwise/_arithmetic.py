@@ -1,5 +1,6 @@
 """Elementwise arithmetic, extrema, rounding, copies and choices."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -7,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._ambient import replicate_dims, reshard_by_name
 from .._arguments import check_integer
-from .._axis import Axis, parse_one_axis
+from .._axis import Axis, Names, parse_one_axis
 from .._base import A, N, NamedBase, check_named, with_array
 from .._broadcasting import apply_binary, apply_broadcast, apply_unary, cached_jit
 from .._format import format_value
+from .._operation import run_operation
 from . import _jitted
 
 
@@ -597,13 +598,13 @@ def _find_true_positions(condition: N, fill_value: Any, new_axis: Axis) -> tuple
     check_named(condition)
     if not condition.names:
         raise ValueError("a condition without axes has no positions")
-    positions = cached_jit(_compute_positions, new_axis.size, new_axis.name)(condition.array, fill_value)
-    return tuple(with_array(condition, one, (new_axis.name,)) for one in positions)
+    positions = cached_jit(_compute_positions, condition.names, new_axis)(condition.array, fill_value)
+    return tuple(with_array(condition, array, (new_axis.name,)) for array in positions)
 
 
-def _compute_positions(size: int, name: str, array: Any, fill_value: Any) -> tuple[Any, ...]:
-    found = jnp.where(replicate_dims(array, range(array.ndim)), size=size, fill_value=fill_value)
-    return tuple(reshard_by_name(one, (name,)) for one in found)
+def _compute_positions(names: Names, new_axis: Axis, array: Any, fill_value: Any) -> tuple[Any, ...]:
+    find_true = functools.partial(jnp.where, size=new_axis.size, fill_value=fill_value)
+    return run_operation(find_true, [names], (new_axis.name,), array, whole=names)
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:

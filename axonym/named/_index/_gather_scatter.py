@@ -6,7 +6,7 @@ written as a slice from which the elements over the end are dropped.
 """
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, TypeAlias
 
 import jax
@@ -15,10 +15,11 @@ from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
 from ..._jax_compat import separate_slices
-from .._ambient import get_out_sharding, replicate_dims, reshard_by_name, shard_by_compiler, use_operand_shardings
+from .._ambient import get_out_sharding, reshard_by_name
 from .._axis import Names
 from .._broadcasting import align_axes
 from .._cache import get_static_value
+from .._operation import name_dims, run_operation
 from .._traceback import strip_library_frames
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 
@@ -29,9 +30,10 @@ Options: TypeAlias = tuple[tuple[str, Hashable], ...]
 
 def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
     """Returns the indexed elements."""
-    own = [entry.detail if entry.kind == "array" else () for entry in plan.held]
-    with use_operand_shardings((_omit_indexed(names, names, plan), *own), (array, *arrays)):
-        array = replicate_dims(array, {entry.position for entry in plan.entries if entry.kind != "array"})
+    whole = {entry.position for entry in plan.entries if entry.kind != "array"}
+
+    def gather(array: Any, *arrays: Any) -> Any:
+        array = _replicate_dims(array, whole)
         window, start, entries, arrays = _pop_window(plan.entries, arrays)
         while window is not None:
             array = _read_window(array, window, start, options)
@@ -40,9 +42,16 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
         sizes = tuple(plan.sizes[plan.names.index(name)] for name in natural)
         sharding = get_out_sharding(natural, sizes)
         picked = array.at[index].get(**_select_options(options, names, entries), out_sharding=sharding)
-        if natural != plan.names:
-            picked = jnp.transpose(picked, tuple(map(natural.index, plan.names)))
-        return reshard_by_name(picked, plan.names)
+        return picked if natural == plan.names else jnp.transpose(picked, tuple(map(natural.index, plan.names)))
+
+    index_names = [entry.detail if entry.kind == "array" else () for entry in plan.held]
+    return run_operation(gather, [_omit_indexed(names, names, plan), *index_names], plan.names, array, *arrays)
+
+
+def _replicate_dims(array: Any, dims: Collection[int]) -> Any:
+    """Returns an array that is whole along these dimensions, each of which may have the name of an indexed axis."""
+    positions = name_dims(array)
+    return run_operation(lambda array: array, [positions], None, array, whole={positions[dim] for dim in dims})
 
 
 def _omit_indexed(own: Names, names: Names, plan: IndexPlan) -> Names:
@@ -63,19 +72,25 @@ def gather_with_fill(
 ) -> Any:
     """Returns the indexed elements of an array in which `fill` replaces elements where a mask is False."""
     given, arrays = rest[: len(masks)], rest[len(masks) :]
-    with use_operand_shardings((names, own, *masks), (array, fill, *given)):
+
+    def gather(array: Any, fill: Any, *given: Any) -> Any:
         mask = _combine_masks(names, masks, array.shape, given)
         fill = _broadcast_by_name(fill, own, names, array.shape) if own else fill
         array = jnp.where(mask, reshard_by_name(array, names), fill)
         return gather_elements(names, plan, options, array, *arrays)
+
+    return run_operation(gather, [names, own, *masks], None, array, fill, *given)
 
 
 def scatter_values(
     names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
 ) -> Any:
     """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
-    with use_operand_shardings((names, _omit_indexed(own, names, plan)), (array, value)):
+
+    def scatter(array: Any, value: Any) -> Any:
         return _scatter_values(names, plan, options, own, method, array, value, *arrays)
+
+    return run_operation(scatter, [names, _omit_indexed(own, names, plan)], None, array, value)
 
 
 def _scatter_values(
@@ -107,7 +122,7 @@ def _scatter_values(
         unique = {"unique_indices": True} if has_unique_indices(names, entries) else {}
         kwargs = _select_options(options, names, entries) | unique
         if method == "apply":
-            return _scatter_apply(value, kwargs, sharding, array, index)
+            return _scatter_apply(value, kwargs, left, array, index)
         values = align_axes(convert_values(value, array.dtype), own, natural)
         if not entries:
             return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
@@ -115,7 +130,7 @@ def _scatter_values(
 
     if not cut:
         return separate_slices(update(separate_slices(array), value, own, entries, arrays))
-    array = reshard_by_name(replicate_dims(array, cut), left)
+    array = reshard_by_name(_replicate_dims(array, cut), left)
     updated = update(separate_slices(array), value, own, entries, arrays)
     return reshard_by_name(separate_slices(updated), names)
 
@@ -155,14 +170,18 @@ def scatter_where(
 ) -> Any:
     """Returns the result of `scatter_values` where all masks are True, and the original elements elsewhere."""
     given, arrays = rest[: len(masks)], rest[len(masks) :]
-    with use_operand_shardings((names, _omit_indexed(own, names, plan), *masks), (array, value, *given)):
-        mask = _combine_masks(names, masks, array.shape, given)
+
+    def scatter(array: Any, update: Any, *mask_arrays: Any) -> Any:
+        mask = _combine_masks(names, masks, array.shape, mask_arrays)
+        update_names = own
         if method in _SCALING:  # elements that stay must not make gradients NaN
             picked = gather_elements(names, plan, options, mask, *arrays)
-            value = _broadcast_by_name(convert_values(value, array.dtype), own, plan.names, plan.sizes)
-            value, own = jnp.where(picked, value, jnp.ones((), value.dtype)), plan.names
-        updated = scatter_values(names, plan, options, own, method, array, value, *arrays)
+            update = _broadcast_by_name(convert_values(update, array.dtype), own, plan.names, plan.sizes)
+            update, update_names = jnp.where(picked, update, jnp.ones((), update.dtype)), plan.names
+        updated = scatter_values(names, plan, options, update_names, method, array, update, *arrays)
         return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
+
+    return run_operation(scatter, [names, _omit_indexed(own, names, plan), *masks], None, array, value, *given)
 
 
 def _combine_masks(names: Names, masks: tuple[Names, ...], sizes: tuple[int, ...], arrays: tuple[Any, ...]) -> Any:
@@ -298,20 +317,16 @@ def has_unique_indices(names: Names, entries: Entries) -> bool:
     return index_names == {names[at] for at in _find_shared_axes(names, entries)}
 
 
-def _scatter_apply(fn: Callable[[Any], Any], options: dict[str, Any], sharding: Any, array: Any, index: Any) -> Any:
-    def apply(array: Any, *index: Any) -> Any:
-        return array.at[index].apply(fn, **options)
+def _scatter_apply(fn: Callable[[Any], Any], options: dict[str, Any], names: Names, array: Any, index: Any) -> Any:
+    arrays = [item for item in index if not isinstance(item, slice)]
 
-    if sharding is None:
-        return apply(array, *index)
-    slices = [at for at, one in enumerate(index) if isinstance(one, slice)]
-    arrays = [one for one in index if not isinstance(one, slice)]
-
-    def apply_arrays(array: Any, *arrays: Any) -> Any:
+    def apply(array: Any, *arrays: Any) -> Any:
         supply = iter(arrays)
-        return apply(array, *(one if at in slices else next(supply) for at, one in enumerate(index)))
+        items = tuple(item if isinstance(item, slice) else next(supply) for item in index)
+        return array.at[items].apply(fn, **options)
 
-    return shard_by_compiler(apply_arrays, sharding)(array, *arrays)
+    operands = [names, *[()] * len(arrays)]
+    return run_operation(apply, operands, names, array, *arrays, by_compiler=True, sizes=array.shape)
 
 
 def convert_values(value: Any, dtype: Any) -> Any:

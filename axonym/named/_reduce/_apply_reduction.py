@@ -10,12 +10,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from .._ambient import constrain_auto_dim, get_mesh_axes, leave_to_compiler, replicate_dims, reshard_by_name
 from .._axis import Names, find_axes, find_axis, make_hashable_selection
 from .._base import NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, cached_jit, check_matching_sizes, get_array, jit_inline
 from .._cache import cached_plan
 from .._format import format_value
+from .._operation import name_dims, run_operation
 
 
 Mask: TypeAlias = NamedBase | ArrayLike
@@ -28,38 +28,54 @@ def apply_reduction(
     axis: Any,
     where: Any,
     initial: Any = None,
+    by_compiler: bool = False,
     **options: Hashable,
 ) -> Any:
-    """Applies a positional reduction over axes; for a named array, `where` is aligned with it by name."""
+    """Applies a positional reduction over axes; for a named array, `where` is aligned with it by name.
+
+    For `by_compiler` see `run_operation`.
+    """
     if not isinstance(x, NamedBase):
-        return _apply_to_plain(fn, x, axis, where=where, initial=initial, **options)
+        return _apply_to_plain(fn, x, axis, by_compiler, where=where, initial=initial, **options)
     array, selected = x.array, make_hashable_selection(axis, x.names)
     if where is None and initial is None:
-        call, rest = _plan_reduction(fn, x.names, array.shape, selected, *options.items())
+        call, rest = _plan_reduction(fn, x.names, array.shape, selected, by_compiler, *options.items())
         return with_array(x, call(array), rest)
     mask_names, mask = (None, None) if where is None else (_get_mask_names(x, where), where.array)
-    call, rest = _plan_masked_reduction(fn, x.names, array.shape, selected, mask_names, *options.items())
+    call, rest = _plan_masked_reduction(fn, x.names, array.shape, selected, mask_names, by_compiler, *options.items())
     return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), rest)
 
 
 def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) -> Any:
     """Applies a positional function over axes that keeps them; for a named array, `where` is aligned by name."""
     if not isinstance(x, NamedBase):
-        return _apply_to_plain(fn, x, axis, where=where)
+        return _apply_to_plain(fn, x, axis, False, where=where)
     array, selected = x.array, make_hashable_selection(axis, x.names)
     if where is None:
-        return with_array(x, _plan_reduction(fn, x.names, array.shape, selected)[0](array))
-    call, _ = _plan_masked_reduction(fn, x.names, array.shape, selected, _get_mask_names(x, where))
+        return with_array(x, _plan_reduction(fn, x.names, array.shape, selected, False)[0](array))
+    call, _ = _plan_masked_reduction(fn, x.names, array.shape, selected, _get_mask_names(x, where), False)
     return with_array(x, call(array, where.array, {}))
 
 
 @cached_plan
 def _plan_reduction(
-    fn: Callable[..., Any], names: Names, sizes: tuple[int, ...], axis: Any, *options: tuple[str, Hashable]
+    fn: Callable[..., Any],
+    names: Names,
+    sizes: tuple[int, ...],
+    axis: Any,
+    by_compiler: bool,
+    *options: tuple[str, Hashable],
 ) -> tuple[Callable[..., Any], Names]:
     """Returns the compiled reduction of an array with these names and sizes, and the remaining names."""
     dims, rest = _split_dims(names, sizes, axis)
-    return jit_inline(functools.partial(_reduce_dims, fn, dims, *options)), rest
+
+    def reduce_dims(array: Any) -> Any:
+        return fn(array, axis=dims, **dict(options))
+
+    def reduce_by_compiler(array: Any) -> Any:
+        return run_operation(reduce_dims, [names], rest, array, by_compiler=True)
+
+    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), rest
 
 
 @cached_plan
@@ -69,11 +85,23 @@ def _plan_masked_reduction(
     sizes: tuple[int, ...],
     axis: Any,
     mask_names: Names | None,
+    by_compiler: bool,
     *options: tuple[str, Hashable],
 ) -> tuple[Callable[..., Any], Names]:
     """Returns the same as `_plan_reduction` for a reduction with a mask or an initial value."""
     dims, rest = _split_dims(names, sizes, axis)
-    return jit_inline(functools.partial(_reduce_masked_dims, fn, dims, names, mask_names, *options)), rest
+
+    def reduce_dims(array: Any, mask: Any, initial: dict[str, Any]) -> Any:
+        where = None if mask_names is None else align_axes(mask, mask_names, names)
+        return fn(array, axis=dims, where=where, **initial, **dict(options))
+
+    def reduce_by_compiler(array: Any, mask: Any, initial: dict[str, Any]) -> Any:
+        operands, arrays = ([names], [array]) if mask_names is None else ([names, mask_names], [array, mask])
+        return run_operation(
+            lambda array, mask=None: reduce_dims(array, mask, initial), operands, rest, *arrays, by_compiler=True
+        )
+
+    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), rest
 
 
 def _split_dims(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
@@ -82,25 +110,18 @@ def _split_dims(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[
     return dims, tuple(name for dim, name in enumerate(names) if dim not in dims)
 
 
-def _reduce_dims(fn: Callable[..., Any], dims: int | tuple[int, ...], *rest: Any) -> Any:
-    *options, array = rest
-    return fn(array, axis=dims, **dict(options))
-
-
-def _reduce_masked_dims(
-    fn: Callable[..., Any], dims: tuple[int, ...], names: Names, mask_names: Names | None, *rest: Any
-) -> Any:
-    *options, array, mask, initial = rest
-    where = None if mask_names is None else align_axes(mask, mask_names, names)
-    return fn(array, axis=dims, where=where, **initial, **dict(options))
-
-
-def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, **options: Any) -> Any:
+def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, by_compiler: bool, **options: Any) -> Any:
     """Applies a positional function to a plain array or a number, over axes that are given by position."""
     dims = find_positions(x, axis)
     if any(isinstance(one, NamedBase) for one in options.values()):
         raise TypeError(f"A plain array of shape {np.shape(x)} takes a plain `where`, not a named one.")
-    return fn(x, axis=dims, **{key: value for key, value in options.items() if value is not None})
+    call = functools.partial(fn, axis=dims, **{key: value for key, value in options.items() if value is not None})
+    if not by_compiler or not isinstance(x, jax.Array):
+        return call(x)
+    names = name_dims(x)
+    return run_operation(
+        call, [names], tuple(name for dim, name in enumerate(names) if dim not in dims), x, by_compiler=True
+    )
 
 
 def find_positions(x: Any, axis: Any) -> tuple[int, ...]:
@@ -142,38 +163,70 @@ def apply_reduction_along(fn: Callable[..., Any], x: Any, axis: Any) -> Any:
     if not isinstance(x, NamedBase):
         return fn(x, axis=None if axis is None else find_position(x, axis))
     if axis is None:
-        return with_array(x, cached_jit(_reduce_flattened, fn)(get_array(x)), ())
+        return with_array(x, cached_jit(_reduce_flattened, fn, x.names)(get_array(x)), ())
     dim = find_axis(x.names, x.array.shape, axis)
-    return with_array(x, cached_jit(_reduce_dims, fn, dim)(x.array), x.names[:dim] + x.names[dim + 1 :])
+    return with_array(x, cached_jit(_reduce_dim, fn, dim)(x.array), x.names[:dim] + x.names[dim + 1 :])
 
 
-def _reduce_flattened(fn: Callable[..., Any], array: Any) -> Any:
-    return fn(replicate_dims(array, range(array.ndim)))
+def _reduce_dim(fn: Callable[..., Any], dim: int, array: Any) -> Any:
+    return fn(array, axis=dim)
 
 
-def apply_along(fn: Callable[..., Any], x: Any, axis: Any, *, sharded: bool = True, **options: Hashable) -> Any:
+def _reduce_flattened(fn: Callable[..., Any], names: Names, array: Any) -> Any:
+    return run_operation(fn, [names], (), array, whole=names)
+
+
+def apply_along(
+    fn: Callable[..., Any],
+    x: Any,
+    axis: Any,
+    *,
+    resizes: bool = False,
+    by_compiler: bool = False,
+    misses_auto_shards: bool = False,
+    **options: Hashable,
+) -> Any:
     """Applies a positional function that runs along one axis and keeps it.
 
-    `sharded` is False for functions that XLA computes wrongly along an axis sharded over Auto mesh axes, which is
-    replicated for them; see `docs/known-faults.md`.
+    Args:
+        fn: Function of an array, `axis` and `options`, which returns an array or a tree of arrays.
+        x: Named or plain array.
+        axis: The axis.
+        resizes: Whether the axis has another size in the results, which are then not sharded along it.
+        by_compiler: See `run_operation`.
+        misses_auto_shards: See `run_operation`.
+        **options: Further arguments of `fn`.
     """
     if not isinstance(x, NamedBase):
-        return fn(x, axis=find_position(x, axis), **options)
+        call = functools.partial(fn, axis=find_position(x, axis), **options)
+        if not by_compiler or not isinstance(x, jax.Array):
+            return call(x)
+        return run_operation(call, [name_dims(x)], name_dims(x), x, by_compiler=True)
     dim = find_axis(x.names, x.array.shape, axis)
-    run = _run_along_dim if sharded else _run_along_unsharded_dim
-    return with_array(x, cached_jit(run, fn, x.names, dim, *options.items())(x.array))
+    results = (*x.names[:dim], "", *x.names[dim + 1 :]) if resizes else x.names
+    flags = (by_compiler, misses_auto_shards)
+    return with_array(x, cached_jit(_run_along, fn, x.names, dim, results, *flags, *options.items())(x.array))
 
 
-def _run_along_dim(fn: Callable[..., Any], names: Names, dim: int, *rest: Any) -> Any:
-    *options, array = rest
-    return reshard_by_name(fn(replicate_dims(array, (dim,)), axis=dim, **dict(options)), names)
-
-
-def _run_along_unsharded_dim(fn: Callable[..., Any], names: Names, dim: int, *rest: Any) -> Any:
-    *options, array = rest
-    result = constrain_auto_dim(_run_along_dim(fn, names, dim, *options, constrain_auto_dim(array, dim)), dim)
-    mapped = get_mesh_axes(names[dim], result.shape[dim])
-    return constrain_auto_dim(result, dim, mapped) if mapped else result
+def _run_along(
+    fn: Callable[..., Any],
+    names: Names,
+    dim: int,
+    results: Names,
+    by_compiler: bool,
+    misses_auto_shards: bool,
+    *options_and_array: Any,
+) -> Any:
+    *options, array = options_and_array
+    return run_operation(
+        functools.partial(fn, axis=dim, **dict(options)),
+        [names],
+        results,
+        array,
+        whole=(names[dim],),
+        by_compiler=by_compiler,
+        misses_auto_shards=misses_auto_shards,
+    )
 
 
 def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
@@ -209,20 +262,6 @@ def masked_nanstd(array: Any, axis: tuple[int, ...], where: Any = True, ddof: in
 
 def compute_count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
     return jnp.sum(array != 0, axis=axis, where=where, dtype=int)
-
-
-def compute_prod(array: Any, axis: tuple[int, ...], where: Any = None, dtype: Any = None) -> Any:
-    return _reduce_by_compiler(jnp.prod, array, axis, where, dtype)
-
-
-def compute_nanprod(array: Any, axis: tuple[int, ...], where: Any = None, dtype: Any = None) -> Any:
-    return _reduce_by_compiler(jnp.nanprod, array, axis, where, dtype)
-
-
-def _reduce_by_compiler(fn: Callable[..., Any], array: Any, axis: tuple[int, ...], where: Any, dtype: Any) -> Any:
-    if where is None:
-        return leave_to_compiler(functools.partial(fn, axis=axis, dtype=dtype), axis, array)
-    return leave_to_compiler(lambda array, where: fn(array, axis=axis, dtype=dtype, where=where), axis, array, where)
 
 
 def compute_ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:

@@ -1,6 +1,5 @@
 """Functions along one axis that keep it: cumulative sums and products, differences, sorting."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._ambient import constrain_auto_dim, find_varying_axes, leave_to_compiler, replicate_dims, reshard_by_name
+from .._ambient import find_varying_axes
 from .._axis import AxisSelector, Names, find_axis
 from .._base import A, NamedBase, format_shape, with_array
 from .._broadcasting import align_axes, cached_jit, check_matching_sizes, split_operand
 from .._format import format_axes
-from .._resize import apply_resizing, reshard_like, unname_axis
+from .._operation import run_operation
 from ._apply_reduction import apply_along, find_position
 
 
@@ -49,7 +48,7 @@ def cumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
         >>> nym.cumprod(nym.arange(nym.Axis("i", 4), start=1), "i").array
         Array([ 1,  2,  6, 24], dtype=int32)
     """
-    return apply_along(jnp.cumprod, x, axis, sharded=False, dtype=dtype)
+    return apply_along(jnp.cumprod, x, axis, misses_auto_shards=True, dtype=dtype)
 
 
 def nancumsum(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
@@ -71,7 +70,7 @@ def nancumprod(x: A, axis: AxisSelector | int, *, dtype: Any = None) -> A:
         >>> nym.nancumprod(nym.named([2.0, float("nan"), 4.0], "i"), "i").array
         Array([2., 2., 8.], dtype=float32)
     """
-    return apply_along(jnp.nancumprod, x, axis, sharded=False, dtype=dtype)
+    return apply_along(jnp.nancumprod, x, axis, misses_auto_shards=True, dtype=dtype)
 
 
 def cumulative_sum(x: A, axis: AxisSelector | int, *, dtype: Any = None, include_initial: bool = False) -> A:
@@ -114,19 +113,27 @@ def _apply_cumulative(
     fn: Callable[..., Any], initial: int, x: Any, axis: Any, dtype: Any, include_initial: bool
 ) -> Any:
     if not include_initial:
-        return apply_along(fn, x, axis, sharded=not initial, dtype=dtype)
-    if not isinstance(x, NamedBase):
-        return _prepend_initial(x, find_position(x, axis), fn, initial, dtype)
-    index = find_axis(x.names, x.array.shape, axis)
-    return apply_resizing(_prepend_initial, x, index, accumulate=fn, initial=initial, dtype=dtype)
+        return apply_along(fn, x, axis, misses_auto_shards=initial != 0, dtype=dtype)
+    # Of the two, only products are wrong along an axis that is sharded over Auto mesh axes.
+    return apply_along(
+        _prepend_initial,
+        x,
+        axis,
+        resizes=True,
+        misses_auto_shards=initial != 0,
+        accumulate=fn,
+        initial=initial,
+        dtype=dtype,
+    )
 
 
 def _prepend_initial(array: Any, axis: int, accumulate: Callable[..., Any], initial: int, dtype: Any) -> Any:
-    if initial:  # only products are wrong along a sharded axis
-        array = constrain_auto_dim(array, axis)
     result = accumulate(array, axis=axis, dtype=dtype)
     first = jnp.full_like(result, initial, shape=(*result.shape[:axis], 1, *result.shape[axis + 1 :]))
-    return jnp.concatenate([reshard_like(result, first), result], axis=axis)
+    sharding = jax.typeof(result).sharding
+    if any(sharding.spec):
+        first = jax.reshard(first, sharding)
+    return jnp.concatenate([first, result], axis=axis)
 
 
 def diff(
@@ -187,17 +194,31 @@ def _check_end(x: NamedBase, index: int, array: Any, names: Names) -> None:
 
 
 def _compute_diff(names: Names, index: int, n: int, before: Names | None, after: Names | None, *arrays: Any) -> Any:
-    array, rest = replicate_dims(arrays[0], (index,)), iter(arrays[1:])
-    ends = [None if own is None else _broadcast_end(array, next(rest), names, index, own) for own in (before, after)]
-    result = jnp.diff(array, n=n, axis=index, prepend=ends[0], append=ends[1])
-    return reshard_by_name(result, names if result.shape == array.shape else unname_axis(names, index))
+    operands = [names, *(end for end in (before, after) if end is not None)]
+
+    def subtract_neighbours(array: Any, *ends: Any) -> Any:
+        values = iter(ends)
+        widened = [
+            None if end_names is None else _broadcast_end(array, next(values), names, index, end_names)
+            for end_names in (before, after)
+        ]
+        return jnp.diff(array, n=n, axis=index, prepend=widened[0], append=widened[1])
+
+    size = arrays[0].shape[index] - n
+    for end_names, end in zip(operands[1:], arrays[1:], strict=True):
+        size += end.shape[end_names.index(names[index])] if names[index] in end_names else 1
+    same_size = size == arrays[0].shape[index]
+    results = names if same_size else (*names[:index], "", *names[index + 1 :])
+    return run_operation(subtract_neighbours, operands, results, *arrays, whole=(names[index],))
 
 
-def _broadcast_end(array: Any, end: Any, names: Names, index: int, own: Names) -> Any:
+def _broadcast_end(array: Any, end: Any, names: Names, index: int, end_names: Names) -> Any:
     """Returns the values to prepend or append, with all axes of the array."""
-    end = align_axes(end, own, names)
-    length = end.shape[index] if own else 1
-    return reshard_like(array, jnp.broadcast_to(end, (*array.shape[:index], length, *array.shape[index + 1 :])))
+    end = align_axes(end, end_names, names)
+    length = end.shape[index] if end_names else 1
+    shape = (*array.shape[:index], length, *array.shape[index + 1 :])
+    sharding = jax.typeof(array).sharding
+    return jnp.broadcast_to(end, shape, out_sharding=sharding if any(sharding.spec) else None)
 
 
 def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
@@ -220,7 +241,9 @@ def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: boo
         >>> nym.sort(nym.named([3, 9, 4], "i"), "i").array
         Array([3, 4, 9], dtype=int32)
     """
-    return apply_along(_compute_sort, x, axis, sharded=False, stable=stable, descending=descending)
+    return apply_along(
+        jnp.sort, x, axis, by_compiler=True, misses_auto_shards=True, stable=stable, descending=descending
+    )
 
 
 def argsort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:
@@ -231,14 +254,10 @@ def argsort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: 
         >>> nym.argsort(nym.named([3, 9, 4], "i"), "i").array
         Array([0, 2, 1], dtype=int32)
     """
-    return apply_along(_compute_argsort, x, axis, stable=stable, descending=descending)
-
-
-def _compute_sort(array: Any, **options: Any) -> Any:
-    return leave_to_compiler(functools.partial(jnp.sort, **options), (), array)
+    return apply_along(_compute_argsort, x, axis, by_compiler=True, stable=stable, descending=descending)
 
 
 def _compute_argsort(array: Any, **options: Any) -> Any:
-    order = leave_to_compiler(functools.partial(jnp.argsort, **options), (), array)
+    order = jnp.argsort(array, **options)
     missing = find_varying_axes(array) - find_varying_axes(order)  # JAX forgets them; see `docs/known-faults.md`
     return jax.lax.pcast(order, tuple(missing), to="varying")

@@ -17,7 +17,6 @@ from ._apply_reduction import (
     apply_keeping_axes,
     apply_reduction,
     apply_reduction_along,
-    compute_prod,
     find_positions,
     masked_std,
     masked_var,
@@ -95,7 +94,7 @@ def prod(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None
         >>> nym.prod(nym.arange(nym.Axis("i", 4), start=1)).item()
         24
     """
-    return apply_reduction(compute_prod, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.prod, x, axis, where, by_compiler=True, dtype=dtype)
 
 
 def mean(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:
@@ -361,7 +360,7 @@ def nanprod(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = N
         >>> nym.nanprod(nym.named([1.0, float("nan"), 4.0], "i"), "i").item()
         4.0
     """
-    return apply_reduction(_apply_reduction.compute_nanprod, x, axis, where, dtype=dtype)
+    return apply_reduction(jnp.nanprod, x, axis, where, by_compiler=True, dtype=dtype)
 
 
 def nanmean(x: A, axis: AxesOrPositions | None = None, *, where: Mask | None = None, dtype: Any = None) -> A:

@@ -1,12 +1,13 @@
 """Operations that add, remove, rename and order axes."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding, replicate_dims, reshard_by_name
+from .._ambient import get_out_sharding, reshard_by_name
 from .._axis import (
     Axis,
     AxisSelection,
@@ -25,6 +26,7 @@ from .._axis import (
 from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, broadcast_names, cached_jit, check_matching_sizes, check_scalar
 from .._format import format_axes, format_value
+from .._operation import run_operation
 from .._traceback import strip_library_frames
 
 
@@ -181,11 +183,12 @@ def squeeze(x: N, axis: AxisSelection | None = None) -> N:
     if not dims:
         return x
     names = tuple(name for dim, name in enumerate(x.names) if dim not in dims)
-    return with_array(x, cached_jit(_compute_squeeze, dims)(x.array), intern_names(names))
+    return with_array(x, cached_jit(_compute_squeeze, x.names, dims)(x.array), intern_names(names))
 
 
-def _compute_squeeze(dims: tuple[int, ...], array: Any) -> Any:
-    return jax.lax.squeeze(replicate_dims(array, dims), dims)
+def _compute_squeeze(names: Names, dims: tuple[int, ...], array: Any) -> Any:
+    whole = tuple(names[dim] for dim in dims)
+    return run_operation(functools.partial(jax.lax.squeeze, dimensions=dims), [names], None, array, whole=whole)
 
 
 def expand(x: N, axes: AxisSelection) -> N:

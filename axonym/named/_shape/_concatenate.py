@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._ambient import replicate_dims, reshard_by_name, use_operand_shardings
+from .._ambient import reshard_by_name
 from .._arguments import check_integer
 from .._axis import (
     Axis,
@@ -24,12 +24,11 @@ from .._axis import (
     parse_one_axis,
 )
 from .._base import N, NamedBase, check_named, format_shape, is_traced, with_array
-from .._broadcasting import align_axes, cached_jit, jit_inline
+from .._broadcasting import align_axes, apply_to_whole_axes, cached_jit, jit_inline
 from .._cache import cached_plan
 from .._format import format_axes, format_value
-from .._resize import unname_axis
+from .._operation import run_operation
 from .._traceback import strip_library_frames
-from ._apply_unsharded import apply_unsharded
 
 
 _Operand: TypeAlias = tuple[Names, tuple[int, ...]]
@@ -73,9 +72,11 @@ def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Cal
 
 
 def _compute_stack(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
-    with use_operand_shardings(operands, arrays):
-        rows = (align_axes(array, own, names[1:]) for own, array in zip(operands, arrays, strict=True))
-        return reshard_by_name(jnp.stack([reshard_by_name(row, names[1:]) for row in rows]), names)
+    def stack_rows(*arrays: Any) -> Any:
+        rows = [align_axes(array, row_names, names[1:]) for array, row_names in zip(arrays, operands, strict=True)]
+        return jnp.stack([reshard_by_name(row, names[1:]) for row in rows])
+
+    return run_operation(stack_rows, operands, names, *arrays)
 
 
 def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -117,10 +118,13 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
 
 
 def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
-    rest = unname_axis(names, index)
-    with use_operand_shardings(operands, arrays):
-        rows = (align_axes(array, own, names) for own, array in zip(operands, arrays, strict=True))
-        return reshard_by_name(jnp.concatenate([reshard_by_name(row, rest) for row in rows], axis=index), names)
+    row_names = (*names[:index], "", *names[index + 1 :])
+
+    def concatenate_rows(*arrays: Any) -> Any:
+        rows = [align_axes(array, array_names, names) for array, array_names in zip(arrays, operands, strict=True)]
+        return jnp.concatenate([reshard_by_name(row, row_names) for row in rows], axis=index)
+
+    return run_operation(concatenate_rows, operands, names, *arrays)
 
 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -181,14 +185,14 @@ def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
     check_named(x)
     index = find_axis(x.names, x.array.shape, axis)
     names = intern_names(x.names[:index] + x.names[index + 1 :])
-    return tuple([with_array(x, piece, names) for piece in cached_jit(_compute_unbind, index)(x.array)])
+    return tuple([with_array(x, piece, names) for piece in cached_jit(_compute_unbind, x.names, index)(x.array)])
 
 
-def _compute_unbind(index: int, array: Any) -> tuple[Any, ...]:
-    array = replicate_dims(array, (index,))
-    return tuple(
-        jax.lax.squeeze(jax.lax.slice_in_dim(array, i, i + 1, axis=index), (index,)) for i in range(array.shape[index])
-    )
+def _compute_unbind(names: Names, index: int, array: Any) -> tuple[Any, ...]:
+    def take_slices(array: Any) -> tuple[Any, ...]:
+        return tuple(jax.lax.index_in_dim(array, i, index, keepdims=False) for i in range(array.shape[index]))
+
+    return run_operation(take_slices, [names], None, array, whole=(names[index],))
 
 
 def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
@@ -237,12 +241,12 @@ def _plan_split(
     results = tuple(intern_names((*names[:index], one.name, *names[index + 1 :])) for one in pieces)
     for own in results:
         check_unique_names(own)
-    return jit_inline(functools.partial(_compute_split, index, lengths, results)), results
 
+    def split_array(array: Any) -> tuple[Any, ...]:
+        cut = functools.partial(jax.lax.split, sizes=lengths, axis=index)
+        return run_operation(cut, [names], [*results], array, whole=(names[index],))
 
-def _compute_split(index: int, sizes: tuple[int, ...], names: tuple[Names, ...], array: Any) -> tuple[Any, ...]:
-    pieces = jax.lax.split(replicate_dims(array, (index,)), sizes, axis=index)
-    return tuple(reshard_by_name(piece, own) for piece, own in zip(pieces, names, strict=True))
+    return jit_inline(split_array), results
 
 
 def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | None = None) -> N:
@@ -276,7 +280,7 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
     counts = _parse_repeats(x, dim, repeats)
     total = None if total_repeat_length is None else check_integer("repeat: `total_repeat_length`", total_repeat_length)
     if isinstance(counts, int):
-        return apply_unsharded(_repeat_equally, x, (dim,), counts, total)
+        return apply_to_whole_axes(_repeat_equally, x, (dim,), counts, total)
     if total is None:
         if is_traced(counts):
             raise ValueError(
@@ -284,7 +288,7 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
                 "give `total_repeat_length`"
             )
         total = int(np.sum(np.broadcast_to(counts, x.array.shape[dim])))
-    return apply_unsharded(_repeat_each, x, (dim,), total, args=(counts,))
+    return apply_to_whole_axes(_repeat_each, x, (dim,), total, args=(counts,))
 
 
 def _parse_repeats(x: NamedBase, dim: int, repeats: Any) -> Any:
@@ -310,7 +314,7 @@ def _repeat_equally(array: Any, dims: tuple[int, ...], count: int, total: int | 
 
 
 def _repeat_each(array: Any, dims: tuple[int, ...], total: int, counts: Any) -> Any:
-    counts = jnp.broadcast_to(replicate_dims(counts, range(counts.ndim)), (array.shape[dims[0]],))
+    counts = jnp.broadcast_to(reshard_by_name(counts, ("",) * counts.ndim), (array.shape[dims[0]],))
     return jnp.repeat(array, counts, dims[0], total_repeat_length=total)
 
 
@@ -343,7 +347,7 @@ def tile(x: N, reps: Mapping[Any, int]) -> N:
         raise ValueError(
             f"axes {format_axes(negative)} of {format_shape(x)} cannot be repeated a negative number of times"
         )
-    return apply_unsharded(_compute_tile, x, dims, counts) if dims else x
+    return apply_to_whole_axes(_compute_tile, x, dims, counts) if dims else x
 
 
 def _compute_tile(array: Any, dims: tuple[int, ...], counts: tuple[int, ...]) -> Any:

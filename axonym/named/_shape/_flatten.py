@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding, replicate_dims
+from .._ambient import get_out_sharding
 from .._axis import (
     Axis,
     AxisSelection,
@@ -24,11 +24,12 @@ from .._axis import (
     make_hashable_selection,
     parse_axes,
 )
-from .._axis_layout import get_entry_axes
+from .._axis_layout import read_layout
 from .._base import N, check_named, with_array
 from .._broadcasting import jit_inline
 from .._cache import cached_plan
 from .._format import format_axes
+from .._operation import name_dims, run_operation
 from ._rearrange import rearrange
 
 
@@ -223,15 +224,12 @@ def _compute_reshape(
 ) -> Any:
     array = array if order is None else jnp.transpose(array, order)
     sharding = get_out_sharding(names, sizes)
-    if sharding is None:  # without a sharding for the new axes, only the first part of each may be sharded
-        array = replicate_dims(array, replicated)
-        if split is not None and split[1] % _count_shards(array, split[0]):
-            array = replicate_dims(array, split[:1])
-    return jax.lax.reshape(array, sizes, out_sharding=sharding)
-
-
-def _count_shards(array: Any, dim: int) -> int:
-    """Returns the number of shards along a dimension on an Explicit mesh."""
-    sharding = jax.typeof(array).sharding
-    entry = (*sharding.spec, *(None for _ in array.shape))[dim]
-    return math.prod(sharding.mesh.shape[axis] for axis in get_entry_axes(entry))
+    reshape = functools.partial(jax.lax.reshape, new_sizes=sizes, out_sharding=sharding)
+    if sharding is not None:
+        return reshape(array)
+    # Without a sharding for the new axes, only the first part of each may be sharded.
+    positions = name_dims(array)
+    whole = {positions[dim] for dim in replicated}
+    if split is not None and split[1] % read_layout(positions, array).count_shards((positions[split[0]],)):
+        whole.add(positions[split[0]])
+    return run_operation(reshape, [positions], None, array, whole=whole)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding, use_operand_shardings
+from .._ambient import get_out_sharding
 from .._axis import (
     Axis,
     AxisSelector,
@@ -24,6 +24,7 @@ from .._base import N, check_named, with_array
 from .._broadcasting import jit_inline
 from .._cache import cached_plan
 from .._format import format_axes, format_value, suggest_name
+from .._operation import run_operation
 from .._pattern_parser import (
     REST,
     Alias,
@@ -77,10 +78,12 @@ def _plan_pattern(
 def _compute_rearranged(
     names: Names, split: Axes | None, order: tuple[int, ...] | None, merged: Axes | None, array: Any
 ) -> Any:
-    with use_operand_shardings((names,), (array,)):
+    def rearrange_array(array: Any) -> Any:
         array = array if split is None else _reshape_by_name(array, split)
         array = array if order is None else jnp.transpose(array, order)
         return array if merged is None else _reshape_by_name(array, merged)
+
+    return run_operation(rearrange_array, [names], None, array)
 
 
 def _reshape_by_name(array: Any, axes: Axes) -> Any:

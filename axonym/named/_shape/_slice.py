@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._ambient import replicate_dims, reshard_by_name, shard_by_compiler
 from .._arguments import check_integer
 from .._axis import Axis, AxisSelection, AxisSelector, axis_name, find_axes, find_axis, parse_one_axis
 from .._base import N, NamedBase, check_named, format_shape, with_array
-from .._broadcasting import as_integer, cached_jit, get_scalar
+from .._broadcasting import apply_to_whole_axes, as_integer, cached_jit, get_scalar
 from .._format import format_axes, format_value
 from .._index import At, dslice, index
-from ._apply_unsharded import apply_unsharded
+from .._operation import run_operation
 from ._broadcast import rename
 
 
@@ -157,8 +156,8 @@ def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
                 "give its `start`"
             )
     items = {name: _make_dslice(x, name, one, have.get(name, 1), "updated_slice") for name, one in first.items()}
-    array = replicate_dims(update.array, tuple(dim for dim, name in enumerate(update.names) if name in items))
-    array = reshard_by_name(array, tuple("" if name in items else name for name in update.names))
+    names = tuple("" if name in items else name for name in update.names)
+    array = run_operation(lambda array: array, [update.names], names, update.array, whole=items)
     return At(x, items).set(with_array(update, array), mode="promise_in_bounds")
 
 
@@ -192,8 +191,8 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
     if not dims:
         return x
     if all(isinstance(one, int) for one in shifts):
-        return apply_unsharded(_roll_static, x, dims, shifts)
-    return apply_unsharded(_roll_traced, x, dims, args=shifts)
+        return apply_to_whole_axes(_roll_static, x, dims, shifts)
+    return apply_to_whole_axes(_roll_traced, x, dims, args=shifts)
 
 
 def _parse_shift(x: NamedBase, shift: Any) -> Any:
@@ -288,10 +287,10 @@ def pad(
     if not dims:
         return x
     if mode == "constant":
-        return apply_unsharded(
+        return apply_to_whole_axes(
             _pad_constant, x, dims, widths, tuple(kwargs.items()), args=_parse_constants(constant_values)
         )
-    return apply_unsharded(_pad_by_mode, x, dims, widths, mode, tuple(kwargs.items()))
+    return apply_to_whole_axes(_pad_by_mode, x, dims, widths, mode, tuple(kwargs.items()), by_compiler=True)
 
 
 def _parse_width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
@@ -328,14 +327,7 @@ def _pad_constant(array: Any, dims: tuple[int, ...], widths: _Widths, options: t
 
 
 def _pad_by_mode(array: Any, dims: tuple[int, ...], widths: _Widths, mode: str, options: tuple[Any, ...]) -> Any:
-    def run(array: Any) -> Any:
-        return jnp.pad(array, _expand_widths(array, dims, widths), mode=mode, **dict(options))
-
-    sharding = jax.typeof(array).sharding
-    if any(sharding.spec):
-        # On an Explicit mesh JAX has no rule for the shardings of most modes; the compiler has one for all.
-        return shard_by_compiler(run, sharding)(array)
-    return run(array)
+    return jnp.pad(array, _expand_widths(array, dims, widths), mode=mode, **dict(options))
 
 
 def pad_left(x: N, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> N:

@@ -8,13 +8,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._ambient import replicate_dims, reshard_named
+from .._ambient import reshard_named
 from .._arguments import check_callable
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
 from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._format import format_value
+from .._operation import name_dims, run_operation
 from .._static_result import is_array, unpack_result
 from .._traceback import hide_library_frames, strip_library_frames
 from ._checkpoint import Policy, Remat, checkpoint_scan, parse_remat
@@ -262,4 +263,5 @@ def _reshard_carry(carry: Any) -> Any:
 def _move_to_front(array: Any, dim: int) -> Any:
     """Returns an array with an axis first and sharded over no mesh axis, as `jax.lax.scan` requires."""
     array = jnp.moveaxis(array, dim, 0) if dim else array
-    return array if jax.typeof(array).sharding.spec[0] is None else replicate_dims(array, (0,))
+    names = name_dims(array)
+    return run_operation(lambda array: array, [names], None, array, whole=names[:1])

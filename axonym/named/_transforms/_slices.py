@@ -1,5 +1,6 @@
 """What a loop over an axis passes to its body: slices of arrays, and a key for each step."""
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Sequence
@@ -9,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._ambient import replicate_dims
 from .._array import NamedArray, is_named_array
 from .._axis import (
     Axis,
@@ -23,6 +23,7 @@ from .._axis import (
 )
 from .._base import format_shape, get_plain_array, with_array
 from .._format import format_value, suggest_name
+from .._operation import name_dims, run_operation
 from .._static_result import pack_result
 from .._traceback import strip_library_frames
 
@@ -65,12 +66,15 @@ class SlicedArgs(NamedTuple):
 
     def split_slices(self) -> list[list[Any]]:
         """Returns the plain arrays of each slice, as `insert_slices` takes them."""
-        arrays, dims = self.get_sliced()
-        whole = [replicate_dims(array, (dim,)) for array, dim in zip(arrays, dims, strict=True)]
-        return [
-            [jax.lax.index_in_dim(array, index, dim, keepdims=False) for array, dim in zip(whole, dims, strict=True)]
-            for index in range(self.axis.size)
-        ]
+
+        def take_slices(dim: int, array: Any) -> list[Any]:
+            return [jax.lax.index_in_dim(array, index, dim, keepdims=False) for index in range(self.axis.size)]
+
+        slices = []
+        for array, dim in zip(*self.get_sliced(), strict=True):
+            names = name_dims(array)
+            slices.append(run_operation(functools.partial(take_slices, dim), [names], None, array, whole=(names[dim],)))
+        return [list(step) for step in zip(*slices, strict=True)] if slices else [[] for _ in range(self.axis.size)]
 
     def insert_slices(self, slices: Sequence[Any]) -> Any:
         """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced."""

@@ -6,10 +6,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from .._ambient import align_shardings, get_mesh_axes
+from .._ambient import get_mesh_axes
 from .._arguments import check_callable
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
+from .._axis_layout import read_layout
 from .._static_result import unpack_result
 from .._traceback import hide_library_frames, strip_library_frames
 from ._slices import UNSLICED, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args
@@ -79,7 +80,7 @@ def _apply_vmap(
         args, kwargs = given.insert_slices(slices)
         return pack_stacked(fn(*args, **kwargs), name)
 
-    arrays = align_shardings(arrays, dims)
+    arrays = _align_shardings(arrays, dims)
     spmd_axes = get_mesh_axes(name, size) or None
     mapped = jax.vmap(call_with_slices, in_axes=tuple(dims), axis_size=size, spmd_axis_name=spmd_axes)
     try:
@@ -87,6 +88,25 @@ def _apply_vmap(
     except Exception as error:
         hide_library_frames(error)
         raise
+
+
+def _align_shardings(arrays: list[Any], dims: Sequence[int]) -> list[Any]:
+    """Returns arrays that are all sharded along their mapped dimension as the first one that is sharded along it."""
+    names = [
+        tuple("mapped" if i == dim else str(i) for i in range(x.ndim)) for x, dim in zip(arrays, dims, strict=True)
+    ]
+    layouts = [read_layout(*operand) for operand in zip(names, arrays, strict=True)]
+    leader = next((layout for layout in layouts if "mapped" in layout.mesh_axes), None)
+    if leader is None:
+        return arrays
+    mesh_axes = leader.mesh_axes["mapped"]
+    aligned = []
+    for array, array_names, layout in zip(arrays, names, layouts, strict=True):
+        if layout.mesh_axes.get("mapped") != mesh_axes:
+            layout = layout.assign("mapped", mesh_axes)._replace(mesh=leader.mesh)
+            array = jax.reshard(array, layout.sharding(array_names))
+        aligned.append(array)
+    return aligned
 
 
 def _find_specs(

@@ -48,7 +48,7 @@ def resolve_spec(
         if mixed is not None:
             raise strip_library_frames(ValueError(f"{mixed}{describe_array(names, sizes)}"))
         mesh_axes.append((name, axes))
-    spec = AxisLayout(mesh, tuple(mesh_axes), mapping.uneven).resolve_spec(names, sizes)
+    spec = AxisLayout(mesh, tuple(mesh_axes), mapping.uneven).spec(names, sizes)
     if warn and mesh is not None:
         warn_unknown_mesh_axes(mapping, mesh)
     return spec

@@ -1,0 +1,199 @@
+"""`run_operation`: the one call by which operations on plain arrays with names are sharded.
+
+An operation says what it takes and what it returns, by name, and which axes it needs whole. How the arrays are sharded
+follows: by the active mapping or, without one, on an Explicit mesh, as the operands are.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from ._ambient import context, get_mesh_axes, get_out_sharding, reshard_by_name
+from ._axis import Names
+from ._axis_layout import AxisLayout, MeshAxes, read_layout
+from ._base import is_traced
+
+
+def run_operation(
+    fn: Callable[..., Any],
+    operands: Sequence[Names],
+    results: Names | list[Names] | None,
+    *arrays: Any,
+    whole: Collection[str] = (),
+    by_compiler: bool = False,
+    misses_auto_shards: bool = False,
+    sizes: tuple[int, ...] | None = None,
+) -> Any:
+    """Calls a function of plain arrays, and shards what it returns by name.
+
+    JAX infers how most results are sharded. Where one of its functions has to be told, by `out_sharding`, `fn` gets
+    the sharding from `get_out_sharding`.
+
+    Args:
+        fn: Function of the arrays. It returns an array, or a tree of arrays.
+        operands: The names of each array; "" stands for an axis whose sharding says nothing about the results.
+        results: The names of the first axes of all results, or a list with those of each. Other axes, and those named
+            "", are not sharded: axes of other sizes than in the operands, for example. None leaves all results as JAX
+            infers them.
+        *arrays: The arrays.
+        whole: Names of axes that `fn` needs whole: on an Explicit mesh they are replicated for it.
+        by_compiler: Whether JAX lacks sharding rules for `fn` or its gradient, so that on an Explicit mesh the compiler
+            has to shard it.
+        misses_auto_shards: Whether XLA computes `fn` wrongly along axes in `whole` that are sharded over Auto mesh
+            axes, so that they have to be replicated there, too; see `docs/known-faults.md`.
+        sizes: The sizes that belong to `results`, if all results have the same. Otherwise `by_compiler` traces `fn`
+            once more to find them.
+
+    Returns:
+        The results, sharded by their names on an Explicit mesh.
+
+    Raises:
+        ValueError: If two operands shard an axis differently and no mapping says which of them holds, or a size of a
+            result is not divisible.
+    """
+    with use_operand_layout(operands, arrays):
+        inputs = [_replicate_axes(array, names, whole) for array, names in zip(arrays, operands, strict=True)]
+        if misses_auto_shards:
+            replicated = dict.fromkeys(whole, ())
+            inputs = [shard_over_auto(array, names, replicated) for array, names in zip(inputs, operands, strict=True)]
+        if by_compiler and results is not None:
+            fn = _shard_by_compiler(fn, operands, results, inputs, sizes)
+        returned = fn(*inputs)
+        if results is None:
+            return returned
+        place = functools.partial(_place_result, auto_whole=whole if misses_auto_shards else ())
+        if isinstance(results, list):
+            return tuple(place(array, names) for array, names in zip(returned, results, strict=True))
+        return jax.tree.map(lambda array: place(array, results), returned)
+
+
+class _OperandLayout(NamedTuple):
+    """An `Ambient` for a single operation without an active mapping: axes are sharded as they are in the operands."""
+
+    layout: AxisLayout
+    mapping = None
+
+    def constrain(self, array: Any, names: Names) -> Any:
+        return array
+
+    def gather(self, array: Any, names: Names) -> Any:
+        return array
+
+    def get_out_sharding(self, names: Names, sizes: tuple[int, ...]) -> NamedSharding:
+        return self.layout.sharding(names, sizes)
+
+    get_sharding = get_out_sharding
+
+    def get_mesh_axes(self, name: str, size: int) -> tuple[str, ...]:
+        return ()
+
+
+def use_operand_layout(operands: Sequence[Names], arrays: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which names are sharded as in these arrays; see `run_operation`.
+
+    It changes nothing under an active mapping, or where no array is sharded over Explicit mesh axes.
+    """
+    if context.value is not None:
+        return contextlib.nullcontext()
+    layout = _merge_layouts(operands, arrays)
+    return contextlib.nullcontext() if layout.mesh is None else context(_OperandLayout(layout))
+
+
+def _merge_layouts(operands: Sequence[Names], arrays: Sequence[Any]) -> AxisLayout:
+    """Returns the layout of the names of all operands, without a mesh if none is sharded."""
+    layout = AxisLayout(source="operands")
+    for names, array in zip(operands, arrays, strict=True):
+        if names:  # operands without names may be numbers or functions
+            layout = layout.merge(read_layout(names, array))
+    return layout
+
+
+def _replicate_axes(array: Any, names: Names, whole: Collection[str]) -> Any:
+    """Returns an array that is not sharded over Explicit mesh axes along these axes."""
+    if not whole or not names:
+        return array
+    sharding = jax.typeof(array).sharding
+    entries = [None if name in whole else entry for name, entry in zip(names, sharding.spec, strict=False)]
+    if entries == [*sharding.spec]:
+        return array
+    # The mesh is the array's own, which may not be the active one.
+    return jax.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*entries)))
+
+
+def shard_over_auto(array: Any, names: Names, mesh_axes: MeshAxes) -> Any:
+    """Returns a traced array whose axes of these names are sharded over these of the Auto mesh axes, and no others.
+
+    The compiler shards the other axes, and the cotangent is sharded in the same way.
+    """
+    mesh = jax.typeof(array).sharding.mesh
+    auto_axes = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto]
+    if not auto_axes or not is_traced(array):
+        return array
+    entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
+    for dim, name in enumerate(names):
+        if name in mesh_axes:
+            entries[dim] = tuple(axis for axis in mesh_axes[name] if axis in auto_axes) or None
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*entries)))
+
+
+def _shard_by_compiler(
+    fn: Callable[..., Any],
+    operands: Sequence[Names],
+    results: Names | list[Names],
+    inputs: Sequence[Any],
+    sizes: tuple[int, ...] | None,
+) -> Callable[..., Any]:
+    """Returns a function that the compiler shards on an Explicit mesh; `fn` itself on any other.
+
+    Mesh axes that are Manual, as in `shard_map` over some of the mesh axes, stay so: JAX cannot make them Auto.
+    """
+    meshes = [jax.typeof(array).sharding.mesh for array, names in zip(inputs, operands, strict=True) if names]
+    mesh = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
+    if mesh is None and get_out_sharding((), ()) is None:
+        return fn
+    layout = _merge_layouts(operands, inputs)._replace(mesh=mesh)
+
+    def find_sharding(names: Names, shape: tuple[int, ...]) -> NamedSharding:
+        names = _pad_names(names, len(shape))
+        return get_out_sharding(names, shape) or layout.sharding(
+            names
+        )  # the arrays may be on a mesh that is not active
+
+    if sizes is not None:
+        assert not isinstance(results, list)
+        shardings = find_sharding(results, sizes)
+    else:
+        # Without their shardings, for which `fn` may lack rules.
+        shapes = jax.eval_shape(fn, *[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs])
+        if isinstance(results, list):
+            shardings = tuple(find_sharding(names, x.shape) for names, x in zip(results, shapes, strict=True))
+        else:
+            shardings = jax.tree.map(lambda x: find_sharding(results, x.shape), shapes)
+    mesh = jax.tree.leaves(shardings)[0].mesh
+    axes = tuple(axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
+    return jax.sharding.auto_axes(fn, axes=axes, out_sharding=shardings)
+
+
+def name_dims(array: Any) -> Names:
+    """Returns names for the dimensions of a plain array that has none."""
+    return tuple(map(str, range(array.ndim)))
+
+
+def _place_result(array: Any, names: Names, auto_whole: Collection[str]) -> Any:
+    names = _pad_names(names, array.ndim)
+    array = reshard_by_name(array, names)
+    if auto_whole:
+        array = shard_over_auto(array, names, dict.fromkeys(auto_whole, ()))
+        sizes = dict(zip(names, array.shape, strict=True))
+        mapped = {name: get_mesh_axes(name, sizes[name]) for name in auto_whole if name in sizes}
+        if any(mapped.values()):
+            array = shard_over_auto(array, names, mapped)
+    return array
+
+
+def _pad_names(names: Names, ndim: int) -> Names:
+    return (*names, *("",) * (ndim - len(names)))
