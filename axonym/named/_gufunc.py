@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
+from ._ambient import reshard_by_name
 from ._axis import (
     AxisSelection,
     AxisSelector,
@@ -120,7 +121,8 @@ def _call_gufunc(
         returned = fn(*arrays, **options)
         return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
-    # Core axes of results may have other sizes than in the operands, and most of these functions have no sharding rule
-    # for an Explicit mesh; the compiler has one for all of them.
+    # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them. Results
+    # are first whole along core axes, since XLA computes some functions wrongly along an axis that is sharded.
     aligned = [(*loop, *("" for _ in core)) if names else () for names, core in zip(operands, cores, strict=True)]
-    return run_operation(call_fn, aligned, [*results], *arrays, by_compiler=True)
+    returned = run_operation(call_fn, aligned, [loop] * len(results), *arrays, by_compiler=True)
+    return tuple(reshard_by_name(array, names) for array, names in zip(returned, results, strict=True))

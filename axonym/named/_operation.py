@@ -61,7 +61,7 @@ def run_operation(
             replicated = dict.fromkeys(whole, ())
             inputs = [shard_over_auto(array, names, replicated) for array, names in zip(inputs, operands, strict=True)]
         if by_compiler and results is not None:
-            fn = _shard_by_compiler(fn, operands, results, inputs, sizes)
+            fn = _shard_by_compiler(fn, operands, results, inputs, whole, sizes)
         returned = fn(*inputs)
         if results is None:
             return returned
@@ -145,6 +145,7 @@ def _shard_by_compiler(
     operands: Sequence[Names],
     results: Names | list[Names],
     inputs: Sequence[Any],
+    whole: Collection[str],
     sizes: tuple[int, ...] | None,
 ) -> Callable[..., Any]:
     """Returns a function that the compiler shards on an Explicit mesh; `fn` itself on any other.
@@ -158,7 +159,8 @@ def _shard_by_compiler(
     layout = _merge_layouts(operands, inputs)._replace(mesh=mesh)
 
     def find_sharding(names: Names, shape: tuple[int, ...]) -> NamedSharding:
-        names = _pad_names(names, len(shape))
+        # XLA would shard the inside of `fn` over the mesh axes of results, so what is needed whole is whole there, too.
+        names = _pad_names(tuple("" if name in whole else name for name in names), len(shape))
         return get_out_sharding(names, shape) or layout.sharding(
             names
         )  # the arrays may be on a mesh that is not active

@@ -263,5 +263,7 @@ def _reshard_carry(carry: Any) -> Any:
 def _move_to_front(array: Any, dim: int) -> Any:
     """Returns an array with an axis first and sharded over no mesh axis, as `jax.lax.scan` requires."""
     array = jnp.moveaxis(array, dim, 0) if dim else array
+    if jax.typeof(array).sharding.spec[0] is None:  # checked first, since each array of each call comes through here
+        return array
     names = name_dims(array)
     return run_operation(lambda array: array, [names], None, array, whole=names[:1])

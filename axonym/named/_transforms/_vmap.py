@@ -92,13 +92,13 @@ def _apply_vmap(
 
 def _align_shardings(arrays: list[Any], dims: Sequence[int]) -> list[Any]:
     """Returns arrays that are all sharded along their mapped dimension as the first one that is sharded along it."""
+    if not any(jax.typeof(array).sharding.spec[dim] for array, dim in zip(arrays, dims, strict=True)):
+        return arrays  # checked first, since each array of each call comes through here
     names = [
         tuple("mapped" if i == dim else str(i) for i in range(x.ndim)) for x, dim in zip(arrays, dims, strict=True)
     ]
     layouts = [read_layout(*operand) for operand in zip(names, arrays, strict=True)]
-    leader = next((layout for layout in layouts if "mapped" in layout.mesh_axes), None)
-    if leader is None:
-        return arrays
+    leader = next(layout for layout in layouts if "mapped" in layout.mesh_axes)
     mesh_axes = leader.mesh_axes["mapped"]
     aligned = []
     for array, array_names, layout in zip(arrays, names, layouts, strict=True):
