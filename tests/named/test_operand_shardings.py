@@ -53,6 +53,12 @@ CASES = {
     "pad": (lambda x, **_: nym.pad(x, {"batch": (0, 4)}), P("data", "model")),
     "roll": (lambda x, **_: nym.roll(x, 3, "batch"), P("data", "model")),
     "stack": (lambda x, u, **_: nym.stack("n", [x, u]), P(None, "data", "model")),
+    "cumsum": (lambda x, **_: nym.cumsum(x, "batch"), P("data", "model")),
+    "sort": (lambda x, **_: nym.sort(x, "embed"), P("data", "model")),
+    "top k": (lambda x, **_: nym.top_k(x, "batch", 3)[0], P(None, "model")),
+    "product": (lambda x, **_: nym.prod(x, "batch"), P("model")),
+    "triangle": (lambda x, **_: nym.triu(x, "batch", "embed"), None),
+    "lift": (lambda x, **_: nym.lift(jnp.median, "batch")(x), P("model")),
     "dot": (lambda x, w, **_: nym.dot(x, w, axis="embed"), P("data", None)),
     "dot of three": (lambda x, w, **_: nym.dot(x, w, x, axis="embed"), P("data", None)),
     "dot batched": (lambda x, y, **_: nym.dot(x, y, axis="embed"), P("data", None)),
@@ -109,6 +115,12 @@ TEXTS = {
     ),
     "add column": (
         lambda x, rows, **_: x + nym.shard(rows["embed", 0].rename({"row": "batch"}), {"batch": "model"}),
+        "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding",
+    ),
+    "cross": (
+        lambda x, rows, **_: nym.cross(
+            *(a["embed", 0:3] for a in (x, nym.shard(rows.rename({"row": "batch"}), {"batch": "model"}))), "embed"
+        ),
         "axis 'batch' is sharded over (data) in one operand and over (model) in another; state the sharding",
     ),
     "add": (
