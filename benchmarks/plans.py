@@ -30,7 +30,7 @@ import jax
 
 import axonym as nym
 from axonym.planner import Evaluation, _best_candidates, _plan_search, described_devices, plan
-from axonym.report._table import format_bytes
+from axonym.report._format import format_bytes
 
 from .compiled_steps import replace_table
 from .published_steps import RUNS, describe_step

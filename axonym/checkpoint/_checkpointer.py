@@ -18,15 +18,12 @@ from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
 from ..state_dict._keys import check_has_data
-from ..state_dict._load_safetensors import AxisOrder
-from ._agreement import agree_on_result
+from ..state_dict._safetensors import AxisOrder
 from ._data_state import Resumable, encode_data_state
-from ._leaf import Leaf, flatten_leaves
-from ._placement import enter_mesh_of
-from ._restore import check_is_not_traced, import_orbax_handler, restore_step
-from ._step_writer import StepWriter
-from ._steps import check_is_path, check_step, format_steps, list_steps, move_damaged
-from ._tree_metadata import TreeMetadata, describe_tree
+from ._errors import agree_on_result, check_is_not_traced, import_orbax_handler
+from ._restore import enter_mesh_of, restore_step
+from ._steps import StepWriter, check_is_path, check_step, format_steps, list_steps, move_damaged
+from ._tree_metadata import Leaf, TreeMetadata, describe_tree, flatten_leaves
 
 
 class Checkpointer:

@@ -6,7 +6,6 @@ words, which takes a sixth of that time. The sum is there because the manifests 
 their own: that of such a file with its end is the same for all of them, whatever they say.
 """
 
-import errno
 import importlib
 import json
 import os
@@ -19,11 +18,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .._atomic_file import flush_to_disk
+from ._errors import DamagedCheckpointError, is_damage
 
 
 CHECKSUMS = "checksums.json"
 _ALGORITHM = "crc32c+sum64"
-_DAMAGE = {errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 _BLOCK = 1 << 24  # bytes
 _BUFFER = 1 << 18  # stays in the cache of the processor
 _THREADS = min(8, os.cpu_count() or 1)
@@ -35,23 +34,6 @@ Blocks: TypeAlias = dict[str, list[Any]]
 A checksum is 8 hexadecimal digits of the CRC-32C and 16 of the sum. Earlier versions wrote the CRC-32C alone, as an
 integer.
 """
-
-
-class DamagedCheckpointError(ValueError):
-    """A file of a checkpoint is missing or is not what was written. The message names the file.
-
-    Example:
-        >>> import axonym as nym
-        >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> nym.checkpoint.save(folder, {"weight": nym.ones({"embed": 3})}, step=10)
-        >>> (folder / "10" / "default" / "axonym.json").unlink()
-        >>> try:
-        ...     nym.checkpoint.restore(folder)
-        ... except nym.checkpoint.DamagedCheckpointError as error:
-        ...     print(str(error).replace(str(folder), "..."))
-        the checkpoint of step 10 is damaged: .../10/default/axonym.json is missing
-    """
 
 
 class Checksums(NamedTuple):
@@ -156,11 +138,6 @@ def read_checksums(folder: Path) -> Checksums:
     if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise DamagedCheckpointError(f"{path} is damaged: it does not list sizes and checksums of files")
     return Checksums(path.parent, files)
-
-
-def is_damage(error: Exception) -> bool:
-    """Returns whether an error of reading lies in the file; others, such as too many open files, may pass."""
-    return not isinstance(error, OSError) or error.errno in _DAMAGE
 
 
 def _is_entry(entry: Any) -> bool:

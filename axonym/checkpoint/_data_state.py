@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..named._format import format_value
-from ._checksums import DamagedCheckpointError, is_damage
+from ._errors import DamagedCheckpointError, is_damage
 
 
 class Resumable(Protocol):

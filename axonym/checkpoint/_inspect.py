@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..named._format import format_axes
-from ..report._table import format_bytes
+from ..report._format import format_bytes
 from ._checksums import read_checksums
-from ._leaf import ARRAYS, Leaf
 from ._restore import read_metadata
 from ._steps import check_is_path, find_steps, get_step_folder
-from ._tree_metadata import Node
+from ._tree_metadata import ARRAYS, Leaf, Node
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ import tensorstore as ts
 from etils import epath
 from orbax.checkpoint import future
 
-from ._agreement import agree_on_result
-from ._checksums import Checksums, DamagedCheckpointError, write_checksums_of_process
+from ._checksums import Checksums, write_checksums_of_process
 from ._data_state import format_data_file, write_data_state
-from ._leaf import Leaf
-from ._tree_metadata import METADATA, TreeMetadata
+from ._errors import DamagedCheckpointError, agree_on_result
+from ._tree_metadata import METADATA, Leaf, TreeMetadata
 
 
 _NAME = "state"  # what the names of arrays in the files begin with

@@ -1,36 +1,48 @@
 """`restore`: the state that was saved at a step, on any devices."""
 
-import importlib
+import functools
 import os
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
-from .._jax_compat import is_tracing
 from ..multihost._broadcast import broadcast_from_host_zero
 from ..named._arguments import check_flag
+from ..named._array import NamedArray
+from ..named._base import NamedBase, get_plain_array, with_array
+from ..named._cache import cached_plan
+from ..named._format import format_value
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
-from ..partitioning.specs._active_mesh import MeshLike
-from ..state_dict._load_safetensors import AxisOrder, check_axis_order
-from ._agreement import agree_on_result
-from ._checksums import (
-    Checksums,
-    DamagedCheckpointError,
-    check_blocks,
-    check_sizes,
-    is_array_data,
-    list_blocks,
-    read_checksums,
-)
+from ..partitioning.sharding._partition_specs import infer_resource_partitions, pad_spec
+from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
+from ..state_dict._safetensors import AxisOrder, check_axis_order
+from ._checksums import Checksums, check_blocks, check_sizes, is_array_data, list_blocks, read_checksums
 from ._data_state import Resumable, check_resumable, read_data_state
-from ._leaf import ARRAYS, Leaf, flatten_leaves
-from ._match_leaves import check_leaves, check_widths, warn_of_static_fields
-from ._placement import find_shardings, get_stored_sharding, make_shape, place_leaf
+from ._errors import DamagedCheckpointError, agree_on_result, check_is_not_traced, import_orbax_handler
 from ._steps import check_is_path, find_steps, get_step_folder, list_steps
-from ._tree_metadata import Node, TreeMetadata, describe_tree, get_static_fields, iterate_nodes
+from ._tree_metadata import (
+    ARRAYS,
+    Leaf,
+    Node,
+    TreeMetadata,
+    check_leaves,
+    check_widths,
+    describe_tree,
+    find_order,
+    flatten_leaves,
+    get_key_dtype,
+    get_static_fields,
+    iterate_nodes,
+    warn_of_static_fields,
+)
 
 
 def restore(
@@ -169,19 +181,6 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
     return tree
 
 
-def check_is_not_traced() -> None:
-    if is_tracing():
-        raise ValueError("checkpoints are saved and restored outside of `jit`; call this where nothing is traced")
-
-
-def import_orbax_handler() -> Any:
-    """Returns the module that uses Orbax, which is an extra and takes as long to import as JAX."""
-    try:
-        return importlib.import_module("._orbax_handler", __package__)
-    except ModuleNotFoundError as error:
-        raise ImportError("checkpoints need Orbax; install `axonym[io]`, or orbax-checkpoint") from error
-
-
 class Plan(NamedTuple):
     """What to restore: the leaves of a checkpoint, and in the order of the result those asked for."""
 
@@ -274,3 +273,91 @@ def _read_data(folder: Path, metadata: TreeMetadata, data: Resumable | None) -> 
         raise ValueError(f"the checkpoint in {folder} has no state of the data; restore it without `data`")
     check_resumable(data, "set_state")
     return read_data_state(folder, jax.process_index(), jax.process_count(), metadata.process_count)
+
+
+def find_shardings(tree: Any, leaves: list[Any], mapping: ResourceMapping | None, mesh: MeshLike | None) -> list[Any]:
+    """Returns the sharding of each leaf of a tree, None for those that are not arrays or are on the default device."""
+    mesh = get_active_mesh() if mesh is None else mesh
+    if mesh is None and mapping is None:
+        return [_get_own_sharding(leaf) for leaf in leaves]
+    if mesh is None:
+        raise ValueError("`mapping` needs a mesh to restore onto; set one with `jax.set_mesh(mesh)` or pass `mesh=`")
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise TypeError(f"`mesh` is a mesh with devices, not {format_value(mesh)}")
+    if not isinstance(mesh, Mesh):
+        raise ValueError("a checkpoint is restored onto a mesh with devices, outside of `jit`; this mesh has none")
+    found = infer_resource_partitions(tree, mapping, preserve_existing_shardings=mapping is None, mesh=mesh)
+    return jax.tree.leaves(found, is_leaf=lambda x: x is None)
+
+
+def _get_own_sharding(leaf: Any) -> Any:
+    """Returns the sharding that an array was given; an uncommitted array may be moved by JAX, and so has none."""
+    array = get_plain_array(leaf)
+    sharding = getattr(array, "sharding", None)
+    if isinstance(sharding, NamedSharding) and not isinstance(sharding.mesh, Mesh):
+        return None
+    return sharding if getattr(array, "committed", True) else None
+
+
+def make_shape(leaf: Leaf) -> Any:
+    """Returns a stand-in for a leaf: a shape without data for an array, with its names."""
+    match leaf.kind:
+        case "array" | "key":
+            dtype = get_key_dtype(leaf.dtype) if leaf.kind == "key" else jnp.dtype(leaf.dtype)
+            shape = jax.ShapeDtypeStruct(leaf.shape, dtype)
+        case "numpy":
+            shape = np.broadcast_to(np.zeros((), jnp.dtype(leaf.dtype)), leaf.shape)
+        case "numpy scalar":
+            shape = jnp.dtype(leaf.dtype).type(0)
+        case _:
+            return leaf.decode()
+    return shape if leaf.names is None else NamedArray(shape, leaf.names)
+
+
+def get_stored_sharding(saved: Leaf, wanted: Leaf, sharding: Any) -> Any:
+    """Returns the sharding to read an array with, whose axes are in the order in which they are stored."""
+    order = find_order(saved.names, wanted.names)
+    if isinstance(sharding, NamedSharding):
+        entries = pad_spec(sharding.spec, len(saved.shape)).partitions
+        if order is not None:
+            entries = [entries[order.index(at)] for at in range(len(order))]
+        return NamedSharding(sharding.mesh, P(*entries, *(None,) * (len(saved.stored_shape) - len(saved.shape))))
+    if order is not None and sharding is not None and not isinstance(sharding, SingleDeviceSharding):
+        raise ValueError(f"{saved.path} cannot be transposed onto {sharding}; pass a mesh")
+    return sharding
+
+
+def enter_mesh_of(sharding: Any) -> AbstractContextManager[Any]:
+    """Makes the mesh of a sharding the active one, none if it has no mesh, for operations outside of `jit`."""
+    return jax.set_mesh(cast(Mesh, sharding.mesh) if isinstance(sharding, NamedSharding) else None)
+
+
+def place_leaf(array: Any, saved: Leaf, wanted: Leaf, like: Any, sharding: Any) -> Any:
+    """Returns a leaf like the one asked for, from the array that was read."""
+    if not saved.is_stored:
+        array = np.zeros(saved.stored_shape, jnp.dtype(saved.stored_dtype))
+    order = find_order(saved.names, wanted.names)
+    if wanted.kind in ("numpy", "numpy scalar"):
+        array = np.asarray(array) if order is None else np.ascontiguousarray(np.transpose(array, order))
+        array = array[()] if wanted.kind == "numpy scalar" else array
+    else:
+        array = _place_on_devices(array, saved, wanted, order, sharding)
+    return with_array(like, array) if isinstance(like, NamedBase) else array
+
+
+def _place_on_devices(array: Any, saved: Leaf, wanted: Leaf, order: tuple[int, ...] | None, sharding: Any) -> jax.Array:
+    """Returns random keys for their data, and an array with its axes in another order."""
+    with enter_mesh_of(sharding):
+        if not isinstance(array, jax.Array):
+            array = array if order is None else np.transpose(array, (*order, *range(len(order), array.ndim)))
+            array, order = jax.device_put(array, get_stored_sharding(wanted, wanted, sharding)), None
+        if saved.kind == "key":
+            array = jax.random.wrap_key_data(array, impl=saved.dtype)
+        if order is not None:
+            array = _make_transpose(order, sharding)(array)
+        return array
+
+
+@cached_plan
+def _make_transpose(order: tuple[int, ...], sharding: Any) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(functools.partial(jnp.transpose, axes=order), out_shardings=sharding)

@@ -1,9 +1,36 @@
-"""The steps of which a folder has checkpoints."""
+"""The folder of checkpoints: the steps in it, and the one program that may save to it.
 
+Orbax writes a step to a hidden folder of this program. When all of it is there with its checksums, one rename makes it
+a checkpoint; a checkpoint that is deleted leaves by one rename too. So a program that is killed leaves nothing that is
+half done but hidden folders, which the next writer removes, and two programs never write to the same files.
+
+The kernel keeps the lock of a folder and drops it when the program ends, however it does. Some file systems of networks
+keep locks for each host alone, or have none, so the program also touches the file every few seconds as a sign of life.
+A program on another host, or on a file system without locks, waits for that before it takes over what was not closed.
+"""
+
+import contextlib
+import json
 import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import jax
+
+from ..multihost._broadcast import broadcast_from_host_zero
 from ..named._format import format_value
+from ..named._traceback import find_stacklevel
+from ._checksums import write_checksums
+from ._errors import agree_on_result, import_orbax_handler
 
 
 _DAMAGED = "damaged-"
@@ -92,3 +119,299 @@ def move_damaged(folder: Path, step: int) -> Path:
         number += 1
         target = folder / f"{_DAMAGED}{step}-{number}"
     return (folder / str(step)).rename(target)
+
+
+try:
+    import fcntl as _fcntl
+except ModuleNotFoundError:  # on Windows
+    _fcntl = None
+fcntl: ModuleType | None = _fcntl
+
+_LOCK = ".axonym-lock"
+_BEAT = 5.0  # seconds between signs of life
+_PATIENCE = 30.0  # seconds without one after which a program on another host counts as dead
+_locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
+
+
+class WriterLock:
+    """Holds the lock of a folder until it is released, or the program ends.
+
+    Raises:
+        OSError: If another program holds it, with its host and process, or the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Takes the lock; see the class."""
+        self._folder, self._path = folder, folder / _LOCK
+        self._descriptor, ended = _take_lock(folder, self._path), threading.Event()
+        holder = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        self._content = json.dumps({**holder, "token": os.urandom(8).hex()}).encode()
+        self.release = weakref.finalize(self, _release_lock, self._path, self._descriptor, self._content, ended)
+        try:
+            self._path.write_bytes(self._content)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            self.release()
+            raise
+        arguments = (self._path, self._content, ended)
+        threading.Thread(target=_show_life, args=arguments, daemon=True, name="axonym").start()
+        _locks.add(self)
+
+    def check(self) -> None:
+        """Raises an OSError if another program has taken the folder over, or removed the lock."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            raise OSError(f"{self._path} was removed, so another program may have saved there meanwhile") from None
+        if content != self._content:
+            raise OSError(f"{_describe_holder(content)} has taken over {self._folder}")
+
+    def close_in_child(self) -> None:
+        """Closes the lock in a process that was forked, which would hold it longer than this program."""
+        if self.release.detach() is not None:
+            os.close(self._descriptor)
+
+
+def _close_in_child() -> None:
+    for lock in list(_locks):
+        lock.close_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _take_lock(folder: Path, path: Path) -> int:
+    """Returns the descriptor of the file, locked."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            is_kept = _lock_descriptor(descriptor)
+            content = path.read_bytes()
+            if is_kept is False:
+                raise _make_refusal(folder, content)
+            if content and (is_kept is None or _read_holder(content).get("host") != socket.gethostname()):
+                _wait_for_life(folder, path, content)
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                return descriptor
+        except FileNotFoundError:  # its holder has released it, and removed the file, since it was opened here
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock_descriptor(descriptor: int) -> bool | None:
+    """Returns whether this program holds the lock now, or None if the file system has no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _wait_for_life(folder: Path, path: Path, content: bytes) -> None:
+    """Waits until a program that has not closed its lock counts as dead; raises an OSError if it is alive."""
+    warnings.warn(
+        f"{_describe_holder(content)} has not closed {folder}; waiting {_PATIENCE:g} s for a sign of life of it",
+        stacklevel=find_stacklevel(),
+    )
+    first, end = None, time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        with path.open("rb") as file:  # opened again, because file systems of networks remember times
+            touched = os.fstat(file.fileno()).st_mtime_ns
+        first = first or touched
+        if touched != first:
+            raise _make_refusal(folder, content)
+        time.sleep(_BEAT / 5)
+
+
+def _read_holder(content: bytes) -> dict[str, Any]:
+    try:
+        holder = json.loads(content)
+    except ValueError:  # being written
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _describe_holder(content: bytes) -> str:
+    holder = _read_holder(content)
+    if (holder.get("host"), holder.get("process")) == (socket.gethostname(), os.getpid()):
+        return "this program"
+    return f"process {holder.get('process', 'unknown')} on host {holder.get('host', 'unknown')}"
+
+
+def _make_refusal(folder: Path, content: bytes) -> OSError:
+    who, since = _describe_holder(content), _read_holder(content).get("since", "a moment ago")
+    remedy = "close that `Checkpointer`" if who == "this program" else "end that program, save to another folder"
+    return OSError(
+        f"{who} has had {folder} open to save since {since}; {remedy}, or, to restore only, pass `read_only=True`"
+    )
+
+
+def _show_life(path: Path, content: bytes, ended: threading.Event) -> None:
+    """Touches the lock every few seconds, as long as it is that of this program."""
+    while not ended.wait(_BEAT):
+        with contextlib.suppress(OSError):
+            if path.read_bytes() != content:  # another program has taken it over
+                return
+            os.utime(path)
+
+
+def _release_lock(path: Path, descriptor: int, content: bytes, ended: threading.Event) -> None:
+    ended.set()
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)) and path.read_bytes() == content:
+            os.ftruncate(descriptor, 0)  # Windows keeps open files; an empty one is no lock of anybody
+            path.unlink()
+    os.close(descriptor)
+
+
+_HIDDEN = ".axonym-saving-"
+
+
+class StepWriter:
+    """Writes one step at a time to a folder, in other threads. All processes make one together.
+
+    Raises:
+        OSError: If another program has the folder open to save, or it cannot be written.
+    """
+
+    def __init__(self, folder: Path, max_to_keep: int | None, seconds: int) -> None:
+        """Opens the folder; see the class."""
+        self._folder, self._max_to_keep, self._seconds = folder, max_to_keep, seconds
+        self._lock: WriterLock | None = None
+        self._saved: list[int] = []
+        self._pending: Future[list[str]] | None = None
+        orbax = import_orbax_handler()
+        what = f"opening {folder} to save"
+        try:
+            name = agree_on_result(what, self._open_folder, name=what, kind=OSError, seconds=seconds)
+            self._hidden = folder / broadcast_from_host_zero(name)
+            self._handler = orbax.StateHandler()
+            self._orbax = orbax.make_checkpointer(self._handler, seconds)
+        except BaseException:
+            self._release_lock()
+            raise
+        self._threads = ThreadPoolExecutor(1, "axonym")
+        if self._lock is not None:
+            for path in folder.glob(f"{_HIDDEN}*"):
+                if path != self._hidden:
+                    self._threads.submit(shutil.rmtree, path, ignore_errors=True)
+
+    def _open_folder(self) -> str:
+        """Locks the folder in process 0, and returns the name of a hidden folder in it."""
+        if jax.process_index() > 0:
+            return ""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = WriterLock(self._folder)
+            return Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=self._folder)).name
+        except OSError as error:
+            if error.errno is None:  # another program has it
+                raise
+            raise OSError(
+                f"{self._folder} cannot be opened to save: {error}; choose a folder that can be written, or, to "
+                "restore only, pass `read_only=True`"
+            ) from error
+
+    def save(self, step: int, arguments: Any) -> None:
+        """Starts to save a step; returns when its arrays are on the host."""
+        import_orbax_handler().save(self._orbax, self._hidden / str(step), arguments)
+        self._pending = self._threads.submit(self._complete, step, arguments)
+
+    def wait(self) -> list[str]:
+        """Waits until the step that is being saved is complete; returns what to warn of."""
+        if self._pending is None:
+            return []
+        messages = self._pending.result()
+        self._pending = None
+        return messages
+
+    def give_up(self, step: int) -> None:
+        """Removes what was written of a step that could not be saved."""
+        self._pending = None
+        if jax.process_index() == 0:
+            for path in self._hidden.glob(f"{step}*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Ends the threads that write, and lets other programs save."""
+        try:
+            self._threads.shutdown()
+            self._orbax.close()
+        finally:
+            if self._lock is not None:
+                shutil.rmtree(self._hidden, ignore_errors=True)
+            self._release_lock()
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _complete(self, step: int, arguments: Any) -> list[str]:
+        """Waits for Orbax, makes the step a checkpoint and deletes the oldest ones."""
+
+        def complete() -> list[str]:
+            self._orbax.wait_until_finished()
+            if self._lock is None:
+                return []
+            self._commit(step, arguments)
+            return self._delete_oldest()
+
+        name = f"complete {arguments.what}"
+        return agree_on_result(arguments.what, complete, name=name, kind=OSError, seconds=self._seconds)
+
+    def _commit(self, step: int, arguments: Any) -> None:
+        """Checks that nothing is missing of what was written, and makes it a checkpoint.
+
+        Raises:
+            OSError: If something is missing, or another program has taken over the folder.
+        """
+        self._handler.raise_failure()
+        written = self._hidden / str(step)
+        checksums = write_checksums(written, jax.process_count())
+        import_orbax_handler().check_written(get_step_folder(self._hidden, step), checksums, arguments)
+        if self._lock is not None:
+            self._lock.check()
+        for folder in (written, get_step_folder(self._hidden, step)):
+            _flush_folder(folder)
+        written.rename(self._folder / str(step))
+        _flush_folder(self._folder)
+        self._saved = [*(saved for saved in self._saved if saved != step), step]
+
+    def _delete_oldest(self) -> list[str]:
+        """Deletes checkpoints until as many are left as are kept; returns what to warn of."""
+        steps = list_steps(self._folder)
+        order = [step for step in steps if step not in self._saved] + [step for step in self._saved if step in steps]
+        messages = []
+        for step in order[: -self._max_to_keep] if self._max_to_keep else []:
+            try:
+                _remove((self._folder / str(step)).rename(self._hidden / f"deleted-{step}"))
+            except OSError as error:
+                messages.append(f"the checkpoint of step {step} could not be deleted: {error}")
+        return messages
+
+
+def _flush_folder(path: Path) -> None:
+    """Waits until the names in a folder are on disk, so that an older checkpoint may be deleted after that."""
+    with contextlib.suppress(OSError):  # Windows cannot open folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Removes a folder with all in it, of a symbolic link the link alone."""
+    if path.is_symlink():
+        os.unlink(path)
+    else:
+        shutil.rmtree(path)

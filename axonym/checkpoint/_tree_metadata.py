@@ -1,17 +1,183 @@
-"""The metadata of a checkpoint: the tree that was saved, with the axes of its arrays, as JSON."""
+"""The tree of a checkpoint: what its metadata say of each leaf and node, and whether a tree to restore fits them."""
 
+import base64
+import functools
 import json
-from collections.abc import Iterator
+import re
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey, keystr
 
-from ._checksums import DamagedCheckpointError
-from ._leaf import Leaf, describe_leaf, describe_object, is_checkpoint_leaf
+from ..named._axis import Names
+from ..named._base import NamedBase, get_plain_array, is_traced
+from ..named._cache import cached_plan
+from ..named._format import format_axes, format_value, suggest_name
+from ..named._traceback import find_stacklevel
+from ..state_dict._keys import describe_random_keys, is_random_key
+from ..state_dict._safetensors import AxisOrder
+from ._errors import DamagedCheckpointError
+
+
+Kind: TypeAlias = Literal["array", "key", "numpy", "numpy scalar", "value", "none", "object"]
+ARRAYS = ("array", "key", "numpy", "numpy scalar")
+_LONGEST = 200  # characters of the description of an object
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A leaf of a checkpoint, as its metadata describe it.
+
+    Attributes:
+        path: Its key path, as `jax.tree_util.keystr` writes it.
+        kind: `"array"`; `"key"` for random keys; `"numpy"` and `"numpy scalar"`; `"value"` for Python numbers, strings
+            and bytes; `"none"`; `"object"` for anything else, of which only a description is stored.
+        names: The names of its axes, None if it has none.
+        shape: Its sizes.
+        dtype: The element type, the implementation of random keys, or the type of a value.
+        value: A value in JSON, or the description of an object.
+    """
+
+    path: str
+    kind: Kind
+    names: Names | None = None
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    value: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements; 0 if it is not an array."""
+        if self.kind not in ARRAYS:
+            return 0
+        return int(np.prod(self.stored_shape, dtype=np.int64)) * jnp.dtype(self.stored_dtype).itemsize
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The sizes of the array in the files, where random keys have an additional axis."""
+        return (*self.shape, *get_key_shape(self.dtype)) if self.kind == "key" else self.shape
+
+    @property
+    def stored_dtype(self) -> str:
+        return "uint32" if self.kind == "key" else self.dtype
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it has elements in the files; those of no elements are in the metadata alone."""
+        return self.kind in ARRAYS and 0 not in self.stored_shape
+
+    def check(self) -> None:
+        """Raises a ValueError or a TypeError if this describes no leaf, as after a change in its file."""
+        names = self.shape if self.names is None else self.names
+        has_names = len(names) == len(self.shape) and (self.names is None or {*map(type, names)} <= {str})
+        has_sizes = all(type(size) is int and size >= 0 for size in self.shape)
+        if self.kind not in get_args(Kind) or not has_names or not has_sizes:
+            raise ValueError(f"{self.path!r} is {self.kind!r} of names {self.names} and shape {self.shape}")
+        if self.kind in ARRAYS:
+            jnp.dtype(self.stored_dtype)
+        self.decode()
+
+    def __str__(self) -> str:
+        """Describes the leaf as in error messages."""
+        if self.kind not in ARRAYS:
+            return self.describe_value()
+        axes = f"shape {self.shape}" if self.names is None else f"axes {format_axes(self.names, self.shape)}"
+        return f"{'random keys' if self.kind == 'key' else 'an array'} of {axes} and {self.dtype}"
+
+    def describe_value(self) -> str:
+        if self.kind == "value":
+            return f"{self.dtype} {_decode_value(self.dtype, self.value)!r}"
+        return "None" if self.kind == "none" else str(self.value)
+
+    def decode(self) -> Any:
+        """Returns the value of a leaf that is no array."""
+        return _decode_value(self.dtype, self.value) if self.kind == "value" else None
+
+
+def is_checkpoint_leaf(x: Any) -> bool:
+    """Returns whether a node of a tree is one leaf of a checkpoint: None, or a named array with an array in it."""
+    return x is None or (isinstance(x, NamedBase) and hasattr(x.array, "shape"))
+
+
+def flatten_leaves(tree: Any) -> tuple[dict[str, Any], Any]:
+    """Returns the leaves of a tree by path, and the structure to make it again."""
+    pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_checkpoint_leaf)
+    leaves = {keystr(path): leaf for path, leaf in pairs}
+    if len(leaves) < len(pairs):
+        raise ValueError("two leaves of the state have the same path; give the keys of its dicts different reprs")
+    return leaves, treedef
+
+
+def describe_leaf(path: str, x: Any) -> Leaf:
+    """Returns the metadata of a leaf, a shape without data included."""
+    names, array = x.names if isinstance(x, NamedBase) else None, get_plain_array(x)
+    if is_traced(array):
+        raise ValueError(f"{path or 'the state'} is traced; checkpoints are saved and restored outside of `jit`")
+    if isinstance(array, jax.Array | jax.ShapeDtypeStruct):
+        if is_random_key(array):
+            return Leaf(path, "key", names, tuple(array.shape), describe_random_keys(array)[0])
+        return Leaf(path, "array", names, tuple(array.shape), str(array.dtype))
+    if isinstance(array, np.ndarray | np.generic):
+        _check_numbers(path, array)
+        kind: Kind = "numpy" if isinstance(array, np.ndarray) else "numpy scalar"
+        return Leaf(path, kind, names, tuple(array.shape), str(array.dtype))
+    if array is None:
+        return Leaf(path, "none")
+    if isinstance(array, bool | int | float | complex | str | bytes) and type(array).__module__ == "builtins":
+        return Leaf(path, "value", dtype=type(array).__name__, value=_encode_value(array))
+    return Leaf(path, "object", dtype=type(array).__qualname__, value=describe_object(array))
+
+
+def _check_numbers(path: str, array: Any) -> None:
+    if array.dtype.kind not in "biufcV" or array.dtype.fields is not None or array.dtype.type is np.void:
+        raise TypeError(f"{path or 'the state'} is a NumPy array of dtype {array.dtype}; only numbers can be saved")
+
+
+def _encode_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    return str(value) if type(value) is int else value  # JSON of other programs has no large integers
+
+
+def _decode_value(kind: str, value: Any) -> Any:
+    match kind:
+        case "bytes":
+            return base64.b64decode(value)
+        case "complex":
+            return complex(*value)
+        case "int":
+            return int(value)
+    return value
+
+
+def describe_object(x: Any) -> str:
+    """Returns a text that is the same in each run: functions and classes by name, others without addresses."""
+    if isinstance(x, functools.partial):
+        arguments = [*map(describe_object, x.args), *(f"{k}={describe_object(v)}" for k, v in x.keywords.items())]
+        return f"partial({', '.join([describe_object(x.func), *arguments])})"
+    name = getattr(x, "__qualname__", None)
+    text = name if isinstance(name, str) and callable(x) else format_value(x)
+    return re.sub(r" at 0x[0-9a-f]+", "", text)[:_LONGEST]
+
+
+@cached_plan
+def get_key_shape(implementation: str) -> tuple[int, ...]:
+    """Returns the sizes of the data of one random key."""
+    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=implementation))).shape
+
+
+@cached_plan
+def get_key_dtype(implementation: str) -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
 
 
 METADATA = "axonym.json"
@@ -164,3 +330,103 @@ def _read_node(content: dict[str, Any]) -> Node | Leaf:
     children = tuple([_read_node(child) for _, child in content["children"]])
     keys = tuple(key for key, _ in content["children"])
     return Node(content["path"], content["kind"], keys, children, content["static"])
+
+
+_SHOWN = 20
+
+
+def check_leaves(
+    saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], axis_order: AxisOrder, strict: bool, where: str
+) -> None:
+    """Checks the leaves that are asked for; raises a ValueError that lists all that differ."""
+    unused = [path for path in saved if path not in wanted]
+    problems = []
+    for path, leaf in wanted.items():
+        if path not in saved:
+            problems.append(f"{path or 'the state'} is not in the checkpoint{suggest_name(path, unused)}")
+        elif (problem := _find_problem(saved[path], leaf, axis_order)) is not None:
+            problems.append(f"{path or 'the state'} {problem}")
+    if strict:
+        missing = [path for path in wanted if path not in saved]
+        problems += [f"{path} is in the checkpoint and not in `like`{suggest_name(path, missing)}" for path in unused]
+    if problems:
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        partly = ["`strict=False` leaves out what is not in `like`"] if strict and unused else []
+        nested = _suggest_nesting(saved, [path for path in wanted if path not in saved])
+        raise ValueError("\n  ".join([f"{where} does not fit:", *problems[:_SHOWN], *more, *nested, *partly]))
+
+
+def check_widths(wanted: Mapping[str, Leaf], where: str) -> None:
+    """Checks that JAX keeps the bits of all arrays; raises a ValueError that lists those that it would narrow."""
+    problems = []
+    for path, leaf in wanted.items():
+        jax_dtype = str(jax.dtypes.canonicalize_dtype(jnp.dtype(leaf.dtype))) if leaf.kind == "array" else leaf.dtype
+        if jax_dtype != leaf.dtype:
+            narrowed = f"{path or 'the state'} would narrow {leaf.dtype} to {jax_dtype}"
+            problems.append(f"{narrowed}, since `jax_enable_x64` is off")
+    if problems:
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        remedies = [
+            "`jax.config.update('jax_enable_x64', True)` keeps all bits",
+            "a `like` with NumPy arrays of these shapes and element types restores NumPy arrays",
+        ]
+        first = f"{where} has elements of 64 bits:"
+        raise ValueError("\n  ".join([first, *problems[:_SHOWN], *more, *remedies]))
+
+
+def _suggest_nesting(saved: Mapping[str, Leaf], missing: list[str]) -> list[str]:
+    """Returns a line that says below which path a checkpoint has all leaves that are missing at their own."""
+    found = [{path.removesuffix(one) for path in saved if one and path.endswith(one)} for one in missing]
+    prefixes = set.intersection(*found) if found else set()
+    if not prefixes:
+        return []
+    prefix = min(prefixes, key=lambda prefix: (len(prefix), prefix))
+    key = re.fullmatch(r"\[('\w+')\]", prefix)
+    nested = f"`{{{key[1]}: like}}`" if key else "a `like` nested like that"
+    return [f"the checkpoint has what is missing below {prefix}; pass {nested}"]
+
+
+def _find_problem(saved: Leaf, wanted: Leaf, axis_order: AxisOrder) -> str | None:
+    """Returns why a leaf cannot be restored as asked for, or None."""
+    if not _is_same_kind(saved, wanted):
+        return f"is {wanted} here and {saved} in the checkpoint"
+    if saved.kind not in ARRAYS:
+        return None
+    sizes = [None if one.names is None else dict(zip(one.names, one.shape, strict=True)) for one in (saved, wanted)]
+    same_order = saved.names == wanted.names and saved.shape == wanted.shape
+    if not same_order and (None in sizes or sizes[0] != sizes[1]):
+        return f"has {_format_axes(wanted)} here and {_format_axes(saved)} in the checkpoint"
+    if not same_order and axis_order == "error":
+        how = "; `axis_order='transpose'` restores it in the order asked for"
+        return f"has {_format_axes(wanted)} here and {_format_axes(saved)} in the checkpoint{how}"
+    if saved.dtype != wanted.dtype:
+        remedy = "" if saved.kind == "key" else f"; restore {saved.dtype} and convert it with `astype`"
+        return f"is {wanted.dtype} here and {saved.dtype} in the checkpoint{remedy}"
+    return None
+
+
+def _is_same_kind(saved: Leaf, wanted: Leaf) -> bool:
+    if saved.kind in ARRAYS and wanted.kind in ARRAYS:
+        return (saved.kind == "key") == (wanted.kind == "key")
+    return saved.kind == wanted.kind and (saved.kind != "value" or saved.dtype == wanted.dtype)
+
+
+def _format_axes(leaf: Leaf) -> str:
+    return f"shape {leaf.shape}" if leaf.names is None else f"axes {format_axes(leaf.names, leaf.shape)}"
+
+
+def find_order(saved: Names | None, wanted: Names | None) -> tuple[int, ...] | None:
+    """Returns the position in the checkpoint of each axis that is asked for, None if they are in order."""
+    if saved is None or wanted is None or saved == wanted:
+        return None
+    return tuple(saved.index(name) for name in wanted)
+
+
+def warn_of_static_fields(saved: Mapping[str, str], wanted: Mapping[str, str], where: str) -> None:
+    """Warns if static fields, which are not restored, differ from those of the modules that were saved."""
+    different = [path for path, text in wanted.items() if saved.get(path, text) != text]
+    if different:
+        shown = [f"{path} is {wanted[path]} here and was {saved[path]}" for path in different[:_SHOWN]]
+        more = [f"and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []
+        first = f"{where} was saved with other static fields, which stay as they are here:"
+        warnings.warn("\n  ".join([first, *shown, *more]), stacklevel=find_stacklevel())

@@ -19,8 +19,8 @@ from ..state_dict import (
     unflatten_modules,
     write_fields,
 )
-from ..state_dict._export import map_children
-from ..state_dict._state_dict_reader import read_state_dict
+from ..state_dict._from_state_dict import read_state_dict
+from ..state_dict._to_state_dict import map_children
 from ._adapt import rename_parameters
 from .jax_utils import is_jax_array_like
 

@@ -1,24 +1,456 @@
-"""`explain`: how each axis of each array of a tree is sharded and why, as `shard` decides it."""
+"""`explain`: why each axis of an array or a tree is sharded as it is."""
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from jax.sharding import AxisType
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
+from ..named._axis import Names
+from ..named._axis_layout import format_mesh_axes, round_up
 from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
+from ..partitioning.mapping._typos import is_typo
 from ..partitioning.sharding._fallback_rule import apply_fallback_rules
-from ..partitioning.specs._active_mesh import MeshLike, check_mesh, get_active_mesh, resolve_mesh
-from ..partitioning.specs._leaves import Leaf
-from ._explain_leaf import (
-    ExplainedLeaf,
-    explain_by_mapping,
-    explain_own_sharding,
-    find_common_mesh,
-    list_arrays,
-    sum_leaves,
+from ..partitioning.sharding._partition_specs import (
+    get_own_sharding,
+    get_sharded_axes,
+    get_sharding_over,
+    is_same_mesh,
+    pad_spec,
 )
-from ._explanation import Explanation
-from ._unused_axes import get_spec_axes
+from ..partitioning.sharding._placement import resolve_unconstrained
+from ..partitioning.sharding._shard import infer_leaf_sharding
+from ..partitioning.specs._active_mesh import (
+    MeshLike,
+    check_mesh,
+    format_mesh,
+    get_active_mesh,
+    is_manual_axis,
+    resolve_mesh,
+)
+from ..partitioning.specs._bytes_per_device import (
+    Load,
+    count_array_bytes,
+    count_devices,
+    get_fullest_device_bytes,
+    sum_device_bytes,
+)
+from ..partitioning.specs._leaves import Leaf, describe_leaves, get_array_shape
+from ..partitioning.specs._resolve_spec import resolve_spec
+from ..partitioning.specs._spec_problems import describe_dimension
+from ._explanation import AxisExplanation, Decision, Explanation, LeafExplanation, format_entry
+
+
+class UnusedAxis(NamedTuple):
+    """A mesh axis that an array is not sharded over: its name, whether it could shard the array, and the reason."""
+
+    axis: str
+    is_free: bool
+    why: str
+
+
+def get_spec_axes(spec: P | None) -> tuple[str, ...]:
+    """Returns the mesh axes that a spec shards an array over, in order."""
+    return () if spec is None else tuple(axis for entry in spec.partitions for axis in get_sharded_axes(entry))
+
+
+def get_shard_shape(shape: tuple[int, ...], spec: P | None, mesh: MeshLike) -> tuple[int, ...]:
+    """Returns the shape of the part of an array on each device."""
+    entries = map(get_sharded_axes, pad_spec(spec, len(shape)))
+    parts = (math.prod(mesh.shape[axis] for axis in axes) for axes in entries)
+    return tuple(size // number for size, number in zip(shape, parts, strict=True))
+
+
+def find_unused_axes(shape: tuple[int, ...], names: Names | None, spec: P | None, mesh: MeshLike) -> list[UnusedAxis]:
+    """Returns the mesh axes that do not shard an array, which are all of them if its spec is invalid."""
+    if spec is None:
+        invalid = "its spec is invalid"
+        return [UnusedAxis(axis, False, _explain_useless_axis(axis, mesh) or invalid) for axis in mesh.axis_names]
+    used = get_spec_axes(spec)
+    unused = [axis for axis in mesh.axis_names if axis not in used or mesh.shape[axis] == 1]
+    return [_explain_unused_axis(axis, shape, names, spec, mesh) for axis in unused]
+
+
+def find_free_axes(shape: tuple[int, ...], spec: P, mesh: MeshLike) -> list[str]:
+    """Returns the mesh axes over which an array may be sharded further, if its sizes are divisible by theirs."""
+    used = get_spec_axes(spec)
+    free = [axis for axis in mesh.axis_names if axis not in used and _explain_useless_axis(axis, mesh) is None]
+    return [axis for axis in free if _explain_blocked_axis(axis, shape, spec) is None]
+
+
+def _explain_unused_axis(axis: str, shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike) -> UnusedAxis:
+    why = _explain_useless_axis(axis, mesh) or _explain_blocked_axis(axis, shape, spec)
+    if why is not None:
+        return UnusedAxis(axis, False, why)
+    shard, size = get_shard_shape(shape, spec, mesh), mesh.shape[axis]
+    fits = [at for at, part in enumerate(shard) if part % size == 0]
+    if fits:
+        best = max(fits, key=lambda at: shard[at])
+        others = get_sharded_axes(pad_spec(spec, len(shard))[best])
+        along = f" along with {', '.join(map(repr, others))}" if others else ""
+        return UnusedAxis(axis, True, f"unused; it could shard {describe_dimension(best, names)}{along}")
+    array = f"the array {shape}" if shard == shape else f"the shard {shard} on each device"
+    if max(shard) < size:
+        return UnusedAxis(axis, False, f"its size {size} is larger than any dimension of {array}")
+    return UnusedAxis(axis, False, f"no dimension of {array} is divisible by its size {size}")
+
+
+def _explain_useless_axis(axis: str, mesh: MeshLike) -> str | None:
+    """Returns why no array can be sharded over a mesh axis, None if arrays can."""
+    if is_manual_axis(mesh, axis):
+        return "it is Manual here"
+    return "it has size 1" if mesh.shape[axis] == 1 else None
+
+
+def _explain_blocked_axis(axis: str, shape: tuple[int, ...], spec: P) -> str | None:
+    """Returns why an array cannot be sharded over a mesh axis, whatever its sizes are; None if it can."""
+    for kind in ("unreduced", "reduced"):
+        if axis in getattr(spec, kind, ()):
+            return f"the array is {kind} over it"
+    if not shape:
+        return "the array has no dimensions"
+    if 0 in shape:
+        return "the array is empty"
+    return "left to the compiler" if P.UNCONSTRAINED in spec.partitions else None
+
+
+def summarize_unused_axis(axis: str, mesh: MeshLike, leaves: Sequence[Sequence[UnusedAxis]]) -> str:
+    """Returns why no array is sharded over a mesh axis, from the reasons of each array."""
+    useless = _explain_useless_axis(axis, mesh)
+    if useless is not None or not leaves:
+        return useless or "there are no arrays"
+    reasons = [one for leaf in leaves for one in leaf if one.axis == axis]
+    free = sum(one.is_free for one in reasons)
+    if free:
+        return f"unused; it could shard {free} of {len(leaves)} arrays"
+    kinds = {one.why for one in reasons}
+    return kinds.pop() if len(kinds) == 1 else f"no free dimension of any array is divisible by {mesh.shape[axis]}"
+
+
+class LeafMapping(NamedTuple):
+    """The mapping of an array, whether only its part of the tree has this mapping, and the names of all arrays."""
+
+    mapping: AxisMapping
+    is_of_part: bool
+    names: frozenset[str]
+
+    def format_entry(self, name: str) -> str:
+        """Returns the entry for a name as it is written, and whether it is in the mapping of a part."""
+        axes = self.mapping.mesh_axes(name)
+        entry = format_entry(name, axes) if axes else f"{name!r}: None"
+        return f"{entry} in the mapping of this part" if self.is_of_part else entry
+
+    def find_near_miss(self, name: str) -> str | None:
+        """Returns a name that was perhaps meant, a short one only if no array has an axis of that name."""
+        found = (known for known in self.mapping if is_typo(name, known, 4 if known in self.names else 3))
+        return next(found, None)
+
+
+def explain_named_axis(name: str, size: int, entry: Any, of: LeafMapping, mesh: MeshLike) -> AxisExplanation:
+    """Explains an axis by its entry in the mapping and in the spec that follows from it."""
+    requested = of.mapping.mesh_axes(name)
+    if requested:
+        given = get_sharded_axes(entry)
+        return _explain_requested_axis(name, size, requested, given, "mapping", of.format_entry(name), mesh)
+    if of.mapping.knows(name):
+        return AxisExplanation(name, size, (), 1, "None", of.format_entry(name))
+    near = of.find_near_miss(name)
+    why = "not in the mapping of this part" if of.is_of_part else "not in the mapping"
+    why += "" if near is None else f"; did you mean {near!r}?"
+    return AxisExplanation(name, size, (), 1, "not in the mapping", why, near)
+
+
+def explain_invalid_axes(
+    names: Names, sizes: tuple[int, ...], of: LeafMapping, mesh: MeshLike, error: str
+) -> list[AxisExplanation]:
+    """Explains each axis of an array with an error, whether it causes the error or not."""
+    claims = [axis for name in names for axis in of.mapping.mesh_axes(name)]
+    axes: list[AxisExplanation] = []
+    for name, size in zip(names, sizes, strict=True):
+        try:
+            (entry,) = resolve_spec((name,), (size,), of.mapping, mesh, warn=False)
+            axis = explain_named_axis(name, size, entry, of, mesh)
+            cause = error if any(claims.count(one) > 1 for one in axis.mesh_axes) else None
+        except ValueError as refused:
+            axis, cause = None, str(refused)
+        axes.append(axis if axis and not cause else AxisExplanation(name, size, (), 1, "refused", cause or error))
+    return axes
+
+
+def explain_axes(
+    shape: tuple[int, ...],
+    names: Names | None,
+    spec: P,
+    mesh: MeshLike | None,
+    decision: Decision,
+    source: str,
+    *,
+    requested: P | None = None,
+    unsharded: str | None = None,
+) -> list[AxisExplanation]:
+    """Explains each dimension of an array: over which mesh axes a spec shards it, or which others could.
+
+    Args:
+        shape: The sizes of the array.
+        names: The names of its axes, if it has some.
+        spec: Its valid spec.
+        mesh: The mesh of the spec; None if the array is not sharded.
+        decision: The origin of the spec.
+        source: The same in words.
+        requested: The requested spec, if some of its mesh axes may have been left out.
+        unsharded: The reason why a dimension is not sharded; by default, the source.
+    """
+    free = [] if mesh is None else find_free_axes(shape, spec, mesh)
+    given, asked = pad_spec(spec, len(shape)), pad_spec(spec if requested is None else requested, len(shape))
+    axes: list[AxisExplanation] = []
+    for at, size in enumerate(shape):
+        name, over, entry = None if names is None else names[at], get_sharded_axes(given[at]), asked[at]
+        if entry is P.UNCONSTRAINED:
+            parts = 1 if mesh is None else math.prod(mesh.shape[axis] for axis in over)
+            axes.append(AxisExplanation(name, size, over, parts, decision, f"{source}: left to the compiler"))
+        elif mesh is not None and get_sharded_axes(entry):
+            why = f"{source}: {' x '.join(map(repr, get_sharded_axes(entry)))}"
+            axes.append(_explain_requested_axis(name, size, get_sharded_axes(entry), over, decision, why, mesh))
+        else:
+            why = "; ".join([unsharded or f"{source}: replicated", *_advise_axis(size, free, mesh)])
+            axes.append(AxisExplanation(name, size, (), 1, decision, why))
+    return axes
+
+
+def explain_refused_axes(shape: tuple[int, ...], names: Names | None, problems: Sequence[str]) -> list[AxisExplanation]:
+    """Explains each dimension of an array with an invalid spec, by its own problems or else by all."""
+    axes: list[AxisExplanation] = []
+    for at, size in enumerate(shape):
+        own = [each for each in problems if describe_dimension(at, names) in each]
+        why = "; ".join(own or problems)
+        axes.append(AxisExplanation(None if names is None else names[at], size, (), 1, "refused", why))
+    return axes
+
+
+def _explain_requested_axis(
+    name: str | None,
+    size: int,
+    requested: tuple[str, ...],
+    given: tuple[str, ...],
+    decision: Decision,
+    why: str,
+    mesh: MeshLike,
+) -> AxisExplanation:
+    """Explains whether an axis is sharded over the requested mesh axes, or why not."""
+    usable = [axis for axis in requested if not is_manual_axis(mesh, axis)]
+    parts = math.prod(mesh.shape[axis] for axis in given)
+    if not usable:
+        decision, why = "manual", f"{why}, which is Manual here"
+    elif not given and size == 1:
+        decision, why = "size 1", f"{why}, but an axis of size 1 is replicated"
+    elif not given:
+        fits = round_up(size, math.prod(mesh.shape[axis] for axis in usable))
+        over = format_mesh_axes(usable, mesh)
+        decision, why = "uneven", f"{why}, but {size} is not divisible by {over}; the next size that fits is {fits}"
+    elif parts == 1:
+        decision, why = "size 1", f"{why}, which has size 1"
+    return AxisExplanation(name, size, given, parts, decision, why)
+
+
+def _advise_axis(size: int, free: list[str], mesh: MeshLike | None) -> Iterator[str]:
+    """Yields how the free mesh axes could shard a dimension."""
+    if mesh is None or not free:
+        return
+    fit = [axis for axis in free if size and size % mesh.shape[axis] == 0]
+    if fit:
+        yield f"{' or '.join(map(repr, fit))} could shard it"
+        return
+    axis = min(free, key=lambda one: mesh.shape[one])
+    if size > mesh.shape[axis]:
+        fits = round_up(size, mesh.shape[axis])
+        yield f"not divisible by {format_mesh_axes([axis], mesh)}, the next size that fits is {fits}"
+
+
+class MatchedSpec(NamedTuple):
+    """An array, its place in the tree, its spec if that is clear, the problems of it, and the rule's reason for it."""
+
+    array: Any
+    about: Leaf
+    spec: P | None
+    problems: tuple[str, ...] = ()
+    source: str = ""
+
+
+class ExplainedLeaf(NamedTuple):
+    """The explanation of an array, and for totals and reports its bytes, place in the tree, mesh and invalid spec."""
+
+    leaf: LeafExplanation
+    load: Load
+    array: Any
+    about: Leaf
+    mesh: MeshLike | None
+    invalid_spec: P | None = None
+
+
+def list_arrays(tree: Any) -> list[tuple[Any, Leaf]]:
+    """Returns the arrays among the leaves of a tree, each with a description of its place in the tree."""
+    pairs = zip(jax.tree.leaves(tree), describe_leaves(tree), strict=True)
+    return [(leaf, about) for leaf, about in pairs if get_array_shape(leaf) is not None]
+
+
+def explain_by_mapping(
+    array: Any, about: Leaf, mapping: AxisMapping, names: frozenset[str], mesh: MeshLike
+) -> ExplainedLeaf:
+    """Explains how a mapping shards an array; the spec is found as `shard` finds it."""
+    of = LeafMapping(mapping if about.mapping is None else about.mapping, about.mapping is not None, names)
+    shape, own_names, rule = array.shape, about.names_of(array.shape), of.mapping.fallback
+    try:
+        sharding = infer_leaf_sharding(array, about, of.mapping, mesh, warn=False)
+        sharding = None if sharding is None else resolve_unconstrained(sharding, getattr(array, "sharding", None))
+    except Exception as refused:  # whatever `shard` raises, errors of a rule among them
+        error = str(refused)
+        if own_names is None:
+            axes = explain_refused_axes(shape, None, [error])
+        else:
+            axes = explain_invalid_axes(own_names, shape, of, mesh, error)
+        return _make_leaf(array, about, axes, None, mesh, error=error)
+    kept = get_sharding_over(array, mesh) if sharding is None else None
+    placed = sharding or kept or NamedSharding(mesh, P())
+    if own_names is not None:
+        entries = pad_spec(placed.spec, len(own_names))
+        axes = [explain_named_axis(*each, of, mesh) for each in zip(own_names, shape, entries, strict=True)]
+    elif sharding is not None and rule is not None:
+        source = about.decision.by.replace("`: ", "`, ", 1) or f"the rule `{type(rule).__name__}`"
+        axes = explain_axes(shape, None, placed.spec, mesh, "rule", source, requested=about.decision.spec)
+    elif kept:
+        axes = explain_axes(shape, own_names, kept.spec, mesh, "sharding", "its own sharding")
+    else:
+        no_rule = "no fallback rule" if rule is None else f"the rule `{type(rule).__name__}` gives no spec"
+        axes = explain_axes(shape, own_names, P(), None, "no rule", "", unsharded=f"no axis names, {no_rule}")
+    return _make_leaf(array, about, axes, placed.spec, mesh, now=_describe_current_place(array, placed))
+
+
+def explain_by_spec(
+    array: Any, about: Leaf, spec: P | None, problems: Sequence[str], source: str, mesh: MeshLike
+) -> ExplainedLeaf:
+    """Explains how a given spec shards an array, or the problems of that spec."""
+    shape = tuple(array.shape)
+    names = about.names_of(shape)
+    if problems:
+        axes = explain_refused_axes(shape, names, problems)
+        return _make_leaf(array, about, axes, None, mesh, error="; ".join(problems))._replace(invalid_spec=spec)
+    spec = P() if spec is None else spec  # an empty spec is false, even one that is `unreduced`
+    axes = explain_axes(shape, names, spec, mesh, "spec", source or "the spec")
+    now = _describe_current_place(array, NamedSharding(mesh, spec))
+    return _make_leaf(array, about, axes, spec, mesh, now=now)
+
+
+def explain_own_sharding(array: Any, about: Leaf, mesh: MeshLike | None) -> ExplainedLeaf:
+    """Explains the current sharding of an array; without one, it counts as replicated over the mesh."""
+    own, shape = get_own_sharding(array), tuple(array.shape)
+    is_on_mesh = isinstance(own, NamedSharding)
+    spec, own_mesh = (own.spec, own.mesh) if is_on_mesh else (P(), mesh)
+    decision: Decision = "sharding" if is_on_mesh else "no mapping"
+    unsharded = None if is_on_mesh else f"on {describe_place(array)}"
+    names = about.names_of(shape)
+    axes = explain_axes(shape, names, spec, own_mesh, decision, "its own sharding", unsharded=unsharded)
+    found = _make_leaf(array, about, axes, spec, own_mesh)
+    if own is None or (isinstance(own_mesh, AbstractMesh) and is_on_mesh):
+        return found
+    part = found.load.per_device if is_on_mesh else count_array_bytes(array.dtype, own.shard_shape(shape))
+    load = Load(found.load.bytes, part, len(own.device_set), frozenset(own.device_set))
+    return _make_leaf(array, about, axes, spec, own_mesh, load=load)
+
+
+def _make_leaf(
+    array: Any,
+    about: Leaf,
+    axes: Sequence[AxisExplanation],
+    spec: P | None,
+    mesh: MeshLike | None,
+    *,
+    load: Load | None = None,
+    now: str | None = None,
+    error: str | None = None,
+) -> ExplainedLeaf:
+    """Returns the explanation of an array; without a load, each device of the mesh has as many bytes."""
+    shape = tuple(array.shape)
+    if load is None:
+        part = shape if spec is None else [axis.size // axis.parts for axis in axes]
+        devices = 1 if mesh is None else count_devices(mesh)
+        load = Load(count_array_bytes(array.dtype, shape), count_array_bytes(array.dtype, part), devices)
+    if spec is not None:
+        spec = P(*pad_spec(spec, len(shape)), unreduced=spec.unreduced, reduced=spec.reduced)
+    leaf = LeafExplanation(
+        path=jax.tree_util.keystr(about.path),
+        dtype=str(array.dtype),
+        shape=shape,
+        kind="field" if about.declared else "plain" if about.names_of(shape) is None else "named",
+        axes=tuple(axes),
+        spec=spec,
+        bytes=load.bytes,
+        bytes_per_device=load.per_device,
+        replicated_bytes=load.replicated,
+        now=now,
+        error=error,
+    )
+    return ExplainedLeaf(leaf, load, array, about, mesh)
+
+
+def sum_leaves(found: Sequence[ExplainedLeaf], mesh: MeshLike | None) -> dict[str, Any]:
+    """Returns the fields that `Explanation` and `ShardingReport` share, except for the leaves."""
+    everywhere, held = sum_device_bytes(one.load for one in found)
+    return {
+        "mesh": {} if mesh is None else dict(mesh.shape),
+        "devices": max(len(held), 1) if mesh is None else count_devices(mesh),
+        "bytes": sum(one.load.bytes for one in found),
+        "bytes_per_device": get_fullest_device_bytes(everywhere, held),
+        "replicated_bytes": sum(one.load.replicated for one in found),
+    }
+
+
+def find_common_mesh(arrays: Sequence[tuple[Any, Leaf]]) -> MeshLike | None:
+    """Returns the mesh that the arrays are on, None if there is none or more than one."""
+    owns = [get_own_sharding(leaf) for leaf, _ in arrays]
+    meshes = {own.mesh for own in owns if isinstance(own, NamedSharding)}
+    return meshes.pop() if len(meshes) == 1 else None
+
+
+def describe_place(array: Any) -> str:
+    """Returns where an array is, as `LeafReport.place` has it: a mesh, one device, the host."""
+    own = get_own_sharding(array)
+    if isinstance(own, NamedSharding):
+        return f"mesh {format_mesh(own.mesh)}"
+    if own is not None:
+        return _format_sharding(own).removeprefix("on ")
+    if isinstance(array, jax.Array):
+        return "unknown devices"
+    return "the host" if isinstance(array, np.ndarray | np.generic) else "no device"
+
+
+def _describe_current_place(array: Any, wanted: NamedSharding) -> str | None:
+    """Returns where an array is in words, None if that is unknown or where it is wanted."""
+    own = get_own_sharding(array)
+    if own is None:
+        return "on the host" if isinstance(array, np.ndarray | np.generic) else None
+    mesh = getattr(own, "mesh", None)
+    is_same = mesh is not None and is_same_mesh(mesh, wanted.mesh)
+    is_abstract = isinstance(wanted.mesh, AbstractMesh)
+    if is_abstract or isinstance(mesh, AbstractMesh):
+        is_there = is_same and pad_spec(own.spec, array.ndim) == pad_spec(wanted.spec, array.ndim)
+    else:
+        is_there = own.is_equivalent_to(wanted, array.ndim)
+    if is_there:
+        return None
+    memory = "" if is_abstract or own.memory_kind in (None, wanted.memory_kind) else f", in {own.memory_kind} memory"
+    other = f" on another mesh {format_mesh(own.mesh)}" if isinstance(own, NamedSharding) and not is_same else ""
+    return f"{_format_sharding(own)}{other}{memory}"
+
+
+def _format_sharding(own: Any) -> str:
+    """Returns a sharding in words, without its mesh."""
+    if isinstance(own, SingleDeviceSharding):
+        return "on one device"
+    if not isinstance(own, NamedSharding):
+        return type(own).__name__
+    return str(own.spec) if any(map(get_sharded_axes, own.spec.partitions)) else "replicated"
 
 
 def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Explanation:

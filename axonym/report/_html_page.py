@@ -13,8 +13,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from ._explanation import LeafReport, format_paddings, list_padding_choices
+from ._format import format_bytes, format_path
 from ._table import Note
 from ._write_file import write_file
 
@@ -75,3 +77,124 @@ def _format_json(data: Any) -> str:
     """Returns JSON that can stand in HTML: nothing in it begins a tag, a comment or an entity."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# Colours of Okabe and Ito, which colour-blind people can tell apart and which are readable on light and on dark.
+COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#0072b2", "#f0e442")
+
+# A key as `jax.tree_util.keystr` writes it: `['name']`, `[0]` or `.name`.
+_KEY = re.compile(r"""\[(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]|\[(?P<index>[^\]]*)\]|\.(?P<name>[^.\[]+)""")
+
+# The mesh axes that an array is sharded over, in the order of its axes; where it is if not on the mesh; whether its
+# spec is invalid.
+_Kind: TypeAlias = tuple[tuple[str, ...], str, bool]
+_Paths: TypeAlias = list[tuple[tuple[str, ...], int]]
+
+
+def get_ink(colour: str) -> str:
+    """Returns the colour of text that is readable on one of the colours."""
+    return "#ffffff" if colour == "#0072b2" else "#000000"
+
+
+def make_treemap(leaves: Sequence[LeafReport], mesh_axes: Sequence[str]) -> dict[str, Any]:
+    """Returns the data of a treemap; what several arrays have in common is there once, in `"sorts"`."""
+    found = [_get_kind(leaf) for leaf in leaves]
+    # Unsharded arrays first, then by the number of mesh axes and their order in the mesh; invalid specs come last.
+    order = {axis: at for at, axis in enumerate(mesh_axes)}
+    kinds = sorted({*found}, key=lambda one: (one[2], len(one[0]), [order.get(axis, 99) for axis in one[0]], one))
+    sorts: dict[str, int] = {}
+    arrays: list[list[Any]] = []
+    for leaf, kind in zip(leaves, found, strict=True):
+        sort = sorts.setdefault(json.dumps(_describe_leaf(leaf, kinds.index(kind))), len(sorts))
+        arrays.append([leaf.path, format_path("/".join(split_path(leaf.path))), sort])
+    paths = [(split_path(leaf.path), at) for at, leaf in enumerate(leaves)]
+    _, tree = _group_arrays((), paths, [leaf.bytes_per_device for leaf in leaves])
+    return {"kinds": [*_style_kinds(kinds)], "sorts": [*map(json.loads, sorts)], "arrays": arrays, "tree": tree}
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """Returns the keys of a path, written as `['layers'][0].weight` or as `layers/0/weight`."""
+    if path[:1] not in ("[", "."):
+        return tuple(part for part in path.split("/") if part)
+    parts, at = [], 0
+    while (found := _KEY.match(path, at)) is not None:
+        text, index, name = found.groups()
+        parts.append(text[1:-1] if text is not None else index if index is not None else name)
+        at = found.end()
+    return (*parts, path[at:]) if path[at:] else tuple(parts)
+
+
+def _group_arrays(path: tuple[str, ...], paths: _Paths, sizes: Sequence[int], above: int = 0) -> tuple[int, list[Any]]:
+    """Returns the bytes of the group at a path, and its name, path and members, the largest first.
+
+    An array is its place in the order of the tree. A group is named by the keys after the first `above`, which are in
+    the name of the group around it; groups of one member are replaced by the member.
+    """
+    below: dict[str, _Paths] = {}
+    members: list[tuple[int, Any]] = []
+    for parts, at in paths:
+        if len(parts) > len(path) + 1:
+            below.setdefault(parts[len(path)], []).append((parts, at))
+        else:
+            members.append((sizes[at], at))
+    if len(below) == 1 and not members:
+        (key,) = below
+        return _group_arrays((*path, key), below[key], sizes, above)
+    for key, inside in below.items():
+        size, group = _group_arrays((*path, key), inside, sizes, len(path))
+        members.append((size, group[2][0] if len(group[2]) == 1 else group))
+    members.sort(key=lambda member: -member[0])
+    inside = [member for _, member in members]
+    return sum(size for size, _ in members), ["/".join(path[above:]), "/".join(path), inside]
+
+
+def _get_kind(leaf: LeafReport) -> _Kind:
+    """Returns the properties of an array that determine its colour."""
+    over = tuple(str(mesh_axis) for axis in leaf.axes if axis.parts > 1 for mesh_axis in axis.mesh_axes)
+    return () if leaf.error else over, leaf.place or "", leaf.error is not None
+
+
+def _style_kinds(kinds: Sequence[_Kind]) -> Iterator[list[str]]:
+    """Yields the label of each kind in the legend, its word in a search, its colours and its pattern."""
+    number = 0
+    for axes, place, is_invalid in kinds:
+        on = f" on {place}" if place else ""
+        if is_invalid:
+            yield ["problem", "is:problem", "", "", "unsharded error"]
+        elif axes:
+            colour, dots = COLOURS[number % len(COLOURS)], "" if number < len(COLOURS) else "dots"
+            yield [f"{' + '.join(axes)}{on}", _make_token(f"over:{'+'.join(axes)}{on}"), colour, get_ink(colour), dots]
+            number += 1
+        else:
+            label = f"replicated{on}" if not place or place.startswith("mesh") else f"on {place}"
+            pattern = "unsharded far" if place else "unsharded"
+            yield [label, _make_token(f"is:{place or 'replicated'}"), "", "", pattern]
+
+
+def _make_token(text: str) -> str:
+    return re.sub(r"\s", "_", text.lower())
+
+
+def _describe_leaf(leaf: LeafReport, kind: int) -> dict[str, Any]:
+    """Returns everything that the page shows of an array except its path."""
+    shape = ", ".join(str(axis.size) if axis.name is None else f"{axis.name}: {axis.size}" for axis in leaf.axes)
+    return {
+        "kind": kind,
+        "shape": f"({shape})",
+        "dtype": leaf.dtype,
+        "spec": "none" if leaf.spec is None else str(leaf.spec),
+        "bytes": leaf.bytes,
+        "each": leaf.bytes_per_device,
+        "copies": leaf.replicated_bytes,
+        "axes": [
+            [axis.name or f"dimension {at}", axis.size, " x ".join(axis.mesh_axes), axis.parts, axis.why]
+            for at, axis in enumerate(leaf.axes)
+        ],
+        "unused": [*leaf.unused.items()],
+        "padding": [
+            f"{format_paddings(leaf, paddings)}: then {format_bytes(paddings[-1].bytes_per_device)} on each device"
+            for paddings in list_padding_choices(leaf)
+        ],
+        "now": leaf.now,
+        "error": leaf.error,
+    }

@@ -18,8 +18,8 @@ from ..mesh._device_grid import escape_unprintable
 from ..named._axis_layout import get_entry_axes
 from ..named._format import format_axes
 from ..named._traceback import strip_library_frames
-from ._leaf_report import LeafReport
-from ._table import shorten_list
+from ._explanation import LeafReport
+from ._format import shorten_list
 from ._write_file import check_path, write_file
 
 

@@ -16,8 +16,8 @@ from ..named._base import is_traced
 from ..named._traceback import find_stacklevel
 from ..partitioning.jit._signature import Signature
 from ..partitioning.specs._leaves import get_array_shape
+from ._format import shorten_list
 from ._sharding_analyzer import ShardingAnalyzer
-from ._table import shorten_list
 
 
 Args = ParamSpec("Args")

@@ -1,18 +1,221 @@
 """`ShardingAnalyzer`: whether specs fit a tree of arrays, what they cost on each device, and what changed."""
 
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
-from ..named._format import format_value
+import jax
+from jax.sharding import NamedSharding, PartitionSpec as P, Sharding
+from jax.tree_util import keystr
+
+from ..named._array import NamedArray
+from ..named._format import format_value, suggest_name
+from ..named._traceback import strip_library_frames
+from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.rules._rule_options import check_mesh
-from ..partitioning.rules._sharding_rule import ShardingRule
-from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh, resolve_mesh
+from ..partitioning.rules._rule_tree import RuleTree
+from ..partitioning.rules._sharding_rule import ShardingRule, explain_decisions
+from ..partitioning.sharding._partition_specs import is_same_mesh
+from ..partitioning.specs._active_mesh import MeshLike, format_mesh, get_active_mesh, resolve_mesh
 from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ._make_report import report_own_shardings, report_specs
-from ._match_specs import match_specs
-from ._report_comparison import ReportComparison, compare_reports
-from ._sharding_report import ShardingReport
-from ._table import check_count, format_count, shorten_list
-from ._unused_axes import get_shard_shape
+from ..partitioning.specs._leaves import describe_leaves, get_array_shape
+from ..partitioning.specs._spec_problems import find_spec_problems, get_first_line
+from ._explain import MatchedSpec, get_shard_shape
+from ._format import check_count, format_count, shorten_list
+from ._lock_file import compare_with_lock, make_lock, save_lock
+from ._sharding_report import ReportComparison, ShardingReport, compare_reports, report_own_shardings, report_specs
+
+
+_REMEDY = "give its `PartitionSpec`"
+_NO_LEAF = object()
+
+
+class _Problem(NamedTuple):
+    """A problem of the structure of the specs, in place of a spec."""
+
+    text: str
+
+
+_Pair: TypeAlias = tuple[tuple[Any, ...], Any, Any, str]
+"""The path of a leaf, the leaf or `_NO_LEAF`, its given spec or a problem, and the part of a rule that decided."""
+
+
+def match_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[MatchedSpec], list[str]]:
+    """Returns each array of a tree with its spec, and all problems: of the structure, and of single specs.
+
+    The specs are a prefix of the tree, or a rule that gives them, whose errors are raised.
+    """
+    if isinstance(specs, AxisMapping):
+        raise TypeError(
+            "an `AxisMapping` is a mapping from names of axes and not a tree of specs; "
+            "`axonym.explain(tree, mapping, mesh)` explains what it does to each array"
+        )
+    leaves = jax.tree.leaves(tree)
+    if leaves and all(isinstance(leaf, P) for leaf in leaves):
+        raise strip_library_frames(
+            TypeError("The first argument has `PartitionSpec`s in place of arrays; the specs are the second one.")
+        )
+    pairs = _list_rule_specs(specs, tree, mesh) if isinstance(specs, ShardingRule) else _pair_specs(tree, specs)
+    return _check_pairs(tree, pairs, mesh)
+
+
+def _list_rule_specs(rule: ShardingRule, tree: Any, mesh: MeshLike) -> Iterator[_Pair]:
+    """Yields each leaf with the spec that a rule gives it."""
+    leaves = RuleTree.from_tree(tree).leaves
+    for (path, leaf, _), decision in zip(leaves, explain_decisions(rule, tree, mesh), strict=True):
+        if decision.error is not None:
+            raise decision.error
+        yield path, leaf, decision.spec, decision.by.replace("`: ", "`, ", 1)
+
+
+def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[list[MatchedSpec], list[str]]:
+    found: list[MatchedSpec] = []
+    problems: list[str] = []
+    described = iter(describe_leaves(tree))
+    for path, leaf, given, source in pairs:
+        where = f"{keystr(path)}: " if path else ""
+        if leaf is _NO_LEAF:
+            problems.append(f"{where}{given.text}")
+            continue
+        arrays = jax.tree.leaves(leaf.array) if isinstance(leaf, NamedArray) else [leaf]
+        places = [next(described) for _ in arrays]
+        if len(arrays) != 1 or (shape := get_array_shape(arrays[0])) is None:
+            continue
+        if isinstance(given, _Problem):  # reported already, once for this part of the tree
+            found.append(MatchedSpec(arrays[0], places[0], None, (given.text,)))
+            continue
+        spec = _read_spec(given, mesh)
+        if isinstance(spec, _Problem):
+            spec, wrong = None, (spec.text,)
+        else:
+            wrong = find_spec_problems(shape, places[0].names_of(shape), spec, mesh)
+        found.append(MatchedSpec(arrays[0], places[0], spec, wrong, source))
+        problems += [where + problem for problem in wrong]
+    return found, problems
+
+
+def _pair_specs(tree: Any, specs: Any) -> Iterator[_Pair]:
+    """Yields each leaf with its spec or a problem, and problems of places without a leaf."""
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_takes_one_spec)
+    try:
+        given, structure = jax.tree.flatten(specs, is_leaf=_takes_one_spec)
+        is_same = structure == treedef
+    except Exception as refused:  # a tree that cannot be flattened, such as a dict with keys that cannot be sorted
+        problem = _Problem(f"JAX cannot flatten the tree of specs: {get_first_line(refused)}")
+        yield from _report_part((), tree, problem)
+        return
+    if is_same:
+        pairs = zip(leaves, given, strict=True)
+        yield from ((path, leaf, spec, "") for (path, leaf), spec in pairs if leaf is not None)
+    else:
+        yield from _pair_node((), tree, specs)
+
+
+def _takes_one_spec(x: Any) -> bool:
+    """Returns whether a node of a tree has one spec for everything in it."""
+    return x is None or isinstance(x, NamedArray)
+
+
+def _report_part(path: tuple[Any, ...], node: Any, problem: _Problem) -> Iterator[_Pair]:
+    """Yields a problem of a part of a tree, and each leaf in it."""
+    yield path, _NO_LEAF, problem, ""
+    yield from _pair_leaves(path, node, problem)
+
+
+def _pair_leaves(path: tuple[Any, ...], node: Any, spec: Any) -> Iterator[_Pair]:
+    """Yields each leaf of a part of a tree with the same spec or problem."""
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(node, is_leaf=_takes_one_spec)[0]:
+        if leaf is not None:
+            yield (*path, *keys), leaf, spec, ""
+
+
+def _pair_node(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pair]:
+    """Yields the same for a part of a tree whose specs are not of the same structure."""
+    if node is None:
+        if isinstance(specs, dict | list | tuple) and specs:
+            yield path, _NO_LEAF, _Problem("there are specs and no array; remove them"), ""
+    elif _takes_one_spec(node) or _is_leaf(node):
+        yield path, node, specs, ""
+    elif _is_leaf(specs) or isinstance(specs, NamedArray) or _is_unwrapped_spec(specs):
+        problem = _check_kind(specs)
+        yield from _pair_leaves(path, node, specs) if problem is None else _report_part(path, node, problem)
+    else:
+        yield from _pair_children(path, node, specs)
+
+
+def _is_leaf(x: Any) -> bool:
+    return x is None or jax.tree_util.all_leaves([x])
+
+
+def _pair_children(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pair]:
+    """Yields the same for each child of a node."""
+    inside, given = _get_children(node), _get_children(specs)
+    kind, text = type(specs).__name__, ""
+    if type(node) is not type(specs):
+        text = f"the specs have a {kind} where the tree has a {type(node).__name__}"
+    elif inside.keys() == given.keys() and _get_structure(node) != _get_structure(specs):
+        text = f"the specs have a `{kind}` whose static fields differ from the tree's"
+    if text:
+        problem = _Problem(f"{text}; use the same, or one spec for all arrays in it")
+        yield from _report_part(path, node, problem)
+        return
+    for key, child in inside.items():
+        if key in given:
+            yield from _pair_node((*path, key), child, given[key])
+        elif any(get_array_shape(leaf) is not None for leaf in jax.tree.leaves(child, is_leaf=_takes_one_spec)):
+            problem = _Problem("no spec is given for it; add one, or None to replicate it")
+            yield from _report_part((*path, key), child, problem)
+        else:
+            yield from _pair_leaves((*path, key), child, None)
+    known = [keystr((key,), simple=True) for key in inside]
+    for key in given:
+        if key not in inside:
+            near = suggest_name(keystr((key,), simple=True), known)
+            yield (*path, key), _NO_LEAF, _Problem(f"a spec is given for it, and the tree has no such part{near}"), ""
+
+
+def _get_children(node: Any) -> dict[Any, Any]:
+    """Returns the children of a node by their keys."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    return {keys[0]: child for keys, child in pairs if keys}
+
+
+def _get_structure(node: Any) -> Any:
+    """Returns the structure of a node without its children: its type, keys and static fields."""
+    return jax.tree.structure(node, is_leaf=lambda x: x is not node)
+
+
+def _read_spec(given: Any, mesh: MeshLike) -> P | _Problem:
+    """Returns the spec that is given for an array in any form, or the problem if it is not clear."""
+    given = given.array if isinstance(given, NamedArray) else given
+    if isinstance(given, NamedSharding) and not is_same_mesh(given.mesh, mesh):
+        one, other = format_mesh(given.mesh), format_mesh(mesh)
+        difference = f"not on {other}" if one != other else "of other devices or types of mesh axes"
+        return _Problem(f"its sharding is on the mesh {one}, {difference}; {_REMEDY}")
+    if isinstance(given, NamedSharding):
+        return given.spec
+    return _check_kind(given) or (P() if given is None else given)
+
+
+def _check_kind(given: Any) -> _Problem | None:
+    """Returns the problem of an object that is given as a spec, None if it is a spec."""
+    given = given.array if isinstance(given, NamedArray) else given
+    if given is None or isinstance(given, P | NamedSharding):
+        return None
+    kind = f"`{type(given).__name__}`"
+    if isinstance(given, Sharding):
+        return _Problem(f"{kind} is not on a mesh; {_REMEDY}")
+    if isinstance(given, str):
+        return _Problem(f"a string is not a spec; write P({given!r})")
+    if _is_unwrapped_spec(given):
+        return _Problem(f"{kind} is not a spec; write P({', '.join(map(repr, given))})")
+    return _Problem(f"{kind} is not a spec; give a `PartitionSpec`, or None to replicate it")
+
+
+def _is_unwrapped_spec(x: Any) -> bool:
+    """Returns whether a tuple or list has the entries of a spec, and is not a tree of specs."""
+    names = isinstance(x, tuple | list) and all(each is None or isinstance(each, str) for each in x)
+    return names and any(isinstance(each, str) for each in x)
 
 
 class ShardingAnalyzer:
@@ -188,3 +391,80 @@ fits is 8"]
             if not isinstance(report, ShardingReport):
                 raise TypeError(f"`compare` takes two `ShardingReport`s, not {format_value(report)}.")
         return compare_reports(report_a, report_b)
+
+
+_UPDATE = "AXONYM_UPDATE_LOCK"
+_MOST_LINES = 50
+_NO = ("", "0", "false", "no")
+
+
+def assert_sharding_lock(
+    tree: Any,
+    path: str | os.PathLike[str],
+    partition_specs: Any = None,
+    *,
+    mesh: MeshLike | None = None,
+) -> None:
+    """Asserts that all arrays of a tree are sharded as a lock file specifies, so that a diff shows each change.
+
+    `ShardingReport.save_lock` writes the file. It is text, made to be committed: the mesh, and one line for each array
+    with its shape, the names of its axes and its spec. Another way to write the same spec is not a change: trailing
+    Nones, `("data",)` for `"data"`, mesh axes of size 1. If an array is not on the mesh but on the host, on one
+    device or on another mesh, its place is in the file, by mesh axes and not by single devices. The mesh axes
+    that an array is `unreduced` or `reduced` over are in the file too. Element types are not.
+
+    To accept changes, run the tests with the environment variable `AXONYM_UPDATE_LOCK=1`, which writes the files again
+    where something differs, and commit them. Where `CI` is set, as all common services do, files are never written.
+
+    Args:
+        tree: A `ShardingReport`, or a tree of arrays or `jax.ShapeDtypeStruct`s.
+        path: The lock file.
+        partition_specs: The specs of the tree, or a `ShardingRule` that chooses them; the arrays' own shardings if
+            None.
+        mesh: The mesh, with devices or abstract; the active mesh if None, or the mesh of the arrays.
+
+    Raises:
+        AssertionError: If something differs, with a line for each array that is added, removed, resized or moved.
+        FileNotFoundError: If the file does not exist; the message shows how to make one.
+        ValueError: If the file is damaged, or the specs have problems.
+        TypeError: If specs or a mesh are given with a report, which has both.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax, pathlib, tempfile
+        >>> from jax.sharding import PartitionSpec as P
+        >>> mesh = nym.create_mesh((4, 2), ("data", "model"))
+        >>> params = {"weight": jax.ShapeDtypeStruct((8, 16), "float32")}
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "sharding.lock"
+        >>> nym.ShardingAnalyzer(mesh).sharding_report(params, {"weight": P("data")}).save_lock(path)
+        >>> nym.assert_sharding_lock(params, path, {"weight": P(("data",), None)}, mesh=mesh)
+        >>> nym.assert_sharding_lock(params, path, {"weight": P("model")}, mesh=mesh)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        AssertionError: the shardings differ from the sharding lock ...
+          moved    ['weight'] (8, 16): P('data', None) -> P('model', None)
+        ...
+    """
+    __tracebackhide__ = True  # pytest then shows the line of the test
+    if not isinstance(tree, ShardingReport):
+        tree = ShardingAnalyzer(mesh).sharding_report(tree, partition_specs)
+    elif partition_specs is not None or mesh is not None:
+        raise TypeError("A `ShardingReport` has its specs and its mesh; leave out `partition_specs` and `mesh`.")
+    found = make_lock(tree.leaves, tree.mesh, tree.problems)
+    if _is_set(_UPDATE) and not _is_set("CI"):
+        try:
+            is_same = not compare_with_lock(path, found, "")
+        except (FileNotFoundError, ValueError):
+            is_same = False
+        if not is_same:
+            save_lock(found, path)
+        return
+    remedy = f"make one with `report.save_lock(path)`, or by running with {_UPDATE}=1 outside CI, and commit it"
+    lines = compare_with_lock(path, found, remedy)
+    if lines:
+        first = f"the shardings differ from the sharding lock {os.fspath(path)!r}:"
+        last = f"If this is intended, run once with {_UPDATE}=1 outside CI, and commit the file."
+        raise AssertionError("\n".join([first, *(f"  {line}" for line in shorten_list(lines, _MOST_LINES)), last]))
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() not in _NO

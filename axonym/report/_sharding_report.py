@@ -1,18 +1,53 @@
 """`ShardingReport`: bytes, groups, mesh axes and advice for a tree of arrays, printed, saved and drawn."""
 
+import dataclasses
+import itertools
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from ..named._axis_layout import round_up
 from ..named._format import format_value
-from ._explanation import ShardedTree, format_mesh_title, make_leaf_row
-from ._html_page import Fact, save_html_page
-from ._leaf_report import LeafReport, Padding, format_paddings, list_padding_choices
+from ..partitioning.sharding._partition_specs import get_own_sharding, get_sharded_axes, is_same_mesh, pad_spec
+from ..partitioning.specs._active_mesh import MeshLike
+from ..partitioning.specs._bytes_per_device import Load, count_array_bytes, get_fullest_device_bytes, sum_device_bytes
+from ..partitioning.specs._spec_problems import find_spec_problems, get_requested_axes
+from ._explain import (
+    ExplainedLeaf,
+    MatchedSpec,
+    UnusedAxis,
+    describe_place,
+    explain_by_spec,
+    explain_own_sharding,
+    find_common_mesh,
+    find_free_axes,
+    find_unused_axes,
+    get_shard_shape,
+    get_spec_axes,
+    list_arrays,
+    sum_leaves,
+    summarize_unused_axis,
+)
+from ._explanation import (
+    LeafReport,
+    Padding,
+    ShardedTree,
+    format_mesh_title,
+    format_paddings,
+    list_padding_choices,
+    make_leaf_row,
+    to_plain,
+)
+from ._format import check_count, format_bytes, format_costs, format_path, shorten_list
+from ._html_page import Fact, make_treemap, save_html_page
 from ._lock_file import make_lock, save_lock
-from ._table import Note, Table, check_count, format_bytes, format_path, shorten_list
-from ._treemap import make_treemap
+from ._table import Note, Row, Table, TabularReport
 
 
 _MOST_NOTES = 5
@@ -223,3 +258,334 @@ def _list_best_paddings(report: ShardingReport) -> list[str]:
 def _has_stuck_axis(leaf: LeafReport, mesh: Mapping[str, int]) -> bool:
     """Returns whether no dimension of the shard on a device is divisible by some unused mesh axis."""
     return any(all((axis.size // axis.parts) % mesh[unused] for axis in leaf.axes) for unused in leaf.unused)
+
+
+_MOST_PADDINGS = 3
+_MOST_GROWTH = 1.5  # padding by more than half of a dimension is not worth advising
+
+
+def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
+    """Returns larger sizes of single dimensions that save memory on each device, the best first.
+
+    Of paddings that save the same, the one with the fewest mesh axes comes first.
+    """
+    shard = get_shard_shape(shape, spec, mesh)
+    free = find_free_axes(shape, spec, mesh)
+    now = count_array_bytes(dtype, shard)
+    found: list[Padding] = []
+    for at, part in enumerate(shard):
+        for axes in _combine_axes(free) if part else ():
+            over = math.prod(mesh.shape[axis] for axis in axes)
+            padded = round_up(part, over)
+            if padded == part or padded > part * _MOST_GROWTH:
+                continue
+            then = count_array_bytes(dtype, (*shard[:at], padded // over, *shard[at + 1 :]))
+            if then < now:
+                own = get_sharded_axes(pad_spec(spec, len(shape))[at])
+                found.append(Padding(at, shape[at], padded * (shape[at] // part), (*own, *axes), then))
+    found.sort(key=lambda one: (one.bytes_per_device, len(one.mesh_axes)))
+    return tuple(found[:_MOST_PADDINGS])
+
+
+def find_required_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
+    """Returns the sizes that make an invalid spec valid, one for each dimension to pad; none if sizes don't suffice.
+
+    The bytes are those with all dimensions padded.
+    """
+    if len(spec) > len(shape):
+        return ()
+    over = [() if entry is P.UNCONSTRAINED else get_requested_axes(entry) for entry in pad_spec(spec, len(shape))]
+    if any(axis not in mesh.axis_names for axes in over for axis in axes):
+        return ()
+    parts = [math.prod(mesh.shape[axis] for axis in axes) for axes in over]
+    padded = tuple(round_up(size, number) for size, number in zip(shape, parts, strict=True))
+    if find_spec_problems(padded, None, spec, mesh):
+        return ()
+    then = count_array_bytes(dtype, get_shard_shape(padded, spec, mesh))
+    changed = [at for at, size in enumerate(padded) if size != shape[at]]
+    return tuple(Padding(at, shape[at], padded[at], over[at], then) for at in changed)
+
+
+def _combine_axes(free: list[str]) -> Iterator[tuple[str, ...]]:
+    """Yields which of the free mesh axes may shard one dimension together: each, each pair, and all."""
+    for number in sorted({1, 2, len(free)}):
+        yield from itertools.combinations(free, number) if number <= len(free) and number else ()
+
+
+_FEWEST_GROUPS = 3
+
+
+def report_specs(
+    matched: Sequence[MatchedSpec], problems: Sequence[str], mesh: MeshLike, depth: int | None, rule: str | None
+) -> ShardingReport:
+    """Returns the report on arrays sharded by their specs, which are from the rule with this name, if from one."""
+    found = [explain_by_spec(*one, mesh) for one in matched]
+    return _make_report(found, mesh, depth, source="specs", problems=tuple(problems), rule=rule)
+
+
+def report_own_shardings(tree: Any, mesh: MeshLike | None, depth: int | None = None) -> ShardingReport:
+    """Returns the report on the shardings that the arrays of a tree have; without one, they count as replicated."""
+    arrays = list_arrays(tree)
+    target = find_common_mesh(arrays) if mesh is None else mesh
+    is_on_mesh = any(isinstance(get_own_sharding(leaf), NamedSharding) for leaf, _ in arrays)
+    found = [explain_own_sharding(*each, target) for each in arrays]
+    return _make_report(found, target, depth, source="shardings", several_meshes=target is None and is_on_mesh)
+
+
+def _make_report(found: list[ExplainedLeaf], mesh: MeshLike | None, depth: int | None, **fields: Any) -> ShardingReport:
+    unused = [_find_unused_axes(one, mesh) for one in found]
+    everywhere, held = sum_device_bytes(one.load for one in found)
+    totals = sum_leaves(found, mesh)
+    total, fullest, devices = totals["bytes"], totals["bytes_per_device"], totals["devices"]
+    mean = everywhere + sum(held.values()) / max(devices, len(held))
+    unsharded = sum(one.load.bytes for one in found if one.load.per_device == one.load.bytes)
+    pairs = zip(found, unused, strict=True)
+    return ShardingReport(
+        leaves=tuple(_make_leaf_report(one, axes, mesh, fields["source"] == "specs") for one, axes in pairs),
+        **totals,
+        groups=_make_groups(found, depth),
+        imbalance=fullest / mean if mean else 1.0,
+        share_whole=unsharded / total if total else 0.0,
+        unused_mesh_axes={} if mesh is None else _summarize_unused_axes(found, unused, mesh),
+        device_ids=tuple(map(int, mesh.device_ids.flat)) if isinstance(mesh, Mesh) else None,
+        **fields,
+    )
+
+
+def _find_unused_axes(one: ExplainedLeaf, mesh: MeshLike | None) -> list[UnusedAxis] | None:
+    """Returns the axes of the mesh of a report that an array is not sharded over, None if it is on another mesh."""
+    if mesh is None or one.mesh is None or not is_same_mesh(one.mesh, mesh):
+        return None
+    return find_unused_axes(one.leaf.shape, one.about.names_of(one.leaf.shape), one.leaf.spec, mesh)
+
+
+def _make_leaf_report(
+    one: ExplainedLeaf, unused: list[UnusedAxis] | None, mesh: MeshLike | None, is_planned: bool
+) -> LeafReport:
+    """Returns the report on an array; `is_planned` if its spec is given, wherever the array is."""
+    leaf, paddings = one.leaf, ()
+    if mesh is not None and unused is not None:
+        find = find_required_paddings if leaf.spec is None else find_paddings
+        spec = one.invalid_spec if leaf.spec is None else leaf.spec
+        paddings = find(leaf.shape, one.array.dtype, P() if spec is None else spec, mesh)
+    is_here = unused is not None and isinstance(get_own_sharding(one.array), NamedSharding)
+    place = None if is_planned or is_here else describe_place(one.array)
+    fields = {each.name: getattr(leaf, each.name) for each in dataclasses.fields(leaf)}
+    return LeafReport(**fields, unused={each.axis: each.why for each in unused or ()}, padding=paddings, place=place)
+
+
+def _make_groups(found: list[ExplainedLeaf], depth: int | None) -> dict[str, GroupReport]:
+    """Returns the totals of the parts of a tree, by the first keys of the paths."""
+    depth = _choose_depth([one.about.path for one in found]) if depth is None else depth
+    parts: dict[str, list[Load]] = {}
+    for one in found:
+        parts.setdefault(jax.tree_util.keystr(one.about.path[:depth]), []).append(one.load)
+    groups: dict[str, GroupReport] = {}
+    for key, loads in parts.items():
+        fullest = get_fullest_device_bytes(*sum_device_bytes(loads))
+        total, copies = sum(load.bytes for load in loads), sum(load.replicated for load in loads)
+        groups[key] = GroupReport(len(loads), total, fullest, copies)
+    return groups
+
+
+def _choose_depth(paths: Sequence[tuple[Any, ...]]) -> int:
+    """Returns the least depth with 3 to 10 groups; if there is none, the depth with most groups up to 10."""
+    best, most = 1, 0
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        number = len({path[:depth] for path in paths})
+        if number == len(paths) and most > 1:
+            return best  # a group for each array would repeat the rows of the table
+        if number > _MOST_GROUPS:
+            return best if most > 1 else depth
+        if number > most:
+            best, most = depth, number
+        if number >= _FEWEST_GROUPS:
+            break
+    return best
+
+
+def _summarize_unused_axes(
+    found: list[ExplainedLeaf], unused: list[list[UnusedAxis] | None], mesh: MeshLike
+) -> dict[str, str]:
+    """Returns the mesh axes that no array is sharded over, each with the reason."""
+    reasons = [axes for axes in unused if axes is not None]
+    pairs = zip(found, unused, strict=True)
+    used = {axis for one, axes in pairs if axes is not None for axis in get_spec_axes(one.leaf.spec)}
+    idle = [axis for axis in mesh.axis_names if axis not in used or mesh.shape[axis] == 1]
+    return {axis: summarize_unused_axis(axis, mesh, reasons) for axis in idle}
+
+
+_FREE = "left to the compiler"
+_COMPARED = ("shape", "dtype", "spec", "bytes", "bytes_per_device", "replicated_bytes", "place")
+
+
+@dataclass(frozen=True, slots=True)
+class LeafChange:
+    """An array that differs between two reports.
+
+    Attributes:
+        path: Its key path.
+        before: The report on it before.
+        after: The report on it after.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> from jax.sharding import PartitionSpec as P
+        >>> analyzer = nym.ShardingAnalyzer(nym.create_mesh((4, 2), ("data", "model")))
+        >>> weight = jax.ShapeDtypeStruct((8, 4), "float32")
+        >>> reports = [analyzer.sharding_report(weight, spec) for spec in (P("data"), P("model"))]
+        >>> change = analyzer.compare(*reports).moved[0]
+        >>> change.before.spec, change.after.spec
+        (P('data', None), P('model', None))
+    """
+
+    path: str
+    before: LeafReport
+    after: LeafReport
+
+
+@dataclass(frozen=True, repr=False)
+class ReportComparison(TabularReport):
+    """What changed from one report to another: printed, a table.
+
+    Arrays are matched by their paths. An array has moved if its spec, shape, element type, place or bytes on each
+    device have changed, or if its spec is invalid in one report only. Mesh axes of size 1 in a spec do not count.
+
+    Attributes:
+        before: The first report.
+        after: The second.
+        moved: The arrays that changed, in the order of the second.
+        added: The arrays in the second report only.
+        removed: The arrays in the first report only.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> from jax.sharding import PartitionSpec as P
+        >>> analyzer = nym.ShardingAnalyzer(nym.create_mesh((4, 2), ("data", "model")))
+        >>> weight = {"weight": jax.ShapeDtypeStruct((8, 4), "float32")}
+        >>> reports = [analyzer.sharding_report(weight, spec) for spec in (P("data"), P(("data", "model")))]
+        >>> print(analyzer.compare(*reports))
+        mesh (data: 4, model: 2), 8 devices; both by the given specs
+        <BLANKLINE>
+        array                                   bytes    per device        copies
+          axis  size  mesh axes     why
+        -------------------------------------------------------------------------
+        ['weight']  float32                     128 B  32 B -> 16 B  128 B -> 0 B
+          0        8  data x model  was data
+        -------------------------------------------------------------------------
+        1 of 1 arrays moved                     128 B  32 B -> 16 B  128 B -> 0 B
+    """
+
+    before: ShardingReport
+    after: ShardingReport
+    moved: tuple[LeafChange, ...]
+    added: tuple[LeafReport, ...]
+    removed: tuple[LeafReport, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing changed: neither an array nor the mesh."""
+        alike = self.before.mesh == self.after.mesh and self.before.devices == self.after.devices
+        return alike and not (self.moved or self.added or self.removed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything that changed as dictionaries, lists, strings, numbers and None."""
+        numbers = ("mesh", "devices", "bytes", "bytes_per_device", "replicated_bytes")
+        before, after = self.before, self.after
+        return {
+            **{key: to_plain({"before": getattr(before, key), "after": getattr(after, key)}) for key in numbers},
+            "moved": {one.path: {"before": _to_dict(one.before), "after": _to_dict(one.after)} for one in self.moved},
+            "added": {leaf.path: _to_dict(leaf) for leaf in self.added},
+            "removed": {leaf.path: _to_dict(leaf) for leaf in self.removed},
+        }
+
+    def _make_table(self) -> Table:
+        one, other = self.before, self.after
+        mesh, then = (format_mesh_title(each.mesh, each.devices, each.several_meshes) for each in (one, other))
+        first, second = format_rule(one), format_rule(other)
+        by = f"both by {first}" if first == second else f"from {first} to {second}"
+        total = Row(f"{len(self.moved)} of {len(other.leaves)} arrays moved", "", _format_cost_changes(one, other))
+        rows = [_make_change_row(change, one.mesh, other.mesh) for change in self.moved]
+        return Table(f"{_format_leaf_change(mesh, then)}; {by}", rows, total, [*_list_comparison_notes(self)])
+
+
+def compare_reports(before: ShardingReport, after: ShardingReport) -> ReportComparison:
+    ones = {leaf.path: leaf for leaf in before.leaves}
+    others = {leaf.path: leaf for leaf in after.leaves}
+    changes = [LeafChange(path, ones[path], leaf) for path, leaf in others.items() if path in ones]
+    return ReportComparison(
+        before=before,
+        after=after,
+        moved=tuple(one for one in changes if _get_key(one.before, before.mesh) != _get_key(one.after, after.mesh)),
+        added=tuple(leaf for path, leaf in others.items() if path not in ones),
+        removed=tuple(leaf for path, leaf in ones.items() if path not in others),
+    )
+
+
+def _to_dict(leaf: LeafReport) -> dict[str, Any]:
+    return {key: to_plain(getattr(leaf, key)) for key in _COMPARED}
+
+
+def _get_key(leaf: LeafReport, mesh: Mapping[str, int]) -> Any:
+    return [getattr(leaf, key) for key in _COMPARED if key != "spec"], _get_compared_entries(leaf, mesh)
+
+
+def _get_compared_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tuple[str, ...]] | None:
+    """Returns the entries of the spec of an array, however it is written; None if it is invalid."""
+    if leaf.spec is None:
+        return None
+    return [
+        (_FREE,) if entry is P.UNCONSTRAINED else tuple(one for one in axis.mesh_axes if mesh.get(one) != 1)
+        for entry, axis in zip(leaf.spec.partitions, leaf.axes, strict=True)
+    ]
+
+
+def _make_change_row(change: LeafChange, mesh: Mapping[str, int], then: Mapping[str, int]) -> Row:
+    """Returns the row of an array that moved: its type, its bytes, and each dimension that changed."""
+    one, other = change.before, change.after
+    before, after = _get_compared_entries(one, mesh), _get_compared_entries(other, then)
+    kind = _format_leaf_change(one.dtype, other.dtype)
+    cells: list[tuple[str, str, str, str]] = []
+    if before is None or after is None or len(before) != len(after):
+        cells.append(("-", "-", "-", f"{_format_array(one)} -> {_format_array(other)}"))
+    else:
+        kind += "; now replicated" if any(before) and not any(after) else ""
+        for at, (was, now) in enumerate(zip(before, after, strict=True)):
+            size, name = _format_leaf_change(str(one.shape[at]), str(other.shape[at])), other.axes[at].name
+            if one.shape[at] != other.shape[at] or was != now:
+                cells.append((name or str(at), size, _format_mesh_axes(now), f"was {_format_mesh_axes(was)}"))
+    if one.place != other.place:
+        cells.append(("-", "-", "-", f"{one.place or 'the mesh'} -> {other.place or 'the mesh'}"))
+    elif not cells:
+        is_same_dtype = one.dtype == other.dtype
+        cells.append(("-", "-", "-", "the number of devices that hold it" if is_same_dtype else kind))
+    return Row(format_path(change.path), kind, _format_cost_changes(one, other), cells)
+
+
+def _format_leaf_change(was: str, now: str) -> str:
+    return now if was == now else f"{was} -> {now}"
+
+
+def _format_array(leaf: LeafReport) -> str:
+    return f"{leaf.shape} {'invalid spec' if leaf.spec is None else leaf.spec}"
+
+
+def _format_mesh_axes(axes: tuple[str, ...]) -> str:
+    return " x ".join(axes) or "replicated"
+
+
+def _format_cost_changes(one: Any, other: Any) -> tuple[str, str, str]:
+    first, second, third = map(_format_leaf_change, format_costs(one), format_costs(other))
+    return first, second, third
+
+
+def _list_comparison_notes(found: ReportComparison) -> Iterator[Note]:
+    for heading, leaves in (("Added:", found.added), ("Removed:", found.removed)):
+        if leaves:
+            pairs = ((format_path(leaf.path), format_bytes(leaf.bytes_per_device)) for leaf in leaves)
+            yield Note(heading, shorten_list([f"{path} {held} on each device" for path, held in pairs]))
+    problems = [problem for problem in found.after.problems if problem not in found.before.problems]
+    if problems:
+        yield Note("New problems:", shorten_list(problems, source="`report.problems`"), True)

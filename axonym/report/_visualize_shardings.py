@@ -11,11 +11,11 @@ from jax.sharding import AxisType, Mesh
 
 from ..mesh._device_grid import pick_shown
 from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
-from ._explain_leaf import find_common_mesh, list_arrays
+from ._explain import find_common_mesh, list_arrays
 from ._explanation import LeafExplanation, ShardedTree, format_mesh_title
-from ._make_report import report_own_shardings
-from ._table import format_bytes, format_count, format_path
-from ._treemap import COLOURS, get_ink, split_path
+from ._format import format_bytes, format_count, format_path
+from ._html_page import COLOURS, get_ink, split_path
+from ._sharding_report import report_own_shardings
 
 
 if TYPE_CHECKING:

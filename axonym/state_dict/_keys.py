@@ -1,4 +1,4 @@
-"""Keys of state dicts, and the nodes and leaves of a tree that have them."""
+"""Keys of state dicts and the nodes of a tree that have them: numbered layers, merged axes, random keys."""
 
 import os
 import sys
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
+from ..named._ambient import context
 from ..named._array import is_named_array
 from ..named._base import is_traced
 from ..named._format import format_value
@@ -155,3 +156,155 @@ def describe_random_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
 
     data = jax.eval_shape(get_data, jax.ShapeDtypeStruct(x.shape, x.dtype))
     return names[0], data
+
+
+MergedDims: TypeAlias = tuple[tuple[int, ...], ...]
+"""Which dimensions of an array each dimension of another one consists of."""
+
+
+def find_merged_dims(module: Any) -> list[MergedDims] | None:
+    """Returns for each array of a module which dimensions its `flatten_for_export` merges.
+
+    Returns None if that method does anything but reshape arrays.
+    """
+    shapes = jax.tree.map(_drop_values, module)
+    arrays, static = eqx.partition(shapes, is_array_leaf)
+
+    def flatten(arrays: Any) -> Any:
+        return jax.tree.leaves(eqx.filter(eqx.combine(arrays, static).flatten_for_export(), is_array_leaf))
+
+    with context(None):  # without a mapping, which would add constraints
+        jaxpr = jax.make_jaxpr(flatten)(arrays).jaxpr
+    sources = {variable: at for at, variable in enumerate(jaxpr.invars)}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name != "reshape":
+            return None
+        sources[equation.outvars[0]] = sources[equation.invars[0]]
+    if [sources.get(variable) for variable in jaxpr.outvars] != [*range(len(jaxpr.invars))]:
+        return None
+    pairs = zip(jaxpr.invars, jaxpr.outvars, strict=True)
+    found = [merge_dims(own.aval.shape, merged.aval.shape) for own, merged in pairs]
+    return None if None in found else found  # pyright: ignore[reportReturnType]
+
+
+def _drop_values(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array_leaf(x) and not is_named_array(x) else x
+
+
+def merge_dims(sizes: tuple[int, ...], merged: tuple[int, ...]) -> MergedDims | None:
+    """Returns which of some sizes are multiplied for each merged one; None if neighbours do not give these products.
+
+    Example:
+        >>> merge_dims((2, 3, 8, 32), (48, 32))
+        ((0, 1, 2), (3,))
+    """
+    found: list[list[int]] = []
+    at = 0
+    for total in merged:
+        found.append([])
+        product = 1
+        while at < len(sizes) and (product != total or (not found[-1] and sizes[at] == total)):
+            product *= sizes[at]
+            found[-1].append(at)
+            at += 1
+        if product != total:
+            return None
+    if any(size != 1 for size in sizes[at:]) or (at < len(sizes) and not found):
+        return None
+    if at < len(sizes):
+        found[-1] += range(at, len(sizes))
+    return tuple(map(tuple, found))
+
+
+def list_array_leaves(module: Any) -> list[Any]:
+    """Returns the named and other arrays of a module."""
+    return [leaf for leaf in jax.tree.leaves(module, is_leaf=is_named_array) if is_array_leaf(leaf)]
+
+
+def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -> dict[str, Any]:
+    """Stacks the arrays of numbered layers: `blocks.0.weight`, `blocks.1.weight` and so on become `blocks.weight`.
+
+    Args:
+        state_dict: Plain arrays by key.
+        prefix: What precedes the number of a layer; None if it comes first.
+
+    Returns:
+        A state dict in which the arrays of layers have an axis for the layers first. Other arrays are as they were.
+
+    Raises:
+        TypeError: If the state dict is not a mapping with strings as keys, or the prefix is not a string.
+        ValueError: If the numbers of the layers that have an array have gaps, its shape differs between layers, there
+            is already an array with the key of the stacked one, or an array is a masked one of NumPy.
+
+    Example:
+        >>> import axonym as nym
+        >>> import numpy as np
+        >>> state = {"blocks.0.bias": np.zeros(3), "blocks.1.bias": np.ones(3), "scale": np.ones(2)}
+        >>> {key: x.shape for key, x in nym.state_dict.stack_state_dict(state, "blocks").items()}
+        {'blocks.bias': (2, 3), 'scale': (2,)}
+    """
+    check_state_dict(state_dict)
+    check_key_part(prefix)
+    before = f"{prefix}." if prefix else ""
+    layers: dict[str, dict[int, Any]] = {}
+    found: dict[str, Any] = {}
+    for key, array in state_dict.items():
+        number, _, name = key.removeprefix(before).partition(".")
+        if key.startswith(before) and number.isdecimal() and name:
+            layers.setdefault(name, {})[int(number)] = array
+            found.setdefault(before + name, None)
+        else:
+            found[key] = array
+    for name, arrays in layers.items():
+        if found[before + name] is not None:
+            raise ValueError(f"two arrays would have the key {before + name!r}; rename the one that is not of a layer")
+        found[before + name] = _stack_layers(f"{before}*.{name}", arrays)
+    return found
+
+
+def _stack_layers(key: str, arrays: Mapping[int, Any]) -> Any:
+    if missing := sorted(set(range(max(arrays))) - set(arrays)):
+        raise ValueError(f"{key!r} cannot be stacked: there is none of layer {missing[0]}, but one of {max(arrays)}")
+    each = [arrays[number] for number in range(len(arrays))]
+    if any(isinstance(array, MaskedArray) for array in each):
+        raise ValueError(f"{key!r} {MASK_PROBLEM}")
+    if len(shapes := {np.shape(array): None for array in each}) > 1:
+        raise ValueError(f"{key!r} cannot be stacked: it has the shapes {', '.join(map(str, shapes))}")
+    return jnp.stack(each) if any(isinstance(array, jax.Array) for array in each) else np.stack(each)
+
+
+def unstack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -> dict[str, Any]:
+    """Splits the arrays below a prefix along their first axis; the inverse of `stack_state_dict`.
+
+    Args:
+        state_dict: Plain arrays by key.
+        prefix: What precedes the names of the stacked arrays; None if nothing does.
+
+    Returns:
+        A state dict with one array for each layer, which has its number in the key.
+
+    Raises:
+        TypeError: If the state dict is not a mapping with strings as keys, or the prefix is not a string.
+        ValueError: If an array below the prefix has no axes or is a masked one of NumPy.
+
+    Example:
+        >>> import axonym as nym
+        >>> import numpy as np
+        >>> list(nym.state_dict.unstack_state_dict({"blocks.bias": np.zeros((2, 3)), "scale": np.ones(2)}, "blocks"))
+        ['blocks.0.bias', 'blocks.1.bias', 'scale']
+    """
+    check_state_dict(state_dict)
+    check_key_part(prefix)
+    before = f"{prefix}." if prefix else ""
+    found: dict[str, Any] = {}
+    for key, array in state_dict.items():
+        if not key.startswith(before):
+            found[key] = array
+            continue
+        if isinstance(array, MaskedArray):
+            raise ValueError(f"{key!r} {MASK_PROBLEM}")
+        if np.ndim(array) == 0:
+            raise ValueError(f"{key!r} has no axes, so that it cannot be split into layers; leave it out")
+        name = key.removeprefix(before)
+        found |= {f"{before}{number}.{name}": layer for number, layer in enumerate(array)}
+    return found

@@ -1,25 +1,159 @@
-"""`to_state_dict`: the arrays of a tree by name."""
+"""`to_state_dict`: the arrays of a tree by name, also in the layout of PyTorch, where axes of a layer are merged.
+
+Arrays of a tree that is written to files are made when they are needed. The methods of modules return state dicts
+whoever calls them, so what the call that writes the entire tree wants of them is in a context variable.
+"""
 
 import functools
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
 
+import numpy as np
 from numpy.ma import MaskedArray
 
+from ..named._arguments import check_flag
 from ..named._base import get_plain_array
+from ..named._format import format_value
 from ..named._numpy_input import MASK_PROBLEM
+from ._from_state_dict import DtypeRule, StateDictReader, check_dtype_rule, from_state_dict, report_misfits
 from ._keys import (
     NO_NAMES,
     FieldNames,
     add_prefix,
     check_field_names,
     check_key_part,
+    eval_shapes,
+    find_merged_dims,
     find_method,
     is_array_leaf,
+    list_array_leaves,
     list_children,
     make_depth_error,
     make_unnamed_array_error,
+    replace_children,
 )
-from ._state_dict_writer import StateDictWriter, defer_writing, get_writer, list_named_sizes, use_writer
+from ._safetensors_file import SavedAxes
+
+
+class StateDictWriter:
+    """What the call that writes the entire tree wants.
+
+    Attributes:
+        flattens: Whether layers merge their axes, as by `flatten_modules`.
+        defers: Whether arrays that have to be computed are made later.
+    """
+
+    def __init__(self, flattens: bool, defers: bool) -> None:
+        self.flattens, self.defers = flattens, defers
+        self._axes: dict[int, tuple[Any, SavedAxes]] = {}  # by the `id` of an array, which is kept
+
+    def add_axes(self, array: Any, axes: SavedAxes) -> None:
+        """Remembers the axes of a plain array, unless they are known already."""
+        self._axes.setdefault(id(array), (array, axes))
+
+    def find_axes(self, array: Any) -> SavedAxes | None:
+        """Returns the axes of a plain array; None if a module has computed it."""
+        found = self._axes.get(id(array))
+        return None if found is None else found[1]
+
+    def add_flattened(self, module: Any, flat: Any) -> None:
+        """Remembers the axes of the arrays of a module whose axes have been merged."""
+        merged = find_merged_dims(module)
+        if merged is None:
+            return
+        for own, array, dims in zip(list_array_leaves(module), list_array_leaves(flat), merged, strict=True):
+            axes = list_named_sizes(own)
+            if axes is not None:
+                self.add_axes(get_plain_array(array), tuple(tuple(axes[at] for at in dim) for dim in dims))
+
+
+def list_named_sizes(x: Any) -> tuple[tuple[str, int], ...] | None:
+    """Returns the names and sizes of the axes of an array; None if it has no names."""
+    names = getattr(x, "names", None)
+    return None if names is None else tuple(zip(names, get_plain_array(x).shape, strict=True))
+
+
+_writer: ContextVar[StateDictWriter | None] = ContextVar("writer", default=None)
+
+
+def get_writer() -> StateDictWriter | None:
+    return _writer.get()
+
+
+@contextmanager
+def use_writer(*, flattens: bool, defers: bool, parent: StateDictWriter | None = None) -> Iterator[StateDictWriter]:
+    """Activates a writer, which shares the axes that it knows with another one."""
+    writer = StateDictWriter(flattens, defers)
+    if parent is not None:
+        writer._axes = parent._axes
+    token = _writer.set(writer)
+    try:
+        yield writer
+    finally:
+        _writer.reset(token)
+
+
+class DeferredArray:
+    """An array of a state dict that is made when it is needed, together with the others of its module."""
+
+    def __init__(self, source: "_DeferredArrays", key: str, shape: Any) -> None:
+        self._source, self._key, self.shape, self.dtype = source, key, shape.shape, shape.dtype
+        self.ndim, self.size = len(shape.shape), shape.size
+
+    def make(self) -> Any:
+        """Returns the array."""
+        return self._source.take(self._key)
+
+    def __jax_array__(self) -> Any:
+        return self.make()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.make().__array__(dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.make(), name)
+
+
+class _DeferredArrays:
+    """The arrays of one module: made when the first is needed, and each kept until it has been."""
+
+    def __init__(self, make: Callable[[], dict[str, Any]]) -> None:
+        self._make, self._made = make, dict[str, Any]()
+
+    def take(self, key: str) -> Any:
+        if key not in self._made:
+            self._made = self._make()
+        return self._made.pop(key)
+
+
+def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str, Any]:
+    """Returns the state dict `write(tree)`, of which the arrays are made later if files are being written."""
+    writer = get_writer()
+    if writer is None or not writer.defers:
+        return write(tree)
+    axes: dict[str, SavedAxes | None] = {}
+
+    def trace(tree: Any) -> dict[str, Any]:
+        with use_writer(flattens=writer.flattens, defers=False) as inner:
+            arrays = write(tree)
+        axes.update({key: inner.find_axes(array) for key, array in arrays.items()})
+        return arrays
+
+    def make() -> dict[str, Any]:
+        with use_writer(flattens=writer.flattens, defers=False):
+            return write(tree)
+
+    source = _DeferredArrays(make)
+    found: dict[str, Any] = {}
+    for key, shape in eval_shapes(trace, tree).items():
+        found[key] = DeferredArray(source, key, shape)
+        if (known := axes[key]) is not None:
+            writer.add_axes(found[key], known)
+    return found
 
 
 def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
@@ -131,3 +265,180 @@ def _write_flattened(module: Any, prefix: str | None) -> dict[str, Any]:
     writer.add_flattened(module, flat)
     with use_writer(flattens=False, defers=False, parent=writer):
         return to_state_dict(flat, prefix)
+
+
+T = TypeVar("T")
+
+
+def flatten_modules(tree: T) -> T:
+    """Returns a tree whose layers have several input or output axes merged into one, for libraries without names.
+
+    A module says how with its method `flatten_for_export`, as `nn.Linear`, `nn.LayerNorm` and `nn.RmsNorm` do; its
+    arrays may have leading axes beyond its own, those of stacked layers. Other modules keep their arrays.
+
+    Args:
+        tree: A module or any other tree.
+
+    Returns:
+        A tree of the same nodes.
+
+    Raises:
+        ValueError: If the tree is nested too deeply.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> Heads, HeadDim, Embed = nym.make_axes(heads=2, head_dim=4, embed=8)
+        >>> model = {"out": nym.nn.Linear.init((Heads, HeadDim), Embed, key=jax.random.key(0))}
+        >>> nym.state_dict.flatten_modules(model)["out"].weight.shape
+        (embed: 8, __IN__: 8)
+    """
+    own = find_method(tree, "flatten_for_export")
+    try:
+        return map_children(flatten_modules, tree) if own is None else own()
+    except RecursionError:
+        raise make_depth_error() from None
+
+
+def unflatten_modules(tree: T, template: T) -> T:
+    """Returns a tree whose layers have merged axes split into those of a template; the inverse of `flatten_modules`.
+
+    Args:
+        tree: A tree that `flatten_modules` returned.
+        template: A tree with the axes to return, whose values are not used; its shapes are enough.
+
+    Returns:
+        A tree with the axes of the template.
+
+    Raises:
+        ValueError: If the template has another structure, or the tree is nested too deeply.
+
+    Example:
+        >>> import axonym as nym
+        >>> norm = nym.nn.LayerNorm.init(nym.make_axes(heads=2, head_dim=4))
+        >>> flat = nym.state_dict.flatten_modules(norm)
+        >>> flat.weight.shape, nym.state_dict.unflatten_modules(flat, norm).weight.shape
+        ((__OUT: 8), (heads: 2, head_dim: 4))
+    """
+    own = find_method(tree, "unflatten_from_export")
+    if own is not None and type(template) is not type(tree):
+        raise make_template_error(tree, template)
+    try:
+        return map_children(unflatten_modules, tree, template) if own is None else own(template)
+    except RecursionError:
+        raise make_depth_error() from None
+
+
+def map_children(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Returns a node with a function applied to each child, and to those of others; a leaf is returned as it is."""
+    each = [[child for _, child in list_children(one)] for one in (tree, *others)]
+    if is_array_leaf(tree) or not each[0]:
+        return tree
+    for other, children in zip(others, each[1:], strict=True):
+        if len(children) != len(each[0]):
+            raise make_template_error(tree, other)
+    return replace_children(tree, [*map(fn, *each)])
+
+
+def make_template_error(tree: Any, template: Any) -> ValueError:
+    return ValueError(
+        f"the template does not have the structure of the tree: {format_value(template)} is in place of "
+        f"{format_value(tree)}; pass the flattened tree first, and then a tree that is not flattened"
+    )
+
+
+def to_numpy_state_dict(tree: Any, prefix: str | None = None) -> dict[str, np.ndarray]:
+    """Returns the arrays of a tree as `to_state_dict` does, in host memory.
+
+    Args:
+        tree: A module or any other tree of arrays.
+        prefix: First part of all keys.
+
+    Returns:
+        NumPy arrays by key.
+
+    Raises:
+        ValueError: As `to_state_dict`.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.state_dict.to_numpy_state_dict({"bias": nym.zeros({"embed": 2})})
+        {'bias': array([0., 0.], dtype=float32)}
+    """
+    return {key: np.asarray(array) for key, array in to_state_dict(tree, prefix).items()}
+
+
+def to_torch_compatible_state_dict(
+    tree: Any, prefix: str | None = None, *, flatten: bool = True
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of a tree by name, with the axes that PyTorch has.
+
+    The axes of layers are merged as by `flatten_modules`. A weight of `nn.Linear` that has its output axes first, as by
+    default, then has the layout of `torch.nn.Linear`; with `out_first=False` it is the transposed one, as in GPT-2.
+
+    Args:
+        tree: A module or any other tree of arrays.
+        prefix: First part of all keys.
+        flatten: Whether to merge axes.
+
+    Returns:
+        NumPy arrays by key; `safetensors.numpy.save_file` writes them, and `torch.from_numpy` takes each.
+
+    Raises:
+        ValueError: As `to_state_dict`.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> Heads, HeadDim, Embed = nym.make_axes(heads=2, head_dim=4, embed=6)
+        >>> layer = nym.nn.Linear.init((Heads, HeadDim), Embed, key=jax.random.key(0))
+        >>> state = nym.state_dict.to_torch_compatible_state_dict(layer, "attention.out")
+        >>> {key: x.shape for key, x in state.items()}
+        {'attention.out.weight': (6, 8), 'attention.out.bias': (6,)}
+    """
+    check_flag("`flatten`", flatten)
+    with use_writer(flattens=flatten, defers=False):
+        return to_numpy_state_dict(tree, prefix)
+
+
+def from_torch_compatible_state_dict(
+    tree: T,
+    state_dict: Mapping[str, Any],
+    prefix: str | None = None,
+    *,
+    unflatten: bool = True,
+    strict: bool = True,
+    dtypes: DtypeRule = "check",
+) -> T:
+    """Returns a tree with the arrays of a state dict of PyTorch; the inverse of `to_torch_compatible_state_dict`.
+
+    Args:
+        tree: A module or any other tree of arrays, or its shapes as `equinox.filter_eval_shape` returns them.
+        state_dict: Plain arrays by key, as for `from_state_dict`; tensors of PyTorch may be passed as they are if they
+            are in host memory and NumPy has their dtype.
+        prefix: First part of the keys to read; all others are ignored.
+        unflatten: Whether to split the axes that `to_torch_compatible_state_dict` merges.
+        strict: As for `from_state_dict`.
+        dtypes: As for `from_state_dict`.
+
+    Returns:
+        A tree of the same structure. Named arrays are sharded by the active mapping.
+
+    Raises:
+        TypeError: As `from_state_dict`.
+        ValueError: As `from_state_dict`; shapes are those with merged axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> import numpy as np
+        >>> Heads, HeadDim, Embed = nym.make_axes(heads=2, head_dim=4, embed=6)
+        >>> layer = nym.nn.Linear.init((Heads, HeadDim), Embed, key=jax.random.key(0))
+        >>> state = {"weight": np.ones((6, 8), np.float32), "bias": np.zeros(6, np.float32)}
+        >>> nym.state_dict.from_torch_compatible_state_dict(layer, state).weight.shape
+        (embed: 6, heads: 2, head_dim: 4)
+    """
+    check_dtype_rule(dtypes)
+    check_flag("`unflatten`", unflatten)
+    with report_misfits(StateDictReader(state_dict, dtypes, unflatten), prefix, strict) as reader:
+        return from_state_dict(tree, reader, prefix)

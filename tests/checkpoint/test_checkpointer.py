@@ -84,7 +84,7 @@ def test_a_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path: Path, monkey
         checkpointer.save({"step": 1}, 1)
         checkpointer.wait()
         checkpointer.save({"step": 2}, 2)
-        monkeypatch.setattr("axonym.checkpoint._step_writer.shutil.rmtree", refuse)
+        monkeypatch.setattr("axonym.checkpoint._steps.shutil.rmtree", refuse)
         with pytest.warns(UserWarning, match=r"step 1 could not be deleted: .*Permission denied"):
             checkpointer.wait()
         monkeypatch.undo()

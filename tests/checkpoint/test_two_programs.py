@@ -100,8 +100,8 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_another_host_that_is_alive_keeps_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("axonym.checkpoint._writer_lock._BEAT", 0.1)
-    monkeypatch.setattr("axonym.checkpoint._writer_lock._PATIENCE", 0.5)
+    monkeypatch.setattr("axonym.checkpoint._steps._BEAT", 0.1)
+    monkeypatch.setattr("axonym.checkpoint._steps._PATIENCE", 0.5)
     lock = tmp_path / LOCK
     lock.write_text(json.dumps({"host": "elsewhere", "process": 7, "since": "2030-01-01 00:00:00"}))
     ended = threading.Event()
@@ -125,9 +125,9 @@ def test_another_host_that_is_alive_keeps_the_folder(tmp_path: Path, monkeypatch
 
 
 def test_a_file_system_without_locks_has_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("axonym.checkpoint._writer_lock.fcntl", None)
-    monkeypatch.setattr("axonym.checkpoint._writer_lock._BEAT", 0.1)
-    monkeypatch.setattr("axonym.checkpoint._writer_lock._PATIENCE", 1.0)
+    monkeypatch.setattr("axonym.checkpoint._steps.fcntl", None)
+    monkeypatch.setattr("axonym.checkpoint._steps._BEAT", 0.1)
+    monkeypatch.setattr("axonym.checkpoint._steps._PATIENCE", 1.0)
     with nym.checkpoint.Checkpointer(tmp_path) as checkpointer:
         with pytest.warns(UserWarning, match="waiting"), pytest.raises(OSError, match="this program has had"):
             nym.checkpoint.Checkpointer(tmp_path)
@@ -178,9 +178,9 @@ def remove_all(folder: Path, hidden: Path) -> None:
 def test_a_save_fails_if_something_is_taken_away(
     interfere: Callable[[Path, Path], None], cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from axonym.checkpoint import _step_writer
+    from axonym.checkpoint import _steps
 
-    write_checksums = _step_writer.write_checksums
+    write_checksums = _steps.write_checksums
 
     def interfere_and_write(written: Path, process_count: int) -> object:
         monkeypatch.undo()
@@ -188,7 +188,7 @@ def test_a_save_fails_if_something_is_taken_away(
         return write_checksums(written, process_count)
 
     nym.checkpoint.save(tmp_path, STATE, 0)
-    monkeypatch.setattr(_step_writer, "write_checksums", interfere_and_write)
+    monkeypatch.setattr(_steps, "write_checksums", interfere_and_write)
     with nym.checkpoint.Checkpointer(tmp_path, max_to_keep=1) as checkpointer:
         checkpointer.save(STATE, 1)
         with pytest.raises(OSError, match=rf"step 1 could not be saved in .* \(complete: 0\): .*{cause}"):

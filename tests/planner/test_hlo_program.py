@@ -3,7 +3,7 @@ import pytest
 
 from axonym.planner._program._collectives import find_group_axes, read_replica_groups
 from axonym.planner._program._hlo_program import HloProgram, parse_arrays, split_tuple
-from axonym.report._op_name import split_op_name
+from axonym.report._time_by_layer import split_op_name
 
 
 @pytest.mark.parametrize(

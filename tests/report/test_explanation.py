@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 import axonym as nym
-from axonym.report._table import format_bytes
+from axonym.report._format import format_bytes
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -400,7 +400,7 @@ def test_files_have_the_permissions_of_ordinary_ones(tmp_path):
     ("size", "expected"), [(7, 7), ("5GB", 5 * 10**9), ("1.5 kb", 1500), ("2MiB", 2**21), ("64", 64)]
 )
 def test_sizes_are_those_of_hugging_face(size, expected):
-    from axonym.state_dict._save_safetensors import parse_size
+    from axonym.state_dict._safetensors import parse_size
 
     assert parse_size(size) == expected
 
@@ -461,7 +461,7 @@ with jax.set_mesh(mesh):
     has(text, "'x' is on devices of process 1 alone; shard it over those of all processes")
     # A process that cannot write tells the others.
     if PROCESS == 1:
-        import axonym.state_dict._save_safetensors as saving
+        import axonym.state_dict._safetensors as saving
         def fail(*args):
             raise OSError("no space left")
         saving.write_array = fail

@@ -10,8 +10,8 @@ from ... import nn
 from ...named._axis import Axis
 from ...nn._layer_stack import call_layer
 from ...state_dict import stack_state_dict, unstack_state_dict
-from ...state_dict._export import flatten_modules, map_children, unflatten_modules
-from ...state_dict._state_dict_reader import read_state_dict
+from ...state_dict._from_state_dict import read_state_dict
+from ...state_dict._to_state_dict import flatten_modules, map_children, unflatten_modules
 from .._array import convert_result
 from .._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy, ScanCheckpointSpec as ScanCheckpointSpec
 

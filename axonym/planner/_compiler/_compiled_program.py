@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from ...partitioning.jit._named_jit import named_jit
 from ...partitioning.jit._stages import NamedCompiled, NamedLowered, set_shape_sharding
 from ...partitioning.specs._active_mesh import MeshLike, get_active_mesh
-from ...report._table import format_bytes
+from ...report._format import format_bytes
 from .._machine._described_devices import Topology
 from .._machine._hardware import Hardware, get_hardware
 from .._program._compiler_output import ProgramMemory

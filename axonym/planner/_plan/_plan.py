@@ -9,8 +9,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from ...mesh import create_mesh
-from ...report._grid import format_html_page, format_page
-from ...report._table import PrintedTable
+from ...report._table import PrintedTable, format_html_page, format_page
 from .._program._collectives import MeshAxes
 from ._candidate import Evaluation, PlanRecord
 from ._plan_figure import draw_plan, draw_timeline

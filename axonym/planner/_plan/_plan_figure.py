@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...report._table import format_bytes
-from ...report._treemap import COLOURS
+from ...report._format import format_bytes
+from ...report._html_page import COLOURS
 from ...report._write_file import replace_file
 from .._step_time._program_timeline import FROM_HOST, TO_HOST
 from .._step_time._step_time import format_seconds

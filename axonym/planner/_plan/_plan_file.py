@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ...named._cache import cached_plan
-from ...report._grid import format_html_page
+from ...report._table import format_html_page
 from ...report._write_file import write_file
 from .._step_time._timeline import TimelineEvent
 from ._candidate import Candidate, Evaluation, PlanRecord

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from ...named._format import suggest_name
-from ...report._grid import Grid, GridPage, GridRow, format_html_page, format_page
-from ...report._table import WIDTH, PrintedReport, format_bytes, format_count
+from ...report._format import format_bytes, format_count
+from ...report._table import WIDTH, Grid, GridPage, GridRow, PrintedReport, format_html_page, format_page
 from .._step_time._step_time import StepTime, TimePart, format_seconds, format_step_time, list_time_parts
 from ._candidate import (
     Candidate,

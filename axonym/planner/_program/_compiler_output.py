@@ -3,7 +3,7 @@
 import collections
 from dataclasses import asdict, dataclass
 
-from ...report._op_name import split_op_name
+from ...report._time_by_layer import split_op_name
 from . import _xla_text as xla
 from ._hlo_program import HOST_SPACE, parse_arrays, read_op_name
 

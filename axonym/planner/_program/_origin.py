@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from ...named._cache import cached_plan
-from ...report._op_name import AXES_SCOPE, is_in_backward_pass, split_op_name
+from ...report._time_by_layer import AXES_SCOPE, is_in_backward_pass, split_op_name
 from . import _xla_text as xla
 from ._hlo_program import HloInstruction, HloProgram
 

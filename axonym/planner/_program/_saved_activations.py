@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from jax.extend.core import Literal as LiteralValue
 
-from ...report._op_name import is_in_backward_pass, split_op_name
+from ...report._time_by_layer import is_in_backward_pass, split_op_name
 from ._hlo_program import HloInstruction, HloProgram
 from ._named_program import list_inner_jaxprs
 from ._origin import walk_sources

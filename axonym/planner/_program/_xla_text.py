@@ -89,7 +89,7 @@ CONTRACTED_DIMS = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([\d,"]
 
 # The path in `op_name`, which JAX writes.
 
-# The axes in the scope of an operation of Axonym, and those of its results; see `report/_op_name.py` for the scopes.
+# The axes in the scope of an operation of Axonym, and those of its results; `report/_time_by_layer.py` has the scopes.
 AXES_SEPARATOR = re.compile(r" -> |, ")
 RESULT_AXES = re.compile(r"-> ([^()]*)\)")
 # The name of the argument before its path, for a parameter of the program: `state` of `state.opt['mu'].array`.

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ...named._format import suggest_name
-from ...report._table import STYLE, PrintedReport, format_bytes
+from ...report._format import format_bytes
+from ...report._table import STYLE, PrintedReport
 from ...report._write_file import write_html_page
 from .._compiler._compiled_program import compile_function, find_mesh, get_platform, list_arguments, parse_program
 from .._program._arguments import group_arguments

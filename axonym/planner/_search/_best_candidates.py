@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ...named._array import NamedArray, is_named_array
-from ...report._table import format_bytes, format_count
+from ...report._format import format_bytes, format_count
 from .._machine._described_devices import ONE_CHIP, DescribedDevice, described_devices
 from .._machine._hardware import get_hardware
 from .._plan._candidate import CandidateKey, Evaluation, make_candidate_key

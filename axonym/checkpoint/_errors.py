@@ -1,12 +1,39 @@
-"""Agreement of all processes that none has failed, since what comes next needs all of them."""
+"""Damage of checkpoints, and errors that all processes raise once one of them has failed."""
 
+import errno
+import importlib
 import json
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from .._jax_compat import is_tracing
 from ..multihost._coordination_store import get_coordination_store
 from ..multihost._rendezvous import Rendezvous
-from ._checksums import DamagedCheckpointError
+
+
+_DAMAGE = {errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+
+
+class DamagedCheckpointError(ValueError):
+    """A file of a checkpoint is missing or is not what was written. The message names the file.
+
+    Example:
+        >>> import axonym as nym
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> nym.checkpoint.save(folder, {"weight": nym.ones({"embed": 3})}, step=10)
+        >>> (folder / "10" / "default" / "axonym.json").unlink()
+        >>> try:
+        ...     nym.checkpoint.restore(folder)
+        ... except nym.checkpoint.DamagedCheckpointError as error:
+        ...     print(str(error).replace(str(folder), "..."))
+        the checkpoint of step 10 is damaged: .../10/default/axonym.json is missing
+    """
+
+
+def is_damage(error: Exception) -> bool:
+    """Returns whether an error of reading lies in the file; others, such as too many open files, may pass."""
+    return not isinstance(error, OSError) or error.errno in _DAMAGE
 
 
 T = TypeVar("T")
@@ -53,3 +80,16 @@ def agree_on_result(
     if error is not None:
         raise error
     return result  # pyright: ignore[reportReturnType]
+
+
+def check_is_not_traced() -> None:
+    if is_tracing():
+        raise ValueError("checkpoints are saved and restored outside of `jit`; call this where nothing is traced")
+
+
+def import_orbax_handler() -> Any:
+    """Returns the module that uses Orbax, which is an extra and takes as long to import as JAX."""
+    try:
+        return importlib.import_module("._orbax_handler", __package__)
+    except ModuleNotFoundError as error:
+        raise ImportError("checkpoints need Orbax; install `axonym[io]`, or orbax-checkpoint") from error

@@ -1,0 +1,228 @@
+"""Named arrays to and from the labelled arrays of xarray and pandas, which are imported when they are needed."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..named._array import NamedArray
+from ..named._axis import AxisSelector
+from ..named._base import check_named, format_shape, is_traced
+
+
+def read_host_array(x: NamedArray) -> np.ndarray:
+    """Returns the elements of a named array in NumPy.
+
+    Raises:
+        TypeError: If it is not a named array, or is a shape.
+        ValueError: If this process does not have all elements.
+    """
+    check_named(x)
+    if isinstance(x.array, jax.ShapeDtypeStruct):
+        raise TypeError(f"{format_shape(x)} is a shape without data.")
+    whole = not isinstance(x.array, jax.Array) or is_traced(x.array) or x.array.is_fully_addressable
+    if not (whole or x.array.is_fully_replicated):
+        raise ValueError(
+            f"process {jax.process_index()} has only a part of {format_shape(x)}, which is sharded over several "
+            "processes; `axonym.global_to_host_local` returns that part"
+        )
+    return np.asarray(x.array)
+
+
+def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], what: str) -> NamedArray:
+    """Returns a named array of the elements of an array of another library.
+
+    Raises:
+        TypeError: If the elements are not numbers.
+        ValueError: If integers do not fit the element type that JAX has for them.
+    """
+    if isinstance(values, jax.Array):
+        return NamedArray(values, axes)
+    values = np.asarray(values)
+    kept = jax.dtypes.canonicalize_dtype(values.dtype) if values.dtype.kind in "biufcV" else None
+    if kept is None or (values.dtype.kind == "V" and issubclass(values.dtype.type, np.void)):
+        raise TypeError(
+            f"{what} has elements of type {values.dtype}, and JAX has only numbers; convert them first, such as times "
+            "by `.astype('int64')` and categories to their codes"
+        )
+    if kept != values.dtype and kept.kind in "iu" and values.size:
+        info = jnp.iinfo(kept)
+        if values.min() < info.min or values.max() > info.max:
+            raise ValueError(
+                f"{what} has {values.dtype} elements that do not fit {kept}, which JAX makes of them; convert them "
+                "first, or `jax.config.update('jax_enable_x64', True)`"
+            )
+    return NamedArray(jnp.asarray(values), axes)
+
+
+def check_coordinates(x: NamedArray, coords: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
+    """Returns the coordinates of each axis that has some; raises a ValueError if the lengths do not fit."""
+    for name, values in (coords or {}).items():
+        if name not in x.names:
+            raise ValueError(f"`coords` has axis {name!r}, which {format_shape(x)} does not have")
+        if len(values) != x.axis_size(name):
+            raise ValueError(f"`coords` has {len(values)} values for axis {name!r}, whose size is {x.axis_size(name)}")
+    return dict(coords or {})
+
+
+def import_library(name: str) -> Any:
+    """Imports an optional library; raises an ImportError that says how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"this needs {name}; install `axonym[interop]`, or {name}") from error
+
+
+def to_pandas(x: NamedArray, coords: Mapping[str, Any] | None = None) -> Any:
+    """Makes a `Series` of a named array with one axis, and a `DataFrame` of one with two.
+
+    The first axis is the index and the second one the columns; both have the names of the axes.
+
+    Args:
+        x: Array, sharded or not; its elements are copied to the host. Elements of types that pandas lacks, such as
+            bfloat16, become float32.
+        coords: The labels of an axis by its name; 0, 1, ... for an axis without.
+
+    Returns:
+        The `Series` or `DataFrame`.
+
+    Raises:
+        ImportError: If pandas is not installed.
+        TypeError: If `x` is not a named array, or is a shape without data.
+        ValueError: If `x` has no axes or more than two, labels are given for an axis that it does not have, or in
+            another number than its size; or if this process has only a part of the array.
+
+    Example:
+        >>> import axonym as nym
+        >>> table = nym.interop.to_pandas(nym.ones({"step": 2, "head": 3}), {"head": ["a", "b", "c"]})
+        >>> table["b"].tolist(), table.index.name, table.columns.name
+        ([1.0, 1.0], 'step', 'head')
+    """
+    values = read_host_array(x)
+    pandas = import_library("pandas")
+    if len(x.names) not in (1, 2):
+        remedy = "index or flatten axes first, or use `to_xarray(x).to_series()`" if x.names else "use `x.item()`"
+        raise ValueError(f"`to_pandas` takes an array with one axis or two, not {format_shape(x)}; {remedy}")
+    labels = check_coordinates(x, coords)
+    values = values if values.dtype.isbuiltin == 1 else values.astype(np.float32)
+    indices = [
+        pandas.Index(labels[axis.name], name=axis.name)
+        if axis.name in labels
+        else pandas.RangeIndex(axis.size, name=axis.name)
+        for axis in x.axes
+    ]
+    return (pandas.Series if len(indices) == 1 else pandas.DataFrame)(values, *indices)
+
+
+def from_pandas(x: Any, axes: AxisSelector | Sequence[AxisSelector] | None = None) -> NamedArray:
+    """Makes a named array of a `Series`, with one axis, or of a `DataFrame`, with two.
+
+    Labels are left behind. As everywhere in JAX, 64-bit elements become 32-bit ones unless `jax_enable_x64` is set.
+
+    Args:
+        x: The `Series` or `DataFrame`, whose columns all have numbers.
+        axes: The name or `Axis` of the index and, for a `DataFrame`, that of the columns; the names that pandas has if
+            None.
+
+    Returns:
+        Array with those names, on the default device; `axonym.shard` distributes it.
+
+    Raises:
+        TypeError: If `x` is neither, or its elements are not numbers.
+        ValueError: If the index or the columns have no name and `axes` is None, or have several levels; if the number
+            of names is wrong, or an `Axis` has another size; or if integers do not fit 32 bits.
+
+    Example:
+        >>> import axonym as nym
+        >>> import pandas as pd
+        >>> nym.interop.from_pandas(pd.DataFrame({"a": [1, 2], "b": [3, 4]}), ("step", "head"))
+        NamedArray(int32, step: 2, head: 2,
+          [[1, 3],
+           [2, 4]])
+    """
+    if not hasattr(x, "index") or not hasattr(x, "to_numpy"):
+        raise TypeError(f"`from_pandas` takes a `Series` or a `DataFrame`, not a `{type(x).__name__}`.")
+    kind, indices = type(x).__name__, (x.index, x.columns) if x.ndim == 2 else (x.index,)
+    for what, index in zip(("index", "columns"), indices, strict=False):
+        if index.nlevels > 1:
+            raise ValueError(
+                f"the {what} of the `{kind}` has {index.nlevels} levels, and an axis has one; use "
+                "`from_xarray(x.to_xarray())`"
+            )
+    if axes is None:
+        names = tuple(index.name for index in indices)
+        if not all(isinstance(name, str) for name in names):
+            example = "('step', 'head')" if x.ndim == 2 else "'step'"
+            raise ValueError(
+                f"the index or the columns of the `{kind}` have no name; pass `axes`, as in `axes={example}`"
+            )
+        axes = names
+    return make_named_array(x.to_numpy(), axes, f"the `{kind}`")
+
+
+def to_xarray(
+    x: NamedArray, coords: Mapping[str, Any] | None = None, name: str | None = None, attrs: Any = None
+) -> Any:  # fmt: skip
+    """Makes an `xarray.DataArray` of a named array; axes become dimensions of the same names.
+
+    Args:
+        x: Array, sharded or not; its elements are copied to the host.
+        coords: The coordinates of axes, such as labels or times, by name; not all axes need some.
+        name: The name of the result.
+        attrs: Its attributes, a mapping.
+
+    Returns:
+        The `DataArray`, with a NumPy array in it.
+
+    Raises:
+        ImportError: If xarray is not installed.
+        TypeError: If `x` is not a named array, or is a shape without data.
+        ValueError: If coordinates are given for an axis that `x` does not have, or in another number than its size; or
+            if this process has only a part of the array.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.ones({"time": 2, "lat": 3})
+        >>> nym.interop.to_xarray(x, {"lat": [10, 20, 30]}).sel(lat=20).dims
+        ('time',)
+    """
+    values = read_host_array(x)
+    xarray = import_library("xarray")
+    return xarray.DataArray(values, check_coordinates(x, coords), x.names, name, attrs)
+
+
+def from_xarray(x: Any) -> NamedArray:
+    """Makes a named array of an `xarray.DataArray`; dimensions become axes of the same names.
+
+    Coordinates, attributes and the name are left behind. As everywhere in JAX, 64-bit elements become 32-bit ones
+    unless `jax_enable_x64` is set. For a `Dataset`, call it for each variable:
+    `{name: from_xarray(x) for name, x in dataset.items()}`.
+
+    Args:
+        x: The `DataArray`.
+
+    Returns:
+        Array with the names of the dimensions, on the default device; `axonym.shard` distributes it.
+
+    Raises:
+        TypeError: If `x` is not a `DataArray`, a dimension is not named by a string, or the elements are not numbers.
+        ValueError: If integers do not fit 32 bits.
+
+    Example:
+        >>> import axonym as nym
+        >>> import xarray as xr
+        >>> nym.interop.from_xarray(xr.DataArray([[1, 2, 3]], dims=("time", "lat")))
+        NamedArray(int32, time: 1, lat: 3, [[1, 2, 3]])
+    """
+    if not hasattr(x, "dims") or not hasattr(x, "values") or callable(x.values):
+        remedy = "; call it for each variable" if hasattr(x, "data_vars") else ""
+        raise TypeError(f"`from_xarray` takes a `DataArray`, not a `{type(x).__name__}`{remedy}.")
+    for dim in x.dims:
+        if not isinstance(dim, str):
+            raise TypeError(
+                f"`from_xarray` needs dimensions with names, not {dim!r}; use `x.rename({{{dim!r}: 'time'}})`."
+            )
+    return make_named_array(x.data if isinstance(x.data, jax.Array) else x.values, tuple(x.dims), "the `DataArray`")
