@@ -13,13 +13,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m axonym.checkpoint", description=(__doc__ or "").split(":")[0])
     parser.add_argument("folder", help="the folder of the checkpoints")
     parser.add_argument("--step", type=int, help="the step; the newest if left out")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        print(inspect(given.folder, given.step))
+        print(inspect(options.folder, options.step))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"steps in the folder: {format_steps(list_steps(given.folder))}")
+    print(f"steps in the folder: {format_steps(list_steps(options.folder))}")
     return 0
 
 

@@ -11,9 +11,8 @@ import jax
 import numpy as np
 
 from ..multihost._barrier import as_seconds
-from ..named._arguments import check_flag
+from ..named._arguments import check_flag, check_integer
 from ..named._base import get_plain_array
-from ..named._format import format_value
 from ..named._traceback import find_stacklevel
 from ..partitioning.mapping._mapping import ResourceMapping
 from ..partitioning.specs._active_mesh import MeshLike
@@ -21,9 +20,9 @@ from ..state_dict._keys import check_has_data
 from ..state_dict._safetensors import AxisOrder
 from ._data_state import Resumable, encode_data_state
 from ._errors import agree_on_result, check_is_not_traced, import_orbax_handler
-from ._restore import enter_mesh_of, restore_step
+from ._restore import RestoreOptions, enter_mesh_of, restore_step
 from ._steps import StepWriter, check_is_path, check_step, format_steps, list_steps, move_damaged
-from ._tree_metadata import Leaf, TreeMetadata, describe_tree, flatten_leaves
+from ._tree_metadata import LeafMetadata, TreeMetadata, describe_tree, flatten_leaves
 
 
 class Checkpointer:
@@ -73,7 +72,8 @@ class Checkpointer:
         check_is_path(folder, "`save(folder, state, step)`, and `Checkpointer(folder)`")
         if "://" in os.fspath(folder):
             raise ValueError(f"`folder` is a path, not the URL {os.fspath(folder)!r}; mount the bucket as a folder")
-        _check_max_to_keep(max_to_keep)
+        if max_to_keep is not None:
+            max_to_keep = check_integer("`max_to_keep`", max_to_keep, 1)
         check_flag("`read_only`", read_only)
         if as_seconds(timeout) < 1:
             raise ValueError(f"`timeout` is at least a second, not {timeout}")
@@ -131,9 +131,10 @@ class Checkpointer:
         target = self._folder / str(step)
         if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
             raise ValueError(f"{target} is there and is no checkpoint; remove it, or save another step")
-        what = f"the checkpoint of step {step} in {self._folder}"
-        options = {"metadata": metadata, "data": encoded, "what": what, "seconds": self._timeout}
-        arguments = import_orbax_handler().make_save_arguments(arrays, **options)
+        subject = f"the checkpoint of step {step} in {self._folder}"
+        arguments = import_orbax_handler().make_save_arguments(
+            arrays, metadata=metadata, data=encoded, subject=subject, seconds=self._timeout
+        )
         self._saving = step
         with self._report_failure(writer, step):
             writer.save(step, arguments)
@@ -170,10 +171,10 @@ class Checkpointer:
         unless the checkpointer only reads.
         """
         self.wait()
-        options: dict[str, Any] = {"mapping": mapping, "mesh": mesh, "data": data, "axis_order": axis_order}
-        newer = self.steps if step is None else []
-        restored = restore_step(self._folder, like, step=step, strict=strict, fallback=fallback, **options)
-        damaged_steps = [newer_step for newer_step in newer if newer_step > restored.step]
+        steps = self.steps if step is None else []
+        options = RestoreOptions(mapping, mesh, axis_order, strict)
+        restored = restore_step(self._folder, like, options, step=step, data=data, fallback=fallback)
+        damaged_steps = [newer_step for newer_step in steps if newer_step > restored.step]
         if damaged_steps and self._writer is not None:
 
             def move() -> None:
@@ -259,16 +260,7 @@ def prepare_state(state: Any, step: int, has_data: bool) -> tuple[dict[str, Any]
     return {path: _get_stored_array(leaf, leaves[path]) for path, leaf in stored.items()}, metadata
 
 
-def _check_max_to_keep(max_to_keep: object) -> None:
-    if max_to_keep is None:
-        return
-    if isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int):
-        raise TypeError(f"`max_to_keep` is a number of checkpoints, or None for all, not {format_value(max_to_keep)}")
-    if max_to_keep < 1:
-        raise ValueError(f"`max_to_keep` is at least 1, or None for all, not {max_to_keep}")
-
-
-def _get_stored_array(leaf: Leaf, x: Any) -> Any:
+def _get_stored_array(leaf: LeafMetadata, x: Any) -> Any:
     array = get_plain_array(x)
     check_has_data(leaf.path or "the state", array)
     if leaf.kind == "key":

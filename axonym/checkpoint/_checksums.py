@@ -122,9 +122,9 @@ def read_checksums(folder: Path) -> Checksums:
     path = folder / "default" / CHECKSUMS if is_old else path
     try:
         content = json.loads(path.read_bytes())
-        written = content.pop("crc32")
+        stored_crc = content.pop("crc32")
         files = content["files"]
-        is_intact = written == _compute_own_checksum(files if is_old else content)
+        is_intact = stored_crc == _compute_own_checksum(files if is_old else content)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{path} is missing") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -181,8 +181,8 @@ def check_blocks(checksums: Checksums, blocks: Sequence[tuple[str, int]]) -> Cal
                 if not is_damage(error):
                     raise
                 raise DamagedCheckpointError(f"{folder / name} cannot be read: {error}") from None
-            written = files[name][1 + number]
-            if written != (digest if isinstance(written, str) else int(digest[:8], 16)):
+            expected = files[name][1 + number]
+            if expected != (digest if isinstance(expected, str) else int(digest[:8], 16)):
                 byte_range = f"between bytes {number * _BLOCK} and {min((number + 1) * _BLOCK, files[name][0])}"
                 raise DamagedCheckpointError(
                     f"{folder / name} is damaged {byte_range}: its checksum is not the one written"

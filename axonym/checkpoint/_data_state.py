@@ -57,8 +57,8 @@ def encode_data_state(data: Resumable) -> str:
     try:
         return json.dumps({"json": state})
     except (TypeError, ValueError) as error:
-        found = format_value(state)[:100]
-        raise TypeError(f"the state of `data` is {found}; it must be bytes, or what JSON has: {error}") from None
+        text = format_value(state)[:100]
+        raise TypeError(f"the state of `data` is {text}; it must be bytes, or what JSON has: {error}") from None
 
 
 def format_data_file(process: int) -> str:

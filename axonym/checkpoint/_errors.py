@@ -41,7 +41,7 @@ _SECONDS = 3600.0  # that processes wait for one another
 
 
 def agree_on_result(
-    what: str,
+    subject: str,
     call: Callable[[], T],
     *,
     name: str = "read",
@@ -53,9 +53,9 @@ def agree_on_result(
     It is a DamagedCheckpointError in all of them if it is in one, since the others may see only what the damage causes.
 
     Args:
-        what: The subject of a timeout error.
-        call: What may fail.
-        name: What the agreement is about; threads that work at the same time need different names.
+        subject: The subject of a timeout error.
+        call: The function that may fail.
+        name: The name of the agreement; threads that work at the same time need different names.
         kind: The error of processes that have not failed themselves.
         seconds: How long to wait for the others.
     """
@@ -66,16 +66,16 @@ def agree_on_result(
         error = raised
     store = get_coordination_store()
     if store is not None:
-        rendezvous = Rendezvous(store, "checkpoint", name, seconds, what)
+        rendezvous = Rendezvous(store, "checkpoint", name, seconds, subject)
         message = None if error is None else [isinstance(error, DamagedCheckpointError), str(error)]
-        received = rendezvous.exchange_values(json.dumps(message), error)
-        failed = {process: json.loads(one) for process, one in enumerate(received) if json.loads(one) is not None}
-        damaged = {process: text for process, (is_damaged, text) in failed.items() if is_damaged}
-        if damaged and not isinstance(error, DamagedCheckpointError):
-            process, text = min(damaged.items())
+        messages = map(json.loads, rendezvous.exchange_values(json.dumps(message), error))
+        failures = {process: message for process, message in enumerate(messages) if message is not None}
+        damages = {process: text for process, (is_damage, text) in failures.items() if is_damage}
+        if damages and not isinstance(error, DamagedCheckpointError):
+            process, text = min(damages.items())
             error = DamagedCheckpointError(f"in process {process}: {text}")
-        elif failed and error is None:
-            process, (_, text) = min(failed.items())
+        elif failures and error is None:
+            process, (_, text) = min(failures.items())
             error = kind(f"in process {process}: {text}")
     if error is not None:
         raise error

@@ -9,7 +9,7 @@ from ..report._format import format_bytes
 from ._checksums import read_checksums
 from ._restore import read_metadata
 from ._steps import check_is_path, find_steps, get_step_folder
-from ._tree_metadata import ARRAYS, Leaf, Node
+from ._tree_metadata import ARRAY_KINDS, LeafMetadata, Node
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class CheckpointSummary:
 
     folder: Path
     step: int
-    leaves: dict[str, Leaf]
-    tree: Node | Leaf
+    leaves: dict[str, LeafMetadata]
+    tree: Node | LeafMetadata
     process_count: int
 
     @property
@@ -46,11 +46,11 @@ class CheckpointSummary:
     def __str__(self) -> str:
         """Returns a line for each node and leaf."""
         rows = [*_list_rows(self.tree, "", 0)]
-        widths = [max(len(row[at]) for row in rows) for at in range(3)]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
             f"{label:<{widths[0]}}  {kind:<{widths[1]}}  {size:>{widths[2]}}".rstrip() for label, kind, size in rows
         ]
-        count = sum(leaf.kind in ARRAYS for leaf in self.leaves.values())
+        count = sum(leaf.kind in ARRAY_KINDS for leaf in self.leaves.values())
         total = f"{count} {'array' if count == 1 else 'arrays'}, {format_bytes(self.nbytes)}"
         return "\n".join([f"step {self.step} in {self.folder}: {total}", *lines])
 
@@ -95,18 +95,18 @@ def inspect(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoi
     return CheckpointSummary(Path(folder), newest, metadata.get_leaves(), metadata.tree, metadata.process_count)
 
 
-def _list_rows(node: Node | Leaf, label: str, depth: int) -> list[tuple[str, str, str]]:
+def _list_rows(node: Node | LeafMetadata, label: str, depth: int) -> list[tuple[str, str, str]]:
     """Returns the label, the description and the bytes of a node and of all below it."""
     label = f"{'  ' * depth}{label}"
-    if isinstance(node, Leaf):
-        return [(label, _format_leaf(node), format_bytes(node.nbytes) if node.kind in ARRAYS else "")]
+    if isinstance(node, LeafMetadata):
+        return [(label, _format_leaf(node), format_bytes(node.nbytes) if node.kind in ARRAY_KINDS else "")]
     pairs = zip(node.keys, node.children, strict=True)
     below = [row for key, child in pairs for row in _list_rows(child, str(key), depth + 1 if label else depth)]
     return [(label, node.kind, ""), *below] if label or not below else below
 
 
-def _format_leaf(leaf: Leaf) -> str:
-    if leaf.kind not in ARRAYS:
+def _format_leaf(leaf: LeafMetadata) -> str:
+    if leaf.kind not in ARRAY_KINDS:
         return leaf.describe_value()
     kind = {"array": "", "key": "random keys ", "numpy": "NumPy ", "numpy scalar": "NumPy scalar "}[leaf.kind]
     axes = str(leaf.shape) if leaf.names is None else format_axes(leaf.names, leaf.shape)

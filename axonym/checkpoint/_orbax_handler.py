@@ -21,7 +21,7 @@ from orbax.checkpoint import future
 from ._checksums import Checksums, write_checksums_of_process
 from ._data_state import format_data_file, write_data_state
 from ._errors import DamagedCheckpointError, agree_on_result
-from ._tree_metadata import METADATA, Leaf, TreeMetadata
+from ._tree_metadata import METADATA, LeafMetadata, TreeMetadata
 
 
 _NAME = "state"  # what the names of arrays in the files begin with
@@ -48,7 +48,7 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
         except Exception as raised:  # other processes wait for this one
             error = raised
         write = functools.partial(write_checksums_of_process, folder, process)
-        return [WrittenByAll(args.what, args.seconds, future.ChainedFuture(arrays or (), write), error)]
+        return [WrittenByAll(args.subject, args.seconds, future.ChainedFuture(arrays or (), write), error)]
 
     def finalize(self, directory: Any) -> None:
         """Ends a checkpoint that all processes have written; keeps an error, since the others wait for this process."""
@@ -66,18 +66,18 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
 class WrittenByAll(future.Future):
     """Waits until all processes have written their parts; raises in all of them once one has failed."""
 
-    def __init__(self, what: str, seconds: float, own: future.ChainedFuture, error: Exception | None) -> None:
+    def __init__(self, subject: str, seconds: float, part: future.ChainedFuture, error: Exception | None) -> None:
         """Takes the subject of errors, the seconds to wait, and the part of this process or why it has none."""
-        self._what, self._seconds, self._own, self._error = what, seconds, own, error
+        self._subject, self._seconds, self._part, self._error = subject, seconds, part, error
 
     def result(self, timeout: float | None = None) -> Any:
-        def wait_for_own() -> None:
+        def wait_for_part() -> None:
             if self._error is not None:
                 raise self._error
-            self._own.result(timeout)
+            self._part.result(timeout)
 
-        name = f"write {self._what}"
-        agree_on_result(self._what, wait_for_own, name=name, kind=OSError, seconds=self._seconds)
+        name = f"write {self._subject}"
+        agree_on_result(self._subject, wait_for_part, name=name, kind=OSError, seconds=self._seconds)
 
 
 @ocp.args.register_with_handler(StateHandler, for_save=True)
@@ -85,12 +85,12 @@ class WrittenByAll(future.Future):
 class StateSave(ocp.args.PyTreeSave):
     """Arguments of a save: the arrays by name, the metadata, and the state of the data in JSON.
 
-    `what` describes the checkpoint in errors, and `seconds` is how long processes wait for one another.
+    `subject` describes the checkpoint in errors, and `seconds` is how long processes wait for one another.
     """
 
     metadata: TreeMetadata | None = None
     data: str | None = None
-    what: str = ""
+    subject: str = ""
     seconds: float = 0.0
 
 
@@ -115,7 +115,7 @@ def make_save_arguments(arrays: dict[str, Any], **options: Any) -> StateSave:
     return StateSave({f"{_NAME}{path}": x for path, x in arrays.items()} or _EMPTY, **options)
 
 
-def read_arrays(folder: Path, leaves: dict[str, tuple[Leaf, Any]]) -> dict[str, Any]:
+def read_arrays(folder: Path, leaves: dict[str, tuple[LeafMetadata, Any]]) -> dict[str, Any]:
     """Returns arrays by path, each with a sharding, or as a NumPy array if that is None."""
     if not leaves:
         return {}
@@ -149,9 +149,11 @@ def _make_restore_arguments(sharding: Any) -> ocp.RestoreArgs:
 def make_checkpointer(handler: StateHandler, seconds: int) -> ocp.AsyncCheckpointer:
     """Returns the checkpointer of Orbax, which writes steps with a handler."""
     # A folder that cannot be made is an error at once; made later, other threads would wait for it for minutes.
-    how = ocp.AsyncOptions(timeout_secs=seconds, create_directories_asynchronously=False)
-    items = ocp.CompositeCheckpointHandler(composite_options=ocp.CompositeOptions(async_options=how), default=handler)
-    return ocp.AsyncCheckpointer(items, async_options=how)
+    async_options = ocp.AsyncOptions(timeout_secs=seconds, create_directories_asynchronously=False)
+    items = ocp.CompositeCheckpointHandler(
+        composite_options=ocp.CompositeOptions(async_options=async_options), default=handler
+    )
+    return ocp.AsyncCheckpointer(items, async_options=async_options)
 
 
 def save(checkpointer: ocp.AsyncCheckpointer, folder: Path, arguments: StateSave) -> None:
@@ -173,9 +175,9 @@ def check_written(folder: Path, checksums: Checksums, arguments: StateSave) -> N
     _check_sizes(folder, sizes, _list_data_files(base))
     arrays, chunks = _count_chunks(base)
     if (missing := len(arguments.item) - len(arrays)) or arrays != chunks:
-        which = [name for name in arrays if arrays[name] != chunks.get(name)]
-        lost = f"{missing} arrays" if missing else f"parts of {', '.join(which[:3])}"
-        raise OSError(f"{lost} were removed from {folder} while the checkpoint was written")
+        incomplete = [name for name in arrays if arrays[name] != chunks.get(name)]
+        description = f"{missing} arrays" if missing else f"parts of {', '.join(incomplete[:3])}"
+        raise OSError(f"{description} were removed from {folder} while the checkpoint was written")
 
 
 def _check_sizes(folder: Path, sizes: dict[str, int], least: dict[str, int]) -> None:

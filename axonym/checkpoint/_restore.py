@@ -29,8 +29,8 @@ from ._data_state import Resumable, check_resumable, read_data_state
 from ._errors import DamagedCheckpointError, agree_on_result, check_is_not_traced, import_orbax_handler
 from ._steps import check_is_path, find_steps, get_step_folder, list_steps
 from ._tree_metadata import (
-    ARRAYS,
-    Leaf,
+    ARRAY_KINDS,
+    LeafMetadata,
     Node,
     TreeMetadata,
     check_leaves,
@@ -107,8 +107,17 @@ def restore(
         >>> state["weight"].shape, state["epoch"]
         ((embed: 3, mlp: 2), 4)
     """
-    options: dict[str, Any] = {"mapping": mapping, "mesh": mesh, "data": data, "axis_order": axis_order}
-    return restore_step(folder, like, step=step, strict=strict, fallback=fallback, **options).state
+    options = RestoreOptions(mapping, mesh, axis_order, strict)
+    return restore_step(folder, like, options, step=step, data=data, fallback=fallback).state
+
+
+class RestoreOptions(NamedTuple):
+    """Where to restore arrays to and how they are compared with `like`; see `restore`."""
+
+    mapping: ResourceMapping | None
+    mesh: MeshLike | None
+    axis_order: AxisOrder
+    strict: bool
 
 
 class Restored(NamedTuple):
@@ -121,16 +130,16 @@ class Restored(NamedTuple):
 def restore_step(
     folder: str | os.PathLike[str],
     like: Any,
+    options: RestoreOptions,
     *,
     step: int | None,
     data: Resumable | None,
     fallback: bool,
-    **options: Any,
 ) -> Restored:
     """Returns a state and its step; arguments as for `restore`."""
     check_is_path(folder, "`restore(folder, like)`")
-    check_axis_order(options["axis_order"])
-    check_flag("`strict`", options["strict"])
+    check_axis_order(options.axis_order)
+    check_flag("`strict`", options.strict)
     check_flag("`fallback`", fallback)
     check_is_not_traced()
     if fallback and step is not None:
@@ -138,24 +147,31 @@ def restore_step(
     path = Path(folder).absolute()
     while True:
         steps = broadcast_from_host_zero(agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step)))
-        restored = _restore_newest(path, steps, like, is_newest=step is None, data=data, fallback=fallback, **options)
+        restored = _restore_newest(path, steps, like, options, data, is_newest=step is None, fallback=fallback)
         if restored is not None:
             return restored
 
 
 def _restore_newest(
-    path: Path, steps: list[int], like: Any, *, is_newest: bool, data: Resumable | None, fallback: bool, **options: Any
+    path: Path,
+    steps: list[int],
+    like: Any,
+    options: RestoreOptions,
+    data: Resumable | None,
+    *,
+    is_newest: bool,
+    fallback: bool,
 ) -> Restored | None:
     """Returns the state of the first of some steps that can be restored, None if the newest was deleted meanwhile."""
     for number, previous_step in zip(steps, [*steps[1:], None], strict=True):
         try:
-            return Restored(_restore_folder(path, number, like, data, **options), number)
+            return Restored(_restore_folder(path, number, like, options, data), number)
         except DamagedCheckpointError as error:
             if broadcast_from_host_zero(number not in list_steps(path)):  # by a program that keeps fewer of them
                 if is_newest:
                     return None
-                what = f"the checkpoint of step {number} in {path}"
-                raise FileNotFoundError(f"{what} was deleted while it was read; restore a newer one") from error
+                subject = f"the checkpoint of step {number} in {path}"
+                raise FileNotFoundError(f"{subject} was deleted while it was read; restore a newer one") from error
             if previous_step is None or not fallback:
                 remedy = ""
                 if previous_step is not None:
@@ -165,16 +181,16 @@ def _restore_newest(
     raise AssertionError("there is a step, or `find_steps` raises")
 
 
-def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **options: Any) -> Any:
-    folder, what = get_step_folder(path, step), f"the checkpoint of step {step} in {path}"
+def _restore_folder(path: Path, step: int, like: Any, options: RestoreOptions, data: Resumable | None) -> Any:
+    folder, subject = get_step_folder(path, step), f"the checkpoint of step {step} in {path}"
 
     def read() -> tuple[Plan, dict[str, Any], Any]:
         checksums = read_checksums(folder.parent)
         metadata = read_metadata(folder, checksums)
-        plan = make_plan(metadata, like, where=what, **options)
+        plan = make_plan(metadata, like, options, subject)
         return plan, read_arrays_of_plan(folder, plan, checksums), _read_data(folder, metadata, data)
 
-    plan, arrays, state = agree_on_result(what, read)
+    plan, arrays, state = agree_on_result(subject, read)
     tree = place_restored_leaves(plan, arrays)
     if data is not None:
         data.set_state(state)
@@ -182,24 +198,16 @@ def _restore_folder(path: Path, step: int, like: Any, data: Resumable | None, **
 
 
 class Plan(NamedTuple):
-    """What to restore: the leaves of a checkpoint, and in the order of the result those asked for."""
+    """What to restore: the leaves of a checkpoint, and the requested ones in the order of the result."""
 
-    saved: dict[str, Leaf]
-    wanted: dict[str, Leaf]
+    saved: dict[str, LeafMetadata]
+    requested: dict[str, LeafMetadata]
     likes: list[Any]
     shardings: list[Any]
     treedef: Any
 
 
-def make_plan(
-    metadata: TreeMetadata,
-    like: Any,
-    mapping: ResourceMapping | None,
-    mesh: MeshLike | None,
-    axis_order: AxisOrder,
-    strict: bool,
-    where: str,
-) -> Plan:
+def make_plan(metadata: TreeMetadata, like: Any, options: RestoreOptions, subject: str) -> Plan:
     """Returns what to restore and where to; raises a ValueError if it is not in the checkpoint."""
     saved = metadata.get_leaves()
     if isinstance(like, int) and "" not in saved:
@@ -207,25 +215,29 @@ def make_plan(
     if like is None:
         paths, treedef = jax.tree.flatten(_replace_leaves(metadata.tree))
         likes = [make_shape(saved[path]) for path in paths]
-        wanted = {path: saved[path] for path in paths}
+        requested = {path: saved[path] for path in paths}
     else:
         described = describe_tree(like)
         leaves, treedef = flatten_leaves(like)
         likes = [*leaves.values()]
-        wanted = {leaf.path: leaf for leaf in iterate_nodes(described) if isinstance(leaf, Leaf)}
-        check_leaves(saved, wanted, axis_order, strict, where)
-        warn_of_static_fields(metadata.get_static_fields(), get_static_fields(described), where)
-    check_widths(wanted, where)
+        requested = {leaf.path: leaf for leaf in iterate_nodes(described) if isinstance(leaf, LeafMetadata)}
+        check_leaves(saved, requested, options.axis_order, options.strict, subject)
+        warn_of_static_fields(metadata.get_static_fields(), get_static_fields(described), subject)
+    check_widths(requested, subject)
     tree = jax.tree.unflatten(treedef, likes)
-    return Plan(saved, wanted, likes, find_shardings(tree, likes, mapping, mesh), treedef)
+    return Plan(saved, requested, likes, find_shardings(tree, likes, options.mapping, options.mesh), treedef)
 
 
-def _replace_leaves(node: Node | Leaf) -> Any:
+def _replace_leaves(node: Node | LeafMetadata) -> Any:
     """Returns the tree of a checkpoint without its classes, with the path of each leaf in its place."""
-    if isinstance(node, Leaf):
+    if isinstance(node, LeafMetadata):
         return node.path
     pairs = zip(node.keys, node.children, strict=True)
-    children = {key: _replace_leaves(one) for key, one in pairs if not (isinstance(one, Leaf) and one.kind == "object")}
+    children = {
+        key: _replace_leaves(child)
+        for key, child in pairs
+        if not (isinstance(child, LeafMetadata) and child.kind == "object")
+    }
     if node.kind in ("list", "tuple"):
         return (list if node.kind == "list" else tuple)(children.values())
     return children
@@ -240,8 +252,8 @@ def read_metadata(folder: Path, checksums: Checksums) -> TreeMetadata:
 
 def read_arrays_of_plan(folder: Path, plan: Plan, checksums: Checksums) -> dict[str, Any]:
     """Returns the arrays by path, as they are stored; this process checks its share of the files meanwhile."""
-    stored_leaves: dict[str, tuple[Leaf, Any]] = {}
-    for (path, leaf), sharding in zip(plan.wanted.items(), plan.shardings, strict=True):
+    stored_leaves: dict[str, tuple[LeafMetadata, Any]] = {}
+    for (path, leaf), sharding in zip(plan.requested.items(), plan.shardings, strict=True):
         saved = plan.saved[path]
         if saved.is_stored:
             is_numpy = leaf.kind.startswith("numpy")
@@ -256,14 +268,14 @@ def read_arrays_of_plan(folder: Path, plan: Plan, checksums: Checksums) -> dict[
 
 def place_restored_leaves(plan: Plan, arrays: dict[str, Any]) -> Any:
     """Returns the restored tree."""
-    found = []
-    for (path, wanted), like, sharding in zip(plan.wanted.items(), plan.likes, plan.shardings, strict=True):
+    leaves = []
+    for (path, requested), like, sharding in zip(plan.requested.items(), plan.likes, plan.shardings, strict=True):
         saved = plan.saved[path]
-        if saved.kind in ARRAYS:
-            found.append(place_leaf(arrays.pop(path, None), saved, wanted, like, sharding))
+        if saved.kind in ARRAY_KINDS:
+            leaves.append(place_leaf(arrays.pop(path, None), saved, requested, like, sharding))
         else:
-            found.append(like if saved.kind == "object" else saved.decode())
-    return jax.tree.unflatten(plan.treedef, found)
+            leaves.append(like if saved.kind == "object" else saved.decode())
+    return jax.tree.unflatten(plan.treedef, leaves)
 
 
 def _read_data(folder: Path, metadata: TreeMetadata, data: Resumable | None) -> Any:
@@ -286,8 +298,8 @@ def find_shardings(tree: Any, leaves: list[Any], mapping: ResourceMapping | None
         raise TypeError(f"`mesh` is a mesh with devices, not {format_value(mesh)}")
     if not isinstance(mesh, Mesh):
         raise ValueError("a checkpoint is restored onto a mesh with devices, outside of `jit`; this mesh has none")
-    found = infer_resource_partitions(tree, mapping, preserve_existing_shardings=mapping is None, mesh=mesh)
-    return jax.tree.leaves(found, is_leaf=lambda x: x is None)
+    shardings = infer_resource_partitions(tree, mapping, preserve_existing_shardings=mapping is None, mesh=mesh)
+    return jax.tree.leaves(shardings, is_leaf=lambda x: x is None)
 
 
 def _get_own_sharding(leaf: Any) -> Any:
@@ -299,7 +311,7 @@ def _get_own_sharding(leaf: Any) -> Any:
     return sharding if getattr(array, "committed", True) else None
 
 
-def make_shape(leaf: Leaf) -> Any:
+def make_shape(leaf: LeafMetadata) -> Any:
     """Returns a stand-in for a leaf: a shape without data for an array, with its names."""
     match leaf.kind:
         case "array" | "key":
@@ -314,13 +326,13 @@ def make_shape(leaf: Leaf) -> Any:
     return shape if leaf.names is None else NamedArray(shape, leaf.names)
 
 
-def get_stored_sharding(saved: Leaf, wanted: Leaf, sharding: Any) -> Any:
+def get_stored_sharding(saved: LeafMetadata, requested: LeafMetadata, sharding: Any) -> Any:
     """Returns the sharding to read an array with, whose axes are in the order in which they are stored."""
-    order = find_order(saved.names, wanted.names)
+    order = find_order(saved.names, requested.names)
     if isinstance(sharding, NamedSharding):
         entries = pad_spec(sharding.spec, len(saved.shape)).partitions
         if order is not None:
-            entries = [entries[order.index(at)] for at in range(len(order))]
+            entries = [entries[order.index(dim)] for dim in range(len(order))]
         return NamedSharding(sharding.mesh, P(*entries, *(None,) * (len(saved.stored_shape) - len(saved.shape))))
     if order is not None and sharding is not None and not isinstance(sharding, SingleDeviceSharding):
         raise ValueError(f"{saved.path} cannot be transposed onto {sharding}; pass a mesh")
@@ -332,25 +344,27 @@ def enter_mesh_of(sharding: Any) -> AbstractContextManager[Any]:
     return jax.set_mesh(cast(Mesh, sharding.mesh) if isinstance(sharding, NamedSharding) else None)
 
 
-def place_leaf(array: Any, saved: Leaf, wanted: Leaf, like: Any, sharding: Any) -> Any:
-    """Returns a leaf like the one asked for, from the array that was read."""
+def place_leaf(array: Any, saved: LeafMetadata, requested: LeafMetadata, like: Any, sharding: Any) -> Any:
+    """Returns the requested leaf, made of the array that was read."""
     if not saved.is_stored:
         array = np.zeros(saved.stored_shape, jnp.dtype(saved.stored_dtype))
-    order = find_order(saved.names, wanted.names)
-    if wanted.kind in ("numpy", "numpy scalar"):
+    order = find_order(saved.names, requested.names)
+    if requested.kind in ("numpy", "numpy scalar"):
         array = np.asarray(array) if order is None else np.ascontiguousarray(np.transpose(array, order))
-        array = array[()] if wanted.kind == "numpy scalar" else array
+        array = array[()] if requested.kind == "numpy scalar" else array
     else:
-        array = _place_on_devices(array, saved, wanted, order, sharding)
+        array = _place_on_devices(array, saved, requested, order, sharding)
     return with_array(like, array) if isinstance(like, NamedBase) else array
 
 
-def _place_on_devices(array: Any, saved: Leaf, wanted: Leaf, order: tuple[int, ...] | None, sharding: Any) -> jax.Array:
+def _place_on_devices(
+    array: Any, saved: LeafMetadata, requested: LeafMetadata, order: tuple[int, ...] | None, sharding: Any
+) -> jax.Array:
     """Returns random keys for their data, and an array with its axes in another order."""
     with enter_mesh_of(sharding):
         if not isinstance(array, jax.Array):
             array = array if order is None else np.transpose(array, (*order, *range(len(order), array.ndim)))
-            array, order = jax.device_put(array, get_stored_sharding(wanted, wanted, sharding)), None
+            array, order = jax.device_put(array, get_stored_sharding(requested, requested, sharding)), None
         if saved.kind == "key":
             array = jax.random.wrap_key_data(array, impl=saved.dtype)
         if order is not None:

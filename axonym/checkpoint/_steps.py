@@ -83,21 +83,23 @@ def find_steps(folder: Path, step: int | None) -> list[int]:
         check_step(step)
     steps = list_steps(folder)
     if not steps:
-        one = f"; it is that of a step: pass {folder.parent} and `step={folder.name}`"
-        raise FileNotFoundError(f"no checkpoint in {folder}{one if (folder / 'default').is_dir() else ''}")
+        remedy = ""
+        if (folder / "default").is_dir():
+            remedy = f"; it is that of a step: pass {folder.parent} and `step={folder.name}`"
+        raise FileNotFoundError(f"no checkpoint in {folder}{remedy}")
     if step is None:
         return steps[::-1]
     if step not in steps:
         raise FileNotFoundError(
             f"no checkpoint of step {format_value(step)} in {folder}, only of {format_steps(steps)}"
         )
-    return [one for one in steps[::-1] if one <= step]
+    return [previous_step for previous_step in steps[::-1] if previous_step <= step]
 
 
 def format_steps(steps: list[int]) -> str:
     """Writes the newest of some steps."""
-    more = f"{len(steps) - _SHOWN} older ones, " if len(steps) > _SHOWN else ""
-    return more + ", ".join(map(str, steps[-_SHOWN:]))
+    older = f"{len(steps) - _SHOWN} older ones, " if len(steps) > _SHOWN else ""
+    return older + ", ".join(map(str, steps[-_SHOWN:]))
 
 
 def check_is_path(folder: object, order: str) -> None:
@@ -248,10 +250,10 @@ def _describe_holder(content: bytes) -> str:
 
 
 def _make_refusal(folder: Path, content: bytes) -> OSError:
-    who, since = _describe_holder(content), _read_holder(content).get("since", "a moment ago")
-    remedy = "close that `Checkpointer`" if who == "this program" else "end that program, save to another folder"
+    holder, since = _describe_holder(content), _read_holder(content).get("since", "a moment ago")
+    remedy = "close that `Checkpointer`" if holder == "this program" else "end that program, save to another folder"
     return OSError(
-        f"{who} has had {folder} open to save since {since}; {remedy}, or, to restore only, pass `read_only=True`"
+        f"{holder} has had {folder} open to save since {since}; {remedy}, or, to restore only, pass `read_only=True`"
     )
 
 
@@ -290,9 +292,9 @@ class StepWriter:
         self._saved: list[int] = []
         self._pending: Future[list[str]] | None = None
         orbax = import_orbax_handler()
-        what = f"opening {folder} to save"
+        subject = f"opening {folder} to save"
         try:
-            name = agree_on_result(what, self._open_folder, name=what, kind=OSError, seconds=seconds)
+            name = agree_on_result(subject, self._open_folder, name=subject, kind=OSError, seconds=seconds)
             self._hidden = folder / broadcast_from_host_zero(name)
             self._handler = orbax.StateHandler()
             self._orbax = orbax.make_checkpointer(self._handler, seconds)
@@ -365,8 +367,8 @@ class StepWriter:
             self._commit(step, arguments)
             return self._delete_oldest()
 
-        name = f"complete {arguments.what}"
-        return agree_on_result(arguments.what, complete, name=name, kind=OSError, seconds=self._seconds)
+        name = f"complete {arguments.subject}"
+        return agree_on_result(arguments.subject, complete, name=name, kind=OSError, seconds=self._seconds)
 
     def _commit(self, step: int, arguments: Any) -> None:
         """Checks that nothing is missing of what was written, and makes it a checkpoint.
@@ -375,14 +377,14 @@ class StepWriter:
             OSError: If something is missing, or another program has taken over the folder.
         """
         self._handler.raise_failure()
-        written = self._hidden / str(step)
-        checksums = write_checksums(written, jax.process_count())
+        step_folder = self._hidden / str(step)
+        checksums = write_checksums(step_folder, jax.process_count())
         import_orbax_handler().check_written(get_step_folder(self._hidden, step), checksums, arguments)
         if self._lock is not None:
             self._lock.check()
-        for folder in (written, get_step_folder(self._hidden, step)):
+        for folder in (step_folder, get_step_folder(self._hidden, step)):
             _flush_folder(folder)
-        written.rename(self._folder / str(step))
+        step_folder.rename(self._folder / str(step))
         _flush_folder(self._folder)
         self._saved = [*(saved for saved in self._saved if saved != step), step]
 

@@ -21,18 +21,19 @@ from ..named._base import NamedBase, get_plain_array, is_traced
 from ..named._cache import cached_plan
 from ..named._format import format_axes, format_value, suggest_name
 from ..named._traceback import find_stacklevel
-from ..state_dict._keys import describe_random_keys, is_random_key
+from ..report._format import shorten_list
+from ..state_dict._keys import describe_random_keys, has_key_dtype
 from ..state_dict._safetensors import AxisOrder
 from ._errors import DamagedCheckpointError
 
 
 Kind: TypeAlias = Literal["array", "key", "numpy", "numpy scalar", "value", "none", "object"]
-ARRAYS = ("array", "key", "numpy", "numpy scalar")
+ARRAY_KINDS = ("array", "key", "numpy", "numpy scalar")
 _LONGEST = 200  # characters of the description of an object
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LeafMetadata:
     """A leaf of a checkpoint, as its metadata describe it.
 
     Attributes:
@@ -55,7 +56,7 @@ class Leaf:
     @property
     def nbytes(self) -> int:
         """The bytes of its elements; 0 if it is not an array."""
-        if self.kind not in ARRAYS:
+        if self.kind not in ARRAY_KINDS:
             return 0
         return int(np.prod(self.stored_shape, dtype=np.int64)) * jnp.dtype(self.stored_dtype).itemsize
 
@@ -71,7 +72,7 @@ class Leaf:
     @property
     def is_stored(self) -> bool:
         """Whether it has elements in the files; those of no elements are in the metadata alone."""
-        return self.kind in ARRAYS and 0 not in self.stored_shape
+        return self.kind in ARRAY_KINDS and 0 not in self.stored_shape
 
     def check(self) -> None:
         """Raises a ValueError or a TypeError if this describes no leaf, as after a change in its file."""
@@ -80,13 +81,13 @@ class Leaf:
         has_sizes = all(type(size) is int and size >= 0 for size in self.shape)
         if self.kind not in get_args(Kind) or not has_names or not has_sizes:
             raise ValueError(f"{self.path!r} is {self.kind!r} of names {self.names} and shape {self.shape}")
-        if self.kind in ARRAYS:
+        if self.kind in ARRAY_KINDS:
             jnp.dtype(self.stored_dtype)
         self.decode()
 
     def __str__(self) -> str:
         """Describes the leaf as in error messages."""
-        if self.kind not in ARRAYS:
+        if self.kind not in ARRAY_KINDS:
             return self.describe_value()
         axes = f"shape {self.shape}" if self.names is None else f"axes {format_axes(self.names, self.shape)}"
         return f"{'random keys' if self.kind == 'key' else 'an array'} of {axes} and {self.dtype}"
@@ -115,24 +116,24 @@ def flatten_leaves(tree: Any) -> tuple[dict[str, Any], Any]:
     return leaves, treedef
 
 
-def describe_leaf(path: str, x: Any) -> Leaf:
+def describe_leaf(path: str, x: Any) -> LeafMetadata:
     """Returns the metadata of a leaf, a shape without data included."""
     names, array = x.names if isinstance(x, NamedBase) else None, get_plain_array(x)
     if is_traced(array):
         raise ValueError(f"{path or 'the state'} is traced; checkpoints are saved and restored outside of `jit`")
     if isinstance(array, jax.Array | jax.ShapeDtypeStruct):
-        if is_random_key(array):
-            return Leaf(path, "key", names, tuple(array.shape), describe_random_keys(array)[0])
-        return Leaf(path, "array", names, tuple(array.shape), str(array.dtype))
+        if has_key_dtype(array):
+            return LeafMetadata(path, "key", names, tuple(array.shape), describe_random_keys(array)[0])
+        return LeafMetadata(path, "array", names, tuple(array.shape), str(array.dtype))
     if isinstance(array, np.ndarray | np.generic):
         _check_numbers(path, array)
         kind: Kind = "numpy" if isinstance(array, np.ndarray) else "numpy scalar"
-        return Leaf(path, kind, names, tuple(array.shape), str(array.dtype))
+        return LeafMetadata(path, kind, names, tuple(array.shape), str(array.dtype))
     if array is None:
-        return Leaf(path, "none")
+        return LeafMetadata(path, "none")
     if isinstance(array, bool | int | float | complex | str | bytes) and type(array).__module__ == "builtins":
-        return Leaf(path, "value", dtype=type(array).__name__, value=_encode_value(array))
-    return Leaf(path, "object", dtype=type(array).__qualname__, value=describe_object(array))
+        return LeafMetadata(path, "value", dtype=type(array).__name__, value=_encode_value(array))
+    return LeafMetadata(path, "object", dtype=type(array).__qualname__, value=describe_object(array))
 
 
 def _check_numbers(path: str, array: Any) -> None:
@@ -204,7 +205,7 @@ class Node:
     path: str
     kind: str
     keys: tuple[str | int | float | bool | None, ...] = ()
-    children: "tuple[Node | Leaf, ...]" = ()
+    children: "tuple[Node | LeafMetadata, ...]" = ()
     static: dict[str, str] = field(default_factory=dict)
 
 
@@ -213,13 +214,13 @@ class TreeMetadata:
     """What a checkpoint says of itself: the tree, the step and the number of processes that saved it."""
 
     step: int
-    tree: Node | Leaf
+    tree: Node | LeafMetadata
     process_count: int = 1
     has_data: bool = False
 
     def write(self, folder: Path) -> None:
-        about = {"format": _FORMAT, "step": self.step, "process_count": self.process_count, "has_data": self.has_data}
-        (folder / METADATA).write_text(json.dumps({**about, "tree": _write_node(self.tree)}))
+        content = {"format": _FORMAT, "step": self.step, "process_count": self.process_count, "has_data": self.has_data}
+        (folder / METADATA).write_text(json.dumps({**content, "tree": _write_node(self.tree)}))
 
     @classmethod
     def read(cls, folder: Path) -> "TreeMetadata":
@@ -240,16 +241,16 @@ class TreeMetadata:
             message = f"{path} does not describe a checkpoint: {type(error).__name__}: {error}"
             raise DamagedCheckpointError(message) from None
 
-    def get_leaves(self) -> dict[str, Leaf]:
+    def get_leaves(self) -> dict[str, LeafMetadata]:
         """Returns the leaves by path."""
-        return {leaf.path: leaf for leaf in iterate_nodes(self.tree) if isinstance(leaf, Leaf)}
+        return {leaf.path: leaf for leaf in iterate_nodes(self.tree) if isinstance(leaf, LeafMetadata)}
 
     def get_static_fields(self) -> dict[str, str]:
         """Returns descriptions of the static fields of modules, and of leaves that are no arrays or values, by path."""
         return get_static_fields(self.tree)
 
 
-def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | Leaf:
+def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:
     """Returns the metadata of a tree or of a part of it, whose leaves may be shapes without data.
 
     Raises:
@@ -279,52 +280,52 @@ def _read_key(entries: tuple[Any, ...]) -> str | int | float | bool | None:
     """Returns the key of a child as JSON has it, the text of other keys."""
     key: Any = keystr(entries)
     match entries:
-        case (DictKey(key=found),) | (FlattenedIndexKey(key=found),):
-            key = found
-        case (SequenceKey(idx=found),):
-            key = found
-        case (GetAttrKey(name=found),):
-            key = found
+        case (DictKey(key=entry),) | (FlattenedIndexKey(key=entry),):
+            key = entry
+        case (SequenceKey(idx=entry),):
+            key = entry
+        case (GetAttrKey(name=entry),):
+            key = entry
     return key if type(key) in (str, int, float, bool) or key is None else repr(key)
 
 
 def _describe_static_fields(tree: Any) -> dict[str, str]:
     if not isinstance(tree, eqx.Module):
         return {}
-    names = [name for name, one in type(tree).__dataclass_fields__.items() if one.metadata.get("static", False)]
+    names = [name for name, info in type(tree).__dataclass_fields__.items() if info.metadata.get("static", False)]
     return {name: describe_object(getattr(tree, name)) for name in names if hasattr(tree, name)}
 
 
-def iterate_nodes(tree: Node | Leaf) -> "Iterator[Node | Leaf]":
+def iterate_nodes(tree: Node | LeafMetadata) -> "Iterator[Node | LeafMetadata]":
     yield tree
     for child in tree.children if isinstance(tree, Node) else ():
         yield from iterate_nodes(child)
 
 
-def get_static_fields(tree: Node | Leaf) -> dict[str, str]:
+def get_static_fields(tree: Node | LeafMetadata) -> dict[str, str]:
     """Returns descriptions of the static fields of modules, and of leaves that are no arrays or values, by path."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for node in iterate_nodes(tree):
         if isinstance(node, Node):
-            found |= {f"{node.path}.{name}": text for name, text in node.static.items()}
+            descriptions |= {f"{node.path}.{name}": text for name, text in node.static.items()}
         elif node.kind == "object":
-            found[node.path] = str(node.value)
-    return found
+            descriptions[node.path] = str(node.value)
+    return descriptions
 
 
-def _write_node(node: Node | Leaf) -> dict[str, Any]:
-    if isinstance(node, Leaf):
-        written = {"path": node.path, "leaf": node.kind, "names": node.names, "shape": node.shape}
-        return {**written, "dtype": node.dtype, "value": node.value}
+def _write_node(node: Node | LeafMetadata) -> dict[str, Any]:
+    if isinstance(node, LeafMetadata):
+        content = {"path": node.path, "leaf": node.kind, "names": node.names, "shape": node.shape}
+        return {**content, "dtype": node.dtype, "value": node.value}
     children = [[key, _write_node(child)] for key, child in zip(node.keys, node.children, strict=True)]
     return {"path": node.path, "kind": node.kind, "children": children, "static": node.static}
 
 
-def _read_node(content: dict[str, Any]) -> Node | Leaf:
+def _read_node(content: dict[str, Any]) -> Node | LeafMetadata:
     if "leaf" in content:
         names = None if content["names"] is None else tuple(content["names"])
         shape = tuple(content["shape"])
-        leaf = Leaf(content["path"], content["leaf"], names, shape, content["dtype"], content["value"])
+        leaf = LeafMetadata(content["path"], content["leaf"], names, shape, content["dtype"], content["value"])
         leaf.check()
         return leaf
     children = tuple([_read_node(child) for _, child in content["children"]])
@@ -336,48 +337,53 @@ _SHOWN = 20
 
 
 def check_leaves(
-    saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], axis_order: AxisOrder, strict: bool, where: str
+    saved: Mapping[str, LeafMetadata],
+    requested: Mapping[str, LeafMetadata],
+    axis_order: AxisOrder,
+    strict: bool,
+    subject: str,
 ) -> None:
     """Checks the leaves that are asked for; raises a ValueError that lists all that differ."""
-    unused = [path for path in saved if path not in wanted]
+    unused = [path for path in saved if path not in requested]
     problems = []
-    for path, leaf in wanted.items():
+    for path, leaf in requested.items():
         if path not in saved:
             problems.append(f"{path or 'the state'} is not in the checkpoint{suggest_name(path, unused)}")
         elif (problem := _find_problem(saved[path], leaf, axis_order)) is not None:
             problems.append(f"{path or 'the state'} {problem}")
     if strict:
-        missing = [path for path in wanted if path not in saved]
+        missing = [path for path in requested if path not in saved]
         problems += [f"{path} is in the checkpoint and not in `like`{suggest_name(path, missing)}" for path in unused]
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        partly = ["`strict=False` leaves out what is not in `like`"] if strict and unused else []
-        nested = _suggest_nesting(saved, [path for path in wanted if path not in saved])
-        raise ValueError("\n  ".join([f"{where} does not fit:", *problems[:_SHOWN], *more, *nested, *partly]))
+        remedies = _suggest_nesting(saved, [path for path in requested if path not in saved])
+        if strict and unused:
+            remedies.append("`strict=False` leaves out what is not in `like`")
+        raise ValueError("\n  ".join([f"{subject} does not fit:", *shorten_list(problems, _SHOWN), *remedies]))
 
 
-def check_widths(wanted: Mapping[str, Leaf], where: str) -> None:
+def check_widths(requested: Mapping[str, LeafMetadata], subject: str) -> None:
     """Checks that JAX keeps the bits of all arrays; raises a ValueError that lists those that it would narrow."""
     problems = []
-    for path, leaf in wanted.items():
+    for path, leaf in requested.items():
         jax_dtype = str(jax.dtypes.canonicalize_dtype(jnp.dtype(leaf.dtype))) if leaf.kind == "array" else leaf.dtype
         if jax_dtype != leaf.dtype:
             narrowed = f"{path or 'the state'} would narrow {leaf.dtype} to {jax_dtype}"
             problems.append(f"{narrowed}, since `jax_enable_x64` is off")
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         remedies = [
             "`jax.config.update('jax_enable_x64', True)` keeps all bits",
             "a `like` with NumPy arrays of these shapes and element types restores NumPy arrays",
         ]
-        first = f"{where} has elements of 64 bits:"
-        raise ValueError("\n  ".join([first, *problems[:_SHOWN], *more, *remedies]))
+        heading = f"{subject} has elements of 64 bits:"
+        raise ValueError("\n  ".join([heading, *shorten_list(problems, _SHOWN), *remedies]))
 
 
-def _suggest_nesting(saved: Mapping[str, Leaf], missing: list[str]) -> list[str]:
-    """Returns a line that says below which path a checkpoint has all leaves that are missing at their own."""
-    found = [{path.removesuffix(one) for path in saved if one and path.endswith(one)} for one in missing]
-    prefixes = set.intersection(*found) if found else set()
+def _suggest_nesting(saved: Mapping[str, LeafMetadata], missing: list[str]) -> list[str]:
+    """Returns a line with the path below which a checkpoint has all missing leaves, or nothing."""
+    candidates = [
+        {path.removesuffix(suffix) for path in saved if suffix and path.endswith(suffix)} for suffix in missing
+    ]
+    prefixes = set.intersection(*candidates) if candidates else set()
     if not prefixes:
         return []
     prefix = min(prefixes, key=lambda prefix: (len(prefix), prefix))
@@ -386,47 +392,48 @@ def _suggest_nesting(saved: Mapping[str, Leaf], missing: list[str]) -> list[str]
     return [f"the checkpoint has what is missing below {prefix}; pass {nested}"]
 
 
-def _find_problem(saved: Leaf, wanted: Leaf, axis_order: AxisOrder) -> str | None:
-    """Returns why a leaf cannot be restored as asked for, or None."""
-    if not _is_same_kind(saved, wanted):
-        return f"is {wanted} here and {saved} in the checkpoint"
-    if saved.kind not in ARRAYS:
+def _find_problem(saved: LeafMetadata, requested: LeafMetadata, axis_order: AxisOrder) -> str | None:
+    """Returns why a leaf cannot be restored as requested, or None."""
+    if not _is_same_kind(saved, requested):
+        return f"is {requested} here and {saved} in the checkpoint"
+    if saved.kind not in ARRAY_KINDS:
         return None
-    sizes = [None if one.names is None else dict(zip(one.names, one.shape, strict=True)) for one in (saved, wanted)]
-    same_order = saved.names == wanted.names and saved.shape == wanted.shape
-    if not same_order and (None in sizes or sizes[0] != sizes[1]):
-        return f"has {_format_axes(wanted)} here and {_format_axes(saved)} in the checkpoint"
-    if not same_order and axis_order == "error":
-        how = "; `axis_order='transpose'` restores it in the order asked for"
-        return f"has {_format_axes(wanted)} here and {_format_axes(saved)} in the checkpoint{how}"
-    if saved.dtype != wanted.dtype:
+    if (saved.names, saved.shape) != (requested.names, requested.shape):
+        difference = f"has {_format_axes(requested)} here and {_format_axes(saved)} in the checkpoint"
+        if saved.names is None or requested.names is None:
+            return difference
+        sizes = dict(zip(saved.names, saved.shape, strict=True))
+        if sizes != dict(zip(requested.names, requested.shape, strict=True)):
+            return difference
+        if axis_order == "error":
+            return f"{difference}; `axis_order='transpose'` restores it in the order asked for"
+    if saved.dtype != requested.dtype:
         remedy = "" if saved.kind == "key" else f"; restore {saved.dtype} and convert it with `astype`"
-        return f"is {wanted.dtype} here and {saved.dtype} in the checkpoint{remedy}"
+        return f"is {requested.dtype} here and {saved.dtype} in the checkpoint{remedy}"
     return None
 
 
-def _is_same_kind(saved: Leaf, wanted: Leaf) -> bool:
-    if saved.kind in ARRAYS and wanted.kind in ARRAYS:
-        return (saved.kind == "key") == (wanted.kind == "key")
-    return saved.kind == wanted.kind and (saved.kind != "value" or saved.dtype == wanted.dtype)
+def _is_same_kind(saved: LeafMetadata, requested: LeafMetadata) -> bool:
+    if saved.kind in ARRAY_KINDS and requested.kind in ARRAY_KINDS:
+        return (saved.kind == "key") == (requested.kind == "key")
+    return saved.kind == requested.kind and (saved.kind != "value" or saved.dtype == requested.dtype)
 
 
-def _format_axes(leaf: Leaf) -> str:
+def _format_axes(leaf: LeafMetadata) -> str:
     return f"shape {leaf.shape}" if leaf.names is None else f"axes {format_axes(leaf.names, leaf.shape)}"
 
 
-def find_order(saved: Names | None, wanted: Names | None) -> tuple[int, ...] | None:
-    """Returns the position in the checkpoint of each axis that is asked for, None if they are in order."""
-    if saved is None or wanted is None or saved == wanted:
+def find_order(saved: Names | None, requested: Names | None) -> tuple[int, ...] | None:
+    """Returns the position in the checkpoint of each requested axis, None if they are in order."""
+    if saved is None or requested is None or saved == requested:
         return None
-    return tuple(saved.index(name) for name in wanted)
+    return tuple(saved.index(name) for name in requested)
 
 
-def warn_of_static_fields(saved: Mapping[str, str], wanted: Mapping[str, str], where: str) -> None:
+def warn_of_static_fields(saved: Mapping[str, str], requested: Mapping[str, str], subject: str) -> None:
     """Warns if static fields, which are not restored, differ from those of the modules that were saved."""
-    different = [path for path, text in wanted.items() if saved.get(path, text) != text]
+    different = [path for path, text in requested.items() if saved.get(path, text) != text]
     if different:
-        shown = [f"{path} is {wanted[path]} here and was {saved[path]}" for path in different[:_SHOWN]]
-        more = [f"and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []
-        first = f"{where} was saved with other static fields, which stay as they are here:"
-        warnings.warn("\n  ".join([first, *shown, *more]), stacklevel=find_stacklevel())
+        changes = [f"{path} is {requested[path]} here and was {saved[path]}" for path in different]
+        heading = f"{subject} was saved with other static fields, which stay as they are here:"
+        warnings.warn("\n  ".join([heading, *shorten_list(changes, _SHOWN)]), stacklevel=find_stacklevel())

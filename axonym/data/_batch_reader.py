@@ -15,7 +15,7 @@ from ..partitioning.mapping._mapping import AxisMapping
 from ..partitioning.sharding._partition_specs import infer_resource_partitions
 from ..partitioning.specs._active_mesh import format_mesh
 from ..partitioning.specs._leaves import describe_leaves, get_array_shape
-from ..state_dict._keys import is_random_key
+from ..state_dict._keys import has_key_dtype
 from ._batch_axes import BatchAxes, format_array_axes, list_batch_arrays
 from ._source_iterator import SourceIterator, make_state_error
 
@@ -126,7 +126,7 @@ def place_global_rows(batch: Any, mapping: AxisMapping, mesh: Mesh) -> Any:
     def place_leaf(leaf: Any, sharding: Any, path: str) -> Any:
         if get_array_shape(leaf) is None:
             return leaf
-        if not is_random_key(leaf):
+        if not has_key_dtype(leaf):
             return jax.make_array_from_callback(
                 tuple(leaf.shape), sharding, lambda index: _copy_rows(leaf, index, path)
             )

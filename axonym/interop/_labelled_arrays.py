@@ -23,8 +23,8 @@ def read_host_array(x: NamedArray) -> np.ndarray:
     check_named(x)
     if isinstance(x.array, jax.ShapeDtypeStruct):
         raise TypeError(f"{format_shape(x)} is a shape without data.")
-    whole = not isinstance(x.array, jax.Array) or is_traced(x.array) or x.array.is_fully_addressable
-    if not (whole or x.array.is_fully_replicated):
+    is_here = not isinstance(x.array, jax.Array) or is_traced(x.array) or x.array.is_fully_addressable
+    if not (is_here or x.array.is_fully_replicated):
         raise ValueError(
             f"process {jax.process_index()} has only a part of {format_shape(x)}, which is sharded over several "
             "processes; `axonym.global_to_host_local` returns that part"
@@ -32,7 +32,7 @@ def read_host_array(x: NamedArray) -> np.ndarray:
     return np.asarray(x.array)
 
 
-def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], what: str) -> NamedArray:
+def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], subject: str) -> NamedArray:
     """Returns a named array of the elements of an array of another library.
 
     Raises:
@@ -42,18 +42,18 @@ def make_named_array(values: Any, axes: AxisSelector | Sequence[AxisSelector], w
     if isinstance(values, jax.Array):
         return NamedArray(values, axes)
     values = np.asarray(values)
-    kept = jax.dtypes.canonicalize_dtype(values.dtype) if values.dtype.kind in "biufcV" else None
-    if kept is None or (values.dtype.kind == "V" and issubclass(values.dtype.type, np.void)):
+    jax_dtype = jax.dtypes.canonicalize_dtype(values.dtype) if values.dtype.kind in "biufcV" else None
+    if jax_dtype is None or (values.dtype.kind == "V" and issubclass(values.dtype.type, np.void)):
         raise TypeError(
-            f"{what} has elements of type {values.dtype}, and JAX has only numbers; convert them first, such as times "
-            "by `.astype('int64')` and categories to their codes"
+            f"{subject} has elements of type {values.dtype}, and JAX has only numbers; convert them first, such as "
+            "times by `.astype('int64')` and categories to their codes"
         )
-    if kept != values.dtype and kept.kind in "iu" and values.size:
-        info = jnp.iinfo(kept)
+    if jax_dtype != values.dtype and jax_dtype.kind in "iu" and values.size:
+        info = jnp.iinfo(jax_dtype)
         if values.min() < info.min or values.max() > info.max:
             raise ValueError(
-                f"{what} has {values.dtype} elements that do not fit {kept}, which JAX makes of them; convert them "
-                "first, or `jax.config.update('jax_enable_x64', True)`"
+                f"{subject} has {values.dtype} elements that do not fit {jax_dtype}, which JAX makes of them; convert "
+                "them first, or `jax.config.update('jax_enable_x64', True)`"
             )
     return NamedArray(jnp.asarray(values), axes)
 
@@ -146,10 +146,10 @@ def from_pandas(x: Any, axes: AxisSelector | Sequence[AxisSelector] | None = Non
     if not hasattr(x, "index") or not hasattr(x, "to_numpy"):
         raise TypeError(f"`from_pandas` takes a `Series` or a `DataFrame`, not a `{type(x).__name__}`.")
     kind, indices = type(x).__name__, (x.index, x.columns) if x.ndim == 2 else (x.index,)
-    for what, index in zip(("index", "columns"), indices, strict=False):
+    for kind_of_index, index in zip(("index", "columns"), indices, strict=False):
         if index.nlevels > 1:
             raise ValueError(
-                f"the {what} of the `{kind}` has {index.nlevels} levels, and an axis has one; use "
+                f"the {kind_of_index} of the `{kind}` has {index.nlevels} levels, and an axis has one; use "
                 "`from_xarray(x.to_xarray())`"
             )
     if axes is None:

@@ -85,11 +85,11 @@ def _explain_unused_axis(axis: str, shape: tuple[int, ...], names: Names | None,
     if why is not None:
         return UnusedAxis(axis, False, why)
     shard, size = get_shard_shape(shape, spec, mesh), mesh.shape[axis]
-    fits = [at for at, part in enumerate(shard) if part % size == 0]
+    fits = [dim for dim, part in enumerate(shard) if part % size == 0]
     if fits:
-        best = max(fits, key=lambda at: shard[at])
-        others = get_sharded_axes(pad_spec(spec, len(shard))[best])
-        along = f" along with {', '.join(map(repr, others))}" if others else ""
+        best = max(fits, key=lambda dim: shard[dim])
+        dim_axes = get_sharded_axes(pad_spec(spec, len(shard))[best])
+        along = f" along with {', '.join(map(repr, dim_axes))}" if dim_axes else ""
         return UnusedAxis(axis, True, f"unused; it could shard {describe_dimension(best, names)}{along}")
     array = f"the array {shape}" if shard == shape else f"the shard {shard} on each device"
     if max(shard) < size:
@@ -121,11 +121,11 @@ def summarize_unused_axis(axis: str, mesh: MeshLike, leaves: Sequence[Sequence[U
     useless = _explain_useless_axis(axis, mesh)
     if useless is not None or not leaves:
         return useless or "there are no arrays"
-    reasons = [one for leaf in leaves for one in leaf if one.axis == axis]
-    free = sum(one.is_free for one in reasons)
+    unused = [unused_axis for leaf in leaves for unused_axis in leaf if unused_axis.axis == axis]
+    free = sum(unused_axis.is_free for unused_axis in unused)
     if free:
         return f"unused; it could shard {free} of {len(leaves)} arrays"
-    kinds = {one.why for one in reasons}
+    kinds = {unused_axis.why for unused_axis in unused}
     return kinds.pop() if len(kinds) == 1 else f"no free dimension of any array is divisible by {mesh.shape[axis]}"
 
 
@@ -144,35 +144,39 @@ class LeafMapping(NamedTuple):
 
     def find_near_miss(self, name: str) -> str | None:
         """Returns a name that was perhaps meant, a short one only if no array has an axis of that name."""
-        found = (known for known in self.mapping if is_typo(name, known, 4 if known in self.names else 3))
-        return next(found, None)
+        candidates = (
+            candidate for candidate in self.mapping if is_typo(name, candidate, 4 if candidate in self.names else 3)
+        )
+        return next(candidates, None)
 
 
-def explain_named_axis(name: str, size: int, entry: Any, of: LeafMapping, mesh: MeshLike) -> AxisExplanation:
+def explain_named_axis(name: str, size: int, entry: Any, leaf_mapping: LeafMapping, mesh: MeshLike) -> AxisExplanation:
     """Explains an axis by its entry in the mapping and in the spec that follows from it."""
-    requested = of.mapping.mesh_axes(name)
+    requested = leaf_mapping.mapping.mesh_axes(name)
     if requested:
-        given = get_sharded_axes(entry)
-        return _explain_requested_axis(name, size, requested, given, "mapping", of.format_entry(name), mesh)
-    if of.mapping.knows(name):
-        return AxisExplanation(name, size, (), 1, "None", of.format_entry(name))
-    near = of.find_near_miss(name)
-    why = "not in the mapping of this part" if of.is_of_part else "not in the mapping"
-    why += "" if near is None else f"; did you mean {near!r}?"
-    return AxisExplanation(name, size, (), 1, "not in the mapping", why, near)
+        spec_axes = get_sharded_axes(entry)
+        return _explain_requested_axis(
+            name, size, requested, spec_axes, "mapping", leaf_mapping.format_entry(name), mesh
+        )
+    if leaf_mapping.mapping.knows(name):
+        return AxisExplanation(name, size, (), 1, "None", leaf_mapping.format_entry(name))
+    near_miss = leaf_mapping.find_near_miss(name)
+    why = "not in the mapping of this part" if leaf_mapping.is_of_part else "not in the mapping"
+    why += "" if near_miss is None else f"; did you mean {near_miss!r}?"
+    return AxisExplanation(name, size, (), 1, "not in the mapping", why, near_miss)
 
 
 def explain_invalid_axes(
-    names: Names, sizes: tuple[int, ...], of: LeafMapping, mesh: MeshLike, error: str
+    names: Names, sizes: tuple[int, ...], leaf_mapping: LeafMapping, mesh: MeshLike, error: str
 ) -> list[AxisExplanation]:
     """Explains each axis of an array with an error, whether it causes the error or not."""
-    claims = [axis for name in names for axis in of.mapping.mesh_axes(name)]
+    claims = [axis for name in names for axis in leaf_mapping.mapping.mesh_axes(name)]
     axes: list[AxisExplanation] = []
     for name, size in zip(names, sizes, strict=True):
         try:
-            (entry,) = resolve_spec((name,), (size,), of.mapping, mesh, warn=False)
-            axis = explain_named_axis(name, size, entry, of, mesh)
-            cause = error if any(claims.count(one) > 1 for one in axis.mesh_axes) else None
+            (entry,) = resolve_spec((name,), (size,), leaf_mapping.mapping, mesh, warn=False)
+            axis = explain_named_axis(name, size, entry, leaf_mapping, mesh)
+            cause = error if any(claims.count(mesh_axis) > 1 for mesh_axis in axis.mesh_axes) else None
         except ValueError as refused:
             axis, cause = None, str(refused)
         axes.append(axis if axis and not cause else AxisExplanation(name, size, (), 1, "refused", cause or error))
@@ -203,10 +207,17 @@ def explain_axes(
         unsharded: The reason why a dimension is not sharded; by default, the source.
     """
     free = [] if mesh is None else find_free_axes(shape, spec, mesh)
-    given, asked = pad_spec(spec, len(shape)), pad_spec(spec if requested is None else requested, len(shape))
+    entries, requested_entries = (
+        pad_spec(spec, len(shape)),
+        pad_spec(spec if requested is None else requested, len(shape)),
+    )
     axes: list[AxisExplanation] = []
-    for at, size in enumerate(shape):
-        name, over, entry = None if names is None else names[at], get_sharded_axes(given[at]), asked[at]
+    for dim, size in enumerate(shape):
+        name, over, entry = (
+            None if names is None else names[dim],
+            get_sharded_axes(entries[dim]),
+            requested_entries[dim],
+        )
         if entry is P.UNCONSTRAINED:
             parts = 1 if mesh is None else math.prod(mesh.shape[axis] for axis in over)
             axes.append(AxisExplanation(name, size, over, parts, decision, f"{source}: left to the compiler"))
@@ -222,10 +233,10 @@ def explain_axes(
 def explain_refused_axes(shape: tuple[int, ...], names: Names | None, problems: Sequence[str]) -> list[AxisExplanation]:
     """Explains each dimension of an array with an invalid spec, by its own problems or else by all."""
     axes: list[AxisExplanation] = []
-    for at, size in enumerate(shape):
-        own = [each for each in problems if describe_dimension(at, names) in each]
-        why = "; ".join(own or problems)
-        axes.append(AxisExplanation(None if names is None else names[at], size, (), 1, "refused", why))
+    for dim, size in enumerate(shape):
+        dim_problems = [problem for problem in problems if describe_dimension(dim, names) in problem]
+        why = "; ".join(dim_problems or problems)
+        axes.append(AxisExplanation(None if names is None else names[dim], size, (), 1, "refused", why))
     return axes
 
 
@@ -233,25 +244,25 @@ def _explain_requested_axis(
     name: str | None,
     size: int,
     requested: tuple[str, ...],
-    given: tuple[str, ...],
+    sharded_axes: tuple[str, ...],
     decision: Decision,
     why: str,
     mesh: MeshLike,
 ) -> AxisExplanation:
     """Explains whether an axis is sharded over the requested mesh axes, or why not."""
     usable = [axis for axis in requested if not is_manual_axis(mesh, axis)]
-    parts = math.prod(mesh.shape[axis] for axis in given)
+    parts = math.prod(mesh.shape[axis] for axis in sharded_axes)
     if not usable:
         decision, why = "manual", f"{why}, which is Manual here"
-    elif not given and size == 1:
+    elif not sharded_axes and size == 1:
         decision, why = "size 1", f"{why}, but an axis of size 1 is replicated"
-    elif not given:
+    elif not sharded_axes:
         fits = round_up(size, math.prod(mesh.shape[axis] for axis in usable))
         over = format_mesh_axes(usable, mesh)
         decision, why = "uneven", f"{why}, but {size} is not divisible by {over}; the next size that fits is {fits}"
     elif parts == 1:
         decision, why = "size 1", f"{why}, which has size 1"
-    return AxisExplanation(name, size, given, parts, decision, why)
+    return AxisExplanation(name, size, sharded_axes, parts, decision, why)
 
 
 def _advise_axis(size: int, free: list[str], mesh: MeshLike | None) -> Iterator[str]:
@@ -262,7 +273,7 @@ def _advise_axis(size: int, free: list[str], mesh: MeshLike | None) -> Iterator[
     if fit:
         yield f"{' or '.join(map(repr, fit))} could shard it"
         return
-    axis = min(free, key=lambda one: mesh.shape[one])
+    axis = min(free, key=lambda free_axis: mesh.shape[free_axis])
     if size > mesh.shape[axis]:
         fits = round_up(size, mesh.shape[axis])
         yield f"not divisible by {format_mesh_axes([axis], mesh)}, the next size that fits is {fits}"
@@ -272,7 +283,7 @@ class MatchedSpec(NamedTuple):
     """An array, its place in the tree, its spec if that is clear, the problems of it, and the rule's reason for it."""
 
     array: Any
-    about: Leaf
+    info: Leaf
     spec: P | None
     problems: tuple[str, ...] = ()
     source: str = ""
@@ -284,7 +295,7 @@ class ExplainedLeaf(NamedTuple):
     leaf: LeafExplanation
     load: Load
     array: Any
-    about: Leaf
+    info: Leaf
     mesh: MeshLike | None
     invalid_spec: P | None = None
 
@@ -292,82 +303,85 @@ class ExplainedLeaf(NamedTuple):
 def list_arrays(tree: Any) -> list[tuple[Any, Leaf]]:
     """Returns the arrays among the leaves of a tree, each with a description of its place in the tree."""
     pairs = zip(jax.tree.leaves(tree), describe_leaves(tree), strict=True)
-    return [(leaf, about) for leaf, about in pairs if get_array_shape(leaf) is not None]
+    return [(leaf, info) for leaf, info in pairs if get_array_shape(leaf) is not None]
 
 
 def explain_by_mapping(
-    array: Any, about: Leaf, mapping: AxisMapping, names: frozenset[str], mesh: MeshLike
+    array: Any, info: Leaf, mapping: AxisMapping, names: frozenset[str], mesh: MeshLike
 ) -> ExplainedLeaf:
     """Explains how a mapping shards an array; the spec is found as `shard` finds it."""
-    of = LeafMapping(mapping if about.mapping is None else about.mapping, about.mapping is not None, names)
-    shape, own_names, rule = array.shape, about.names_of(array.shape), of.mapping.fallback
+    leaf_mapping = LeafMapping(mapping if info.mapping is None else info.mapping, info.mapping is not None, names)
+    shape, own_names, rule = array.shape, info.names_of(array.shape), leaf_mapping.mapping.fallback
     try:
-        sharding = infer_leaf_sharding(array, about, of.mapping, mesh, warn=False)
+        sharding = infer_leaf_sharding(array, info, leaf_mapping.mapping, mesh, warn=False)
         sharding = None if sharding is None else resolve_unconstrained(sharding, getattr(array, "sharding", None))
     except Exception as refused:  # whatever `shard` raises, errors of a rule among them
         error = str(refused)
         if own_names is None:
             axes = explain_refused_axes(shape, None, [error])
         else:
-            axes = explain_invalid_axes(own_names, shape, of, mesh, error)
-        return _make_leaf(array, about, axes, None, mesh, error=error)
-    kept = get_sharding_over(array, mesh) if sharding is None else None
-    placed = sharding or kept or NamedSharding(mesh, P())
+            axes = explain_invalid_axes(own_names, shape, leaf_mapping, mesh, error)
+        return _make_leaf(array, info, axes, None, mesh, error=error)
+    own_sharding = get_sharding_over(array, mesh) if sharding is None else None
+    placed = sharding or own_sharding or NamedSharding(mesh, P())
     if own_names is not None:
         entries = pad_spec(placed.spec, len(own_names))
-        axes = [explain_named_axis(*each, of, mesh) for each in zip(own_names, shape, entries, strict=True)]
+        axes = [
+            explain_named_axis(name, size, entry, leaf_mapping, mesh)
+            for name, size, entry in zip(own_names, shape, entries, strict=True)
+        ]
     elif sharding is not None and rule is not None:
-        source = about.decision.by.replace("`: ", "`, ", 1) or f"the rule `{type(rule).__name__}`"
-        axes = explain_axes(shape, None, placed.spec, mesh, "rule", source, requested=about.decision.spec)
-    elif kept:
-        axes = explain_axes(shape, own_names, kept.spec, mesh, "sharding", "its own sharding")
+        source = info.decision.by.replace("`: ", "`, ", 1) or f"the rule `{type(rule).__name__}`"
+        axes = explain_axes(shape, None, placed.spec, mesh, "rule", source, requested=info.decision.spec)
+    elif own_sharding:
+        axes = explain_axes(shape, own_names, own_sharding.spec, mesh, "sharding", "its own sharding")
     else:
         no_rule = "no fallback rule" if rule is None else f"the rule `{type(rule).__name__}` gives no spec"
         axes = explain_axes(shape, own_names, P(), None, "no rule", "", unsharded=f"no axis names, {no_rule}")
-    return _make_leaf(array, about, axes, placed.spec, mesh, now=_describe_current_place(array, placed))
+    return _make_leaf(array, info, axes, placed.spec, mesh, place=_describe_current_place(array, placed))
 
 
 def explain_by_spec(
-    array: Any, about: Leaf, spec: P | None, problems: Sequence[str], source: str, mesh: MeshLike
+    array: Any, info: Leaf, spec: P | None, problems: Sequence[str], source: str, mesh: MeshLike
 ) -> ExplainedLeaf:
     """Explains how a given spec shards an array, or the problems of that spec."""
     shape = tuple(array.shape)
-    names = about.names_of(shape)
+    names = info.names_of(shape)
     if problems:
         axes = explain_refused_axes(shape, names, problems)
-        return _make_leaf(array, about, axes, None, mesh, error="; ".join(problems))._replace(invalid_spec=spec)
+        return _make_leaf(array, info, axes, None, mesh, error="; ".join(problems))._replace(invalid_spec=spec)
     spec = P() if spec is None else spec  # an empty spec is false, even one that is `unreduced`
     axes = explain_axes(shape, names, spec, mesh, "spec", source or "the spec")
-    now = _describe_current_place(array, NamedSharding(mesh, spec))
-    return _make_leaf(array, about, axes, spec, mesh, now=now)
+    place = _describe_current_place(array, NamedSharding(mesh, spec))
+    return _make_leaf(array, info, axes, spec, mesh, place=place)
 
 
-def explain_own_sharding(array: Any, about: Leaf, mesh: MeshLike | None) -> ExplainedLeaf:
+def explain_own_sharding(array: Any, info: Leaf, mesh: MeshLike | None) -> ExplainedLeaf:
     """Explains the current sharding of an array; without one, it counts as replicated over the mesh."""
-    own, shape = get_own_sharding(array), tuple(array.shape)
-    is_on_mesh = isinstance(own, NamedSharding)
-    spec, own_mesh = (own.spec, own.mesh) if is_on_mesh else (P(), mesh)
+    sharding, shape = get_own_sharding(array), tuple(array.shape)
+    is_on_mesh = isinstance(sharding, NamedSharding)
+    spec, own_mesh = (sharding.spec, sharding.mesh) if is_on_mesh else (P(), mesh)
     decision: Decision = "sharding" if is_on_mesh else "no mapping"
     unsharded = None if is_on_mesh else f"on {describe_place(array)}"
-    names = about.names_of(shape)
+    names = info.names_of(shape)
     axes = explain_axes(shape, names, spec, own_mesh, decision, "its own sharding", unsharded=unsharded)
-    found = _make_leaf(array, about, axes, spec, own_mesh)
-    if own is None or (isinstance(own_mesh, AbstractMesh) and is_on_mesh):
-        return found
-    part = found.load.per_device if is_on_mesh else count_array_bytes(array.dtype, own.shard_shape(shape))
-    load = Load(found.load.bytes, part, len(own.device_set), frozenset(own.device_set))
-    return _make_leaf(array, about, axes, spec, own_mesh, load=load)
+    explained = _make_leaf(array, info, axes, spec, own_mesh)
+    if sharding is None or (isinstance(own_mesh, AbstractMesh) and is_on_mesh):
+        return explained
+    part = explained.load.per_device if is_on_mesh else count_array_bytes(array.dtype, sharding.shard_shape(shape))
+    load = Load(explained.load.bytes, part, len(sharding.device_set), frozenset(sharding.device_set))
+    return _make_leaf(array, info, axes, spec, own_mesh, load=load)
 
 
 def _make_leaf(
     array: Any,
-    about: Leaf,
+    info: Leaf,
     axes: Sequence[AxisExplanation],
     spec: P | None,
     mesh: MeshLike | None,
     *,
     load: Load | None = None,
-    now: str | None = None,
+    place: str | None = None,
     error: str | None = None,
 ) -> ExplainedLeaf:
     """Returns the explanation of an array; without a load, each device of the mesh has as many bytes."""
@@ -379,78 +393,84 @@ def _make_leaf(
     if spec is not None:
         spec = P(*pad_spec(spec, len(shape)), unreduced=spec.unreduced, reduced=spec.reduced)
     leaf = LeafExplanation(
-        path=jax.tree_util.keystr(about.path),
+        path=jax.tree_util.keystr(info.path),
         dtype=str(array.dtype),
         shape=shape,
-        kind="field" if about.declared else "plain" if about.names_of(shape) is None else "named",
+        kind="field" if info.declared else "plain" if info.names_of(shape) is None else "named",
         axes=tuple(axes),
         spec=spec,
         bytes=load.bytes,
         bytes_per_device=load.per_device,
         replicated_bytes=load.replicated,
-        now=now,
+        now=place,
         error=error,
     )
-    return ExplainedLeaf(leaf, load, array, about, mesh)
+    return ExplainedLeaf(leaf, load, array, info, mesh)
 
 
-def sum_leaves(found: Sequence[ExplainedLeaf], mesh: MeshLike | None) -> dict[str, Any]:
+def sum_leaves(leaves: Sequence[ExplainedLeaf], mesh: MeshLike | None) -> dict[str, Any]:
     """Returns the fields that `Explanation` and `ShardingReport` share, except for the leaves."""
-    everywhere, held = sum_device_bytes(one.load for one in found)
+    everywhere, bytes_by_device = sum_device_bytes(leaf.load for leaf in leaves)
     return {
         "mesh": {} if mesh is None else dict(mesh.shape),
-        "devices": max(len(held), 1) if mesh is None else count_devices(mesh),
-        "bytes": sum(one.load.bytes for one in found),
-        "bytes_per_device": get_fullest_device_bytes(everywhere, held),
-        "replicated_bytes": sum(one.load.replicated for one in found),
+        "devices": max(len(bytes_by_device), 1) if mesh is None else count_devices(mesh),
+        "bytes": sum(leaf.load.bytes for leaf in leaves),
+        "bytes_per_device": get_fullest_device_bytes(everywhere, bytes_by_device),
+        "replicated_bytes": sum(leaf.load.replicated for leaf in leaves),
     }
 
 
 def find_common_mesh(arrays: Sequence[tuple[Any, Leaf]]) -> MeshLike | None:
     """Returns the mesh that the arrays are on, None if there is none or more than one."""
-    owns = [get_own_sharding(leaf) for leaf, _ in arrays]
-    meshes = {own.mesh for own in owns if isinstance(own, NamedSharding)}
+    shardings = [get_own_sharding(leaf) for leaf, _ in arrays]
+    meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
     return meshes.pop() if len(meshes) == 1 else None
 
 
 def describe_place(array: Any) -> str:
     """Returns where an array is, as `LeafReport.place` has it: a mesh, one device, the host."""
-    own = get_own_sharding(array)
-    if isinstance(own, NamedSharding):
-        return f"mesh {format_mesh(own.mesh)}"
-    if own is not None:
-        return _format_sharding(own).removeprefix("on ")
+    sharding = get_own_sharding(array)
+    if isinstance(sharding, NamedSharding):
+        return f"mesh {format_mesh(sharding.mesh)}"
+    if sharding is not None:
+        return _format_sharding(sharding).removeprefix("on ")
     if isinstance(array, jax.Array):
         return "unknown devices"
     return "the host" if isinstance(array, np.ndarray | np.generic) else "no device"
 
 
-def _describe_current_place(array: Any, wanted: NamedSharding) -> str | None:
+def _describe_current_place(array: Any, target: NamedSharding) -> str | None:
     """Returns where an array is in words, None if that is unknown or where it is wanted."""
-    own = get_own_sharding(array)
-    if own is None:
+    sharding = get_own_sharding(array)
+    if sharding is None:
         return "on the host" if isinstance(array, np.ndarray | np.generic) else None
-    mesh = getattr(own, "mesh", None)
-    is_same = mesh is not None and is_same_mesh(mesh, wanted.mesh)
-    is_abstract = isinstance(wanted.mesh, AbstractMesh)
+    mesh = getattr(sharding, "mesh", None)
+    is_same = mesh is not None and is_same_mesh(mesh, target.mesh)
+    is_abstract = isinstance(target.mesh, AbstractMesh)
     if is_abstract or isinstance(mesh, AbstractMesh):
-        is_there = is_same and pad_spec(own.spec, array.ndim) == pad_spec(wanted.spec, array.ndim)
+        is_there = is_same and pad_spec(sharding.spec, array.ndim) == pad_spec(target.spec, array.ndim)
     else:
-        is_there = own.is_equivalent_to(wanted, array.ndim)
+        is_there = sharding.is_equivalent_to(target, array.ndim)
     if is_there:
         return None
-    memory = "" if is_abstract or own.memory_kind in (None, wanted.memory_kind) else f", in {own.memory_kind} memory"
-    other = f" on another mesh {format_mesh(own.mesh)}" if isinstance(own, NamedSharding) and not is_same else ""
-    return f"{_format_sharding(own)}{other}{memory}"
+    memory = (
+        ""
+        if is_abstract or sharding.memory_kind in (None, target.memory_kind)
+        else f", in {sharding.memory_kind} memory"
+    )
+    suffix = (
+        f" on another mesh {format_mesh(sharding.mesh)}" if isinstance(sharding, NamedSharding) and not is_same else ""
+    )
+    return f"{_format_sharding(sharding)}{suffix}{memory}"
 
 
-def _format_sharding(own: Any) -> str:
+def _format_sharding(sharding: Any) -> str:
     """Returns a sharding in words, without its mesh."""
-    if isinstance(own, SingleDeviceSharding):
+    if isinstance(sharding, SingleDeviceSharding):
         return "on one device"
-    if not isinstance(own, NamedSharding):
-        return type(own).__name__
-    return str(own.spec) if any(map(get_sharded_axes, own.spec.partitions)) else "replicated"
+    if not isinstance(sharding, NamedSharding):
+        return type(sharding).__name__
+    return str(sharding.spec) if any(map(get_sharded_axes, sharding.spec.partitions)) else "replicated"
 
 
 def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Explanation:
@@ -500,20 +520,23 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
         return _explain_with_mapping(arrays, active, resolve_mesh(mesh, "`explain` with a mapping"))
     target = get_active_mesh() if mesh is None else mesh
     target = find_common_mesh(arrays) if target is None else target
-    return _make_explanation([explain_own_sharding(*each, target) for each in arrays], target, mapping=None)
+    explained = [explain_own_sharding(leaf, info, target) for leaf, info in arrays]
+    return _make_explanation(explained, target, mapping=None)
 
 
 def _explain_with_mapping(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, mesh: MeshLike) -> Explanation:
     leaves = [leaf for leaf, _ in arrays]
-    described = apply_fallback_rules(leaves, [about for _, about in arrays], mapping, mesh)
+    described = apply_fallback_rules(leaves, [info for _, info in arrays], mapping, mesh)
     pairs = [*zip(leaves, described, strict=True)]
-    names = frozenset(name for leaf, about in pairs for name in about.names_of(leaf.shape) or ())
-    mappings = {id(own): own for own in (mapping, *(about.mapping for about in described)) if own is not None}
-    entries = {name: one.mesh_axes(name) for one in mappings.values() for name in one}
+    names = frozenset(name for leaf, info in pairs for name in info.names_of(leaf.shape) or ())
+    part_mappings = {id(info.mapping): info.mapping for info in described if info.mapping is not None}
+    entries: dict[str, tuple[str, ...]] = {}
+    for entry_mapping in (mapping, *part_mappings.values()):
+        entries |= {name: entry_mapping.mesh_axes(name) for name in entry_mapping}
     unknown = {name: tuple(axis for axis in axes if axis not in mesh.axis_names) for name, axes in entries.items()}
     options = {} if mapping.fallback is None else {"fallback": repr(mapping.fallback)}
     return _make_explanation(
-        [explain_by_mapping(*each, mapping, names, mesh) for each in pairs],
+        [explain_by_mapping(leaf, info, mapping, names, mesh) for leaf, info in pairs],
         mesh,
         mapping={name: mapping.mesh_axes(name) for name in mapping},
         options=options if mapping.uneven == "error" else {**options, "uneven": repr(mapping.uneven)},
@@ -522,9 +545,9 @@ def _explain_with_mapping(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, 
     )
 
 
-def _make_explanation(found: Sequence[ExplainedLeaf], mesh: MeshLike | None, **fields: Any) -> Explanation:
-    used = {axis for one in found for axis in get_spec_axes(one.leaf.spec)}
+def _make_explanation(explained: Sequence[ExplainedLeaf], mesh: MeshLike | None, **fields: Any) -> Explanation:
+    used = {axis for leaf in explained for axis in get_spec_axes(leaf.leaf.spec)}
     kinds = () if mesh is None else zip(mesh.axis_names, mesh.axis_types, strict=True)
     unused = tuple(axis for axis, kind in kinds if kind != AxisType.Manual and axis not in used)
-    leaves = tuple(one.leaf for one in found)
-    return Explanation(leaves=leaves, **sum_leaves(found, mesh), unused_mesh_axes=unused, **fields)
+    leaves = tuple(leaf.leaf for leaf in explained)
+    return Explanation(leaves=leaves, **sum_leaves(explained, mesh), unused_mesh_axes=unused, **fields)

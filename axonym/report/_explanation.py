@@ -122,8 +122,8 @@ class ShardedTree(TabularReport):
         """Returns everything as dictionaries, lists, strings, numbers and None, for tests and for files."""
         return {**to_plain(self), "share": self.share}
 
-    def _make_total_row(self, where: str = "the fullest device") -> Row:
-        return Row(f"{format_count(len(self.leaves), 'array')}, {self.share:.1%} on {where}", "", format_costs(self))
+    def _make_total_row(self, device: str = "the fullest device") -> Row:
+        return Row(f"{format_count(len(self.leaves), 'array')}, {self.share:.1%} on {device}", "", format_costs(self))
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,12 +177,12 @@ class Explanation(ShardedTree):
         mesh = format_mesh_title(self.mesh, self.devices)
         options = "".join(f", {key}={value}" for key, value in self.options.items())
         if self.mapping is None:
-            title, where = f"{mesh}; no mapping: the arrays' own shardings", "the fullest device"
+            title, device = f"{mesh}; no mapping: the arrays' own shardings", "the fullest device"
         else:
             entries = ", ".join(format_entry(*entry) for entry in self.mapping.items())
-            title, where = f"{mesh}; mapping {{{entries}}}{options}", "each device"
+            title, device = f"{mesh}; mapping {{{entries}}}{options}", "each device"
         return Table(
-            title, [*map(make_leaf_row, self.leaves)], self._make_total_row(where), [*_list_explanation_notes(self)]
+            title, [*map(make_leaf_row, self.leaves)], self._make_total_row(device), [*_list_explanation_notes(self)]
         )
 
 
@@ -192,7 +192,7 @@ def to_plain(value: Any) -> Any:
         entries = value.partitions
         return ["unconstrained" if entry is P.UNCONSTRAINED else [*get_sharded_axes(entry)] for entry in entries]
     if dataclasses.is_dataclass(value):
-        return {one.name: to_plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: to_plain(inner) for key, inner in value.items()}
     return [*map(to_plain, value)] if isinstance(value, tuple) else value
@@ -214,9 +214,9 @@ def format_entry(name: str, axes: tuple[str, ...]) -> str:
 
 def make_leaf_row(leaf: LeafExplanation) -> Row:
     kind = {"named": "", "field": ", field(axis_names=...)", "plain": ", plain"}[leaf.kind]
-    now = "" if leaf.now is None else f"; now {leaf.now}"
+    suffix = "" if leaf.now is None else f"; now {leaf.now}"
     axes = [_format_axis_cells(axis) for axis in leaf.axes]
-    return Row(format_path(leaf.path), f"{leaf.dtype}{kind}{now}", format_costs(leaf), axes, leaf.error is not None)
+    return Row(format_path(leaf.path), f"{leaf.dtype}{kind}{suffix}", format_costs(leaf), axes, leaf.error is not None)
 
 
 def _format_axis_cells(axis: AxisExplanation) -> tuple[str, str, str, str]:
@@ -224,23 +224,25 @@ def _format_axis_cells(axis: AxisExplanation) -> tuple[str, str, str, str]:
     return axis.name or "-", str(axis.size), over, "error, see below" if axis.decision == "refused" else axis.why
 
 
-def _list_explanation_notes(found: Explanation) -> Iterator[Note]:
+def _list_explanation_notes(explanation: Explanation) -> Iterator[Note]:
     """Yields the notes below the table, errors first."""
-    if found.problems:
-        count = f"{len(found.problems)} of {format_count(len(found.leaves), 'array')}"
-        errors = [*dict.fromkeys(leaf.error or "" for leaf in found.problems)]
+    if explanation.problems:
+        count = f"{len(explanation.problems)} of {format_count(len(explanation.leaves), 'array')}"
+        errors = [*dict.fromkeys(leaf.error or "" for leaf in explanation.problems)]
         yield Note(f"`shard` raises an error for {count}:", errors, True)
-    if found.unknown_entries:
-        pairs = [f"{name!r}: {', '.join(map(repr, axes))}" for name, axes in found.unknown_entries.items()]
+    if explanation.unknown_entries:
+        pairs = [f"{name!r}: {', '.join(map(repr, axes))}" for name, axes in explanation.unknown_entries.items()]
         yield Note("Mapping entries with a mesh axis that the mesh does not have:", pairs, True)
-    if found.near_misses:
-        pairs = [f"{name!r}: did you mean {known!r}?" for name, known in sorted(found.near_misses.items())]
+    if explanation.near_misses:
+        pairs = [
+            f"{name!r}: did you mean {near_miss!r}?" for name, near_miss in sorted(explanation.near_misses.items())
+        ]
         yield Note("Axis names that are close to one in the mapping:", pairs, True)
-    if found.unused_entries:
-        entries = [format_entry(*entry) for entry in found.unused_entries.items()]
+    if explanation.unused_entries:
+        entries = [format_entry(*entry) for entry in explanation.unused_entries.items()]
         yield Note("Mapping entries for axes that no array has:", entries)
-    if found.unused_mesh_axes:
-        yield Note("Mesh axes that no array is sharded over:", [repr(axis) for axis in found.unused_mesh_axes])
+    if explanation.unused_mesh_axes:
+        yield Note("Mesh axes that no array is sharded over:", [repr(axis) for axis in explanation.unused_mesh_axes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,17 +306,19 @@ class LeafReport(LeafExplanation):
 def format_paddings(leaf: LeafReport, paddings: Sequence[Padding]) -> str:
     """Returns in words which dimensions of an array to pad, all of them together."""
     return " and ".join(
-        f"{_format_dimension(leaf, one.dimension)} from {one.size} to {one.padded_size} for "
-        f"{' x '.join(map(repr, one.mesh_axes))}"
-        for one in paddings
+        f"{_format_dimension(leaf, padding.dimension)} from {padding.size} to {padding.padded_size} for "
+        f"{' x '.join(map(repr, padding.mesh_axes))}"
+        for padding in paddings
     )
 
 
-def _format_dimension(leaf: LeafReport, at: int) -> str:
-    name = leaf.axes[at].name
-    return f"dimension {at}" if name is None else f"axis {name!r}"
+def _format_dimension(leaf: LeafReport, dim: int) -> str:
+    name = leaf.axes[dim].name
+    return f"dimension {dim}" if name is None else f"axis {name!r}"
 
 
 def list_padding_choices(leaf: LeafReport) -> list[tuple[Padding, ...]]:
     """Returns the ways to pad an array: one dimension, or together all that an invalid spec needs."""
-    return [leaf.padding] if leaf.error and leaf.padding else [(one,) for one in leaf.padding]
+    if leaf.error and leaf.padding:
+        return [leaf.padding]
+    return [(padding,) for padding in leaf.padding]

@@ -41,8 +41,8 @@ def format_path(path: str) -> str:
     return path or "(the array itself)"
 
 
-def shorten_list(texts: Sequence[str], most: int = 20, source: str = "") -> list[str]:
+def shorten_list(texts: Sequence[str], limit: int = 20, source: str = "") -> list[str]:
     """Returns the first texts, how many more there are, and where all of them are."""
-    more = len(texts) - most
-    rest = f"and {more} more" + (f"; {source} has all" if source else "")
-    return [*texts] if more <= 0 else [*texts[:most], rest]
+    hidden_count = len(texts) - limit
+    last = f"and {hidden_count} more" + (f"; {source} has all" if source else "")
+    return [*texts] if hidden_count <= 0 else [*texts[:limit], last]

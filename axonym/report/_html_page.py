@@ -98,16 +98,21 @@ def get_ink(colour: str) -> str:
 
 def make_treemap(leaves: Sequence[LeafReport], mesh_axes: Sequence[str]) -> dict[str, Any]:
     """Returns the data of a treemap; what several arrays have in common is there once, in `"sorts"`."""
-    found = [_get_kind(leaf) for leaf in leaves]
     # Unsharded arrays first, then by the number of mesh axes and their order in the mesh; invalid specs come last.
-    order = {axis: at for at, axis in enumerate(mesh_axes)}
-    kinds = sorted({*found}, key=lambda one: (one[2], len(one[0]), [order.get(axis, 99) for axis in one[0]], one))
+    order = {axis: position for position, axis in enumerate(mesh_axes)}
+
+    def get_sort_key(kind: _Kind) -> tuple[Any, ...]:
+        axes, _, is_invalid = kind
+        return is_invalid, len(axes), [order.get(axis, 99) for axis in axes], kind
+
+    leaf_kinds = [_get_kind(leaf) for leaf in leaves]
+    kinds = sorted({*leaf_kinds}, key=get_sort_key)
     sorts: dict[str, int] = {}
     arrays: list[list[Any]] = []
-    for leaf, kind in zip(leaves, found, strict=True):
+    for leaf, kind in zip(leaves, leaf_kinds, strict=True):
         sort = sorts.setdefault(json.dumps(_describe_leaf(leaf, kinds.index(kind))), len(sorts))
         arrays.append([leaf.path, format_path("/".join(split_path(leaf.path))), sort])
-    paths = [(split_path(leaf.path), at) for at, leaf in enumerate(leaves)]
+    paths = [(split_path(leaf.path), index) for index, leaf in enumerate(leaves)]
     _, tree = _group_arrays((), paths, [leaf.bytes_per_device for leaf in leaves])
     return {"kinds": [*_style_kinds(kinds)], "sorts": [*map(json.loads, sorts)], "arrays": arrays, "tree": tree}
 
@@ -116,57 +121,61 @@ def split_path(path: str) -> tuple[str, ...]:
     """Returns the keys of a path, written as `['layers'][0].weight` or as `layers/0/weight`."""
     if path[:1] not in ("[", "."):
         return tuple(part for part in path.split("/") if part)
-    parts, at = [], 0
-    while (found := _KEY.match(path, at)) is not None:
-        text, index, name = found.groups()
-        parts.append(text[1:-1] if text is not None else index if index is not None else name)
-        at = found.end()
-    return (*parts, path[at:]) if path[at:] else tuple(parts)
+    parts, end = [], 0
+    while (match := _KEY.match(path, end)) is not None:
+        text, index, name = match.groups()
+        if text is not None:
+            parts.append(text[1:-1])
+        else:
+            parts.append(name if index is None else index)
+        end = match.end()
+    return (*parts, path[end:]) if path[end:] else tuple(parts)
 
 
 def _group_arrays(path: tuple[str, ...], paths: _Paths, sizes: Sequence[int], above: int = 0) -> tuple[int, list[Any]]:
     """Returns the bytes of the group at a path, and its name, path and members, the largest first.
 
-    An array is its place in the order of the tree. A group is named by the keys after the first `above`, which are in
+    An array is its index in the order of the tree. A group is named by the keys after the first `above`, which are in
     the name of the group around it; groups of one member are replaced by the member.
     """
-    below: dict[str, _Paths] = {}
+    subgroups: dict[str, _Paths] = {}
     members: list[tuple[int, Any]] = []
-    for parts, at in paths:
+    for parts, index in paths:
         if len(parts) > len(path) + 1:
-            below.setdefault(parts[len(path)], []).append((parts, at))
+            subgroups.setdefault(parts[len(path)], []).append((parts, index))
         else:
-            members.append((sizes[at], at))
-    if len(below) == 1 and not members:
-        (key,) = below
-        return _group_arrays((*path, key), below[key], sizes, above)
-    for key, inside in below.items():
-        size, group = _group_arrays((*path, key), inside, sizes, len(path))
+            members.append((sizes[index], index))
+    if len(subgroups) == 1 and not members:
+        (key,) = subgroups
+        return _group_arrays((*path, key), subgroups[key], sizes, above)
+    for key, subgroup_paths in subgroups.items():
+        size, group = _group_arrays((*path, key), subgroup_paths, sizes, len(path))
         members.append((size, group[2][0] if len(group[2]) == 1 else group))
     members.sort(key=lambda member: -member[0])
-    inside = [member for _, member in members]
-    return sum(size for size, _ in members), ["/".join(path[above:]), "/".join(path), inside]
+    content = [member for _, member in members]
+    return sum(size for size, _ in members), ["/".join(path[above:]), "/".join(path), content]
 
 
 def _get_kind(leaf: LeafReport) -> _Kind:
     """Returns the properties of an array that determine its colour."""
-    over = tuple(str(mesh_axis) for axis in leaf.axes if axis.parts > 1 for mesh_axis in axis.mesh_axes)
-    return () if leaf.error else over, leaf.place or "", leaf.error is not None
+    mesh_axes = tuple(str(mesh_axis) for axis in leaf.axes if axis.parts > 1 for mesh_axis in axis.mesh_axes)
+    return () if leaf.error else mesh_axes, leaf.place or "", leaf.error is not None
 
 
 def _style_kinds(kinds: Sequence[_Kind]) -> Iterator[list[str]]:
     """Yields the label of each kind in the legend, its word in a search, its colours and its pattern."""
     number = 0
     for axes, place, is_invalid in kinds:
-        on = f" on {place}" if place else ""
+        suffix = f" on {place}" if place else ""
         if is_invalid:
             yield ["problem", "is:problem", "", "", "unsharded error"]
         elif axes:
             colour, dots = COLOURS[number % len(COLOURS)], "" if number < len(COLOURS) else "dots"
-            yield [f"{' + '.join(axes)}{on}", _make_token(f"over:{'+'.join(axes)}{on}"), colour, get_ink(colour), dots]
+            token = _make_token(f"over:{'+'.join(axes)}{suffix}")
+            yield [f"{' + '.join(axes)}{suffix}", token, colour, get_ink(colour), dots]
             number += 1
         else:
-            label = f"replicated{on}" if not place or place.startswith("mesh") else f"on {place}"
+            label = f"replicated{suffix}" if not place or place.startswith("mesh") else f"on {place}"
             pattern = "unsharded far" if place else "unsharded"
             yield [label, _make_token(f"is:{place or 'replicated'}"), "", "", pattern]
 
@@ -187,8 +196,8 @@ def _describe_leaf(leaf: LeafReport, kind: int) -> dict[str, Any]:
         "each": leaf.bytes_per_device,
         "copies": leaf.replicated_bytes,
         "axes": [
-            [axis.name or f"dimension {at}", axis.size, " x ".join(axis.mesh_axes), axis.parts, axis.why]
-            for at, axis in enumerate(leaf.axes)
+            [axis.name or f"dimension {dim}", axis.size, " x ".join(axis.mesh_axes), axis.parts, axis.why]
+            for dim, axis in enumerate(leaf.axes)
         ],
         "unused": [*leaf.unused.items()],
         "padding": [

@@ -35,9 +35,9 @@ _MOST_PROBLEMS = 10
 def make_lock(leaves: Iterable[LeafReport], mesh: Mapping[str, int], problems: Sequence[str]) -> Lock:
     """Returns the lock of arrays on a mesh with these sizes; raises a ValueError if the specs have problems."""
     if problems:
-        shown = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
+        lines = shorten_list(problems, _MOST_PROBLEMS, "`problems` of the report")
         raise strip_library_frames(
-            ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *shown]))
+            ValueError("\n  ".join(["nothing can be locked, because the specs have problems:", *lines]))
         )
     sizes, arrays, counts = _drop_small_axes(mesh), dict[str, Any](), Counter[str]()
     for leaf in leaves:
@@ -70,7 +70,9 @@ def _make_locked_array(leaf: LeafReport, mesh: Mapping[str, int]) -> dict[str, A
 
 def save_lock(lock: Lock, path: str | os.PathLike[str]) -> None:
     """Writes a lock file, sorted by the paths of the arrays."""
-    arrays = [f"    {_format_json_line(key)}: {_format_json_line(one)}" for key, one in sorted(lock["arrays"].items())]
+    arrays = [
+        f"    {_format_json_line(key)}: {_format_json_line(array)}" for key, array in sorted(lock["arrays"].items())
+    ]
     listing = "{\n" + ",\n".join(arrays) + "\n  }" if arrays else "{}"
     mesh = _format_json_line(lock["mesh"])
     text = f'{{\n  "format": {lock["format"]},\n  "mesh": {mesh},\n  "arrays": {listing}\n}}\n'
@@ -81,7 +83,7 @@ def _format_json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) -> list[str]:
+def compare_with_lock(path: str | os.PathLike[str], lock: Lock, remedy: str) -> list[str]:
     """Returns one line for each difference between a lock file and the arrays found.
 
     Raises a FileNotFoundError or, if the file is damaged or of another format, a ValueError, with the remedy.
@@ -91,7 +93,7 @@ def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) ->
     try:
         locked = json.loads(Path(path).read_text(encoding="utf-8"))
         version = locked["format"]
-        lines = _list_differences(locked, found) if version == FORMAT else []
+        lines = _list_differences(locked, lock) if version == FORMAT else []
     except FileNotFoundError:
         raise strip_library_frames(FileNotFoundError(f"there is no sharding lock {name}; {remedy}")) from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # not UTF-8, not JSON, or not a lock
@@ -102,30 +104,35 @@ def compare_with_lock(path: str | os.PathLike[str], found: Lock, remedy: str) ->
     return [escape_unprintable(line) for line in lines]
 
 
-def _list_differences(locked: Lock, found: Lock) -> list[str]:
-    before, after = _drop_small_axes(locked["mesh"]), found["mesh"]
-    is_same = [*before.items()] == [*after.items()]
-    lines = [] if is_same else [f"the mesh: {_format_locked_mesh(before)} -> {_format_locked_mesh(after)}"]
-    old, new = locked["arrays"], found["arrays"]
-    for path in sorted({**old, **new}):
-        one, other = old.get(path), new.get(path)
-        if one is not None and other is not None:
-            lines += _compare_locked_arrays(path, one, other)
+def _list_differences(locked: Lock, lock: Lock) -> list[str]:
+    lines = []
+    locked_mesh, mesh = _drop_small_axes(locked["mesh"]), lock["mesh"]
+    if [*locked_mesh.items()] != [*mesh.items()]:  # the order of mesh axes counts
+        lines.append(f"the mesh: {_format_locked_mesh(locked_mesh)} -> {_format_locked_mesh(mesh)}")
+    locked_arrays, arrays = locked["arrays"], lock["arrays"]
+    for path in sorted({**locked_arrays, **arrays}):
+        if path not in locked_arrays:
+            array = arrays[path]
+            lines.append(f"added    {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
+        elif path not in arrays:
+            array = locked_arrays[path]
+            lines.append(f"removed  {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
         else:
-            kind, array = ("added   ", new[path]) if one is None else ("removed ", one)
-            lines.append(f"{kind} {_format_locked_array(path, array)}: {_format_locked_spec(array)}")
+            lines += _compare_locked_arrays(path, locked_arrays[path], arrays[path])
     return lines
 
 
-def _compare_locked_arrays(path: str, one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def _compare_locked_arrays(path: str, locked: dict[str, Any], array: dict[str, Any]) -> list[str]:
     """Returns the line for an array that is there before and after, if it has changed."""
-    before, after = _format_locked_spec(one), _format_locked_spec(other)
-    specs = before if before == after else f"{before} -> {after}"
-    if one["shape"] != other["shape"]:
-        return [f"resized  {_format_locked_array(path, one)} -> {_format_locked_array('', other)}: {specs}"]
-    if "axes" in one and "axes" in other and one["axes"] != other["axes"]:
-        return [f"renamed  {_format_locked_array(path, one)} -> {_format_locked_array('', other)}: {specs}"]
-    return [] if before == after else [f"moved    {_format_locked_array(path, {**one, **other})}: {specs}"]
+    locked_spec, spec = _format_locked_spec(locked), _format_locked_spec(array)
+    specs = spec if locked_spec == spec else f"{locked_spec} -> {spec}"
+    if locked["shape"] != array["shape"]:
+        return [f"resized  {_format_locked_array(path, locked)} -> {_format_locked_array('', array)}: {specs}"]
+    if "axes" in locked and "axes" in array and locked["axes"] != array["axes"]:
+        return [f"renamed  {_format_locked_array(path, locked)} -> {_format_locked_array('', array)}: {specs}"]
+    if locked_spec == spec:
+        return []
+    return [f"moved    {_format_locked_array(path, {**locked, **array})}: {specs}"]
 
 
 def _format_locked_mesh(mesh: Mapping[str, int]) -> str:

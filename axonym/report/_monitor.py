@@ -101,8 +101,8 @@ def create_monitored_function(
 
     @functools.wraps(fn, updated=("__dict__",) if inspect.isfunction(fn) else ())
     def run_monitored(*args: Args.args, **kwargs: Args.kwargs) -> tuple[R, Metrics]:
-        given = [*args, *(kwargs[name] for name in names if name in kwargs), *kwargs.values()]
-        memory, issues = _analyze_argument(given, partition_specs, analyzer)
+        arguments = [*args, *(kwargs[name] for name in names if name in kwargs), *kwargs.values()]
+        memory, issues = _analyze_argument(arguments, partition_specs, analyzer)
         if issues:
             problems = "\n  ".join(shorten_list(issues, 10, "`validation_issues`"))
             name = getattr(fn, "__name__", type(fn).__name__)
@@ -123,16 +123,16 @@ def create_monitored_function(
 
 
 def _analyze_argument(
-    given: list[Any], specs: Any, analyzer: ShardingAnalyzer
+    arguments: list[Any], specs: Any, analyzer: ShardingAnalyzer
 ) -> tuple[dict[str, int] | None, list[str]]:
     """Returns the memory usage of the first argument, if it is known, and all problems."""
-    if not given:
+    if not arguments:
         return None, ["there is no argument to check against the specs"]
     memory = None
     try:
-        issues = analyzer.validate_partition_specs(given[0], specs)
-        memory = None if issues else analyzer.estimate_memory_usage(given[0], specs)
-        if not issues and all(get_array_shape(leaf) is None for leaf in jax.tree.leaves(given[0])):
+        issues = analyzer.validate_partition_specs(arguments[0], specs)
+        memory = None if issues else analyzer.estimate_memory_usage(arguments[0], specs)
+        if not issues and all(get_array_shape(leaf) is None for leaf in jax.tree.leaves(arguments[0])):
             issues = ["the first argument has no arrays to check against the specs"]
     except Exception as error:  # whatever it is, the function runs
         issues = [f"it cannot be checked: {type(error).__name__}: {error}"]

@@ -69,43 +69,43 @@ def _list_rule_specs(rule: ShardingRule, tree: Any, mesh: MeshLike) -> Iterator[
 
 
 def _check_pairs(tree: Any, pairs: Iterable[_Pair], mesh: MeshLike) -> tuple[list[MatchedSpec], list[str]]:
-    found: list[MatchedSpec] = []
+    matched: list[MatchedSpec] = []
     problems: list[str] = []
     described = iter(describe_leaves(tree))
-    for path, leaf, given, source in pairs:
-        where = f"{keystr(path)}: " if path else ""
+    for path, leaf, entry, source in pairs:
+        location = f"{keystr(path)}: " if path else ""
         if leaf is _NO_LEAF:
-            problems.append(f"{where}{given.text}")
+            problems.append(f"{location}{entry.text}")
             continue
         arrays = jax.tree.leaves(leaf.array) if isinstance(leaf, NamedArray) else [leaf]
         places = [next(described) for _ in arrays]
         if len(arrays) != 1 or (shape := get_array_shape(arrays[0])) is None:
             continue
-        if isinstance(given, _Problem):  # reported already, once for this part of the tree
-            found.append(MatchedSpec(arrays[0], places[0], None, (given.text,)))
+        if isinstance(entry, _Problem):  # reported already, once for this part of the tree
+            matched.append(MatchedSpec(arrays[0], places[0], None, (entry.text,)))
             continue
-        spec = _read_spec(given, mesh)
+        spec = _read_spec(entry, mesh)
         if isinstance(spec, _Problem):
-            spec, wrong = None, (spec.text,)
+            spec, spec_problems = None, (spec.text,)
         else:
-            wrong = find_spec_problems(shape, places[0].names_of(shape), spec, mesh)
-        found.append(MatchedSpec(arrays[0], places[0], spec, wrong, source))
-        problems += [where + problem for problem in wrong]
-    return found, problems
+            spec_problems = find_spec_problems(shape, places[0].names_of(shape), spec, mesh)
+        matched.append(MatchedSpec(arrays[0], places[0], spec, spec_problems, source))
+        problems += [location + problem for problem in spec_problems]
+    return matched, problems
 
 
 def _pair_specs(tree: Any, specs: Any) -> Iterator[_Pair]:
     """Yields each leaf with its spec or a problem, and problems of places without a leaf."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_takes_one_spec)
     try:
-        given, structure = jax.tree.flatten(specs, is_leaf=_takes_one_spec)
+        entries, structure = jax.tree.flatten(specs, is_leaf=_takes_one_spec)
         is_same = structure == treedef
     except Exception as refused:  # a tree that cannot be flattened, such as a dict with keys that cannot be sorted
         problem = _Problem(f"JAX cannot flatten the tree of specs: {get_first_line(refused)}")
         yield from _report_part((), tree, problem)
         return
     if is_same:
-        pairs = zip(leaves, given, strict=True)
+        pairs = zip(leaves, entries, strict=True)
         yield from ((path, leaf, spec, "") for (path, leaf), spec in pairs if leaf is not None)
     else:
         yield from _pair_node((), tree, specs)
@@ -149,29 +149,34 @@ def _is_leaf(x: Any) -> bool:
 
 def _pair_children(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pair]:
     """Yields the same for each child of a node."""
-    inside, given = _get_children(node), _get_children(specs)
+    children, entries = _get_children(node), _get_children(specs)
     kind, text = type(specs).__name__, ""
     if type(node) is not type(specs):
         text = f"the specs have a {kind} where the tree has a {type(node).__name__}"
-    elif inside.keys() == given.keys() and _get_structure(node) != _get_structure(specs):
+    elif children.keys() == entries.keys() and _get_structure(node) != _get_structure(specs):
         text = f"the specs have a `{kind}` whose static fields differ from the tree's"
     if text:
         problem = _Problem(f"{text}; use the same, or one spec for all arrays in it")
         yield from _report_part(path, node, problem)
         return
-    for key, child in inside.items():
-        if key in given:
-            yield from _pair_node((*path, key), child, given[key])
+    for key, child in children.items():
+        if key in entries:
+            yield from _pair_node((*path, key), child, entries[key])
         elif any(get_array_shape(leaf) is not None for leaf in jax.tree.leaves(child, is_leaf=_takes_one_spec)):
             problem = _Problem("no spec is given for it; add one, or None to replicate it")
             yield from _report_part((*path, key), child, problem)
         else:
             yield from _pair_leaves((*path, key), child, None)
-    known = [keystr((key,), simple=True) for key in inside]
-    for key in given:
-        if key not in inside:
-            near = suggest_name(keystr((key,), simple=True), known)
-            yield (*path, key), _NO_LEAF, _Problem(f"a spec is given for it, and the tree has no such part{near}"), ""
+    names = [keystr((key,), simple=True) for key in children]
+    for key in entries:
+        if key not in children:
+            suggestion = suggest_name(keystr((key,), simple=True), names)
+            yield (
+                (*path, key),
+                _NO_LEAF,
+                _Problem(f"a spec is given for it, and the tree has no such part{suggestion}"),
+                "",
+            )
 
 
 def _get_children(node: Any) -> dict[Any, Any]:
@@ -185,37 +190,37 @@ def _get_structure(node: Any) -> Any:
     return jax.tree.structure(node, is_leaf=lambda x: x is not node)
 
 
-def _read_spec(given: Any, mesh: MeshLike) -> P | _Problem:
+def _read_spec(entry: Any, mesh: MeshLike) -> P | _Problem:
     """Returns the spec that is given for an array in any form, or the problem if it is not clear."""
-    given = given.array if isinstance(given, NamedArray) else given
-    if isinstance(given, NamedSharding) and not is_same_mesh(given.mesh, mesh):
-        one, other = format_mesh(given.mesh), format_mesh(mesh)
-        difference = f"not on {other}" if one != other else "of other devices or types of mesh axes"
-        return _Problem(f"its sharding is on the mesh {one}, {difference}; {_REMEDY}")
-    if isinstance(given, NamedSharding):
-        return given.spec
-    return _check_kind(given) or (P() if given is None else given)
+    entry = entry.array if isinstance(entry, NamedArray) else entry
+    if isinstance(entry, NamedSharding) and not is_same_mesh(entry.mesh, mesh):
+        spec_mesh, target_mesh = format_mesh(entry.mesh), format_mesh(mesh)
+        difference = f"not on {target_mesh}" if spec_mesh != target_mesh else "of other devices or types of mesh axes"
+        return _Problem(f"its sharding is on the mesh {spec_mesh}, {difference}; {_REMEDY}")
+    if isinstance(entry, NamedSharding):
+        return entry.spec
+    return _check_kind(entry) or (P() if entry is None else entry)
 
 
-def _check_kind(given: Any) -> _Problem | None:
+def _check_kind(entry: Any) -> _Problem | None:
     """Returns the problem of an object that is given as a spec, None if it is a spec."""
-    given = given.array if isinstance(given, NamedArray) else given
-    if given is None or isinstance(given, P | NamedSharding):
+    entry = entry.array if isinstance(entry, NamedArray) else entry
+    if entry is None or isinstance(entry, P | NamedSharding):
         return None
-    kind = f"`{type(given).__name__}`"
-    if isinstance(given, Sharding):
+    kind = f"`{type(entry).__name__}`"
+    if isinstance(entry, Sharding):
         return _Problem(f"{kind} is not on a mesh; {_REMEDY}")
-    if isinstance(given, str):
-        return _Problem(f"a string is not a spec; write P({given!r})")
-    if _is_unwrapped_spec(given):
-        return _Problem(f"{kind} is not a spec; write P({', '.join(map(repr, given))})")
+    if isinstance(entry, str):
+        return _Problem(f"a string is not a spec; write P({entry!r})")
+    if _is_unwrapped_spec(entry):
+        return _Problem(f"{kind} is not a spec; write P({', '.join(map(repr, entry))})")
     return _Problem(f"{kind} is not a spec; give a `PartitionSpec`, or None to replicate it")
 
 
 def _is_unwrapped_spec(x: Any) -> bool:
     """Returns whether a tuple or list has the entries of a spec, and is not a tree of specs."""
-    names = isinstance(x, tuple | list) and all(each is None or isinstance(each, str) for each in x)
-    return names and any(isinstance(each, str) for each in x)
+    names = isinstance(x, tuple | list) and all(entry is None or isinstance(entry, str) for entry in x)
+    return names and any(isinstance(entry, str) for entry in x)
 
 
 class ShardingAnalyzer:
@@ -312,15 +317,15 @@ fits is 8"]
         mesh = resolve_mesh(self._mesh, "`estimate_memory_usage`")
         matched, problems = match_specs(pytree, partition_specs, mesh)
         if problems:
-            shown = shorten_list(problems, source="`validate_partition_specs`")
+            lines = shorten_list(problems, source="`validate_partition_specs`")
             count = format_count(len(problems), "problem")
-            raise ValueError("\n".join([f"the memory usage is unknown for specs with {count}:", *shown]))
-        arrays = [(one.array.dtype, tuple(one.array.shape), one.spec) for one in matched]
-        shards = [(dtype, get_shard_shape(shape, spec, mesh)) for dtype, shape, spec in arrays]
-        return {
-            "total_size": sum(count_array_bytes(dtype, shape) for dtype, shape, _ in arrays),
-            "size_per_device": sum(count_array_bytes(dtype, shard) for dtype, shard in shards),
-        }
+            raise ValueError("\n".join([f"the memory usage is unknown for specs with {count}:", *lines]))
+        total = per_device = 0
+        for array, _, spec, *_ in matched:
+            shape = tuple(array.shape)
+            total += count_array_bytes(array.dtype, shape)
+            per_device += count_array_bytes(array.dtype, get_shard_shape(shape, spec, mesh))
+        return {"total_size": total, "size_per_device": per_device}
 
     def sharding_report(self, pytree: Any, partition_specs: Any = None, *, depth: int | None = None) -> ShardingReport:
         """Returns what each array of a tree costs on each device, why, and what would change that.
@@ -449,17 +454,17 @@ def assert_sharding_lock(
         tree = ShardingAnalyzer(mesh).sharding_report(tree, partition_specs)
     elif partition_specs is not None or mesh is not None:
         raise TypeError("A `ShardingReport` has its specs and its mesh; leave out `partition_specs` and `mesh`.")
-    found = make_lock(tree.leaves, tree.mesh, tree.problems)
+    lock = make_lock(tree.leaves, tree.mesh, tree.problems)
     if _is_set(_UPDATE) and not _is_set("CI"):
         try:
-            is_same = not compare_with_lock(path, found, "")
+            is_same = not compare_with_lock(path, lock, "")
         except (FileNotFoundError, ValueError):
             is_same = False
         if not is_same:
-            save_lock(found, path)
+            save_lock(lock, path)
         return
     remedy = f"make one with `report.save_lock(path)`, or by running with {_UPDATE}=1 outside CI, and commit it"
-    lines = compare_with_lock(path, found, remedy)
+    lines = compare_with_lock(path, lock, remedy)
     if lines:
         first = f"the shardings differ from the sharding lock {os.fspath(path)!r}:"
         last = f"If this is intended, run once with {_UPDATE}=1 outside CI, and commit the file."

@@ -138,8 +138,8 @@ class ShardingReport(ShardedTree):
             ValueError: If `n` is negative.
         """
         check_count("n", n, "the number of arrays to return")
-        found = [leaf for leaf in self.leaves if leaf.replicated_bytes]
-        return tuple(sorted(found, key=lambda leaf: -leaf.replicated_bytes)[:n])
+        leaves = [leaf for leaf in self.leaves if leaf.replicated_bytes]
+        return tuple(sorted(leaves, key=lambda leaf: -leaf.replicated_bytes)[:n])
 
     def to_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path:
         """Writes a page with a treemap, a search box and a table of the arrays; it loads nothing from anywhere.
@@ -241,17 +241,17 @@ def _list_best_paddings(report: ShardingReport) -> list[str]:
 
     What saves less than a thousandth of the bytes on a device is left out, except if a spec is invalid without it.
     """
-    found: list[tuple[int, LeafReport, tuple[Padding, ...]]] = []
+    candidates: list[tuple[int, LeafReport, tuple[Padding, ...]]] = []
     for leaf in report.leaves:
         if leaf.padding:
             saved = leaf.bytes_per_device - leaf.padding[0].bytes_per_device
             if leaf.error or (saved > _LEAST_SAVED * report.bytes_per_device and _has_stuck_axis(leaf, report.mesh)):
-                found.append((saved, leaf, list_padding_choices(leaf)[0]))
-    found.sort(key=lambda one: -one[0])
+                candidates.append((saved, leaf, list_padding_choices(leaf)[0]))
+    candidates.sort(key=lambda candidate: -candidate[0])
     return [
         f"{format_path(leaf.path)}: {format_paddings(leaf, paddings)}, {format_bytes(leaf.bytes_per_device)} -> "
         f"{format_bytes(paddings[0].bytes_per_device)} on each device"
-        for _, leaf, paddings in found[:_MOST_NOTES]
+        for _, leaf, paddings in candidates[:_MOST_NOTES]
     ]
 
 
@@ -271,20 +271,22 @@ def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -
     """
     shard = get_shard_shape(shape, spec, mesh)
     free = find_free_axes(shape, spec, mesh)
-    now = count_array_bytes(dtype, shard)
-    found: list[Padding] = []
-    for at, part in enumerate(shard):
+    current_bytes = count_array_bytes(dtype, shard)
+    paddings: list[Padding] = []
+    for dim, part in enumerate(shard):
         for axes in _combine_axes(free) if part else ():
             over = math.prod(mesh.shape[axis] for axis in axes)
             padded = round_up(part, over)
             if padded == part or padded > part * _MOST_GROWTH:
                 continue
-            then = count_array_bytes(dtype, (*shard[:at], padded // over, *shard[at + 1 :]))
-            if then < now:
-                own = get_sharded_axes(pad_spec(spec, len(shape))[at])
-                found.append(Padding(at, shape[at], padded * (shape[at] // part), (*own, *axes), then))
-    found.sort(key=lambda one: (one.bytes_per_device, len(one.mesh_axes)))
-    return tuple(found[:_MOST_PADDINGS])
+            padded_bytes = count_array_bytes(dtype, (*shard[:dim], padded // over, *shard[dim + 1 :]))
+            if padded_bytes < current_bytes:
+                dim_axes = get_sharded_axes(pad_spec(spec, len(shape))[dim])
+                paddings.append(
+                    Padding(dim, shape[dim], padded * (shape[dim] // part), (*dim_axes, *axes), padded_bytes)
+                )
+    paddings.sort(key=lambda padding: (padding.bytes_per_device, len(padding.mesh_axes)))
+    return tuple(paddings[:_MOST_PADDINGS])
 
 
 def find_required_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
@@ -301,9 +303,9 @@ def find_required_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: Me
     padded = tuple(round_up(size, number) for size, number in zip(shape, parts, strict=True))
     if find_spec_problems(padded, None, spec, mesh):
         return ()
-    then = count_array_bytes(dtype, get_shard_shape(padded, spec, mesh))
-    changed = [at for at, size in enumerate(padded) if size != shape[at]]
-    return tuple(Padding(at, shape[at], padded[at], over[at], then) for at in changed)
+    padded_bytes = count_array_bytes(dtype, get_shard_shape(padded, spec, mesh))
+    changed = [dim for dim, size in enumerate(padded) if size != shape[dim]]
+    return tuple(Padding(dim, shape[dim], padded[dim], over[dim], padded_bytes) for dim in changed)
 
 
 def _combine_axes(free: list[str]) -> Iterator[tuple[str, ...]]:
@@ -319,8 +321,8 @@ def report_specs(
     matched: Sequence[MatchedSpec], problems: Sequence[str], mesh: MeshLike, depth: int | None, rule: str | None
 ) -> ShardingReport:
     """Returns the report on arrays sharded by their specs, which are from the rule with this name, if from one."""
-    found = [explain_by_spec(*one, mesh) for one in matched]
-    return _make_report(found, mesh, depth, source="specs", problems=tuple(problems), rule=rule)
+    explained = [explain_by_spec(*match, mesh) for match in matched]
+    return _make_report(explained, mesh, depth, source="specs", problems=tuple(problems), rule=rule)
 
 
 def report_own_shardings(tree: Any, mesh: MeshLike | None, depth: int | None = None) -> ShardingReport:
@@ -328,58 +330,68 @@ def report_own_shardings(tree: Any, mesh: MeshLike | None, depth: int | None = N
     arrays = list_arrays(tree)
     target = find_common_mesh(arrays) if mesh is None else mesh
     is_on_mesh = any(isinstance(get_own_sharding(leaf), NamedSharding) for leaf, _ in arrays)
-    found = [explain_own_sharding(*each, target) for each in arrays]
-    return _make_report(found, target, depth, source="shardings", several_meshes=target is None and is_on_mesh)
+    explained = [explain_own_sharding(leaf, info, target) for leaf, info in arrays]
+    return _make_report(explained, target, depth, source="shardings", several_meshes=target is None and is_on_mesh)
 
 
-def _make_report(found: list[ExplainedLeaf], mesh: MeshLike | None, depth: int | None, **fields: Any) -> ShardingReport:
-    unused = [_find_unused_axes(one, mesh) for one in found]
-    everywhere, held = sum_device_bytes(one.load for one in found)
-    totals = sum_leaves(found, mesh)
+def _make_report(
+    explained: list[ExplainedLeaf], mesh: MeshLike | None, depth: int | None, **fields: Any
+) -> ShardingReport:
+    unused = [_find_unused_axes(leaf, mesh) for leaf in explained]
+    shared_bytes, bytes_by_device = sum_device_bytes(leaf.load for leaf in explained)
+    totals = sum_leaves(explained, mesh)
     total, fullest, devices = totals["bytes"], totals["bytes_per_device"], totals["devices"]
-    mean = everywhere + sum(held.values()) / max(devices, len(held))
-    unsharded = sum(one.load.bytes for one in found if one.load.per_device == one.load.bytes)
-    pairs = zip(found, unused, strict=True)
+    mean = shared_bytes + sum(bytes_by_device.values()) / max(devices, len(bytes_by_device))
+    unsharded = sum(leaf.load.bytes for leaf in explained if leaf.load.per_device == leaf.load.bytes)
+    is_planned = fields["source"] == "specs"
+    pairs = zip(explained, unused, strict=True)
     return ShardingReport(
-        leaves=tuple(_make_leaf_report(one, axes, mesh, fields["source"] == "specs") for one, axes in pairs),
+        leaves=tuple(_make_leaf_report(leaf, unused_axes, mesh, is_planned) for leaf, unused_axes in pairs),
         **totals,
-        groups=_make_groups(found, depth),
+        groups=_make_groups(explained, depth),
         imbalance=fullest / mean if mean else 1.0,
         share_whole=unsharded / total if total else 0.0,
-        unused_mesh_axes={} if mesh is None else _summarize_unused_axes(found, unused, mesh),
+        unused_mesh_axes={} if mesh is None else _summarize_unused_axes(explained, unused, mesh),
         device_ids=tuple(map(int, mesh.device_ids.flat)) if isinstance(mesh, Mesh) else None,
         **fields,
     )
 
 
-def _find_unused_axes(one: ExplainedLeaf, mesh: MeshLike | None) -> list[UnusedAxis] | None:
+def _find_unused_axes(explained: ExplainedLeaf, mesh: MeshLike | None) -> list[UnusedAxis] | None:
     """Returns the axes of the mesh of a report that an array is not sharded over, None if it is on another mesh."""
-    if mesh is None or one.mesh is None or not is_same_mesh(one.mesh, mesh):
+    if mesh is None or explained.mesh is None or not is_same_mesh(explained.mesh, mesh):
         return None
-    return find_unused_axes(one.leaf.shape, one.about.names_of(one.leaf.shape), one.leaf.spec, mesh)
+    return find_unused_axes(
+        explained.leaf.shape, explained.info.names_of(explained.leaf.shape), explained.leaf.spec, mesh
+    )
 
 
 def _make_leaf_report(
-    one: ExplainedLeaf, unused: list[UnusedAxis] | None, mesh: MeshLike | None, is_planned: bool
+    explained: ExplainedLeaf, unused: list[UnusedAxis] | None, mesh: MeshLike | None, is_planned: bool
 ) -> LeafReport:
     """Returns the report on an array; `is_planned` if its spec is given, wherever the array is."""
-    leaf, paddings = one.leaf, ()
+    leaf, paddings = explained.leaf, ()
     if mesh is not None and unused is not None:
         find = find_required_paddings if leaf.spec is None else find_paddings
-        spec = one.invalid_spec if leaf.spec is None else leaf.spec
-        paddings = find(leaf.shape, one.array.dtype, P() if spec is None else spec, mesh)
-    is_here = unused is not None and isinstance(get_own_sharding(one.array), NamedSharding)
-    place = None if is_planned or is_here else describe_place(one.array)
-    fields = {each.name: getattr(leaf, each.name) for each in dataclasses.fields(leaf)}
-    return LeafReport(**fields, unused={each.axis: each.why for each in unused or ()}, padding=paddings, place=place)
+        spec = explained.invalid_spec if leaf.spec is None else leaf.spec
+        paddings = find(leaf.shape, explained.array.dtype, P() if spec is None else spec, mesh)
+    is_here = unused is not None and isinstance(get_own_sharding(explained.array), NamedSharding)
+    place = None if is_planned or is_here else describe_place(explained.array)
+    fields = {unused_axis.name: getattr(leaf, unused_axis.name) for unused_axis in dataclasses.fields(leaf)}
+    return LeafReport(
+        **fields,
+        unused={unused_axis.axis: unused_axis.why for unused_axis in unused or ()},
+        padding=paddings,
+        place=place,
+    )
 
 
-def _make_groups(found: list[ExplainedLeaf], depth: int | None) -> dict[str, GroupReport]:
+def _make_groups(explained: list[ExplainedLeaf], depth: int | None) -> dict[str, GroupReport]:
     """Returns the totals of the parts of a tree, by the first keys of the paths."""
-    depth = _choose_depth([one.about.path for one in found]) if depth is None else depth
+    depth = _choose_depth([leaf.info.path for leaf in explained]) if depth is None else depth
     parts: dict[str, list[Load]] = {}
-    for one in found:
-        parts.setdefault(jax.tree_util.keystr(one.about.path[:depth]), []).append(one.load)
+    for leaf in explained:
+        parts.setdefault(jax.tree_util.keystr(leaf.info.path[:depth]), []).append(leaf.load)
     groups: dict[str, GroupReport] = {}
     for key, loads in parts.items():
         fullest = get_fullest_device_bytes(*sum_device_bytes(loads))
@@ -390,27 +402,27 @@ def _make_groups(found: list[ExplainedLeaf], depth: int | None) -> dict[str, Gro
 
 def _choose_depth(paths: Sequence[tuple[Any, ...]]) -> int:
     """Returns the least depth with 3 to 10 groups; if there is none, the depth with most groups up to 10."""
-    best, most = 1, 0
+    best, best_count = 1, 0
     for depth in range(1, max(map(len, paths), default=0) + 1):
         number = len({path[:depth] for path in paths})
-        if number == len(paths) and most > 1:
+        if number == len(paths) and best_count > 1:
             return best  # a group for each array would repeat the rows of the table
         if number > _MOST_GROUPS:
-            return best if most > 1 else depth
-        if number > most:
-            best, most = depth, number
+            return best if best_count > 1 else depth
+        if number > best_count:
+            best, best_count = depth, number
         if number >= _FEWEST_GROUPS:
             break
     return best
 
 
 def _summarize_unused_axes(
-    found: list[ExplainedLeaf], unused: list[list[UnusedAxis] | None], mesh: MeshLike
+    explained: list[ExplainedLeaf], unused: list[list[UnusedAxis] | None], mesh: MeshLike
 ) -> dict[str, str]:
     """Returns the mesh axes that no array is sharded over, each with the reason."""
     reasons = [axes for axes in unused if axes is not None]
-    pairs = zip(found, unused, strict=True)
-    used = {axis for one, axes in pairs if axes is not None for axis in get_spec_axes(one.leaf.spec)}
+    pairs = zip(explained, unused, strict=True)
+    used = {axis for leaf, axes in pairs if axes is not None for axis in get_spec_axes(leaf.leaf.spec)}
     idle = [axis for axis in mesh.axis_names if axis not in used or mesh.shape[axis] == 1]
     return {axis: summarize_unused_axis(axis, mesh, reasons) for axis in idle}
 
@@ -496,31 +508,43 @@ class ReportComparison(TabularReport):
         before, after = self.before, self.after
         return {
             **{key: to_plain({"before": getattr(before, key), "after": getattr(after, key)}) for key in numbers},
-            "moved": {one.path: {"before": _to_dict(one.before), "after": _to_dict(one.after)} for one in self.moved},
+            "moved": {
+                change.path: {"before": _to_dict(change.before), "after": _to_dict(change.after)}
+                for change in self.moved
+            },
             "added": {leaf.path: _to_dict(leaf) for leaf in self.added},
             "removed": {leaf.path: _to_dict(leaf) for leaf in self.removed},
         }
 
     def _make_table(self) -> Table:
-        one, other = self.before, self.after
-        mesh, then = (format_mesh_title(each.mesh, each.devices, each.several_meshes) for each in (one, other))
-        first, second = format_rule(one), format_rule(other)
-        by = f"both by {first}" if first == second else f"from {first} to {second}"
-        total = Row(f"{len(self.moved)} of {len(other.leaves)} arrays moved", "", _format_cost_changes(one, other))
-        rows = [_make_change_row(change, one.mesh, other.mesh) for change in self.moved]
-        return Table(f"{_format_leaf_change(mesh, then)}; {by}", rows, total, [*_list_comparison_notes(self)])
+        before, after = self.before, self.after
+        meshes = [format_mesh_title(report.mesh, report.devices, report.several_meshes) for report in (before, after)]
+        rules = [format_rule(report) for report in (before, after)]
+        source = f"both by {rules[0]}" if rules[0] == rules[1] else f"from {rules[0]} to {rules[1]}"
+        return Table(
+            title=f"{_format_leaf_change(*meshes)}; {source}",
+            rows=[_make_change_row(change, before.mesh, after.mesh) for change in self.moved],
+            total=Row(
+                f"{len(self.moved)} of {len(after.leaves)} arrays moved", "", _format_cost_changes(before, after)
+            ),
+            notes=[*_list_comparison_notes(self)],
+        )
 
 
 def compare_reports(before: ShardingReport, after: ShardingReport) -> ReportComparison:
-    ones = {leaf.path: leaf for leaf in before.leaves}
-    others = {leaf.path: leaf for leaf in after.leaves}
-    changes = [LeafChange(path, ones[path], leaf) for path, leaf in others.items() if path in ones]
+    leaves_before = {leaf.path: leaf for leaf in before.leaves}
+    leaves_after = {leaf.path: leaf for leaf in after.leaves}
+    moved = [
+        LeafChange(path, leaves_before[path], leaf)
+        for path, leaf in leaves_after.items()
+        if path in leaves_before and _get_key(leaves_before[path], before.mesh) != _get_key(leaf, after.mesh)
+    ]
     return ReportComparison(
         before=before,
         after=after,
-        moved=tuple(one for one in changes if _get_key(one.before, before.mesh) != _get_key(one.after, after.mesh)),
-        added=tuple(leaf for path, leaf in others.items() if path not in ones),
-        removed=tuple(leaf for path, leaf in ones.items() if path not in others),
+        moved=tuple(moved),
+        added=tuple(leaf for path, leaf in leaves_after.items() if path not in leaves_before),
+        removed=tuple(leaf for path, leaf in leaves_before.items() if path not in leaves_after),
     )
 
 
@@ -537,35 +561,39 @@ def _get_compared_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tup
     if leaf.spec is None:
         return None
     return [
-        (_FREE,) if entry is P.UNCONSTRAINED else tuple(one for one in axis.mesh_axes if mesh.get(one) != 1)
+        (_FREE,)
+        if entry is P.UNCONSTRAINED
+        else tuple(mesh_axis for mesh_axis in axis.mesh_axes if mesh.get(mesh_axis) != 1)
         for entry, axis in zip(leaf.spec.partitions, leaf.axes, strict=True)
     ]
 
 
-def _make_change_row(change: LeafChange, mesh: Mapping[str, int], then: Mapping[str, int]) -> Row:
+def _make_change_row(change: LeafChange, mesh_before: Mapping[str, int], mesh_after: Mapping[str, int]) -> Row:
     """Returns the row of an array that moved: its type, its bytes, and each dimension that changed."""
-    one, other = change.before, change.after
-    before, after = _get_compared_entries(one, mesh), _get_compared_entries(other, then)
-    kind = _format_leaf_change(one.dtype, other.dtype)
+    before, after = change.before, change.after
+    entries_before = _get_compared_entries(before, mesh_before)
+    entries_after = _get_compared_entries(after, mesh_after)
+    kind = _format_leaf_change(before.dtype, after.dtype)
     cells: list[tuple[str, str, str, str]] = []
-    if before is None or after is None or len(before) != len(after):
-        cells.append(("-", "-", "-", f"{_format_array(one)} -> {_format_array(other)}"))
+    if entries_before is None or entries_after is None or len(entries_before) != len(entries_after):
+        cells.append(("-", "-", "-", f"{_format_array(before)} -> {_format_array(after)}"))
     else:
-        kind += "; now replicated" if any(before) and not any(after) else ""
-        for at, (was, now) in enumerate(zip(before, after, strict=True)):
-            size, name = _format_leaf_change(str(one.shape[at]), str(other.shape[at])), other.axes[at].name
-            if one.shape[at] != other.shape[at] or was != now:
-                cells.append((name or str(at), size, _format_mesh_axes(now), f"was {_format_mesh_axes(was)}"))
-    if one.place != other.place:
-        cells.append(("-", "-", "-", f"{one.place or 'the mesh'} -> {other.place or 'the mesh'}"))
+        kind += "; now replicated" if any(entries_before) and not any(entries_after) else ""
+        for dim, (axes_before, axes_after) in enumerate(zip(entries_before, entries_after, strict=True)):
+            if before.shape[dim] != after.shape[dim] or axes_before != axes_after:
+                name = after.axes[dim].name or str(dim)
+                size = _format_leaf_change(str(before.shape[dim]), str(after.shape[dim]))
+                cells.append((name, size, _format_mesh_axes(axes_after), f"was {_format_mesh_axes(axes_before)}"))
+    if before.place != after.place:
+        cells.append(("-", "-", "-", f"{before.place or 'the mesh'} -> {after.place or 'the mesh'}"))
     elif not cells:
-        is_same_dtype = one.dtype == other.dtype
+        is_same_dtype = before.dtype == after.dtype
         cells.append(("-", "-", "-", "the number of devices that hold it" if is_same_dtype else kind))
-    return Row(format_path(change.path), kind, _format_cost_changes(one, other), cells)
+    return Row(format_path(change.path), kind, _format_cost_changes(before, after), cells)
 
 
-def _format_leaf_change(was: str, now: str) -> str:
-    return now if was == now else f"{was} -> {now}"
+def _format_leaf_change(before: str, after: str) -> str:
+    return after if before == after else f"{before} -> {after}"
 
 
 def _format_array(leaf: LeafReport) -> str:
@@ -576,16 +604,16 @@ def _format_mesh_axes(axes: tuple[str, ...]) -> str:
     return " x ".join(axes) or "replicated"
 
 
-def _format_cost_changes(one: Any, other: Any) -> tuple[str, str, str]:
-    first, second, third = map(_format_leaf_change, format_costs(one), format_costs(other))
+def _format_cost_changes(before: Any, after: Any) -> tuple[str, str, str]:
+    first, second, third = map(_format_leaf_change, format_costs(before), format_costs(after))
     return first, second, third
 
 
-def _list_comparison_notes(found: ReportComparison) -> Iterator[Note]:
-    for heading, leaves in (("Added:", found.added), ("Removed:", found.removed)):
+def _list_comparison_notes(comparison: ReportComparison) -> Iterator[Note]:
+    for heading, leaves in (("Added:", comparison.added), ("Removed:", comparison.removed)):
         if leaves:
             pairs = ((format_path(leaf.path), format_bytes(leaf.bytes_per_device)) for leaf in leaves)
-            yield Note(heading, shorten_list([f"{path} {held} on each device" for path, held in pairs]))
-    problems = [problem for problem in found.after.problems if problem not in found.before.problems]
+            yield Note(heading, shorten_list([f"{path} {size} on each device" for path, size in pairs]))
+    problems = [problem for problem in comparison.after.problems if problem not in comparison.before.problems]
     if problems:
         yield Note("New problems:", shorten_list(problems, source="`report.problems`"), True)

@@ -12,7 +12,8 @@ from ._format import check_count
 
 WIDTH = 120
 _MOST_ROWS = 40
-_MOST_CELL = (24, 12, 28)
+_MOST_CELL = (24, WIDTH, 28)  # columns for an axis, its size, which is never cut, and its mesh axes
+_LEAST = 8  # columns that a cell keeps when it is cut
 _COSTS = ("bytes", "per device", "copies")
 STYLE = """<style>
 .axonym-table{font:0.85em/1.45 monospace;color:inherit}
@@ -127,32 +128,33 @@ class TabularReport(PrintedReport):
 
 def _format_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:
     """Yields a line for each array with its bytes, and one for each of its axes."""
-    shown = [*rows, table.total]
-    widths = [max(len(head), *(len(row.costs[at]) for row in shown)) for at, head in enumerate(_COSTS)]
-    cells = [("axis", "size", "mesh axes", ""), *(axis for row in rows for axis in row.axes)]
-    name, size, over = (min(max(len(cell[at]) for cell in cells), most) for at, most in enumerate(_MOST_CELL))
-    wide = max(name + size + over + 18, *(len(row.label) for row in shown))
-    wide = min(wide, WIDTH - sum(widths) - 2 * len(widths))
-    ruler = "-" * (wide + sum(widths) + 2 * len(widths))
+    arrays = [*rows, table.total]
+    cost_widths = [max(map(len, column)) for column in zip(_COSTS, *(row.costs for row in arrays), strict=True)]
+    axis_heads = ("axis", "size", "mesh axes")
+    columns = zip(axis_heads, *(axis[:3] for row in rows for axis in row.axes), strict=True)
+    axis_widths = [min(max(map(len, cells)), limit) for cells, limit in zip(columns, _MOST_CELL, strict=True)]
+    # 18 columns are the least for the reasons next to the axes.
+    label_width = max(sum(axis_widths) + 18, *(len(row.label) for row in arrays))
+    label_width = min(label_width, WIDTH - sum(cost_widths) - 2 * len(cost_widths))
+    ruler = "-" * (label_width + sum(cost_widths) + 2 * len(cost_widths))
 
-    def format_line(label: str, costs: tuple[str, ...]) -> str:
-        kept = label if len(label) <= wide else f"…{label[len(label) - wide + 1 :]}"
-        return kept.ljust(wide) + "".join(f"  {cost:>{width}}" for cost, width in zip(costs, widths, strict=True))
+    def format_array(label: str, costs: Sequence[str]) -> str:
+        if len(label) > label_width:  # the end of a path says more than its beginning
+            label = f"…{label[len(label) - label_width + 1 :]}"
+        return _format_cells((label, *costs), (label_width, *cost_widths), (True, False, False, False))
 
-    yield from (format_line("array", _COSTS), f"  {'axis':<{name}}  {'size':>{size}}  {'mesh axes':<{over}}  why")
-    yield ruler
+    def format_axis(cells: Sequence[str]) -> str:
+        line = _format_cells(cells, axis_widths, (True, False, True))
+        return f"  {line:<{sum(axis_widths) + 4}}  "
+
+    yield from (format_array("array", _COSTS), f"{format_axis(axis_heads)}why", ruler)
     for row in rows:
-        yield format_line(row.label, row.costs)
-        for axis, length, mesh_axes, why in row.axes:
-            first = f"  {_cut_text(axis, name):<{name}}  {length:>{size}}  {_cut_text(mesh_axes, over):<{over}}  "
-            yield from _wrap_text(why, first)
+        yield format_array(row.label, row.costs)
+        for *cells, why in row.axes:
+            yield from _wrap_text(why, format_axis(cells))
     if len(rows) < len(table.rows):
         yield f"… {len(table.rows) - len(rows)} more; `.table(limit=None)` shows all"
-    yield from (ruler, format_line(table.total.label, table.total.costs))
-
-
-def _cut_text(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    yield from (ruler, format_array(table.total.label, table.total.costs))
 
 
 def _format_notes(table: Table) -> Iterator[str]:
@@ -184,8 +186,8 @@ def _format_html_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:
             cells = f'<td>{name}</td><td class="number">{size}</td><td>{over}</td><td colspan="4">{why}</td>'
             yield f'<tr class="axis{" replicated" if over == "-" else ""}">{cells}</tr>'
     if len(rows) < len(table.rows):
-        more = f"… {len(table.rows) - len(rows)} more; <code>.table(limit=None)</code> shows all"
-        yield f'<tr class="leaf"><td colspan="7">{more}</td></tr>'
+        notice = f"… {len(table.rows) - len(rows)} more; <code>.table(limit=None)</code> shows all"
+        yield f'<tr class="leaf"><td colspan="7">{notice}</td></tr>'
     total = f'<td colspan="4">{html.escape(table.total.label)}</td>{_format_html_numbers(table.total.costs)}'
     yield f'<tr class="all">{total}</tr></tbody>'
 
@@ -195,12 +197,10 @@ def _format_html_numbers(cells: tuple[str, ...], tag: str = "td") -> str:
 
 
 def _format_html_note(note: Note) -> str:
-    mark, separator = (' class="bad"', "<br>") if note.is_bad else ("", ", ")
-    start = "<br>" if note.is_bad else " "
-    return f"<p{mark}>{html.escape(note.heading)}{start}{separator.join(map(html.escape, note.items))}</p>"
-
-
-_LEAST = 8  # columns that a cell keeps when it is cut
+    heading, items = html.escape(note.heading), [*map(html.escape, note.items)]
+    if note.is_bad:
+        return f'<p class="bad">{"<br>".join([heading, *items])}</p>'
+    return f"<p>{heading} {', '.join(items)}</p>"
 
 
 class GridRow(NamedTuple):
@@ -246,14 +246,14 @@ def format_html_page(page: GridPage) -> str:
 
 def _list_columns(grid: Grid) -> list[int]:
     """Returns the columns that some row has a text in."""
-    return [at for at in range(len(grid.heads)) if any(row.cells[at] for row in grid.rows)]
+    return [column for column in range(len(grid.heads)) if any(row.cells[column] for row in grid.rows)]
 
 
 def _format_grid_lines(grid: Grid) -> Iterator[str]:
     columns = _list_columns(grid)
-    lines = [[grid.heads[at] for at in columns], *([row.cells[at] for at in columns] for row in grid.rows)]
-    is_text = [grid.heads[at] in grid.texts for at in columns]
-    widths = _fit_widths([max(map(len, column)) for column in zip(*lines, strict=True)], is_text)
+    lines = [[cells[column] for column in columns] for cells in (grid.heads, *(row.cells for row in grid.rows))]
+    is_text = [grid.heads[column] in grid.texts for column in columns]
+    widths = _fit_widths([max(map(len, cells)) for cells in zip(*lines, strict=True)], is_text)
     ruler = "-" * max(sum(widths) + 2 * len(widths) - 2, len(grid.title))
     if grid.title:
         yield from (grid.title, ruler)
@@ -270,28 +270,29 @@ def _format_grid_lines(grid: Grid) -> Iterator[str]:
 def _fit_widths(widths: list[int], is_text: list[bool]) -> list[int]:
     """Returns the widths of columns with the widest texts cut until a line is short enough."""
     excess = sum(widths) + 2 * len(widths) - 2 - WIDTH
-    while excess > 0 and any(text and width > _LEAST for text, width in zip(is_text, widths, strict=True)):
-        widest = max((at for at in range(len(widths)) if is_text[at]), key=lambda at: widths[at])
+    while excess > 0 and any(is_left and width > _LEAST for is_left, width in zip(is_text, widths, strict=True)):
+        widest = max((column for column in range(len(widths)) if is_text[column]), key=lambda column: widths[column])
         widths[widest] -= 1
         excess -= 1
     return widths
 
 
 def _format_cells(cells: Sequence[str], widths: Sequence[int], is_text: Sequence[bool]) -> str:
+    """Returns a line of cells that are cut to the widths of their columns; texts are aligned to the left."""
     parts = []
-    for cell, width, text in zip(cells, widths, is_text, strict=True):
+    for cell, width, is_left in zip(cells, widths, is_text, strict=True):
         cut = cell if len(cell) <= width else f"{cell[: width - 1]}…"
-        parts.append(cut.ljust(width) if text else cut.rjust(width))
+        parts.append(cut.ljust(width) if is_left else cut.rjust(width))
     return "  ".join(parts).rstrip()
 
 
 def _format_html_grid(grid: Grid) -> str:
     columns = _list_columns(grid)
-    marks = {at: "" if grid.heads[at] in grid.texts else ' class="number"' for at in columns}
-    heads = "".join(f"<th{marks[at]}>{html.escape(grid.heads[at])}</th>" for at in columns)
+    marks = {column: "" if grid.heads[column] in grid.texts else ' class="number"' for column in columns}
+    heads = "".join(f"<th{marks[column]}>{html.escape(grid.heads[column])}</th>" for column in columns)
     rows = []
     for row in grid.rows:
-        cells = "".join(f"<td{marks[at]}>{html.escape(row.cells[at])}</td>" for at in columns)
+        cells = "".join(f"<td{marks[column]}>{html.escape(row.cells[column])}</td>" for column in columns)
         rows.append(f'<tr class="leaf">{cells}</tr>')
         if row.below:
             below = "<br>".join(map(html.escape, row.below))

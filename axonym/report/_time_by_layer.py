@@ -325,8 +325,8 @@ class TimeByLayer(PrintedReport):
             f"{', '.join(self.programs)}: computing {_format_milliseconds(self.computing)} ms, communication "
             f"{_format_milliseconds(self.communication)} ms"
         )
-        more = len(self.layers) - len(rows)
-        notes = [f"… {more} more; `.table(limit=None)` shows all"] if more > 0 else []
+        hidden_count = len(self.layers) - len(rows)
+        notes = [f"… {hidden_count} more; `.table(limit=None)` shows all"] if hidden_count > 0 else []
         return GridPage(title, [Grid("", heads, rows, texts=("layer",))], notes)
 
 

@@ -74,21 +74,21 @@ def visualize_shardings(
         raise ValueError(f"`limit` is the number of lines to show, or None for all; it was {limit}.")
     rich = _import_rich()
     if isinstance(tree, ShardedTree):
-        found = tree
+        report = tree
     else:
         common = find_common_mesh(list_arrays(tree)) if mesh is None else mesh
         mesh = get_active_mesh() if common is None else common
-        found = report_own_shardings(tree, mesh)
+        report = report_own_shardings(tree, mesh)
     out: Any = rich.Console() if console is None else console
-    paint = _Paint(rich, found.mesh, out.options.ascii_only, out.width)
-    lines = _group_lines(found.leaves)
-    out.print(paint.make_text((format_mesh_title(found.mesh, found.devices), "bold")))
+    paint = _Paint(rich, report.mesh, out.options.ascii_only, out.width)
+    lines = _group_lines(report.leaves)
+    out.print(paint.make_text((format_mesh_title(report.mesh, report.devices), "bold")))
     out.print(_make_line_table(lines[:limit], paint))
     if limit is not None and len(lines) > limit:
         out.print(paint.make_text(f"{paint.dots} {len(lines) - limit} more lines; `limit=None` shows all"))
-    out.print(paint.make_text(_summarize_arrays(found)))
-    pictures = [*_draw_shardings(lines, paint, _get_device_ids(found, mesh))]
-    if pictures and mesh is None and getattr(found, "device_ids", None) is None:
+    out.print(paint.make_text(_summarize_arrays(report)))
+    pictures = [*_draw_shardings(lines, paint, _get_device_ids(report, mesh))]
+    if pictures and mesh is None and getattr(report, "device_ids", None) is None:
         out.print(paint.make_text("\nDevices are numbered by their positions in the mesh."))
     for picture in pictures:
         out.print(picture)
@@ -126,7 +126,7 @@ class _Line(NamedTuple):
     @property
     def sharding(self) -> _Sharding:
         axes = enumerate(self.leaf.axes)
-        return tuple((axis.name or f"dim {at}", axis.mesh_axes, axis.parts) for at, axis in axes if axis.parts > 1)
+        return tuple((axis.name or f"dim {dim}", axis.mesh_axes, axis.parts) for dim, axis in axes if axis.parts > 1)
 
 
 class _Paint(NamedTuple):
@@ -144,8 +144,8 @@ class _Paint(NamedTuple):
     def get_colour(self, mesh_axes: tuple[str, ...]) -> str:
         """Returns the colour of the first of some mesh axes."""
         order = [*self.mesh]
-        at = next((order.index(axis) for axis in mesh_axes if axis in order), None)
-        return "default" if at is None else COLOURS[at % len(COLOURS)]
+        position = next((order.index(axis) for axis in mesh_axes if axis in order), None)
+        return "default" if position is None else COLOURS[position % len(COLOURS)]
 
     def make_text(self, *pieces: str | tuple[str, str]) -> Any:
         """Returns pieces of text, each alone or with its style; nothing in them is read as markup."""
@@ -161,21 +161,23 @@ def _group_lines(leaves: tuple[LeafExplanation, ...]) -> list[_Line]:
         pattern = re.sub(r"(?<!\w)\d+(?!\w)", "*", "/".join(split_path(leaf.path)))
         alike.setdefault((pattern, leaf.dtype, leaf.axes, leaf.error), []).append(leaf)
     lines: list[_Line] = []
-    for (pattern, *_), found in alike.items():
-        path = pattern if len(found) > 1 else "/".join(split_path(found[0].path))
-        lines.append(_Line(format_path(path), found[0], len(found), sum(leaf.bytes_per_device for leaf in found)))
+    for (pattern, *_), members in alike.items():
+        path = pattern if len(members) > 1 else "/".join(split_path(members[0].path))
+        lines.append(_Line(format_path(path), members[0], len(members), sum(leaf.bytes_per_device for leaf in members)))
     return lines
 
 
-def _summarize_arrays(found: ShardedTree) -> str:
-    unsharded = [leaf for leaf in found.leaves if all(axis.parts == 1 for axis in leaf.axes)]
-    held = format_bytes(sum(leaf.bytes_per_device for leaf in unsharded))
-    rest = (
-        f"{held} of it in {format_count(len(unsharded), 'unsharded array')}" if unsharded else "no array is unsharded"
+def _summarize_arrays(report: ShardedTree) -> str:
+    unsharded = [leaf for leaf in report.leaves if all(axis.parts == 1 for axis in leaf.axes)]
+    unsharded_bytes = format_bytes(sum(leaf.bytes_per_device for leaf in unsharded))
+    unsharded_text = (
+        f"{unsharded_bytes} of it in {format_count(len(unsharded), 'unsharded array')}"
+        if unsharded
+        else "no array is unsharded"
     )
-    share = f" ({found.share:.1%})" if found.bytes else ""
-    fullest = f"{format_bytes(found.bytes_per_device)}{share} on the fullest device"
-    return f"{format_count(len(found.leaves), 'array')}, {format_bytes(found.bytes)}; {fullest}, {rest}"
+    share = f" ({report.share:.1%})" if report.bytes else ""
+    fullest = f"{format_bytes(report.bytes_per_device)}{share} on the fullest device"
+    return f"{format_count(len(report.leaves), 'array')}, {format_bytes(report.bytes)}; {fullest}, {unsharded_text}"
 
 
 def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
@@ -191,7 +193,7 @@ def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
     has_bars = paint.width >= _NARROW
     if has_bars:
         table.add_column("", no_wrap=True, width=_BAR)
-    most = max((line.bytes_per_device for line in lines), default=0)
+    largest = max((line.bytes_per_device for line in lines), default=0)
     for line in lines:
         axes: list[tuple[str, str]] = []
         for axis in line.leaf.axes:
@@ -203,7 +205,7 @@ def _make_line_table(lines: list[_Line], paint: _Paint) -> Any:
             paint.make_text("(" if common is not None else f"{line.leaf.dtype} (", *axes, ")"),
             _make_spec_text(line.leaf, paint),
             paint.make_text(format_bytes(line.bytes_per_device)),
-            *([_make_bar(line, most, paint)] if has_bars else []),
+            *([_make_bar(line, largest, paint)] if has_bars else []),
         )
     return table
 
@@ -218,36 +220,36 @@ def _make_spec_text(leaf: LeafExplanation, paint: _Paint) -> Any:
     return paint.make_text(*((word, paint.get_colour((word[1:-1],)) if word[:1] == "'" else "") for word in words))
 
 
-def _make_bar(line: _Line, most: int, paint: _Paint) -> Any:
+def _make_bar(line: _Line, largest: int, paint: _Paint) -> Any:
     """Returns a bar for the bytes on each device, relative to the line with the most."""
-    eighths = round(8 * _BAR * line.bytes_per_device / most) if most else 0
+    eighths = round(8 * _BAR * line.bytes_per_device / largest) if largest else 0
     if paint.ascii:
         bar = "#" * (-(-eighths // 8))
     else:
-        full, rest = divmod(max(eighths, line.bytes_per_device > 0), 8)
-        bar = "\N{FULL BLOCK}" * full + (chr(0x2590 - rest) if rest else "")
+        full, remainder = divmod(max(eighths, line.bytes_per_device > 0), 8)
+        bar = "\N{FULL BLOCK}" * full + (chr(0x2590 - remainder) if remainder else "")
     axes = tuple(axis for _, over, _ in line.sharding for axis in over)
     return paint.make_text((bar, paint.get_colour(axes)))
 
 
-def _get_device_ids(found: ShardedTree, mesh: MeshLike | None) -> np.ndarray | None:
+def _get_device_ids(report: ShardedTree, mesh: MeshLike | None) -> np.ndarray | None:
     """Returns the ids of the devices of a mesh without its Manual axes, or their positions if it has no devices."""
-    sizes = tuple(found.mesh.values())
-    if not sizes or (mesh is not None and dict(mesh.shape) != dict(found.mesh)):
+    sizes = tuple(report.mesh.values())
+    if not sizes or (mesh is not None and dict(mesh.shape) != dict(report.mesh)):
         return None
-    known = mesh.device_ids if isinstance(mesh, Mesh) else getattr(found, "device_ids", None)
-    ids = (np.arange(math.prod(sizes)) if known is None else np.asarray(known)).reshape(sizes)
+    device_ids = mesh.device_ids if isinstance(mesh, Mesh) else getattr(report, "device_ids", None)
+    ids = (np.arange(math.prod(sizes)) if device_ids is None else np.asarray(device_ids)).reshape(sizes)
     kinds = [] if mesh is None else mesh.axis_types
     return ids[tuple(slice(1) if kind == AxisType.Manual else slice(None) for kind in kinds)]
 
 
 def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -> Iterator[Any]:
     """Yields a heading and a grid for each sharding, those with the most bytes first."""
-    found: dict[_Sharding, list[_Line]] = {}
+    lines_by_sharding: dict[_Sharding, list[_Line]] = {}
     for line in lines:
         if line.sharding and ids is not None:
-            found.setdefault(line.sharding, []).append(line)
-    kinds = sorted(found.items(), key=lambda item: -sum(line.bytes_per_device for line in item[1]))
+            lines_by_sharding.setdefault(line.sharding, []).append(line)
+    kinds = sorted(lines_by_sharding.items(), key=lambda item: -sum(line.bytes_per_device for line in item[1]))
     for sharding, alike in kinds[:_MOST_GRIDS]:
         if any(math.prod(paint.mesh.get(axis, 0) for axis in over) != parts for _, over, parts in sharding):
             continue  # It is on another mesh.
@@ -266,12 +268,12 @@ def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
     """Returns a grid of the shards of an array: the last sharded axis across, the others down, the devices inside."""
     order = [*paint.mesh]
     used = [order.index(axis) for _, over, _ in sharding for axis in over]
-    rest = [at for at in range(len(order)) if at not in used]
+    unused = [position for position in range(len(order)) if position not in used]
     names, parts = [name for name, _, _ in sharding], [count for _, _, count in sharding]
-    held = ids.transpose(*used, *rest).reshape(math.prod(parts[:-1]), parts[-1], -1)
-    rows = pick_shown(held.shape[0], _MOST_ROWS)
+    device_ids = ids.transpose(*used, *unused).reshape(math.prod(parts[:-1]), parts[-1], -1)
+    rows = pick_shown(device_ids.shape[0], _MOST_ROWS)
     labels = {row: _format_row_label(names[:-1], row, parts[:-1]) for row in rows if row is not None}
-    widest = max(len(f"{names[-1]} #{parts[-1]}"), len(_format_ids(held[-1, -1], paint)) + 2) + 2
+    widest = max(len(f"{names[-1]} #{parts[-1]}"), len(_format_ids(device_ids[-1, -1], paint)) + 2) + 2
     fit = (paint.width - max(map(len, labels.values())) - 2) // widest
     columns = pick_shown(parts[-1], max(min(fit, _MOST_COLUMNS), 3))
     table = paint.make_table(padding=(0, 1))
@@ -288,7 +290,7 @@ def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
                 cells.append("")
                 continue
             colour = COLOURS[(row * parts[-1] + column) % len(COLOURS)]
-            text = f" {_format_ids(held[row, column], paint)} "
+            text = f" {_format_ids(device_ids[row, column], paint)} "
             cells.append(paint.make_text((text, f"{get_ink(colour)} on {colour}")))
         table.add_row(labels[row], *cells)
     return table
@@ -296,13 +298,13 @@ def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
 
 def _format_row_label(names: list[str], row: int, parts: list[int]) -> str:
     """Returns the label of a row of a grid: which part along each axis but the last."""
-    where = np.unravel_index(row, parts) if parts else ()
-    return ", ".join(f"{name} #{at}" for name, at in zip(names, where, strict=True))
+    position = np.unravel_index(row, parts) if parts else ()
+    return ", ".join(f"{name} #{part}" for name, part in zip(names, position, strict=True))
 
 
 def _format_ids(ids: np.ndarray, paint: _Paint) -> str:
     """Returns the ids of devices: all of a few, the first and the last of many."""
     if len(ids) > 2 and (np.diff(ids) == 1).all():
         return f"{ids[0]}-{ids[-1]}"
-    shown = [*map(str, ids)]
-    return " ".join(shown if len(ids) <= _MOST_IDS else [*shown[:3], paint.dots, shown[-1]])
+    texts = [*map(str, ids)]
+    return " ".join(texts if len(ids) <= _MOST_IDS else [*texts[:3], paint.dots, texts[-1]])

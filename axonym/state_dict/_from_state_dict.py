@@ -96,11 +96,13 @@ class StateDictReader(Mapping[str, Any]):
 
     def check_shape(self, key: str, shape: tuple[int, ...], like: Any) -> None:
         """Raises `Misfits` if an array does not have the shape of its field, with merged axes."""
-        own = get_plain_array(like)
-        _, dims = self._merged.get(id(own), (None, None))
-        expected = own.shape if dims is None else (math.prod(own.shape[at] for at in dim) for dim in dims)
-        if shape != (expected := tuple(expected)):
-            merged = "" if expected == tuple(own.shape) else f", {expected} with merged axes"
+        array = get_plain_array(like)
+        _, dims = self._merged.get(id(array), (None, None))
+        expected = tuple(array.shape)
+        if dims is not None:
+            expected = tuple(math.prod(array.shape[dim] for dim in merged_dims) for merged_dims in dims)
+        if shape != expected:
+            merged = "" if expected == tuple(array.shape) else f", {expected} with merged axes"
             raise Misfits({key: f"has shape {shape}, its field is {format_field(like)}{merged}"})
 
     def load(self, like: Any, key: str) -> Any:
@@ -125,21 +127,21 @@ class StateDictReader(Mapping[str, Any]):
 
         Without `jax_enable_x64`, JAX has 32 bits for 64. Integers that fit keep their values; floats would be rounded.
         """
-        own = get_plain_array(like)
-        if saved != own.dtype and self.dtypes == "check":
-            raise Misfits({key: f"is {saved}, its field is {own.dtype}; `dtypes='cast'` converts it"})
-        dtype = own.dtype if self.dtypes == "cast" else saved
-        if isinstance(own, np.ndarray) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        array = get_plain_array(like)
+        if saved != array.dtype and self.dtypes == "check":
+            raise Misfits({key: f"is {saved}, its field is {array.dtype}; `dtypes='cast'` converts it"})
+        dtype = array.dtype if self.dtypes == "cast" else saved
+        if isinstance(array, np.ndarray) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return dtype
-        kept = jax.dtypes.canonicalize_dtype(dtype)
-        if kept != dtype and jnp.issubdtype(dtype, jnp.inexact):
+        jax_dtype = jax.dtypes.canonicalize_dtype(dtype)
+        if jax_dtype != dtype and jnp.issubdtype(dtype, jnp.inexact):
             raise Misfits(
                 {
                     key: f"is {saved}, and JAX has no {dtype} without `jax_enable_x64`; set that option, or give its "
-                    f"field {kept} or a NumPy array and pass `dtypes='cast'`"
+                    f"field {jax_dtype} or a NumPy array and pass `dtypes='cast'`"
                 }
             )
-        return kept
+        return jax_dtype
 
 
 def _as_array(key: str, value: Any) -> jax.Array | np.ndarray:
@@ -205,20 +207,20 @@ def report_misfits(reader: R, prefix: str | None, strict: bool) -> Iterator[R]:
     if strict:
         reasons |= dict.fromkeys(unread, "has no field")
     if reasons:
-        near = unread or _list_unread(reader, None)  # all others if none begins with the prefix
-        shown = [_explain_misfit(key, reason, near) for key, reason in list(reasons.items())[:_SHOWN]]
-        more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-        raise strip_library_frames(ValueError("\n  ".join(["the state dict does not fit:", *shown, *more]))) from None
-
-
-def _explain_misfit(key: str, reason: str, unread: list[str]) -> str:
-    return f"{key!r} {reason}{suggest_name(key, unread) if reason == _MISSING else ''}"
+        candidates = unread or _list_unread(reader, None)  # all others if none begins with the prefix
+        lines = ["the state dict does not fit:"]
+        for key, reason in list(reasons.items())[:_SHOWN]:
+            suggestion = suggest_name(key, candidates) if reason == _MISSING else ""
+            lines.append(f"{key!r} {reason}{suggestion}")
+        if len(reasons) > _SHOWN:
+            lines.append(f"and {len(reasons) - _SHOWN} more")
+        raise strip_library_frames(ValueError("\n  ".join(lines))) from None
 
 
 def _list_unread(reader: StateDictReader, prefix: str | None) -> list[str]:
     """Returns the keys that no field has read, of those that begin with a prefix."""
-    before = f"{prefix}." if prefix else ""
-    return [key for key in reader if key not in reader.used and (key == prefix or key.startswith(before))]
+    start = f"{prefix}." if prefix else ""
+    return [key for key in reader if key not in reader.used and (key == prefix or key.startswith(start))]
 
 
 T = TypeVar("T")
@@ -353,7 +355,9 @@ def _read_flattened(module: Any, reader: StateDictReader, prefix: str | None) ->
             flat = from_state_dict(eval_shapes(lambda module: module.flatten_for_export(), module), reader, prefix)
         arrays = iter(list_array_leaves(flat.unflatten_from_export(module)))
         return jax.tree.map(
-            lambda own: _restore_order(next(arrays), own) if is_array_leaf(own) else own, module, is_leaf=is_named_array
+            lambda leaf: _restore_order(next(arrays), leaf) if is_array_leaf(leaf) else leaf,
+            module,
+            is_leaf=is_named_array,
         )
     with reader.read_unmerged(list_array_leaves(module), merged):
         return from_state_dict(module, reader, prefix)

@@ -101,25 +101,25 @@ def replace_children(tree: Any, children: list[Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), children)
 
 
-def check_has_data(where: str, array: Any) -> None:
+def check_has_data(location: str, array: Any) -> None:
     """Raises a ValueError if an array cannot be saved.
 
     It is a shape, or it has a mask, is traced, was donated, or is on the devices of one other process, which takes it
     for its own array of the same in all processes and does not write it.
     """
     if isinstance(array, jax.ShapeDtypeStruct):
-        raise ValueError(f"{where} is a shape without data; save arrays")
+        raise ValueError(f"{location} is a shape without data; save arrays")
     if isinstance(array, MaskedArray):
-        raise ValueError(f"{where} {MASK_PROBLEM}")
+        raise ValueError(f"{location} {MASK_PROBLEM}")
     if is_traced(array):
-        raise ValueError(f"{where} is traced; arrays are saved outside of `jit`")
+        raise ValueError(f"{location} is traced; arrays are saved outside of `jit`")
     if isinstance(array, jax.Array) and array.is_deleted():
-        raise ValueError(f"{where} was donated to a compiled function; save what that function returned")
+        raise ValueError(f"{location} was donated to a compiled function; save what that function returned")
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         owners = {device.process_index for device in array.sharding.device_set}
         if len(owners) == 1:
             raise ValueError(
-                f"{where} is on devices of process {owners.pop()} alone; shard it over those of all processes"
+                f"{location} is on devices of process {owners.pop()} alone; shard it over those of all processes"
             )
 
 
@@ -141,7 +141,7 @@ def eval_shapes(fn: Callable[[Any], T], tree: Any) -> T:
     return eqx.filter_eval_shape(fn, jax.tree.map(drop_sharding, tree))
 
 
-def is_random_key(x: Any) -> bool:
+def has_key_dtype(x: Any) -> bool:
     """Returns whether an array consists of random keys."""
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
@@ -175,7 +175,7 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
 
     with context(None):  # without a mapping, which would add constraints
         jaxpr = jax.make_jaxpr(flatten)(arrays).jaxpr
-    sources = {variable: at for at, variable in enumerate(jaxpr.invars)}
+    sources = {variable: position for position, variable in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
         if equation.primitive.name != "reshape":
             return None
@@ -183,8 +183,8 @@ def find_merged_dims(module: Any) -> list[MergedDims] | None:
     if [sources.get(variable) for variable in jaxpr.outvars] != [*range(len(jaxpr.invars))]:
         return None
     pairs = zip(jaxpr.invars, jaxpr.outvars, strict=True)
-    found = [merge_dims(own.aval.shape, merged.aval.shape) for own, merged in pairs]
-    return None if None in found else found  # pyright: ignore[reportReturnType]
+    dims = [merge_dims(variable.aval.shape, merged.aval.shape) for variable, merged in pairs]
+    return None if None in dims else dims  # pyright: ignore[reportReturnType]
 
 
 def _drop_values(x: Any) -> Any:
@@ -198,22 +198,22 @@ def merge_dims(sizes: tuple[int, ...], merged: tuple[int, ...]) -> MergedDims | 
         >>> merge_dims((2, 3, 8, 32), (48, 32))
         ((0, 1, 2), (3,))
     """
-    found: list[list[int]] = []
-    at = 0
+    groups: list[list[int]] = []
+    dim = 0
     for total in merged:
-        found.append([])
+        groups.append([])
         product = 1
-        while at < len(sizes) and (product != total or (not found[-1] and sizes[at] == total)):
-            product *= sizes[at]
-            found[-1].append(at)
-            at += 1
+        while dim < len(sizes) and (product != total or (not groups[-1] and sizes[dim] == total)):
+            product *= sizes[dim]
+            groups[-1].append(dim)
+            dim += 1
         if product != total:
             return None
-    if any(size != 1 for size in sizes[at:]) or (at < len(sizes) and not found):
+    if any(size != 1 for size in sizes[dim:]) or (dim < len(sizes) and not groups):
         return None
-    if at < len(sizes):
-        found[-1] += range(at, len(sizes))
-    return tuple(map(tuple, found))
+    if dim < len(sizes):
+        groups[-1] += range(dim, len(sizes))
+    return tuple(map(tuple, groups))
 
 
 def list_array_leaves(module: Any) -> list[Any]:
@@ -245,32 +245,32 @@ def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -
     """
     check_state_dict(state_dict)
     check_key_part(prefix)
-    before = f"{prefix}." if prefix else ""
+    start = f"{prefix}." if prefix else ""
     layers: dict[str, dict[int, Any]] = {}
-    found: dict[str, Any] = {}
+    stacked: dict[str, Any] = {}
     for key, array in state_dict.items():
-        number, _, name = key.removeprefix(before).partition(".")
-        if key.startswith(before) and number.isdecimal() and name:
+        number, _, name = key.removeprefix(start).partition(".")
+        if key.startswith(start) and number.isdecimal() and name:
             layers.setdefault(name, {})[int(number)] = array
-            found.setdefault(before + name, None)
+            stacked.setdefault(start + name, None)
         else:
-            found[key] = array
+            stacked[key] = array
     for name, arrays in layers.items():
-        if found[before + name] is not None:
-            raise ValueError(f"two arrays would have the key {before + name!r}; rename the one that is not of a layer")
-        found[before + name] = _stack_layers(f"{before}*.{name}", arrays)
-    return found
+        if stacked[start + name] is not None:
+            raise ValueError(f"two arrays would have the key {start + name!r}; rename the one that is not of a layer")
+        stacked[start + name] = _stack_layers(f"{start}*.{name}", arrays)
+    return stacked
 
 
 def _stack_layers(key: str, arrays: Mapping[int, Any]) -> Any:
     if missing := sorted(set(range(max(arrays))) - set(arrays)):
         raise ValueError(f"{key!r} cannot be stacked: there is none of layer {missing[0]}, but one of {max(arrays)}")
-    each = [arrays[number] for number in range(len(arrays))]
-    if any(isinstance(array, MaskedArray) for array in each):
+    layers = [arrays[number] for number in range(len(arrays))]
+    if any(isinstance(array, MaskedArray) for array in layers):
         raise ValueError(f"{key!r} {MASK_PROBLEM}")
-    if len(shapes := {np.shape(array): None for array in each}) > 1:
+    if len(shapes := {np.shape(array): None for array in layers}) > 1:
         raise ValueError(f"{key!r} cannot be stacked: it has the shapes {', '.join(map(str, shapes))}")
-    return jnp.stack(each) if any(isinstance(array, jax.Array) for array in each) else np.stack(each)
+    return jnp.stack(layers) if any(isinstance(array, jax.Array) for array in layers) else np.stack(layers)
 
 
 def unstack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -> dict[str, Any]:
@@ -295,16 +295,16 @@ def unstack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None)
     """
     check_state_dict(state_dict)
     check_key_part(prefix)
-    before = f"{prefix}." if prefix else ""
-    found: dict[str, Any] = {}
+    start = f"{prefix}." if prefix else ""
+    unstacked: dict[str, Any] = {}
     for key, array in state_dict.items():
-        if not key.startswith(before):
-            found[key] = array
+        if not key.startswith(start):
+            unstacked[key] = array
             continue
         if isinstance(array, MaskedArray):
             raise ValueError(f"{key!r} {MASK_PROBLEM}")
         if np.ndim(array) == 0:
             raise ValueError(f"{key!r} has no axes, so that it cannot be split into layers; leave it out")
-        name = key.removeprefix(before)
-        found |= {f"{before}{number}.{name}": layer for number, layer in enumerate(array)}
-    return found
+        name = key.removeprefix(start)
+        unstacked |= {f"{start}{number}.{name}": layer for number, layer in enumerate(array)}
+    return unstacked

@@ -39,7 +39,7 @@ from ._from_state_dict import (
     from_state_dict,
     report_misfits,
 )
-from ._keys import check_has_data, describe_random_keys, is_random_key, parse_folder
+from ._keys import check_has_data, describe_random_keys, has_key_dtype, parse_folder
 from ._safetensors_file import (
     ArrayInfo,
     SafetensorsFile,
@@ -220,13 +220,13 @@ class SafetensorsReader(StateDictReader):
 
     def load(self, like: Any, key: str) -> Any:
         saved: SavedArray = super().__getitem__(key)
-        own = get_plain_array(like)
-        if saved.generator is not None or is_random_key(own):
+        array = get_plain_array(like)
+        if saved.generator is not None or has_key_dtype(array):
             return self._load_keys(saved, like, key)
         view = self._arrange(saved, like, key)
         dtype = np.dtype(self.choose_dtype(key, saved.dtype, like))
         try:
-            if isinstance(own, np.ndarray):
+            if isinstance(array, np.ndarray):
                 return with_plain(like, copy_box(saved, view, dtype, tuple((0, size) for size in view.shape)))
             return with_plain(like, read_array(saved, view, dtype, find_sharding(like)))
         except OverflowError as error:
@@ -234,33 +234,34 @@ class SafetensorsReader(StateDictReader):
 
     def _arrange(self, saved: SavedArray, like: Any, key: str) -> np.ndarray:
         """Returns an array mapped into memory, with the axes of its field in their order."""
-        own, axes = tuple(get_plain_array(like).shape), list_named_sizes(like)
+        axes = list_named_sizes(like)
         if saved.axes is None or axes is None:
             self.check_shape(key, saved.shape, like)
-            return saved.map().reshape(own)
-        before = [axis for dim in saved.axes for axis in dim]
-        if sorted(before) != sorted(axes) or (self.axis_order == "error" and before != [*axes]):
-            remedy = "; `axis_order='transpose'` restores the order" if sorted(before) == sorted(axes) else ""
+            return saved.map().reshape(tuple(get_plain_array(like).shape))
+        saved_axes = [axis for dim in saved.axes for axis in dim]
+        has_same_axes = sorted(saved_axes) == sorted(axes)
+        if not has_same_axes or (self.axis_order == "error" and saved_axes != [*axes]):
+            remedy = "; `axis_order='transpose'` restores the order" if has_same_axes else ""
             raise Misfits({key: f"was saved as {format_saved(saved.axes)}, its field is {format_field(like)}{remedy}"})
-        view = saved.map().reshape([size for _, size in before])
-        names = [name for name, _ in before]
+        view = saved.map().reshape([size for _, size in saved_axes])
+        names = [name for name, _ in saved_axes]
         return view.transpose([names.index(name) for name, _ in axes])
 
     def _load_keys(self, saved: SavedArray, like: Any, key: str) -> Any:
         """Returns random keys, which are saved as their data."""
-        own = get_plain_array(like)
-        if saved.generator is None or not is_random_key(own):
-            was = f"{saved.dtype}" if saved.generator is None else f"random keys of {saved.generator!r}"
-            raise Misfits({key: f"was saved as {was}, its field is {own.dtype}"})
-        generator, data = describe_random_keys(own)
+        keys = get_plain_array(like)
+        if saved.generator is None or not has_key_dtype(keys):
+            kind = f"{saved.dtype}" if saved.generator is None else f"random keys of {saved.generator!r}"
+            raise Misfits({key: f"was saved as {kind}, its field is {keys.dtype}"})
+        generator, data = describe_random_keys(keys)
         if saved.generator != generator:
             raise Misfits({key: f"was saved with keys of {saved.generator!r}, its field has keys of {generator!r}"})
         shape = with_array(like, data, (*like.names, "")) if is_named_array(like) else data
         sharding = find_sharding(like)
         if sharding is not None:
-            sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *[None] * (own.ndim - len(sharding.spec)), None))
-        found = read_array(saved, self._arrange(saved, shape, key), saved.dtype, sharding)
-        return with_plain(like, jax.random.wrap_key_data(found, impl=generator))
+            sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *[None] * (keys.ndim - len(sharding.spec)), None))
+        key_data = read_array(saved, self._arrange(saved, shape, key), saved.dtype, sharding)
+        return with_plain(like, jax.random.wrap_key_data(key_data, impl=generator))
 
 
 def with_plain(like: Any, array: Any) -> Any:
@@ -270,13 +271,13 @@ def with_plain(like: Any, array: Any) -> Any:
 
 def find_sharding(like: Any) -> Any:
     """Returns the sharding of a field: its own or that of its names, or None without an active mapping."""
-    own = get_plain_array(like)
-    sharding, mapping, mesh = get_shape_sharding(own), current_mapping(), get_active_mesh()
+    array = get_plain_array(like)
+    sharding, mapping, mesh = get_shape_sharding(array), current_mapping(), get_active_mesh()
     if sharding is not None or mapping is None or not isinstance(mesh, Mesh):
         return sharding
     if not is_named_array(like):
         return NamedSharding(mesh, P())
-    return resolve_sharding(like.names, tuple(own.shape), mapping, mesh)
+    return resolve_sharding(like.names, tuple(array.shape), mapping, mesh)
 
 
 def get_shape_sharding(shape: Any) -> NamedSharding | None:
@@ -394,18 +395,18 @@ def parse_size(size: Any) -> int:
     """Returns a number of bytes."""
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]I?)?B?", size.upper()) if isinstance(size, str) else None
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]I?)?B?", size.upper()) if isinstance(size, str) else None
+    if match is None or not float(match[1]):
         raise ValueError(
             f"`max_shard_size` is a number of bytes or a text as '5GB' or '500MiB', not {format_value(size)}"
         )
-    return max(1, int(float(found[1]) * _UNITS[found[2] or ""]))
+    return max(1, int(float(match[1]) * _UNITS[match[2] or ""]))
 
 
 def _describe_entry(key: str, array: Any, writer: StateDictWriter) -> ArrayInfo:
     check_has_data(repr(key), array)
     axes, generator, shape = writer.find_axes(array), None, array
-    if is_random_key(array):
+    if has_key_dtype(array):
         generator, shape = describe_random_keys(array)
         axes = None if axes is None else (*axes, (("", shape.shape[-1]),))
     check_dtype(key, shape.dtype)
@@ -425,7 +426,7 @@ def _split_shards(infos: Mapping[str, ArrayInfo], limit: int) -> dict[str, dict[
     if len(shards) == 1:
         return {SINGLE: shards[0]}
     count = len(shards)
-    return {f"model-{at:05}-of-{count:05}.safetensors": shard for at, shard in enumerate(shards, start=1)}
+    return {f"model-{number:05}-of-{count:05}.safetensors": shard for number, shard in enumerate(shards, start=1)}
 
 
 def _hide(path: Path, save: str) -> Path:
@@ -434,15 +435,15 @@ def _hide(path: Path, save: str) -> Path:
 
 
 def _open_hidden(path: Path, save: str) -> BinaryIO:
-    hidden = _hide(path, save)
-    with name_file_in_errors(path, hidden):
-        return hidden.open("r+b")
+    hidden_path = _hide(path, save)
+    with name_file_in_errors(path, hidden_path):
+        return hidden_path.open("r+b")
 
 
 def _reserve_file(path: Path, save: str, header: bytes, size: int) -> None:
     """Makes a file with its header and room for its arrays, so that a full disk is noticed first."""
-    hidden = _hide(path, save)
-    with name_file_in_errors(path, hidden), open_new_file(hidden) as file:
+    hidden_path = _hide(path, save)
+    with name_file_in_errors(path, hidden_path), open_new_file(hidden_path) as file:
         if hasattr(os, "posix_fallocate"):  # not on all systems
             os.posix_fallocate(file.fileno(), 0, size)
         file.truncate(size)
@@ -457,7 +458,7 @@ def _write_arrays(arrays: dict[str, Any], starts: Mapping[str, tuple[str, int]],
         for key in [*arrays]:
             array = arrays.pop(key)
             array = array.make() if isinstance(array, DeferredArray) else array
-            if is_random_key(array):
+            if has_key_dtype(array):
                 array = jax.random.key_data(array)
             name, start = starts[key]
             with name_file_in_errors(target / name):
@@ -522,8 +523,8 @@ def _exchange_errors(step: str, target: Path, seconds: float) -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
-    except Exception as found:
-        error = found
+    except Exception as raised:
+        error = raised
     if meeting is not None:
         texts = meeting.exchange_values("" if error is None else f"{type(error).__name__}: {error}", error)
         failed = [(process, text) for process, text in enumerate(texts) if text]

@@ -115,26 +115,28 @@ class SafetensorsFile:
             raise ValueError(f"its header has {length} bytes, the file {total}")
         header = check_object("its header", parse_json(self.memory[_LENGTH : _LENGTH + length]))
         metadata = check_object("its metadata", header.pop("__metadata__", None) or {})
-        own = check_object("its metadata", parse_json(metadata.pop(METADATA, "{}")))
-        if own.pop(_CHECKSUM, None) != (compute_checksum(header, metadata, own) if own else None):
+        axonym_metadata = check_object("its metadata", parse_json(metadata.pop(METADATA, "{}")))
+        if axonym_metadata.pop(_CHECKSUM, None) != (
+            compute_checksum(header, metadata, axonym_metadata) if axonym_metadata else None
+        ):
             raise ValueError("the checksum of its header differs")
-        if not own and any(_CHECKSUM in text for text in metadata.values()):
+        if not axonym_metadata and any(_CHECKSUM in text for text in metadata.values()):
             raise ValueError("its metadata has another name")
         arrays: dict[str, SavedArray] = {}
         start = end = _LENGTH + length
         entries = [_parse_entry(key, entry) for key, entry in header.items()]
         for key, dtype, shape, first, last in sorted(entries, key=lambda entry: entry[3:]):
-            axes = own.get("axes", {}).get(key)
+            axes = axonym_metadata.get("axes", {}).get(key)
             saved = None if axes is None else tuple(tuple((name, size) for name, size in dim) for dim in axes)
             if saved is not None and [math.prod(size for _, size in dim) for dim in saved] != [*shape]:
                 raise ValueError(f"the axes of {key!r} do not fit its shape")
             if start + first != end or last - first != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"the offsets of {key!r} do not fit its shape, or overlap others")
-            arrays[key] = SavedArray(self, dtype, shape, end, saved, own.get("keys", {}).get(key))
+            arrays[key] = SavedArray(self, dtype, shape, end, saved, axonym_metadata.get("keys", {}).get(key))
             end = start + last
         if end != total:
             raise ValueError(f"its arrays end at byte {end}, the file has {total}")
-        save = own.get("save")
+        save = axonym_metadata.get("save")
         if save is not None and not isinstance(save, str):
             raise ValueError("the name of its save is not a string")
         return arrays, save
@@ -156,11 +158,11 @@ def parse_json(text: str | bytes) -> Any:
     """Returns what a text in JSON says; raises a ValueError if a key occurs twice, of which readers choose either."""
 
     def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-            raise ValueError(f"it has the key {twice!r} twice")
-        return found
+        content = dict(pairs)
+        if len(content) != len(pairs):
+            [(repeated_key, _)] = Counter(key for key, _ in pairs).most_common(1)
+            raise ValueError(f"it has the key {repeated_key!r} twice")
+        return content
 
     try:
         return json.loads(text, object_pairs_hook=make_object)
@@ -168,9 +170,9 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def check_object(what: str, value: Any) -> dict[str, Any]:
+def check_object(subject: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{what} is no object in JSON")
+        raise ValueError(f"{subject} is no object in JSON")
     return value
 
 
@@ -204,14 +206,14 @@ def make_header(arrays: Mapping[str, ArrayInfo], save: str) -> tuple[bytes, dict
         offsets = [end, end + info.nbytes]
         entries[key] = {"dtype": _CODES[str(info.dtype)], "shape": [*info.shape], "data_offsets": offsets}
         end += info.nbytes
-    own: dict[str, Any] = {
+    axonym_metadata: dict[str, Any] = {
         "save": save,
         "axes": {key: info.axes for key, info in arrays.items() if info.axes is not None},
         "keys": {key: info.generator for key, info in arrays.items() if info.generator is not None},
     }
     metadata = {"format": "pt"}  # which `transformers` asks for
-    own[_CHECKSUM] = compute_checksum(entries, metadata, own)
-    text = json.dumps({"__metadata__": {**metadata, METADATA: json.dumps(own)}, **entries}).encode()
+    axonym_metadata[_CHECKSUM] = compute_checksum(entries, metadata, axonym_metadata)
+    text = json.dumps({"__metadata__": {**metadata, METADATA: json.dumps(axonym_metadata)}, **entries}).encode()
     text += b" " * (-len(text) % _LENGTH)
     start = _LENGTH + len(text)
     return len(text).to_bytes(_LENGTH, "little") + text, {
@@ -235,10 +237,10 @@ class _Slice(NamedTuple):
 
 def write_array(file: int, start: int, array: Any) -> None:
     """Writes the slices of an array that this process has to write into a file; other processes write the others."""
-    slices = _list_slices(array)
-    for _, group in itertools.groupby(sorted(slices, key=lambda one: one.box), key=lambda one: one.box[:1]):
+    slices = sorted(_list_slices(array), key=lambda part: part.box)
+    for _, group in itertools.groupby(slices, key=lambda part: part.box[:1]):
         for members in _join_slices([*group]):
-            box = _bound_boxes([one.box for one in members])
+            box = _bound_boxes([member.box for member in members])
             for part in _split_box(box, array.dtype.itemsize):
                 _write_box(file, start, array.shape, part, _assemble(part, members))
 
@@ -257,12 +259,15 @@ def _list_slices(array: Any) -> list[_Slice]:
 
 
 def _make_box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
-    return tuple(each.indices(size)[:2] for each, size in zip(index, shape, strict=True))
+    return tuple(interval.indices(size)[:2] for interval, size in zip(index, shape, strict=True))
 
 
 def _bound_boxes(boxes: Sequence[Box]) -> Box:
     """Returns the smallest box that contains others."""
-    return tuple((min(a for a, _ in each), max(b for _, b in each)) for each in zip(*boxes, strict=True))
+    return tuple(
+        (min(start for start, _ in intervals), max(stop for _, stop in intervals))
+        for intervals in zip(*boxes, strict=True)
+    )
 
 
 def _measure_box(box: Box) -> int:
@@ -271,22 +276,23 @@ def _measure_box(box: Box) -> int:
 
 def _join_slices(slices: list[_Slice]) -> list[list[_Slice]]:
     """Returns slices of the same rows together if they form a box: its rows are longer, so fewer writes are needed."""
-    boxes = [one.box for one in slices]
+    boxes = [part.box for part in slices]
     if _measure_box(_bound_boxes(boxes)) == sum(map(_measure_box, boxes)):
         return [slices]
-    return [[one] for one in slices]
+    return [[part] for part in slices]
 
 
 def _split_box(box: Box, itemsize: int) -> Iterator[Box]:
     """Yields the parts of a box, in order, none of which is large."""
-    at = next((at for at, (start, stop) in enumerate(box) if stop - start > 1), None)
-    if at is None or _measure_box(box) * itemsize <= _CHUNK:
+    long_dims = (dim for dim, (start, stop) in enumerate(box) if stop - start > 1)
+    dim = next(long_dims, None)
+    if dim is None or _measure_box(box) * itemsize <= _CHUNK:
         yield box
         return
-    start, stop = box[at]
+    start, stop = box[dim]
     middle = (start + stop) // 2
     for part in ((start, middle), (middle, stop)):
-        yield from _split_box((*box[:at], part, *box[at + 1 :]), itemsize)
+        yield from _split_box((*box[:dim], part, *box[dim + 1 :]), itemsize)
 
 
 def _index_box(part: Box, whole: Box) -> tuple[slice, ...]:
@@ -298,32 +304,32 @@ def _assemble(part: Box, slices: list[_Slice]) -> np.ndarray:
     """Returns the elements of a box from the slices that have them."""
     if len(slices) == 1:
         return slices[0].data[_index_box(part, slices[0].box)]
-    found = np.empty([stop - start for start, stop in part], slices[0].data.dtype)
+    elements = np.empty([stop - start for start, stop in part], slices[0].data.dtype)
     for box, data in slices:
         common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(part, box, strict=True))
         if all(start < stop for start, stop in common):
-            found[_index_box(common, part)] = data[_index_box(common, box)]
-    return found
+            elements[_index_box(common, part)] = data[_index_box(common, box)]
+    return elements
 
 
 def _write_box(file: int, start: int, shape: tuple[int, ...], box: Box, data: np.ndarray) -> None:
     """Writes a box of an array of a shape that begins at a byte of a file, each run of adjacent elements at once."""
-    full = [size == stop - first for size, (first, stop) in zip(shape, box, strict=True)]
-    outer = max((at for at, is_full in enumerate(full) if not is_full), default=0)  # inner axes are written entirely
-    strides = [math.prod(shape[at + 1 :]) * data.dtype.itemsize for at in range(len(shape))]
-    first = start + sum(at * stride for (at, _), stride in zip(box, strides, strict=True))
     if data.size == 0:
         return
+    partial_dims = [dim for dim, (first, stop) in enumerate(box) if shape[dim] != stop - first]
+    outer = max(partial_dims, default=0)  # the dimensions after this one are written entirely
+    strides = [math.prod(shape[dim + 1 :]) * data.dtype.itemsize for dim in range(len(shape))]
+    first_byte = start + sum(first * stride for (first, _), stride in zip(box, strides, strict=True))
     rows = np.ascontiguousarray(data).view(np.uint8) if data.ndim else data.reshape(1).view(np.uint8)
     for index in np.ndindex(data.shape[:outer]):
-        _write_bytes(file, rows[index], first + sum(map(math.prod, zip(index, strides, strict=False))))
+        _write_bytes(file, rows[index], first_byte + sum(map(math.prod, zip(index, strides, strict=False))))
 
 
 def _write_bytes(file: int, data: np.ndarray, start: int) -> None:
-    left = memoryview(cast(Any, data)).cast("B")
-    while left:
-        done = os.pwrite(file, left, start)
-        left, start = left[done:], start + done
+    remaining = memoryview(cast(Any, data)).cast("B")
+    while remaining:
+        done = os.pwrite(file, remaining, start)
+        remaining, start = remaining[done:], start + done
 
 
 def read_array(saved: SavedArray, view: np.ndarray, dtype: Any, sharding: Any) -> jax.Array:
@@ -345,10 +351,10 @@ def read_array(saved: SavedArray, view: np.ndarray, dtype: Any, sharding: Any) -
     for device, index in sharding.addressable_devices_indices_map(view.shape).items():
         devices.setdefault(_make_box(index, view.shape), []).append(device)
     arrays: list[jax.Array] = []
-    for box, same in devices.items():
+    for box, replica_devices in devices.items():
         data = copy_box(saved, view, dtype, box)
         # Until they have it, so that there is one slice at a time in the memory of the host.
-        arrays += jax.block_until_ready([jax.device_put(data, device) for device in same])
+        arrays += jax.block_until_ready([jax.device_put(data, device) for device in replica_devices])
     return jax.make_array_from_single_device_arrays(view.shape, sharding, arrays, dtype=dtype)
 
 
@@ -360,12 +366,12 @@ def copy_box(saved: SavedArray, view: np.ndarray, dtype: Any, box: Box) -> np.nd
     """
     shape = [stop - start for start, stop in box]
     buffer = np.empty(math.prod(shape) * dtype.itemsize + _ALIGNMENT, np.uint8)
-    at = -buffer.ctypes.data % _ALIGNMENT
-    found = buffer[at : at + len(buffer) - _ALIGNMENT].view(dtype).reshape(shape)
+    first = -buffer.ctypes.data % _ALIGNMENT
+    copy = buffer[first : first + len(buffer) - _ALIGNMENT].view(dtype).reshape(shape)
     for part in _split_box(box, view.dtype.itemsize):
-        elements = view[tuple(slice(*each) for each in part)]
+        elements = view[tuple(slice(start, stop) for start, stop in part)]
         if (problem := find_range_problem(elements, dtype)) is not None:
             raise OverflowError(problem)
-        found[_index_box(part, box)] = elements
+        copy[_index_box(part, box)] = elements
         saved.file.release()
-    return found
+    return copy

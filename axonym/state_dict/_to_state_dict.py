@@ -55,18 +55,19 @@ class StateDictWriter:
 
     def find_axes(self, array: Any) -> SavedAxes | None:
         """Returns the axes of a plain array; None if a module has computed it."""
-        found = self._axes.get(id(array))
-        return None if found is None else found[1]
+        _, axes = self._axes.get(id(array), (None, None))
+        return axes
 
     def add_flattened(self, module: Any, flat: Any) -> None:
         """Remembers the axes of the arrays of a module whose axes have been merged."""
         merged = find_merged_dims(module)
         if merged is None:
             return
-        for own, array, dims in zip(list_array_leaves(module), list_array_leaves(flat), merged, strict=True):
-            axes = list_named_sizes(own)
+        for leaf, flat_leaf, dims in zip(list_array_leaves(module), list_array_leaves(flat), merged, strict=True):
+            axes = list_named_sizes(leaf)
             if axes is not None:
-                self.add_axes(get_plain_array(array), tuple(tuple(axes[at] for at in dim) for dim in dims))
+                merged_axes = tuple(tuple(axes[dim] for dim in merged_dims) for merged_dims in dims)
+                self.add_axes(get_plain_array(flat_leaf), merged_axes)
 
 
 def list_named_sizes(x: Any) -> tuple[tuple[str, int], ...] | None:
@@ -148,12 +149,12 @@ def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str
             return write(tree)
 
     source = _DeferredArrays(make)
-    found: dict[str, Any] = {}
+    deferred_arrays: dict[str, Any] = {}
     for key, shape in eval_shapes(trace, tree).items():
-        found[key] = DeferredArray(source, key, shape)
-        if (known := axes[key]) is not None:
-            writer.add_axes(found[key], known)
-    return found
+        deferred_arrays[key] = DeferredArray(source, key, shape)
+        if (array_axes := axes[key]) is not None:
+            writer.add_axes(deferred_arrays[key], array_axes)
+    return deferred_arrays
 
 
 def to_state_dict(tree: Any, prefix: str | None = None) -> dict[str, Any]:
@@ -237,21 +238,21 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
         if writer is not None and (axes := list_named_sizes(tree)) is not None:
             writer.add_axes(array, tuple((axis,) for axis in axes))
         return {prefix: array}
-    found: dict[str, Any] = {}
+    state_dict: dict[str, Any] = {}
     for name, child in list_children(tree):
         for key, array in to_state_dict(child, add_prefix(prefix, names.get(name, name))).items():
-            if key in found:
+            if key in state_dict:
                 raise ValueError(f"two arrays would have the key {key!r} in the state dict; give a field another name")
-            found[key] = array
-    return found
+            state_dict[key] = array
+    return state_dict
 
 
 def write_layers(layers: Any, prefix: str | None) -> dict[str, Any]:
     """Returns the arrays of layers by the number of the layer; those of one layer at a time if they are computed."""
-    found: dict[str, Any] = {}
+    state_dict: dict[str, Any] = {}
     for index in range(layers.Block.size):
-        found |= defer_writing(functools.partial(_write_layer, index=index, prefix=prefix), layers)
-    return found
+        state_dict |= defer_writing(functools.partial(_write_layer, index=index, prefix=prefix), layers)
+    return state_dict
 
 
 def _write_layer(layers: Any, index: int, prefix: str | None) -> dict[str, Any]:
@@ -293,9 +294,9 @@ def flatten_modules(tree: T) -> T:
         >>> nym.state_dict.flatten_modules(model)["out"].weight.shape
         (embed: 8, __IN__: 8)
     """
-    own = find_method(tree, "flatten_for_export")
+    flatten = find_method(tree, "flatten_for_export")
     try:
-        return map_children(flatten_modules, tree) if own is None else own()
+        return map_children(flatten_modules, tree) if flatten is None else flatten()
     except RecursionError:
         raise make_depth_error() from None
 
@@ -320,24 +321,25 @@ def unflatten_modules(tree: T, template: T) -> T:
         >>> flat.weight.shape, nym.state_dict.unflatten_modules(flat, norm).weight.shape
         ((__OUT: 8), (heads: 2, head_dim: 4))
     """
-    own = find_method(tree, "unflatten_from_export")
-    if own is not None and type(template) is not type(tree):
+    unflatten = find_method(tree, "unflatten_from_export")
+    if unflatten is not None and type(template) is not type(tree):
         raise make_template_error(tree, template)
     try:
-        return map_children(unflatten_modules, tree, template) if own is None else own(template)
+        return map_children(unflatten_modules, tree, template) if unflatten is None else unflatten(template)
     except RecursionError:
         raise make_depth_error() from None
 
 
-def map_children(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Returns a node with a function applied to each child, and to those of others; a leaf is returned as it is."""
-    each = [[child for _, child in list_children(one)] for one in (tree, *others)]
-    if is_array_leaf(tree) or not each[0]:
+def map_children(fn: Callable[..., Any], tree: Any, *templates: Any) -> Any:
+    """Returns a node with a function applied to each child and those of templates; a leaf is returned as it is."""
+    children = [child for _, child in list_children(tree)]
+    if is_array_leaf(tree) or not children:
         return tree
-    for other, children in zip(others, each[1:], strict=True):
-        if len(children) != len(each[0]):
-            raise make_template_error(tree, other)
-    return replace_children(tree, [*map(fn, *each)])
+    template_children = [[child for _, child in list_children(template)] for template in templates]
+    for template, counterparts in zip(templates, template_children, strict=True):
+        if len(counterparts) != len(children):
+            raise make_template_error(tree, template)
+    return replace_children(tree, [*map(fn, children, *template_children)])
 
 
 def make_template_error(tree: Any, template: Any) -> ValueError:

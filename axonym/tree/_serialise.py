@@ -18,7 +18,7 @@ from ..named._array import is_named_array
 from ..named._base import get_plain_array, with_array
 from ..named._format import format_axes, format_value
 from ..named._shape._rearrange import rearrange
-from ..state_dict._keys import check_has_data, describe_random_keys, is_array_leaf, is_random_key
+from ..state_dict._keys import check_has_data, describe_random_keys, has_key_dtype, is_array_leaf
 
 
 T = TypeVar("T")
@@ -52,14 +52,14 @@ def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any
         Array([0, 1, 2], dtype=int32)
     """
     _check_file("serialise_leaves", path_or_file, "write")
-    for where, leaf in _list_leaves(tree):
+    for path, leaf in _list_leaves(tree):
         array = get_plain_array(leaf)
         if isinstance(array, np.ndarray) and array.dtype.hasobject:
-            raise ValueError(f"{where or 'the array'} has Python objects, which cannot be read again; leave it out")
-        check_has_data(where or "the array", array)
+            raise ValueError(f"{path or 'the array'} has Python objects, which cannot be read again; leave it out")
+        check_has_data(path or "the array", array)
         if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
             raise ValueError(
-                f"{where or 'the array'} is sharded over several processes; use `axonym.state_dict.save_safetensors`"
+                f"{path or 'the array'} is sharded over several processes; use `axonym.state_dict.save_safetensors`"
             )
     if not isinstance(path_or_file, str | os.PathLike):
         return _write_leaves(path_or_file, tree)
@@ -68,7 +68,7 @@ def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any
 
 
 def _write_leaves(file: IO[bytes], tree: Any) -> None:
-    header = json.dumps({where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(tree)}).encode()
+    header = json.dumps({path: _describe_leaf_axes(leaf) for path, leaf in _list_leaves(tree)}).encode()
     file.write(_MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(4, "little") + header)
     try:
         eqx.tree_serialise_leaves(cast(BinaryIO, file), jax.tree.map(_take_data, tree))
@@ -118,8 +118,8 @@ def deserialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], like: T
     saved = _read_header(path_or_file, path)
     _check_leaves(saved, like)
 
-    def order_as_saved(where: Any, leaf: Any) -> Any:
-        return _order_shape(leaf, saved[jax.tree_util.keystr(where)]) if is_array_leaf(leaf) else leaf
+    def order_as_saved(key_path: Any, leaf: Any) -> Any:
+        return _order_shape(leaf, saved[jax.tree_util.keystr(key_path)]) if is_array_leaf(leaf) else leaf
 
     shapes = jax.tree_util.tree_map_with_path(order_as_saved, like, is_leaf=is_named_array)
     try:
@@ -152,7 +152,7 @@ def _describe_leaf_axes(leaf: Any) -> dict[str, Any]:
         return {"names": None, "sizes": None, "dtype": type(leaf).__name__, "keys": None}
     array = get_plain_array(leaf)
     names = [*leaf.names] if is_named_array(leaf) else None
-    keys = describe_random_keys(array)[0] if is_random_key(array) else None
+    keys = describe_random_keys(array)[0] if has_key_dtype(array) else None
     return {"names": names, "sizes": [*array.shape], "dtype": str(array.dtype), "keys": keys}
 
 
@@ -186,20 +186,20 @@ def _read_header(file: IO[bytes], path: str) -> dict[str, Any]:
 
 def _check_leaves(saved: dict[str, Any], like: Any) -> None:
     """Raises a ValueError for all leaves that do not fit."""
-    expected = {where: _describe_leaf_axes(leaf) for where, leaf in _list_leaves(like)}
-    reasons = [f"{where or 'the leaf'} is not in the file" for where in expected if where not in saved]
-    reasons += [f"{where or 'the leaf'} is not in the tree" for where in saved if where not in expected]
-    for where, own in expected.items():
-        if where in saved and _sort_axes(saved[where]) != _sort_axes(own):
-            was, now = _format_saved(saved[where]), _format_saved(own)
-            reasons.append(f"{where or 'the leaf'} was saved as {was}, in the tree it is {now}")
-    for where, leaf in _list_leaves(like):
+    expected = {path: _describe_leaf_axes(leaf) for path, leaf in _list_leaves(like)}
+    reasons = [f"{path or 'the leaf'} is not in the file" for path in expected if path not in saved]
+    reasons += [f"{path or 'the leaf'} is not in the tree" for path in saved if path not in expected]
+    for path, axes in expected.items():
+        if path in saved and _sort_axes(saved[path]) != _sort_axes(axes):
+            difference = f"{_format_saved(saved[path])}, in the tree it is {_format_saved(axes)}"
+            reasons.append(f"{path or 'the leaf'} was saved as {difference}")
+    for path, leaf in _list_leaves(like):
         array = get_plain_array(leaf)
-        if isinstance(array, jax.ShapeDtypeStruct) and not is_random_key(array):
-            kept = jax.dtypes.canonicalize_dtype(array.dtype)
-            if kept != array.dtype:
+        if isinstance(array, jax.ShapeDtypeStruct) and not has_key_dtype(array):
+            jax_dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+            if jax_dtype != array.dtype:
                 reasons.append(
-                    f"{where or 'the leaf'} is {array.dtype} in the tree, and JAX has {kept} for that without "
+                    f"{path or 'the leaf'} is {array.dtype} in the tree, and JAX has {jax_dtype} for that without "
                     "`jax_enable_x64`; set that option, or make the leaf a NumPy array"
                 )
     if reasons:
@@ -225,7 +225,7 @@ def _take_data(leaf: Any) -> Any:
     """Returns the data of random keys, and integers of the same bits for elements that NumPy's files do not hold."""
     if not is_array_leaf(leaf):
         return leaf
-    if is_random_key(leaf):
+    if has_key_dtype(leaf):
         return jax.random.key_data(leaf)
     return np.asarray(leaf).view(_get_bits_dtype(leaf)) if _is_extension_type(leaf) else leaf
 
@@ -233,7 +233,7 @@ def _take_data(leaf: Any) -> Any:
 def _take_data_shape(leaf: Any) -> Any:
     if not is_array_leaf(leaf):
         return leaf
-    if is_random_key(leaf):
+    if has_key_dtype(leaf):
         return describe_random_keys(leaf)[1]
     return np.empty(leaf.shape, _get_bits_dtype(leaf)) if _is_extension_type(leaf) else leaf
 
@@ -251,14 +251,14 @@ def _restore_keys_and_order(like: Any, loaded: Any) -> Any:
     """Returns a leaf with random keys for their data, and its axes in the order of the tree."""
     if not is_array_leaf(like):
         return loaded
-    own, array = get_plain_array(like), get_plain_array(loaded)
-    if is_random_key(own):
-        array = jax.random.wrap_key_data(array, impl=describe_random_keys(own)[0])
-    elif _is_extension_type(own):
-        array = array.view(own.dtype)
-        array = array if isinstance(own, np.ndarray) else jnp.asarray(array)
+    like_array, array = get_plain_array(like), get_plain_array(loaded)
+    if has_key_dtype(like_array):
+        array = jax.random.wrap_key_data(array, impl=describe_random_keys(like_array)[0])
+    elif _is_extension_type(like_array):
+        array = array.view(like_array.dtype)
+        array = array if isinstance(like_array, np.ndarray) else jnp.asarray(array)
     if not is_named_array(like):
         return array
-    if isinstance(own, np.ndarray):  # not by JAX, which may have fewer bits
+    if isinstance(like_array, np.ndarray):  # not by JAX, which may have fewer bits
         return with_array(like, array.transpose([loaded.names.index(name) for name in like.names]))
     return constrain_sharding(rearrange(with_array(loaded, array), like.names))

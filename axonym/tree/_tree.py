@@ -19,8 +19,8 @@ Structure: TypeAlias = Any  # `jax.tree_util.PyTreeDef`, which type checkers tre
 class _StackedLayers(Protocol):
     """A module of stacked layers, such as `axonym.nn.Stacked`."""
 
-    def map_layers(self, fn: Callable[..., Any], *others: Any) -> Any:
-        """Returns the module with `fn` applied to each of its layers and the corresponding layers of others."""
+    def map_layers(self, fn: Callable[..., Any], *rest: Any) -> Any:
+        """Returns the module with `fn` applied to each of its layers and the corresponding layers of the rest."""
 
 
 def _make_is_leaf(is_leaf: IsLeaf) -> Callable[[Any], bool]:
@@ -75,17 +75,17 @@ def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLea
         Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
     check_callable("axonym.tree.scan_aware_map", fn)
-    each_layer = functools.partial(scan_aware_map, fn, is_leaf=is_leaf)
+    map_layer = functools.partial(scan_aware_map, fn, is_leaf=is_leaf)
 
-    def is_given_leaf(x: Any) -> bool:
+    def is_leaf_of_caller(x: Any) -> bool:
         return is_leaf is not None and is_leaf(x)
 
-    def apply_to_node(x: Any, *others: Any) -> Any:
-        if isinstance(x, _StackedLayers) and not is_given_leaf(x):
-            return x.map_layers(each_layer, *others)
-        return fn(x, *others)
+    def apply_to_node(x: Any, *rest: Any) -> Any:
+        if isinstance(x, _StackedLayers) and not is_leaf_of_caller(x):
+            return x.map_layers(map_layer, *rest)
+        return fn(x, *rest)
 
-    return map(apply_to_node, tree, *rest, is_leaf=lambda x: isinstance(x, _StackedLayers) or is_given_leaf(x))
+    return map(apply_to_node, tree, *rest, is_leaf=lambda x: isinstance(x, _StackedLayers) or is_leaf_of_caller(x))
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Structure]:
