@@ -33,8 +33,8 @@ class Checkpointer:
 
     A save returns when the arrays are on the host, and writes in other threads. A step that is compiled with donated
     arguments may follow immediately. A checkpoint appears under its final name when all of it is written, with the
-    checksums of its files. One program at a time can have a folder open to save; what one that was killed has left
-    behind is removed when the next one opens it. Any number of programs can have it open with `read_only=True`.
+    checksums of its files. One program at a time can have a folder open to save. What a killed program has left
+    behind is removed when the next one opens the folder. Any number of programs can have it open with `read_only=True`.
 
     Args:
         folder: The folder, which is created.
@@ -103,7 +103,7 @@ class Checkpointer:
         return list_steps(self._folder)
 
     def save(self, state: Any, step: int, data: Resumable | None = None) -> None:
-        """Starts to save a state; waits for the save before, if that is still being written.
+        """Starts to save a state; first waits for the previous save.
 
         Args:
             state: Any tree of arrays, random keys, Python numbers, strings and None. Static fields of modules and
@@ -202,7 +202,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _report_failure(self, writer: StepWriter, step: int) -> Iterator[None]:
-        """Removes what a save that fails has written, and raises an OSError with the step and the cause."""
+        """Removes the files of a save that fails, and raises an OSError with the step and the cause."""
         try:
             yield
         except Exception as error:

@@ -1,9 +1,9 @@
 """Checksums of all files of a checkpoint, in a file that is written last.
 
-TensorStore checks its indices, but not the elements of arrays. A checksum is that of a block of a file, so that threads
-share the work on large files: the CRC-32C, which `google_crc32c` has the processor compute, and the sum of the 64-bit
-words, which takes a sixth of that time. The sum is there because the manifests and nodes of OCDBT end in a CRC-32C of
-their own: that of such a file with its end is the same for all of them, whatever they say.
+TensorStore checks its indices, but not the elements of arrays. Each block of a file has a checksum, so that threads
+share the work on large files. It consists of the CRC-32C, for which `google_crc32c` uses instructions of the processor,
+and the sum of the 64-bit words, which takes a sixth of that time. The sum is necessary because manifests and nodes of
+OCDBT end in their own CRC-32C: the CRC-32C of any text followed by its CRC-32C is the same constant.
 """
 
 import importlib
@@ -44,7 +44,7 @@ class Checksums(NamedTuple):
 
 
 def list_files(folder: Path) -> list[str]:
-    """Returns the paths of the files in a folder, those of checksums left out."""
+    """Returns the paths of the files in a folder, except for files of checksums."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("checksums"))
     return [path.relative_to(folder).as_posix() for path in files]
 
@@ -83,16 +83,16 @@ def _import_crc32c() -> Any:
 
 
 def write_checksums_of_process(folder: Path, process: int) -> None:
-    """Writes the checksums of the files that a process has written by itself: the elements of arrays."""
+    """Writes the checksums of the files that only this process writes: the elements of its arrays."""
     names = [name for name in list_files(folder) if name.startswith(f"ocdbt.process_{process}/")]
     (folder / f"checksums-{process}.json").write_text(json.dumps(compute_checksums(folder, names)))
 
 
 def write_checksums(folder: Path, process_count: int) -> Checksums:
-    """Writes the checksums of all files of a step; those that processes have written are taken over.
+    """Writes the checksums of all files of a step, including the checksums that processes have written of their files.
 
     Raises:
-        OSError: If a file that a process has written is not there as it was.
+        OSError: If a file of a process has changed since.
     """
     process_files: Blocks = {}
     parts = [folder / "default" / f"checksums-{process}.json" for process in range(process_count)]
@@ -152,7 +152,7 @@ def _compute_own_checksum(content: Any) -> int:
 
 
 def check_sizes(checksums: Checksums) -> None:
-    """Checks that all files are there in full; raises a DamagedCheckpointError that names the first that is not."""
+    """Raises a DamagedCheckpointError for the first file that is missing or has another size."""
     for name, (size_written, *_) in checksums.files.items():
         path = checksums.folder / name
         if not path.is_file():
@@ -164,7 +164,7 @@ def check_sizes(checksums: Checksums) -> None:
 def check_blocks(checksums: Checksums, blocks: Sequence[tuple[str, int]]) -> Callable[[], None]:
     """Starts to check blocks of files in other threads; returns a function that waits for it.
 
-    That function raises a DamagedCheckpointError that names the first file with another content.
+    The function raises a DamagedCheckpointError for the first block whose checksum differs.
     """
     folder, files = checksums
     threads = ThreadPoolExecutor(_THREADS_BESIDE)
@@ -192,10 +192,10 @@ def check_blocks(checksums: Checksums, blocks: Sequence[tuple[str, int]]) -> Cal
 
 
 def list_blocks(checksums: Checksums) -> list[tuple[str, int]]:
-    """Returns all blocks, each with its file and its number there."""
+    """Returns all blocks: the name of the file, and the number of the block in it."""
     return [(name, number) for name, (_, *blocks) in checksums.files.items() for number in range(len(blocks))]
 
 
 def is_array_data(name: str) -> bool:
-    """Returns whether a file holds elements of arrays, of which there are many bytes."""
+    """Returns whether a file holds elements of arrays; these are the large files."""
     return name.removeprefix("default/").startswith("ocdbt.process_")

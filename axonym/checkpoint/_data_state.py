@@ -66,12 +66,8 @@ def format_data_file(process: int) -> str:
     return f"data-{process}.json"
 
 
-def write_data_state(folder: Path, process: int, encoded: str) -> None:
-    (folder / format_data_file(process)).write_text(encoded)
-
-
 def read_data_state(folder: Path, process: int, process_count: int, saved_count: int) -> Any:
-    """Returns the state for a process; if their number has changed, the state that all of them had.
+    """Returns the state for a process; if the number of processes has changed, the state that all of them saved.
 
     Raises:
         DamagedCheckpointError: If a file is missing, or is not what was written.

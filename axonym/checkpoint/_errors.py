@@ -1,4 +1,8 @@
-"""Damage of checkpoints, and errors that all processes raise once one of them has failed."""
+"""Errors of checkpoints: damaged files, and agreement of all processes that none of them has failed.
+
+After each stage of a save or a restore comes one that needs all processes. If one of them has failed, the others would
+wait for it, so all of them raise its error.
+"""
 
 import errno
 import importlib
@@ -12,6 +16,8 @@ from ..multihost._rendezvous import Rendezvous
 
 
 _DAMAGE = {errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+T = TypeVar("T")
+_SECONDS = 3600.0  # how long processes wait for one another, as some read much more than others
 
 
 class DamagedCheckpointError(ValueError):
@@ -32,12 +38,8 @@ class DamagedCheckpointError(ValueError):
 
 
 def is_damage(error: Exception) -> bool:
-    """Returns whether an error of reading lies in the file; others, such as too many open files, may pass."""
+    """Returns whether an error means that a file is damaged; others, such as too many open files, may pass."""
     return not isinstance(error, OSError) or error.errno in _DAMAGE
-
-
-T = TypeVar("T")
-_SECONDS = 3600.0  # that processes wait for one another
 
 
 def agree_on_result(
@@ -50,7 +52,7 @@ def agree_on_result(
 ) -> T:
     """Returns the result of a call; if it raises in any process, all of them raise an error.
 
-    It is a DamagedCheckpointError in all of them if it is in one, since the others may see only what the damage causes.
+    If one process finds damage, all raise a DamagedCheckpointError, since the others may see only its consequences.
 
     Args:
         subject: The subject of a timeout error.

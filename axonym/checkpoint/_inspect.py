@@ -101,8 +101,8 @@ def _list_rows(node: Node | LeafMetadata, label: str, depth: int) -> list[tuple[
     if isinstance(node, LeafMetadata):
         return [(label, _format_leaf(node), format_bytes(node.nbytes) if node.kind in ARRAY_KINDS else "")]
     pairs = zip(node.keys, node.children, strict=True)
-    below = [row for key, child in pairs for row in _list_rows(child, str(key), depth + 1 if label else depth)]
-    return [(label, node.kind, ""), *below] if label or not below else below
+    child_rows = [row for key, child in pairs for row in _list_rows(child, str(key), depth + 1 if label else depth)]
+    return [(label, node.kind, ""), *child_rows] if label or not child_rows else child_rows
 
 
 def _format_leaf(leaf: LeafMetadata) -> str:

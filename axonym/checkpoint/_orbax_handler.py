@@ -1,6 +1,6 @@
-"""Orbax does the writing and reading of arrays: its handler of trees, which also writes metadata and checksums.
+"""Writing and reading of arrays by Orbax: its handler of trees, which also writes metadata and checksums.
 
-Imported where it is used, because Orbax is an extra.
+This module is imported when it is used, because Orbax is an extra.
 """
 
 import collections
@@ -19,7 +19,7 @@ from etils import epath
 from orbax.checkpoint import future
 
 from ._checksums import Checksums, write_checksums_of_process
-from ._data_state import format_data_file, write_data_state
+from ._data_state import format_data_file
 from ._errors import DamagedCheckpointError, agree_on_result
 from ._tree_metadata import METADATA, LeafMetadata, TreeMetadata
 
@@ -43,7 +43,7 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
             if args.metadata is not None and process == 0:
                 args.metadata.write(folder)
             if args.data is not None:
-                write_data_state(folder, process, args.data)
+                (folder / format_data_file(process)).write_text(args.data)
             arrays = await super().async_save(directory, args=args)
         except Exception as raised:  # other processes wait for this one
             error = raised
@@ -51,7 +51,10 @@ class StateHandler(ocp.PyTreeCheckpointHandler):
         return [WrittenByAll(args.subject, args.seconds, future.ChainedFuture(arrays or (), write), error)]
 
     def finalize(self, directory: Any) -> None:
-        """Ends a checkpoint that all processes have written; keeps an error, since the others wait for this process."""
+        """Ends a checkpoint that all processes have written.
+
+        An error is raised later, by `raise_failure`, since the other processes wait for this one here.
+        """
         try:
             super().finalize(directory)
         except Exception as raised:
@@ -162,7 +165,7 @@ def save(checkpointer: ocp.AsyncCheckpointer, folder: Path, arguments: StateSave
 
 
 def check_written(folder: Path, checksums: Checksums, arguments: StateSave) -> None:
-    """Checks that all is there that was saved to the files of a step, elements of arrays by the index of TensorStore.
+    """Checks that nothing is missing in the folder of a step; the index of TensorStore lists the parts of arrays.
 
     Raises:
         OSError: If something else has removed a part of it.
@@ -174,9 +177,9 @@ def check_written(folder: Path, checksums: Checksums, arguments: StateSave) -> N
     _check_sizes(folder, sizes, dict.fromkeys([METADATA, _MANIFEST, *data_files], 0))
     _check_sizes(folder, sizes, _list_data_files(base))
     arrays, chunks = _count_chunks(base)
-    if (missing := len(arguments.item) - len(arrays)) or arrays != chunks:
+    if (missing_count := len(arguments.item) - len(arrays)) or arrays != chunks:
         incomplete = [name for name in arrays if arrays[name] != chunks.get(name)]
-        description = f"{missing} arrays" if missing else f"parts of {', '.join(incomplete[:3])}"
+        description = f"{missing_count} arrays" if missing_count else f"parts of {', '.join(incomplete[:3])}"
         raise OSError(f"{description} were removed from {folder} while the checkpoint was written")
 
 
@@ -187,7 +190,7 @@ def _check_sizes(folder: Path, sizes: dict[str, int], least: dict[str, int]) -> 
 
 
 def _list_data_files(base: ts.KvStore) -> dict[str, int]:
-    """Returns the files with nodes and elements of arrays, and how many bytes each has at least."""
+    """Returns the files with nodes and elements of arrays, each with the least size that the index implies."""
     locations = [version["root"]["location"] for version in ts.ocdbt.dump(base).result()["versions"][-1:]]
     ends: dict[str, int] = {}
     while locations:
@@ -201,7 +204,7 @@ def _list_data_files(base: ts.KvStore) -> dict[str, int]:
 
 
 def _count_chunks(base: ts.KvStore) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns the number of chunks that each array should have, and that it has in the index."""
+    """Returns the number of chunks that each array should have, and the number that it has in the index."""
     store = ts.KvStore.open({"driver": "ocdbt", "base": base.spec().to_json()}).result()
     keys = [key.decode() for key in store.list().result()]
     reads = {key: store.read(key) for key in keys if key.endswith("/.zarray")}

@@ -145,40 +145,31 @@ def restore_step(
     if fallback and step is not None:
         raise ValueError("`fallback` chooses among the newest checkpoints; leave it out, or leave out `step`")
     path = Path(folder).absolute()
+
+    def list_candidates() -> list[int]:
+        steps = agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step))
+        return broadcast_from_host_zero(steps)
+
+    steps = list_candidates()
     while True:
-        steps = broadcast_from_host_zero(agree_on_result(f"the checkpoints in {path}", lambda: find_steps(path, step)))
-        restored = _restore_newest(path, steps, like, options, data, is_newest=step is None, fallback=fallback)
-        if restored is not None:
-            return restored
-
-
-def _restore_newest(
-    path: Path,
-    steps: list[int],
-    like: Any,
-    options: RestoreOptions,
-    data: Resumable | None,
-    *,
-    is_newest: bool,
-    fallback: bool,
-) -> Restored | None:
-    """Returns the state of the first of some steps that can be restored, None if the newest was deleted meanwhile."""
-    for number, previous_step in zip(steps, [*steps[1:], None], strict=True):
+        newest, *older_steps = steps
         try:
-            return Restored(_restore_folder(path, number, like, options, data), number)
+            return Restored(_restore_folder(path, newest, like, options, data), newest)
         except DamagedCheckpointError as error:
-            if broadcast_from_host_zero(number not in list_steps(path)):  # by a program that keeps fewer of them
-                if is_newest:
-                    return None
-                subject = f"the checkpoint of step {number} in {path}"
-                raise FileNotFoundError(f"{subject} was deleted while it was read; restore a newer one") from error
-            if previous_step is None or not fallback:
+            subject = f"the checkpoint of step {newest}"
+            if broadcast_from_host_zero(newest not in list_steps(path)):  # another program keeps fewer of them
+                if step is not None:
+                    message = f"{subject} in {path} was deleted while it was read; restore a newer one"
+                    raise FileNotFoundError(message) from error
+                steps = list_candidates()
+            elif older_steps and fallback:
+                warnings.warn(f"skipped {subject}: {error}", stacklevel=find_stacklevel())
+                steps = older_steps
+            else:
                 remedy = ""
-                if previous_step is not None:
-                    remedy = f"; `step={previous_step}` restores the one before, as `fallback=True` does"
-                raise DamagedCheckpointError(f"the checkpoint of step {number} is damaged: {error}{remedy}") from error
-            warnings.warn(f"skipped the checkpoint of step {number}: {error}", stacklevel=find_stacklevel())
-    raise AssertionError("there is a step, or `find_steps` raises")
+                if older_steps:
+                    remedy = f"; `step={older_steps[0]}` restores the one before, as `fallback=True` does"
+                raise DamagedCheckpointError(f"{subject} is damaged: {error}{remedy}") from error
 
 
 def _restore_folder(path: Path, step: int, like: Any, options: RestoreOptions, data: Resumable | None) -> Any:
@@ -209,27 +200,27 @@ class Plan(NamedTuple):
 
 def make_plan(metadata: TreeMetadata, like: Any, options: RestoreOptions, subject: str) -> Plan:
     """Returns what to restore and where to; raises a ValueError if it is not in the checkpoint."""
-    saved = metadata.get_leaves()
-    if isinstance(like, int) and "" not in saved:
+    saved_leaves = metadata.get_leaves()
+    if isinstance(like, int) and "" not in saved_leaves:
         raise ValueError(f"`like` is a tree like the one to restore, not {like!r}; pass a step as `step={like!r}`")
     if like is None:
         paths, treedef = jax.tree.flatten(_replace_leaves(metadata.tree))
-        likes = [make_shape(saved[path]) for path in paths]
-        requested = {path: saved[path] for path in paths}
+        likes = [make_shape(saved_leaves[path]) for path in paths]
+        requested = {path: saved_leaves[path] for path in paths}
     else:
         described = describe_tree(like)
         leaves, treedef = flatten_leaves(like)
         likes = [*leaves.values()]
         requested = {leaf.path: leaf for leaf in iterate_nodes(described) if isinstance(leaf, LeafMetadata)}
-        check_leaves(saved, requested, options.axis_order, options.strict, subject)
-        warn_of_static_fields(metadata.get_static_fields(), get_static_fields(described), subject)
+        check_leaves(saved_leaves, requested, options.axis_order, options.strict, subject)
+        warn_of_static_fields(get_static_fields(metadata.tree), get_static_fields(described), subject)
     check_widths(requested, subject)
     tree = jax.tree.unflatten(treedef, likes)
-    return Plan(saved, requested, likes, find_shardings(tree, likes, options.mapping, options.mesh), treedef)
+    return Plan(saved_leaves, requested, likes, find_shardings(tree, likes, options.mapping, options.mesh), treedef)
 
 
 def _replace_leaves(node: Node | LeafMetadata) -> Any:
-    """Returns the tree of a checkpoint without its classes, with the path of each leaf in its place."""
+    """Returns the tree of a checkpoint as dicts, lists and tuples, with paths in place of the leaves."""
     if isinstance(node, LeafMetadata):
         return node.path
     pairs = zip(node.keys, node.children, strict=True)
@@ -254,10 +245,10 @@ def read_arrays_of_plan(folder: Path, plan: Plan, checksums: Checksums) -> dict[
     """Returns the arrays by path, as they are stored; this process checks its share of the files meanwhile."""
     stored_leaves: dict[str, tuple[LeafMetadata, Any]] = {}
     for (path, leaf), sharding in zip(plan.requested.items(), plan.shardings, strict=True):
-        saved = plan.saved[path]
-        if saved.is_stored:
+        saved_leaf = plan.saved[path]
+        if saved_leaf.is_stored:
             is_numpy = leaf.kind.startswith("numpy")
-            stored_leaves[path] = saved, None if is_numpy else get_stored_sharding(saved, leaf, sharding)
+            stored_leaves[path] = saved_leaf, None if is_numpy else get_stored_sharding(saved_leaf, leaf, sharding)
     blocks = [block for block in list_blocks(checksums) if is_array_data(block[0])]
     wait_for_checks = check_blocks(checksums, blocks[jax.process_index() :: jax.process_count()])
     try:
@@ -269,12 +260,12 @@ def read_arrays_of_plan(folder: Path, plan: Plan, checksums: Checksums) -> dict[
 def place_restored_leaves(plan: Plan, arrays: dict[str, Any]) -> Any:
     """Returns the restored tree."""
     leaves = []
-    for (path, requested), like, sharding in zip(plan.requested.items(), plan.likes, plan.shardings, strict=True):
-        saved = plan.saved[path]
-        if saved.kind in ARRAY_KINDS:
-            leaves.append(place_leaf(arrays.pop(path, None), saved, requested, like, sharding))
+    for (path, requested_leaf), like, sharding in zip(plan.requested.items(), plan.likes, plan.shardings, strict=True):
+        saved_leaf = plan.saved[path]
+        if saved_leaf.kind in ARRAY_KINDS:
+            leaves.append(place_leaf(arrays.pop(path, None), saved_leaf, requested_leaf, like, sharding))
         else:
-            leaves.append(like if saved.kind == "object" else saved.decode())
+            leaves.append(like if saved_leaf.kind == "object" else saved_leaf.decode())
     return jax.tree.unflatten(plan.treedef, leaves)
 
 
@@ -326,16 +317,18 @@ def make_shape(leaf: LeafMetadata) -> Any:
     return shape if leaf.names is None else NamedArray(shape, leaf.names)
 
 
-def get_stored_sharding(saved: LeafMetadata, requested: LeafMetadata, sharding: Any) -> Any:
-    """Returns the sharding to read an array with, whose axes are in the order in which they are stored."""
-    order = find_order(saved.names, requested.names)
+def get_stored_sharding(saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, sharding: Any) -> Any:
+    """Returns the sharding with which an array is read, for its axes in the order of the checkpoint."""
+    order = find_order(saved_leaf.names, requested_leaf.names)
     if isinstance(sharding, NamedSharding):
-        entries = pad_spec(sharding.spec, len(saved.shape)).partitions
+        entries = pad_spec(sharding.spec, len(saved_leaf.shape)).partitions
         if order is not None:
             entries = [entries[order.index(dim)] for dim in range(len(order))]
-        return NamedSharding(sharding.mesh, P(*entries, *(None,) * (len(saved.stored_shape) - len(saved.shape))))
+        return NamedSharding(
+            sharding.mesh, P(*entries, *(None,) * (len(saved_leaf.stored_shape) - len(saved_leaf.shape)))
+        )
     if order is not None and sharding is not None and not isinstance(sharding, SingleDeviceSharding):
-        raise ValueError(f"{saved.path} cannot be transposed onto {sharding}; pass a mesh")
+        raise ValueError(f"{saved_leaf.path} cannot be transposed onto {sharding}; pass a mesh")
     return sharding
 
 
@@ -344,29 +337,29 @@ def enter_mesh_of(sharding: Any) -> AbstractContextManager[Any]:
     return jax.set_mesh(cast(Mesh, sharding.mesh) if isinstance(sharding, NamedSharding) else None)
 
 
-def place_leaf(array: Any, saved: LeafMetadata, requested: LeafMetadata, like: Any, sharding: Any) -> Any:
+def place_leaf(array: Any, saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, like: Any, sharding: Any) -> Any:
     """Returns the requested leaf, made of the array that was read."""
-    if not saved.is_stored:
-        array = np.zeros(saved.stored_shape, jnp.dtype(saved.stored_dtype))
-    order = find_order(saved.names, requested.names)
-    if requested.kind in ("numpy", "numpy scalar"):
+    if not saved_leaf.is_stored:
+        array = np.zeros(saved_leaf.stored_shape, jnp.dtype(saved_leaf.stored_dtype))
+    order = find_order(saved_leaf.names, requested_leaf.names)
+    if requested_leaf.kind in ("numpy", "numpy scalar"):
         array = np.asarray(array) if order is None else np.ascontiguousarray(np.transpose(array, order))
-        array = array[()] if requested.kind == "numpy scalar" else array
+        array = array[()] if requested_leaf.kind == "numpy scalar" else array
     else:
-        array = _place_on_devices(array, saved, requested, order, sharding)
+        array = _place_on_devices(array, saved_leaf, requested_leaf, order, sharding)
     return with_array(like, array) if isinstance(like, NamedBase) else array
 
 
 def _place_on_devices(
-    array: Any, saved: LeafMetadata, requested: LeafMetadata, order: tuple[int, ...] | None, sharding: Any
+    array: Any, saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, order: tuple[int, ...] | None, sharding: Any
 ) -> jax.Array:
-    """Returns random keys for their data, and an array with its axes in another order."""
+    """Makes random keys of their data, transposes the axes of an array, and puts it onto its sharding."""
     with enter_mesh_of(sharding):
         if not isinstance(array, jax.Array):
             array = array if order is None else np.transpose(array, (*order, *range(len(order), array.ndim)))
-            array, order = jax.device_put(array, get_stored_sharding(requested, requested, sharding)), None
-        if saved.kind == "key":
-            array = jax.random.wrap_key_data(array, impl=saved.dtype)
+            array, order = jax.device_put(array, get_stored_sharding(requested_leaf, requested_leaf, sharding)), None
+        if saved_leaf.kind == "key":
+            array = jax.random.wrap_key_data(array, impl=saved_leaf.dtype)
         if order is not None:
             array = _make_transpose(order, sharding)(array)
         return array

@@ -1,12 +1,13 @@
 """The folder of checkpoints: the steps in it, and the one program that may save to it.
 
 Orbax writes a step to a hidden folder of this program. When all of it is there with its checksums, one rename makes it
-a checkpoint; a checkpoint that is deleted leaves by one rename too. So a program that is killed leaves nothing that is
-half done but hidden folders, which the next writer removes, and two programs never write to the same files.
+a checkpoint; to delete one, it is renamed first, too. So a program that is killed leaves nothing incomplete except in
+hidden folders, which the next writer removes, and two programs never write to the same files.
 
 The kernel keeps the lock of a folder and drops it when the program ends, however it does. Some file systems of networks
 keep locks for each host alone, or have none, so the program also touches the file every few seconds as a sign of life.
-A program on another host, or on a file system without locks, waits for that before it takes over what was not closed.
+A program on another host, or on a file system without locks, waits for that sign before it takes over a lock that was
+not released.
 """
 
 import contextlib
@@ -33,8 +34,20 @@ from ._checksums import write_checksums
 from ._errors import agree_on_result, import_orbax_handler
 
 
-_DAMAGED = "damaged-"
-_SHOWN = 10
+try:
+    import fcntl as _fcntl
+except ModuleNotFoundError:  # on Windows
+    _fcntl = None
+fcntl: ModuleType | None = _fcntl
+
+_DAMAGED = "damaged-"  # what the names of damaged steps begin with
+_HIDDEN = ".axonym-saving-"  # what the names of folders begin with in which a step is being written
+_LOCK = ".axonym-lock"
+_SHOWN = 10  # steps in an error
+
+_BEAT = 5.0  # seconds between signs of life
+_PATIENCE = 30.0  # seconds without one after which a program on another host counts as dead
+_locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
 
 
 def list_steps(folder: str | os.PathLike[str]) -> list[int]:
@@ -115,24 +128,12 @@ def check_step(step: object) -> None:
 
 
 def move_damaged(folder: Path, step: int) -> Path:
-    """Moves the checkpoint of a step out of the way of those to come; returns where to."""
+    """Renames the checkpoint of a step, so that the step can be saved again; returns its new path."""
     number, target = 0, folder / f"{_DAMAGED}{step}"
     while target.exists():
         number += 1
         target = folder / f"{_DAMAGED}{step}-{number}"
     return (folder / str(step)).rename(target)
-
-
-try:
-    import fcntl as _fcntl
-except ModuleNotFoundError:  # on Windows
-    _fcntl = None
-fcntl: ModuleType | None = _fcntl
-
-_LOCK = ".axonym-lock"
-_BEAT = 5.0  # seconds between signs of life
-_PATIENCE = 30.0  # seconds without one after which a program on another host counts as dead
-_locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
 
 
 class WriterLock:
@@ -185,7 +186,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _take_lock(folder: Path, path: Path) -> int:
-    """Returns the descriptor of the file, locked."""
+    """Opens and locks the file; returns its descriptor."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -224,12 +225,12 @@ def _wait_for_life(folder: Path, path: Path, content: bytes) -> None:
         f"{_describe_holder(content)} has not closed {folder}; waiting {_PATIENCE:g} s for a sign of life of it",
         stacklevel=find_stacklevel(),
     )
-    first, end = None, time.monotonic() + _PATIENCE
+    first_touched, end = None, time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         with path.open("rb") as file:  # opened again, because file systems of networks remember times
             touched = os.fstat(file.fileno()).st_mtime_ns
-        first = first or touched
-        if touched != first:
+        first_touched = first_touched or touched
+        if touched != first_touched:
             raise _make_refusal(folder, content)
         time.sleep(_BEAT / 5)
 
@@ -250,15 +251,15 @@ def _describe_holder(content: bytes) -> str:
 
 
 def _make_refusal(folder: Path, content: bytes) -> OSError:
-    holder, since = _describe_holder(content), _read_holder(content).get("since", "a moment ago")
+    holder, start = _describe_holder(content), _read_holder(content).get("since", "a moment ago")
     remedy = "close that `Checkpointer`" if holder == "this program" else "end that program, save to another folder"
     return OSError(
-        f"{holder} has had {folder} open to save since {since}; {remedy}, or, to restore only, pass `read_only=True`"
+        f"{holder} has had {folder} open to save since {start}; {remedy}, or, to restore only, pass `read_only=True`"
     )
 
 
 def _show_life(path: Path, content: bytes, ended: threading.Event) -> None:
-    """Touches the lock every few seconds, as long as it is that of this program."""
+    """Touches the lock every few seconds, as long as this program holds it."""
     while not ended.wait(_BEAT):
         with contextlib.suppress(OSError):
             if path.read_bytes() != content:  # another program has taken it over
@@ -273,9 +274,6 @@ def _release_lock(path: Path, descriptor: int, content: bytes, ended: threading.
             os.ftruncate(descriptor, 0)  # Windows keeps open files; an empty one is no lock of anybody
             path.unlink()
     os.close(descriptor)
-
-
-_HIDDEN = ".axonym-saving-"
 
 
 class StepWriter:
@@ -329,7 +327,7 @@ class StepWriter:
         self._pending = self._threads.submit(self._complete, step, arguments)
 
     def wait(self) -> list[str]:
-        """Waits until the step that is being saved is complete; returns what to warn of."""
+        """Waits until the step that is being saved is complete; returns warnings."""
         if self._pending is None:
             return []
         messages = self._pending.result()
@@ -337,7 +335,7 @@ class StepWriter:
         return messages
 
     def give_up(self, step: int) -> None:
-        """Removes what was written of a step that could not be saved."""
+        """Removes the files of a step that could not be saved."""
         self._pending = None
         if jax.process_index() == 0:
             for path in self._hidden.glob(f"{step}*"):
@@ -371,7 +369,7 @@ class StepWriter:
         return agree_on_result(arguments.subject, complete, name=name, kind=OSError, seconds=self._seconds)
 
     def _commit(self, step: int, arguments: Any) -> None:
-        """Checks that nothing is missing of what was written, and makes it a checkpoint.
+        """Checks that no file of a step is missing, and makes it a checkpoint.
 
         Raises:
             OSError: If something is missing, or another program has taken over the folder.
@@ -389,7 +387,7 @@ class StepWriter:
         self._saved = [*(saved for saved in self._saved if saved != step), step]
 
     def _delete_oldest(self) -> list[str]:
-        """Deletes checkpoints until as many are left as are kept; returns what to warn of."""
+        """Deletes the oldest checkpoints, so that `max_to_keep` remain; returns warnings."""
         steps = list_steps(self._folder)
         order = [step for step in steps if step not in self._saved] + [step for step in self._saved if step in steps]
         messages = []
@@ -402,7 +400,7 @@ class StepWriter:
 
 
 def _flush_folder(path: Path) -> None:
-    """Waits until the names in a folder are on disk, so that an older checkpoint may be deleted after that."""
+    """Waits until renamed files in a folder are on disk, so that an older checkpoint may be deleted after that."""
     with contextlib.suppress(OSError):  # Windows cannot open folders
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -412,7 +410,7 @@ def _flush_folder(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a folder with all in it, of a symbolic link the link alone."""
+    """Removes a folder with everything in it; of a symbolic link, only the link."""
     if path.is_symlink():
         os.unlink(path)
     else:

@@ -1,4 +1,4 @@
-"""The tree of a checkpoint: what its metadata say of each leaf and node, and whether a tree to restore fits them."""
+"""The metadata of a checkpoint: its leaves and nodes, and whether a tree to restore fits them."""
 
 import base64
 import functools
@@ -29,7 +29,12 @@ from ._errors import DamagedCheckpointError
 
 Kind: TypeAlias = Literal["array", "key", "numpy", "numpy scalar", "value", "none", "object"]
 ARRAY_KINDS = ("array", "key", "numpy", "numpy scalar")
+
+METADATA = "axonym.json"
+_FORMAT = 1  # greater if older versions cannot read it
 _LONGEST = 200  # characters of the description of an object
+_DEEPEST = 200  # levels; each takes two calls of Python, or three of the JSON decoder, of the 1000 that it has
+_SHOWN = 20  # problems in an error
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,8 @@ def describe_leaf(path: str, x: Any) -> LeafMetadata:
             return LeafMetadata(path, "key", names, tuple(array.shape), describe_random_keys(array)[0])
         return LeafMetadata(path, "array", names, tuple(array.shape), str(array.dtype))
     if isinstance(array, np.ndarray | np.generic):
-        _check_numbers(path, array)
+        if array.dtype.kind not in "biufcV" or array.dtype.fields is not None or array.dtype.type is np.void:
+            raise TypeError(f"{path or 'the state'} is a NumPy array of dtype {array.dtype}; only numbers can be saved")
         kind: Kind = "numpy" if isinstance(array, np.ndarray) else "numpy scalar"
         return LeafMetadata(path, kind, names, tuple(array.shape), str(array.dtype))
     if array is None:
@@ -134,11 +140,6 @@ def describe_leaf(path: str, x: Any) -> LeafMetadata:
     if isinstance(array, bool | int | float | complex | str | bytes) and type(array).__module__ == "builtins":
         return LeafMetadata(path, "value", dtype=type(array).__name__, value=_encode_value(array))
     return LeafMetadata(path, "object", dtype=type(array).__qualname__, value=describe_object(array))
-
-
-def _check_numbers(path: str, array: Any) -> None:
-    if array.dtype.kind not in "biufcV" or array.dtype.fields is not None or array.dtype.type is np.void:
-        raise TypeError(f"{path or 'the state'} is a NumPy array of dtype {array.dtype}; only numbers can be saved")
 
 
 def _encode_value(value: Any) -> Any:
@@ -181,11 +182,6 @@ def get_key_dtype(implementation: str) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
 
 
-METADATA = "axonym.json"
-_FORMAT = 1
-_DEEPEST = 200  # levels; each takes two calls of Python, or three of the JSON decoder, of the 1000 that it has
-
-
 class _NewerFormatError(ValueError):
     """The metadata are not damaged, but of a later version."""
 
@@ -211,7 +207,7 @@ class Node:
 
 @dataclass(frozen=True)
 class TreeMetadata:
-    """What a checkpoint says of itself: the tree, the step and the number of processes that saved it."""
+    """The metadata of a checkpoint: its tree, its step and the number of processes that saved it."""
 
     step: int
     tree: Node | LeafMetadata
@@ -245,10 +241,6 @@ class TreeMetadata:
         """Returns the leaves by path."""
         return {leaf.path: leaf for leaf in iterate_nodes(self.tree) if isinstance(leaf, LeafMetadata)}
 
-    def get_static_fields(self) -> dict[str, str]:
-        """Returns descriptions of the static fields of modules, and of leaves that are no arrays or values, by path."""
-        return get_static_fields(self.tree)
-
 
 def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:
     """Returns the metadata of a tree or of a part of it, whose leaves may be shapes without data.
@@ -269,11 +261,7 @@ def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:
         return describe_leaf(text, tree)
     keys = tuple([_read_key(entries) for entries, _ in pairs])
     children = tuple([describe_tree(child, (*path, *entries)) for entries, child in pairs])
-    return Node(text, _name_kind(tree), keys, children, _describe_static_fields(tree))
-
-
-def _name_kind(tree: Any) -> str:
-    return type(tree).__name__ if type(tree) in (dict, list, tuple) else type(tree).__qualname__
+    return Node(text, type(tree).__qualname__, keys, children, _describe_static_fields(tree))
 
 
 def _read_key(entries: tuple[Any, ...]) -> str | int | float | bool | None:
@@ -333,38 +321,37 @@ def _read_node(content: dict[str, Any]) -> Node | LeafMetadata:
     return Node(content["path"], content["kind"], keys, children, content["static"])
 
 
-_SHOWN = 20
-
-
 def check_leaves(
-    saved: Mapping[str, LeafMetadata],
-    requested: Mapping[str, LeafMetadata],
+    saved_leaves: Mapping[str, LeafMetadata],
+    requested_leaves: Mapping[str, LeafMetadata],
     axis_order: AxisOrder,
     strict: bool,
     subject: str,
 ) -> None:
-    """Checks the leaves that are asked for; raises a ValueError that lists all that differ."""
-    unused = [path for path in saved if path not in requested]
+    """Raises a ValueError that lists all requested leaves that differ from the saved ones."""
+    unused = [path for path in saved_leaves if path not in requested_leaves]
     problems = []
-    for path, leaf in requested.items():
-        if path not in saved:
+    for path, leaf in requested_leaves.items():
+        if path not in saved_leaves:
             problems.append(f"{path or 'the state'} is not in the checkpoint{suggest_name(path, unused)}")
-        elif (problem := _find_problem(saved[path], leaf, axis_order)) is not None:
+        elif (problem := _find_problem(saved_leaves[path], leaf, axis_order)) is not None:
             problems.append(f"{path or 'the state'} {problem}")
     if strict:
-        missing = [path for path in requested if path not in saved]
-        problems += [f"{path} is in the checkpoint and not in `like`{suggest_name(path, missing)}" for path in unused]
+        missing_paths = [path for path in requested_leaves if path not in saved_leaves]
+        problems += [
+            f"{path} is in the checkpoint and not in `like`{suggest_name(path, missing_paths)}" for path in unused
+        ]
     if problems:
-        remedies = _suggest_nesting(saved, [path for path in requested if path not in saved])
+        remedies = _suggest_nesting(saved_leaves, [path for path in requested_leaves if path not in saved_leaves])
         if strict and unused:
             remedies.append("`strict=False` leaves out what is not in `like`")
         raise ValueError("\n  ".join([f"{subject} does not fit:", *shorten_list(problems, _SHOWN), *remedies]))
 
 
-def check_widths(requested: Mapping[str, LeafMetadata], subject: str) -> None:
-    """Checks that JAX keeps the bits of all arrays; raises a ValueError that lists those that it would narrow."""
+def check_widths(requested_leaves: Mapping[str, LeafMetadata], subject: str) -> None:
+    """Raises a ValueError that lists the arrays whose elements JAX would narrow to 32 bits."""
     problems = []
-    for path, leaf in requested.items():
+    for path, leaf in requested_leaves.items():
         jax_dtype = str(jax.dtypes.canonicalize_dtype(jnp.dtype(leaf.dtype))) if leaf.kind == "array" else leaf.dtype
         if jax_dtype != leaf.dtype:
             narrowed = f"{path or 'the state'} would narrow {leaf.dtype} to {jax_dtype}"
@@ -378,10 +365,11 @@ def check_widths(requested: Mapping[str, LeafMetadata], subject: str) -> None:
         raise ValueError("\n  ".join([heading, *shorten_list(problems, _SHOWN), *remedies]))
 
 
-def _suggest_nesting(saved: Mapping[str, LeafMetadata], missing: list[str]) -> list[str]:
+def _suggest_nesting(saved_leaves: Mapping[str, LeafMetadata], missing_paths: list[str]) -> list[str]:
     """Returns a line with the path below which a checkpoint has all missing leaves, or nothing."""
     candidates = [
-        {path.removesuffix(suffix) for path in saved if suffix and path.endswith(suffix)} for suffix in missing
+        {path.removesuffix(suffix) for path in saved_leaves if suffix and path.endswith(suffix)}
+        for suffix in missing_paths
     ]
     prefixes = set.intersection(*candidates) if candidates else set()
     if not prefixes:
@@ -392,48 +380,50 @@ def _suggest_nesting(saved: Mapping[str, LeafMetadata], missing: list[str]) -> l
     return [f"the checkpoint has what is missing below {prefix}; pass {nested}"]
 
 
-def _find_problem(saved: LeafMetadata, requested: LeafMetadata, axis_order: AxisOrder) -> str | None:
+def _find_problem(saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, axis_order: AxisOrder) -> str | None:
     """Returns why a leaf cannot be restored as requested, or None."""
-    if not _is_same_kind(saved, requested):
-        return f"is {requested} here and {saved} in the checkpoint"
-    if saved.kind not in ARRAY_KINDS:
+    if not _is_same_kind(saved_leaf, requested_leaf):
+        return f"is {requested_leaf} here and {saved_leaf} in the checkpoint"
+    if saved_leaf.kind not in ARRAY_KINDS:
         return None
-    if (saved.names, saved.shape) != (requested.names, requested.shape):
-        difference = f"has {_format_axes(requested)} here and {_format_axes(saved)} in the checkpoint"
-        if saved.names is None or requested.names is None:
+    if (saved_leaf.names, saved_leaf.shape) != (requested_leaf.names, requested_leaf.shape):
+        difference = f"has {_format_axes(requested_leaf)} here and {_format_axes(saved_leaf)} in the checkpoint"
+        if saved_leaf.names is None or requested_leaf.names is None:
             return difference
-        sizes = dict(zip(saved.names, saved.shape, strict=True))
-        if sizes != dict(zip(requested.names, requested.shape, strict=True)):
+        sizes = dict(zip(saved_leaf.names, saved_leaf.shape, strict=True))
+        if sizes != dict(zip(requested_leaf.names, requested_leaf.shape, strict=True)):
             return difference
         if axis_order == "error":
             return f"{difference}; `axis_order='transpose'` restores it in the order asked for"
-    if saved.dtype != requested.dtype:
-        remedy = "" if saved.kind == "key" else f"; restore {saved.dtype} and convert it with `astype`"
-        return f"is {requested.dtype} here and {saved.dtype} in the checkpoint{remedy}"
+    if saved_leaf.dtype != requested_leaf.dtype:
+        remedy = "" if saved_leaf.kind == "key" else f"; restore {saved_leaf.dtype} and convert it with `astype`"
+        return f"is {requested_leaf.dtype} here and {saved_leaf.dtype} in the checkpoint{remedy}"
     return None
 
 
-def _is_same_kind(saved: LeafMetadata, requested: LeafMetadata) -> bool:
-    if saved.kind in ARRAY_KINDS and requested.kind in ARRAY_KINDS:
-        return (saved.kind == "key") == (requested.kind == "key")
-    return saved.kind == requested.kind and (saved.kind != "value" or saved.dtype == requested.dtype)
+def _is_same_kind(saved_leaf: LeafMetadata, requested_leaf: LeafMetadata) -> bool:
+    if saved_leaf.kind in ARRAY_KINDS and requested_leaf.kind in ARRAY_KINDS:
+        return (saved_leaf.kind == "key") == (requested_leaf.kind == "key")
+    return saved_leaf.kind == requested_leaf.kind and (
+        saved_leaf.kind != "value" or saved_leaf.dtype == requested_leaf.dtype
+    )
 
 
 def _format_axes(leaf: LeafMetadata) -> str:
     return f"shape {leaf.shape}" if leaf.names is None else f"axes {format_axes(leaf.names, leaf.shape)}"
 
 
-def find_order(saved: Names | None, requested: Names | None) -> tuple[int, ...] | None:
+def find_order(saved_names: Names | None, requested_names: Names | None) -> tuple[int, ...] | None:
     """Returns the position in the checkpoint of each requested axis, None if they are in order."""
-    if saved is None or requested is None or saved == requested:
+    if saved_names is None or requested_names is None or saved_names == requested_names:
         return None
-    return tuple(saved.index(name) for name in requested)
+    return tuple(saved_names.index(name) for name in requested_names)
 
 
-def warn_of_static_fields(saved: Mapping[str, str], requested: Mapping[str, str], subject: str) -> None:
+def warn_of_static_fields(saved_fields: Mapping[str, str], requested_fields: Mapping[str, str], subject: str) -> None:
     """Warns if static fields, which are not restored, differ from those of the modules that were saved."""
-    different = [path for path, text in requested.items() if saved.get(path, text) != text]
-    if different:
-        changes = [f"{path} is {requested[path]} here and was {saved[path]}" for path in different]
+    changed_paths = [path for path, text in requested_fields.items() if saved_fields.get(path, text) != text]
+    if changed_paths:
+        changes = [f"{path} is {requested_fields[path]} here and was {saved_fields[path]}" for path in changed_paths]
         heading = f"{subject} was saved with other static fields, which stay as they are here:"
         warnings.warn("\n  ".join([heading, *shorten_list(changes, _SHOWN)]), stacklevel=find_stacklevel())

@@ -37,9 +37,9 @@ def make_state(seed: int) -> dict[str, Any]:
 
 def check_state(state: Any) -> int:
     """Returns the checksum of a state, after comparing its arrays with it."""
-    found = zlib.crc32(np.stack(state["noise"]).tobytes())
-    assert found == state["checksum"], "the arrays are of another state"
-    return found
+    restored = zlib.crc32(np.stack(state["noise"]).tobytes())
+    assert restored == state["checksum"], "the arrays are of another state"
+    return restored
 
 
 def report(*words: object) -> None:

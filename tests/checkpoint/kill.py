@@ -119,14 +119,16 @@ def delete_slowly() -> None:
     os.unlink = wait_and_unlink
 
 
-def run_child(given: argparse.Namespace) -> None:
+def run_child(arguments: argparse.Namespace) -> None:
     """Runs one process of the training."""
     delete_slowly()
-    jax.config.update("jax_num_cpu_devices", 8 // given.processes)
-    if given.processes > 1:
-        nym.initialize(f"127.0.0.1:{given.port}", given.processes, given.process, initialization_timeout=120)
+    jax.config.update("jax_num_cpu_devices", 8 // arguments.processes)
+    if arguments.processes > 1:
+        nym.initialize(
+            f"127.0.0.1:{arguments.port}", arguments.processes, arguments.process, initialization_timeout=120
+        )
     with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
-        train(given.folder, given.steps, given.reference)
+        train(arguments.folder, arguments.steps, arguments.reference)
 
 
 class Program:
@@ -157,15 +159,15 @@ class Program:
     def wait_for_start(self, seconds: float = 240) -> None:
         end = time.monotonic() + seconds
         while not self.read_lines():
-            if time.monotonic() > end or any(one.poll() not in (None, 0) for one in self.running):
+            if time.monotonic() > end or any(child.poll() not in (None, 0) for child in self.running):
                 raise AssertionError(f"the training does not start:\n{self.log.read_text()[-3000:]}")
             time.sleep(0.02)
 
     def kill(self) -> None:
-        for one in self.running:
-            one.kill()
-        for one in self.running:
-            one.wait()
+        for child in self.running:
+            child.kill()
+        for child in self.running:
+            child.wait()
 
     def find_complete(self) -> int:
         """Returns the newest step that was reported as complete, 0 if none was."""
@@ -189,7 +191,7 @@ def run_kills(kills: int, processes: int, seed: int, steps: int) -> Iterator[str
     with tempfile.TemporaryDirectory() as outer:
         folder, file = Path(outer, "checkpoints"), Path(outer, "reference.json")
         program = Program(folder, processes, steps, file)
-        codes = [one.wait(600) for one in program.running]
+        codes = [child.wait(600) for child in program.running]
         assert codes == [0] * processes, program.log.read_text()[-3000:]
         reference = {int(step): checksum for step, checksum in json.loads(file.read_text()).items()}
         complete = 0
@@ -208,10 +210,10 @@ def run_kills(kills: int, processes: int, seed: int, steps: int) -> Iterator[str
             is_deleting = any(name.startswith("deleted-") for name in hidden)
             is_writing = any(not name.startswith("deleted-") for name in hidden)
             check_folder(folder, reference, complete, like)
-            found = nym.checkpoint.list_steps(folder)
-            writing, deleting, restored = writing + is_writing, deleting + is_deleting, restored + bool(found)
-            yield f"kill {kill}: {found}, {'while at ' + ', '.join(hidden) if hidden else 'between saves'}"
-            if found and found[-1] > steps - EVERY:  # the training has ended: from the beginning again
+            result = nym.checkpoint.list_steps(folder)
+            writing, deleting, restored = writing + is_writing, deleting + is_deleting, restored + bool(result)
+            yield f"kill {kill}: {result}, {'while at ' + ', '.join(hidden) if hidden else 'between saves'}"
+            if result and result[-1] > steps - EVERY:  # the training has ended: from the beginning again
                 shutil.rmtree(folder)
                 complete = 0
     yield (

@@ -70,8 +70,8 @@ def flip_bit(draw: random.Random, path: Path, folder: Path, others: list[Path]) 
 def exchange_file(draw: random.Random, path: Path, folder: Path, others: list[Path]) -> str | None:
     """Replaces a file by another one of the same place in another checkpoint, where its name may be random."""
     places = [(path.parent.name, "" if path.parent.name == "d" else path.name) for path in (path, *others)]
-    sources = [other for other, place in zip(others, places[1:], strict=True) if place == places[0]]
-    sources = [other for other in sources if other.read_bytes() != path.read_bytes()]
+    sources = [second for second, place in zip(others, places[1:], strict=True) if place == places[0]]
+    sources = [second for second in sources if second.read_bytes() != path.read_bytes()]
     if not sources:
         return None
     source = draw.choice(sources)
@@ -83,9 +83,9 @@ def run_changes(kind: str, change: Change, times: int, seed: int) -> Iterator[st
     """Changes a file again and again; yields a line for what was not found, and a summary."""
     draw, refused, unharmed = random.Random(seed), 0, 0
     with tempfile.TemporaryDirectory() as outer:
-        folder, other = Path(outer, "checkpoints"), Path(outer, "others")
+        folder, second = Path(outer, "checkpoints"), Path(outer, "others")
         seeds = save_checkpoints(folder, 0)
-        save_checkpoints(other, 10)
+        save_checkpoints(second, 10)
         newest = folder / str(STEPS[-1])
         files = sorted(path for path in newest.rglob("*") if path.is_file())
         others = [path for path in Path(outer).rglob("*") if path.is_file() and newest not in path.parents]

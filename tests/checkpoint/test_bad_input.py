@@ -222,9 +222,11 @@ def test_64_bits_are_not_narrowed_in_silence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\['count'\] is int32 here and int64 in the checkpoint"):
         nym.checkpoint.restore(tmp_path, narrow, strict=False)
     like = {"count": np.zeros((), np.int64), "mean": nym.NamedArray(np.zeros(2), ("embed",)), "low": shapes["low"]}
-    found = nym.checkpoint.restore(tmp_path, {**like, "numpy": np.zeros(1, np.int64)})
-    assert found["count"] == 2**40 + 7 and found["mean"].array.tolist() == [1 / 3] * 2 and found["numpy"] == 2**40
-    assert isinstance(found["low"], jax.Array)
+    restored = nym.checkpoint.restore(tmp_path, {**like, "numpy": np.zeros(1, np.int64)})
+    assert (
+        restored["count"] == 2**40 + 7 and restored["mean"].array.tolist() == [1 / 3] * 2 and restored["numpy"] == 2**40
+    )
+    assert isinstance(restored["low"], jax.Array)
     with jax.enable_x64(True):
         assert int(nym.checkpoint.restore(tmp_path)["count"]) == 2**40 + 7
 

@@ -29,9 +29,9 @@ def test_donated_arrays_may_be_overwritten_while_saving(devices: int, tmp_path: 
         checkpointer.wait()
     value, old = 3.0, 1.0
     for number in range(3):
-        found = nym.checkpoint.restore(tmp_path, step=number)
-        assert np.unique(found["state"].array).tolist() == [value]
-        assert np.unique(found["numpy"]).tolist() == [old]
+        restored = nym.checkpoint.restore(tmp_path, step=number)
+        assert np.unique(restored["state"].array).tolist() == [value]
+        assert np.unique(restored["numpy"]).tolist() == [old]
         value, old = value * 16 + 15, number + 2.0
 
 
@@ -69,10 +69,10 @@ def test_old_steps_may_be_links_and_the_new_one_stays(tmp_path: Path) -> None:
     (folder / "5").symlink_to(elsewhere / "5")
     (folder / "20").symlink_to(elsewhere / "5")
     with nym.checkpoint.Checkpointer(folder, max_to_keep=2) as checkpointer:
-        for step, kept in ((6, [6, 20]), (7, [6, 7]), (8, [7, 8])):  # 6 is saved after 20
+        for step, remaining in ((6, [6, 20]), (7, [6, 7]), (8, [7, 8])):  # 6 is saved after 20
             checkpointer.save({"step": step}, step)
             checkpointer.wait()
-            assert checkpointer.steps == kept
+            assert checkpointer.steps == remaining
     assert nym.checkpoint.restore(elsewhere) == {"step": 5}
 
 
@@ -134,9 +134,9 @@ def test_orbax_reads_the_arrays_by_path(tmp_path: Path) -> None:
     ocp = pytest.importorskip("orbax.checkpoint")
     nym.checkpoint.save(tmp_path, {"weight": nym.arange(nym.Axis("embed", 4)), "step": 3}, 1)
     with ocp.CheckpointManager(tmp_path) as manager:
-        found = manager.restore(1, args=ocp.args.StandardRestore())
-    assert list(found) == ["state['weight']"]
-    assert found["state['weight']"].tolist() == [0, 1, 2, 3]
+        restored = manager.restore(1, args=ocp.args.StandardRestore())
+    assert list(restored) == ["state['weight']"]
+    assert restored["state['weight']"].tolist() == [0, 1, 2, 3]
 
 
 def test_inspect_prints_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,8 +60,8 @@ def test_a_flipped_byte_of_any_file_is_found(folder: Path) -> None:
     assert len(files) > 8
     for path in files:
         content = path.read_bytes()
-        for at in {0, len(content) // 2, len(content) - 1}:
-            path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        for index in {0, len(content) // 2, len(content) - 1}:
+            path.write_bytes(content[:index] + bytes([content[index] ^ 4]) + content[index + 1 :])
             check_refused(folder, path)
         path.write_bytes(content)
     assert is_same(nym.checkpoint.restore(folder, STATE))
@@ -109,7 +109,7 @@ def write_old_checksums(step: Path) -> None:
 def test_checkpoints_of_earlier_versions_are_read(folder: Path) -> None:
     write_old_checksums(folder / "2")
     assert is_same(nym.checkpoint.restore(folder, STATE)) and nym.checkpoint.inspect(folder).step == 2
-    path = max((folder / "2/default/ocdbt.process_0/d").iterdir(), key=lambda one: one.stat().st_size)
+    path = max((folder / "2/default/ocdbt.process_0/d").iterdir(), key=lambda file: file.stat().st_size)
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     check_refused(folder, path)
@@ -191,7 +191,7 @@ def test_large_files_are_checked_in_blocks(tmp_path: Path, monkeypatch: pytest.M
     noise = {"noise": jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 1 << 12, np.uint32))}
     nym.checkpoint.save(tmp_path, noise, 1)
     assert np.array_equal(nym.checkpoint.restore(tmp_path, noise)["noise"], noise["noise"])
-    path = max((tmp_path / "1" / "default").rglob("*"), key=lambda one: one.stat().st_size)
+    path = max((tmp_path / "1" / "default").rglob("*"), key=lambda file: file.stat().st_size)
     content = bytearray(path.read_bytes())
     content[9000] ^= 1
     path.write_bytes(content)
@@ -204,13 +204,13 @@ def test_raw_orbax_returns_the_flipped_byte_in_silence(tmp_path: Path) -> None:
     noise = {"noise": jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 1 << 12, np.uint32))}
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "raw", noise)
-    path = max((tmp_path / "raw").rglob("*"), key=lambda one: one.stat().st_size)
+    path = max((tmp_path / "raw").rglob("*"), key=lambda file: file.stat().st_size)
     content = bytearray(path.read_bytes())
     content[9000] ^= 1
     path.write_bytes(content)
     with ocp.StandardCheckpointer() as checkpointer:
-        found = checkpointer.restore(tmp_path / "raw", noise)
-    assert not np.array_equal(found["noise"], noise["noise"])
+        restored = checkpointer.restore(tmp_path / "raw", noise)
+    assert not np.array_equal(restored["noise"], noise["noise"])
 
 
 def test_fallback_takes_the_one_before_and_makes_way(folder: Path) -> None:

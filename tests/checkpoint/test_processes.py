@@ -126,7 +126,7 @@ def test_two_save_four_restore_and_one(tmp_path: Path) -> None:
     with jax.set_mesh(None):
         weight = nym.random.randint(jax.random.key(0), {"mlp": 8, "embed": 16}, -1000, 1000).astype("float32")
         for step in (0, 1, 11):
-            found = nym.checkpoint.restore(tmp_path, step=step)
-            assert np.array_equal(found["weight"].array, weight.array)
-            assert found["weight"].array.devices() == {jax.devices()[0]}
-        nym.checkpoint.save(tmp_path, found, 12)
+            restored = nym.checkpoint.restore(tmp_path, step=step)
+            assert np.array_equal(restored["weight"].array, weight.array)
+            assert restored["weight"].array.devices() == {jax.devices()[0]}
+        nym.checkpoint.save(tmp_path, restored, 12)

@@ -20,10 +20,10 @@ Embed, Mlp = nym.make_axes(embed=8, mlp=4)
 MAPPING = {"embed": "data", "mlp": "model"}
 
 
-def assert_same(one: Any, other: Any) -> None:
+def assert_same(first: Any, second: Any) -> None:
     """Asserts that two trees have the same structure, types and bits."""
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         assert isinstance(y, jax.Array) if isinstance(x, jax.Array) else type(x) is type(y)
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             assert jax.random.key_impl(x) == jax.random.key_impl(y)
@@ -76,42 +76,46 @@ def test_shapes_without_data_say_what_to_restore(saved: Path) -> None:
 
 
 def test_without_like_nodes_are_dicts_lists_and_tuples(saved: Path) -> None:
-    found, state = nym.checkpoint.restore(saved), make_state()
+    restored, state = nym.checkpoint.restore(saved), make_state()
     same = ("key", "keys", "bfloat16", "bits", "numpy", "scalars", "empty", "keys of dicts")
-    assert_same({name: found[name] for name in same}, {name: state[name] for name in same})
-    assert_same(found["model"]["weight"], state["model"].weight)
-    assert found["optimizer"][1:] == ({}, {})
-    assert_same(found["optimizer"][0]["mu"]["bias"], state["optimizer"][0].mu.bias)
+    assert_same({name: restored[name] for name in same}, {name: state[name] for name in same})
+    assert_same(restored["model"]["weight"], state["model"].weight)
+    assert restored["optimizer"][1:] == ({}, {})
+    assert_same(restored["optimizer"][0]["mu"]["bias"], state["optimizer"][0].mu.bias)
 
 
 def test_arrays_are_read_onto_the_mesh_by_the_mapping(saved: Path, mesh: jax.sharding.Mesh) -> None:
     state = make_state()
     like = {**state, "model": eqx.filter_eval_shape(make_model)}
-    for found in (nym.checkpoint.restore(saved, like, mapping=MAPPING), nym.checkpoint.restore(saved, mapping=MAPPING)):
-        model = found["model"]
+    for restored in (
+        nym.checkpoint.restore(saved, like, mapping=MAPPING),
+        nym.checkpoint.restore(saved, mapping=MAPPING),
+    ):
+        model = restored["model"]
         weight = model["weight"] if isinstance(model, dict) else model.weight
         assert weight.sharding == jax.sharding.NamedSharding(mesh, P("model", "data"))
         assert (
-            found["keys"].sharding.spec == P("data") and found["keys of dicts"][7]["a/b"].sharding.is_fully_replicated
+            restored["keys"].sharding.spec == P("data")
+            and restored["keys of dicts"][7]["a/b"].sharding.is_fully_replicated
         )
         assert np.array_equal(weight.array, state["model"].weight.array)
     with nym.axis_mapping(MAPPING):
         assert nym.checkpoint.restore(saved, like)["model"].weight.sharding.spec == P("model", "data")
-    assert_same(jax.device_get(like["numpy"]), found["numpy"])
+    assert_same(jax.device_get(like["numpy"]), restored["numpy"])
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_other_meshes_and_one_device_both_ways(kind: AxisType, tmp_path: Path) -> None:
     data = jax.make_mesh((8,), ("data",), axis_types=(kind,))
-    both = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind, kind))
+    pair = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind, kind))
     state = {name: make_state()[name] for name in ("model", "keys", "bfloat16", "key")}
     with jax.set_mesh(data):
         sharded = nym.shard(state, {"embed": "data"})
     nym.checkpoint.save(tmp_path, sharded, 1)
-    found = nym.checkpoint.restore(tmp_path, state, mapping=MAPPING, mesh=both)
-    assert found["model"].weight.sharding == jax.sharding.NamedSharding(both, P("model", "data"))
-    assert_same(jax.device_get(found["model"]), jax.device_get(state["model"]))
-    nym.checkpoint.save(tmp_path, found, 2)
+    restored = nym.checkpoint.restore(tmp_path, state, mapping=MAPPING, mesh=pair)
+    assert restored["model"].weight.sharding == jax.sharding.NamedSharding(pair, P("model", "data"))
+    assert_same(jax.device_get(restored["model"]), jax.device_get(state["model"]))
+    nym.checkpoint.save(tmp_path, restored, 2)
     assert_same(state, nym.checkpoint.restore(tmp_path, state))
     back = nym.checkpoint.restore(tmp_path, sharded)
     assert back["model"].weight.sharding == sharded["model"].weight.sharding
@@ -127,12 +131,14 @@ def test_another_order_of_axes_is_transposed_back(tmp_path: Path, mesh: jax.shar
     like = {name: nym.NamedArray(jax.ShapeDtypeStruct((8, 4), x.dtype), (Embed, Mlp)) for name, x in state.items()}
     like["numpy"] = nym.NamedArray(np.zeros((8, 4), int), (Embed, Mlp))
     for options in ({}, {"mapping": MAPPING}):
-        found = nym.checkpoint.restore(tmp_path, like, **options)
-        assert found["weight"].names == ("embed", "mlp")
-        assert found["weight"].sharding.spec == (P("data", "model") if options else P(None, None))
-        assert np.array_equal(found["weight"].array, np.asarray(weight.array).T)
-        assert np.array_equal(found["numpy"].array, numpy.array.T) and isinstance(found["numpy"].array, np.ndarray)
-        data = np.asarray(jax.random.key_data(found["keys"].array))
+        restored = nym.checkpoint.restore(tmp_path, like, **options)
+        assert restored["weight"].names == ("embed", "mlp")
+        assert restored["weight"].sharding.spec == (P("data", "model") if options else P(None, None))
+        assert np.array_equal(restored["weight"].array, np.asarray(weight.array).T)
+        assert np.array_equal(restored["numpy"].array, numpy.array.T) and isinstance(
+            restored["numpy"].array, np.ndarray
+        )
+        data = np.asarray(jax.random.key_data(restored["keys"].array))
         assert np.array_equal(data[3, 2], jax.random.key_data(keys.array)[2, 3])
     with jax.set_mesh(None):
         alone = nym.checkpoint.restore(tmp_path, like)
@@ -157,8 +163,8 @@ def test_raw_orbax_returns_the_transposed_square_in_silence(tmp_path: Path) -> N
 
 def test_uncommitted_arrays_stay_uncommitted(saved: Path) -> None:
     with jax.set_mesh(None):
-        found = nym.checkpoint.restore(saved, make_state())
-        assert not found["model"].weight.array.committed and not found["key"].committed
+        restored = nym.checkpoint.restore(saved, make_state())
+        assert not restored["model"].weight.array.committed and not restored["key"].committed
         placed = jax.device_put(make_state()["model"], jax.devices()[3])
-        found = nym.checkpoint.restore(saved, {"model": placed}, strict=False)
-        assert found["model"].weight.array.devices() == {jax.devices()[3]}
+        restored = nym.checkpoint.restore(saved, {"model": placed}, strict=False)
+        assert restored["model"].weight.array.devices() == {jax.devices()[3]}
