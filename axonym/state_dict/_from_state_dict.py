@@ -42,8 +42,9 @@ DtypeRule: TypeAlias = Literal["check", "cast", "keep"]
 """What happens to an array of another dtype than its field: an error, a conversion, or nothing."""
 
 R = TypeVar("R", bound="StateDictReader")
+T = TypeVar("T")
 
-_SHOWN = 20
+_SHOWN = 20  # misfits in an error
 _MISSING = "is missing"
 
 
@@ -85,7 +86,7 @@ class StateDictReader(Mapping[str, Any]):
 
     @contextmanager
     def read_unmerged(self, arrays: Sequence[Any] = (), merged: Sequence[MergedDims] = ()) -> Iterator[None]:
-        """Reads what is within a flattened module; these of its arrays have merged axes in the state dict alone."""
+        """Reads the parts of a flattened module; its `arrays` have axes that are merged in the state dict."""
         for array, dims in zip(map(get_plain_array, arrays), merged, strict=True):
             self._merged[id(array)] = array, dims
         flattens, self.flattens = self.flattens, False
@@ -122,25 +123,22 @@ class StateDictReader(Mapping[str, Any]):
             return with_array(like, np.asarray(array)) if is_named_array(like) else np.asarray(array)
         return constrain_sharding(with_array(like, jnp.asarray(array))) if is_named_array(like) else jnp.asarray(array)
 
-    def choose_dtype(self, key: str, saved: Any, like: Any) -> Any:
+    def choose_dtype(self, key: str, saved_dtype: Any, like: Any) -> Any:
         """Returns the dtype that an array gets; raises `Misfits` if it may not be converted to that.
 
         Without `jax_enable_x64`, JAX has 32 bits for 64. Integers that fit keep their values; floats would be rounded.
         """
         array = get_plain_array(like)
-        if saved != array.dtype and self.dtypes == "check":
-            raise Misfits({key: f"is {saved}, its field is {array.dtype}; `dtypes='cast'` converts it"})
-        dtype = array.dtype if self.dtypes == "cast" else saved
+        if saved_dtype != array.dtype and self.dtypes == "check":
+            raise Misfits({key: f"is {saved_dtype}, its field is {array.dtype}; `dtypes='cast'` converts it"})
+        dtype = array.dtype if self.dtypes == "cast" else saved_dtype
         if isinstance(array, np.ndarray) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return dtype
         jax_dtype = jax.dtypes.canonicalize_dtype(dtype)
         if jax_dtype != dtype and jnp.issubdtype(dtype, jnp.inexact):
-            raise Misfits(
-                {
-                    key: f"is {saved}, and JAX has no {dtype} without `jax_enable_x64`; set that option, or give its "
-                    f"field {jax_dtype} or a NumPy array and pass `dtypes='cast'`"
-                }
-            )
+            problem = f"is {saved_dtype}, and JAX has no {dtype} without `jax_enable_x64`"
+            remedy = f"set that option, or give its field {jax_dtype} or a NumPy array and pass `dtypes='cast'`"
+            raise Misfits({key: f"{problem}; {remedy}"})
         return jax_dtype
 
 
@@ -221,9 +219,6 @@ def _list_unread(reader: StateDictReader, prefix: str | None) -> list[str]:
     """Returns the keys that no field has read, of those that begin with a prefix."""
     start = f"{prefix}." if prefix else ""
     return [key for key in reader if key not in reader.used and (key == prefix or key.startswith(start))]
-
-
-T = TypeVar("T")
 
 
 def from_state_dict(

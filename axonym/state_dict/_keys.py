@@ -26,6 +26,8 @@ FieldNames: TypeAlias = Mapping[str, str | None]
 """What fields are called in a state dict; None leaves out the name of a field. Other fields keep their names."""
 
 NO_NAMES: FieldNames = MappingProxyType({})
+MergedDims: TypeAlias = tuple[tuple[int, ...], ...]
+"""Which dimensions of an array each dimension of another one consists of."""
 
 
 def add_prefix(prefix: str | None, name: str | None) -> str:
@@ -78,7 +80,7 @@ def parse_folder(function: str, folder: Any) -> Path:
 
 
 def make_depth_error() -> ValueError:
-    """Returns the error for a tree whose nodes contain each other so often that Python refuses to follow."""
+    """Returns the error for a tree that is nested more deeply than Python's limit of recursion."""
     return ValueError(
         f"the tree is nested too deeply for {sys.getrecursionlimit()} calls of Python; nest it less, or allow "
         "more with `sys.setrecursionlimit`"
@@ -104,8 +106,8 @@ def replace_children(tree: Any, children: list[Any]) -> Any:
 def check_has_data(location: str, array: Any) -> None:
     """Raises a ValueError if an array cannot be saved.
 
-    It is a shape, or it has a mask, is traced, was donated, or is on the devices of one other process, which takes it
-    for its own array of the same in all processes and does not write it.
+    These are shapes, and arrays that have a mask, are traced, were donated, or are on devices of one other process.
+    That process would take the array for one that all processes have, which process 0 writes.
     """
     if isinstance(array, jax.ShapeDtypeStruct):
         raise ValueError(f"{location} is a shape without data; save arrays")
@@ -133,7 +135,7 @@ def make_unnamed_array_error() -> ValueError:
 
 
 def eval_shapes(fn: Callable[[Any], T], tree: Any) -> T:
-    """Returns what a function of a tree returns, with shapes in place of arrays, whatever the shardings in the tree."""
+    """Evaluates the shapes of a function's result; shardings of arrays in the tree are ignored."""
 
     def drop_sharding(x: Any) -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array | np.ndarray) else x
@@ -158,12 +160,8 @@ def describe_random_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
     return names[0], data
 
 
-MergedDims: TypeAlias = tuple[tuple[int, ...], ...]
-"""Which dimensions of an array each dimension of another one consists of."""
-
-
 def find_merged_dims(module: Any) -> list[MergedDims] | None:
-    """Returns for each array of a module which dimensions its `flatten_for_export` merges.
+    """Returns the dimensions that the `flatten_for_export` of a module merges, for each of its arrays.
 
     Returns None if that method does anything but reshape arrays.
     """
@@ -192,7 +190,7 @@ def _drop_values(x: Any) -> Any:
 
 
 def merge_dims(sizes: tuple[int, ...], merged: tuple[int, ...]) -> MergedDims | None:
-    """Returns which of some sizes are multiplied for each merged one; None if neighbours do not give these products.
+    """Returns the dimensions whose sizes are multiplied for each merged size; None if neighbours have other products.
 
     Example:
         >>> merge_dims((2, 3, 8, 32), (48, 32))
@@ -263,8 +261,10 @@ def stack_state_dict(state_dict: Mapping[str, Any], prefix: str | None = None) -
 
 
 def _stack_layers(key: str, arrays: Mapping[int, Any]) -> Any:
-    if missing := sorted(set(range(max(arrays))) - set(arrays)):
-        raise ValueError(f"{key!r} cannot be stacked: there is none of layer {missing[0]}, but one of {max(arrays)}")
+    if missing_numbers := sorted(set(range(max(arrays))) - set(arrays)):
+        raise ValueError(
+            f"{key!r} cannot be stacked: there is none of layer {missing_numbers[0]}, but one of {max(arrays)}"
+        )
     layers = [arrays[number] for number in range(len(arrays))]
     if any(isinstance(array, MaskedArray) for array in layers):
         raise ValueError(f"{key!r} {MASK_PROBLEM}")

@@ -56,10 +56,21 @@ from ._safetensors_file import (
 from ._to_state_dict import DeferredArray, StateDictWriter, list_named_sizes, to_state_dict, use_writer
 
 
+try:
+    import fcntl
+except ImportError:  # not on all systems
+    fcntl = None
+
 T = TypeVar("T")
 
 AxisOrder: TypeAlias = Literal["transpose", "error"]
 """What happens to an array whose axes were saved in another order: they are transposed back, or it is an error."""
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
+_INCOMPLETE = re.compile(r"\.(model|axonym)[-.].*\.incomplete")
+_ABANDONED = 24 * 3600  # seconds without a change, after which an incomplete file is that of a save that was killed
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def load_safetensors(
@@ -156,7 +167,7 @@ def _keep_shape(x: Any, keep_sharding: bool) -> Any:
 
 
 def _place_leaf(shape: Any, leaf: Any) -> Any:
-    """Returns an array in the sharding that its field has, if modules have not chosen the same."""
+    """Moves an array to the sharding of its field, if it has another one."""
     sharding = get_shape_sharding(shape)
     if sharding is None or leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
         return leaf
@@ -172,8 +183,8 @@ def open_folder(folder: Path) -> dict[str, SavedArray]:
         raise FileNotFoundError(f"{str(folder)!r} has neither {SINGLE!r} nor {INDEX!r}")
     weights = read_index(index)
     names = sorted({*weights.values()})
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        raise FileNotFoundError(f"{str(index)!r} lists {', '.join(map(repr, missing))}, which is not there")
+    if missing_files := [name for name in names if not (folder / name).is_file()]:
+        raise FileNotFoundError(f"{str(index)!r} lists {', '.join(map(repr, missing_files))}, which is not there")
     files = {name: SafetensorsFile(folder / name) for name in names}
     if len({file.save for file in files.values()}) > 1:
         raise make_file_error(index, f"lists files of different saves: {', '.join(map(repr, names))}")
@@ -219,53 +230,58 @@ class SafetensorsReader(StateDictReader):
         return super().__getitem__(key).map()
 
     def load(self, like: Any, key: str) -> Any:
-        saved: SavedArray = super().__getitem__(key)
+        saved_array: SavedArray = super().__getitem__(key)
         array = get_plain_array(like)
-        if saved.generator is not None or has_key_dtype(array):
-            return self._load_keys(saved, like, key)
-        view = self._arrange(saved, like, key)
-        dtype = np.dtype(self.choose_dtype(key, saved.dtype, like))
+        if saved_array.generator is not None or has_key_dtype(array):
+            return self._load_keys(saved_array, like, key)
+        view = self._arrange(saved_array, like, key)
+        dtype = np.dtype(self.choose_dtype(key, saved_array.dtype, like))
         try:
             if isinstance(array, np.ndarray):
-                return with_plain(like, copy_box(saved, view, dtype, tuple((0, size) for size in view.shape)))
-            return with_plain(like, read_array(saved, view, dtype, find_sharding(like)))
+                return with_plain(like, copy_box(saved_array, view, dtype, tuple((0, size) for size in view.shape)))
+            return with_plain(like, read_array(saved_array, view, dtype, find_sharding(like)))
         except OverflowError as error:
             raise Misfits({key: str(error)}) from None
 
-    def _arrange(self, saved: SavedArray, like: Any, key: str) -> np.ndarray:
+    def _arrange(self, saved_array: SavedArray, like: Any, key: str) -> np.ndarray:
         """Returns an array mapped into memory, with the axes of its field in their order."""
         axes = list_named_sizes(like)
-        if saved.axes is None or axes is None:
-            self.check_shape(key, saved.shape, like)
-            return saved.map().reshape(tuple(get_plain_array(like).shape))
-        saved_axes = [axis for dim in saved.axes for axis in dim]
+        if saved_array.axes is None or axes is None:
+            self.check_shape(key, saved_array.shape, like)
+            return saved_array.map().reshape(tuple(get_plain_array(like).shape))
+        saved_axes = [axis for dim in saved_array.axes for axis in dim]
         has_same_axes = sorted(saved_axes) == sorted(axes)
         if not has_same_axes or (self.axis_order == "error" and saved_axes != [*axes]):
             remedy = "; `axis_order='transpose'` restores the order" if has_same_axes else ""
-            raise Misfits({key: f"was saved as {format_saved(saved.axes)}, its field is {format_field(like)}{remedy}"})
-        view = saved.map().reshape([size for _, size in saved_axes])
+            raise Misfits(
+                {key: f"was saved as {format_saved(saved_array.axes)}, its field is {format_field(like)}{remedy}"}
+            )
+        view = saved_array.map().reshape([size for _, size in saved_axes])
         names = [name for name, _ in saved_axes]
         return view.transpose([names.index(name) for name, _ in axes])
 
-    def _load_keys(self, saved: SavedArray, like: Any, key: str) -> Any:
+    def _load_keys(self, saved_array: SavedArray, like: Any, key: str) -> Any:
         """Returns random keys, which are saved as their data."""
         keys = get_plain_array(like)
-        if saved.generator is None or not has_key_dtype(keys):
-            kind = f"{saved.dtype}" if saved.generator is None else f"random keys of {saved.generator!r}"
+        if saved_array.generator is None or not has_key_dtype(keys):
+            generator = saved_array.generator
+            kind = saved_array.dtype if generator is None else f"random keys of {generator!r}"
             raise Misfits({key: f"was saved as {kind}, its field is {keys.dtype}"})
         generator, data = describe_random_keys(keys)
-        if saved.generator != generator:
-            raise Misfits({key: f"was saved with keys of {saved.generator!r}, its field has keys of {generator!r}"})
+        if saved_array.generator != generator:
+            raise Misfits(
+                {key: f"was saved with keys of {saved_array.generator!r}, its field has keys of {generator!r}"}
+            )
         shape = with_array(like, data, (*like.names, "")) if is_named_array(like) else data
         sharding = find_sharding(like)
         if sharding is not None:
             sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *[None] * (keys.ndim - len(sharding.spec)), None))
-        key_data = read_array(saved, self._arrange(saved, shape, key), saved.dtype, sharding)
+        key_data = read_array(saved_array, self._arrange(saved_array, shape, key), saved_array.dtype, sharding)
         return with_plain(like, jax.random.wrap_key_data(key_data, impl=generator))
 
 
 def with_plain(like: Any, array: Any) -> Any:
-    """Returns a plain array, with the names of another array if it has names."""
+    """Returns an array with the names of `like`, if that has names."""
     return with_array(like, array) if is_named_array(like) else array
 
 
@@ -289,18 +305,6 @@ def get_shape_sharding(shape: Any) -> NamedSharding | None:
 def format_saved(axes: SavedAxes) -> str:
     names: Names = tuple(name for dim in axes for name, _ in dim)
     return format_axes(names, tuple(size for dim in axes for _, size in dim))
-
-
-try:
-    import fcntl
-except ImportError:  # not on all systems
-    fcntl = None
-
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
-_INCOMPLETE = re.compile(r"\.(model|axonym)[-.].*\.incomplete")
-_ABANDONED = 24 * 3600  # seconds without a change, after which an incomplete file is that of a save that was killed
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def save_safetensors(
@@ -470,7 +474,7 @@ def _write_arrays(arrays: dict[str, Any], starts: Mapping[str, tuple[str, int]],
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Keeps other programs from publishing their files in a folder, where its file system has locks."""
+    """Keeps other programs from publishing files in a folder, if its file system has locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if fcntl is not None:
@@ -505,7 +509,7 @@ def _publish_files(target: Path, shards: Mapping[str, Mapping[str, ArrayInfo]], 
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Returns whether a file is that of a save that was killed, not of one that goes on."""
+    """Returns whether an incomplete file was left by a save that was killed."""
     if not _INCOMPLETE.fullmatch(path.name):
         return False
     try:
@@ -516,7 +520,7 @@ def _is_abandoned(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _exchange_errors(step: str, target: Path, seconds: float) -> Iterator[None]:
-    """Waits for all processes at the end of a block, and raises in each of them if one has an error."""
+    """Waits for all processes at the end of a block; if one has an error, all of them raise one."""
     store = get_coordination_store()
     label = f"`save_safetensors` to {str(target)!r}"
     meeting = store and Rendezvous(store, "safetensors", f"{target.name} {step}", seconds, f"{label} {step} and")

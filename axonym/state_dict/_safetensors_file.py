@@ -1,8 +1,9 @@
-"""The format of safetensors: headers, and how the arrays of a state dict are laid out in files.
+"""The format of safetensors: headers, and slices of arrays, written to and read from their places in files.
 
 A file is the length of its header in 8 bytes, the header in JSON, and the arrays one after the other in row-major
-order; see https://huggingface.co/docs/safetensors. The library of that name writes entire arrays in one process. Slices
-are written by several processes here, and read with other axes than those of the file, so headers are read here, too.
+order; see https://huggingface.co/docs/safetensors. The library of that name writes entire arrays in one process, and
+cannot slice arrays of 8-bit floats (version 0.8). Here, several processes write slices, and read slices along axes that
+are merged or in another order in the file. Reading needs no library.
 """
 
 import itertools
@@ -24,7 +25,10 @@ from ..named._numpy_input import find_range_problem
 
 
 SavedAxes: TypeAlias = tuple[tuple[tuple[str, int], ...], ...]
-"""Names and sizes of the axes of an array in a file, of which each of its dimensions has one or several, merged."""
+"""Names and sizes of the axes of an array in a file: for each dimension there, the axes that it merges."""
+
+Box: TypeAlias = tuple[tuple[int, int], ...]
+"""Where a slice of an array begins and ends in each dimension."""
 
 METADATA = "axonym"
 _CHECKSUM = "crc32"
@@ -54,9 +58,12 @@ _DTYPES = {
 }
 _CODES = {name: code for code, name in _DTYPES.items()}
 
+_CHUNK = 1 << 23  # bytes that are copied at once
+_ALIGNMENT = 64  # bytes; JAX takes such memory for a CPU device as it is
+
 
 class SavedArray(NamedTuple):
-    """Where an array is in a file, and what was said about it when it was saved."""
+    """The place of an array in a file, and its axes or generator of random keys if the file has them."""
 
     file: "SafetensorsFile"
     dtype: np.dtype[Any]
@@ -66,13 +73,13 @@ class SavedArray(NamedTuple):
     generator: str | None = None  # of random keys, whose data is saved
 
     def map(self) -> np.ndarray:
-        """Returns the array mapped into memory: what is used of it is read when it is used."""
+        """Maps the array into memory: elements are read when they are used."""
         size = math.prod(self.shape)
         return np.frombuffer(self.file.memory, self.dtype, size, self.start).reshape(self.shape)
 
 
 class ArrayInfo(NamedTuple):
-    """What the header says about an array."""
+    """The entry of an array in a header."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -125,15 +132,15 @@ class SafetensorsFile:
         arrays: dict[str, SavedArray] = {}
         start = end = _LENGTH + length
         entries = [_parse_entry(key, entry) for key, entry in header.items()]
-        for key, dtype, shape, first, last in sorted(entries, key=lambda entry: entry[3:]):
+        for key, dtype, shape, first_byte, end_byte in sorted(entries, key=lambda entry: entry[3:]):
             axes = axonym_metadata.get("axes", {}).get(key)
-            saved = None if axes is None else tuple(tuple((name, size) for name, size in dim) for dim in axes)
-            if saved is not None and [math.prod(size for _, size in dim) for dim in saved] != [*shape]:
+            saved_axes = None if axes is None else tuple(tuple((name, size) for name, size in dim) for dim in axes)
+            if saved_axes is not None and [math.prod(size for _, size in dim) for dim in saved_axes] != [*shape]:
                 raise ValueError(f"the axes of {key!r} do not fit its shape")
-            if start + first != end or last - first != math.prod(shape) * dtype.itemsize:
+            if start + first_byte != end or end_byte - first_byte != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"the offsets of {key!r} do not fit its shape, or overlap others")
-            arrays[key] = SavedArray(self, dtype, shape, end, saved, axonym_metadata.get("keys", {}).get(key))
-            end = start + last
+            arrays[key] = SavedArray(self, dtype, shape, end, saved_axes, axonym_metadata.get("keys", {}).get(key))
+            end = start + end_byte
         if end != total:
             raise ValueError(f"its arrays end at byte {end}, the file has {total}")
         save = axonym_metadata.get("save")
@@ -143,7 +150,7 @@ class SafetensorsFile:
 
 
 def _parse_entry(key: str, entry: Any) -> tuple[str, np.dtype[Any], tuple[int, ...], int, int]:
-    """Returns key, dtype, shape, first byte and last one of an array, of which the header says everything else."""
+    """Returns key, dtype, shape, first byte and end of an array from its entry in the header."""
     check_object(f"the entry of {key!r}", entry)
     offsets, shape = entry["data_offsets"], entry["shape"]
     for name, numbers in (("shape", shape), ("data_offsets", offsets)):
@@ -155,7 +162,7 @@ def _parse_entry(key: str, entry: Any) -> tuple[str, np.dtype[Any], tuple[int, .
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns what a text in JSON says; raises a ValueError if a key occurs twice, of which readers choose either."""
+    """Parses JSON; raises a ValueError if a key occurs twice, since readers may differ in which one they take."""
 
     def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
@@ -198,7 +205,7 @@ def compute_checksum(*parts: Mapping[str, Any]) -> int:
 
 
 def make_header(arrays: Mapping[str, ArrayInfo], save: str) -> tuple[bytes, dict[str, int]]:
-    """Returns the first bytes of a file, and where in it each array begins."""
+    """Returns the header of a file, and the byte at which each array begins."""
     entries: dict[str, Any] = {}
     end = 0
     # The largest elements come first, so that all are aligned, as the library does it.
@@ -221,13 +228,6 @@ def make_header(arrays: Mapping[str, ArrayInfo], save: str) -> tuple[bytes, dict
     }
 
 
-Box: TypeAlias = tuple[tuple[int, int], ...]
-"""Where a slice of an array begins and ends in each dimension."""
-
-_CHUNK = 1 << 23  # bytes that are copied at once
-_ALIGNMENT = 64  # bytes; JAX takes such memory for a CPU device as it is
-
-
 class _Slice(NamedTuple):
     """A slice of an array that is in memory."""
 
@@ -236,7 +236,7 @@ class _Slice(NamedTuple):
 
 
 def write_array(file: int, start: int, array: Any) -> None:
-    """Writes the slices of an array that this process has to write into a file; other processes write the others."""
+    """Writes the slices of an array for which this process is responsible into a file."""
     slices = sorted(_list_slices(array), key=lambda part: part.box)
     for _, group in itertools.groupby(slices, key=lambda part: part.box[:1]):
         for members in _join_slices([*group]):
@@ -263,7 +263,7 @@ def _make_box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
 
 
 def _bound_boxes(boxes: Sequence[Box]) -> Box:
-    """Returns the smallest box that contains others."""
+    """Returns the smallest box that contains all boxes."""
     return tuple(
         (min(start for start, _ in intervals), max(stop for _, stop in intervals))
         for intervals in zip(*boxes, strict=True)
@@ -275,7 +275,7 @@ def _measure_box(box: Box) -> int:
 
 
 def _join_slices(slices: list[_Slice]) -> list[list[_Slice]]:
-    """Returns slices of the same rows together if they form a box: its rows are longer, so fewer writes are needed."""
+    """Groups slices of the same rows if they form a box: longer rows need fewer writes."""
     boxes = [part.box for part in slices]
     if _measure_box(_bound_boxes(boxes)) == sum(map(_measure_box, boxes)):
         return [slices]
@@ -283,7 +283,7 @@ def _join_slices(slices: list[_Slice]) -> list[list[_Slice]]:
 
 
 def _split_box(box: Box, itemsize: int) -> Iterator[Box]:
-    """Yields the parts of a box, in order, none of which is large."""
+    """Splits a box into parts of at most `_CHUNK` bytes, in order."""
     long_dims = (dim for dim, (start, stop) in enumerate(box) if stop - start > 1)
     dim = next(long_dims, None)
     if dim is None or _measure_box(box) * itemsize <= _CHUNK:
@@ -301,7 +301,7 @@ def _index_box(part: Box, whole: Box) -> tuple[slice, ...]:
 
 
 def _assemble(part: Box, slices: list[_Slice]) -> np.ndarray:
-    """Returns the elements of a box from the slices that have them."""
+    """Assembles the elements of a box from slices."""
     if len(slices) == 1:
         return slices[0].data[_index_box(part, slices[0].box)]
     elements = np.empty([stop - start for start, stop in part], slices[0].data.dtype)
@@ -313,7 +313,7 @@ def _assemble(part: Box, slices: list[_Slice]) -> np.ndarray:
 
 
 def _write_box(file: int, start: int, shape: tuple[int, ...], box: Box, data: np.ndarray) -> None:
-    """Writes a box of an array of a shape that begins at a byte of a file, each run of adjacent elements at once."""
+    """Writes a box of an array that begins at byte `start` of a file; adjacent elements are written at once."""
     if data.size == 0:
         return
     partial_dims = [dim for dim, (first, stop) in enumerate(box) if shape[dim] != stop - first]
@@ -332,12 +332,12 @@ def _write_bytes(file: int, data: np.ndarray, start: int) -> None:
         remaining, start = remaining[done:], start + done
 
 
-def read_array(saved: SavedArray, view: np.ndarray, dtype: Any, sharding: Any) -> jax.Array:
-    """Returns an array of which this process reads what its devices hold, one slice at a time.
+def read_array(saved_array: SavedArray, view: np.ndarray, dtype: Any, sharding: Any) -> jax.Array:
+    """Reads an array, of which each process reads the slices that its devices hold, one at a time.
 
     Args:
-        saved: The array in a file.
-        view: The array mapped into memory, possibly with other axes.
+        saved_array: The array in a file.
+        view: The same array mapped into memory, with the axes of its field.
         dtype: The dtype to convert to.
         sharding: The sharding; None for the default device.
 
@@ -346,19 +346,19 @@ def read_array(saved: SavedArray, view: np.ndarray, dtype: Any, sharding: Any) -
     """
     whole = tuple((0, size) for size in view.shape)
     if sharding is None:
-        return jax.device_put(copy_box(saved, view, dtype, whole))
+        return jax.device_put(copy_box(saved_array, view, dtype, whole))
     devices: dict[Box, list[Any]] = {}
     for device, index in sharding.addressable_devices_indices_map(view.shape).items():
         devices.setdefault(_make_box(index, view.shape), []).append(device)
     arrays: list[jax.Array] = []
     for box, replica_devices in devices.items():
-        data = copy_box(saved, view, dtype, box)
+        data = copy_box(saved_array, view, dtype, box)
         # Until they have it, so that there is one slice at a time in the memory of the host.
         arrays += jax.block_until_ready([jax.device_put(data, device) for device in replica_devices])
     return jax.make_array_from_single_device_arrays(view.shape, sharding, arrays, dtype=dtype)
 
 
-def copy_box(saved: SavedArray, view: np.ndarray, dtype: Any, box: Box) -> np.ndarray:
+def copy_box(saved_array: SavedArray, view: np.ndarray, dtype: Any, box: Box) -> np.ndarray:
     """Returns a copy of a slice in memory that is aligned for JAX.
 
     Raises:
@@ -366,12 +366,12 @@ def copy_box(saved: SavedArray, view: np.ndarray, dtype: Any, box: Box) -> np.nd
     """
     shape = [stop - start for start, stop in box]
     buffer = np.empty(math.prod(shape) * dtype.itemsize + _ALIGNMENT, np.uint8)
-    first = -buffer.ctypes.data % _ALIGNMENT
-    copy = buffer[first : first + len(buffer) - _ALIGNMENT].view(dtype).reshape(shape)
+    padding = -buffer.ctypes.data % _ALIGNMENT
+    copy = buffer[padding : padding + len(buffer) - _ALIGNMENT].view(dtype).reshape(shape)
     for part in _split_box(box, view.dtype.itemsize):
         elements = view[tuple(slice(start, stop) for start, stop in part)]
         if (problem := find_range_problem(elements, dtype)) is not None:
             raise OverflowError(problem)
         copy[_index_box(part, box)] = elements
-        saved.file.release()
+        saved_array.file.release()
     return copy

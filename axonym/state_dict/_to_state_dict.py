@@ -1,7 +1,7 @@
 """`to_state_dict`: the arrays of a tree by name, also in the layout of PyTorch, where axes of a layer are merged.
 
-Arrays of a tree that is written to files are made when they are needed. The methods of modules return state dicts
-whoever calls them, so what the call that writes the entire tree wants of them is in a context variable.
+When a tree is written to files, its arrays are made one after the other. The methods of modules do not know who calls
+them, so the options of the outermost call are in a context variable.
 """
 
 import functools
@@ -37,8 +37,13 @@ from ._keys import (
 from ._safetensors_file import SavedAxes
 
 
+T = TypeVar("T")
+
+_writer: "ContextVar[StateDictWriter | None]" = ContextVar("writer", default=None)
+
+
 class StateDictWriter:
-    """What the call that writes the entire tree wants.
+    """The options of the call that writes the entire tree, and the axes of its arrays.
 
     Attributes:
         flattens: Whether layers merge their axes, as by `flatten_modules`.
@@ -76,16 +81,13 @@ def list_named_sizes(x: Any) -> tuple[tuple[str, int], ...] | None:
     return None if names is None else tuple(zip(names, get_plain_array(x).shape, strict=True))
 
 
-_writer: ContextVar[StateDictWriter | None] = ContextVar("writer", default=None)
-
-
 def get_writer() -> StateDictWriter | None:
     return _writer.get()
 
 
 @contextmanager
 def use_writer(*, flattens: bool, defers: bool, parent: StateDictWriter | None = None) -> Iterator[StateDictWriter]:
-    """Activates a writer, which shares the axes that it knows with another one."""
+    """Activates a writer, which shares the axes of its parent."""
     writer = StateDictWriter(flattens, defers)
     if parent is not None:
         writer._axes = parent._axes
@@ -120,7 +122,7 @@ class DeferredArray:
 
 
 class _DeferredArrays:
-    """The arrays of one module: made when the first is needed, and each kept until it has been."""
+    """The arrays of one module, which are made together; each is kept until it is taken."""
 
     def __init__(self, make: Callable[[], dict[str, Any]]) -> None:
         self._make, self._made = make, dict[str, Any]()
@@ -132,7 +134,7 @@ class _DeferredArrays:
 
 
 def defer_writing(write: Callable[[Any], dict[str, Any]], tree: Any) -> dict[str, Any]:
-    """Returns the state dict `write(tree)`, of which the arrays are made later if files are being written."""
+    """Returns the state dict `write(tree)`; if files are being written, its arrays are made later."""
     writer = get_writer()
     if writer is None or not writer.defers:
         return write(tree)
@@ -248,7 +250,7 @@ def write_fields(tree: Any, prefix: str | None = None, names: FieldNames = NO_NA
 
 
 def write_layers(layers: Any, prefix: str | None) -> dict[str, Any]:
-    """Returns the arrays of layers by the number of the layer; those of one layer at a time if they are computed."""
+    """Returns the arrays of layers by the number of the layer; arrays to compute are made one layer at a time."""
     state_dict: dict[str, Any] = {}
     for index in range(layers.Block.size):
         state_dict |= defer_writing(functools.partial(_write_layer, index=index, prefix=prefix), layers)
@@ -266,9 +268,6 @@ def _write_flattened(module: Any, prefix: str | None) -> dict[str, Any]:
     writer.add_flattened(module, flat)
     with use_writer(flattens=False, defers=False, parent=writer):
         return to_state_dict(flat, prefix)
-
-
-T = TypeVar("T")
 
 
 def flatten_modules(tree: T) -> T:

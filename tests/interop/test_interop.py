@@ -39,8 +39,8 @@ def test_xarray_there_and_back_keeps_names_and_elements(x):
     back = from_xarray(to_xarray(x, {"time": TIMES}).transpose("lat", "time"))
     assert back.names == ("lat", "time") and back.dtype == jnp.float32
     np.testing.assert_array_equal(np.asarray(back), VALUES.T)
-    held = xr.DataArray(x.array, dims=x.names)
-    assert from_xarray(held).array is x.array, "An array of JAX was copied."
+    data_array = xr.DataArray(x.array, dims=x.names)
+    assert from_xarray(data_array).array is x.array, "An array of JAX was copied."
 
 
 def test_pandas_gets_axes_as_index_and_columns(x):

@@ -31,14 +31,14 @@ MAPPINGS = {
 }
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(loaded: Any, expected: Any) -> None:
     """Checks that two trees are equal bit for bit."""
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert getattr(one, "dtype", None) == getattr(other, "dtype", None)
-        if eqx.is_array(one) and jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
-            one, other = jax.random.key_data(one), jax.random.key_data(other)
-        assert one is other or np.array_equal(np.asarray(one), np.asarray(other))
+    assert jax.tree.structure(loaded) == jax.tree.structure(expected)
+    for first, second in zip(jax.tree.leaves(loaded), jax.tree.leaves(expected), strict=True):
+        assert getattr(first, "dtype", None) == getattr(second, "dtype", None)
+        if eqx.is_array(first) and jax.dtypes.issubdtype(first.dtype, jax.dtypes.prng_key):
+            first, second = jax.random.key_data(first), jax.random.key_data(second)
+        assert first is second or np.array_equal(np.asarray(first), np.asarray(second))
 
 
 @pytest.mark.parametrize("name", MAPPINGS)
@@ -59,15 +59,15 @@ def test_files_are_those_of_the_library_and_are_loaded_sharded(mesh, name, tmp_p
         like = eqx.filter_eval_shape(lambda: model)
         loaded = sd.load_safetensors(like, tmp_path)
         assert_same(loaded, model)
-        for one, other in zip(nym.tree.leaves(loaded), nym.tree.leaves(model), strict=True):
-            assert not nym.is_named_array(one) or one.sharding.is_equivalent_to(other.sharding, one.ndim)
+        for first, second in zip(nym.tree.leaves(loaded), nym.tree.leaves(model), strict=True):
+            assert not nym.is_named_array(first) or first.sharding.is_equivalent_to(second.sharding, first.ndim)
     # Elsewhere, by a mapping and a mesh that are given, or as the arrays of `like`.
     with jax.set_mesh(None):
         moved = sd.load_safetensors(like, tmp_path, {"embed": "all"}, nym.create_mesh((8,), ("all",)))
         assert moved["blocks"].stacked.out.weight.sharding.spec[1] == "all"
         assert_same(moved, model)
-        again = sd.load_safetensors(moved, tmp_path)
-    assert again["blocks"].stacked.out.weight.sharding == moved["blocks"].stacked.out.weight.sharding
+        reloaded = sd.load_safetensors(moved, tmp_path)
+    assert reloaded["blocks"].stacked.out.weight.sharding == moved["blocks"].stacked.out.weight.sharding
 
 
 def sd_index() -> str:
@@ -112,12 +112,12 @@ def test_random_keys_are_saved_as_data_and_other_leaves_are_not(tmp_path, mesh):
     loaded = sd.load_safetensors({**tree, "rate": 0.2}, tmp_path)
     assert loaded["rate"] == 0.2
     assert_same({**loaded, "rate": 0.1}, tree)
-    for other, said in (
+    for second, message in (
         (jax.random.key(2), r"'key' was saved with keys of 'rbg', its field has keys of 'threefry2x32'"),
         (jnp.zeros(4, jnp.uint32), r"'key' was saved as random keys of 'rbg', its field is uint32"),
     ):
-        with pytest.raises(ValueError, match=said):
-            sd.load_safetensors({**tree, "key": other}, tmp_path)
+        with pytest.raises(ValueError, match=message):
+            sd.load_safetensors({**tree, "key": second}, tmp_path)
     with pytest.raises(ValueError, match="'x' is int4, which safetensors cannot hold; convert it with `astype`"):
         sd.save_safetensors({"x": jnp.ones(2, jnp.int4)}, tmp_path)
 
@@ -132,12 +132,12 @@ def test_axes_in_another_order_are_undone_and_not_transposed_silently(tmp_path, 
     sd.save_safetensors({"weight": weight}, tmp_path)
     loaded = sd.load_safetensors(like, tmp_path, {"embed": "a", "mlp": "b"}, nym.create_mesh((2, 4), ("a", "b")))
     assert loaded["weight"].names == ("embed", "mlp") and (loaded["weight"] == weight).all()
-    said = r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: 8, mlp: 8\)"
-    with pytest.raises(ValueError, match=rf"{said}; `axis_order='transpose'` restores the order"):
+    message = r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: 8, mlp: 8\)"
+    with pytest.raises(ValueError, match=rf"{message}; `axis_order='transpose'` restores the order"):
         sd.load_safetensors(like, tmp_path, axis_order="error")
-    for other in ((Embed, nym.Axis("other", 8)), (nym.Axis("embed", 4), nym.Axis("mlp", 16))):
+    for second in ((Embed, nym.Axis("other", 8)), (nym.Axis("embed", 4), nym.Axis("mlp", 16))):
         with pytest.raises(ValueError, match=r"'weight' was saved as \(mlp: 8, embed: 8\), its field is \(embed: "):
-            sd.load_safetensors({"weight": nym.zeros(other)}, tmp_path)
+            sd.load_safetensors({"weight": nym.zeros(second)}, tmp_path)
     with pytest.raises(ValueError, match="`axis_order` is 'transpose' or 'error', not 'other'"):
         sd.load_safetensors(like, tmp_path, axis_order="other")  # pyright: ignore[reportArgumentType]
 
@@ -203,8 +203,8 @@ def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
     path.write_bytes(whole.replace(b"__metadata__", b"__netadata__"))
     with pytest.raises(ValueError, match="damaged or truncated: its header lacks 'data_offsets'"):
         sd.load_safetensors(tree, tmp_path)
-    for at in range(8 + int.from_bytes(whole[:8], "little")):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    for index in range(8 + int.from_bytes(whole[:8], "little")):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
         with pytest.raises(ValueError, match=r"model.safetensors' is damaged or truncated: "):
             sd.load_safetensors(tree, tmp_path)
     sd.save_safetensors(tree, tmp_path / "prefix", prefix="norm")
@@ -214,9 +214,9 @@ def test_damaged_and_missing_files_are_errors_with_their_names(tmp_path):
     second = tmp_path / "model-00002-of-00002.safetensors"
     sd.save_safetensors({"a": tree["a"]}, tmp_path / "other", max_shard_size=16)
     assert not path.exists() and os.listdir(tmp_path / "other") == ["model.safetensors"]
-    kept = second.read_bytes()
+    remaining = second.read_bytes()
     sd.save_safetensors(tree, tmp_path, max_shard_size=32)
-    second.write_bytes(kept)
+    second.write_bytes(remaining)
     with pytest.raises(ValueError, match=r"index.json' lists files of different saves: 'model-00001-of-00002"):
         sd.load_safetensors(tree, tmp_path)
     second.unlink()
@@ -371,7 +371,10 @@ def test_programs_that_save_to_one_folder_at_once_leave_one_save(tmp_path):
     with ThreadPoolExecutor(len(trees)) as pool:
         for saved in [pool.submit(save, tree) for tree in trees]:
             saved.result()
-    assert sorted(os.listdir(tmp_path)) == [*(f"model-{at:05}-of-00004.safetensors" for at in range(1, 5)), sd_index()]
+    assert sorted(os.listdir(tmp_path)) == [
+        *(f"model-{index:05}-of-00004.safetensors" for index in range(1, 5)),
+        sd_index(),
+    ]
 
 
 def test_only_old_remains_of_killed_saves_are_removed(tmp_path):

@@ -53,8 +53,8 @@ def test_keys_are_the_names_of_fields_and_the_numbers_of_layers(getkey):
     state = sd.to_state_dict(model, "model")
     layer = ["norm.weight", "out.weight", "out.bias", "scale"]
     assert set(state) == {
-        *(f"model.blocks.{at}.{name}" for at in range(2) for name in layer),
-        *(f"model.norms.{at}.{name}" for at in range(2) for name in ("weight", "bias")),
+        *(f"model.blocks.{index}.{name}" for index in range(2) for name in layer),
+        *(f"model.norms.{index}.{name}" for index in range(2) for name in ("weight", "bias")),
         *("model.more.1", "model.more.2"),
     }
     assert (state["model.blocks.1.out.weight"] == model["blocks"].stacked.out.weight["layers", 1].array).all()
@@ -72,7 +72,7 @@ def test_layout_of_torch_merges_axes_and_is_read_onto_a_mesh(mesh, getkey):
         loaded = sd.from_torch_compatible_state_dict(eqx.filter_eval_shape(make_model, jax.random.key(1)), state)
         weight, before = loaded["blocks"].stacked.out.weight, model["blocks"].stacked.out.weight
         assert weight.names == before.names and weight.array.sharding.is_equivalent_to(before.array.sharding, 4)
-        assert eqx.tree_equal(*(jax.device_get(eqx.filter(one, eqx.is_array)) for one in (loaded, model)))
+        assert eqx.tree_equal(*(jax.device_get(eqx.filter(item, eqx.is_array)) for item in (loaded, model)))
 
 
 def test_layers_may_be_kept_as_they_are(getkey):
@@ -85,7 +85,9 @@ def test_layers_may_be_kept_as_they_are(getkey):
 def test_two_methods_of_a_module_customise_its_keys_and_values(getkey):
     stack = nym.nn.Stacked.init(Layers, Renamed)(key=getkey())
     state = sd.to_state_dict([stack])
-    assert set(state) == {f"0.{at}.{name}" for at in range(2) for name in ("ln.weight", "weight", "bias", "scale")}
+    assert set(state) == {
+        f"0.{index}.{name}" for index in range(2) for name in ("ln.weight", "weight", "bias", "scale")
+    }
     assert allclose(state["0.1.scale"], 1 / stack.stacked.scale[1])
     loaded = sd.from_state_dict([stack], state)[0]
     assert allclose(loaded.stacked.scale, stack.stacked.scale)
@@ -112,7 +114,7 @@ def test_everything_that_does_not_fit_is_listed_at_once(getkey):
         "  'blocks.1.out.wieght' has no field",
     ]
     with pytest.raises(ValueError, match="'29' has no field\n  and 10 more"):
-        sd.from_state_dict({}, {str(at + 10): np.ones(1) for at in range(30)})
+        sd.from_state_dict({}, {str(index + 10): np.ones(1) for index in range(30)})
 
 
 def test_options_allow_other_keys_and_dtypes():
@@ -155,18 +157,18 @@ INTEGERS = [
 
 @pytest.mark.parametrize("read", READERS)
 def test_integers_of_64_bits_keep_their_values_or_are_refused(read, tmp_path):
-    said = (
+    message = (
         r"'x' has int64 elements from -1 to 1099511627783, which do not fit int32; convert them first, or set `jax_en"
     )
     for like in INTEGERS:
         for dtypes in ("check", "cast", "keep") if like.dtype == np.int64 else ("cast", "keep"):
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(ValueError, match=message):
                 read(like, BIG, tmp_path, dtypes)
-            found = read(like, SMALL, tmp_path, dtypes)
-            assert found.dtype == jnp.int32 and np.asarray(found).tolist() == SMALL.tolist()
+            loaded = read(like, SMALL, tmp_path, dtypes)
+            assert loaded.dtype == jnp.int32 and np.asarray(loaded).tolist() == SMALL.tolist()
     for like in (BIG, nym.NamedArray(BIG, "a")):
-        found = read(like, BIG, tmp_path, "check")
-        assert type(found) is type(like) and found.dtype == np.int64 and found.tolist() == BIG.tolist()
+        loaded = read(like, BIG, tmp_path, "check")
+        assert type(loaded) is type(like) and loaded.dtype == np.int64 and loaded.tolist() == BIG.tolist()
     with pytest.raises(ValueError, match="'x' has int64 elements from -1 to 300, which do not fit int8; convert them"):
         read(np.zeros(2, np.int8), np.array([300, -1]), tmp_path, "cast")
     with pytest.raises(ValueError, match="'x' has float32 elements from nan to nan, which do not fit int32"):
@@ -178,9 +180,11 @@ def test_integers_of_64_bits_keep_their_values_or_are_refused(read, tmp_path):
 @pytest.mark.parametrize("read", READERS)
 def test_floats_of_64_bits_are_rounded_only_on_request(read, tmp_path):
     array = np.array([0.1, 1e-9])
-    said = "'x' is float64, and JAX has no float64 without `jax_enable_x64`; set that option, or give its field float32"
+    message = (
+        "'x' is float64, and JAX has no float64 without `jax_enable_x64`; set that option, or give its field float32"
+    )
     for like, dtypes in ((SHAPE((2,), np.float64), "check"), (SHAPE((2,), np.float64), "cast"), (jnp.ones(2), "keep")):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             read(like, array, tmp_path, dtypes)
     assert read(jnp.ones(2), array, tmp_path, "cast").tolist() == array.astype(np.float32).tolist()
     assert read(np.ones(2), array, tmp_path, "check").tolist() == array.tolist()
@@ -292,8 +296,8 @@ WRONG_CALLS = [
 
 @pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
 def test_wrong_arguments_are_errors_that_name_them(case):
-    call, error, said = WRONG_CALLS[case]
-    with pytest.raises(error, match=said):
+    call, error, message = WRONG_CALLS[case]
+    with pytest.raises(error, match=message):
         call()
 
 

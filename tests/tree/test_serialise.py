@@ -52,7 +52,7 @@ def test_leaves_come_back_bit_for_bit_sharded_by_the_mapping(mesh, tmp_path, get
         assert loaded["layer"].weight.sharding.spec == jax.P("model", "data")
     assert [path.name for path in tmp_path.iterdir()] == ["tree"]
     assert jax.tree.structure(loaded) == jax.tree.structure(tree)
-    assert all(np.array_equal(one, other) for one, other in zip(get_bits(loaded), get_bits(tree), strict=True))
+    assert all(np.array_equal(first, second) for first, second in zip(get_bits(loaded), get_bits(tree), strict=True))
     assert (loaded["rate"], loaded["step"]) == (0.5, 3)
     assert [(type(x), x.dtype) for x in list_arrays(loaded)] == [(type(x), x.dtype) for x in list_arrays(sharded)]
 
@@ -89,10 +89,10 @@ def test_arrays_without_data_are_errors_and_leave_no_file(tmp_path):
     donated = jnp.ones(3)
     jax.jit(lambda x: x + 1, donate_argnums=0)(donated)
     shape = nym.NamedArray(jax.ShapeDtypeStruct((8,), jnp.float32), "embed")
-    for array, said in ((shape, "is a shape without data"), (donated, "was donated to a compiled function")):
-        with pytest.raises(ValueError, match=rf"\['a'\] {said}; save "):
+    for array, message in ((shape, "is a shape without data"), (donated, "was donated to a compiled function")):
+        with pytest.raises(ValueError, match=rf"\['a'\] {message}; save "):
             nym.tree.serialise_leaves(tmp_path / "tree", {"a": array})
-        with pytest.raises(ValueError, match=f"'a' {said}; save "):
+        with pytest.raises(ValueError, match=f"'a' {message}; save "):
             nym.state_dict.save_safetensors({"a": array}, tmp_path / "tree")
     with pytest.raises(ValueError, match=r"\['a'\] is traced; arrays are saved outside of `jit`"):
         jax.jit(lambda x: nym.tree.serialise_leaves(tmp_path / "tree", {"a": x}))(jnp.ones(3))
@@ -105,10 +105,10 @@ def test_leaves_of_64_bits_are_numpy_arrays_or_refused(tmp_path):
     loaded = nym.tree.deserialise_leaves(tmp_path / "tree", {"a": nym.NamedArray(saved.array, ("embed", "mlp"))})["a"]
     assert isinstance(loaded.array, np.ndarray) and loaded.tolist() == saved.array.T.tolist()
     like = {"a": nym.NamedArray(jax.ShapeDtypeStruct((2, 2), np.int64), saved.names)}
-    said = (
+    message = (
         r"\['a'\] is int64 in the tree, and JAX has int32 for that without `jax_enable_x64`; set that option, or make"
     )
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         nym.tree.deserialise_leaves(tmp_path / "tree", like)
     with jax.enable_x64(True):
         assert nym.tree.deserialise_leaves(tmp_path / "tree", like)["a"].tolist() == saved.tolist()
@@ -134,8 +134,8 @@ WRONG_CALLS = [
 
 @pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
 def test_wrong_arguments_are_errors_that_name_them(case):
-    call, said = WRONG_CALLS[case]
-    with pytest.raises(TypeError, match=said):
+    call, message = WRONG_CALLS[case]
+    with pytest.raises(TypeError, match=message):
         call()
 
 
@@ -146,11 +146,11 @@ def test_python_objects_are_refused_before_anything_is_written(tmp_path):
 
 
 def test_headers_that_are_no_json_are_errors(tmp_path):
-    for header, said in ((b"[]", "its header is no object in JSON"), (b"[" * 100_000, "maximum recursion depth")):
+    for header, message in ((b"[]", "its header is no object in JSON"), (b"[" * 100_000, "maximum recursion depth")):
         checksum = zlib.crc32(header).to_bytes(4, "little")
         text = b"axonym leaves 1\n" + len(header).to_bytes(8, "little") + checksum + header
         (tmp_path / "tree").write_bytes(text)
-        with pytest.raises(ValueError, match=rf"tree' is damaged or truncated: {said}"):
+        with pytest.raises(ValueError, match=rf"tree' is damaged or truncated: {message}"):
             nym.tree.deserialise_leaves(tmp_path / "tree", {"a": 1})
 
 
@@ -161,7 +161,9 @@ def test_open_files_are_written_and_read_from_where_they_are(draw):
     file.seek(0)
     for tree in trees:
         loaded = nym.tree.deserialise_leaves(file, jax.tree.map(jnp.zeros_like, tree))
-        assert all(np.array_equal(one, other) for one, other in zip(get_bits(loaded), get_bits(tree), strict=True))
+        assert all(
+            np.array_equal(first, second) for first, second in zip(get_bits(loaded), get_bits(tree), strict=True)
+        )
     for damaged in (file.getvalue()[:20], file.getvalue()[:-1]):
         with pytest.raises(ValueError, match="'the file' is damaged or truncated"):
             stream = io.BytesIO(damaged)
@@ -178,8 +180,8 @@ def test_damaged_files_are_errors_with_their_names(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match=r"tree' is (damaged or truncated: |not a file of `serialise_leaves`, or)"):
             nym.tree.deserialise_leaves(path, tree)
-    for at in range(header):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    for index in range(header):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
         with pytest.raises(ValueError, match=r"tree' is (damaged or truncated: |not a file of `serialise_leaves`, or)"):
             nym.tree.deserialise_leaves(path, tree)
     with pytest.raises(FileNotFoundError, match="nothing"):

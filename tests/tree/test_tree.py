@@ -53,8 +53,8 @@ def test_a_named_array_is_a_leaf():
     assert leaves[0] is A and leaves[1] is B and leaves[2:] == [5]
     assert [id(x) for x in tree.leaves(TREE)] == [id(x) for x in leaves]
     assert structure == tree.structure(TREE) == jax.tree.structure({"a": 0, "b": [0, 0], "c": None})
-    again = tree.unflatten(structure, leaves)
-    assert again["a"] is A and again["b"][0] is B and again["c"] is None
+    reloaded = tree.unflatten(structure, leaves)
+    assert reloaded["a"] is A and reloaded["b"][0] is B and reloaded["c"] is None
     assert tree.unflatten(structure, "xyz") == {"a": "x", "b": ["y", "z"], "c": None}
     assert tree.leaves(A) == [A] and tree.map(type, A) is NamedArray
 
@@ -62,21 +62,21 @@ def test_a_named_array_is_a_leaf():
 @pytest.mark.parametrize("function", [tree.leaves, tree.flatten, tree.structure], ids=lambda f: f.__name__)
 def test_more_leaves_can_be_told(function):
     for is_leaf, count in ((is_list, 2), (is_array, 3), (lambda x: x is None, 4), (None, 3)):
-        found = function(TREE, is_leaf=is_leaf)
-        found = found[0] if isinstance(found, tuple) else found
-        assert (len(found) if isinstance(found, list) else found.num_leaves) == count
+        result = function(TREE, is_leaf=is_leaf)
+        result = result[0] if isinstance(result, tuple) else result
+        assert (len(result) if isinstance(result, list) else result.num_leaves) == count
 
 
 def test_what_is_told_does_not_look_into_named_arrays():
-    seen = []
-    tree.leaves({"a": A}, is_leaf=lambda x: seen.append(x) or False)
-    assert not any(x is A.array for x in seen)
+    calls = []
+    tree.leaves({"a": A}, is_leaf=lambda x: calls.append(x) or False)
+    assert not any(x is A.array for x in calls)
 
 
 def test_map():
-    found = tree.map(lambda x: x + 1, TREE)
-    assert isinstance(found["a"], NamedArray) and found["a"].names == ("i",) and found["b"][1] == 6
-    assert found["a"].array.tolist() == [2, 2] and found["c"] is None
+    result = tree.map(lambda x: x + 1, TREE)
+    assert isinstance(result["a"], NamedArray) and result["a"].names == ("i",) and result["b"][1] == 6
+    assert result["a"].array.tolist() == [2, 2] and result["c"] is None
     assert tree.map(len, {"b": [B, 5]}, is_leaf=is_list) == {"b": 2}
     pairs = tree.map(lambda x, y: (x, y), {"a": A, "b": 1}, {"a": [B, 1], "b": 2})
     assert pairs["a"][0] is A and pairs["a"][1][0] is B and pairs["b"] == (1, 2)
@@ -90,20 +90,20 @@ def test_trees_that_differ_are_an_error():
 
 
 def test_functions_of_stacked_layers_see_one_layer(stack):
-    seen = []
+    calls = []
 
     def normalised(x):
-        seen.append(getattr(x, "shape", None))
+        calls.append(getattr(x, "shape", None))
         return x if isinstance(x, float) else x / x.sum()
 
-    found = tree.scan_aware_map(normalised, {"other": A, "stack": stack})
-    assert seen == [{"i": 2}, {"embed": 4}, (2,), None]
-    for layer, before in zip(found["stack"].unstacked(), stack.unstacked(), strict=True):
+    result = tree.scan_aware_map(normalised, {"other": A, "stack": stack})
+    assert calls == [{"i": 2}, {"embed": 4}, (2,), None]
+    for layer, before in zip(result["stack"].unstacked(), stack.unstacked(), strict=True):
         np.testing.assert_allclose(layer.weight.array, before.weight.array / before.weight.array.sum(), rtol=1e-6)
         np.testing.assert_allclose(layer.plain, before.plain / before.plain.sum(), rtol=1e-6)
         assert layer.scale == 2.0
-    assert type(found["stack"]) is nym.nn.Stacked and found["stack"].Block == Layers
-    assert found["other"].array.tolist() == [0.5, 0.5]
+    assert type(result["stack"]) is nym.nn.Stacked and result["stack"].Block == Layers
+    assert result["other"].array.tolist() == [0.5, 0.5]
 
 
 def test_without_stacked_layers_it_is_map():
@@ -112,15 +112,15 @@ def test_without_stacked_layers_it_is_map():
 
 
 def test_stacked_layers_may_be_leaves(stack):
-    found = tree.scan_aware_map(lambda x: "leaf", {"s": stack}, is_leaf=lambda x: isinstance(x, nym.nn.Stacked))
-    assert found == {"s": "leaf"}
+    result = tree.scan_aware_map(lambda x: "leaf", {"s": stack}, is_leaf=lambda x: isinstance(x, nym.nn.Stacked))
+    assert result == {"s": "leaf"}
 
 
 def test_layers_of_several_trees_go_together(stack):
     double = tree.map(lambda x: 2 * x, stack)
-    found = tree.scan_aware_map(lambda x, y: x if isinstance(x, float) else x + y.sum(), stack, double)
+    result = tree.scan_aware_map(lambda x, y: x if isinstance(x, float) else x + y.sum(), stack, double)
     expected = stack.stacked.weight + double.stacked.weight.sum("embed")
-    np.testing.assert_allclose(found.stacked.weight.rearrange(expected.names).array, expected.array)
+    np.testing.assert_allclose(result.stacked.weight.rearrange(expected.names).array, expected.array)
 
 
 def test_stacks_in_stacks():
@@ -138,25 +138,25 @@ def test_stacks_in_stacks():
         shapes.append(getattr(x, "shape", None))
         return x
 
-    found, inner = tree.scan_aware_map(seen, nested).stacked.inner, nested.stacked.inner
-    assert shapes[:2] == [{"embed": 4}, (2,)] and found.stacked.weight.shape == inner.stacked.weight.shape
-    np.testing.assert_array_equal(found.stacked.plain, inner.stacked.plain)
+    result, inner = tree.scan_aware_map(seen, nested).stacked.inner, nested.stacked.inner
+    assert shapes[:2] == [{"embed": 4}, (2,)] and result.stacked.weight.shape == inner.stacked.weight.shape
+    np.testing.assert_array_equal(result.stacked.plain, inner.stacked.plain)
 
 
 def test_other_stacks_must_fit(stack):
     message = "Layers along layers: 3 need another `Stacked`, not 5."
     with pytest.raises(TypeError, match=escape(message)):
         tree.scan_aware_map(lambda x, y: x, {"s": stack}, {"s": 5})
-    other = nym.nn.Stacked.init(Outer, Layer)(Embed, nym.arange(Outer, dtype=float))
+    second = nym.nn.Stacked.init(Outer, Layer)(Embed, nym.arange(Outer, dtype=float))
     with pytest.raises(ValueError, match="layers along layers: 3 do not match layers along outer: 2"):
-        tree.scan_aware_map(lambda x, y: x, stack, other)
+        tree.scan_aware_map(lambda x, y: x, stack, second)
 
 
 def test_layers_stay_sharded(mesh, stack):
     with nym.axis_mapping({"embed": "data"}):
-        found = nym.named_jit(lambda s: tree.scan_aware_map(lambda x: x * 2, s))(nym.shard(stack))
-    assert found.stacked.weight.sharding.spec == jax.P(None, "data")
-    np.testing.assert_array_equal(found.stacked.weight.array, 2 * stack.stacked.weight.array)
+        result = nym.named_jit(lambda s: tree.scan_aware_map(lambda x: x * 2, s))(nym.shard(stack))
+    assert result.stacked.weight.sharding.spec == jax.P(None, "data")
+    np.testing.assert_array_equal(result.stacked.weight.array, 2 * stack.stacked.weight.array)
 
 
 TREES: Any = tree  # without types, because every call here is wrong
@@ -177,6 +177,6 @@ WRONG_CALLS = [
 
 @pytest.mark.parametrize("case", range(len(WRONG_CALLS)))
 def test_wrong_arguments_are_errors_that_name_them(case):
-    call, said = WRONG_CALLS[case]
-    with pytest.raises(TypeError, match=said):
+    call, message = WRONG_CALLS[case]
+    with pytest.raises(TypeError, match=message):
         call()
