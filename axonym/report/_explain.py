@@ -64,19 +64,19 @@ def get_shard_shape(shape: tuple[int, ...], spec: P | None, mesh: MeshLike) -> t
 
 
 def find_unused_axes(shape: tuple[int, ...], names: Names | None, spec: P | None, mesh: MeshLike) -> list[UnusedAxis]:
-    """Returns the mesh axes that do not shard an array, which are all of them if its spec is invalid."""
+    """Returns the mesh axes that do not shard an array; if its spec is invalid, all mesh axes."""
     if spec is None:
         invalid = "its spec is invalid"
         return [UnusedAxis(axis, False, _explain_useless_axis(axis, mesh) or invalid) for axis in mesh.axis_names]
-    used = get_spec_axes(spec)
-    unused = [axis for axis in mesh.axis_names if axis not in used or mesh.shape[axis] == 1]
+    used_axes = get_spec_axes(spec)
+    unused = [axis for axis in mesh.axis_names if axis not in used_axes or mesh.shape[axis] == 1]
     return [_explain_unused_axis(axis, shape, names, spec, mesh) for axis in unused]
 
 
 def find_free_axes(shape: tuple[int, ...], spec: P, mesh: MeshLike) -> list[str]:
     """Returns the mesh axes over which an array may be sharded further, if its sizes are divisible by theirs."""
-    used = get_spec_axes(spec)
-    free = [axis for axis in mesh.axis_names if axis not in used and _explain_useless_axis(axis, mesh) is None]
+    used_axes = get_spec_axes(spec)
+    free = [axis for axis in mesh.axis_names if axis not in used_axes and _explain_useless_axis(axis, mesh) is None]
     return [axis for axis in free if _explain_blocked_axis(axis, shape, spec) is None]
 
 
@@ -85,12 +85,12 @@ def _explain_unused_axis(axis: str, shape: tuple[int, ...], names: Names | None,
     if why is not None:
         return UnusedAxis(axis, False, why)
     shard, size = get_shard_shape(shape, spec, mesh), mesh.shape[axis]
-    fits = [dim for dim, part in enumerate(shard) if part % size == 0]
-    if fits:
-        best = max(fits, key=lambda dim: shard[dim])
+    fitting_dims = [dim for dim, part in enumerate(shard) if part % size == 0]
+    if fitting_dims:
+        best = max(fitting_dims, key=lambda dim: shard[dim])
         dim_axes = get_sharded_axes(pad_spec(spec, len(shard))[best])
-        along = f" along with {', '.join(map(repr, dim_axes))}" if dim_axes else ""
-        return UnusedAxis(axis, True, f"unused; it could shard {describe_dimension(best, names)}{along}")
+        suffix = f" along with {', '.join(map(repr, dim_axes))}" if dim_axes else ""
+        return UnusedAxis(axis, True, f"unused; it could shard {describe_dimension(best, names)}{suffix}")
     array = f"the array {shape}" if shard == shape else f"the shard {shard} on each device"
     if max(shard) < size:
         return UnusedAxis(axis, False, f"its size {size} is larger than any dimension of {array}")
@@ -105,7 +105,7 @@ def _explain_useless_axis(axis: str, mesh: MeshLike) -> str | None:
 
 
 def _explain_blocked_axis(axis: str, shape: tuple[int, ...], spec: P) -> str | None:
-    """Returns why an array cannot be sharded over a mesh axis, whatever its sizes are; None if it can."""
+    """Returns why an array of any size cannot be sharded over a mesh axis; None if it can."""
     for kind in ("unreduced", "reduced"):
         if axis in getattr(spec, kind, ()):
             return f"the array is {kind} over it"
@@ -143,11 +143,11 @@ class LeafMapping(NamedTuple):
         return f"{entry} in the mapping of this part" if self.is_of_part else entry
 
     def find_near_miss(self, name: str) -> str | None:
-        """Returns a name that was perhaps meant, a short one only if no array has an axis of that name."""
-        candidates = (
-            candidate for candidate in self.mapping if is_typo(name, candidate, 4 if candidate in self.names else 3)
-        )
-        return next(candidates, None)
+        """Returns a name in the mapping of which this one may be a typo."""
+        for candidate in self.mapping:  # one that arrays have may be short on purpose
+            if is_typo(name, candidate, 4 if candidate in self.names else 3):
+                return candidate
+        return None
 
 
 def explain_named_axis(name: str, size: int, entry: Any, leaf_mapping: LeafMapping, mesh: MeshLike) -> AxisExplanation:
@@ -169,7 +169,7 @@ def explain_named_axis(name: str, size: int, entry: Any, leaf_mapping: LeafMappi
 def explain_invalid_axes(
     names: Names, sizes: tuple[int, ...], leaf_mapping: LeafMapping, mesh: MeshLike, error: str
 ) -> list[AxisExplanation]:
-    """Explains each axis of an array with an error, whether it causes the error or not."""
+    """Explains each axis of an array that `shard` refuses; axes that do not cause the error as usual."""
     claims = [axis for name in names for axis in leaf_mapping.mapping.mesh_axes(name)]
     axes: list[AxisExplanation] = []
     for name, size in zip(names, sizes, strict=True):
@@ -207,23 +207,18 @@ def explain_axes(
         unsharded: The reason why a dimension is not sharded; by default, the source.
     """
     free = [] if mesh is None else find_free_axes(shape, spec, mesh)
-    entries, requested_entries = (
-        pad_spec(spec, len(shape)),
-        pad_spec(spec if requested is None else requested, len(shape)),
-    )
+    entries = pad_spec(spec, len(shape))
+    requested_entries = entries if requested is None else pad_spec(requested, len(shape))
     axes: list[AxisExplanation] = []
     for dim, size in enumerate(shape):
-        name, over, entry = (
-            None if names is None else names[dim],
-            get_sharded_axes(entries[dim]),
-            requested_entries[dim],
-        )
+        name = None if names is None else names[dim]
+        mesh_axes, entry = get_sharded_axes(entries[dim]), requested_entries[dim]
         if entry is P.UNCONSTRAINED:
-            parts = 1 if mesh is None else math.prod(mesh.shape[axis] for axis in over)
-            axes.append(AxisExplanation(name, size, over, parts, decision, f"{source}: left to the compiler"))
+            parts = 1 if mesh is None else math.prod(mesh.shape[axis] for axis in mesh_axes)
+            axes.append(AxisExplanation(name, size, mesh_axes, parts, decision, f"{source}: left to the compiler"))
         elif mesh is not None and get_sharded_axes(entry):
             why = f"{source}: {' x '.join(map(repr, get_sharded_axes(entry)))}"
-            axes.append(_explain_requested_axis(name, size, get_sharded_axes(entry), over, decision, why, mesh))
+            axes.append(_explain_requested_axis(name, size, get_sharded_axes(entry), mesh_axes, decision, why, mesh))
         else:
             why = "; ".join([unsharded or f"{source}: replicated", *_advise_axis(size, free, mesh)])
             axes.append(AxisExplanation(name, size, (), 1, decision, why))
@@ -257,9 +252,10 @@ def _explain_requested_axis(
     elif not sharded_axes and size == 1:
         decision, why = "size 1", f"{why}, but an axis of size 1 is replicated"
     elif not sharded_axes:
-        fits = round_up(size, math.prod(mesh.shape[axis] for axis in usable))
-        over = format_mesh_axes(usable, mesh)
-        decision, why = "uneven", f"{why}, but {size} is not divisible by {over}; the next size that fits is {fits}"
+        next_size = round_up(size, math.prod(mesh.shape[axis] for axis in usable))
+        usable_text = format_mesh_axes(usable, mesh)
+        decision = "uneven"
+        why = f"{why}, but {size} is not divisible by {usable_text}; the next size that fits is {next_size}"
     elif parts == 1:
         decision, why = "size 1", f"{why}, which has size 1"
     return AxisExplanation(name, size, sharded_axes, parts, decision, why)
@@ -269,18 +265,18 @@ def _advise_axis(size: int, free: list[str], mesh: MeshLike | None) -> Iterator[
     """Yields how the free mesh axes could shard a dimension."""
     if mesh is None or not free:
         return
-    fit = [axis for axis in free if size and size % mesh.shape[axis] == 0]
-    if fit:
-        yield f"{' or '.join(map(repr, fit))} could shard it"
+    fitting_axes = [axis for axis in free if size and size % mesh.shape[axis] == 0]
+    if fitting_axes:
+        yield f"{' or '.join(map(repr, fitting_axes))} could shard it"
         return
     axis = min(free, key=lambda free_axis: mesh.shape[free_axis])
     if size > mesh.shape[axis]:
-        fits = round_up(size, mesh.shape[axis])
-        yield f"not divisible by {format_mesh_axes([axis], mesh)}, the next size that fits is {fits}"
+        next_size = round_up(size, mesh.shape[axis])
+        yield f"not divisible by {format_mesh_axes([axis], mesh)}, the next size that fits is {next_size}"
 
 
 class MatchedSpec(NamedTuple):
-    """An array, its place in the tree, its spec if that is clear, the problems of it, and the rule's reason for it."""
+    """An array, its place in the tree, its spec unless that is unclear, the problems of the spec, and its origin."""
 
     array: Any
     info: Leaf
@@ -290,7 +286,7 @@ class MatchedSpec(NamedTuple):
 
 
 class ExplainedLeaf(NamedTuple):
-    """The explanation of an array, and for totals and reports its bytes, place in the tree, mesh and invalid spec."""
+    """The explanation of an array, and what totals and reports need: its bytes, place in the tree, mesh and spec."""
 
     leaf: LeafExplanation
     load: Load
@@ -440,7 +436,7 @@ def describe_place(array: Any) -> str:
 
 
 def _describe_current_place(array: Any, target: NamedSharding) -> str | None:
-    """Returns where an array is in words, None if that is unknown or where it is wanted."""
+    """Returns where an array is in words, None if that is unknown or its target."""
     sharding = get_own_sharding(array)
     if sharding is None:
         return "on the host" if isinstance(array, np.ndarray | np.generic) else None
@@ -453,15 +449,12 @@ def _describe_current_place(array: Any, target: NamedSharding) -> str | None:
         is_there = sharding.is_equivalent_to(target, array.ndim)
     if is_there:
         return None
-    memory = (
-        ""
-        if is_abstract or sharding.memory_kind in (None, target.memory_kind)
-        else f", in {sharding.memory_kind} memory"
-    )
-    suffix = (
-        f" on another mesh {format_mesh(sharding.mesh)}" if isinstance(sharding, NamedSharding) and not is_same else ""
-    )
-    return f"{_format_sharding(sharding)}{suffix}{memory}"
+    place = _format_sharding(sharding)
+    if isinstance(sharding, NamedSharding) and not is_same:
+        place += f" on another mesh {format_mesh(sharding.mesh)}"
+    if not is_abstract and sharding.memory_kind not in (None, target.memory_kind):
+        place += f", in {sharding.memory_kind} memory"
+    return place
 
 
 def _format_sharding(sharding: Any) -> str:
@@ -546,8 +539,8 @@ def _explain_with_mapping(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, 
 
 
 def _make_explanation(explained: Sequence[ExplainedLeaf], mesh: MeshLike | None, **fields: Any) -> Explanation:
-    used = {axis for leaf in explained for axis in get_spec_axes(leaf.leaf.spec)}
+    used_axes = {axis for leaf in explained for axis in get_spec_axes(leaf.leaf.spec)}
     kinds = () if mesh is None else zip(mesh.axis_names, mesh.axis_types, strict=True)
-    unused = tuple(axis for axis, kind in kinds if kind != AxisType.Manual and axis not in used)
+    unused = tuple(axis for axis, kind in kinds if kind != AxisType.Manual and axis not in used_axes)
     leaves = tuple(leaf.leaf for leaf in explained)
     return Explanation(leaves=leaves, **sum_leaves(explained, mesh), unused_mesh_axes=unused, **fields)

@@ -1,4 +1,4 @@
-"""What is known of the arrays of a tree: `Explanation` and its parts, and `LeafReport`, printed and as data."""
+"""`Explanation` and its parts, and `LeafReport`: how arrays are sharded and why, as data and as printed tables."""
 
 import dataclasses
 import math
@@ -220,8 +220,8 @@ def make_leaf_row(leaf: LeafExplanation) -> Row:
 
 
 def _format_axis_cells(axis: AxisExplanation) -> tuple[str, str, str, str]:
-    over = " x ".join(axis.mesh_axes) + f" ({axis.parts})" if axis.mesh_axes else "-"
-    return axis.name or "-", str(axis.size), over, "error, see below" if axis.decision == "refused" else axis.why
+    mesh_axes = " x ".join(axis.mesh_axes) + f" ({axis.parts})" if axis.mesh_axes else "-"
+    return axis.name or "-", str(axis.size), mesh_axes, "error, see below" if axis.decision == "refused" else axis.why
 
 
 def _list_explanation_notes(explanation: Explanation) -> Iterator[Note]:
@@ -304,7 +304,7 @@ class LeafReport(LeafExplanation):
 
 
 def format_paddings(leaf: LeafReport, paddings: Sequence[Padding]) -> str:
-    """Returns in words which dimensions of an array to pad, all of them together."""
+    """Returns in words which dimensions of an array to pad together."""
     return " and ".join(
         f"{_format_dimension(leaf, padding.dimension)} from {padding.size} to {padding.padded_size} for "
         f"{' x '.join(map(repr, padding.mesh_axes))}"

@@ -42,7 +42,7 @@ def format_path(path: str) -> str:
 
 
 def shorten_list(texts: Sequence[str], limit: int = 20, source: str = "") -> list[str]:
-    """Returns the first texts, how many more there are, and where all of them are."""
+    """Returns the first texts; if there are more, a last one with their number and where to find all."""
     hidden_count = len(texts) - limit
     last = f"and {hidden_count} more" + (f"; {source} has all" if source else "")
     return [*texts] if hidden_count <= 0 else [*texts[:limit], last]

@@ -23,6 +23,17 @@ from ._write_file import write_file
 
 _PACKAGE = __name__.rpartition(".")[0]
 
+# Colours of Okabe and Ito, which colour-blind people can tell apart and which are readable on light and on dark.
+COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#0072b2", "#f0e442")
+
+# A key as `jax.tree_util.keystr` writes it: `['name']`, `[0]` or `.name`.
+_KEY = re.compile(r"""\[(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]|\[(?P<index>[^\]]*)\]|\.(?P<name>[^.\[]+)""")
+
+# The mesh axes that an array is sharded over, in the order of its axes; where it is if not on the mesh; whether its
+# spec is invalid.
+_Kind: TypeAlias = tuple[tuple[str, ...], str, bool]
+_Paths: TypeAlias = list[tuple[tuple[str, ...], int]]
+
 
 class Fact(NamedTuple):
     """A number at the top of the page: its name, the number, what it means, and whether it calls for a change."""
@@ -74,21 +85,9 @@ def _format_page_notes(notes: Sequence[Note]) -> Iterator[str]:
 
 
 def _format_json(data: Any) -> str:
-    """Returns JSON that can stand in HTML: nothing in it begins a tag, a comment or an entity."""
+    """Returns JSON that is safe in HTML: nothing in it begins a tag, a comment or an entity."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-# Colours of Okabe and Ito, which colour-blind people can tell apart and which are readable on light and on dark.
-COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#0072b2", "#f0e442")
-
-# A key as `jax.tree_util.keystr` writes it: `['name']`, `[0]` or `.name`.
-_KEY = re.compile(r"""\[(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]|\[(?P<index>[^\]]*)\]|\.(?P<name>[^.\[]+)""")
-
-# The mesh axes that an array is sharded over, in the order of its axes; where it is if not on the mesh; whether its
-# spec is invalid.
-_Kind: TypeAlias = tuple[tuple[str, ...], str, bool]
-_Paths: TypeAlias = list[tuple[tuple[str, ...], int]]
 
 
 def get_ink(colour: str) -> str:
@@ -97,7 +96,7 @@ def get_ink(colour: str) -> str:
 
 
 def make_treemap(leaves: Sequence[LeafReport], mesh_axes: Sequence[str]) -> dict[str, Any]:
-    """Returns the data of a treemap; what several arrays have in common is there once, in `"sorts"`."""
+    """Returns the data of a treemap; descriptions that several arrays share are there once, in `"sorts"`."""
     # Unsharded arrays first, then by the number of mesh axes and their order in the mesh; invalid specs come last.
     order = {axis: position for position, axis in enumerate(mesh_axes)}
 

@@ -169,9 +169,9 @@ def _record_event(event: str, duration_secs: float, **kwargs: str | int) -> None
 
 def _measure_union(spans: _Spans, start: float, end: float) -> float:
     """Returns the total length of spans between a start and an end, with overlaps counted once."""
-    total, until = 0.0, start
+    total, covered_end = 0.0, start
     for begin, finish in sorted(spans):
-        begin, finish = max(begin, until), min(finish, end)
+        begin, finish = max(begin, covered_end), min(finish, end)
         if finish > begin:
-            total, until = total + finish - begin, finish
+            total, covered_end = total + finish - begin, finish
     return total

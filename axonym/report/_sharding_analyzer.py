@@ -26,18 +26,20 @@ from ._lock_file import compare_with_lock, make_lock, save_lock
 from ._sharding_report import ReportComparison, ShardingReport, compare_reports, report_own_shardings, report_specs
 
 
+_Pair: TypeAlias = tuple[tuple[Any, ...], Any, Any, str]
+"""The path of a leaf, the leaf or `_NO_LEAF`, its given spec or a problem, and the part of a rule that decided."""
+
 _REMEDY = "give its `PartitionSpec`"
 _NO_LEAF = object()
+_UPDATE = "AXONYM_UPDATE_LOCK"  # the environment variable with which locks are written again
+_MOST_LINES = 50
+_UNSET = ("", "0", "false", "no")  # values of environment variables
 
 
 class _Problem(NamedTuple):
     """A problem of the structure of the specs, in place of a spec."""
 
     text: str
-
-
-_Pair: TypeAlias = tuple[tuple[Any, ...], Any, Any, str]
-"""The path of a leaf, the leaf or `_NO_LEAF`, its given spec or a problem, and the part of a rule that decided."""
 
 
 def match_specs(tree: Any, specs: Any, mesh: MeshLike) -> tuple[list[MatchedSpec], list[str]]:
@@ -130,7 +132,7 @@ def _pair_leaves(path: tuple[Any, ...], node: Any, spec: Any) -> Iterator[_Pair]
 
 
 def _pair_node(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pair]:
-    """Yields the same for a part of a tree whose specs are not of the same structure."""
+    """Yields the pairs of a part of a tree whose specs have another structure."""
     if node is None:
         if isinstance(specs, dict | list | tuple) and specs:
             yield path, _NO_LEAF, _Problem("there are specs and no array; remove them"), ""
@@ -148,7 +150,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _pair_children(path: tuple[Any, ...], node: Any, specs: Any) -> Iterator[_Pair]:
-    """Yields the same for each child of a node."""
+    """Yields the pairs of each child of a node."""
     children, entries = _get_children(node), _get_children(specs)
     kind, text = type(specs).__name__, ""
     if type(node) is not type(specs):
@@ -191,7 +193,7 @@ def _get_structure(node: Any) -> Any:
 
 
 def _read_spec(entry: Any, mesh: MeshLike) -> P | _Problem:
-    """Returns the spec that is given for an array in any form, or the problem if it is not clear."""
+    """Returns the spec of an entry of the tree of specs, or the problem of that entry."""
     entry = entry.array if isinstance(entry, NamedArray) else entry
     if isinstance(entry, NamedSharding) and not is_same_mesh(entry.mesh, mesh):
         spec_mesh, target_mesh = format_mesh(entry.mesh), format_mesh(mesh)
@@ -203,7 +205,7 @@ def _read_spec(entry: Any, mesh: MeshLike) -> P | _Problem:
 
 
 def _check_kind(entry: Any) -> _Problem | None:
-    """Returns the problem of an object that is given as a spec, None if it is a spec."""
+    """Returns the problem of an entry of the tree of specs, None if it is a spec."""
     entry = entry.array if isinstance(entry, NamedArray) else entry
     if entry is None or isinstance(entry, P | NamedSharding):
         return None
@@ -398,11 +400,6 @@ fits is 8"]
         return compare_reports(report_a, report_b)
 
 
-_UPDATE = "AXONYM_UPDATE_LOCK"
-_MOST_LINES = 50
-_NO = ("", "0", "false", "no")
-
-
 def assert_sharding_lock(
     tree: Any,
     path: str | os.PathLike[str],
@@ -466,10 +463,10 @@ def assert_sharding_lock(
     remedy = f"make one with `report.save_lock(path)`, or by running with {_UPDATE}=1 outside CI, and commit it"
     lines = compare_with_lock(path, lock, remedy)
     if lines:
-        first = f"the shardings differ from the sharding lock {os.fspath(path)!r}:"
-        last = f"If this is intended, run once with {_UPDATE}=1 outside CI, and commit the file."
-        raise AssertionError("\n".join([first, *(f"  {line}" for line in shorten_list(lines, _MOST_LINES)), last]))
+        heading = f"the shardings differ from the sharding lock {os.fspath(path)!r}:"
+        advice = f"If this is intended, run once with {_UPDATE}=1 outside CI, and commit the file."
+        raise AssertionError("\n".join([heading, *(f"  {line}" for line in shorten_list(lines, _MOST_LINES)), advice]))
 
 
 def _is_set(variable: str) -> bool:
-    return os.environ.get(variable, "").strip().lower() not in _NO
+    return os.environ.get(variable, "").strip().lower() not in _UNSET

@@ -50,11 +50,15 @@ from ._lock_file import make_lock, save_lock
 from ._table import Note, Row, Table, TabularReport
 
 
-_MOST_NOTES = 5
-_MOST_GROUPS = 10
-_LEAST_SAVED = 0.001
-
 Source: TypeAlias = Literal["specs", "shardings"]
+
+_MOST_NOTES = 5
+_FEWEST_GROUPS, _MOST_GROUPS = 3, 10  # which a reader takes in at a glance
+_MOST_PADDINGS = 3
+_MOST_GROWTH = 1.5  # padding by more than half of a dimension is not worth advising
+_LEAST_SAVED = 0.001  # the share of the bytes on a device that a padding has to save to be worth a line
+_FREE = "left to the compiler"
+_COMPARED = ("shape", "dtype", "spec", "bytes", "bytes_per_device", "replicated_bytes", "place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,16 +241,18 @@ def _make_unused_note(report: ShardingReport) -> Note:
 
 
 def _list_best_paddings(report: ShardingReport) -> list[str]:
-    """Returns the paddings that save most, of invalid specs and of arrays that cannot be sharded further as they are.
+    """Returns the paddings that save most, for invalid specs and for arrays that cannot be sharded further otherwise.
 
-    What saves less than a thousandth of the bytes on a device is left out, except if a spec is invalid without it.
+    Paddings that save less than a thousandth of the bytes on a device are left out, unless a spec needs them.
     """
     candidates: list[tuple[int, LeafReport, tuple[Padding, ...]]] = []
     for leaf in report.leaves:
         if leaf.padding:
-            saved = leaf.bytes_per_device - leaf.padding[0].bytes_per_device
-            if leaf.error or (saved > _LEAST_SAVED * report.bytes_per_device and _has_stuck_axis(leaf, report.mesh)):
-                candidates.append((saved, leaf, list_padding_choices(leaf)[0]))
+            saved_bytes = leaf.bytes_per_device - leaf.padding[0].bytes_per_device
+            if leaf.error or (
+                saved_bytes > _LEAST_SAVED * report.bytes_per_device and _has_stuck_axis(leaf, report.mesh)
+            ):
+                candidates.append((saved_bytes, leaf, list_padding_choices(leaf)[0]))
     candidates.sort(key=lambda candidate: -candidate[0])
     return [
         f"{format_path(leaf.path)}: {format_paddings(leaf, paddings)}, {format_bytes(leaf.bytes_per_device)} -> "
@@ -260,10 +266,6 @@ def _has_stuck_axis(leaf: LeafReport, mesh: Mapping[str, int]) -> bool:
     return any(all((axis.size // axis.parts) % mesh[unused] for axis in leaf.axes) for unused in leaf.unused)
 
 
-_MOST_PADDINGS = 3
-_MOST_GROWTH = 1.5  # padding by more than half of a dimension is not worth advising
-
-
 def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
     """Returns larger sizes of single dimensions that save memory on each device, the best first.
 
@@ -275,11 +277,11 @@ def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -
     paddings: list[Padding] = []
     for dim, part in enumerate(shard):
         for axes in _combine_axes(free) if part else ():
-            over = math.prod(mesh.shape[axis] for axis in axes)
-            padded = round_up(part, over)
+            parts = math.prod(mesh.shape[axis] for axis in axes)
+            padded = round_up(part, parts)
             if padded == part or padded > part * _MOST_GROWTH:
                 continue
-            padded_bytes = count_array_bytes(dtype, (*shard[:dim], padded // over, *shard[dim + 1 :]))
+            padded_bytes = count_array_bytes(dtype, (*shard[:dim], padded // parts, *shard[dim + 1 :]))
             if padded_bytes < current_bytes:
                 dim_axes = get_sharded_axes(pad_spec(spec, len(shape))[dim])
                 paddings.append(
@@ -290,22 +292,24 @@ def find_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -
 
 
 def find_required_paddings(shape: tuple[int, ...], dtype: Any, spec: P, mesh: MeshLike) -> tuple[Padding, ...]:
-    """Returns the sizes that make an invalid spec valid, one for each dimension to pad; none if sizes don't suffice.
+    """Returns a padding for each dimension that an invalid spec needs padded; none if padding does not make it valid.
 
     The bytes are those with all dimensions padded.
     """
     if len(spec) > len(shape):
         return ()
-    over = [() if entry is P.UNCONSTRAINED else get_requested_axes(entry) for entry in pad_spec(spec, len(shape))]
-    if any(axis not in mesh.axis_names for axes in over for axis in axes):
+    requested_axes = [
+        () if entry is P.UNCONSTRAINED else get_requested_axes(entry) for entry in pad_spec(spec, len(shape))
+    ]
+    if any(axis not in mesh.axis_names for axes in requested_axes for axis in axes):
         return ()
-    parts = [math.prod(mesh.shape[axis] for axis in axes) for axes in over]
+    parts = [math.prod(mesh.shape[axis] for axis in axes) for axes in requested_axes]
     padded = tuple(round_up(size, number) for size, number in zip(shape, parts, strict=True))
     if find_spec_problems(padded, None, spec, mesh):
         return ()
     padded_bytes = count_array_bytes(dtype, get_shard_shape(padded, spec, mesh))
     changed = [dim for dim, size in enumerate(padded) if size != shape[dim]]
-    return tuple(Padding(dim, shape[dim], padded[dim], over[dim], padded_bytes) for dim in changed)
+    return tuple(Padding(dim, shape[dim], padded[dim], requested_axes[dim], padded_bytes) for dim in changed)
 
 
 def _combine_axes(free: list[str]) -> Iterator[tuple[str, ...]]:
@@ -314,13 +318,10 @@ def _combine_axes(free: list[str]) -> Iterator[tuple[str, ...]]:
         yield from itertools.combinations(free, number) if number <= len(free) and number else ()
 
 
-_FEWEST_GROUPS = 3
-
-
 def report_specs(
     matched: Sequence[MatchedSpec], problems: Sequence[str], mesh: MeshLike, depth: int | None, rule: str | None
 ) -> ShardingReport:
-    """Returns the report on arrays sharded by their specs, which are from the rule with this name, if from one."""
+    """Returns the report on arrays sharded by specs; `rule` is the name of the rule that chose them, if one did."""
     explained = [explain_by_spec(*match, mesh) for match in matched]
     return _make_report(explained, mesh, depth, source="specs", problems=tuple(problems), rule=rule)
 
@@ -358,7 +359,7 @@ def _make_report(
 
 
 def _find_unused_axes(explained: ExplainedLeaf, mesh: MeshLike | None) -> list[UnusedAxis] | None:
-    """Returns the axes of the mesh of a report that an array is not sharded over, None if it is on another mesh."""
+    """Returns the mesh axes that an array is not sharded over, None if it is on another mesh than the report."""
     if mesh is None or explained.mesh is None or not is_same_mesh(explained.mesh, mesh):
         return None
     return find_unused_axes(
@@ -369,7 +370,7 @@ def _find_unused_axes(explained: ExplainedLeaf, mesh: MeshLike | None) -> list[U
 def _make_leaf_report(
     explained: ExplainedLeaf, unused: list[UnusedAxis] | None, mesh: MeshLike | None, is_planned: bool
 ) -> LeafReport:
-    """Returns the report on an array; `is_planned` if its spec is given, wherever the array is."""
+    """Returns the report on an array; `is_planned` if the report is on specs, not on current shardings."""
     leaf, paddings = explained.leaf, ()
     if mesh is not None and unused is not None:
         find = find_required_paddings if leaf.spec is None else find_paddings
@@ -422,13 +423,9 @@ def _summarize_unused_axes(
     """Returns the mesh axes that no array is sharded over, each with the reason."""
     reasons = [axes for axes in unused if axes is not None]
     pairs = zip(explained, unused, strict=True)
-    used = {axis for leaf, axes in pairs if axes is not None for axis in get_spec_axes(leaf.leaf.spec)}
-    idle = [axis for axis in mesh.axis_names if axis not in used or mesh.shape[axis] == 1]
+    used_axes = {axis for leaf, axes in pairs if axes is not None for axis in get_spec_axes(leaf.leaf.spec)}
+    idle = [axis for axis in mesh.axis_names if axis not in used_axes or mesh.shape[axis] == 1]
     return {axis: summarize_unused_axis(axis, mesh, reasons) for axis in idle}
-
-
-_FREE = "left to the compiler"
-_COMPARED = ("shape", "dtype", "spec", "bytes", "bytes_per_device", "replicated_bytes", "place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,7 +554,7 @@ def _get_key(leaf: LeafReport, mesh: Mapping[str, int]) -> Any:
 
 
 def _get_compared_entries(leaf: LeafReport, mesh: Mapping[str, int]) -> list[tuple[str, ...]] | None:
-    """Returns the entries of the spec of an array, however it is written; None if it is invalid."""
+    """Returns the entries of a spec without mesh axes of size 1; None if it is invalid."""
     if leaf.spec is None:
         return None
     return [

@@ -32,7 +32,7 @@ STYLE = """<style>
 
 
 class Row(NamedTuple):
-    """An array: its name and kind, its bytes, on each device and in copies, its axes, and whether it has an error."""
+    """An array: its name, kind and bytes (all, on each device, in copies), its axes, and whether it has an error."""
 
     name: str
     kind: str
@@ -168,10 +168,10 @@ def _format_notes(table: Table) -> Iterator[str]:
             yield from _wrap_text(f"{note.heading} {', '.join(note.items)}")
 
 
-def _wrap_text(text: str, first: str = "") -> list[str]:
+def _wrap_text(text: str, start: str = "") -> list[str]:
     """Returns a text in lines, the later ones aligned with the first."""
-    indent = " " * min(len(first), WIDTH // 2)
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=indent) or [first.rstrip()]
+    indent = " " * min(len(start), WIDTH // 2)
+    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=indent) or [start.rstrip()]
 
 
 def _format_html_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:
@@ -182,9 +182,9 @@ def _format_html_rows(table: Table, rows: Sequence[Row]) -> Iterator[str]:
         label = f"<b>{html.escape(row.name)}</b>&ensp;{html.escape(row.kind)}"
         yield f'<tr class="leaf"><th colspan="4"{mark}>{label}</th>{_format_html_numbers(row.costs)}</tr>'
         for axis in row.axes:
-            name, size, over, why = map(html.escape, axis)
-            cells = f'<td>{name}</td><td class="number">{size}</td><td>{over}</td><td colspan="4">{why}</td>'
-            yield f'<tr class="axis{" replicated" if over == "-" else ""}">{cells}</tr>'
+            name, size, mesh_axes, why = map(html.escape, axis)
+            cells = f'<td>{name}</td><td class="number">{size}</td><td>{mesh_axes}</td><td colspan="4">{why}</td>'
+            yield f'<tr class="axis{" replicated" if mesh_axes == "-" else ""}">{cells}</tr>'
     if len(rows) < len(table.rows):
         notice = f"… {len(table.rows) - len(rows)} more; <code>.table(limit=None)</code> shows all"
         yield f'<tr class="leaf"><td colspan="7">{notice}</td></tr>'
@@ -295,6 +295,6 @@ def _format_html_grid(grid: Grid) -> str:
         cells = "".join(f"<td{marks[column]}>{html.escape(row.cells[column])}</td>" for column in columns)
         rows.append(f'<tr class="leaf">{cells}</tr>')
         if row.below:
-            below = "<br>".join(map(html.escape, row.below))
-            rows.append(f'<tr class="axis"><td colspan="{len(columns)}">{below}</td></tr>')
+            lines = "<br>".join(map(html.escape, row.below))
+            rows.append(f'<tr class="axis"><td colspan="{len(columns)}">{lines}</td></tr>')
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -31,6 +31,18 @@ _MERGED_PATHS = re.compile(r"((?:.*/)?)\((.*)\)")
 # The scope of an operation of Axonym, `dot(embed -> mlp)`; its group holds the axes.
 AXES_SCOPE = re.compile(r"\w+\(([^()]*)\)")
 
+# Names in the traces of JAX's profiler.
+_METADATA_PLANE = b"/host:metadata"
+_OPERATIONS, _MODULES = "XLA Ops", "XLA Modules"
+_INSTRUCTION_NAME = re.compile(r"%?([\w.-]*)")
+_NUMBER = re.compile(r"(\.\d+)+$")
+_PROGRAM_ID = re.compile(r"\(\d+\)$")
+
+_MOST_ROWS = 40
+_CONTAINERS = ("while", "call", "conditional")  # the instructions in them are in the trace as well
+_COMMUNICATION = re.compile(r"(?<![a-z])all-|reduce-scatter|collective-|^(?:send|recv)\b")
+_COMPILED_CALL = re.compile(r"(?<=/)jit\([^()]*\)/")
+
 
 def is_in_backward_pass(op_name: str) -> bool:
     """Returns whether a path of scopes belongs to a backward pass."""
@@ -83,18 +95,6 @@ class InstructionRun(NamedTuple):
 
 Program: TypeAlias = Mapping[str, Instruction]
 
-_METADATA_PLANE = b"/host:metadata"
-_OPERATIONS, _MODULES = "XLA Ops", "XLA Modules"
-_INSTRUCTION_NAME = re.compile(r"%?([\w.-]*)")
-_NUMBER = re.compile(r"(\.\d+)+$")
-_PROGRAM_ID = re.compile(r"\(\d+\)$")
-
-
-def list_trace_files(folder: Path) -> list[Path]:
-    """Returns the files of the latest trace in a folder: one for each host."""
-    files = [folder] if folder.is_file() else sorted(folder.rglob("*.xplane.pb"))
-    return [file for file in files if file.parent == files[-1].parent]  # folders of traces are named by time
-
 
 def read_trace_file(file: Path) -> list[InstructionRun]:
     """Returns each run of an instruction that a file has, on all devices of its host."""
@@ -140,7 +140,7 @@ def _make_run(device: str, program: str, name: str, event: Any, programs: Mappin
 
 
 def _make_program_finder(line: Any) -> Callable[[float], str]:
-    """Returns a function from a time to the program that a device was running, by its line of programs."""
+    """Returns a function that finds the program which a device was running at a time, by its line of programs."""
     events = sorted(((event.start_ns, event.name) for event in line.events) if line else ())
     starts = [start for start, _ in events]
 
@@ -152,7 +152,7 @@ def _make_program_finder(line: Any) -> Callable[[float], str]:
 
 
 def _read_programs(content: bytes) -> dict[str, Program]:
-    """Returns the instructions of each program, which is named as in `jit_step(7)`, and also without the number."""
+    """Returns the instructions of each program by its name, with its number as in `jit_step(7)` and without."""
     programs: dict[str, Program] = {}
     for plane in _find_fields(memoryview(content), 1):
         if [bytes(name) for name in _find_fields(plane, 2)] != [_METADATA_PLANE]:
@@ -207,12 +207,6 @@ def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 128:
             return value, position
-
-
-_MOST_ROWS = 40
-_CONTAINERS = ("while", "call", "conditional")  # the instructions in them are in the trace as well
-_COMMUNICATION = re.compile(r"(?<![a-z])all-|reduce-scatter|collective-|^(?:send|recv)\b")
-_COMPILED_CALL = re.compile(r"(?<=/)jit\([^()]*\)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,13 +374,14 @@ def _find_trace_files(folder: str | os.PathLike[str]) -> list[Path]:
     path = Path(folder)
     if not path.exists():
         raise FileNotFoundError(f"there is no folder {str(path)!r}; pass the one that `jax.profiler.trace` was given")
-    files = list_trace_files(path)
+    files = [path] if path.is_file() else sorted(path.rglob("*.xplane.pb"))
     if not files:
         raise FileNotFoundError(
             f"the folder {str(path)!r} has no trace, which is a file *.xplane.pb; record one with "
             f"`with jax.profiler.trace({str(path)!r}):`"
         )
-    return files
+    # Folders of traces are named by time, and the latest trace has a file for each host.
+    return [file for file in files if file.parent == files[-1].parent]
 
 
 def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
@@ -414,13 +409,13 @@ def _add_up_runs(runs: Sequence[InstructionRun]) -> TimeByLayer:
 
 
 def _find_layer(op_name: str) -> str:
-    """Returns the layer of a path of scopes, without functions that JAX compiles on its own, and each loop once."""
+    """Returns the layer of a path of scopes, without repetitions and without functions that JAX itself compiles."""
     layers, _ = split_op_name(_COMPILED_CALL.sub("", op_name))
     return " + ".join(dict.fromkeys(map(_merge_repetitions, layers.split(" + "))))
 
 
 def _merge_repetitions(layer: str) -> str:
-    """Returns a path in which scopes do not follow themselves, as they do where a loop and its body both have them."""
+    """Removes repeated scopes from a path: a loop and its body may both have the scopes of a layer."""
     parts = layer.split("/")
     for length in range(len(parts) // 2, 0, -1):
         for start in range(len(parts) - 2 * length, -1, -1):

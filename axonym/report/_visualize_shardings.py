@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _BAR = 10
 _NARROW = 72  # columns, below which there is no room for bars
 _MOST_GRIDS, _MOST_ROWS, _MOST_COLUMNS, _MOST_IDS = 8, 16, 8, 8
+_Sharding: TypeAlias = tuple[tuple[str, tuple[str, ...], int], ...]
+"""The sharded axes of an array: the name of each, its mesh axes and the number of its parts."""
 
 
 def visualize_shardings(
@@ -79,19 +81,19 @@ def visualize_shardings(
         common = find_common_mesh(list_arrays(tree)) if mesh is None else mesh
         mesh = get_active_mesh() if common is None else common
         report = report_own_shardings(tree, mesh)
-    out: Any = rich.Console() if console is None else console
-    paint = _Paint(rich, report.mesh, out.options.ascii_only, out.width)
+    output: Any = rich.Console() if console is None else console
+    paint = _Paint(rich, report.mesh, output.options.ascii_only, output.width)
     lines = _group_lines(report.leaves)
-    out.print(paint.make_text((format_mesh_title(report.mesh, report.devices), "bold")))
-    out.print(_make_line_table(lines[:limit], paint))
+    output.print(paint.make_text((format_mesh_title(report.mesh, report.devices), "bold")))
+    output.print(_make_line_table(lines[:limit], paint))
     if limit is not None and len(lines) > limit:
-        out.print(paint.make_text(f"{paint.dots} {len(lines) - limit} more lines; `limit=None` shows all"))
-    out.print(paint.make_text(_summarize_arrays(report)))
+        output.print(paint.make_text(f"{paint.dots} {len(lines) - limit} more lines; `limit=None` shows all"))
+    output.print(paint.make_text(_summarize_arrays(report)))
     pictures = [*_draw_shardings(lines, paint, _get_device_ids(report, mesh))]
     if pictures and mesh is None and getattr(report, "device_ids", None) is None:
-        out.print(paint.make_text("\nDevices are numbered by their positions in the mesh."))
+        output.print(paint.make_text("\nDevices are numbered by their positions in the mesh."))
     for picture in pictures:
-        out.print(picture)
+        output.print(picture)
 
 
 class _Rich(NamedTuple):
@@ -111,10 +113,6 @@ def _import_rich() -> _Rich:
         ) from missing
 
 
-_Sharding: TypeAlias = tuple[tuple[str, tuple[str, ...], int], ...]
-"""The sharded axes of an array: the name of each, its mesh axes and the number of its parts."""
-
-
 class _Line(NamedTuple):
     """Arrays that are alike and whose paths differ in numbers only, and the bytes of all of them on each device."""
 
@@ -130,7 +128,7 @@ class _Line(NamedTuple):
 
 
 class _Paint(NamedTuple):
-    """How things are drawn: with which library, in the colours of which mesh, whether only in ASCII, and how wide."""
+    """The library that draws, the mesh whose axes have colours, whether only ASCII is printed, and the width."""
 
     rich: _Rich
     mesh: Mapping[str, int]
@@ -170,11 +168,9 @@ def _group_lines(leaves: tuple[LeafExplanation, ...]) -> list[_Line]:
 def _summarize_arrays(report: ShardedTree) -> str:
     unsharded = [leaf for leaf in report.leaves if all(axis.parts == 1 for axis in leaf.axes)]
     unsharded_bytes = format_bytes(sum(leaf.bytes_per_device for leaf in unsharded))
-    unsharded_text = (
-        f"{unsharded_bytes} of it in {format_count(len(unsharded), 'unsharded array')}"
-        if unsharded
-        else "no array is unsharded"
-    )
+    unsharded_text = "no array is unsharded"
+    if unsharded:
+        unsharded_text = f"{unsharded_bytes} of it in {format_count(len(unsharded), 'unsharded array')}"
     share = f" ({report.share:.1%})" if report.bytes else ""
     fullest = f"{format_bytes(report.bytes_per_device)}{share} on the fullest device"
     return f"{format_count(len(report.leaves), 'array')}, {format_bytes(report.bytes)}; {fullest}, {unsharded_text}"
@@ -228,7 +224,7 @@ def _make_bar(line: _Line, largest: int, paint: _Paint) -> Any:
     else:
         full, remainder = divmod(max(eighths, line.bytes_per_device > 0), 8)
         bar = "\N{FULL BLOCK}" * full + (chr(0x2590 - remainder) if remainder else "")
-    axes = tuple(axis for _, over, _ in line.sharding for axis in over)
+    axes = tuple(axis for _, mesh_axes, _ in line.sharding for axis in mesh_axes)
     return paint.make_text((bar, paint.get_colour(axes)))
 
 
@@ -251,11 +247,11 @@ def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -
             lines_by_sharding.setdefault(line.sharding, []).append(line)
     kinds = sorted(lines_by_sharding.items(), key=lambda item: -sum(line.bytes_per_device for line in item[1]))
     for sharding, alike in kinds[:_MOST_GRIDS]:
-        if any(math.prod(paint.mesh.get(axis, 0) for axis in over) != parts for _, over, parts in sharding):
+        if any(math.prod(paint.mesh.get(axis, 0) for axis in mesh_axes) != parts for _, mesh_axes, parts in sharding):
             continue  # It is on another mesh.
         heading: list[str | tuple[str, str]] = []
-        for name, over, parts in sharding:
-            axes = (" x ".join(over), paint.get_colour(over))
+        for name, mesh_axes, parts in sharding:
+            axes = (" x ".join(mesh_axes), paint.get_colour(mesh_axes))
             heading += [", " if heading else "", name, " over ", axes, f" ({parts})"]
         yield ""
         yield paint.make_text(*heading, f": {format_count(sum(line.arrays for line in alike), 'array')}")
@@ -267,15 +263,19 @@ def _draw_shardings(lines: list[_Line], paint: _Paint, ids: np.ndarray | None) -
 def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
     """Returns a grid of the shards of an array: the last sharded axis across, the others down, the devices inside."""
     order = [*paint.mesh]
-    used = [order.index(axis) for _, over, _ in sharding for axis in over]
-    unused = [position for position in range(len(order)) if position not in used]
+    used_dims = [order.index(axis) for _, mesh_axes, _ in sharding for axis in mesh_axes]
+    unused_dims = [position for position in range(len(order)) if position not in used_dims]
     names, parts = [name for name, _, _ in sharding], [count for _, _, count in sharding]
-    device_ids = ids.transpose(*used, *unused).reshape(math.prod(parts[:-1]), parts[-1], -1)
+    device_ids = ids.transpose(*used_dims, *unused_dims).reshape(math.prod(parts[:-1]), parts[-1], -1)
     rows = pick_shown(device_ids.shape[0], _MOST_ROWS)
-    labels = {row: _format_row_label(names[:-1], row, parts[:-1]) for row in rows if row is not None}
+    labels: dict[int, str] = {}  # the part along each axis but the last
+    for row in rows:
+        if row is not None:
+            position = np.unravel_index(row, parts[:-1]) if parts[:-1] else ()
+            labels[row] = ", ".join(f"{name} #{part}" for name, part in zip(names[:-1], position, strict=True))
     widest = max(len(f"{names[-1]} #{parts[-1]}"), len(_format_ids(device_ids[-1, -1], paint)) + 2) + 2
-    fit = (paint.width - max(map(len, labels.values())) - 2) // widest
-    columns = pick_shown(parts[-1], max(min(fit, _MOST_COLUMNS), 3))
+    column_limit = (paint.width - max(map(len, labels.values())) - 2) // widest
+    columns = pick_shown(parts[-1], max(min(column_limit, _MOST_COLUMNS), 3))
     table = paint.make_table(padding=(0, 1))
     table.add_column("")
     for column in columns:
@@ -294,12 +294,6 @@ def _draw_device_grid(sharding: _Sharding, ids: Any, paint: _Paint) -> Any:
             cells.append(paint.make_text((text, f"{get_ink(colour)} on {colour}")))
         table.add_row(labels[row], *cells)
     return table
-
-
-def _format_row_label(names: list[str], row: int, parts: list[int]) -> str:
-    """Returns the label of a row of a grid: which part along each axis but the last."""
-    position = np.unravel_index(row, parts) if parts else ()
-    return ", ".join(f"{name} #{part}" for name, part in zip(names, position, strict=True))
 
 
 def _format_ids(ids: np.ndarray, paint: _Paint) -> str:

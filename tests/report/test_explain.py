@@ -68,9 +68,9 @@ def test_the_mapping_and_the_mesh_in_force_are_taken(mesh):
 def test_a_near_miss_is_named_and_not_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = nym.explain(struct(emebd_of_explain=8), {"embed_of_explain": "data"}, ABSTRACT)
-    assert found.leaves[0].axes[0].why == "not in the mapping; did you mean 'embed_of_explain'?"
-    assert found.near_misses == {"emebd_of_explain": "embed_of_explain"}
+        explanation = nym.explain(struct(emebd_of_explain=8), {"embed_of_explain": "data"}, ABSTRACT)
+    assert explanation.leaves[0].axes[0].why == "not in the mapping; did you mean 'embed_of_explain'?"
+    assert explanation.near_misses == {"emebd_of_explain": "embed_of_explain"}
     with pytest.warns(RuntimeWarning, match="the mapping has no 'emebd_of_explain', but"):
         nym.shard(struct(emebd_of_explain=8), {"embed_of_explain": "data"}, ABSTRACT)
 
@@ -93,8 +93,8 @@ def test_a_mesh_axis_of_size_1_is_told_apart():
 
 
 def test_declared_axes_go_by_their_names_and_others_by_no_rule():
-    found = nym.explain(Scale(np.ones(8, np.float32), np.ones((2, 3), np.float32)), {"embed": "data"}, ABSTRACT)
-    weight, table = found.leaves
+    explanation = nym.explain(Scale(np.ones(8, np.float32), np.ones((2, 3), np.float32)), {"embed": "data"}, ABSTRACT)
+    weight, table = explanation.leaves
     assert (weight.path, weight.kind, weight.spec) == (".weight", "field", P("data"))
     assert (table.path, table.kind, table.spec) == (".table", "plain", P(None, None))
     assert {axis.why for axis in table.axes} == {"no axis names, no fallback rule"}
@@ -104,13 +104,13 @@ def test_declared_axes_go_by_their_names_and_others_by_no_rule():
 
 def test_a_rule_is_shown_once_and_named_by_its_class_beside_each_axis():
     mapping = nym.AxisMapping(fallback=Last())
-    found = nym.explain([np.ones((2, 8)), np.ones(8)], mapping, ABSTRACT)
-    matrix, vector = found.leaves
+    explanation = nym.explain([np.ones((2, 8)), np.ones(8)], mapping, ABSTRACT)
+    matrix, vector = explanation.leaves
     assert decisions(matrix) == [("rule", (), 1), ("rule", ("data",), 4)]
     assert matrix.axes[1].why == "the rule `Last`: 'data'"
     assert decisions(vector) == [("no rule", (), 1)]
     assert vector.axes[0].why == "no axis names, the rule `Last` gives no spec"
-    assert found.options == {"fallback": "Last(axis='data')"}
+    assert explanation.options == {"fallback": "Last(axis='data')"}
 
 
 def test_an_uneven_axis_of_a_rule_is_left_whole_or_refused_as_asked():
@@ -148,12 +148,12 @@ def test_what_shard_refuses_is_listed_with_its_error_and_the_rest_goes_on(array)
     tree = {"a": struct(mlp=4), "b": array, "c": struct(embed=4)}
     with pytest.raises(ValueError, match="'b'") as refused:
         nym.shard(tree, nym.AxisMapping(mapping), ABSTRACT)
-    found = nym.explain(tree, mapping, ABSTRACT)
-    (problem,) = found.problems
+    explanation = nym.explain(tree, mapping, ABSTRACT)
+    (problem,) = explanation.problems
     assert problem.error == str(refused.value)
     assert problem.spec is None
     assert problem.bytes_per_device == problem.bytes
-    assert [leaf.spec for leaf in found.leaves if leaf.error is None] == [P("model"), P("data")]
+    assert [leaf.spec for leaf in explanation.leaves if leaf.error is None] == [P("model"), P("data")]
 
 
 def test_of_a_refused_array_the_axes_to_blame_are_told_from_the_others():
@@ -170,30 +170,30 @@ def test_of_a_refused_array_the_axes_to_blame_are_told_from_the_others():
 
 def test_entries_and_mesh_axes_that_nothing_uses_are_listed():
     mapping = {"embed": "data", "vocab": "model", "expert": ("data", "exprt")}
-    found = nym.explain(struct(embed=8), mapping, ABSTRACT)
-    assert found.unused_entries == {"vocab": ("model",), "expert": ("data", "exprt")}
-    assert found.unknown_entries == {"expert": ("exprt",)}
-    assert found.unused_mesh_axes == ("model",)
-    assert found.problems == ()
+    explanation = nym.explain(struct(embed=8), mapping, ABSTRACT)
+    assert explanation.unused_entries == {"vocab": ("model",), "expert": ("data", "exprt")}
+    assert explanation.unknown_entries == {"expert": ("exprt",)}
+    assert explanation.unused_mesh_axes == ("model",)
+    assert explanation.problems == ()
 
 
 def test_a_part_of_the_tree_with_a_mapping_of_its_own_goes_by_that():
     tree = {"a": struct(embed=8, mlp=4), "b": nym.ShardedBy(struct(embed=8, mlp=4), {"mlp": "model"})}
-    found = nym.explain(tree, {"embed": "data"}, ABSTRACT)
-    one, other = found.leaves
-    assert (one.spec, other.spec) == (P("data", None), P(None, "model"))
-    assert [axis.why for axis in other.axes] == [
+    explanation = nym.explain(tree, {"embed": "data"}, ABSTRACT)
+    first, second = explanation.leaves
+    assert (first.spec, second.spec) == (P("data", None), P(None, "model"))
+    assert [axis.why for axis in second.axes] == [
         "not in the mapping of this part",
         "'mlp': 'model' in the mapping of this part",
     ]
-    assert (found.unused_entries, found.unused_mesh_axes) == ({}, ())
+    assert (explanation.unused_entries, explanation.unused_mesh_axes) == ({}, ())
 
 
 def test_totals_are_sums_and_the_share_is_of_one_device():
-    found = nym.explain([struct(embed=8, mlp=4), struct(norm=4)], {"embed": "data", "mlp": "model"}, ABSTRACT)
-    assert (found.bytes, found.bytes_per_device, found.replicated_bytes) == (144, 16 + 16, 7 * 16)
-    assert found.share == 32 / 144
-    assert (found.devices, found.mesh) == (8, {"data": 4, "model": 2})
+    explanation = nym.explain([struct(embed=8, mlp=4), struct(norm=4)], {"embed": "data", "mlp": "model"}, ABSTRACT)
+    assert (explanation.bytes, explanation.bytes_per_device, explanation.replicated_bytes) == (144, 16 + 16, 7 * 16)
+    assert explanation.share == 32 / 144
+    assert (explanation.devices, explanation.mesh) == (8, {"data": 4, "model": 2})
 
 
 @pytest.mark.parametrize(
@@ -232,14 +232,14 @@ def test_where_an_array_lies_now_is_told_if_it_is_elsewhere(mesh):
     mapping = {"embed": "data"}
     with jax.set_mesh(None):
         whole = nym.ones({"embed": 8})
-        other = jax.device_put(jnp.ones(8), NamedSharding(jax.make_mesh((8,), ("x",), (AxisType.Auto,)), P("x")))
+        second = jax.device_put(jnp.ones(8), NamedSharding(jax.make_mesh((8,), ("x",), (AxisType.Auto,)), P("x")))
     tree = [
         whole,
         nym.shard(whole, mapping),
         nym.shard(whole, {"embed": "model"}),
         nym.shard(whole, {}),
         Scale(np.ones(8)),
-        nym.named(other, "embed"),
+        nym.named(second, "embed"),
         jnp.asarray(whole.array),
         struct(embed=8),
     ]
@@ -274,35 +274,35 @@ def test_an_abstract_mesh_is_enough_for_arrays_with_devices(mesh):
 
 
 def test_inside_jit_traced_arrays_are_explained(mesh):
-    seen = []
+    calls = []
 
     @jax.jit
     def f(x, y):
-        seen.append(nym.explain([x, y], {"embed": "data"}))
+        calls.append(nym.explain([x, y], {"embed": "data"}))
         return x
 
     f(nym.ones({"embed": 8}), jnp.ones(3))
-    one, other = seen[0].leaves
-    assert (one.spec, one.bytes_per_device, one.now) == (P("data"), 8, None)
-    assert (other.kind, other.bytes_per_device) == ("plain", 12)
+    first, second = calls[0].leaves
+    assert (first.spec, first.bytes_per_device, first.now) == (P("data"), 8, None)
+    assert (second.kind, second.bytes_per_device) == ("plain", 12)
 
 
 def test_inside_shard_map_manual_mesh_axes_are_left_out(mesh):
-    seen = []
+    calls = []
 
     def f(x):
-        seen.append(nym.explain(x, {"embed": "data", "mlp": "model"}))
+        calls.append(nym.explain(x, {"embed": "data", "mlp": "model"}))
         return x
 
     x = nym.shard(nym.ones({"embed": 8, "mlp": 4}), {"embed": "data"})
     spec = P("data", None)
     jax.jit(jax.shard_map(f, in_specs=(spec,), out_specs=spec, axis_names={"data"}))(x)
-    (leaf,) = seen[0].leaves
+    (leaf,) = calls[0].leaves
     assert decisions(leaf) == [("manual", (), 1), ("mapping", ("model",), 2)]
     assert leaf.axes[0].why == "'embed': 'data', which is Manual here"
-    assert (seen[0].devices, leaf.bytes, leaf.bytes_per_device, leaf.replicated_bytes) == (2, 32, 16, 0)
-    assert seen[0].unused_mesh_axes == ()
-    assert str(seen[0]).startswith("mesh (data: 4, model: 2), 2 devices outside the Manual mesh axes; mapping")
+    assert (calls[0].devices, leaf.bytes, leaf.bytes_per_device, leaf.replicated_bytes) == (2, 32, 16, 0)
+    assert calls[0].unused_mesh_axes == ()
+    assert str(calls[0]).startswith("mesh (data: 4, model: 2), 2 devices outside the Manual mesh axes; mapping")
 
 
 def test_without_a_mapping_the_arrays_own_shardings_are_explained(mesh):
@@ -311,22 +311,22 @@ def test_without_a_mapping_the_arrays_own_shardings_are_explained(mesh):
         jax.device_put(np.ones(2, np.float32), jax.devices()[0]),
     ]
     with jax.set_mesh(None):
-        found = nym.explain(tree)
-    assert (found.mapping, found.mesh, found.devices) == (None, {"data": 4, "model": 2}, 8)
-    one, other = found.leaves
-    assert decisions(one) == [("sharding", ("data",), 4)]
-    assert (one.spec, one.replicated_bytes) == (P("data"), 32)
-    assert decisions(other) == [("no mapping", (), 1)]
-    assert other.axes[0].why == "on one device; 'model' could shard it"
-    assert (other.bytes_per_device, other.replicated_bytes) == (8, 0)
-    assert found.unused_mesh_axes == ("model",)
+        explanation = nym.explain(tree)
+    assert (explanation.mapping, explanation.mesh, explanation.devices) == (None, {"data": 4, "model": 2}, 8)
+    first, second = explanation.leaves
+    assert decisions(first) == [("sharding", ("data",), 4)]
+    assert (first.spec, first.replicated_bytes) == (P("data"), 32)
+    assert decisions(second) == [("no mapping", (), 1)]
+    assert second.axes[0].why == "on one device; 'model' could shard it"
+    assert (second.bytes_per_device, second.replicated_bytes) == (8, 0)
+    assert explanation.unused_mesh_axes == ("model",)
 
 
 def test_without_a_mapping_the_fullest_device_counts():
     devices = jax.devices()
-    tree = [jax.device_put(np.ones(size, np.float32), devices[at]) for size, at in ((2, 0), (5, 1), (4, 0))]
-    found = nym.explain(tree)
-    assert (found.bytes, found.bytes_per_device, found.devices, found.mesh) == (44, 24, 2, {})
+    tree = [jax.device_put(np.ones(size, np.float32), devices[index]) for size, index in ((2, 0), (5, 1), (4, 0))]
+    explanation = nym.explain(tree)
+    assert (explanation.bytes, explanation.bytes_per_device, explanation.devices, explanation.mesh) == (44, 24, 2, {})
 
 
 def test_a_mapping_needs_a_mesh():
@@ -362,10 +362,10 @@ def problems(draw: Any) -> tuple[Any, nym.AxisMapping, AbstractMesh]:
 @settings(max_examples=100)
 def test_it_never_disagrees_with_shard(problem):
     tree, mapping, mesh = problem
-    found = nym.explain(tree, mapping, mesh)
-    for at, (array, leaf) in enumerate(zip(tree, found.leaves, strict=True)):
+    explanation = nym.explain(tree, mapping, mesh)
+    for index, (array, leaf) in enumerate(zip(tree, explanation.leaves, strict=True)):
         own: list[Any] = [None] * len(tree)  # the others may be refused
-        own[at] = array
+        own[index] = array
         try:
             (placed,) = jax.tree.leaves(nym.shard(own, mapping, mesh))
         except ValueError as error:
@@ -378,7 +378,7 @@ def test_it_never_disagrees_with_shard(problem):
         part = placed.shape if placed.sharding is None else placed.sharding.shard_shape(placed.shape)
         assert leaf.bytes_per_device == math.prod(part) * placed.dtype.itemsize
         assert leaf.replicated_bytes == leaf.bytes_per_device * mesh.size - leaf.bytes
-    assert found.bytes_per_device == sum(leaf.bytes_per_device for leaf in found.leaves)
+    assert explanation.bytes_per_device == sum(leaf.bytes_per_device for leaf in explanation.leaves)
 
 
 @pytest.mark.parametrize("mapping", [{"embed": "data"}, {"embed": ("model", "data")}, {"mlp": "model"}, {}], ids=str)
@@ -390,13 +390,13 @@ def test_the_bytes_per_device_are_those_that_the_fullest_device_holds(mesh, mapp
         "keys": nym.named(jax.random.split(jax.random.key(0), 8), "embed"),
     }
     placed = nym.shard(tree, mapping)
-    held: dict[Any, int] = {}
+    sizes: dict[Any, int] = {}
     for array in jax.tree.leaves(placed):
         for part in array.addressable_shards:
-            held[part.device] = held.get(part.device, 0) + part.data.nbytes
-    for found in (nym.explain(placed, mapping), nym.explain(placed)):
-        assert found.bytes_per_device == max(held.values())
-        assert found.bytes + found.replicated_bytes == sum(held.values())
+            sizes[part.device] = sizes.get(part.device, 0) + part.data.nbytes
+    for explanation in (nym.explain(placed, mapping), nym.explain(placed)):
+        assert explanation.bytes_per_device == max(sizes.values())
+        assert explanation.bytes + explanation.replicated_bytes == sum(sizes.values())
 
 
 def test_a_short_name_is_a_near_miss_if_no_array_has_it():

@@ -65,9 +65,9 @@ Mapping entries for axes that no array has: 'vocab': 'dta'"""
 
 
 def test_the_table_says_everything():
-    found = everything()
-    assert str(found) == TABLE
-    assert repr(found) == found.table() == TABLE
+    explanation = everything()
+    assert str(explanation) == TABLE
+    assert repr(explanation) == explanation.table() == TABLE
 
 
 def test_without_anything_the_table_says_so():
@@ -81,8 +81,8 @@ def test_without_anything_the_table_says_so():
 def test_lines_have_at_most_120_columns_whatever_the_names():
     long = "a_very_long_name_of_an_axis_" * 5
     tree: Any = struct(**{long: 6, "embed": 8})
-    for at in range(12):
-        tree = {f"a_long_key_{at}": tree}
+    for index in range(12):
+        tree = {f"a_long_key_{index}": tree}
     mapping = nym.AxisMapping({long: "data", "other" * 40: "model"}, uneven="replicate")
     text = nym.explain([tree, struct(embed=10**12)], mapping, MESH).table()
     assert max(map(len, text.splitlines())) <= 120
@@ -91,21 +91,21 @@ def test_lines_have_at_most_120_columns_whatever_the_names():
 
 
 def test_long_trees_are_cut_short_but_not_their_totals():
-    found = nym.explain([struct(embed=8)] * 45 + [struct(embed=6)], MAPPING, MESH)
-    assert "[39]" in str(found)
-    assert "[40]" not in str(found)
-    assert "… 6 more; `.table(limit=None)` shows all\n" in str(found)
-    assert "46 arrays" in str(found)
-    assert "[45]: axis 'embed' has size 6" in str(found)
-    assert "[44]" in found.table(limit=None)
-    assert "more;" not in found.table(None)
-    assert "[1]" not in found.table(limit=1)
+    explanation = nym.explain([struct(embed=8)] * 45 + [struct(embed=6)], MAPPING, MESH)
+    assert "[39]" in str(explanation)
+    assert "[40]" not in str(explanation)
+    assert "… 6 more; `.table(limit=None)` shows all\n" in str(explanation)
+    assert "46 arrays" in str(explanation)
+    assert "[45]: axis 'embed' has size 6" in str(explanation)
+    assert "[44]" in explanation.table(limit=None)
+    assert "more;" not in explanation.table(None)
+    assert "[1]" not in explanation.table(limit=1)
     with pytest.raises(ValueError, match="`limit` is the number of arrays to show"):
-        found.table(-1)
+        explanation.table(-1)
 
 
 @pytest.mark.parametrize(
-    ("number", "shown"),
+    ("number", "text"),
     [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -117,8 +117,8 @@ def test_long_trees_are_cut_short_but_not_their_totals():
     ],
     ids=str,
 )
-def test_sizes_are_for_people(number, shown):
-    assert format_bytes(number) == shown
+def test_sizes_are_for_people(number, text):
+    assert format_bytes(number) == text
 
 
 class Reader(HTMLParser):
@@ -150,9 +150,9 @@ class Reader(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def read(found: nym.Explanation) -> Reader:
+def read(explanation: nym.Explanation) -> Reader:
     reader = Reader()
-    reader.feed(found._repr_html_())
+    reader.feed(explanation._repr_html_())
     reader.close()
     assert reader.open == []
     return reader
@@ -171,8 +171,8 @@ def test_html_has_the_same_rows_in_a_table_without_gaps():
 
 
 def test_html_shows_names_as_they_are_and_is_cut_short_too():
-    found = nym.explain([struct(**{"<b>": 8})] * 41, {"<i>": "data"}, MESH)
-    reader = read(found)
+    explanation = nym.explain([struct(**{"<b>": 8})] * 41, {"<i>": "data"}, MESH)
+    reader = read(explanation)
     assert reader.rows[2][0] == "<b>"
     assert "'<i>': 'data'" in reader.text
     assert "… 1 more; .table(limit=None) shows all" in reader.text
@@ -186,10 +186,10 @@ def test_html_brings_its_style_and_loads_nothing():
 
 
 def test_plain_values_survive_json():
-    found = everything()
-    values = found.to_dict()
-    assert json.loads(found.to_json()) == values
-    assert found.to_json(indent=None) == json.dumps(values, sort_keys=True)
+    explanation = everything()
+    values = explanation.to_dict()
+    assert json.loads(explanation.to_json()) == values
+    assert explanation.to_json(indent=None) == json.dumps(values, sort_keys=True)
     assert values["leaves"][0] == {
         "path": "['a']",
         "dtype": "float32",
@@ -223,9 +223,9 @@ def test_plain_values_survive_json():
 
 
 def test_the_order_of_the_mapping_does_not_show_in_plain_values():
-    one = nym.explain(struct(embed=8), {"embed": "data", "mlp": "model"}, MESH)
-    other = nym.explain(struct(embed=8), {"mlp": "model", "embed": "data"}, MESH)
-    assert one.to_json() == other.to_json()
+    first = nym.explain(struct(embed=8), {"embed": "data", "mlp": "model"}, MESH)
+    second = nym.explain(struct(embed=8), {"mlp": "model", "embed": "data"}, MESH)
+    assert first.to_json() == second.to_json()
 
 
 def test_options_of_the_mapping_are_in_the_title():

@@ -39,23 +39,24 @@ class Tile(NamedTuple):
 
 
 def tiles(page: Element) -> list[Tile]:
-    found = page.by_id("map").all(kind="tile")
+    elements = page.by_id("map").all(kind="tile")
     sides = ("left", "top", "width", "height")
     return [
-        Tile(int(one.attributes["data-at"]), *(float(one.style[side][:-1]) / 100 for side in sides)) for one in found
+        Tile(int(element.attributes["data-at"]), *(float(element.style[side][:-1]) / 100 for side in sides))
+        for element in elements
     ]
 
 
 def rows(page: Element) -> list[list[str]]:
     """The cells of the rows of the table that are to be seen."""
-    found = page.by_id("rows").all("tr")
-    return [[cell.text for cell in row.all("td")] for row in found if "hidden" not in row.attributes]
+    elements = page.by_id("rows").all("tr")
+    return [[cell.text for cell in row.all("td")] for row in elements if "hidden" not in row.attributes]
 
 
-def overlap(one: Tile, other: Tile) -> float:
+def overlap(first: Tile, second: Tile) -> float:
     sides = [
-        min(one.left + one.width, other.left + other.width) - max(one.left, other.left),
-        min(one.top + one.height, other.top + other.height) - max(one.top, other.top),
+        min(first.left + first.width, second.left + second.width) - max(first.left, second.left),
+        min(first.top + first.height, second.top + second.height) - max(first.top, second.top),
     ]
     return max(sides[0], 0) * max(sides[1], 0)
 
@@ -112,9 +113,9 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "</html>", f"<script>{STEPS}</script>"
     )
     page.write_text(text, encoding="utf-8")
-    shown, console = opened(page)
+    document, console = opened(page)
     assert console == []
-    return json.loads(shown.all("title")[0].text)
+    return json.loads(document.all("title")[0].text)
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +128,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     tree["scalar"] = jax.ShapeDtypeStruct((), "int32")
     tree["uneven"] = jax.ShapeDtypeStruct((5,), "float32")
     specs = {HOSTILE: over, "empty": P(), "scalar": P(), "uneven": P("a")}
-    found = nym.ShardingAnalyzer(mesh).sharding_report(tree, specs)
-    page = found.to_html(tmp_path_factory.mktemp("hostile") / "report.html", HOSTILE)
+    shardings = nym.ShardingAnalyzer(mesh).sharding_report(tree, specs)
+    page = shardings.to_html(tmp_path_factory.mktemp("hostile") / "report.html", HOSTILE)
     return opened(page)
 
 
@@ -160,30 +161,31 @@ def test_the_header_has_the_totals(drawn):
 
 def test_areas_are_proportional_to_the_bytes_on_each_device(drawn):
     (page, _), _ = drawn
-    found = report()
+    shardings = report()
     for tile in tiles(page):
-        share = found.leaves[tile.array].bytes_per_device / found.bytes_per_device
-        assert math.isclose(tile.area, share, rel_tol=1e-3, abs_tol=2e-8), found.leaves[tile.array].path
+        share = shardings.leaves[tile.array].bytes_per_device / shardings.bytes_per_device
+        assert math.isclose(tile.area, share, rel_tol=1e-3, abs_tol=2e-8), shardings.leaves[tile.array].path
 
 
 def test_rectangles_fill_the_picture_and_do_not_overlap(drawn):
     (page, _), _ = drawn
-    found = tiles(page)
-    assert math.isclose(sum(tile.area for tile in found), 1, abs_tol=1e-5)
-    assert all(min(tile[1:]) >= 0 for tile in found)
-    assert all(tile.left + tile.width < 1 + 1e-6 and tile.top + tile.height < 1 + 1e-6 for tile in found)
-    assert sum(overlap(one, other) for at, one in enumerate(found) for other in found[:at]) < 1e-5
+    elements = tiles(page)
+    assert math.isclose(sum(tile.area for tile in elements), 1, abs_tol=1e-5)
+    assert all(min(tile[1:]) >= 0 for tile in elements)
+    assert all(tile.left + tile.width < 1 + 1e-6 and tile.top + tile.height < 1 + 1e-6 for tile in elements)
+    assert sum(overlap(first, second) for index, first in enumerate(elements) for second in elements[:index]) < 1e-5
 
 
 def test_rectangles_are_squarified(drawn):
     (page, _), _ = drawn
-    found = report()
+    shardings = report()
     wide, high = 798, 558  # of the picture in a window of 1200 x 900
-    large = [tile for tile in tiles(page) if found.leaves[tile.array].bytes_per_device > 2**19]
+    large = [tile for tile in tiles(page) if shardings.leaves[tile.array].bytes_per_device > 2**19]
     ratios = [wide * tile.width / (high * tile.height) for tile in large]
     assert len(large) == 50
     assert all(
-        1 / 5 < ratio < 5 or found.leaves[large[at].array].path == "['positions']" for at, ratio in enumerate(ratios)
+        1 / 5 < ratio < 5 or shardings.leaves[large[index].array].path == "['positions']"
+        for index, ratio in enumerate(ratios)
     )
 
 
@@ -192,8 +194,8 @@ def test_a_group_is_one_rectangle_with_its_name(drawn):
     names = [button.text for button in page.by_id("map").all("button", "chip")]
     assert names[0] == "blocks"
     assert {"0", "11", "mlp", "attention"} <= set(names)
-    found = report()
-    inside = [tile for tile in tiles(page) if found.leaves[tile.array].path.startswith("['blocks'][7]")]
+    shardings = report()
+    inside = [tile for tile in tiles(page) if shardings.leaves[tile.array].path.startswith("['blocks'][7]")]
     left, top = min(tile.left for tile in inside), min(tile.top for tile in inside)
     right = max(tile.left + tile.width for tile in inside)
     bottom = max(tile.top + tile.height for tile in inside)
@@ -202,13 +204,13 @@ def test_a_group_is_one_rectangle_with_its_name(drawn):
 
 def test_whole_arrays_and_each_kind_of_divided_ones_look_different(drawn):
     (page, _), _ = drawn
-    found = {
+    elements = {
         (tuple(tile.classes) == ("tile", "unsharded"), tile.style.get("background-color"))
         for tile in page.by_id("map").all(kind="tile")
         if not {"thin", "hair"} & {*tile.classes}
     }
-    assert len(found) == 5
-    assert (True, None) in found
+    assert len(elements) == 5
+    assert (True, None) in elements
 
 
 def test_rectangles_can_be_read_without_seeing_them(drawn):
@@ -232,11 +234,11 @@ def test_the_address_says_what_is_searched_for_and_shown(searched):
     (page, console), _ = searched
     assert console == []
     assert page.by_id("count").text == "24 of 144 arrays, 27 MiB of 81.3 MiB on each device"
-    found = page.by_id("map").all(kind="tile")
-    assert len(found) == 144
-    bright = [report().leaves[int(tile.attributes["data-at"])].path for tile in found if "dim" not in tile.classes]
+    elements = page.by_id("map").all(kind="tile")
+    assert len(elements) == 144
+    bright = [report().leaves[int(tile.attributes["data-at"])].path for tile in elements if "dim" not in tile.classes]
     assert sorted(bright) == sorted(
-        f"['blocks'][{at}]['mlp']['{one}']['weight']" for at in range(12) for one in ("up", "down")
+        f"['blocks'][{index}]['mlp']['{layer}']['weight']" for index in range(12) for layer in ("up", "down")
     )
     assert len(rows(page)) == 24
     assert math.isclose(sum(tile.area for tile in tiles(page)), 1, abs_tol=1e-5)
@@ -308,8 +310,10 @@ def test_arrays_that_are_not_on_the_mesh_are_told_apart(auto_mesh, tmp_path):
 
 def test_what_a_refused_spec_needs_is_one_sentence(tmp_path):
     weight = nym.NamedArray(jax.ShapeDtypeStruct((6, 5), "float32"), ("embed", "mlp"))
-    found = nym.ShardingAnalyzer(AbstractMesh((4, 2), ("data", "model"))).sharding_report(weight, P("data", "model"))
-    text = found.to_html(tmp_path / "a.html").read_text()
+    shardings = nym.ShardingAnalyzer(AbstractMesh((4, 2), ("data", "model"))).sharding_report(
+        weight, P("data", "model")
+    )
+    text = shardings.to_html(tmp_path / "a.html").read_text()
     assert (
         "axis 'embed' from 6 to 8 for 'data' and axis 'mlp' from 5 to 6 for 'model': then 24 B on each device" in text
     )
@@ -318,8 +322,8 @@ def test_what_a_refused_spec_needs_is_one_sentence(tmp_path):
 def test_names_of_groups_in_one_corner_are_one_line(tmp_path):
     shape = jax.ShapeDtypeStruct((64, 64), "float32")
     tree = {"params": [{"mlp": {"up": shape, "down": shape}, "bias": shape}] * 2, "head": shape}
-    found = nym.ShardingAnalyzer(MESH).sharding_report(tree, P("fsdp"))
-    page, _ = opened(found.to_html(tmp_path / "a.html"))
+    shardings = nym.ShardingAnalyzer(MESH).sharding_report(tree, P("fsdp"))
+    page, _ = opened(shardings.to_html(tmp_path / "a.html"))
     lines = [[chip.text for chip in line.all("button")] for line in page.by_id("map").all("div", "chips")]
     assert lines == [["params", "0", "mlp"], ["1", "mlp"]]
 
@@ -342,17 +346,17 @@ def test_an_eighth_combination_of_mesh_axes_has_a_pattern(hostile):
 
 
 def test_three_thousand_arrays_open_at_once(tmp_path):
-    found = report(250)
+    shardings = report(250)
     start = time.perf_counter()
-    page = found.to_html(tmp_path / "report.html")
-    written = time.perf_counter() - start
+    page = shardings.to_html(tmp_path / "report.html")
+    content = time.perf_counter() - start
     assert page.stat().st_size < 500_000
     start = time.perf_counter()
-    shown, console = opened(page)
+    document, console = opened(page)
     assert console == []
-    assert len(tiles(shown)) == len(rows(shown)) == len(found.leaves) == 3004
+    assert len(tiles(document)) == len(rows(document)) == len(shardings.leaves) == 3004
     # Some seconds are for the start of a browser on a machine that is busy.
-    assert (written < 2, time.perf_counter() - start < 30) == (True, True)
+    assert (content < 2, time.perf_counter() - start < 30) == (True, True)
 
 
 def test_a_page_needs_nothing_but_itself(tmp_path):

@@ -66,11 +66,11 @@ ONE_ARRAY = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "said"), ONE_ARRAY, ids=[str(number) for number in range(len(ONE_ARRAY))])
-def test_each_problem_is_said_with_its_path(mesh, spec, said):
+@pytest.mark.parametrize(("spec", "message"), ONE_ARRAY, ids=[str(number) for number in range(len(ONE_ARRAY))])
+def test_each_problem_is_said_with_its_path(mesh, spec, message):
     (problem,) = problems({"head": {"weight": shape(8, 6)}}, {"head": {"weight": spec}})
     assert problem.startswith("['head']['weight']: ")
-    assert said in problem
+    assert message in problem
 
 
 def test_the_next_size_that_fits_is_named(mesh):
@@ -80,9 +80,9 @@ def test_the_next_size_that_fits_is_named(mesh):
 
 
 def test_all_problems_of_one_spec_are_said(mesh):
-    found = problems(shape(7, 6), P("modle", "data", 5))
-    said = ("3 entries", "'modle'", "size 6", "not 5")
-    assert [part in one for part, one in zip(said, found, strict=True)] == [True] * 4
+    result = problems(shape(7, 6), P("modle", "data", 5))
+    message = ("3 entries", "'modle'", "size 6", "not 5")
+    assert [part in problem for part, problem in zip(message, result, strict=True)] == [True] * 4
 
 
 def test_a_mesh_axis_that_is_there_three_times_is_said_once(mesh):
@@ -91,15 +91,15 @@ def test_a_mesh_axis_that_is_there_three_times_is_said_once(mesh):
 
 def test_two_bad_layers_give_two_strings(mesh):
     layer = {"weight": shape(7, 6)}
-    found = problems([layer, layer], [{"weight": P("data")}, {"weight": P("data")}])
-    assert [one.split(":")[0] for one in found] == ["[0]['weight']", "[1]['weight']"]
+    result = problems([layer, layer], [{"weight": P("data")}, {"weight": P("data")}])
+    assert [problem.split(":")[0] for problem in result] == ["[0]['weight']", "[1]['weight']"]
 
 
 def test_axes_with_names_are_called_by_them(mesh):
     x = nym.ones({"batch": 8, "embed": 6})
     (problem,) = problems({"x": x}, {"x": P("model", "model")})
-    both = "both axis 'batch' and axis 'embed'"
-    assert problem == f"['x']: mesh axis 'model' shards {both}; leave it out of one of the entries"
+    pair = "both axis 'batch' and axis 'embed'"
+    assert problem == f"['x']: mesh axis 'model' shards {pair}; leave it out of one of the entries"
 
 
 def test_a_named_array_takes_one_spec_or_one_in_its_place(mesh):
@@ -118,8 +118,8 @@ def test_the_axes_of_a_declared_field_are_called_by_their_names(mesh):
 
 def test_one_spec_stands_for_all_below_it(mesh):
     tree = {"a": [shape(8), shape(6)], "b": (shape(4), None, "relu")}
-    found = problems(tree, {"a": P("data"), "b": P("data")})
-    assert [one.split(":")[0] for one in found] == ["['a'][1]"]
+    result = problems(tree, {"a": P("data"), "b": P("data")})
+    assert [problem.split(":")[0] for problem in result] == ["['a'][1]"]
     assert len(problems(tree, P("data"))) == 1
     assert problems(tree, None) == []
 
@@ -132,7 +132,7 @@ def test_leaves_that_are_no_arrays_need_no_spec(mesh):
 
 
 @pytest.mark.parametrize(
-    ("specs", "said"),
+    ("specs", "message"),
     [
         ({"a": P()}, ["['b']: no spec is given for it; add one, or None to replicate it"]),
         ({"a": P(), "b": {}}, ["['b']['w']: no spec is given for it; add one, or None to replicate it"]),
@@ -146,14 +146,14 @@ def test_leaves_that_are_no_arrays_need_no_spec(mesh):
     ],
     ids=["missing", "missing below", "extra", "list", "list at the top", "string", "tuple", "too deep", "keys"],
 )
-def test_specs_of_another_structure_are_said_where_they_differ(mesh, specs, said):
-    found = problems({"a": shape(8), "b": {"w": shape(8)}}, specs)
-    assert [one.startswith(part) for one, part in zip(found, said, strict=True)] == [True]
+def test_specs_of_another_structure_are_said_where_they_differ(mesh, specs, message):
+    result = problems({"a": shape(8), "b": {"w": shape(8)}}, specs)
+    assert [problem.startswith(part) for problem, part in zip(result, message, strict=True)] == [True]
 
 
 def test_a_sharding_on_another_mesh_is_a_problem(mesh):
-    other = nym.create_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
-    (problem,) = problems(shape(8), NamedSharding(other, P("data")))
+    second = nym.create_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    (problem,) = problems(shape(8), NamedSharding(second, P("data")))
     meshes = "(data: 2, model: 2), not on (data: 4, model: 2)"
     assert problem == f"its sharding is on the mesh {meshes}; give its `PartitionSpec`"
     assert problems(shape(8), NamedSharding(mesh, P("data"))) == []
@@ -180,22 +180,22 @@ def test_sums_that_are_still_to_be_made_need_explicit_axes(auto_mesh, explicit_m
 
 
 def test_manual_mesh_axes_are_in_no_spec(auto_mesh):
-    found = []
+    result = []
 
     def inside(x):
-        found.append([problems(x, P("data")), problems(x, P(None, "model"))])
+        result.append([problems(x, P("data")), problems(x, P(None, "model"))])
         return x
 
     with jax.set_mesh(auto_mesh):
         part = P("data")
         jax.jit(jax.shard_map(inside, in_specs=part, out_specs=part, axis_names={"data"}))(jnp.ones((8, 4)))
-    assert found[0] == [["dimension 0: mesh axis 'data' is Manual here, where no spec can name it; leave it out"], []]
+    assert result[0] == [["dimension 0: mesh axis 'data' is Manual here, where no spec can name it; leave it out"], []]
 
 
 def test_traced_arrays_are_checked(mesh):
-    found = []
-    jax.jit(lambda x: found.append(problems({"x": x}, {"x": P(None, "data")})) or x)(jnp.ones((8, 6)))
-    assert [one.startswith("['x']: dimension 1 has size 6") for one in found[0]] == [True]
+    result = []
+    jax.jit(lambda x: result.append(problems({"x": x}, {"x": P(None, "data")})) or x)(jnp.ones((8, 6)))
+    assert [problem.startswith("['x']: dimension 1 has size 6") for problem in result[0]] == [True]
 
 
 AXES = st.sampled_from(["data", "model", "one", "modle", None, 3])
@@ -217,9 +217,9 @@ def test_an_array_has_a_problem_if_and_only_if_jax_refuses_its_spec(sizes, spec,
     except Exception:
         refused = True
     tree = {"weight": jax.ShapeDtypeStruct(sizes, jnp.float32)}
-    found = nym.ShardingAnalyzer(mesh).validate_partition_specs(tree, {"weight": spec})
-    assert bool(found) == refused
-    assert all(one.startswith("['weight']: ") and "JAX refuses" not in one for one in found)
+    result = nym.ShardingAnalyzer(mesh).validate_partition_specs(tree, {"weight": spec})
+    assert bool(result) == refused
+    assert all(problem.startswith("['weight']: ") and "JAX refuses" not in problem for problem in result)
 
 
 NONSENSE = st.recursive(
@@ -247,11 +247,11 @@ TREES = st.recursive(
 def test_no_specs_whatever_raise_an_error(tree, specs):
     mesh = AbstractMesh((4, 2, 1), ("data", "model", "one"))
     analyzer = nym.ShardingAnalyzer(mesh)
-    found = analyzer.validate_partition_specs(tree, specs)
-    assert len(set(found)) == len(found)
+    result = analyzer.validate_partition_specs(tree, specs)
+    assert len(set(result)) == len(result)
     if specs is not None:
         report = analyzer.sharding_report(tree, specs)
-        assert list(report.problems) == found
+        assert list(report.problems) == result
         assert len(report.leaves) == len([leaf for leaf in jax.tree.leaves(tree) if leaf != "relu"])
         assert str(report)
 

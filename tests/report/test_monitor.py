@@ -86,8 +86,8 @@ def test_compiling_within_tracing_is_counted_once():
     @jax.jit
     def step(x):
         with jax.ensure_compile_time_eval():
-            one = slow_to_trace(jnp.zeros(()))
-        return x + one
+            value = slow_to_trace(jnp.zeros(()))
+        return x + value
 
     x, start = array(), time.perf_counter()
     _, metrics = monitored(step)(x)
@@ -194,8 +194,8 @@ def test_a_donated_argument_is_analyzed_before_it_is_gone():
 
 def test_a_donated_argument_in_the_result_is_not_waited_for():
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
-    (gone, result), _ = monitored(lambda x: (x, step(x)))(array())
-    assert gone.is_deleted()
+    (removed_array, result), _ = monitored(lambda x: (x, step(x)))(array())
+    assert removed_array.is_deleted()
     assert float(result[0, 0]) == 2.0
 
 

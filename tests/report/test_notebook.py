@@ -57,19 +57,19 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
     outputs["communication"] = nym.planner.communication_report(program)
     layer = LayerTime("blocks/up", computing=0.25, communication=0.5, share=1.0, runs=16)
     outputs["times"] = nym.report.TimeByLayer((layer,), devices=8, programs=("jit_step",))
-    shown = {name: output._repr_html_() for name, output in outputs.items()}
-    shown["plain"] = "<table><tr><td>a</td></tr></table>"
+    texts = {name: output._repr_html_() for name, output in outputs.items()}
+    texts["plain"] = "<table><tr><td>a</td></tr></table>"
     parts = [
         f'<div class="jp-OutputArea-output jp-RenderedHTMLCommon" id="{name}">{html}</div>'
-        for name, html in shown.items()
+        for name, html in texts.items()
     ]
     page = tmp_path_factory.mktemp("notebook") / "notebook.html"
     page.write_text(
         f'<!doctype html><meta charset="utf-8"><style>{RULES}</style><body class="jp-ThemedContainer">'
         f'{"".join(parts)}<p id="seen"></p><script>{LOOK}</script></body>'
     )
-    found: Element = opened(page)[0]
-    return json.loads(found.by_id("seen").text)
+    elements: Element = opened(page)[0]
+    return json.loads(elements.by_id("seen").text)
 
 
 def test_the_rules_of_jupyterlab_are_in_force(seen):

@@ -23,28 +23,30 @@ def reported(tree: Any, specs: Any, mesh: Any = MESH) -> nym.ShardingReport:
     return nym.ShardingAnalyzer(mesh).sharding_report(tree, specs)
 
 
-def compare(one: nym.ShardingReport, other: nym.ShardingReport) -> nym.report.ReportComparison:
-    return nym.ShardingAnalyzer().compare(one, other)
+def compare(first: nym.ShardingReport, second: nym.ShardingReport) -> nym.report.ReportComparison:
+    return nym.ShardingAnalyzer().compare(first, second)
 
 
 def test_an_array_with_another_spec_has_moved():
     tree = {"a": shape(8, 4), "b": shape(8)}
-    found = compare(reported(tree, {"a": P("data"), "b": P()}), reported(tree, {"a": P("data", "model"), "b": P()}))
-    (change,) = found.moved
+    comparison = compare(
+        reported(tree, {"a": P("data"), "b": P()}), reported(tree, {"a": P("data", "model"), "b": P()})
+    )
+    (change,) = comparison.moved
     assert (change.path, change.before.spec, change.after.spec) == ("['a']", P("data", None), P("data", "model"))
     assert (change.before.bytes_per_device, change.after.bytes_per_device) == (32, 16)
-    assert (found.added, found.removed, found.same) == ((), (), False)
+    assert (comparison.added, comparison.removed, comparison.same) == ((), (), False)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [(P("data"), P("data", None)), (P("data"), P(("data",), "one")), (P(), P("one")), (P(("data", "one")), P("data"))],
     ids=str,
 )
-def test_the_same_spec_written_in_another_way_is_no_change(one, other):
-    found = compare(reported(shape(8, 4), one), reported(shape(8, 4), other))
-    assert found.same
-    assert found.moved == ()
+def test_the_same_spec_written_in_another_way_is_no_change(first, second):
+    comparison = compare(reported(shape(8, 4), first), reported(shape(8, 4), second))
+    assert comparison.same
+    assert comparison.moved == ()
 
 
 @pytest.mark.parametrize(
@@ -59,27 +61,29 @@ def test_the_same_spec_written_in_another_way_is_no_change(one, other):
     ids=["shape", "type", "dimension", "compiler", "refused"],
 )
 def test_what_else_changes_of_an_array_moves_it(tree, spec):
-    found = compare(reported(shape(8, 4), P("data")), reported(tree, spec))
-    assert [change.path for change in found.moved] == [""]
-    assert "(the array itself)" in str(found)
+    comparison = compare(reported(shape(8, 4), P("data")), reported(tree, spec))
+    assert [change.path for change in comparison.moved] == [""]
+    assert "(the array itself)" in str(comparison)
 
 
 def test_the_order_of_mesh_axes_on_a_dimension_is_a_change():
-    found = compare(reported(shape(8), P(("data", "model"))), reported(shape(8), P(("model", "data"))))
-    assert len(found.moved) == 1
+    comparison = compare(reported(shape(8), P(("data", "model"))), reported(shape(8), P(("model", "data"))))
+    assert len(comparison.moved) == 1
 
 
 def test_arrays_that_came_and_went_are_told():
-    found = compare(reported({"a": shape(8), "b": shape(4)}, P("data")), reported({"b": shape(4), "c": shape(8)}, P()))
-    assert [leaf.path for leaf in found.added] == ["['c']"]
-    assert [leaf.path for leaf in found.removed] == ["['a']"]
-    assert [change.path for change in found.moved] == ["['b']"]
+    comparison = compare(
+        reported({"a": shape(8), "b": shape(4)}, P("data")), reported({"b": shape(4), "c": shape(8)}, P())
+    )
+    assert [leaf.path for leaf in comparison.added] == ["['c']"]
+    assert [leaf.path for leaf in comparison.removed] == ["['a']"]
+    assert [change.path for change in comparison.moved] == ["['b']"]
 
 
 def test_another_mesh_is_a_change():
-    found = compare(reported({}, P()), reported({}, P(), AbstractMesh((8,), ("data",))))
-    assert not found.same
-    assert str(found).startswith("mesh (data: 4, model: 2, one: 1), 8 devices -> mesh (data: 8), 8 devices")
+    comparison = compare(reported({}, P()), reported({}, P(), AbstractMesh((8,), ("data",))))
+    assert not comparison.same
+    assert str(comparison).startswith("mesh (data: 4, model: 2, one: 1), 8 devices -> mesh (data: 8), 8 devices")
 
 
 def test_a_comparison_is_printed_as_a_table():
@@ -111,18 +115,18 @@ New problems:
 
 
 def test_a_table_shows_as_many_changes_as_asked():
-    found = compare(reported([shape(8)] * 50, P("data")), reported([shape(8)] * 50, P("model")))
-    assert "… 10 more; `.table(limit=None)` shows all" in str(found)
-    assert found.table(None).count("was data") == 50
+    comparison = compare(reported([shape(8)] * 50, P("data")), reported([shape(8)] * 50, P("model")))
+    assert "… 10 more; `.table(limit=None)` shows all" in str(comparison)
+    assert comparison.table(None).count("was data") == 50
     with pytest.raises(ValueError, match=r"`limit` is the number of arrays to show, or None for all; it was -1\."):
-        found.table(-1)
+        comparison.table(-1)
 
 
 def test_a_comparison_becomes_plain_values():
     tree = {"a": shape(8, 4), "b": shape()}
-    found = compare(reported({"a": shape(8, 4)}, P("data")), reported(tree, {"a": P(), "b": None}))
-    plain = json.loads(found.to_json())
-    assert plain == found.to_dict()
+    comparison = compare(reported({"a": shape(8, 4)}, P("data")), reported(tree, {"a": P(), "b": None}))
+    plain = json.loads(comparison.to_json())
+    assert plain == comparison.to_dict()
     assert plain["moved"]["['a']"]["before"] == {
         "shape": [8, 4],
         "dtype": "float32",
@@ -134,7 +138,7 @@ def test_a_comparison_becomes_plain_values():
     }
     assert plain["bytes_per_device"] == {"before": 32, "after": 132}
     assert list(plain["added"]) == ["['b']"]
-    assert found.to_json(None).count("\n") == 0
+    assert comparison.to_json(None).count("\n") == 0
 
 
 def test_only_reports_are_compared():
@@ -145,14 +149,14 @@ def test_only_reports_are_compared():
 
 def test_the_head_says_what_the_reports_go_by_and_rows_what_became_whole():
     tree = shape(8, 4)
-    found = compare(reported(tree, P("data")), reported(tree, nym.PathShardingRule({"": P()})))
-    assert "; from the given specs to `PathShardingRule`\n" in str(found)
-    assert "float32; now replicated" in str(found)
+    comparison = compare(reported(tree, P("data")), reported(tree, nym.PathShardingRule({"": P()})))
+    assert "; from the given specs to `PathShardingRule`\n" in str(comparison)
+    assert "float32; now replicated" in str(comparison)
 
 
 def test_axes_that_are_left_to_the_compiler_are_told_in_plain_values():
-    found = compare(reported(shape(8, 4), P("data")), reported(shape(8, 4), P(P.UNCONSTRAINED)))
-    assert found.to_dict()["moved"][""]["after"]["spec"] == ["unconstrained", []]
+    comparison = compare(reported(shape(8, 4), P("data")), reported(shape(8, 4), P(P.UNCONSTRAINED)))
+    assert comparison.to_dict()["moved"][""]["after"]["spec"] == ["unconstrained", []]
 
 
 def test_an_array_that_is_the_whole_tree_has_a_name_where_it_goes():
@@ -163,11 +167,11 @@ def test_an_array_that_is_the_whole_tree_has_a_name_where_it_goes():
 
 def test_an_array_of_which_no_axis_changed_says_what_did():
     tree = {"a": shape(8, 4)}
-    found = compare(reported(tree, P("data")), reported({"a": shape(8, 4, dtype="int32")}, P("data")))
-    assert re.search(r"- +float32 -> int32\n", str(found))
+    comparison = compare(reported(tree, P("data")), reported({"a": shape(8, 4, dtype="int32")}, P("data")))
+    assert re.search(r"- +float32 -> int32\n", str(comparison))
 
 
 def test_reports_and_comparisons_can_be_hashed():
-    one, other = reported(shape(8), P()), reported(shape(8), P())
-    assert hash(one) == hash(other)
-    assert hash(compare(one, other)) == hash(compare(one, other))
+    first, second = reported(shape(8), P()), reported(shape(8), P())
+    assert hash(first) == hash(second)
+    assert hash(compare(first, second)) == hash(compare(first, second))

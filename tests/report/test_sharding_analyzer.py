@@ -38,7 +38,7 @@ def test_memory_is_what_the_parts_of_arrays_take(mesh, spec):
     tree = {"weight": jnp.ones((8, 16), jnp.bfloat16), "named": nym.ones({"batch": 16, "embed": 8})}
     specs = {"weight": spec, "named": spec}
     usage = nym.ShardingAnalyzer().estimate_memory_usage(tree, specs)
-    placed = jax.device_put(tree, jax.tree.map(lambda one: NamedSharding(mesh, one), specs))
+    placed = jax.device_put(tree, jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs))
     parts = [part.data.nbytes for x in jax.tree.leaves(placed) for part in x.addressable_shards]
     assert usage == {"total_size": 8 * 16 * 2 + 16 * 8 * 4, "size_per_device": sum(parts) // 8}
     assert usage["size_per_device"] * mesh.size == sum(parts)
@@ -87,14 +87,14 @@ def test_memory_is_told_for_meshes_without_devices():
 
 def test_the_mesh_is_the_one_given_or_the_one_in_force(auto_mesh):
     assert nym.ShardingAnalyzer().mesh is None
-    analyzer, other = nym.ShardingAnalyzer(), nym.create_mesh((8,), ("data",))
+    analyzer, second = nym.ShardingAnalyzer(), nym.create_mesh((8,), ("data",))
     with jax.set_mesh(auto_mesh):
         assert analyzer.mesh == auto_mesh
-        assert nym.ShardingAnalyzer(other).mesh == other
+        assert nym.ShardingAnalyzer(second).mesh == second
     with pytest.raises(TypeError, match=r"`mesh` is a mesh, such as `axonym\.create_mesh` returns, not \(4, 2\)\."):
         nym.ShardingAnalyzer((4, 2))
     assert repr(nym.ShardingAnalyzer()) == "ShardingAnalyzer()"
-    assert repr(nym.ShardingAnalyzer(other)).startswith("ShardingAnalyzer(Mesh(")
+    assert repr(nym.ShardingAnalyzer(second)).startswith("ShardingAnalyzer(Mesh(")
 
 
 @pytest.mark.parametrize("method", ["validate_partition_specs", "estimate_memory_usage", "sharding_report"])
@@ -147,8 +147,8 @@ def test_arrays_on_one_device_make_an_imbalance(auto_mesh):
 
 
 def test_arrays_on_another_mesh_are_reported_as_they_lie(auto_mesh):
-    other = nym.create_mesh((2, 4), ("x", "y"))
-    tree = {"weight": jax.device_put(jnp.ones((8, 4)), NamedSharding(other, P("x", "y")))}
+    second = nym.create_mesh((2, 4), ("x", "y"))
+    tree = {"weight": jax.device_put(jnp.ones((8, 4)), NamedSharding(second, P("x", "y")))}
     (leaf,) = nym.ShardingAnalyzer(auto_mesh).sharding_report(tree).leaves
     assert (leaf.spec, leaf.bytes_per_device, leaf.unused, leaf.padding) == (P("x", "y"), 16, {}, ())
     assert nym.ShardingAnalyzer().sharding_report(tree).mesh == {"x": 2, "y": 4}

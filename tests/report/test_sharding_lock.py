@@ -216,8 +216,8 @@ def test_arrays_that_are_not_on_the_mesh_are_told_from_those_that_are(path, auto
     whole, analyzer = {"w": on_mesh(auto_mesh, P())}, nym.ShardingAnalyzer(auto_mesh)
     analyzer.sharding_report(whole).save_lock(path)
     others = elsewhere(auto_mesh)
-    for said, array in others.items():
-        line = f"moved    ['w'] (8, 8): P(None, None) -> {said}"
+    for message, array in others.items():
+        line = f"moved    ['w'] (8, 8): P(None, None) -> {message}"
         with pytest.raises(AssertionError, match=escape(line)):
             nym.assert_sharding_lock({"w": array}, path, mesh=auto_mesh)
     for array in others.values():
@@ -330,8 +330,8 @@ class Key:
     def __init__(self, order: int) -> None:
         self.order = order
 
-    def __lt__(self, other: "Key") -> bool:
-        return self.order < other.order
+    def __lt__(self, second: "Key") -> bool:
+        return self.order < second.order
 
     def __repr__(self) -> str:
         return "Key()"

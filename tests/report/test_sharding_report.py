@@ -43,7 +43,7 @@ def test_totals_are_those_of_all_arrays():
 
 def test_groups_go_by_the_first_keys_of_the_paths():
     report = reported(TREE, SPECS)
-    assert {key: (one.arrays, one.bytes, one.bytes_per_device) for key, one in report.groups.items()} == {
+    assert {key: (group.arrays, group.bytes, group.bytes_per_device) for key, group in report.groups.items()} == {
         "['head']": (2, 216, 48),
         "['x']": (1, 128, 32),
     }
@@ -117,7 +117,7 @@ def test_each_dimension_has_a_reason():
 def test_padding_is_to_the_next_size_that_mesh_axes_divide():
     mesh = AbstractMesh((64, 2), ("fsdp", "tensor"))
     (leaf,) = reported(shape(50257, 768), P(None, "tensor"), mesh).leaves
-    assert [(one.dimension, one.size, one.padded_size, one.mesh_axes) for one in leaf.padding] == [
+    assert [(padding.dimension, padding.size, padding.padded_size, padding.mesh_axes) for padding in leaf.padding] == [
         (0, 50257, 50304, ("fsdp",))
     ]
     assert leaf.padding[0].bytes_per_device == 50304 // 64 * 768 // 2 * 4
@@ -138,13 +138,15 @@ def test_padding_of_a_spec_that_does_not_fit_makes_it_fit():
     mesh = AbstractMesh((64, 2), ("fsdp", "tensor"))
     report = reported({"wte": shape(50257, 767)}, P("fsdp", "tensor"), mesh)
     (leaf,) = report.leaves
-    assert [(one.dimension, one.size, one.padded_size, one.mesh_axes) for one in leaf.padding] == [
+    assert [(padding.dimension, padding.size, padding.padded_size, padding.mesh_axes) for padding in leaf.padding] == [
         (0, 50257, 50304, ("fsdp",)),
         (1, 767, 768, ("tensor",)),
     ]
-    assert {one.bytes_per_device for one in leaf.padding} == {50304 * 768 * 4 // 128}
-    said = "dimension 0 from 50257 to 50304 for 'fsdp' and dimension 1 from 767 to 768 for 'tensor', 147 MiB -> 1.2 MiB"
-    assert f"['wte']: {said}" in " ".join(str(report).split())
+    assert {padding.bytes_per_device for padding in leaf.padding} == {50304 * 768 * 4 // 128}
+    message = (
+        "dimension 0 from 50257 to 50304 for 'fsdp' and dimension 1 from 767 to 768 for 'tensor', 147 MiB -> 1.2 MiB"
+    )
+    assert f"['wte']: {message}" in " ".join(str(report).split())
     assert reported(shape(7), P("modle"), mesh).leaves[0].padding == ()
 
 
@@ -152,24 +154,26 @@ def test_padding_of_a_spec_that_does_not_fit_makes_it_fit():
 @pytest.mark.parametrize("sizes", [(5,), (6, 7), (12, 9), (4, 3, 10), (1, 1)], ids=str)
 def test_padding_that_is_proposed_holds_what_it_says(sizes, spec):
     (leaf,) = reported(shape(*sizes), spec if len(spec) <= len(sizes) else P()).leaves
-    for one in leaf.padding if leaf.error is None else ():
-        padded = (*sizes[: one.dimension], one.padded_size, *sizes[one.dimension + 1 :])
+    for padding in leaf.padding if leaf.error is None else ():
+        padded = (*sizes[: padding.dimension], padding.padded_size, *sizes[padding.dimension + 1 :])
         entries = list(leaf.spec)
-        entries[one.dimension] = one.mesh_axes
+        entries[padding.dimension] = padding.mesh_axes
         (then,) = reported(shape(*padded), P(*entries)).leaves
         assert then.error is None
-        assert then.bytes_per_device == one.bytes_per_device < leaf.bytes_per_device
-        assert sizes[one.dimension] < one.padded_size
+        assert then.bytes_per_device == padding.bytes_per_device < leaf.bytes_per_device
+        assert sizes[padding.dimension] < padding.padded_size
 
 
 def test_an_array_whose_spec_is_refused_counts_whole_with_its_error():
     report = reported({"a": shape(6), "b": shape(8)}, P("data"))
-    one, other = report.leaves
-    said = "dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8"
-    assert (one.spec, one.bytes_per_device, one.error, one.axes[0].decision) == (None, 24, said, "refused")
-    assert one.unused == {"data": "its spec is invalid", "model": "its spec is invalid"}
-    assert (other.spec, other.bytes_per_device, other.error) == (P("data"), 8, None)
-    assert report.problems == (f"['a']: {said}",)
+    first, second = report.leaves
+    message = (
+        "dimension 0 has size 6, which is not divisible by mesh axis 'data' of size 4; the next size that fits is 8"
+    )
+    assert (first.spec, first.bytes_per_device, first.error, first.axes[0].decision) == (None, 24, message, "refused")
+    assert first.unused == {"data": "its spec is invalid", "model": "its spec is invalid"}
+    assert (second.spec, second.bytes_per_device, second.error) == (P("data"), 8, None)
+    assert report.problems == (f"['a']: {message}",)
     assert report.bytes_per_device == 32
 
 
@@ -255,7 +259,7 @@ def test_a_report_is_saved_as_a_page_and_as_a_lock(tmp_path):
 
 
 def test_a_thousand_arrays_take_no_time_to_speak_of():
-    tree = {f"layer{at}": {"w": shape(64 + at, 128), "b": shape(128 + at)} for at in range(500)}
+    tree = {f"layer{index}": {"w": shape(64 + index, 128), "b": shape(128 + index)} for index in range(500)}
     specs = jax.tree.map(lambda _: P("data"), tree)
     start = time.perf_counter()
     report = reported(tree, specs)
@@ -304,26 +308,26 @@ def test_what_a_report_says_of_an_array_is_true(sizes, entries):
     assert leaf.bytes_per_device == math.prod(held) * 4 == report.bytes_per_device
     assert {*used, *leaf.unused} == set(NAMES)
     for axis, why in leaf.unused.items():
-        more = [divided_too(leaf.spec, at, axis) for at in range(len(sizes))]
+        more = [divided_too(leaf.spec, index, axis) for index in range(len(sizes))]
         could = axis != "one" and math.prod(sizes) > 0 and any(part(each) for each in more)
         assert could == why.startswith("unused; it could shard dimension ")
         if could:
             assert part(more[int(re.findall(r"dimension (\d)", why)[0])])
 
 
-def divided_too(spec: P, at: int, axis: str) -> list[Any]:
+def divided_too(spec: P, index: int, axis: str) -> list[Any]:
     """The entries of a spec with one more mesh axis on a dimension."""
     entries = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
-    return [(*entry, axis) if number == at else entry for number, entry in enumerate(entries)]
+    return [(*entry, axis) if number == index else entry for number, entry in enumerate(entries)]
 
 
 def test_problems_are_shown_up_to_twenty():
-    report = reported({f"a{at}": shape(5) for at in range(200)}, P("data"))
+    report = reported({f"a{index}": shape(5) for index in range(200)}, P("data"))
     assert len(report.problems) == 200
     assert "and 180 more; `report.problems` has all" in str(report)
     with pytest.raises(ValueError, match=r"with 200 problems(.|\n)*and 180 more; `validate_partition_specs` has all"):
         nym.ShardingAnalyzer(AbstractMesh((4, 2), ("data", "model"))).estimate_memory_usage(
-            {f"a{at}": shape(5) for at in range(200)}, P("data")
+            {f"a{index}": shape(5) for index in range(200)}, P("data")
         )
 
 
@@ -349,13 +353,13 @@ def test_a_report_has_the_devices_of_its_mesh(auto_mesh):
 
 
 def test_arrays_beside_the_mesh_say_where_they_are(auto_mesh):
-    other = jax.make_mesh((2,), ("stage",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    second = jax.make_mesh((2,), ("stage",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
     tree = {
         "host": np.ones(4),
         "here": jax.device_put(jnp.ones(8), NamedSharding(auto_mesh, P("data"))),
         "nowhere": shape(4),
         "one": jax.device_put(jnp.ones(4), jax.devices()[1]),
-        "other": jax.device_put(jnp.ones(4), NamedSharding(other, P("stage"))),
+        "other": jax.device_put(jnp.ones(4), NamedSharding(second, P("stage"))),
     }
     report = nym.ShardingAnalyzer(auto_mesh).sharding_report(tree)
     places = {"here": None, "host": "the host", "nowhere": "no device", "one": "one device", "other": "mesh (stage: 2)"}

@@ -39,13 +39,13 @@ def held(text: str, heading: str) -> list[list[list[int]]]:
     lines = iter(text.splitlines())
     assert any(line.startswith(heading) for line in lines), text
     next(lines)
-    found = []
+    grid = []
     for line in lines:
         if not line.strip():
             break
         cells = re.split(r"\s{2,}", re.sub(r"^.*#\d+ ", "", line).strip())
-        found.append([[int(device) for device in cell.split()] for cell in cells])
-    return found
+        grid.append([[int(device) for device in cell.split()] for cell in cells])
+    return grid
 
 
 @pytest.fixture(params=["auto", "explicit"])
@@ -84,24 +84,24 @@ def test_the_picture_says_which_devices_hold_which_part(placed_on):
     z = jax.device_put(np.arange(32.0).reshape(2, 2, 8), NamedSharding(placed_on, P(None, "model", None)))
     text = shown({"x": x, "y": y, "z": z}, width=200)
     (cells,) = held(text, "dim 0 over model x data (8): 1 array")
-    for at, devices in enumerate(cells):
+    for index, devices in enumerate(cells):
         (part,) = (shard.data for shard in x.addressable_shards if shard.device.id in devices)
-        np.testing.assert_array_equal(part, np.arange(32.0).reshape(8, 4)[at : at + 1])
+        np.testing.assert_array_equal(part, np.arange(32.0).reshape(8, 4)[index : index + 1])
     for row, line in enumerate(held(text, "dim 0 over model (2), dim 1 over data (4): 1 array")):
         for column, devices in enumerate(line):
             (part,) = (shard.data for shard in y.addressable_shards if shard.device.id in devices)
             assert part[0, 0] == 16 * row + 4 * column
     (cells,) = held(text, "dim 1 over model (2): 1 array")
-    for at, devices in enumerate(cells):
+    for index, devices in enumerate(cells):
         parts = [shard.data for shard in z.addressable_shards if shard.device.id in devices]
-        assert [part[0, 0, 0] for part in parts] == [8 * at] * 4
+        assert [part[0, 0, 0] for part in parts] == [8 * index] * 4
 
 
 def test_a_report_knows_its_devices_and_what_does_not_says_so(auto_mesh):
     turned = Mesh(np.array(jax.devices())[::-1].reshape(4, 2), ("data", "model"))
     x = jax.device_put(np.zeros((8, 8)), NamedSharding(turned, P("data", "model")))
     text, heading = shown(nym.ShardingAnalyzer(turned).sharding_report(x)), "dim 0 over data (4), dim 1 over model"
-    assert held(text, heading) == held(shown(x), heading) == [[[7 - 2 * at], [6 - 2 * at]] for at in range(4)]
+    assert held(text, heading) == held(shown(x), heading) == [[[7 - 2 * index], [6 - 2 * index]] for index in range(4)]
     assert "positions in the mesh" not in text
     assert "Devices are numbered by their positions in the mesh." in shown(nym.explain(x))
 
@@ -125,7 +125,7 @@ def test_an_array_of_four_divided_axes_has_a_picture():
     mesh = AbstractMesh((2, 2, 2, 2), ("a", "b", "c", "d"))
     x = jax.ShapeDtypeStruct((2, 2, 2, 2), "float32", sharding=NamedSharding(mesh, P("a", "b", "c", "d")))
     cells = held(shown(x), "dim 0 over a (2), dim 1 over b (2), dim 2 over c (2), dim 3 over d (2)")
-    assert cells == [[[2 * at], [2 * at + 1]] for at in range(8)]
+    assert cells == [[[2 * index], [2 * index + 1]] for index in range(8)]
 
 
 def test_large_meshes_are_cut():
@@ -156,7 +156,7 @@ def test_layers_that_are_not_alike_do_not(auto_mesh):
 
 
 def test_long_trees_are_cut_and_say_so(auto_mesh):
-    tree = {f"array_{at}": jax.ShapeDtypeStruct((4,), "float32") for at in range(50)}
+    tree = {f"array_{index}": jax.ShapeDtypeStruct((4,), "float32") for index in range(50)}
     assert "\N{HORIZONTAL ELLIPSIS} 10 more lines; `limit=None` shows all" in shown(tree, auto_mesh)
     assert shown(tree, auto_mesh, limit=3).count("array_") == 3
     assert shown(tree, auto_mesh, limit=None).count("array_") == 50
@@ -205,8 +205,8 @@ def test_without_a_mesh_there_is_no_picture():
 
 
 def test_arrays_on_another_mesh_than_the_one_given_have_no_picture_there(auto_mesh):
-    other = jax.make_mesh((2, 4), ("data", "model"), axis_types=auto_mesh.axis_types)
-    x = jax.device_put(np.zeros(8), NamedSharding(other, P("model")))
+    second = jax.make_mesh((2, 4), ("data", "model"), axis_types=auto_mesh.axis_types)
+    x = jax.device_put(np.zeros(8), NamedSharding(second, P("model")))
     assert "dim 0 over" not in shown(x, auto_mesh)
 
 
@@ -246,7 +246,7 @@ def test_the_picture_in_the_documentation_is_this_one():
     """The numbers and names are those of today; where rich puts them is its own affair."""
     saved = (IMAGES / "shardings.svg").read_text(encoding="utf-8")
     texts = [
-        ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+        ["".join(item.itertext()) for item in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
         for svg in (saved, in_the_terminal())
     ]
     assert texts[0] == texts[1], "Draw it anew with `python -m tests.report.drawings`."
