@@ -121,7 +121,7 @@ class Checkpointer:
         check_step(step)
         writer = self._get_writer()
         arrays, metadata = prepare_state(state, step, data is not None)
-        check_is_not_traced()
+        check_is_not_traced()  # last, because the error for a traced leaf names that leaf
         encoded = None if data is None else encode_data_state(data)
         self.wait()
         if step in self.steps:

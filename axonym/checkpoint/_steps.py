@@ -190,12 +190,13 @@ def _take_lock(folder: Path, path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            is_kept = _lock_descriptor(descriptor)
+            is_locked = _lock_descriptor(descriptor)
             content = path.read_bytes()
-            if is_kept is False:
+            if is_locked is False:
                 raise _make_refusal(folder, content)
-            if content and (is_kept is None or _read_holder(content).get("host") != socket.gethostname()):
+            if content and (is_locked is None or _read_holder(content).get("host") != socket.gethostname()):
                 _wait_for_life(folder, path, content)
+            # Its holder may have removed the file after it was opened here, and others make another one.
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 return descriptor
         except FileNotFoundError:  # its holder has released it, and removed the file, since it was opened here

@@ -256,6 +256,7 @@ def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:
         )
     if is_checkpoint_leaf(tree):
         return describe_leaf(text, tree)
+    # One level, so that each node keeps its class and its static fields.
     pairs, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
     if jax.tree_util.treedef_is_leaf(treedef) and pairs:
         return describe_leaf(text, tree)
