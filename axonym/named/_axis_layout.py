@@ -86,14 +86,6 @@ class AxisLayout(NamedTuple):
         mesh = self.mesh if other.mesh is None else other.mesh
         return AxisLayout(mesh, tuple(mesh_axes.items()), self.uneven, self.source)
 
-    def select(self, kind: AxisType) -> "AxisLayout":
-        """Returns the layout with the mesh axes of one type alone."""
-        if self.mesh is None:
-            return self
-        kinds = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
-        entries = [(name, tuple(axis for axis in axes if kinds[axis] == kind)) for name, axes in self.entries]
-        return self._replace(entries=tuple((name, axes) for name, axes in entries if axes))
-
     def sharding(self, names: Names, sizes: Sequence[int | None] | None = None) -> NamedSharding:
         """Returns the sharding of an array with these names and sizes; see `spec`."""
         assert self.mesh is not None
@@ -170,6 +162,11 @@ def read_layout(names: Names, array: Any) -> AxisLayout:
 
 
 STATE_SHARDING = "state the sharding of the result with `axis_mapping`, or `shard` one of the operands first"
+
+
+def get_axes_of_type(mesh: MeshLike, kind: AxisType) -> tuple[str, ...]:
+    """Returns the axes of a mesh that have a type."""
+    return tuple(axis for axis, axis_type in zip(mesh.axis_names, mesh.axis_types, strict=True) if axis_type == kind)
 
 
 def get_entry_axes(entry: Any) -> tuple[str, ...]:

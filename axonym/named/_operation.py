@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ._ambient import context, get_mesh_axes, get_out_sharding, reshard_by_name
 from ._axis import Names
-from ._axis_layout import AxisLayout, MeshAxes, read_layout
+from ._axis_layout import AxisLayout, MeshAxes, get_axes_of_type, read_layout
 from ._base import is_traced
 
 
@@ -130,7 +130,7 @@ def shard_over_auto(array: Any, names: Names, mesh_axes: MeshAxes) -> Any:
     The compiler shards the other axes, and the cotangent is sharded in the same way.
     """
     mesh = jax.typeof(array).sharding.mesh
-    auto_axes = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto]
+    auto_axes = get_axes_of_type(mesh, AxisType.Auto)
     if not auto_axes or not is_traced(array):
         return array
     entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
@@ -176,7 +176,7 @@ def _shard_by_compiler(
         else:
             shardings = jax.tree.map(lambda x: find_sharding(results, x.shape), shapes)
     mesh = jax.tree.leaves(shardings)[0].mesh
-    axes = tuple(axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
+    axes = get_axes_of_type(mesh, AxisType.Explicit)
     return jax.sharding.auto_axes(fn, axes=axes, out_sharding=shardings)
 
 
