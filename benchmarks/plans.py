@@ -29,7 +29,8 @@ from unittest import mock
 import jax
 
 import axonym as nym
-from axonym.planner import Evaluation, _best_candidates, _plan_search, described_devices, plan
+from axonym.planner import Evaluation, described_devices, plan
+from axonym.planner._search import _best_candidates, _plan_search
 from axonym.report._format import format_bytes
 
 from .compiled_steps import replace_table

@@ -10,12 +10,12 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ..multihost._barrier import as_seconds
+from ..multihost._rendezvous import as_seconds
 from ..named._arguments import check_flag, check_integer
+from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array
 from ..named._traceback import find_stacklevel
-from ..partitioning.mapping._mapping import ResourceMapping
-from ..partitioning.specs._active_mesh import MeshLike
+from ..partitioning._mapping import ResourceMapping
 from ..state_dict._keys import check_has_data
 from ..state_dict._safetensors import AxisOrder
 from ._data_state import Resumable, encode_data_state

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .._jax_compat import is_tracing
-from ..multihost._coordination_store import get_coordination_store
-from ..multihost._rendezvous import Rendezvous
+from ..multihost._rendezvous import Rendezvous, get_coordination_store
 
 
 _DAMAGE = {errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}

@@ -13,16 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
-from ..multihost._broadcast import broadcast_from_host_zero
+from ..multihost._shared_values import broadcast_from_host_zero
 from ..named._arguments import check_flag
 from ..named._array import NamedArray
+from ..named._axis_layout import MeshLike
 from ..named._base import NamedBase, get_plain_array, with_array
 from ..named._cache import cached_plan
 from ..named._format import format_value
 from ..named._traceback import find_stacklevel
-from ..partitioning.mapping._mapping import ResourceMapping
-from ..partitioning.sharding._partition_specs import infer_resource_partitions, pad_spec
-from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
+from ..partitioning._active_mesh import get_active_mesh
+from ..partitioning._mapping import ResourceMapping
+from ..partitioning._shard import infer_resource_partitions, pad_spec
 from ..state_dict._safetensors import AxisOrder, check_axis_order
 from ._checksums import Checksums, check_blocks, check_sizes, is_array_data, list_blocks, read_checksums
 from ._data_state import Resumable, check_resumable, read_data_state

@@ -27,7 +27,7 @@ from typing import Any
 
 import jax
 
-from ..multihost._broadcast import broadcast_from_host_zero
+from ..multihost._shared_values import broadcast_from_host_zero
 from ..named._format import format_value
 from ..named._traceback import find_stacklevel
 from ._checksums import write_checksums

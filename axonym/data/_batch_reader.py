@@ -1,5 +1,6 @@
 """Reading batches: from what a source yields to named arrays on the devices, with the state after each."""
 
+import base64
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,20 +8,189 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from jax.tree_util import keystr
+from numpy.ma import MaskedArray
 
 from ..multihost import host_local_to_global
-from ..named._axis import Names
-from ..named._numpy_input import find_array_problem
-from ..partitioning.mapping._mapping import AxisMapping
-from ..partitioning.sharding._partition_specs import infer_resource_partitions
-from ..partitioning.specs._active_mesh import format_mesh
-from ..partitioning.specs._leaves import describe_leaves, get_array_shape
+from ..named._array import NamedArray
+from ..named._axis import Axis, Names, axis_name
+from ..named._format import format_axes, format_value
+from ..named._numpy_input import MASK_PROBLEM, find_array_problem
+from ..partitioning._active_mesh import format_mesh
+from ..partitioning._leaves import describe_leaves, format_prefix, get_array_shape
+from ..partitioning._mapping import AxisMapping
+from ..partitioning._shard import infer_resource_partitions
 from ..state_dict._keys import has_key_dtype
-from ._batch_axes import BatchAxes, format_array_axes, list_batch_arrays
-from ._source_iterator import SourceIterator, make_state_error
 
 
 _END = object()
+
+
+class SourceIterator:
+    """Iterates over a source, and counts.
+
+    The state is a dict that can be written as JSON: the number of batches and, if the source has `get_state` and
+    `set_state`, its own state, in which bytes are written in base 64.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source, self._iterator, self.count = source, _iterate(source), 0
+        self._has_state = hasattr(self._iterator, "get_state") and hasattr(self._iterator, "set_state")
+
+    def __next__(self) -> Any:
+        batch = next(self._iterator)
+        self.count += 1
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        if not self._has_state:
+            return {"batches": self.count}
+        source_state = self._iterator.get_state()
+        if isinstance(source_state, bytes):
+            return {"batches": self.count, "source_bytes": base64.b64encode(source_state).decode()}
+        return {"batches": self.count, "source": source_state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues after the batch at which the state was read: see `ShardedLoader.set_state`."""
+        count = state.get("batches") if isinstance(state, dict) else None
+        if type(count) is not int or count < 0 or not isinstance(state.get("source_bytes", ""), str):
+            raise _make_state_error(state)
+        if not {"source", "source_bytes"} & state.keys():
+            self._skip_to(count)
+            return
+        if not self._has_state:
+            raise ValueError(
+                f"the state is that of a source with `get_state` and `set_state`, and {_describe_source(self._source)} "
+                "has none; pass a source like the one that was saved"
+            )
+        try:
+            source_state = base64.b64decode(state["source_bytes"]) if "source_bytes" in state else state["source"]
+        except ValueError:
+            raise _make_state_error(state) from None
+        self._iterator.set_state(source_state)
+        self.count = count
+
+    def close(self) -> None:
+        """Closes the iterator, unless it was made elsewhere."""
+        if self._iterator is not self._source and hasattr(self._iterator, "close"):
+            self._iterator.close()
+
+    def _skip_to(self, count: int) -> None:
+        """Reads and drops batches until this many have been read, from the beginning where that is possible."""
+        fresh = iter(self._source)
+        if fresh is not self._iterator:
+            self._iterator, self.count = fresh, 0
+        elif self.count > count:
+            raise ValueError(
+                f"{_describe_source(self._source)} is an iterator that has yielded {self.count} batches and cannot go "
+                f"back to batch {count}; pass something that can be iterated over again, or make a new loader"
+            )
+        while self.count < count:
+            try:
+                next(self)
+            except StopIteration:
+                raise ValueError(
+                    f"the state is after batch {count}, and {_describe_source(self._source)} ends after {self.count}"
+                ) from None
+
+
+def _make_state_error(state: Any) -> ValueError:
+    return ValueError(
+        f"a state of `ShardedLoader` is what its `get_state` returned, a dict with 'batches', not {format_value(state)}"
+    )
+
+
+def _iterate(source: Any) -> Any:
+    try:
+        return iter(source)
+    except TypeError:
+        raise TypeError(
+            f"the source of a `ShardedLoader` yields batches when iterated over, as a generator or grain's "
+            f"`DataLoader` does; {format_value(source)} cannot be iterated over"
+        ) from None
+
+
+def _describe_source(source: Any) -> str:
+    return f"the source of type `{type(source).__name__}`"
+
+
+class BatchAxes:
+    """The axes that a user gives for the arrays of each batch: a tree of names and axes, a prefix of the batches."""
+
+    def __init__(self, axes: Any) -> None:
+        paths, self._treedef = jax.tree_util.tree_flatten_with_path(axes, is_leaf=_is_axes)
+        self._parts = [(keystr(path), axes) for path, axes in paths]
+        self.sizes: dict[str, int] = {}
+        """The sizes of the axes that have one, in all processes together."""
+        for path, part in self._parts:
+            if not _is_axes(part):
+                raise TypeError(f"`axes{path}` is a name, an `Axis`, or a tuple of these, not {format_value(part)}.")
+            for axis in _list_axes(part):
+                if isinstance(axis, Axis) and self.sizes.setdefault(axis.name, axis.size) != axis.size:
+                    raise ValueError(
+                        f"`axes` has axis {axis.name!r} of size {self.sizes[axis.name]} and of size {axis.size}; an "
+                        "axis has one size, that in all processes together"
+                    )
+
+    def name_arrays(self, batch: Any) -> Any:
+        """Returns a batch of named arrays."""
+        try:
+            parts = self._treedef.flatten_up_to(batch)
+        except ValueError as error:
+            raise ValueError(f"`axes` does not fit the batch: {str(error).splitlines()[0]}") from None
+        named = [_name_part(path, axes, part) for (path, axes), part in zip(self._parts, parts, strict=True)]
+        return self._treedef.unflatten(named)
+
+
+def _list_batch_arrays(batch: Any) -> list[tuple[str, Names, Any]]:
+    """Returns path, names and array of each leaf of a batch that is an array.
+
+    Raises:
+        ValueError: If an array has no names or is a masked one, or there is no array.
+    """
+    arrays: list[tuple[str, Names, Any]] = []
+    for leaf, leaf_info in zip(jax.tree.leaves(batch), describe_leaves(batch), strict=True):
+        shape, path = get_array_shape(leaf), keystr(leaf_info.path)
+        if shape is None:
+            continue
+        if isinstance(leaf, MaskedArray):
+            raise ValueError(f"{format_prefix(path)}an array of shape {shape} {MASK_PROBLEM}")
+        names = leaf_info.names_of(shape) if shape else ()
+        if names is None:
+            raise ValueError(
+                f"{format_prefix(path)}an array of shape {shape} has no names; yield named arrays, or pass "
+                "`axes` to `ShardedLoader`, as in `axes=('batch', 'pos')`"
+            )
+        arrays.append((path, names, leaf))
+    if not arrays:
+        raise ValueError(f"a batch has no arrays: {format_value(batch)}")
+    return arrays
+
+
+def _format_array_axes(names: Names, array: Any) -> str:
+    return f"{array.dtype} {format_axes(names, array.shape)}"
+
+
+def _is_axes(x: Any) -> bool:
+    return x is None or isinstance(x, str | Axis) or (type(x) is tuple and all(isinstance(y, str | Axis) for y in x))
+
+
+def _list_axes(axes: Any) -> tuple[Any, ...]:
+    if axes is None:
+        return ()
+    return axes if isinstance(axes, tuple) else (axes,)
+
+
+def _name_part(path: str, axes: Any, part: Any) -> Any:
+    """Returns a part of a batch whose arrays all have these axes; without axes, as it is."""
+    if axes is None:
+        return part
+    names = tuple(axis_name(axis) for axis in _list_axes(axes))
+    try:
+        return jax.tree.map(
+            lambda leaf: NamedArray(leaf, names), part, is_leaf=lambda node: isinstance(node, NamedArray)
+        )
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{f'batch{path}: '}{error}") from None
 
 
 class LoadedBatch(NamedTuple):
@@ -58,7 +228,7 @@ class BatchReader:
         if batch is _END:
             return None
         named = batch if self._axes is None else self._axes.name_arrays(batch)
-        arrays = list_batch_arrays(named)
+        arrays = _list_batch_arrays(named)
         is_remainder = self._is_remainder([list(array.shape) for _, _, array in arrays])
         if self._drop_remainder and is_remainder:
             return None
@@ -79,7 +249,7 @@ class BatchReader:
     def set_state(self, state: dict[str, Any]) -> None:
         sizes = state.get("sizes") if isinstance(state, dict) else None
         if sizes is not None and not (isinstance(sizes, list) and all(isinstance(shape, list) for shape in sizes)):
-            raise make_state_error(state)
+            raise _make_state_error(state)
         self._source.set_state(state)
         self._full_sizes = sizes
         self._has_ended = False
@@ -97,15 +267,15 @@ class BatchReader:
         """Returns what processes compare; raises a ValueError if an axis has another size than `axes` says."""
         expected = {} if self._axes is None else self._axes.sizes
         summary: dict[str, str] = {}
-        for (path, names, local), (_, _, whole) in zip(arrays, list_batch_arrays(placed), strict=True):
-            for name, size, here in zip(names, whole.shape, local.shape, strict=True):
+        for (path, names, local), (_, _, whole) in zip(arrays, _list_batch_arrays(placed), strict=True):
+            for name, size, local_size in zip(names, whole.shape, local.shape, strict=True):
                 if expected.get(name, size) != size:
                     raise ValueError(
                         f"batch{path}: axis {name!r} has size {size} in all processes together, and {expected[name]} "
-                        f"in `axes`; this process has read {here}"
+                        f"in `axes`; this process has read {local_size}"
                     )
             where = f"{whole.sharding.spec} on mesh {format_mesh(whole.sharding.mesh)}"
-            summary[path] = f"{format_array_axes(names, local)} for {where}"
+            summary[path] = f"{_format_array_axes(names, local)} for {where}"
         return summary
 
 
@@ -149,5 +319,5 @@ def _copy_rows(array: Any, index: Any, path: str) -> np.ndarray:
     """Returns a copy of the rows of a device; raises a ValueError if JAX would change their values."""
     rows = np.array(array[index])
     if (problem := find_array_problem(rows)) is not None:
-        raise ValueError(f"{path + ': ' if path else ''}an array of shape {tuple(array.shape)} {problem}")
+        raise ValueError(f"{format_prefix(path)}an array of shape {tuple(array.shape)} {problem}")
     return rows

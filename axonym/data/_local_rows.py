@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..multihost._axis_parts import find_axis_parts, resolve_mapping_and_mesh
+from ..multihost._host_local import find_axis_parts, resolve_mapping_and_mesh
 from ..named._axis import Axis
 from ..named._axis_layout import get_entry_axes
 from ..named._format import format_value
-from ..partitioning.mapping._mapping import ResourceMapping
-from ..partitioning.specs._active_mesh import MeshLike
-from ..partitioning.specs._resolve_spec import resolve_spec
+from ..partitioning._active_mesh import MeshLike
+from ..partitioning._mapping import ResourceMapping
+from ..partitioning._resolve_spec import resolve_spec
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def find_local_rows(
     """
     if not isinstance(Batch, Axis):
         raise TypeError(f"`find_local_rows` takes an `Axis` with the size of the batch, not {format_value(Batch)}.")
-    found, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`find_local_rows`")
-    [entry] = resolve_spec((Batch.name,), (Batch.size,), found, devices_mesh)
+    axis_mapping, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`find_local_rows`")
+    [entry] = resolve_spec((Batch.name,), (Batch.size,), axis_mapping, devices_mesh)
     axes = get_entry_axes(entry)
     parts = find_axis_parts(axes, devices_mesh, Batch.name)
-    rows = np.arange(Batch.size).reshape(parts.groups * len(parts.own), -1)
-    return LocalRows(parts.group, parts.groups, rows[list(parts.own)].ravel())
+    rows = np.arange(Batch.size).reshape(parts.groups * len(parts.local), -1)
+    return LocalRows(parts.group, parts.groups, rows[list(parts.local)].ravel())

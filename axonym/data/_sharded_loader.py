@@ -1,25 +1,99 @@
 """`ShardedLoader`: batches of all devices from a source of host batches."""
 
 import functools
+import json
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 import jax
 
-from ..multihost._axis_parts import resolve_mapping_and_mesh
-from ..multihost._barrier import as_seconds
+from ..multihost._host_local import resolve_mapping_and_mesh
+from ..multihost._rendezvous import Rendezvous, as_seconds, format_processes, get_coordination_store
 from ..named._arguments import check_flag
 from ..named._format import format_value
-from ..partitioning.mapping._mapping import ResourceMapping
-from ..partitioning.specs._active_mesh import MeshLike
-from ._batch_agreement import BatchAgreement
-from ._batch_axes import BatchAxes
-from ._batch_reader import BatchReader, LoadedBatch, place_global_rows, place_local_rows
-from ._source_iterator import SourceIterator
+from ..partitioning._active_mesh import MeshLike
+from ..partitioning._mapping import ResourceMapping
+from ._batch_reader import BatchAxes, BatchReader, LoadedBatch, SourceIterator, place_global_rows, place_local_rows
+
+
+class BatchAgreement:
+    """Compares each batch, or every so many of them, with those of the other processes.
+
+    Loaders of different processes belong together if they are made in the same order.
+
+    Args:
+        every: How often, 0 for never.
+        timeout: How long to wait for the other processes, in seconds.
+        drop_remainder: Whether the end of one process ends all.
+    """
+
+    def __init__(self, every: int, timeout: float, *, drop_remainder: bool) -> None:
+        self._store = get_coordination_store() if every else None
+        self._every, self._timeout, self._drop_remainder = every, timeout, drop_remainder
+        self._name = "" if self._store is None else f"loader {self._store.count_call('loaders')}"
+
+    def agree(self, number: int, summary: dict[str, str] | None, error: Exception | None) -> bool:
+        """Returns whether all processes have batch `number`; False if they have ended.
+
+        Args:
+            number: The number of the batch, from 0.
+            summary: What the arrays of this process are, by path; None if it has no further batch.
+            error: What this process raises in place of the batch.
+
+        Raises:
+            ValueError: If the batches of other processes differ, or some have ended.
+            TimeoutError: If a process does not arrive in time.
+        """
+        if self._store is None or number % self._every:
+            if error is not None:
+                raise error
+            return summary is not None
+        message = None if error is None else f"{type(error).__name__}: {error}"
+        label = f"batch {number} of `ShardedLoader`"
+        rendezvous = Rendezvous(self._store, "batches", self._name, self._timeout, label)
+        values = rendezvous.exchange_values(json.dumps([number, summary, message]), error)
+        if error is not None:
+            raise error
+        numbers, summaries, messages = zip(*map(json.loads, values), strict=True)
+        for process, message in enumerate(messages):
+            if message is not None:
+                raise ValueError(f"process {process} cannot provide batch {number}; it raises {message}")
+        _compare_values(number, "the number of the batch", numbers)
+        has_ended = [summary is None for summary in summaries]
+        if all(has_ended) or (any(has_ended) and self._drop_remainder):
+            return False
+        if any(has_ended):
+            raise ValueError(_describe_ends(number, has_ended))
+        for path in sorted({path for summary in summaries for path in summary}):
+            _compare_values(number, path or "the array", [summary.get(path, "missing") for summary in summaries])
+        return True
+
+
+def _compare_values(number: int, subject: str, values: Sequence[Any]) -> None:
+    """Raises a ValueError if a batch has different values in different processes."""
+    groups: dict[Any, list[int]] = {}
+    for process, value in enumerate(values):
+        groups.setdefault(value, []).append(process)
+    if len(groups) > 1:
+        difference = " and ".join(f"{value} in {format_processes(processes)}" for value, processes in groups.items())
+        raise ValueError(
+            f"batch {number} differs between processes: {subject} is {difference}; the sources of all processes "
+            "must yield batches of the same structure, names, sizes and dtypes"
+        )
+
+
+def _describe_ends(number: int, has_ended: list[bool]) -> str:
+    ended = [process for process, end in enumerate(has_ended) if end]
+    remaining = [process for process, end in enumerate(has_ended) if not end]
+    return (
+        f"the source of {format_processes(ended)} ends after {number} batches, and that of "
+        f"{format_processes(remaining)} does not; give all processes the same number of batches, or end with the "
+        "shortest by `drop_remainder=True`"
+    )
 
 
 class ShardedLoader(Iterator[Any]):
@@ -89,7 +163,7 @@ class ShardedLoader(Iterator[Any]):
         timeout: float = 600,
     ) -> None:
         """Checks the options; reading starts with the first batch."""
-        found, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
+        axis_mapping, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`ShardedLoader`")
         self._prefetch = _check_count("prefetch", prefetch, 1)
         every = _check_count("check_every", check_every, 0)
         check_flag("`process_local`", process_local)
@@ -101,7 +175,7 @@ class ShardedLoader(Iterator[Any]):
         self._reader = BatchReader(
             self._source,
             None if axes is None else BatchAxes(axes),
-            functools.partial(place, mapping=found, mesh=devices_mesh),
+            functools.partial(place, mapping=axis_mapping, mesh=devices_mesh),
             drop_remainder=drop_remainder,
         )
         self._agreement = BatchAgreement(every, as_seconds(timeout), drop_remainder=drop_remainder)

@@ -20,7 +20,7 @@ from ..partitioning import (
     round_axis_for_partitioning as round_axis_for_partitioning,
     sharding_for_axis as sharding_for_axis,
 )
-from ..partitioning.specs._active_mesh import get_active_mesh
+from ..partitioning._active_mesh import get_active_mesh
 from ._adapt import adapt
 from ._functions import (
     axis_mapping as axis_mapping,

@@ -17,8 +17,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from .._jax_compat import LAYOUT_ERRORS
-from ._axis_sizes import as_sizes, can_fill, fill_wildcard, format_mesh_shape, suggest_mesh_name
-from ._nearest_mesh import find_nearest_sizes
+from ._axis_sizes import as_sizes, can_fill, fill_wildcard, find_nearest_sizes, format_mesh_shape, suggest_mesh_name
 
 
 if TYPE_CHECKING:
@@ -33,10 +32,10 @@ _GRANULE_NAMES = {"slice_index": ("slice", "slices"), "process_index": ("process
 def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
     """Returns the devices that are given, after checking them, or all devices of the backend."""
     if devices is None:
-        found = jax.devices(backend)
-        if found[0].platform != "cpu":
-            return tuple(found)  # JAX orders accelerators by their place in the network
-        return tuple(sorted(found, key=lambda device: (device.process_index, device.id)))
+        all_devices = jax.devices(backend)
+        if all_devices[0].platform != "cpu":
+            return tuple(all_devices)  # JAX orders accelerators by their place in the network
+        return tuple(sorted(all_devices, key=lambda device: (device.process_index, device.id)))
     if backend is not None:
         raise ValueError(f"`devices` and `backend='{backend}'` were both given; pass one of them")
     if not isinstance(devices, (Sequence, np.ndarray)) or isinstance(devices, str):
@@ -46,31 +45,27 @@ def select_devices(devices: Any, backend: str | None) -> tuple[Device, ...]:
     selected = tuple(np.asarray(devices, dtype=object).flat)
     if not selected:
         raise ValueError("`devices` is empty; a mesh needs at least one device")
-    _check_devices(selected)
-    return selected
-
-
-def _check_devices(devices: Sequence[Any]) -> None:
-    seen: set[Any] = set()
-    for device in devices:
+    checked: set[Any] = set()
+    for device in selected:
         # Not `isinstance`: a device may be a description of one.
         if not hasattr(device, "device_kind"):
             raise TypeError(f"`devices` holds {eqx.tree_pformat(device)}, which is not a device")
-        if device in seen:
+        if device in checked:
             raise ValueError(f"`devices` holds {device} twice; a mesh has each device once")
-        seen.add(device)
+        checked.add(device)
+    return selected
 
 
-def count_granules(devices: Sequence[Device], attribute: str) -> dict[int, int]:
+def _count_granules(devices: Sequence[Device], attribute: str) -> dict[int, int]:
     """Counts the devices of each slice (`slice_index`) or process (`process_index`)."""
     return dict(Counter(getattr(device, attribute, 0) for device in devices))
 
 
 def spans_slices(devices: Sequence[Device]) -> bool:
-    return len(count_granules(devices, "slice_index")) > 1
+    return len(_count_granules(devices, "slice_index")) > 1
 
 
-def split_over_axes(sizes: Sequence[int], parts: int) -> tuple[int, ...]:
+def _split_over_axes(sizes: Sequence[int], parts: int) -> tuple[int, ...]:
     """Splits `parts` into one divisor per size, as much as possible on the earliest ones.
 
     Exact if `parts` divides the product of `sizes`: each prime factor of `parts` is taken from the first sizes that
@@ -143,8 +138,13 @@ def _resolve_dcn_factors(
     """Returns the attribute that identifies a granule, and how many granules each mesh axis crosses."""
     if dcn_mesh_dims is None:
         _check_equal_granules("slice_index", devices)
-        return "slice_index", split_over_axes(sizes, len(count_granules(devices, "slice_index")))
-    factors = _parse_dcn_factors(names, dcn_mesh_dims)
+        return "slice_index", _split_over_axes(sizes, len(_count_granules(devices, "slice_index")))
+    if isinstance(dcn_mesh_dims, Mapping):
+        for name in dcn_mesh_dims:
+            if name not in names:
+                raise ValueError(f"no mesh axis {name!r} for `dcn_mesh_dims`; {suggest_mesh_name(str(name), names)}")
+        dcn_mesh_dims = [dcn_mesh_dims.get(name, 1) for name in names]
+    factors = as_sizes(dcn_mesh_dims, "dcn_mesh_dims")
     if len(factors) != len(names):
         raise ValueError(
             f"`dcn_mesh_dims` {factors} and mesh {format_mesh_shape(names, sizes)} have {len(factors)} and "
@@ -156,20 +156,10 @@ def _resolve_dcn_factors(
     return attribute, fill_wildcard(factors, number)
 
 
-def _parse_dcn_factors(names: Sequence[str], given: Any) -> tuple[int, ...]:
-    """Returns the factors in the order of the axes, also if they are given by name."""
-    if not isinstance(given, Mapping):
-        return as_sizes(given, "dcn_mesh_dims")
-    for name in given:
-        if name not in names:
-            raise ValueError(f"no mesh axis {name!r} for `dcn_mesh_dims`; {suggest_mesh_name(str(name), names)}")
-    return as_sizes([given.get(name, 1) for name in names], "dcn_mesh_dims")
-
-
 def _choose_granule(factors: Sequence[int], devices: Sequence[Device]) -> tuple[str, int]:
     """Returns which granules the factors count, and their number: slices, or processes if these fit better."""
-    slices = len(count_granules(devices, "slice_index"))
-    processes = len(count_granules(devices, "process_index"))
+    slices = len(_count_granules(devices, "slice_index"))
+    processes = len(_count_granules(devices, "process_index"))
     product = prod(factors)
     if processes > 1 and product != slices and (slices == 1 or product == processes):
         return "process_index", processes
@@ -177,12 +167,12 @@ def _choose_granule(factors: Sequence[int], devices: Sequence[Device]) -> tuple[
 
 
 def _check_equal_granules(attribute: str, devices: Sequence[Device]) -> None:
-    held = count_granules(devices, attribute)
-    if len(set(held.values())) > 1:
-        one, many = _GRANULE_NAMES[attribute]
-        numbers = ", ".join(f"{number} in {one} {index}" for index, number in sorted(held.items()))
+    counts = _count_granules(devices, attribute)
+    if len(set(counts.values())) > 1:
+        singular, plural = _GRANULE_NAMES[attribute]
+        numbers = ", ".join(f"{number} in {singular} {index}" for index, number in sorted(counts.items()))
         raise ValueError(
-            f"a mesh over several {many} needs the same number of devices in each, and there are {numbers}; pass "
+            f"a mesh over several {plural} needs the same number of devices in each, and there are {numbers}; pass "
             "`devices` with the same number from each"
         )
 
@@ -190,19 +180,19 @@ def _check_equal_granules(attribute: str, devices: Sequence[Device]) -> None:
 def _check_dcn_factors(
     names: Sequence[str], sizes: Sequence[int], factors: Sequence[int], attribute: str, number: int
 ) -> None:
-    one, many = _GRANULE_NAMES[attribute]
-    counted = f"{number} {one if number == 1 else many}"
-    fit = f"{format_mesh_shape(names, split_over_axes(sizes, number))} would do"
+    singular, plural = _GRANULE_NAMES[attribute]
+    granules = f"{number} {singular if number == 1 else plural}"
+    fit = f"{format_mesh_shape(names, _split_over_axes(sizes, number))} would do"
     if not can_fill(factors, number):
         raise ValueError(
-            f"`dcn_mesh_dims` {format_mesh_shape(names, factors)} must multiply to the number of {many}, "
-            f"with at most one `-1`, for mesh {format_mesh_shape(names, sizes)} over {counted}; {fit}"
+            f"`dcn_mesh_dims` {format_mesh_shape(names, factors)} must multiply to the number of {plural}, "
+            f"with at most one `-1`, for mesh {format_mesh_shape(names, sizes)} over {granules}; {fit}"
         )
     for name, size, factor in zip(names, sizes, fill_wildcard(factors, number), strict=True):
         if size % factor:
             raise ValueError(
                 f"`dcn_mesh_dims` divides mesh axis '{name}' of size {size} by {factor}, for mesh "
-                f"{format_mesh_shape(names, sizes)} over {counted}; {fit}"
+                f"{format_mesh_shape(names, sizes)} over {granules}; {fit}"
             )
 
 
@@ -236,22 +226,20 @@ def calculate_host_mesh_shape(
         >>> nym.calculate_host_mesh_shape((1, 4, 3), total_devices=4, num_processes=3)
         (1, 4, 1)
     """
-    held = jax.local_device_count() if total_devices is None else total_devices
+    devices_per_process = jax.local_device_count() if total_devices is None else total_devices
     processes = jax.process_count() if num_processes is None else num_processes
-    (held,) = as_sizes((held,), "total_devices")
+    (devices_per_process,) = as_sizes((devices_per_process,), "total_devices")
     (processes,) = as_sizes((processes,), "num_processes")
     shape = as_sizes(global_mesh_shape, "global_mesh_shape")
-    _check_host_shape(shape, held, processes)
-    factors = split_over_axes(shape, processes)
-    return tuple(size // factor for size, factor in zip(shape, factors, strict=True))
-
-
-def _check_host_shape(shape: tuple[int, ...], held: int, processes: int) -> None:
-    if min(held, processes) < 1:
-        raise ValueError(f"`total_devices` is {held} and `num_processes` is {processes}; both must be positive")
-    devices = held * processes
+    if min(devices_per_process, processes) < 1:
+        raise ValueError(
+            f"`total_devices` is {devices_per_process} and `num_processes` is {processes}; both must be positive"
+        )
+    devices = devices_per_process * processes
     if min(shape, default=1) < 1 or prod(shape) != devices:
         raise ValueError(
-            f"mesh shape {shape} does not fit {devices} devices, {held} in each of {processes} "
+            f"mesh shape {shape} does not fit {devices} devices, {devices_per_process} in each of {processes} "
             f"processes; the nearest fit is {find_nearest_sizes(shape or (-1,), devices)}"
         )
+    factors = _split_over_axes(shape, processes)
+    return tuple(size // factor for size, factor in zip(shape, factors, strict=True))

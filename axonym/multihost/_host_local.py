@@ -4,6 +4,7 @@ Each process reads its own part of a batch. Which axes are split between process
 from the mapping and the mesh: axes whose mesh axes cross processes.
 """
 
+import functools
 import hashlib
 import itertools
 import json
@@ -23,14 +24,11 @@ from ..named._cache import cached_plan
 from ..named._format import format_axes
 from ..named._numpy_input import find_array_problem
 from ..named._transforms import is_random_key
-from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping
-from ..partitioning.specs._active_mesh import MeshLike, format_mesh
-from ..partitioning.specs._leaves import Leaf, describe_leaves
-from ..partitioning.specs._resolve_spec import resolve_spec
-from ._axis_parts import find_axis_parts, locate_parts, resolve_mapping_and_mesh
-from ._barrier import as_seconds
-from ._coordination_store import get_coordination_store
-from ._rendezvous import Rendezvous
+from ..partitioning._active_mesh import MeshLike, format_mesh, resolve_mesh
+from ..partitioning._leaves import LeafInfo, describe_leaves, format_prefix
+from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping
+from ..partitioning._resolve_spec import resolve_spec
+from ._rendezvous import Rendezvous, as_seconds, get_coordination_store
 
 
 T = TypeVar("T")
@@ -40,6 +38,61 @@ _REMEDIES = {
     "sizes": "pass arrays of the same sizes in all processes, and pad a short last part",
     "result": "use the same mapping and mesh in all processes",
 }
+
+
+class AxisParts(NamedTuple):
+    """The parts of an axis that this process has, and its place among the groups of processes with different parts."""
+
+    local: tuple[int, ...]
+    group: int
+    groups: int
+
+
+def resolve_mapping_and_mesh(
+    mapping: ResourceMapping | None, mesh: MeshLike | None, purpose: str
+) -> tuple[AxisMapping, Mesh]:
+    """Returns the given mapping and mesh, or the active ones; raises a ValueError if this process cannot use them."""
+    axis_mapping = as_mapping(mapping)
+    if axis_mapping is None:
+        raise ValueError(f"{purpose} needs a mapping; pass one or use `with axis_mapping(...)`")
+    target = resolve_mesh(mesh, purpose)
+    if not isinstance(target, Mesh):
+        where = "; call it outside of traced functions" if is_tracing() else ", not an abstract one"
+        raise ValueError(f"{purpose} needs a mesh with devices{where}")
+    if jax.process_index() not in locate_parts((), target):
+        raise ValueError(
+            f"process {jax.process_index()} has no device of the mesh {format_mesh(target)}, so it has no part of any "
+            "array on it"
+        )
+    return axis_mapping, target
+
+
+def find_axis_parts(axes: tuple[str, ...], mesh: Mesh, name: str) -> AxisParts:
+    """Returns the parts of an axis that this process has; raises a ValueError if processes share some but not all."""
+    parts_by_process = {process: {part for (part,) in parts} for process, parts in locate_parts((axes,), mesh).items()}
+    groups = {frozenset(parts) for parts in parts_by_process.values()}
+    if sum(map(len, groups)) != len(frozenset().union(*groups)) or len({*map(len, groups)}) > 1:
+        shown_parts = "; ".join(
+            f"process {process}: {sorted(parts)}" for process, parts in sorted(parts_by_process.items())[:4]
+        )
+        raise ValueError(
+            f"axis {name!r} is sharded over {format_axes(axes)} so that processes share some of their parts but not "
+            f"others ({shown_parts}); make a mesh on which each process has complete rows, or make the array with "
+            "`jax.make_array_from_callback`"
+        )
+    local_parts = parts_by_process[jax.process_index()]
+    return AxisParts(tuple(sorted(local_parts)), sorted(map(sorted, groups)).index(sorted(local_parts)), len(groups))
+
+
+@cached_plan
+def locate_parts(entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> dict[int, set[tuple[int, ...]]]:
+    """Returns the parts of an array that each process holds, each as an index along every axis of the array."""
+    dims = [[mesh.axis_names.index(axis) for axis in axes] for axes in entries]
+    parts_by_process: dict[int, set[tuple[int, ...]]] = {}
+    for place, device in np.ndenumerate(mesh.devices):
+        part = [functools.reduce(lambda i, dim: i * mesh.devices.shape[dim] + place[dim], axes, 0) for axes in dims]
+        parts_by_process.setdefault(device.process_index, set()).add(tuple(part))
+    return parts_by_process
 
 
 class _GlobalArray(NamedTuple):
@@ -107,15 +160,16 @@ def host_local_to_global(
         active_mapping, devices_mesh = resolve_mapping_and_mesh(mapping, mesh, "`host_local_to_global`")
         described = describe_leaves(tree)
         planned = [
-            _plan_leaf(leaf, about, active_mapping, devices_mesh) for leaf, about in zip(leaves, described, strict=True)
+            _plan_leaf(leaf, leaf_info, active_mapping, devices_mesh)
+            for leaf, leaf_info in zip(leaves, described, strict=True)
         ]
-        mine = [*filter(None, map(_summarize_leaf, leaves, described, planned))] if check else []
+        summaries = [*filter(None, map(_summarize_leaf, leaves, described, planned))] if check else []
     except Exception as error:
         if check:
             _report_error(error, seconds)
         raise
     if check:
-        _check_same_parts(mine, seconds)
+        _check_same_parts(summaries, seconds)
     return jax.tree.unflatten(treedef, [*map(_assemble_leaf, leaves, planned)])
 
 
@@ -147,7 +201,7 @@ def global_to_host_local(tree: T) -> T:
     return jax.tree.unflatten(treedef, [*map(_extract_part, leaves, describe_leaves(tree))])
 
 
-def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _GlobalArray | None:
+def _plan_leaf(leaf: Any, leaf_info: LeafInfo, mapping: AxisMapping, mesh: Mesh) -> _GlobalArray | None:
     """Returns the array of all processes that a leaf is a part of, or None if it is not an array."""
     sizes = getattr(leaf, "shape", None)
     is_global = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
@@ -156,7 +210,7 @@ def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Glo
     try:
         if isinstance(leaf, np.ndarray | np.generic) and (problem := find_array_problem(leaf)) is not None:
             raise ValueError(f"an array of shape {tuple(sizes)} {problem}")
-        names = () if not sizes else about.names_of(sizes)
+        names = () if not sizes else leaf_info.names_of(sizes)
         if names is None:
             raise ValueError(
                 f"an array of shape {tuple(sizes)} has no names, so it is unknown which of its axes are split; name "
@@ -167,13 +221,10 @@ def _plan_leaf(leaf: Any, about: Leaf, mapping: AxisMapping, mesh: Mesh) -> _Glo
                 f"{format_axes(names, tuple(sizes))} is an array of all processes already, like every array that JAX "
                 "makes while a mesh of several processes is active; pass NumPy arrays"
             )
-        return _plan_global_array(names, tuple(sizes), mapping if about.mapping is None else about.mapping, mesh)
+        leaf_mapping = mapping if leaf_info.mapping is None else leaf_info.mapping
+        return _plan_global_array(names, tuple(sizes), leaf_mapping, mesh)
     except ValueError as error:
-        raise ValueError(f"{_format_prefix(keystr(about.path))}{error}") from None
-
-
-def _format_prefix(path: str) -> str:
-    return f"{path}: " if path else ""
+        raise ValueError(f"{format_prefix(keystr(leaf_info.path))}{error}") from None
 
 
 @cached_plan
@@ -181,28 +232,31 @@ def _plan_global_array(names: Names, sizes: tuple[int, ...], mapping: AxisMappin
     """Returns the array of all processes of which an array with these names and sizes is a part."""
     entries = [get_entry_axes(entry) for entry in resolve_spec(names, (None,) * len(names), mapping, mesh)]
     parts = [find_axis_parts(axes, mesh, name) for name, axes in zip(names, entries, strict=True)]
-    for name, size, axes, (own, _, groups) in zip(names, sizes, entries, parts, strict=True):
-        if groups > 1 and size % len(own):
+    for name, size, axes, part in zip(names, sizes, entries, parts, strict=True):
+        count = len(part.local)
+        if part.groups > 1 and size % count:
             raise ValueError(
-                f"axis {name!r} has size {size} in this process and {size * groups} in total, which is not divisible "
-                f"by mesh axis {format_mesh_axes(axes, mesh)}; the next size in a process that fits is "
-                f"{math.ceil(size / len(own)) * len(own)}"
+                f"axis {name!r} has size {size} in this process and {size * part.groups} in total, which is not "
+                f"divisible by mesh axis {format_mesh_axes(axes, mesh)}; the next size in a process that fits is "
+                f"{math.ceil(size / count) * count}"
             )
     total = tuple(size * part.groups for size, part in zip(sizes, parts, strict=True))
     spec = resolve_spec(names, total, mapping, mesh)
     _check_blocks(names, tuple(map(get_entry_axes, spec)), mesh)
-    return _GlobalArray(total, NamedSharding(mesh, spec), tuple(part.own if part.groups > 1 else () for part in parts))
+    return _GlobalArray(
+        total, NamedSharding(mesh, spec), tuple(part.local if part.groups > 1 else () for part in parts)
+    )
 
 
 def _check_blocks(names: Names, entries: tuple[tuple[str, ...], ...], mesh: Mesh) -> None:
     """Raises unless the parts in each process form an array, because no other parts can be returned."""
     for process, parts in sorted(locate_parts(entries, mesh).items()):
         if not _is_block(parts):
-            shown = ", ".join(map(str, sorted(parts)[:4])) + ", ..." * (len(parts) > 4)
+            shown_parts = ", ".join(map(str, sorted(parts)[:4])) + ", ..." * (len(parts) > 4)
             raise ValueError(
                 f"({', '.join(names)}) is sharded so that the parts in process {process} do not form an array: "
-                f"{shown}; make a mesh on which the devices of each process are a block, as `create_mesh` does, or "
-                "make the array with `jax.make_array_from_callback`"
+                f"{shown_parts}; make a mesh on which the devices of each process are a block, as `create_mesh` does, "
+                "or make the array with `jax.make_array_from_callback`"
             )
 
 
@@ -233,17 +287,17 @@ def _read_key_data(keys: jax.Array) -> np.ndarray:
         return np.asarray(jax.random.key_data(keys))
 
 
-def _extract_part(leaf: Any, about: Leaf) -> Any:
+def _extract_part(leaf: Any, leaf_info: LeafInfo) -> Any:
     """Returns the part of a leaf that this process has."""
     if not isinstance(leaf, jax.Array):
         return leaf
     if is_random_key(leaf):
-        data = _extract_part(jax.random.key_data(leaf), about)
+        data = _extract_part(jax.random.key_data(leaf), leaf_info)
         with jax.set_mesh(None):  # an array of this process alone
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     if leaf.is_fully_addressable:
         return np.asarray(leaf)
-    where = f"{_format_prefix(keystr(about.path))}process {jax.process_index()}"
+    where = f"{format_prefix(keystr(leaf_info.path))}process {jax.process_index()}"
     if not leaf.addressable_shards:
         raise ValueError(
             f"{where} has no part of an array of shape {leaf.shape}: it has none of the devices that hold the array"
@@ -258,79 +312,90 @@ def _extract_part(leaf: Any, about: Leaf) -> Any:
     sizes = leaf.sharding.shard_shape(leaf.shape)
     result = np.empty([len(column) * size for column, size in zip(starts, sizes, strict=True)], leaf.dtype)
     for place, data in shards.items():
-        corner = [column.index(at) * size for column, at, size in zip(starts, place, sizes, strict=True)]
-        result[tuple(slice(at, at + size) for at, size in zip(corner, sizes, strict=True))] = data
+        corner = [column.index(start) * size for column, start, size in zip(starts, place, sizes, strict=True)]
+        result[tuple(slice(start, start + size) for start, size in zip(corner, sizes, strict=True))] = data
     return result
 
 
-def _exchange_summaries(mine: Any, seconds: float) -> list[Any]:
+def _exchange_summaries(local_summaries: Any, seconds: float) -> list[Any]:
     """Returns what each process passes to the check, in order; nothing if this process is the only one."""
     store = get_coordination_store()
     if store is None:
         return []
     rendezvous = Rendezvous(store, "parts", "check", seconds, "the check of `host_local_to_global`")
-    return [json.loads(value) for value in rendezvous.exchange_values(json.dumps(mine))]
+    return [json.loads(value) for value in rendezvous.exchange_values(json.dumps(local_summaries))]
 
 
 def _report_error(error: Exception, seconds: float) -> None:
     """Tells the others at the check what this process raises, so that they do not wait in vain."""
     try:
         _exchange_summaries(f"{type(error).__name__}: {error}", seconds)
-    except (RuntimeError, TimeoutError) as other:
-        error.add_note(str(other))
+    except (RuntimeError, TimeoutError) as exchange_error:
+        error.add_note(str(exchange_error))
 
 
-def _check_same_parts(mine: list[dict[str, Any]], seconds: float) -> None:
+def _check_same_parts(local_summaries: list[dict[str, Any]], seconds: float) -> None:
     """Raises in every process unless all have parts of the same arrays, and the same data in shared parts."""
-    summaries = _exchange_summaries(mine, seconds)
-    for process, other in enumerate(summaries):
-        if isinstance(other, str):
-            raise ValueError(f"process {process} cannot provide its part, so no array is made; it raises {other}")
-    for process, other in enumerate(summaries):
-        _compare_summaries(mine, process, other)
-    for at, own in enumerate(mine if summaries else []):
-        first: dict[str, int] = {}
-        for process, other in enumerate(summaries):
-            sharer = first.setdefault(json.dumps(other[at]["part"]), process)
-            if summaries[sharer][at]["data"] != other[at]["data"]:
+    summaries = _exchange_summaries(local_summaries, seconds)
+    for process, summary in enumerate(summaries):
+        if isinstance(summary, str):
+            raise ValueError(f"process {process} cannot provide its part, so no array is made; it raises {summary}")
+    for process, summary in enumerate(summaries):
+        _compare_summaries(local_summaries, process, summary)
+    for number, local_summary in enumerate(local_summaries if summaries else []):
+        first_processes: dict[str, int] = {}  # the first process with each part
+        for process, summary in enumerate(summaries):
+            sharer = first_processes.setdefault(json.dumps(summary[number]["part"]), process)
+            if summaries[sharer][number]["data"] != summary[number]["data"]:
                 raise ValueError(
-                    f"{_format_prefix(own['path'])}processes {sharer} and {process} have different data in the same "
-                    f"part of {_format_summary(own)}"
+                    f"{format_prefix(local_summary['path'])}processes {sharer} and {process} have different data in "
+                    f"the same part of {_format_summary(local_summary)}"
                 )
 
 
-def _compare_summaries(mine: list[dict[str, Any]], process: int, theirs: list[dict[str, Any]]) -> None:
+def _compare_summaries(
+    local_summaries: list[dict[str, Any]], process: int, remote_summaries: list[dict[str, Any]]
+) -> None:
     """Raises unless another process has arrays of the same names, sizes, dtypes and results at the same paths."""
-    here, there = f"this process, {jax.process_index()},", f"process {process}"
-    for number, (own, other) in enumerate(itertools.zip_longest(mine, theirs), 1):
-        paths = ["missing" if one is None else one["path"] or "alone" for one in (own, other)]
-        if paths[0] != paths[1]:
+    this_process, that_process = f"this process, {jax.process_index()},", f"process {process}"
+    pairs = itertools.zip_longest(local_summaries, remote_summaries)
+    for number, (local_summary, remote_summary) in enumerate(pairs, 1):
+        local_path, remote_path = _format_path(local_summary), _format_path(remote_summary)
+        if local_path != remote_path:
             raise ValueError(
-                f"array {number} of the tree is {paths[0]} in {here} and {paths[1]} in {there}; pass trees of the same "
-                "structure in all processes"
+                f"array {number} of the tree is {local_path} in {this_process} and {remote_path} in {that_process}; "
+                "pass trees of the same structure in all processes"
             )
-        for kind in _REMEDIES:
-            if own[kind] != other[kind]:
-                verb = "makes" if kind == "result" else "has"
-                first, second = (one[kind] if kind == "result" else _format_summary(one) for one in (own, other))
-                raise ValueError(
-                    f"{_format_prefix(own['path'])}{here} {verb} {first} and {there} {second}; {_REMEDIES[kind]}"
+        for kind, remedy in _REMEDIES.items():
+            if local_summary[kind] == remote_summary[kind]:
+                continue
+            prefix = format_prefix(local_summary["path"])
+            if kind == "result":
+                difference = f"makes {local_summary[kind]} and {that_process} {remote_summary[kind]}"
+            else:
+                difference = (
+                    f"has {_format_summary(local_summary)} and {that_process} {_format_summary(remote_summary)}"
                 )
+            raise ValueError(f"{prefix}{this_process} {difference}; {remedy}")
+
+
+def _format_path(summary: dict[str, Any] | None) -> str:
+    return "missing" if summary is None else summary["path"] or "alone"
 
 
 def _format_summary(summary: dict[str, Any]) -> str:
     return f"{summary['dtype']} {format_axes(summary['names'], summary['sizes'])}"
 
 
-def _summarize_leaf(leaf: Any, about: Leaf, planned: _GlobalArray | None) -> dict[str, Any] | None:
+def _summarize_leaf(leaf: Any, leaf_info: LeafInfo, planned: _GlobalArray | None) -> dict[str, Any] | None:
     """Returns what the others need to know of a leaf, as JSON; None if it is not an array."""
     if planned is None:
         return None
     data = _read_key_data(leaf) if is_random_key(leaf) else leaf
     content = b"" if isinstance(leaf, jax.ShapeDtypeStruct) else np.ascontiguousarray(np.asarray(data)).tobytes()
-    names, sharding = about.names_of(leaf.shape) or (), planned.sharding
+    names, sharding = leaf_info.names_of(leaf.shape) or (), planned.sharding
     return {
-        "path": keystr(about.path),
+        "path": keystr(leaf_info.path),
         "names": list(names),
         "dtype": str(leaf.dtype),
         "sizes": list(leaf.shape),

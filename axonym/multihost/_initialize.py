@@ -18,9 +18,7 @@ import jax
 
 from .._jax_compat import find_coordination_client, is_late_initialize_error, is_unknown_cluster_error
 from ..named._format import format_value
-from ._barrier import as_seconds
-from ._coordination_store import CoordinationStore, call_in_thread
-from ._rendezvous import Rendezvous, format_processes
+from ._rendezvous import CoordinationStore, Rendezvous, as_seconds, call_in_thread, format_processes
 
 
 _VARIABLES = {
@@ -79,10 +77,10 @@ def initialize(
     """
     if jax.distributed.is_initialized():
         raise RuntimeError("`initialize` was called before; call it once, at the start of the process")
-    given = _resolve_arguments(coordinator_address, num_processes, process_id)
+    arguments = _resolve_arguments(coordinator_address, num_processes, process_id)
     seconds = as_seconds(initialization_timeout, "initialization_timeout")
-    _check_process_numbers(given["num_processes"], given["process_id"])
-    _check_addresses(given["coordinator_address"], coordinator_bind_address, given["process_id"])
+    _check_process_numbers(arguments["num_processes"], arguments["process_id"])
+    _check_addresses(arguments["coordinator_address"], coordinator_bind_address, arguments["process_id"])
     options = {
         "local_device_ids": local_device_ids,
         "cluster_detection_method": cluster_detection_method,
@@ -91,25 +89,26 @@ def initialize(
         "coordinator_bind_address": coordinator_bind_address,
     }
     deadline = time.monotonic() + seconds
-    error = _connect_processes(given, options, seconds)
+    error = _connect_processes(arguments, options, seconds)
     if error is not None:
-        raise _explain_initialize_error(error, given, cluster_detection_method)
+        raise _explain_initialize_error(error, arguments, cluster_detection_method)
     _check_same_process_count(max(_LEAST, deadline - time.monotonic()))
 
 
 def _resolve_arguments(address: Any, count: Any, number: Any) -> dict[str, Any]:
     """Returns the arguments, read from the environment where they are None."""
-    given = {"coordinator_address": address, "num_processes": count, "process_id": number}
+    arguments = {"coordinator_address": address, "num_processes": count, "process_id": number}
     for argument, variable in _VARIABLES.items():
         text = os.environ.get(variable)
-        if given[argument] is None and text:
-            given[argument] = text if argument == "coordinator_address" else _parse_environment_integer(text, variable)
+        if arguments[argument] is None and text:
+            is_address = argument == "coordinator_address"
+            arguments[argument] = text if is_address else _parse_environment_integer(text, variable)
     for argument in ("num_processes", "process_id"):
-        value = given[argument]
+        value = arguments[argument]
         if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
             raise TypeError(f"`{argument}` is an integer, not {format_value(value)}")
-        given[argument] = None if value is None else operator.index(value)
-    return given
+        arguments[argument] = None if value is None else operator.index(value)
+    return arguments
 
 
 def _parse_environment_integer(text: str, variable: str) -> int:
@@ -123,19 +122,19 @@ def _check_process_numbers(count: int | None, number: int | None) -> None:
     if count is not None and count < 1:
         raise ValueError(f"`num_processes` is {count}; it is at least 1")
     if number is not None and (number < 0 or (count is not None and number >= count)):
-        which = "processes" if count is None else f"the {count} processes"
+        processes_text = "processes" if count is None else f"the {count} processes"
         last = "" if count is None else f" to {count - 1}"
-        raise ValueError(f"`process_id` is {number}, but {which} are numbered from 0{last}")
+        raise ValueError(f"`process_id` is {number}, but {processes_text} are numbered from 0{last}")
 
 
-def _check_addresses(address: Any, bound: Any, number: int | None) -> None:
+def _check_addresses(address: Any, bind_address: Any, number: int | None) -> None:
     """Raises if an address is malformed, or process 0 cannot listen there: JAX would crash."""
     host, port = "", None
     if address is not None:
         _, port = _parse_address(address, "coordinator_address", "the host of process 0", "10.0.0.1:1234")
-    bound = os.environ.get(_BIND_VARIABLE) if bound is None else bound
-    if bound is not None:
-        host, port = _parse_address(bound, _BIND, "an address of this machine", "0.0.0.0:1234")
+    bind_address = os.environ.get(_BIND_VARIABLE) if bind_address is None else bind_address
+    if bind_address is not None:
+        host, port = _parse_address(bind_address, _BIND, "an address of this machine", "0.0.0.0:1234")
     if number == 0 and port is not None:
         _check_port_is_free(host, port)
 
@@ -180,16 +179,17 @@ def _find_port_problem(host: str, port: int) -> str | None:
     return problem
 
 
-def _connect_processes(given: dict[str, Any], options: dict[str, Any], seconds: float) -> BaseException | None:
+def _connect_processes(arguments: dict[str, Any], options: dict[str, Any], seconds: float) -> BaseException | None:
     """Lets JAX connect, in a thread that can be abandoned; returns the error, if any."""
     waiting = round(seconds) + _MARGIN
-    connect = functools.partial(jax.distributed.initialize, **given, **options, initialization_timeout=waiting)
+    connect = functools.partial(jax.distributed.initialize, **arguments, **options, initialization_timeout=waiting)
     call = call_in_thread(connect)
     wait([call], seconds)
     if call.done():
         return call.exception()
     return TimeoutError(
-        f"{_format_who_waits(given)} within {seconds:g} s; {_diagnose_coordinator(given['coordinator_address'])}"
+        f"{_format_who_waits(arguments)} within {seconds:g} s; "
+        f"{_diagnose_coordinator(arguments['coordinator_address'])}"
     )
 
 
@@ -205,19 +205,22 @@ def _check_same_process_count(seconds: float) -> None:
     counts = [int(value) for value in rendezvous.exchange_values(str(count))]
     if process == 0:
         client.key_value_delete(key)
-    for other in sorted({*counts} - {connected}):
-        who = format_processes([process for process in range(connected) if counts[process] == other])
+    for deviating_count in sorted({*counts} - {connected}):
+        processes = [process for process in range(connected) if counts[process] == deviating_count]
         raise ValueError(
-            f"`num_processes` is {connected} in process 0 and {other} in {who}; start all processes again, with the "
-            "same number"
+            f"`num_processes` is {connected} in process 0 and {deviating_count} in {format_processes(processes)}; "
+            "start all processes again, with the same number"
         )
 
 
-def _format_who_waits(given: dict[str, Any]) -> str:
-    number, count = given["process_id"], given["num_processes"]
-    who = "this process" if number is None else f"process {number}"
-    others = "other process" if count == 2 else "other processes" if count is None else f"other {count - 1} processes"
-    return f"{who} has not connected with the {others}"
+def _format_who_waits(arguments: dict[str, Any]) -> str:
+    number, count = arguments["process_id"], arguments["num_processes"]
+    waiting_process = "this process" if number is None else f"process {number}"
+    if count is None:
+        missing_processes = "other processes"
+    else:
+        missing_processes = "other process" if count == 2 else f"other {count - 1} processes"
+    return f"{waiting_process} has not connected with the {missing_processes}"
 
 
 def _diagnose_coordinator(address: str | None) -> str:
@@ -238,21 +241,21 @@ def _diagnose_coordinator(address: str | None) -> str:
     )
 
 
-def _explain_initialize_error(error: BaseException, given: dict[str, Any], method: str | None) -> BaseException:
+def _explain_initialize_error(error: BaseException, arguments: dict[str, Any], method: str | None) -> BaseException:
     """Returns an error of JAX, or one with what to do if the cause is known."""
     if is_late_initialize_error(error):
         return RuntimeError(
             "JAX has used its devices already; call `initialize` first, before this program or a module that it "
             "imports makes an array or calls functions such as `jax.devices()`"
         )
-    missing = [argument for argument, value in given.items() if value is None]
+    missing = [argument for argument, value in arguments.items() if value is None]
     if missing and is_unknown_cluster_error(error):
         variables = ", ".join(_VARIABLES[argument] for argument in missing)
-        known = "that it knows (TPU, SLURM, Open MPI, Kubernetes)"
+        known_clusters = "that it knows (TPU, SLURM, Open MPI, Kubernetes)"
         if method is not None:
-            known = f"by `cluster_detection_method={method!r}`"
+            known_clusters = f"by `cluster_detection_method={method!r}`"
         return ValueError(
             f"{', '.join(f'`{argument}`' for argument in missing)} {'is' if len(missing) == 1 else 'are'} missing, and "
-            f"JAX finds no cluster {known}; pass all three arguments, or set {variables}"
+            f"JAX finds no cluster {known_clusters}; pass all three arguments, or set {variables}"
         )
     return error

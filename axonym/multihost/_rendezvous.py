@@ -7,15 +7,18 @@ forever, lose count after a timeout, and check the time only about once a second
 import contextlib
 import functools
 import json
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 from urllib.parse import quote
 
 import jax
+import numpy as np
 
-from .._jax_compat import is_deadline_error, is_existing_key_error, is_missing_key_error
-from ._coordination_store import CoordinationStore
+from .._jax_compat import find_coordination_client, is_deadline_error, is_existing_key_error, is_missing_key_error
+from ..named._format import format_value
 
 
 _MET = "met"
@@ -23,6 +26,76 @@ _SLICE = 1.0  # seconds; waits are split so that Ctrl-C is noticed
 _MOMENT = 0.05  # seconds between two checks while JAX looks for devices
 _CHUNK = 1 << 22  # bytes that are written to the store at once
 _TRANSFER = 60.0  # seconds that one such chunk may take
+_LONGEST = 365 * 24 * 3600  # seconds; more is a mistake, and more than some clocks can count
+
+
+def call_in_thread(call: Callable[[], Any]) -> Future[Any]:
+    """Calls a function that may never return, in a thread that does not keep the process from ending."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="axonym").start()
+    return future
+
+
+class CoordinationStore:
+    """The store of a cluster of `count` processes, and how often this process has called something under each key."""
+
+    def __init__(self, client: Any, process: int, count: int) -> None:
+        self.client, self.process, self.count = client, process, count
+        self._calls: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._device_search: Future[Any] | None = None
+
+    def count_call(self, key: str) -> int:
+        """Counts a call under a key, and returns the number of calls before it."""
+        with self._lock:
+            before = self._calls.get(key, 0)
+            self._calls[key] = before + 1
+        return before
+
+    def has_devices(self, seconds: float) -> bool:
+        """Lets JAX find the devices of all processes, and returns whether it has within this time.
+
+        JAX needs all processes for that. Otherwise a process that waits here would wait for one that makes its first
+        array, which in turn waits for the devices of this process.
+        """
+        with self._lock:
+            search = self._device_search = self._device_search or call_in_thread(jax.process_count)
+        wait([search], seconds)
+        if search.done() and search.exception() is not None:
+            self._device_search = None  # the next call tries again
+            search.result()
+        return search.done()
+
+
+_store: CoordinationStore | None = None
+
+
+def get_coordination_store() -> CoordinationStore | None:
+    """Returns the store of this cluster, or None if there is only one process.
+
+    Raises:
+        RuntimeError: If there are several processes without a coordination service, or this JAX keeps it elsewhere.
+    """
+    global _store
+    if not jax.distributed.is_initialized():
+        if jax.process_count() == 1:
+            return None
+        raise RuntimeError(
+            f"{jax.process_count()} processes share the devices, but are not connected; call `initialize` first"
+        )
+    client, process, count = find_coordination_client()
+    if count == 1:
+        return None
+    if _store is None or _store.client is not client:
+        _store = CoordinationStore(client, process, count)
+    return _store
 
 
 class Rendezvous:
@@ -158,9 +231,9 @@ class Rendezvous:
 
     def _wait_for_key(self, get: Callable[[str, int], Any], key: str, longest: float) -> Any:
         """Waits for a key of the store, `longest` seconds at a time; returns None if it does not appear in time."""
-        while (left := self.deadline - time.monotonic()) > 0:
+        while (seconds_left := self.deadline - time.monotonic()) > 0:
             try:
-                return get(key, max(1, round(min(left, longest) * 1000)))
+                return get(key, max(1, round(min(seconds_left, longest) * 1000)))
             except jax.errors.JaxRuntimeError as error:
                 if not is_deadline_error(error):
                     raise
@@ -203,8 +276,8 @@ def _format_failure(failure: dict[str, Any], process: int) -> str:
             f"waited {seconds} for JAX to find the devices of all {failure['of']} processes; all of them have arrived, "
             "so one has no devices yet, or an error in its output"
         )
-    who = f"{format_processes(missing)} of {failure['of']}"
-    return f"waited {seconds} for {who}, which did not arrive: slow, stuck or dead"
+    missing_processes = f"{format_processes(missing)} of {failure['of']}"
+    return f"waited {seconds} for {missing_processes}, which did not arrive: slow, stuck or dead"
 
 
 def format_processes(processes: Sequence[int]) -> str:
@@ -214,3 +287,53 @@ def format_processes(processes: Sequence[int]) -> str:
     if len(processes) > 12:
         return f"processes {', '.join(map(str, processes[:12]))}, ... ({len(processes)} in all)"
     return f"processes {', '.join(map(str, processes[:-1]))} and {processes[-1]}"
+
+
+def barrier_sync(timeout: float = 200, name: str | None = None) -> None:
+    """Waits until every process has arrived here.
+
+    With one process it returns at once. Barriers match by name: the second call of a process with a name matches the
+    second call of the others with that name. Barriers without a name match in the order of calls.
+
+    Args:
+        timeout: How long to wait, in seconds, at least a millisecond.
+        name: The name of this barrier.
+
+    Raises:
+        TypeError: If the timeout is not a number or the name not a string.
+        ValueError: If the timeout is shorter than a millisecond or longer than a year, or the name is empty.
+        TimeoutError: If a process does not arrive in time. The message names it. Every process that waits raises it; a
+            process that arrives later raises it immediately.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.barrier_sync(timeout=60, name="checkpoint written")
+    """
+    seconds = as_seconds(timeout)
+    check_rendezvous_name(name)
+    store = get_coordination_store()
+    if store is None:
+        return
+    if name is None:
+        label = f"an unnamed barrier (call {store.count_call('unnamed barriers') + 1} of this process)"
+        hint = "; unnamed barriers match in the order of calls, so name them if processes may make different calls"
+        rendezvous = Rendezvous(store, "unnamed", "barrier", seconds, label, hint)
+    else:
+        rendezvous = Rendezvous(store, "barrier", name, seconds, f"barrier {name!r}")
+    rendezvous.wait_for_all()
+    rendezvous.leave()
+
+
+def as_seconds(timeout: Any, argument: str = "timeout") -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.integer, np.floating)):
+        raise TypeError(f"`{argument}` is a number of seconds, not {format_value(timeout)}")
+    if not 0.001 <= timeout <= _LONGEST:
+        raise ValueError(f"`{argument}` is a number of seconds from 0.001 to {_LONGEST}, a year, not {timeout!r}")
+    return float(timeout)
+
+
+def check_rendezvous_name(name: Any) -> None:
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"`name` is a string or None, not {name!r}")
+    if name == "":
+        raise ValueError("`name` is empty; pass a name, or None")

@@ -1,6 +1,5 @@
 """How axes and values are written in errors."""
 
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from types import FunctionType, MethodType
@@ -8,6 +7,8 @@ from typing import Any
 
 import equinox as eqx
 from jax.sharding import AbstractMesh, Mesh
+
+from .._similar_names import find_similar_name
 
 
 def format_value(x: Any) -> str:
@@ -35,5 +36,5 @@ def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
     """Returns the end of an error message that suggests the closest known name, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    similar = find_similar_name(name, known)
+    return "" if similar is None else f"; did you mean {similar!r}?"

@@ -18,11 +18,11 @@ from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
 from ..named._named_call import format_scope
 from ..named._traceback import strip_library_frames
-from .mapping._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
-from .sharding._placement import select_axis_type
-from .sharding._shard import shard_array
-from .specs._active_mesh import MeshLike, get_abstract_mesh
-from .specs._resolve_spec import resolve_sharding, resolve_spec
+from ._active_mesh import MeshLike, get_abstract_mesh
+from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
+from ._placement import select_axis_type
+from ._resolve_spec import resolve_sharding, resolve_spec
+from ._shard import shard_array
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,8 +98,8 @@ def _find_auto_axes(name: str, size: int, mapping: AxisMapping, mesh: MeshLike) 
     return tuple(axis for axis in get_entry_axes(entry) if types[axis] == AxisType.Auto)
 
 
-class _Entered(threading.local):
-    """The active context managers of one thread, innermost last."""
+class _ActiveManagers(threading.local):
+    """The context managers that one thread has entered, innermost last."""
 
     def __init__(self) -> None:
         self.managers: list[Any] = []
@@ -154,8 +154,8 @@ class axis_mapping(contextlib.ContextDecorator):
         self._merge = merge
         self._fallback = base.fallback if fallback is None else fallback
         self._uneven: Uneven | None = base.uneven if uneven is None and base is mapping else uneven
-        self._own = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
-        self._entered = _Entered()
+        self._mapping = base.merged(entries, fallback=self._fallback, uneven=self._uneven)
+        self._active = _ActiveManagers()
 
     def __call__(self, func: F) -> F:
         """Returns a function that runs with the mapping active."""
@@ -164,17 +164,18 @@ class axis_mapping(contextlib.ContextDecorator):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles and copies the mapping and its options, not entered."""
-        return {**vars(self), "_entered": None}
+        return {**vars(self), "_active": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _entered=_Entered())
+        vars(self).update(state, _active=_ActiveManagers())
 
     def __enter__(self) -> Self:
-        own, outer = self._own, current_mapping() if self._merge else None
-        merged = own if outer is None else outer.merged(own, fallback=self._fallback, uneven=self._uneven)
-        entered = activate_mapping(merged)
-        entered.__enter__()
-        self._entered.managers.append(entered)
+        mapping, outer = self._mapping, current_mapping()
+        if self._merge and outer is not None:
+            mapping = outer.merged(mapping, fallback=self._fallback, uneven=self._uneven)
+        manager = activate_mapping(mapping)
+        manager.__enter__()
+        self._active.managers.append(manager)
         return self
 
     def __exit__(
@@ -183,7 +184,7 @@ class axis_mapping(contextlib.ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._entered.managers.pop().__exit__(kind, error, traceback)
+        self._active.managers.pop().__exit__(kind, error, traceback)
 
 
 def _check_runs_when_called(fn: Callable[..., Any]) -> None:

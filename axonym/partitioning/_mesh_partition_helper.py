@@ -11,13 +11,12 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from ..named._array import NamedArray
 from ..named._axis_layout import get_entry_axes, make_spec_entry
 from ..named._format import format_value
+from ._active_mesh import MeshLike, check_mesh, check_mesh_axes, resolve_mesh
+from ._leaves import ARRAY_TYPES, get_array_shape
+from ._placement import place_leaves
+from ._resolve_spec import check_rule_spec
 from .rules._best_spec import MeshAxes, find_best_spec, get_usable_axes
-from .rules._rule_options import HasMesh, check_axis_names, check_integer, check_mesh, parse_axis_names
-from .rules._rule_tree import RuleTree
-from .sharding._placement import place_leaves
-from .specs._active_mesh import MeshLike, check_mesh_axes, resolve_mesh
-from .specs._leaves import ARRAYS, get_array_shape
-from .specs._spec_problems import check_rule_spec
+from .rules._sharding_rule import HasMesh, RuleTree, check_axis_names, check_integer, parse_axis_names
 
 
 T = TypeVar("T")
@@ -122,11 +121,13 @@ class MeshPartitionHelper(HasMesh):
             P('data', None)
         """
         if not isinstance(array_shape, tuple | list):
-            given = format_value(array_shape)
-            raise TypeError(f"`array_shape` is a tuple of sizes, such as (1024, 4096), not {given}.")
-        shape, groups = tuple(check_integer(n, "array_shape") for n in array_shape), self._parse_methods(methods)
-        least = max(check_integer(min_shard_size, "min_shard_size"), 1)
-        return _find_grouped_spec(shape, groups, dict(self._get_axes()), math.prod(shape) // least)
+            raise TypeError(
+                f"`array_shape` is a tuple of sizes, such as (1024, 4096), not {format_value(array_shape)}."
+            )
+        shape = tuple(check_integer(size, "array_shape") for size in array_shape)
+        groups = self._parse_methods(methods)
+        min_elements = max(check_integer(min_shard_size, "min_shard_size"), 1)
+        return _find_grouped_spec(shape, groups, dict(self._get_axes()), math.prod(shape) // min_elements)
 
     def partition_specs(self, pytree: Any, min_shard_size: int = 1) -> Any:
         """Chooses the spec of each array of a tree; nothing is moved.
@@ -225,9 +226,12 @@ class MeshPartitionHelper(HasMesh):
 
     def _find_specs(self, tree: RuleTree, min_shard_size: int) -> list[P]:
         """Returns the spec of each leaf, an empty one for small arrays and other leaves."""
-        axes, least = self._get_axes(), check_integer(min_shard_size, "min_shard_size")
-        shapes = [leaf.shape for leaf in tree.leaves]
-        return [P() if shape is None or math.prod(shape) < least else find_best_spec(shape, axes) for shape in shapes]
+        axes, min_elements = self._get_axes(), check_integer(min_shard_size, "min_shard_size")
+        specs: list[P] = []
+        for leaf in tree.leaves:
+            is_small = leaf.shape is None or math.prod(leaf.shape) < min_elements
+            specs.append(P() if leaf.shape is None or is_small else find_best_spec(leaf.shape, axes))
+        return specs
 
     def _parse_methods(self, methods: Any) -> list[tuple[str, ...]]:
         """Returns the mesh axes of methods, each once and checked, those for the same dimension as a tuple."""
@@ -235,7 +239,7 @@ class MeshPartitionHelper(HasMesh):
             raise TypeError(
                 f"`methods` is a list of tuples of mesh axes, such as [('data',)], not {format_value(methods)}."
             )
-        seen: set[str] = set()
+        used_names: set[str] = set()
         groups: list[tuple[str, ...]] = []
         for method in methods:
             names = parse_axis_names(method, "methods")
@@ -246,47 +250,52 @@ class MeshPartitionHelper(HasMesh):
                         f"mesh axis {name!r} is one of the `batch_axes` {self.batch_axes}, which shard no arrays; "
                         "take it out of `methods`, or out of `batch_axes`"
                     )
-            groups.append(tuple(name for name in names if name not in seen))
-            seen.update(names)
+            groups.append(tuple(name for name in names if name not in used_names))
+            used_names.update(names)
         return groups
 
 
-def _find_grouped_spec(shape: tuple[int, ...], groups: list[tuple[str, ...]], sizes: dict[str, int], most: int) -> P:
+def _find_grouped_spec(
+    shape: tuple[int, ...], groups: list[tuple[str, ...]], sizes: dict[str, int], max_parts: int
+) -> P:
     """Returns the best spec over some mesh axes, with groups of them on one dimension where that costs no parts."""
     units: list[tuple[str, ...]] = [(name,) for group in groups for name in group if name in sizes]
-    best, parts = _find_spec_of_units(shape, units, sizes, most)
+    best_spec, best_parts = _find_spec_of_units(shape, units, sizes, max_parts)
     for group in groups:
-        together = tuple(name for name in group if name in sizes)
-        if len(together) > 1:
-            at = units.index((together[0],))
-            trial = [unit for unit in units if unit[0] not in together]
-            trial.insert(at, together)
-            spec, reached = _find_spec_of_units(shape, trial, sizes, most)
-            if reached == parts:
-                best, units = spec, trial
-    return best
+        unit_of_group = tuple(name for name in group if name in sizes)
+        if len(unit_of_group) > 1:
+            position = units.index((unit_of_group[0],))
+            trial_units = [unit for unit in units if unit[0] not in unit_of_group]
+            trial_units.insert(position, unit_of_group)
+            spec, parts = _find_spec_of_units(shape, trial_units, sizes, max_parts)
+            if parts == best_parts:
+                best_spec, units = spec, trial_units
+    return best_spec
 
 
 def _find_spec_of_units(
-    shape: tuple[int, ...], units: list[tuple[str, ...]], sizes: dict[str, int], most: int
+    shape: tuple[int, ...], units: list[tuple[str, ...]], sizes: dict[str, int], max_parts: int
 ) -> tuple[P, int]:
     """Returns the best spec with the mesh axes of each unit on one dimension, and its number of parts."""
-    counts = [math.prod(sizes[name] for name in unit) for unit in units]
-    found = find_best_spec(shape, tuple((str(number), count) for number, count in enumerate(counts)), most=most)
-    entries = [[int(number) for number in get_entry_axes(entry)] for entry in found]
+    # Each unit is one mesh axis to the search, named by its number.
+    unit_sizes = [math.prod(sizes[name] for name in unit) for unit in units]
+    unit_axes = tuple((str(number), size) for number, size in enumerate(unit_sizes))
+    unit_spec = find_best_spec(shape, unit_axes, max_parts=max_parts)
+    entries = [[int(number) for number in get_entry_axes(entry)] for entry in unit_spec]
     spec = P(*(make_spec_entry(tuple(name for number in entry for name in units[number])) for entry in entries))
-    return spec, math.prod(counts[number] for entry in entries for number in entry)
+    return spec, math.prod(unit_sizes[number] for entry in entries for number in entry)
 
 
 def _place_arrays(leaves: list[Any], specs: list[P], mesh: MeshLike) -> list[Any]:
     """Returns leaves with the arrays among them placed by their specs."""
     arrays = [leaf.array if isinstance(leaf, NamedArray) else leaf for leaf in leaves]
-    known = [isinstance(x, ARRAYS) and get_array_shape(x) is not None for x in arrays]
-    shardings = [NamedSharding(mesh, spec) if one else None for one, spec in zip(known, specs, strict=True)]
-    moved = place_leaves(arrays, shardings, mesh)
-    return [
-        jax.tree.unflatten(jax.tree.structure(leaf), [new])
-        if isinstance(leaf, NamedArray) and new is not leaf.array
-        else new
-        for leaf, new in zip(leaves, moved, strict=True)
-    ]
+    shardings: list[NamedSharding | None] = []
+    for array, spec in zip(arrays, specs, strict=True):
+        is_array = isinstance(array, ARRAY_TYPES) and get_array_shape(array) is not None
+        shardings.append(NamedSharding(mesh, spec) if is_array else None)
+    placed = place_leaves(arrays, shardings, mesh)
+    results: list[Any] = []
+    for leaf, array in zip(leaves, placed, strict=True):
+        is_moved = isinstance(leaf, NamedArray) and array is not leaf.array
+        results.append(jax.tree.unflatten(jax.tree.structure(leaf), [array]) if is_moved else array)
+    return results

@@ -92,8 +92,12 @@ def microbatch(
         def run(leaves: list[Any], first: Any) -> R:
             return _run_parts(fn, leaves, treedef, first, _Parts(name, count, dtype))
 
-        over = _find_mesh_axes(batches[0], name) if reduce_once else ()
-        return _reduce_once(run, leaves, name, count, over) if over else run(leaves, 0)
+        mesh_axes: tuple[str, ...] = ()
+        if reduce_once:
+            names = batches[0].names
+            sharding = get_sharding(names, batches[0].array.shape)
+            mesh_axes = () if sharding is None else get_entry_axes(sharding.spec[names.index(name)])
+        return _reduce_once(run, leaves, name, count, mesh_axes) if mesh_axes else run(leaves, 0)
 
     return run_microbatches
 
@@ -109,13 +113,13 @@ class _Parts:
 
 def _run_parts(fn: Callable[..., Any], leaves: list[Any], treedef: Any, first: Any, parts: _Parts) -> Any:
     """Returns the averages of what a function returns for each part; `first` is the number of the first one."""
-    split = {position: _split_batch(leaf, parts) for position, leaf in enumerate(leaves) if _has_axis(leaf, parts.name)}
-    key_positions = [position for position, leaf in enumerate(leaves) if position not in split and is_random_key(leaf)]
+    split = {i: _split_batch(leaf, parts) for i, leaf in enumerate(leaves) if _has_axis(leaf, parts.name)}
+    key_positions = [i for i, leaf in enumerate(leaves) if i not in split and is_random_key(leaf)]
 
     def call(number: Any, arrays: list[Any]) -> Any:
-        part_leaves = [
-            fold_in_number(leaf, number) if position in key_positions else leaf for position, leaf in enumerate(leaves)
-        ]
+        part_leaves = [*leaves]
+        for position in key_positions:
+            part_leaves[position] = fold_in_number(leaves[position], number)
         for position, array in zip(split, arrays, strict=True):
             part_leaves[position] = with_array(leaves[position], array)
         args, kwargs = jax.tree.unflatten(treedef, part_leaves)
@@ -124,59 +128,54 @@ def _run_parts(fn: Callable[..., Any], leaves: list[Any], treedef: Any, first: A
     return _accumulate(jit_inline(call), list(split.values()), first, parts)
 
 
-def _find_mesh_axes(x: NamedArray, name: str) -> tuple[str, ...]:
-    """Returns the mesh axes over which the active mapping shards an axis."""
-    sharding = get_sharding(x.names, x.array.shape)
-    return () if sharding is None else get_entry_axes(sharding.spec[x.names.index(name)])
-
-
-def _reduce_once(run: Callable[..., Any], leaves: list[Any], name: str, count: int, over: tuple[str, ...]) -> Any:
+def _reduce_once(run: Callable[..., Any], leaves: list[Any], name: str, count: int, mesh_axes: tuple[str, ...]) -> Any:
     """Returns the averages of what a function returns on each device for its own part of the batch."""
-    is_array = [is_named_array(leaf) or isinstance(leaf, jax.Array) for leaf in leaves]
-    arrays = [_place_shards(leaf, name, over) for leaf, is_one in zip(leaves, is_array, strict=True) if is_one]
-    entries = [[over if each == name else None for each in getattr(leaf, "names", ())] for leaf in arrays]
-    specs = [PartitionSpec(*entry) if over in entry else PartitionSpec() for entry in entries]
+    positions = [i for i, leaf in enumerate(leaves) if is_named_array(leaf) or isinstance(leaf, jax.Array)]
+    arrays = [_place_shards(leaves[position], name, mesh_axes) for position in positions]
+    specs: list[PartitionSpec] = []
+    for array in arrays:
+        entries = [mesh_axes if dim_name == name else None for dim_name in getattr(array, "names", ())]
+        specs.append(PartitionSpec(*entries) if mesh_axes in entries else PartitionSpec())
 
     def run_shards(*arrays: Any) -> Any:
-        varying = [x if _has_axis(x, name) else _vary(x, over) for x in arrays]
-        given = iter(varying)
-        shards = [next(given) if is_one else leaf for leaf, is_one in zip(leaves, is_array, strict=True)]
-        results = run(shards, jax.lax.axis_index(over) * count)
-        return jax.tree.map(lambda x: _average_shards(x, over), results, is_leaf=_accumulates)
+        shards = [*leaves]
+        for position, array in zip(positions, arrays, strict=True):
+            shards[position] = array if _has_axis(array, name) else _vary(array, mesh_axes)
+        results = run(shards, jax.lax.axis_index(mesh_axes) * count)
+        return jax.tree.map(lambda x: _average_shards(x, mesh_axes), results, is_leaf=_accumulates)
 
-    return jax.shard_map(run_shards, axis_names=set(over), in_specs=tuple(specs), out_specs=PartitionSpec())(*arrays)
+    sharded = jax.shard_map(run_shards, axis_names=set(mesh_axes), in_specs=tuple(specs), out_specs=PartitionSpec())
+    return sharded(*arrays)
 
 
-def _place_shards(x: Any, name: str, over: tuple[str, ...]) -> Any:
+def _place_shards(x: Any, name: str, mesh_axes: tuple[str, ...]) -> Any:
     """Returns an array sharded over Explicit mesh axes as `shard_map` needs it: over these along the batch alone."""
     array = x.array if is_named_array(x) else x
     sharding = jax.typeof(array).sharding
-    kept = [tuple(axis for axis in get_entry_axes(entry) if axis not in over) for entry in sharding.spec]
+    entries = [tuple(axis for axis in get_entry_axes(entry) if axis not in mesh_axes) for entry in sharding.spec]
     if _has_axis(x, name):
-        at = x.names.index(name)
-        kept[at] = (*(axis for axis in over if axis in _list_explicit_axes(sharding.mesh)), *kept[at])
-    spec = PartitionSpec(*(axes or None for axes in kept))
+        dim = x.names.index(name)
+        axis_types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
+        explicit_axes = [axis for axis in mesh_axes if axis_types.get(axis) == AxisType.Explicit]
+        entries[dim] = (*explicit_axes, *entries[dim])
+    spec = PartitionSpec(*(axes or None for axes in entries))
     if spec == sharding.spec:
         return x
     placed = jax.reshard(array, NamedSharding(sharding.mesh, spec))
     return with_array(x, placed) if is_named_array(x) else placed
 
 
-def _list_explicit_axes(mesh: Any) -> tuple[str, ...]:
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return tuple(name for name, kind in kinds if kind == AxisType.Explicit)
-
-
-def _vary(x: Any, over: tuple[str, ...]) -> Any:
+def _vary(x: Any, mesh_axes: tuple[str, ...]) -> Any:
     """Returns arrays that may differ between devices, so that JAX does not add up their gradients between these."""
-    return jax.tree.map(lambda array: jax.lax.pcast(array, over, to="varying"), x) if over else x
+    return jax.tree.map(lambda array: jax.lax.pcast(array, mesh_axes, to="varying"), x) if mesh_axes else x
 
 
-def _average_shards(x: Any, over: tuple[str, ...]) -> Any:
+def _average_shards(x: Any, mesh_axes: tuple[str, ...]) -> Any:
     if _accumulates(x):
         raise ValueError(f"`reduce_once` averages arrays, but the function returns a {type(x).__name__}; leave it out")
-    x = _vary(x, tuple(axis for axis in over if axis not in find_varying_axes(x)))
-    return (jax.lax.pmean if jnp.issubdtype(x.dtype, jnp.inexact) else jax.lax.psum)(x, over)
+    x = _vary(x, tuple(axis for axis in mesh_axes if axis not in find_varying_axes(x)))
+    # Integers are sums, such as counts of examples.
+    return jax.lax.pmean(x, mesh_axes) if jnp.issubdtype(x.dtype, jnp.inexact) else jax.lax.psum(x, mesh_axes)
 
 
 def _has_axis(leaf: Any, name: str) -> bool:
@@ -204,13 +203,18 @@ def _accumulate(call: Callable[..., Any], arrays: list[Any], first: Any, parts: 
                 "averages over it, or sums of integers"
             )
 
-    def add_results(totals: Any, given: tuple[Any, list[Any]]) -> tuple[Any, None]:
-        results = call(*given)
-        return jax.tree.map(_add_result, totals, results, is_leaf=_accumulates), None
+    def add_result(total: Any, result: Any) -> Any:
+        return total.accumulate(result) if _accumulates(total) else total + jnp.asarray(result).astype(total.dtype)
+
+    def add_results(totals: Any, part: tuple[Any, list[Any]]) -> tuple[Any, None]:
+        return jax.tree.map(add_result, totals, call(*part), is_leaf=_accumulates), None
+
+    def divide(total: Any, shape: Any) -> Any:
+        is_sum = _accumulates(total) or not jnp.issubdtype(shape.dtype, jnp.inexact)
+        return total if is_sum else (total / parts.count).astype(shape.dtype)
 
     zeros = jax.tree.map(lambda shape: _make_zeros(shape, parts.dtype), shapes, is_leaf=_accumulates)
     totals, _ = jax.lax.scan(add_results, zeros, (first + jnp.arange(parts.count), arrays))
-    divide = functools.partial(_divide_total, count=parts.count)
     return jax.tree.map(divide, totals, shapes, is_leaf=_accumulates)
 
 
@@ -221,19 +225,9 @@ def _accumulates(x: Any) -> bool:
 def _make_zeros(shape: Any, dtype: Any) -> Any:
     """Returns zeros that are sharded, and vary in `shard_map`, as what they stand for."""
     if _accumulates(shape):
-        return jax.tree.map(lambda each: _make_zeros(each, each.dtype), shape)
+        return jax.tree.map(lambda array: _make_zeros(array, array.dtype), shape)
     if not jnp.issubdtype(shape.dtype, jnp.inexact):
         dtype = jnp.promote_types(shape.dtype, jnp.int32)
     zeros = jnp.zeros(shape.shape, dtype or shape.dtype, out_sharding=shape.sharding)
     manual = shape.manual_axis_type
     return zeros if manual is None else _vary(zeros, tuple(manual.varying))
-
-
-def _add_result(total: Any, result: Any) -> Any:
-    return total.accumulate(result) if _accumulates(total) else total + jnp.asarray(result).astype(total.dtype)
-
-
-def _divide_total(total: Any, shape: Any, count: int) -> Any:
-    if _accumulates(total) or not jnp.issubdtype(shape.dtype, jnp.inexact):
-        return total
-    return (total / count).astype(shape.dtype)

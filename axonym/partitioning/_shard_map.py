@@ -22,11 +22,11 @@ from ..named._broadcasting import jit_inline
 from ..named._format import format_axes, suggest_name
 from ..named._static_result import is_array
 from ..named._traceback import strip_library_frames
+from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
 from ._axis_mapping import activate_mapping
-from .mapping._mapping import AxisMapping, ResourceMapping, as_mapping
-from .sharding._placement import constrain_arrays, select_axis_type
-from .specs._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
-from .specs._resolve_spec import resolve_spec
+from ._mapping import AxisMapping, ResourceMapping, as_mapping
+from ._placement import constrain_arrays, select_axis_type
+from ._resolve_spec import resolve_spec
 
 
 Args = ParamSpec("Args")
@@ -124,8 +124,15 @@ def shard_map(
         NamedArray(float32, embed: 2, [8., 8.])
     """
     if fn is None:
-        options = {"mapping": mapping, "mesh": mesh, "in_specs": in_specs, "out_specs": out_specs}
-        return functools.partial(shard_map, **options, axis_names=axis_names, check_vma=check_vma)
+        return functools.partial(
+            shard_map,
+            mapping=mapping,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=axis_names,
+            check_vma=check_vma,
+        )
 
     check_callable("shard_map", fn)
 
@@ -141,31 +148,35 @@ def shard_map(
         def body(dynamic: Any) -> Any:
             args, kwargs = eqx.combine(dynamic, static)
             with activate_mapping(region.mapping):
-                arrays, others = eqx.partition(fn(*args, **kwargs), is_array)
-            static_results[:] = [others]
+                arrays, static_result = eqx.partition(fn(*args, **kwargs), is_array)
+            static_results[:] = [static_result]
             return arrays
 
         body.__name__ = getattr(fn, "__name__", type(fn).__name__)
-        once, shapes = jit_inline(body), []
+        jitted_body = jit_inline(body)
         specs = jax.tree.unflatten(treedef, [region.restrict(argument.spec) for argument in arguments])
-        options: Any = {"mesh": region.mesh, "axis_names": region.manual, "check_vma": check_vma}
-        split = functools.partial(jax.shard_map, in_specs=(specs,), **options)
-        jax.eval_shape(split(lambda x: shapes.append(jax.tree.map(jax.typeof, once(x))), out_specs=None), placed)
-        specs = _infer_out_specs(shapes[0], arguments, out_specs, region, check_vma)
-        return eqx.combine(split(once, out_specs=specs)(placed), static_results[0])
+        map_shards = functools.partial(
+            jax.shard_map, mesh=region.mesh, in_specs=(specs,), axis_names=region.manual, check_vma=check_vma
+        )
+        # The first trace finds the names of the results, and thereby the specs that the second one needs.
+        types: list[Any] = []
+        record_types = map_shards(lambda x: types.append(jax.tree.map(jax.typeof, jitted_body(x))), out_specs=None)
+        jax.eval_shape(record_types, placed)
+        result_specs = _infer_out_specs(types[0], arguments, out_specs, region, check_vma)
+        return eqx.combine(map_shards(jitted_body, out_specs=result_specs)(placed), static_results[0])
 
     return mapped
 
 
 def _make_region(mapping: ResourceMapping | None, mesh: MeshLike | None, axis_names: Collection[str] | None) -> _Region:
-    found = as_mapping(mapping)
-    if found is None:
+    axis_mapping = as_mapping(mapping)
+    if axis_mapping is None:
         raise strip_library_frames(
             ValueError("`shard_map` needs a mapping; use `with axis_mapping(...)` or pass `mapping=`")
         )
-    where = resolve_mesh(mesh, "`shard_map`")
+    region_mesh = resolve_mesh(mesh, "`shard_map`")
     # Sharding is strict, because a shard must never be taken for the full array.
-    return _Region(found.merged({}, uneven="error"), where, _find_manual_axes(axis_names, where))
+    return _Region(axis_mapping.merged({}, uneven="error"), region_mesh, _find_manual_axes(axis_names, region_mesh))
 
 
 def _find_manual_axes(axis_names: Collection[str] | None, mesh: MeshLike) -> frozenset[str]:
@@ -173,15 +184,17 @@ def _find_manual_axes(axis_names: Collection[str] | None, mesh: MeshLike) -> fro
     if axis_names is None:
         return frozenset(axis for axis in mesh.axis_names if not is_manual_axis(mesh, axis))
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-    known = format_mesh(mesh)
+    mesh_text = format_mesh(mesh)
     if not names:
         raise strip_library_frames(
-            ValueError(f"the `axis_names` of `shard_map` are mesh axes of {known}, at least one")
+            ValueError(f"the `axis_names` of `shard_map` are mesh axes of {mesh_text}, at least one")
         )
     for name in set(names) - set(mesh.axis_names):
         hint = suggest_name(name, mesh.axis_names)
         raise strip_library_frames(
-            ValueError(f"mesh axis {name!r} is in the `axis_names` of `shard_map`, but not in the mesh {known}{hint}")
+            ValueError(
+                f"mesh axis {name!r} is in the `axis_names` of `shard_map`, but not in the mesh {mesh_text}{hint}"
+            )
         )
     return frozenset(names)
 
@@ -201,24 +214,36 @@ def _check_specs(specs: Sequence[P], region: _Region) -> None:
 
 def _broadcast_specs(specs: Any, tree: Any, message: str) -> list[P | None]:
     """Returns the spec given for each array of a tree, None if there is none."""
-    found: list[P | None] = []
+    broadcast: list[P | None] = []
 
     def repeat(spec: P | None, subtree: Any) -> None:
-        found.extend([spec] * len(jax.tree.leaves(subtree, is_leaf=is_named_array)))
+        broadcast.extend([spec] * len(jax.tree.leaves(subtree, is_leaf=is_named_array)))
 
     try:
         jax.tree.map(repeat, specs, tree, is_leaf=lambda x: x is None)
     except ValueError:
         raise strip_library_frames(ValueError(message)) from None
-    return found
+    return broadcast
 
 
 def _infer_arguments(tree: Any, in_specs: Any, region: _Region) -> tuple[list[_Argument], Any]:
     """Returns the arrays among the arguments with their specs, and the structure of the arguments."""
     nodes, treedef = jax.tree.flatten(tree, is_leaf=is_named_array)
-    given = (None if in_specs is None else tuple(in_specs), None)
-    specs = _broadcast_specs(given, tree, "the `in_specs` of `shard_map` do not fit its positional arguments")
-    arguments = [_infer_argument(node, spec, region) for node, spec in zip(nodes, specs, strict=True)]
+    argument_specs = (None if in_specs is None else tuple(in_specs), None)
+    specs = _broadcast_specs(argument_specs, tree, "the `in_specs` of `shard_map` do not fit its positional arguments")
+    arguments: list[_Argument] = []
+    for node, spec in zip(nodes, specs, strict=True):
+        if spec is not None or not is_named_array(node):
+            arguments.append(_Argument(node, P() if spec is None else spec, False))
+            continue
+        try:
+            by_name = resolve_spec(node.names, tuple(node.array.shape), region.mapping, region.mesh)
+        except ValueError as error:
+            remedy = (
+                "shards every mapped axis whatever `uneven` is, so leave an axis out of the mapping to replicate it"
+            )
+            raise strip_library_frames(ValueError(f"{error}; `shard_map` {remedy}")) from None
+        arguments.append(_Argument(node, by_name, True))
     _check_sharded_alike(arguments)
     return arguments, treedef
 
@@ -240,16 +265,6 @@ def _check_sharded_alike(arguments: Sequence[_Argument]) -> None:
                 )
 
 
-def _infer_argument(node: Any, spec: P | None, region: _Region) -> _Argument:
-    if spec is not None or not is_named_array(node):
-        return _Argument(node, P() if spec is None else spec, False)
-    try:
-        return _Argument(node, resolve_spec(node.names, tuple(node.array.shape), region.mapping, region.mesh), True)
-    except ValueError as error:
-        remedy = "shards every mapped axis whatever `uneven` is, so leave an axis out of the mapping to replicate it"
-        raise strip_library_frames(ValueError(f"{error}; `shard_map` {remedy}")) from None
-
-
 def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:
     """Returns the names of axes that no argument is sharded along, even if the mapping has them."""
     named = [(node.names, spec) for node, spec, _ in arguments if is_named_array(node)]
@@ -260,24 +275,26 @@ def _find_unsharded_axes(arguments: Sequence[_Argument]) -> list[str]:
 def _place_arguments(arguments: Sequence[_Argument], region: _Region) -> list[Any]:
     is_inside = is_tracing() or not isinstance(region.mesh, Mesh)
     arrays = [node.array if is_named_array(node) else node for node, _, _ in arguments]
-    shardings = [_infer_sharding(*pair, region, is_inside) for pair in zip(arguments, arrays, strict=True)]
+    pairs = zip(arguments, arrays, strict=True)
+    shardings = [_infer_sharding(argument, array, region, is_inside) for argument, array in pairs]
     if is_inside:
-        placed = [_constrain_argument(*each) for each in zip(arguments, arrays, shardings, strict=True)]
+        placed = list(map(_constrain_argument, arguments, arrays, shardings))
     else:
         placed = jax.device_put(arrays, shardings)
     pairs = zip(arguments, placed, strict=True)
-    return [with_array(one.node, array) if is_named_array(one.node) else array for one, array in pairs]
+    return [with_array(argument.node, array) if is_named_array(argument.node) else array for argument, array in pairs]
 
 
 def _infer_sharding(argument: _Argument, array: Any, region: _Region, is_inside: bool) -> NamedSharding:
     """Returns the sharding of an argument; without names, it keeps its own over the other mesh axes."""
-    own, spec = jax.typeof(array).sharding if is_inside else getattr(array, "sharding", None), argument.spec
-    if not argument.is_by_name and isinstance(own, NamedSharding) and own.mesh.shape == region.mesh.shape:
-        pairs = itertools.zip_longest(spec, own.spec)
-        axes = [
-            (*get_entry_axes(one), *(a for a in get_entry_axes(two) if a not in region.manual)) for one, two in pairs
-        ]
-        spec = P(*map(make_spec_entry, axes))
+    spec = argument.spec
+    current = jax.typeof(array).sharding if is_inside else getattr(array, "sharding", None)
+    if not argument.is_by_name and isinstance(current, NamedSharding) and current.mesh.shape == region.mesh.shape:
+        entries: list[Any] = []
+        for entry, current_entry in itertools.zip_longest(spec, current.spec):
+            other_axes = [axis for axis in get_entry_axes(current_entry) if axis not in region.manual]
+            entries.append(make_spec_entry((*get_entry_axes(entry), *other_axes)))
+        spec = P(*entries)
     return NamedSharding(region.mesh, spec)
 
 
@@ -294,9 +311,11 @@ def _infer_out_specs(
     """Returns the spec of each result: given, or inferred from its names."""
     region = region._replace(mapping=region.mapping.merged(dict.fromkeys(_find_unsharded_axes(arguments))))
     nodes, treedef = jax.tree.flatten(shapes, is_leaf=is_named_array)
-    given = _broadcast_specs(out_specs, shapes, "the `out_specs` of `shard_map` do not fit what the function returned")
+    given_specs = _broadcast_specs(
+        out_specs, shapes, "the `out_specs` of `shard_map` do not fit what the function returned"
+    )
     specs = []
-    for node, spec in zip(nodes, given, strict=True):
+    for node, spec in zip(nodes, given_specs, strict=True):
         names = node.names if is_named_array(node) else ()
         if is_named_array(node) and len(names) != len(node.array.shape):
             raise strip_library_frames(
@@ -319,11 +338,11 @@ def _check_replicated(node: Any, spec: P, region: _Region) -> None:
     sharded = {axis for entry in spec for axis in get_entry_axes(entry)}
     varying = sorted(array.manual_axis_type.varying & region.manual - sharded)
     if varying:
-        what = format_shape(node) if is_named_array(node) else f"a plain array of shape {node.shape}"
+        result_text = format_shape(node) if is_named_array(node) else f"a plain array of shape {node.shape}"
         raise strip_library_frames(
             ValueError(
-                f"the result {what} may differ from device to device along mesh axis {varying[0]!r}, to which none "
-                f"of its axes is mapped; combine the shards with `jax.lax.psum(x, {varying[0]!r})` or the like, or "
-                "pass `check_vma=False` if you know that it does not differ"
+                f"the result {result_text} may differ from device to device along mesh axis {varying[0]!r}, to which "
+                f"none of its axes is mapped; combine the shards with `jax.lax.psum(x, {varying[0]!r})` or the like, "
+                "or pass `check_vma=False` if you know that it does not differ"
             )
         )

@@ -9,37 +9,30 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P, SingleDeviceSharding
 
 from ..named._axis import Names
-from ..named._axis_layout import format_mesh_axes, round_up
-from ..partitioning.mapping._mapping import AxisMapping, ResourceMapping, as_mapping
-from ..partitioning.mapping._typos import is_typo
-from ..partitioning.sharding._fallback_rule import apply_fallback_rules
-from ..partitioning.sharding._partition_specs import (
-    get_own_sharding,
-    get_sharded_axes,
-    get_sharding_over,
-    is_same_mesh,
-    pad_spec,
-)
-from ..partitioning.sharding._placement import resolve_unconstrained
-from ..partitioning.sharding._shard import infer_leaf_sharding
-from ..partitioning.specs._active_mesh import (
-    MeshLike,
-    check_mesh,
-    format_mesh,
-    get_active_mesh,
-    is_manual_axis,
-    resolve_mesh,
-)
-from ..partitioning.specs._bytes_per_device import (
+from ..named._axis_layout import MeshLike, format_mesh_axes, round_up
+from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, is_manual_axis, resolve_mesh
+from ..partitioning._leaves import (
+    LeafInfo,
     Load,
     count_array_bytes,
     count_devices,
+    describe_leaves,
+    get_array_shape,
     get_fullest_device_bytes,
     sum_device_bytes,
 )
-from ..partitioning.specs._leaves import Leaf, describe_leaves, get_array_shape
-from ..partitioning.specs._resolve_spec import resolve_spec
-from ..partitioning.specs._spec_problems import describe_dimension
+from ..partitioning._mapping import AxisMapping, ResourceMapping, as_mapping, is_typo
+from ..partitioning._placement import resolve_unconstrained
+from ..partitioning._resolve_spec import describe_dimension, resolve_spec
+from ..partitioning._shard import (
+    apply_fallback_rules,
+    get_own_sharding,
+    get_sharded_axes,
+    get_sharding_over,
+    infer_leaf_sharding,
+    is_same_mesh,
+    pad_spec,
+)
 from ._explanation import AxisExplanation, Decision, Explanation, LeafExplanation, format_entry
 
 
@@ -279,7 +272,7 @@ class MatchedSpec(NamedTuple):
     """An array, its place in the tree, its spec unless that is unclear, the problems of the spec, and its origin."""
 
     array: Any
-    info: Leaf
+    info: LeafInfo
     spec: P | None
     problems: tuple[str, ...] = ()
     source: str = ""
@@ -291,19 +284,19 @@ class ExplainedLeaf(NamedTuple):
     leaf: LeafExplanation
     load: Load
     array: Any
-    info: Leaf
+    info: LeafInfo
     mesh: MeshLike | None
     invalid_spec: P | None = None
 
 
-def list_arrays(tree: Any) -> list[tuple[Any, Leaf]]:
+def list_arrays(tree: Any) -> list[tuple[Any, LeafInfo]]:
     """Returns the arrays among the leaves of a tree, each with a description of its place in the tree."""
     pairs = zip(jax.tree.leaves(tree), describe_leaves(tree), strict=True)
     return [(leaf, info) for leaf, info in pairs if get_array_shape(leaf) is not None]
 
 
 def explain_by_mapping(
-    array: Any, info: Leaf, mapping: AxisMapping, names: frozenset[str], mesh: MeshLike
+    array: Any, info: LeafInfo, mapping: AxisMapping, names: frozenset[str], mesh: MeshLike
 ) -> ExplainedLeaf:
     """Explains how a mapping shards an array; the spec is found as `shard` finds it."""
     leaf_mapping = LeafMapping(mapping if info.mapping is None else info.mapping, info.mapping is not None, names)
@@ -338,7 +331,7 @@ def explain_by_mapping(
 
 
 def explain_by_spec(
-    array: Any, info: Leaf, spec: P | None, problems: Sequence[str], source: str, mesh: MeshLike
+    array: Any, info: LeafInfo, spec: P | None, problems: Sequence[str], source: str, mesh: MeshLike
 ) -> ExplainedLeaf:
     """Explains how a given spec shards an array, or the problems of that spec."""
     shape = tuple(array.shape)
@@ -352,7 +345,7 @@ def explain_by_spec(
     return _make_leaf(array, info, axes, spec, mesh, place=place)
 
 
-def explain_own_sharding(array: Any, info: Leaf, mesh: MeshLike | None) -> ExplainedLeaf:
+def explain_own_sharding(array: Any, info: LeafInfo, mesh: MeshLike | None) -> ExplainedLeaf:
     """Explains the current sharding of an array; without one, it counts as replicated over the mesh."""
     sharding, shape = get_own_sharding(array), tuple(array.shape)
     is_on_mesh = isinstance(sharding, NamedSharding)
@@ -371,7 +364,7 @@ def explain_own_sharding(array: Any, info: Leaf, mesh: MeshLike | None) -> Expla
 
 def _make_leaf(
     array: Any,
-    info: Leaf,
+    info: LeafInfo,
     axes: Sequence[AxisExplanation],
     spec: P | None,
     mesh: MeshLike | None,
@@ -416,7 +409,7 @@ def sum_leaves(leaves: Sequence[ExplainedLeaf], mesh: MeshLike | None) -> dict[s
     }
 
 
-def find_common_mesh(arrays: Sequence[tuple[Any, Leaf]]) -> MeshLike | None:
+def find_common_mesh(arrays: Sequence[tuple[Any, LeafInfo]]) -> MeshLike | None:
     """Returns the mesh that the arrays are on, None if there is none or more than one."""
     shardings = [get_own_sharding(leaf) for leaf, _ in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
@@ -517,7 +510,7 @@ def explain(tree: Any, mapping: ResourceMapping | None = None, mesh: MeshLike | 
     return _make_explanation(explained, target, mapping=None)
 
 
-def _explain_with_mapping(arrays: list[tuple[Any, Leaf]], mapping: AxisMapping, mesh: MeshLike) -> Explanation:
+def _explain_with_mapping(arrays: list[tuple[Any, LeafInfo]], mapping: AxisMapping, mesh: MeshLike) -> Explanation:
     leaves = [leaf for leaf, _ in arrays]
     described = apply_fallback_rules(leaves, [info for _, info in arrays], mapping, mesh)
     pairs = [*zip(leaves, described, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from jax.sharding import PartitionSpec as P
 
 from ..named._format import format_axes
-from ..partitioning.sharding._partition_specs import get_sharded_axes
+from ..partitioning._shard import get_sharded_axes
 from ._format import format_costs, format_count, format_path
 from ._table import Note, Row, Table, TabularReport
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from jax.sharding import PartitionSpec as P
 
-from ..mesh._device_grid import escape_unprintable
+from ..mesh._describe import escape_unprintable
 from ..named._axis_layout import get_entry_axes
 from ..named._format import format_axes
 from ..named._traceback import strip_library_frames

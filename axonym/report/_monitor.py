@@ -14,8 +14,8 @@ import jax
 from .._jax_compat import COMPILE_EVENTS
 from ..named._base import is_traced
 from ..named._traceback import find_stacklevel
-from ..partitioning.jit._signature import Signature
-from ..partitioning.specs._leaves import get_array_shape
+from ..partitioning._leaves import get_array_shape
+from ..partitioning.jit._arguments import Signature
 from ._format import shorten_list
 from ._sharding_analyzer import ShardingAnalyzer
 

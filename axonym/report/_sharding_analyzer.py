@@ -9,17 +9,15 @@ from jax.sharding import NamedSharding, PartitionSpec as P, Sharding
 from jax.tree_util import keystr
 
 from ..named._array import NamedArray
+from ..named._axis_layout import MeshLike
 from ..named._format import format_value, suggest_name
 from ..named._traceback import strip_library_frames
-from ..partitioning.mapping._mapping import AxisMapping
-from ..partitioning.rules._rule_options import check_mesh
-from ..partitioning.rules._rule_tree import RuleTree
-from ..partitioning.rules._sharding_rule import ShardingRule, explain_decisions
-from ..partitioning.sharding._partition_specs import is_same_mesh
-from ..partitioning.specs._active_mesh import MeshLike, format_mesh, get_active_mesh, resolve_mesh
-from ..partitioning.specs._bytes_per_device import count_array_bytes
-from ..partitioning.specs._leaves import describe_leaves, get_array_shape
-from ..partitioning.specs._spec_problems import find_spec_problems, get_first_line
+from ..partitioning._active_mesh import check_mesh, format_mesh, get_active_mesh, resolve_mesh
+from ..partitioning._leaves import count_array_bytes, describe_leaves, get_array_shape
+from ..partitioning._mapping import AxisMapping
+from ..partitioning._resolve_spec import find_spec_problems, get_first_line
+from ..partitioning._shard import is_same_mesh
+from ..partitioning.rules._sharding_rule import RuleTree, ShardingRule, explain_decisions
 from ._explain import MatchedSpec, get_shard_shape
 from ._format import check_count, format_count, shorten_list
 from ._lock_file import compare_with_lock, make_lock, save_lock

@@ -12,12 +12,11 @@ from typing import Any, Literal, TypeAlias
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from ..named._axis_layout import round_up
+from ..named._axis_layout import MeshLike, round_up
 from ..named._format import format_value
-from ..partitioning.sharding._partition_specs import get_own_sharding, get_sharded_axes, is_same_mesh, pad_spec
-from ..partitioning.specs._active_mesh import MeshLike
-from ..partitioning.specs._bytes_per_device import Load, count_array_bytes, get_fullest_device_bytes, sum_device_bytes
-from ..partitioning.specs._spec_problems import find_spec_problems, get_requested_axes
+from ..partitioning._leaves import Load, count_array_bytes, get_fullest_device_bytes, sum_device_bytes
+from ..partitioning._resolve_spec import find_spec_problems, get_requested_axes
+from ..partitioning._shard import get_own_sharding, get_sharded_axes, is_same_mesh, pad_spec
 from ._explain import (
     ExplainedLeaf,
     MatchedSpec,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from ..mesh._device_grid import pick_shown
-from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
+from ..mesh._describe import pick_shown
+from ..named._axis_layout import MeshLike
+from ..partitioning._active_mesh import get_active_mesh
 from ._explain import find_common_mesh, list_arrays
 from ._explanation import LeafExplanation, ShardedTree, format_mesh_title
 from ._format import format_bytes, format_count, format_path

@@ -15,21 +15,20 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from .._atomic_file import flush_to_disk, name_file_in_errors, open_new_file, open_replacement
-from ..mesh._set_mesh import set_mesh
-from ..multihost._barrier import as_seconds
-from ..multihost._broadcast import broadcast_from_host_zero
-from ..multihost._coordination_store import get_coordination_store
-from ..multihost._rendezvous import Rendezvous
+from ..mesh._create import set_mesh
+from ..multihost._rendezvous import Rendezvous, as_seconds, get_coordination_store
+from ..multihost._shared_values import broadcast_from_host_zero
 from ..named._arguments import check_flag
 from ..named._array import is_named_array
 from ..named._axis import Names
+from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array, with_array
 from ..named._format import format_axes, format_value
+from ..partitioning._active_mesh import get_active_mesh
 from ..partitioning._axis_mapping import axis_mapping
-from ..partitioning.mapping._mapping import ResourceMapping, current_mapping
-from ..partitioning.sharding._shard import shard
-from ..partitioning.specs._active_mesh import MeshLike, get_active_mesh
-from ..partitioning.specs._resolve_spec import resolve_sharding
+from ..partitioning._mapping import ResourceMapping, current_mapping
+from ..partitioning._resolve_spec import resolve_sharding
+from ..partitioning._shard import shard
 from ._from_state_dict import (
     DtypeRule,
     Misfits,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import axonym as nym
-from axonym.multihost._broadcast import _TreePickler
+from axonym.multihost._shared_values import _TreePickler
 
 
 def test_one_process_gets_the_tree_itself():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import axonym as nym
-from axonym.multihost._fingerprint import (
+from axonym.multihost._shared_values import (
     cut_excerpts,
     cut_piece,
     find_different_piece,

@@ -61,7 +61,7 @@ def test_two_processes_have_the_mesh_that_was_asked():
 MISHAPS = """
 import time, types
 import numpy as np
-from axonym.multihost._coordination_store import get_coordination_store
+from axonym.multihost._rendezvous import get_coordination_store
 
 start(shutdown_timeout_seconds=10)
 
@@ -159,7 +159,7 @@ def test_a_call_that_fails_leaves_the_next_one_in_order():
 AGREEMENT = """
 import time
 import numpy as np
-from axonym.multihost._coordination_store import get_coordination_store
+from axonym.multihost._rendezvous import get_coordination_store
 
 start(shutdown_timeout_seconds=10)
 for _ in range(20):

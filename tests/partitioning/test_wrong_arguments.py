@@ -22,13 +22,13 @@ WRONG = {
     "shard_map": (lambda: NYM.shard_map(MAPPING), "`shard_map` takes a function first, not {'batch': 'data'}."),
     "named_jit": (
         lambda: NYM.named_jit(abs, retrace_warning="off"),
-        "`retrace_warning` is True or False, not 'off'.",
+        "`retrace_warning` must be True or False, not 'off'.",
     ),
     "compiler options": (
         lambda: NYM.named_jit(abs, compiler_options="xla_dump_to"),
         "`compiler_options` is a mapping from options of XLA to values, not 'xla_dump_to'.",
     ),
-    "strict rule": (lambda: NYM.PathShardingRule({}, strict="yes"), "`strict` is True or False, not 'yes'."),
+    "strict rule": (lambda: NYM.PathShardingRule({}, strict="yes"), "`strict` must be True or False, not 'yes'."),
 }
 
 

@@ -8,15 +8,15 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.tree_util import keystr
 
 from ..._jax_compat import is_device_mismatch_error, is_sharding_type_error, is_tracing
-from ..specs._active_mesh import format_mesh, get_active_mesh
-from ..specs._leaves import Leaf
+from .._active_mesh import format_mesh_types, get_active_mesh
+from .._leaves import LeafInfo
 
 
-_MOST_ARRAYS = 3
+_MAX_ARRAYS = 3  # shown
 
 
 def find_device_error(
-    error: Exception, name: str, described: Sequence[Leaf], leaves: Sequence[Any], is_moving: bool
+    error: Exception, name: str, described: Sequence[LeafInfo], leaves: Sequence[Any], is_moving: bool
 ) -> ValueError | None:
     """Returns the error for an argument that is on other devices than the mesh, or than the first argument.
 
@@ -25,32 +25,35 @@ def find_device_error(
     if not is_device_mismatch_error(error) or is_tracing():
         return None
     mesh, pairs = get_active_mesh(), zip(described, leaves, strict=True)
-    committed = [(about, leaf) for about, leaf in pairs if _is_committed(leaf)]
-    for about, leaf in committed:
-        expected = mesh if isinstance(mesh, Mesh) else committed[0][1].sharding
-        if _is_compatible(leaf.sharding, expected):
-            continue
-        first = f"{keystr(committed[0][0].path)} is on {_format_place(expected)}, and there is no active mesh"
-        return ValueError(
-            f"`{name}`: {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, is on {_format_place(leaf.sharding)}; "
-            f"{f'the active mesh is {_format_mesh_devices(mesh)}' if isinstance(mesh, Mesh) else first}; "
-            f"{_get_remedy(about, leaf, mesh, is_moving)}"
-        )
+    committed = [(leaf_info, leaf) for leaf_info, leaf in pairs if _is_committed(leaf)]
+    for leaf_info, leaf in committed:
+        if isinstance(mesh, Mesh):
+            expected = mesh
+            expectation = f"the active mesh is {_format_mesh_devices(mesh)}"
+        else:
+            first_info, first_leaf = committed[0]
+            expected = first_leaf.sharding
+            expectation = f"{keystr(first_info.path)} is on {_format_place(expected)}, and there is no active mesh"
+        if not _is_compatible(leaf.sharding, expected):
+            return ValueError(
+                f"`{name}`: {keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, is on "
+                f"{_format_place(leaf.sharding)}; {expectation}; {_get_remedy(leaf_info, leaf, mesh, is_moving)}"
+            )
     return None
 
 
 def find_sharding_error(
-    name: str, described: Sequence[Leaf], leaves: Sequence[Any], shardings: Sequence[Any]
+    name: str, described: Sequence[LeafInfo], leaves: Sequence[Any], shardings: Sequence[Any]
 ) -> ValueError | None:
     """Returns the error for an array with another sharding than a function was compiled for, or None."""
-    for about, leaf, sharding in zip(described, leaves, shardings, strict=True):
+    for leaf_info, leaf, sharding in zip(described, leaves, shardings, strict=True):
         if sharding is None or not isinstance(leaf, jax.Array):  # unused, or static
             continue
         if _is_committed(leaf) and not sharding.is_equivalent_to(leaf.sharding, leaf.ndim):
-            move = "`jax.device_put`" if about.names is None else "`shard`"
+            move = "`jax.device_put`" if leaf_info.names is None else "`shard`"
             before, after = map(_format_spec_on_mesh, (sharding, leaf.sharding))
             return ValueError(
-                f"`{name}` was compiled for {keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, with sharding "
+                f"`{name}` was compiled for {keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, with sharding "
                 f"{before}, and called with {after}; move it with {move}, or `lower` and `compile` the function for "
                 "this sharding as well"
             )
@@ -58,7 +61,7 @@ def find_sharding_error(
 
 
 def find_ambiguity_error(
-    error: Exception, name: str, described: Sequence[Leaf], leaves: Sequence[Any]
+    error: Exception, name: str, described: Sequence[LeafInfo], leaves: Sequence[Any]
 ) -> ValueError | None:
     """Returns the error for plain arrays from which JAX cannot tell how a result on an Explicit mesh is sharded.
 
@@ -67,19 +70,19 @@ def find_ambiguity_error(
     if not is_sharding_type_error(error):
         return None
     sharded = [
-        f"{keystr(about.path)}, {leaf.dtype}{list(leaf.shape)}, is {_get_explicit_spec(leaf)}"
-        for about, leaf in zip(described, leaves, strict=True)
-        if about.names is None and isinstance(leaf, jax.Array) and any(_get_explicit_spec(leaf))
+        f"{keystr(leaf_info.path)}, {leaf.dtype}{list(leaf.shape)}, is {_get_explicit_spec(leaf)}"
+        for leaf_info, leaf in zip(described, leaves, strict=True)
+        if leaf_info.names is None and isinstance(leaf, jax.Array) and any(_get_explicit_spec(leaf))
     ]
     if not sharded:
         return None
-    more = f" and {len(sharded) - _MOST_ARRAYS} more" if len(sharded) > _MOST_ARRAYS else ""
+    surplus_text = f" and {len(sharded) - _MAX_ARRAYS} more" if len(sharded) > _MAX_ARRAYS else ""
     reason = str(error).strip().partition(". ")[0].rstrip(".")
     return ValueError(
         f"`{name}` computes with plain arrays on a mesh of Explicit axes, where JAX needs the sharding of each result: "
-        f"{'; '.join(sharded[:_MOST_ARRAYS])}{more}; let the compiler choose it, with `jax.sharding.auto_axes(fn, "
-        "out_sharding=...)` around the function that computes with them, or make the mesh with `axis_types='auto'`. "
-        f"JAX's error: {reason}."
+        f"{'; '.join(sharded[:_MAX_ARRAYS])}{surplus_text}; let the compiler choose it, with "
+        "`jax.sharding.auto_axes(fn, out_sharding=...)` around the function that computes with them, or make the mesh "
+        f"with `axis_types='auto'`. JAX's error: {reason}."
     )
 
 
@@ -99,12 +102,12 @@ def _is_committed(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and leaf.committed
 
 
-def _get_remedy(about: Leaf, leaf: Any, mesh: Any, is_moving: bool) -> str:
+def _get_remedy(leaf_info: LeafInfo, leaf: Any, mesh: Any, is_moving: bool) -> str:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return f"give the `ShapeDtypeStruct` {'the same devices' if mesh is None else 'a sharding on the active mesh'}"
     if mesh is None:
         return "move one of them with `jax.device_put`, or set a mesh with `jax.set_mesh` and `shard` them"
-    if about.names is not None:
+    if leaf_info.names is not None:
         return "move it with `shard`, or let `in_axis_resources` move it at each call"
     without = "it has no names, so `in_axis_resources` does not move it; " if is_moving else ""
     return f"{without}move it with `jax.device_put`, to `NamedSharding(mesh, P())` to replicate it"
@@ -112,9 +115,9 @@ def _get_remedy(about: Leaf, leaf: Any, mesh: Any, is_moving: bool) -> str:
 
 def _is_compatible(sharding: Any, expected: Any) -> bool:
     """Returns whether JAX accepts an array with this sharding on a mesh, or next to an array with another sharding."""
-    one, other = _get_mesh(sharding), _get_mesh(expected)
-    if one is not None and other is not None and one != other:
-        if AxisType.Explicit in (*one.axis_types, *other.axis_types):
+    mesh, expected_mesh = _get_mesh(sharding), _get_mesh(expected)
+    if mesh is not None and expected_mesh is not None and mesh != expected_mesh:
+        if AxisType.Explicit in (*mesh.axis_types, *expected_mesh.axis_types):
             return False
     return _get_devices(sharding) == _get_devices(expected)
 
@@ -140,10 +143,3 @@ def _format_mesh_devices(mesh: Mesh) -> str:
     ids = [device.id for device in mesh.devices.flat]
     devices = str(ids) if len(ids) <= 8 else f"[{ids[0]}, {ids[1]}, ..., {ids[-1]}]"
     return f"{format_mesh_types(mesh)} and devices {devices}"
-
-
-def format_mesh_types(mesh: Mesh | AbstractMesh) -> str:
-    if mesh.empty:
-        return "no mesh"
-    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
-    return f"{format_mesh(mesh)} of {types} axes"

@@ -14,8 +14,10 @@ from jax.tree_util import keystr
 
 from ...named._base import is_traced
 from ...named._traceback import find_stacklevel, strip_library_frames
-from ._signature import Signature, fill_tree
-from ._static_args import ArgumentPartition, StaticArgs, is_array_type
+from ._arguments import ArgumentPartition, Signature, StaticArgs, fill_tree, is_array_type
+
+
+_is_deleted = operator.methodcaller("is_deleted")
 
 
 class Donation:
@@ -67,9 +69,9 @@ class Donation:
         if self._is_empty:
             return tuple(flags)
         args, kwargs = fill_tree(treedef)
-        for at, (name, arg) in enumerate(self._signature.name_arguments(args, kwargs)):
-            by_position = at < min(len(args), len(self._by_position))
-            spec = self._by_position[at] if by_position else self._by_name.get(name, False)
+        for number, (name, arg) in enumerate(self._signature.name_arguments(args, kwargs)):
+            by_position = number < min(len(args), len(self._by_position))
+            spec = self._by_position[number] if by_position else self._by_name.get(name, False)
             if isinstance(spec, bool | np.bool_) and spec and isinstance(arg, int):
                 self._warn_of_static(name, leaves[arg])
             set_flags = functools.partial(_set_flags, leaves=leaves, flags=flags)
@@ -93,12 +95,9 @@ class Donation:
             )
 
 
-_is_deleted = operator.methodcaller("is_deleted")
-
-
 def _set_flags(flag: Any, part: Any, leaves: Sequence[Any], flags: list[bool]) -> None:
-    for at in jax.tree.leaves(part):
-        flags[at] = bool(flag(leaves[at]) if callable(flag) else flag)
+    for position in jax.tree.leaves(part):
+        flags[position] = bool(flag(leaves[position]) if callable(flag) else flag)
 
 
 def _as_flags(by_position: Any) -> tuple[Any, ...]:
@@ -117,35 +116,35 @@ def check_donated_once(leaves: Sequence[Any], partition: ArgumentPartition, sign
     _check_not_deleted(leaves, partition, signature, name)
     ids = list(map(id, leaves))
     donated = list(compress(ids, partition.donated))
-    if len({*donated}) == len(donated) and {*donated}.isdisjoint(compress(ids, partition.kept)):
+    if len({*donated}) == len(donated) and {*donated}.isdisjoint(compress(ids, partition.undonated)):
         return
     owners: dict[int, int] = {}
-    for mask in (partition.donated, partition.kept):
-        for at in compress(range(len(leaves)), mask):
-            leaf = leaves[at]
+    for mask in (partition.donated, partition.undonated):
+        for position in compress(range(len(leaves)), mask):
+            leaf = leaves[position]
             if not isinstance(leaf, jax.Array) or is_traced(leaf):
                 continue
             if id(leaf) in owners:
                 described = signature.describe_arguments(partition.treedef)
-                one, other = (keystr(described[i].path) for i in (owners[id(leaf)], at))
+                path, same_path = (keystr(described[i].path) for i in (owners[id(leaf)], position))
                 raise strip_library_frames(
                     ValueError(
-                        f"`{name}` donates {one}, which is the same array as {other}; pass a copy for one of them, "
-                        "made with `jax.numpy.copy`"
+                        f"`{name}` donates {path}, which is the same array as {same_path}; pass a copy for one of "
+                        "them, made with `jax.numpy.copy`"
                     )
                 )
             if mask is partition.donated:
-                owners[id(leaf)] = at
+                owners[id(leaf)] = position
 
 
 def _check_not_deleted(leaves: Sequence[Any], partition: ArgumentPartition, signature: Signature, name: str) -> None:
     with contextlib.suppress(AttributeError, jax.errors.ConcretizationTypeError):  # NumPy arrays, shapes and tracers
         if not any(map(_is_deleted, compress(leaves, partition.donated))):
             return
-    for at in compress(range(len(leaves)), partition.donated):
-        leaf = leaves[at]
+    for position in compress(range(len(leaves)), partition.donated):
+        leaf = leaves[position]
         if isinstance(leaf, jax.Array) and not is_traced(leaf) and leaf.is_deleted():
-            path = keystr(signature.describe_arguments(partition.treedef)[at].path)
+            path = keystr(signature.describe_arguments(partition.treedef)[position].path)
             raise strip_library_frames(
                 ValueError(
                     f"`{name}` donates {path}, which is deleted, because an earlier call donated it; pass what that "
@@ -162,7 +161,7 @@ def warn_unused_donation(donated: Sequence[Any], static: StaticArgs, signature: 
     if any(getattr(jax.config, f"jax_{option}", False) for option in ("disable_jit", "debug_nans", "debug_infs")):
         return  # JAX does not donate then
     described = signature.describe_arguments(static.partition.treedef)
-    paths = [keystr(about.path) for about in compress(described, static.partition.donated)]
+    paths = [keystr(leaf_info.path) for leaf_info in compress(described, static.partition.donated)]
     unused = [
         f"{path}, {leaf.dtype}{list(leaf.shape)}"
         for path, leaf in zip(paths, donated, strict=True)

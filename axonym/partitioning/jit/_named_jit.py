@@ -1,7 +1,7 @@
 """`named_jit`: `jax.jit` for functions of trees that hold named arrays and anything else.
 
-The arguments of a call are split into arrays and one static argument, see `_static_args.py`, for a single `jax.jit`.
-The function is traced once per signature, and its results are sharded inside that trace.
+The arguments of a call are split into arrays and one static argument, see `_arguments.py`, for a single `jax.jit`. The
+function is traced once per signature, and its results are sharded inside that trace.
 """
 
 import contextlib
@@ -16,30 +16,35 @@ import jax
 from jax.tree_util import keystr, tree_flatten
 
 from ..._jax_compat import set_argument_names
+from ...named._arguments import check_flag
 from ...named._cache import cached_plan, shared_object
 from ...named._format import format_value, suggest_name
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, strip_library_frames
+from .._active_mesh import get_abstract_mesh, require_mesh
 from .._axis_mapping import activate_mapping
-from ..mapping._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
-from ..sharding._shard import shard_by_mapping
-from ..specs._active_mesh import get_abstract_mesh, require_mesh
-from ._argument_mappings import EntrySharding, Mappings, ResourceMappings
-from ._bound_method import BoundMethod
+from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
+from .._shard import shard_by_mapping
+from ._arguments import (
+    ArgumentPartition,
+    EntrySharding,
+    Mappings,
+    ResourceMappings,
+    Signature,
+    StaticArgs,
+    is_array_type,
+)
 from ._device_errors import find_ambiguity_error, find_device_error, find_sharding_error
 from ._donation import Donation, check_donated_once, warn_unused_donation
 from ._retrace import Traces
-from ._signature import Signature
-from ._stages import NamedLowered, NamedTraced, list_shardings
-from ._static_args import ArgumentPartition, StaticArgs, is_array_type
 
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
 
 _JIT_OPTIONS = frozenset({"keep_unused", "backend", "inline", "compiler_options"})
-_OWN_OPTIONS = frozenset(
+_NAMED_JIT_OPTIONS = frozenset(
     {"axis_resources", "in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs", "retrace_warning"}
 )
 _REMEDIES = {
@@ -51,6 +56,121 @@ _REMEDIES = {
     "out_shardings": "use `out_axis_resources`",
     "device": "put the arguments on it, as with `jax.device_put`",
 }
+
+
+class BoundMethod:
+    """A compiled function bound to an instance, which is its first argument."""
+
+    def __init__(self, jitted: Any, instance: Any) -> None:
+        self._jitted, self._instance = jitted, instance
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BoundMethod) and self._jitted is other._jitted and self._instance is other._instance
+
+    def __hash__(self) -> int:
+        return hash((id(self._jitted), id(self._instance)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Looks up other attributes in the function; those that take its arguments are bound too."""
+        if name in ("_jitted", "_instance"):  # while a copy is being made
+            raise AttributeError(name)
+        attribute = getattr(self._jitted, name)
+        return functools.partial(attribute, self._instance) if name in ("lower", "trace", "eval_shape") else attribute
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted(self._instance, *args, **kwargs)
+
+
+class _Stage:
+    """A stage of JAX, the function it was made of, and what it was made for.
+
+    That is the static arguments, and the shardings of the donated and of the other arrays.
+    """
+
+    def __init__(self, stage: Any, fn: "NamedJit[..., Any]", static: StaticArgs, shardings: tuple[Any, Any]) -> None:
+        self._stage, self._fn, self._static, self._shardings = stage, fn, static, shardings
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+    @property
+    def out_info(self) -> Any:
+        """The result, with the shape, dtype and, where JAX knows it, sharding of each array."""
+        return unpack_result(self._stage.out_info)
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and keyword arguments with a `jax.ShapeDtypeStruct` in place of each array.
+
+        They have the shardings that the arguments had, and those of a compiled function the ones that it needs.
+        """
+        return self._static.merge(*jax.tree.map(set_shape_sharding, self._stage.args_info[0][:2], self._shardings))
+
+
+def _list_shardings(split: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns the shardings of the donated and of the other arrays of a call, None for those without."""
+    donated, undonated = (tuple(getattr(leaf, "sharding", None) for leaf in part) for part in split[:2])
+    return donated, undonated
+
+
+class NamedTraced(_Stage):
+    """A traced function: everything that `jax.stages.Traced` offers.
+
+    Example:
+        >>> import axonym as nym
+        >>> traced = nym.named_jit(lambda x: x * 2).trace(nym.ones({"batch": 8}))
+        >>> traced.out_info.axes
+        (Axis(name='batch', size=8),)
+        >>> traced.lower().compile()(nym.ones({"batch": 8})).array.sum()
+        Array(16., dtype=float32)
+    """
+
+    def lower(self, **options: Any) -> "NamedLowered":
+        """Lowers it; options as for `jax.stages.Traced.lower`."""
+        return NamedLowered(self._stage.lower(**options), self._fn, self._static, self._shardings)
+
+
+class NamedLowered(_Stage):
+    """A lowered function: everything that `jax.stages.Lowered` offers."""
+
+    def compile(self, *args: Any, **options: Any) -> "NamedCompiled":
+        """Compiles it; options as for `jax.stages.Lowered.compile`."""
+        compiled = self._stage.compile(*args, **options)
+        return NamedCompiled(compiled, self._fn, self._static, compiled.input_shardings[0])
+
+
+class NamedCompiled(_Stage):
+    """A compiled function: everything that `jax.stages.Compiled` offers, called with the function's own arguments."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls it with arguments of the structure, shapes and static values that it was compiled for.
+
+        Raises:
+            TypeError: If the structure, a shape or a static value differs.
+            ValueError: If the sharding of an array differs.
+        """
+        donated, undonated, static = self._fn._split(args, kwargs)
+        if static is not self._static:  # equal ones are the same object
+            raise TypeError(
+                "The function was compiled for arguments of another structure or other static values; `lower` and "
+                "`compile` it for these as well."
+            )
+        try:
+            return unpack_result(self._stage(donated, undonated))
+        except ValueError as error:
+            shardings = self._stage.input_shardings[0]
+            sharding_error = self._fn._find_sharding_error(shardings, donated, undonated, static)
+            if sharding_error is not None:
+                raise sharding_error.with_traceback(find_caller()) from None
+            hide_library_frames(error)
+            raise
+
+
+def set_shape_sharding(info: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of an array with a sharding."""
+    return jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding)
 
 
 class NamedJit(Generic[Args, R]):
@@ -99,9 +219,9 @@ class NamedJit(Generic[Args, R]):
             result = self._jitted(*split)
         except Exception as error:
             hide_library_frames(error)
-            found = self._find_argument_error(error, *split)
-            if found is not None:
-                raise found from None
+            argument_error = self._find_argument_error(error, *split)
+            if argument_error is not None:
+                raise argument_error from None
             raise
         if split[0] and self._traces.count != traces:
             warn_unused_donation(split[0], split[2], self._signature, self._name)
@@ -114,13 +234,13 @@ class NamedJit(Generic[Args, R]):
         """Lowers the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
         split = self._split(args, kwargs)
         lowered = self._run_stage(self._jitted.lower, split)
-        return NamedLowered(lowered, split[2], self._split, self._find_sharding_error, list_shardings(split))
+        return NamedLowered(lowered, self, split[2], _list_shardings(split))
 
     def trace(self, /, *args: Any, **kwargs: Any) -> NamedTraced:
         """Traces the function for arguments, which may be `jax.ShapeDtypeStruct`s; see `jax.jit`."""
         split = self._split(args, kwargs)
         traced = self._run_stage(self._jitted.trace, split)
-        return NamedTraced(traced, split[2], self._split, self._find_sharding_error, list_shardings(split))
+        return NamedTraced(traced, self, split[2], _list_shardings(split))
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the result with a `jax.ShapeDtypeStruct` for each array; nothing is computed.
@@ -135,9 +255,9 @@ class NamedJit(Generic[Args, R]):
             return stage(*split)
         except Exception as error:
             hide_library_frames(error)
-            found = self._find_argument_error(error, *split)
-            if found is not None:
-                raise found from None
+            argument_error = self._find_argument_error(error, *split)
+            if argument_error is not None:
+                raise argument_error from None
             raise
 
     def clear_cache(self) -> None:
@@ -154,8 +274,8 @@ class NamedJit(Generic[Args, R]):
     @property
     def has_mapping(self) -> bool:
         """Whether it has a mapping of its own that shards anything: for arguments, inside, or for results."""
-        own = (self._in_mappings, self._out_mappings)
-        return bool(self._mapping) or any(one is not None and one.is_sharding for one in own)
+        in_or_out = (self._in_mappings, self._out_mappings)
+        return bool(self._mapping) or any(mappings is not None and mappings.is_sharding for mappings in in_or_out)
 
     @property
     def trace_count(self) -> int:
@@ -180,7 +300,7 @@ class NamedJit(Generic[Args, R]):
         return self._traces.explain_last()
 
     def _split(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], StaticArgs]:
-        """Returns what `jax.jit` takes: the donated arrays, the kept arrays, and the static argument."""
+        """Returns what `jax.jit` takes: the donated arrays, the other arrays, and the static argument."""
         leaves, treedef = tree_flatten((args, kwargs))
         flags = self._donation.flag_leaves(treedef, leaves) if self._donation.depends_on_leaves else None
         partition, entry = self._find_partition(treedef, tuple(map(type, leaves)), flags)
@@ -208,60 +328,66 @@ class NamedJit(Generic[Args, R]):
         described = self._in_mappings.describe_arguments(self._signature, treedef)
         return partition, EntrySharding(self._in_mappings, described, f"`{self._name}`, which shards its arguments,")
 
-    def _name_arrays(self, donated: tuple[Any, ...], kept: tuple[Any, ...]) -> dict[str, Any]:
+    def _name_arrays(self, donated: tuple[Any, ...], undonated: tuple[Any, ...]) -> dict[str, Any]:
         """Returns the arrays of the call that is traced next by their paths, such as `model.layers[0].weight`."""
         partition = self._called.static.partition
         paths = [keystr(leaf.path) for leaf in self._signature.describe_arguments(partition.treedef)]
-        pairs = zip(compress(paths, partition.donated), donated, strict=True)
-        named = [*pairs, *zip(compress(paths, partition.kept), kept, strict=True)]
+        donated_paths, undonated_paths = compress(paths, partition.donated), compress(paths, partition.undonated)
+        named = [*zip(donated_paths, donated, strict=True), *zip(undonated_paths, undonated, strict=True)]
         # The keys of a user's pytree need not differ.
-        return dict(named) if len(dict(named)) == len(named) else {"donated": donated, "kept": kept}
+        return dict(named) if len(dict(named)) == len(named) else {"donated": donated, "kept": undonated}
 
     def _check_hashable(self, leaves: Sequence[Any], partition: ArgumentPartition) -> None:
         """Raises a TypeError with the path of a static leaf that is not hashable."""
         described = self._signature.describe_arguments(partition.treedef)
-        for about, leaf, is_static in zip(described, leaves, partition.static, strict=True):
+        for leaf_info, leaf, is_static in zip(described, leaves, partition.static, strict=True):
             try:
                 hash(leaf if is_static else None)
             except TypeError:
                 raise strip_library_frames(
                     TypeError(
-                        f"{keystr(about.path)} is not an array, so it is static, but a {type(leaf).__name__} is not "
-                        "hashable; pass an array or a hashable value"
+                        f"{keystr(leaf_info.path)} is not an array, so it is static, but a {type(leaf).__name__} is "
+                        "not hashable; pass an array or a hashable value"
                     )
                 ) from None
 
-    def _find_argument_error(self, error: Exception, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
+    def _find_argument_error(
+        self, error: Exception, donated: Any, undonated: Any, static: StaticArgs
+    ) -> ValueError | None:
         """Returns the error that names the argument whose devices or sharding JAX's error is about, None for others."""
         described = self._signature.describe_arguments(static.partition.treedef)
-        leaves = static.merge_leaves(donated, kept)
-        found = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
-        found = found or find_ambiguity_error(error, self._name, described, leaves)
-        return None if found is None else found.with_traceback(error.__traceback__ or find_caller())
+        leaves = static.merge_leaves(donated, undonated)
+        argument_error = find_device_error(error, self._name, described, leaves, self._in_mappings is not None)
+        if argument_error is None:
+            argument_error = find_ambiguity_error(error, self._name, described, leaves)
+        return None if argument_error is None else argument_error.with_traceback(error.__traceback__ or find_caller())
 
-    def _find_sharding_error(self, shardings: Any, donated: Any, kept: Any, static: StaticArgs) -> ValueError | None:
+    def _find_sharding_error(
+        self, shardings: Any, donated: Any, undonated: Any, static: StaticArgs
+    ) -> ValueError | None:
         """Returns the error for an argument with another sharding than the function was compiled for, or None."""
         described = self._signature.describe_arguments(static.partition.treedef)
-        leaves = static.merge_leaves(donated, kept)
+        leaves = static.merge_leaves(donated, undonated)
         return find_sharding_error(self._name, described, leaves, static.merge_leaves(*shardings))
 
-    def _trace(self, donated: tuple[Any, ...], kept: tuple[Any, ...], static: StaticArgs) -> Any:
-        args, kwargs = static.merge(donated, kept)
-        if self._mapping if self._out_mappings is None else self._out_mappings.is_sharding:
+    def _trace(self, donated: tuple[Any, ...], undonated: tuple[Any, ...], static: StaticArgs) -> Any:
+        args, kwargs = static.merge(donated, undonated)
+        is_sharding = bool(self._mapping) if self._out_mappings is None else self._out_mappings.is_sharding
+        if is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
         stored = None if self._in_mappings is None else self._in_mappings.common
         with contextlib.nullcontext() if self._mapping is None else activate_mapping(self._mapping, stored):
             with enter_scope("", None, (*args, *kwargs.values())):
                 result = self._fn(*args, **kwargs)
         result = pack_result(self._shard_result(result))
-        self._traces.record(donated, kept, static)
+        self._traces.record(donated, undonated, static)
         return result
 
     def _shard_result(self, result: Any) -> Any:
         """Returns a result sharded by the mappings for results."""
         default = current_mapping() if self._mapping is None else self._mapping
-        each = () if self._out_mappings is None else self._out_mappings.each or ()
-        if default and (self._out_mappings is None or None in each) and get_abstract_mesh() is None:
+        uses_default = self._out_mappings is None or None in (self._out_mappings.each or ())
+        if default and uses_default and get_abstract_mesh() is None:
             warnings.warn(
                 f"a mapping is active where `{self._name}` is traced, but no mesh, so nothing is sharded; "
                 "use `jax.set_mesh`",
@@ -357,22 +483,23 @@ def named_jit(
         P('data',)
     """
     for option in jit_options.keys() - _JIT_OPTIONS:
-        known = sorted(_JIT_OPTIONS | _OWN_OPTIONS)
-        near = suggest_name(option, known) or f"; it takes {', '.join(known)}."
-        remedy = f"; {_REMEDIES[option]}." if option in _REMEDIES else near
+        options = sorted(_JIT_OPTIONS | _NAMED_JIT_OPTIONS)
+        if option in _REMEDIES:
+            remedy = f"; {_REMEDIES[option]}."
+        else:
+            remedy = suggest_name(option, options) or f"; it takes {', '.join(options)}."
         raise strip_library_frames(TypeError(f"`named_jit` has no option `{option}`{remedy}"))
     if fn is not None and not callable(fn):
         raise strip_library_frames(
             TypeError(f"`named_jit` compiles a function, not {format_value(fn)}; give a mapping as `axis_resources=`.")
         )
-    if not isinstance(retrace_warning, bool):
+    check_flag("`retrace_warning`", retrace_warning)
+    compiler_options = jit_options.get("compiler_options")
+    if compiler_options is not None and not isinstance(compiler_options, Mapping):
         raise strip_library_frames(
-            TypeError(f"`retrace_warning` is True or False, not {format_value(retrace_warning)}.")
-        )
-    options = jit_options.get("compiler_options")
-    if options is not None and not isinstance(options, Mapping):
-        raise strip_library_frames(
-            TypeError(f"`compiler_options` is a mapping from options of XLA to values, not {format_value(options)}.")
+            TypeError(
+                f"`compiler_options` is a mapping from options of XLA to values, not {format_value(compiler_options)}."
+            )
         )
     if fn is None:
         return functools.partial(

@@ -22,19 +22,17 @@ from ...named._axis import Names
 from ...named._cache import get_static_value, make_static_key
 from ...named._format import format_axes
 from ...named._traceback import find_stacklevel
-from ..mapping._mapping import AxisMapping, current_mapping
-from ..specs._active_mesh import get_abstract_mesh
-from ..specs._leaves import ARRAYS
-from ._device_errors import format_mesh_types
-from ._signature import Signature
-from ._static_args import StaticArgs
+from .._active_mesh import format_mesh_types, get_abstract_mesh
+from .._leaves import ARRAY_TYPES
+from .._mapping import AxisMapping, current_mapping
+from ._arguments import Signature, StaticArgs
 
 
-_MOST_TRACES = 32
-_WARNING_TRACES = 10
-_WARNING_VALUES = 4
-_MOST_CHANGES = 5
-_MOST_CHARACTERS = 40
+_MAX_TRACES = 32  # recorded
+_WARNING_TRACES = 10  # more than the shapes of training, evaluation and a short last batch cause
+_WARNING_VALUES = 4  # of a number: two may be intended, such as those of a flag or of the first step
+_MAX_CHANGES = 5  # shown
+_MAX_CHARACTERS = 40  # of a static value that is shown
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _ARRAY_VALUES = re.compile(r"\barray\(", re.IGNORECASE)
 _SETTINGS = (
@@ -54,7 +52,7 @@ class _Trace(NamedTuple):
 
     static: StaticArgs
     donated: tuple[Any, ...]  # the types of the donated arrays
-    kept: tuple[Any, ...]
+    undonated: tuple[Any, ...]
     mapping: AxisMapping | None
     mesh: AbstractMesh | None
     settings: tuple[Any, ...]
@@ -66,13 +64,13 @@ class Traces:
     def __init__(self, name: str, signature: Signature, is_warning: bool) -> None:
         self._name, self._signature = name, signature
         self._warns_of_numbers = self._warns_of_count = is_warning
-        self._recent: deque[_Trace] = deque(maxlen=_MOST_TRACES)
+        self._recent: deque[_Trace] = deque(maxlen=_MAX_TRACES)
         self._is_cleared = False
         self.count = 0
 
-    def record(self, donated: tuple[Any, ...], kept: tuple[Any, ...], static: StaticArgs) -> None:
+    def record(self, donated: tuple[Any, ...], undonated: tuple[Any, ...], static: StaticArgs) -> None:
         """Records what a trace depends on; called inside the traced function."""
-        types = tuple(map(jax.typeof, donated)), tuple(map(jax.typeof, kept))
+        types = tuple(map(jax.typeof, donated)), tuple(map(jax.typeof, undonated))
         settings = tuple(getattr(jax.config, name, None) for name in _SETTINGS)
         trace = _Trace(static, *types, current_mapping(), get_abstract_mesh(), settings)
         self._recent.append(trace)
@@ -105,8 +103,9 @@ class Traces:
         partition = calls[-1].partition
         described = compress(self._signature.describe_arguments(partition.treedef), partition.static)
         texts = zip(*(map(_format_static, call.values) for call in calls), strict=True)
-        values = {keystr(about.path): list(dict.fromkeys(own)) for about, own in zip(described, texts, strict=True)}
-        varying = [path for path, own in values.items() if len(own) > 1][:_MOST_CHANGES]
+        paths = [keystr(leaf_info.path) for leaf_info in described]
+        values = {path: list(dict.fromkeys(leaf_texts)) for path, leaf_texts in zip(paths, texts, strict=True)}
+        varying = [path for path in values if len(values[path]) > 1][:_MAX_CHANGES]
         numbers = ", and of ".join(f"`{path}`: {', '.join(values[path])}" for path in varying)
         arrays = " and ".join(f"`jnp.asarray({path})`" for path in varying)
         return (
@@ -124,11 +123,11 @@ class Traces:
             cause = "`clear_cache` made it forget its traces" if self._is_cleared else "that was its first trace"
             return f"{start}; {cause}"
         last, *earlier = [_describe_trace(trace, self._signature) for trace in reversed(recent)]
-        changes = min((list(_compare_nodes(one, last)) for one in earlier), key=len)
+        changes = min((list(_compare_nodes(earlier_nodes, last)) for earlier_nodes in earlier), key=len)
         if not changes:
             return f"{start}; nothing that Axonym sees changed: a setting of JAX did, or JAX's caches were cleared"
-        rest = f", and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
-        return f"{start}; changed since the nearest earlier trace: {'; '.join(changes[:_MOST_CHANGES])}{rest}"
+        surplus_text = f", and {len(changes) - _MAX_CHANGES} more" if len(changes) > _MAX_CHANGES else ""
+        return f"{start}; changed since the nearest earlier trace: {'; '.join(changes[:_MAX_CHANGES])}{surplus_text}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,13 +143,13 @@ class _Array:
         return text if self.names is None else f"{text} with axes {format_axes(self.names)}"
 
 
-def _differs_by_numbers(one: _Trace, other: _Trace) -> bool:
+def _differs_by_numbers(trace: _Trace, last: _Trace) -> bool:
     """Returns whether two traces differ, and by nothing but numbers among their static leaves."""
-    if one.static is other.static or one.static.partition is not other.static.partition:
+    if trace.static is last.static or trace.static.partition is not last.static.partition:
         return False
-    if one._replace(static=other.static) != other:
+    if trace._replace(static=last.static) != last:
         return False
-    pairs = zip(one.static.values, other.static.values, strict=True)
+    pairs = zip(trace.static.values, last.static.values, strict=True)
     return all(type(a) in (int, float, complex) or make_static_key(a) == make_static_key(b) for a, b in pairs)
 
 
@@ -197,13 +196,13 @@ def _describe_trace(trace: _Trace, signature: Signature) -> _Nodes:
     nodes["mesh",] = _make_static(trace.mesh)
     for name, value in zip(_SETTINGS, trace.settings, strict=True):
         nodes[f"JAX's setting `{name}`",] = _make_static(value)
-    donated, kept = (
-        [_Array(one, flag) for one in types] for types, flag in ((trace.donated, True), (trace.kept, False))
-    )
-    args, kwargs = trace.static.merge(donated, kept, map(_make_static, map(make_static_key, trace.static.values)))
-    for at, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
+    donated = [_Array(array_type, True) for array_type in trace.donated]
+    undonated = [_Array(array_type, False) for array_type in trace.undonated]
+    static = [_make_static(make_static_key(value)) for value in trace.static.values]
+    args, kwargs = trace.static.merge(donated, undonated, static)
+    for number, (name, value) in enumerate(signature.name_arguments(args, kwargs)):
         nodes.update(_walk_nodes((name,), value))
-        nodes[name, " passed by"] = _make_static("position" if at < len(args) else "keyword")
+        nodes[name, " passed by"] = _make_static("position" if number < len(args) else "keyword")
     return nodes
 
 
@@ -230,19 +229,19 @@ def _compare_nodes(before: _Nodes, after: _Nodes) -> Iterator[str]:
     changed: set[_Path] = set()
     restructured: dict[_Path, _Container] = {}
     for path in {**before, **after}:
-        one, other = before.get(path), after.get(path)
-        if one == other or any(path[:depth] in changed for depth in range(1, len(path))):
+        old, new = before.get(path), after.get(path)
+        if old == new or any(path[:depth] in changed for depth in range(1, len(path))):
             continue
-        if isinstance(one, _Container) and isinstance(other, _Container) and one.type is other.type:
-            restructured[path] = one
+        if isinstance(old, _Container) and isinstance(new, _Container) and old.type is new.type:
+            restructured[path] = old
             continue
         changed.add(path)
-        if isinstance(one, _Array) and isinstance(other, _Array) and (one.names is None) == (other.names is None):
-            yield from _compare_arrays("".join(path), one, other)
+        if isinstance(old, _Array) and isinstance(new, _Array) and (old.names is None) == (new.names is None):
+            yield from _compare_arrays("".join(path), old, new)
         else:
-            yield f"{''.join(path)}: {_format_trace_change(one or 'nothing', other or 'nothing')}"
+            yield f"{''.join(path)}: {_format_trace_change(old or 'nothing', new or 'nothing')}"
     for path, node in restructured.items():
-        if not any(one[: len(path)] == path for one in changed):
+        if not any(changed_path[: len(path)] == path for changed_path in changed):
             yield f"{''.join(path)}: static fields of the {node.type.__name__}"
 
 
@@ -250,13 +249,11 @@ def _compare_arrays(path: str, before: _Array, after: _Array) -> Iterator[str]:
     if before.names is not None and after.names is not None and before.names != after.names:
         yield f"{path}: axes {format_axes(before.names)} -> {format_axes(after.names)}"
     if before.type != after.type:
-        one, other = _format_array_type(before.type), _format_array_type(after.type)
-        if one == other:  # the mesh is part of the type on Auto meshes too
-            one, other = (
-                f"{_format_array_type(array.type)} on {_format_static(array.type.sharding.mesh)}"
-                for array in (before, after)
-            )
-        yield f"{path}: {_format_trace_change(one, other)}"
+        before_text, after_text = _format_array_type(before.type), _format_array_type(after.type)
+        if before_text == after_text:  # the mesh is part of the type on Auto meshes too
+            before_text = f"{before_text} on {_format_static(before.type.sharding.mesh)}"
+            after_text = f"{after_text} on {_format_static(after.type.sharding.mesh)}"
+        yield f"{path}: {_format_trace_change(before_text, after_text)}"
     if before.is_donated != after.is_donated:
         yield f"{path}: {'donated' if after.is_donated else 'no longer donated'}"
 
@@ -274,7 +271,7 @@ def _format_trace_change(before: Any, after: Any) -> str:
 
 def _format_static(value: Any) -> str:
     """Returns a static value as text, shortened and without addresses, and never the values of an array."""
-    if isinstance(value, ARRAYS):
+    if isinstance(value, ARRAY_TYPES):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, AbstractMesh):
         return format_mesh_types(value)
@@ -282,4 +279,4 @@ def _format_static(value: Any) -> str:
     text = name.rsplit("<locals>.", 1)[-1] if isinstance(name, str) else _ADDRESS.sub("", " ".join(repr(value).split()))
     if _ARRAY_VALUES.search(text):  # a `functools.partial` of an array shows its values
         return f"a {type(value).__name__}"
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 3]}..."

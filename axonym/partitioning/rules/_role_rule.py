@@ -8,12 +8,10 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from ...named._axis_layout import get_entry_axes, make_spec_entry
-from ..specs._active_mesh import MeshLike, check_mesh_axes, format_mesh
+from .._active_mesh import MeshLike, check_mesh, check_mesh_axes, format_mesh
 from ._best_spec import MeshAxes, find_best_spec, get_usable_axes
 from ._layer_layout import Layout, find_layouts
-from ._rule_options import HasMesh, check_integer, check_mesh, parse_axis_names
-from ._rule_tree import RuleTree
-from ._sharding_rule import BuiltInRule, Decision
+from ._sharding_rule import BuiltInRule, Decision, HasMesh, RuleTree, check_integer, parse_axis_names
 
 
 _AXIS_NAMES = {
@@ -23,8 +21,10 @@ _AXIS_NAMES = {
 }
 """Names of mesh axes from which their role follows."""
 
-_VECTORS = ("norm", "bias", "vector")
-_LARGEST_REPLICATED = 2**15
+_ROLE_OPTIONS = ("tensor", "fsdp", "expert", "batch")
+
+_VECTOR_ROLES = ("norm", "bias", "vector")
+_LARGEST_REPLICATED = 2**15  # elements of one layer's norm, bias or vector
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -114,7 +114,7 @@ class RoleShardingRule(HasMesh, BuiltInRule):
         mesh, roles = check_mesh(self.mesh), dict[str, str]()
         if self.min_shard_size is not None:
             self._set_options(min_shard_size=check_integer(self.min_shard_size, "min_shard_size"))
-        for role in ("tensor", "fsdp", "expert", "batch"):
+        for role in _ROLE_OPTIONS:
             names = getattr(self, role)
             if names is not None:
                 names = parse_axis_names(names, role)
@@ -152,36 +152,37 @@ class RoleShardingRule(HasMesh, BuiltInRule):
     def _decide_leaves(self, tree: RuleTree, mesh: MeshLike | None) -> list[Decision]:
         mesh = self._resolve_mesh(mesh)
         axes, by_role = self._assign_roles(mesh)
-        least = mesh.size if self.min_shard_size is None else self.min_shard_size
-        found: list[Decision] = []
+        min_elements = mesh.size if self.min_shard_size is None else self.min_shard_size
+        decisions: list[Decision] = []
         for leaf, layout in zip(tree.leaves, find_layouts(tree.leaves), strict=True):
             shape = leaf.shape
             if shape is None:
                 spec, reason = P(), ""
-            elif math.prod(shape) < least:
-                spec, reason = P(), f"`{type(self).__name__}`: the rule to replicate fewer than {least} elements"
+            elif math.prod(shape) < min_elements:
+                spec, reason = P(), f"`{type(self).__name__}`: the rule to replicate fewer than {min_elements} elements"
             else:
-                how = "its sizes, as its role is unknown" if layout is None else f"the role '{_format_role(layout)}'"
-                spec, reason = _choose_role_spec(shape, layout, axes, by_role), f"`{type(self).__name__}`: {how}"
-            found.append(Decision(spec, reason, mesh=mesh, is_final=layout is not None))
-        return found
+                spec = _choose_role_spec(shape, layout, axes, by_role)
+                basis = "its sizes, as its role is unknown" if layout is None else f"the role '{_format_role(layout)}'"
+                reason = f"`{type(self).__name__}`: {basis}"
+            decisions.append(Decision(spec, reason, mesh=mesh, is_final=layout is not None))
+        return decisions
 
     def _assign_roles(self, mesh: MeshLike) -> tuple[MeshAxes, dict[str, tuple[str, ...]]]:
         """Returns the mesh axes that shard something, and the names of the mesh axes of each role."""
-        given = {name: role for role in ("tensor", "fsdp", "expert", "batch") for name in getattr(self, role) or ()}
-        check_mesh_axes(mesh, given)
-        axes = [axis for axis in get_usable_axes(mesh) if given.get(axis[0]) != "batch"]
+        given_roles = {name: role for role in _ROLE_OPTIONS for name in getattr(self, role) or ()}
+        check_mesh_axes(mesh, given_roles)
+        axes = [axis for axis in get_usable_axes(mesh) if given_roles.get(axis[0]) != "batch"]
         by_name = {name: role for role, names in _AXIS_NAMES.items() if getattr(self, role) is None for name in names}
-        known = {name: given.get(name) or by_name.get(name) for name, _ in axes}
-        if axes and not {*given.values()} - {"batch"} and not any(known.values()):
+        axis_roles = {name: given_roles.get(name) or by_name.get(name) for name, _ in axes}
+        if axes and not {*given_roles.values()} - {"batch"} and not any(axis_roles.values()):
             small = [repr(name) for name in mesh.axis_names if mesh.shape[name] == 1 and name in by_name]
-            other = f"except {', '.join(small)} of size 1, " if small else ""
+            exception_text = f"except {', '.join(small)} of size 1, " if small else ""
             raise ValueError(
-                f"no axis of mesh {format_mesh(mesh)} has a name from which its role follows, {other}such as 'tp' or "
-                "'fsdp'; pass `tensor=` or `fsdp=` with the mesh axes for each"
+                f"no axis of mesh {format_mesh(mesh)} has a name from which its role follows, {exception_text}such as "
+                "'tp' or 'fsdp'; pass `tensor=` or `fsdp=` with the mesh axes for each"
             )
         default = "fsdp" if self.fsdp is None else None
-        roles = {name: role or default for name, role in known.items()}
+        roles = {name: role or default for name, role in axis_roles.items()}
         used = tuple(axis for axis in axes if roles[axis[0]])
         return used, {role: tuple(name for name, _ in used if roles[name] == role) for role in _AXIS_NAMES}
 
@@ -197,23 +198,25 @@ def _choose_role_spec(
 ) -> P:
     """Returns the spec of an array: among those with the most parts, the nearest to what its role wants."""
     if layout is None:
-        return find_best_spec(shape, axes, order=tuple(sorted(range(len(shape)), key=lambda at: (-shape[at], at))))
-    if layout.role in _VECTORS and layout.experts is None and layout.count_elements(shape) <= _LARGEST_REPLICATED:
+        return find_best_spec(shape, axes, order=tuple(sorted(range(len(shape)), key=lambda dim: (-shape[dim], dim))))
+    if layout.role in _VECTOR_ROLES and layout.experts is None and layout.count_elements(shape) <= _LARGEST_REPLICATED:
         names = by_role["tensor"] if layout.bias_of in ("column", "head", "conv") else ()
-        others = frozenset(range(len(shape))) - {layout.outputs}
-        return find_best_spec(shape, tuple(axis for axis in axes if axis[0] in names), replicated=others)
+        other_dims = frozenset(range(len(shape))) - {layout.outputs}
+        return find_best_spec(shape, tuple(axis for axis in axes if axis[0] in names), replicated=other_dims)
     places = _place_roles(layout, axes, by_role)
-    wanted = tuple((name, places[role]) for role, names in by_role.items() for name in names)
-    replicated = frozenset(layout.stacked)
-    spec = find_best_spec(shape, axes, wanted=wanted, replicated=replicated)
-    replicated |= frozenset(layout.leading)
+    wanted_dims = tuple((name, places[role]) for role, names in by_role.items() for name in names)
+    stacked = frozenset(layout.stacked)
+    spec = find_best_spec(shape, axes, wanted_dims=wanted_dims, replicated=stacked)
+    # Other leading dimensions and the features of a head are replicated where that costs no parts.
+    leading = stacked | frozenset(layout.leading)
     head_size = frozenset() if layout.head_size is None else frozenset({layout.head_size})
-    for more in (head_size, frozenset()):
-        other = find_best_spec(shape, axes, wanted=wanted, replicated=replicated | more)
-        if _count_parts(other, axes) == _count_parts(spec, axes):
-            spec = other
+    for replicated in (leading | head_size, leading):
+        candidate = find_best_spec(shape, axes, wanted_dims=wanted_dims, replicated=replicated)
+        if _count_parts(candidate, axes) == _count_parts(spec, axes):
+            spec = candidate
             break
-    order = {name: (name in by_role["tensor"]) == (layout.role in _VECTORS) for name, _ in axes}
+    # On one dimension the tensor axis comes first in a matrix and last in a vector: see the docstring of the rule.
+    order = {name: (name in by_role["tensor"]) == (layout.role in _VECTOR_ROLES) for name, _ in axes}
     return P(*(make_spec_entry(tuple(sorted(get_entry_axes(entry), key=order.__getitem__))) for entry in spec))
 
 

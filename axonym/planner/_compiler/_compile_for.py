@@ -15,7 +15,7 @@ from ...mesh import create_mesh, set_mesh
 from ...mesh._axis_sizes import format_mesh_shape
 from ...named._array import NamedArray, is_named_array
 from ...partitioning import axis_mapping, current_mapping, shard
-from ...partitioning.specs._active_mesh import get_active_mesh
+from ...partitioning._active_mesh import get_active_mesh
 from .._machine._described_devices import DescribedDevice, choose_devices
 from .._machine._hardware import get_hardware
 from .._program._saved_activations import find_saved_names

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from ...partitioning.jit._named_jit import named_jit
-from ...partitioning.jit._stages import NamedCompiled, NamedLowered, set_shape_sharding
-from ...partitioning.specs._active_mesh import MeshLike, get_active_mesh
+from ...named._axis_layout import MeshLike
+from ...partitioning._active_mesh import get_active_mesh
+from ...partitioning.jit._named_jit import NamedCompiled, NamedLowered, named_jit, set_shape_sharding
 from ...report._format import format_bytes
 from .._machine._described_devices import Topology
 from .._machine._hardware import Hardware, get_hardware

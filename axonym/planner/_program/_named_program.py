@@ -18,8 +18,8 @@ from jax.sharding import AbstractMesh, AxisType
 from ...mesh import set_mesh
 from ...named._array import NamedArray, is_named_array
 from ...named._axis_layout import get_entry_axes
-from ...partitioning.jit._fsdp import fsdp
-from ...partitioning.specs._bytes_per_device import count_array_bytes
+from ...partitioning._fsdp import fsdp
+from ...partitioning._leaves import count_array_bytes
 
 
 Dim: TypeAlias = tuple[str, int]  # the name of an axis, empty if it has none, and its size

@@ -12,7 +12,7 @@ import jax
 
 from ...named._arguments import check_integer
 from ...named._format import format_value
-from ...partitioning.specs._bytes_per_device import count_array_bytes
+from ...partitioning._leaves import count_array_bytes
 from ...report._format import format_bytes
 from ...report._table import STYLE, PrintedReport
 from ...report._write_file import write_html_page

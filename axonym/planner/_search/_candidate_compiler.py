@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...mesh import create_mesh
-from ...partitioning.jit._fsdp import fsdp
+from ...partitioning._fsdp import fsdp
 from .._compiler._compile_for import compile_for
 from .._compiler._compiled_program import CompiledProgram
 from .._machine._described_devices import DescribedDevice

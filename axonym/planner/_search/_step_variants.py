@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ...nn import LayerStack
-from ...partitioning.specs._leaves import ARRAYS
+from ...partitioning._leaves import ARRAY_TYPES
 from .._program._arguments import group_arguments
 from .._program._named_program import NamedProgram, NamedShape, make_named_shape, trace_named_program
 
@@ -89,7 +89,7 @@ def list_variants(
 
 
 def _drop_sharding(leaf: Any) -> Any:
-    if not isinstance(leaf, ARRAYS):
+    if not isinstance(leaf, ARRAY_TYPES):
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
 

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import axonym as nym
 
-from ...hlo import Program
+from ..hlo import Program
 
 
 COMPUTE = {"batch": "data", "mlp": "model"}

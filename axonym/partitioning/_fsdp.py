@@ -1,11 +1,11 @@
-"""Optimizer state that is sharded by a mapping of its own: ZeRO-1, for any optimizer with `init` and `update`.
+"""Parameters and optimizer state sharded over the data axis too: `fsdp`, and `sharded_optimizer` (ZeRO-1).
 
-Gradients and parameters are sharded like the state, the optimizer updates the shards, and the updates are sharded like
-the parameters again.
+`fsdp` is `named_jit` with two mappings. In `sharded_optimizer` gradients and parameters are sharded like the state, the
+optimizer updates the shards, and the updates are sharded like the parameters again.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, overload
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 import jax
 from jax.sharding import AxisType
@@ -13,10 +13,69 @@ from jax.sharding import AxisType
 from .._jax_compat import is_tracing
 from ..named._ambient import context
 from ..named._format import format_value
-from .mapping._mapping import AxisMapping, ResourceMapping, current_mapping
-from .sharding._shard import shard_tree
-from .specs._active_mesh import get_active_mesh
-from .specs._sharded_by import ShardedBy, require_complete_mapping
+from ._active_mesh import get_active_mesh
+from ._leaves import ShardedBy, require_complete_mapping
+from ._mapping import AxisMapping, ResourceMapping, current_mapping
+from ._shard import shard_tree
+from .jit._named_jit import NamedJit, named_jit
+
+
+Args = ParamSpec("Args")
+R = TypeVar("R")
+
+
+@overload
+def fsdp(
+    fn: Callable[Args, R], parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+) -> NamedJit[Args, R]: ...
+@overload
+def fsdp(
+    parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+) -> Callable[[Callable[Args, R]], NamedJit[Args, R]]: ...
+def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = None, **options: Any) -> Any:  # pyright: ignore[reportInconsistentOverload]
+    """Compiles a function whose arguments and results are sharded one way and whose computation is sharded another.
+
+    That is fully sharded data parallelism: parameters and optimizer state are sharded over the data axis between steps,
+    and each layer gathers its own parameters when it uses them. It is `named_jit` with `parameter_mapping` for
+    arguments and results, and `compute_mapping` active inside.
+
+    A layer gathers each parameter from its shards under `parameter_mapping`, and the gradient is sharded the same way
+    again: a reduce-scatter where the compiler has one. To gather all parameters once instead, do so and call the layers
+    inside `with axis_mapping(compute_mapping)`, which takes parameters as they are.
+
+    Args:
+        fn: The function; left out, a decorator is returned.
+        parameter_mapping: Mapping of arguments and results. It applies to the batch as well, so map its axis here too;
+            no argument can have two axes on one mesh axis. For a batch of embeddings, which would, also give
+            `in_axis_resources=(parameter_mapping, compute_mapping)`, an entry for each argument.
+        compute_mapping: Mapping that is active while the function is traced.
+        **options: The other options of `named_jit`. `in_axis_resources` and `out_axis_resources` replace
+            `parameter_mapping` for arguments or results.
+
+    Returns:
+        A compiled function; see `named_jit`.
+
+    Raises:
+        TypeError: If one of the two mappings is missing.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> compute = {"batch": "data", "mlp": "model"}
+        >>> @nym.fsdp({**compute, "embed": "data"}, compute)
+        ... def step(weight, batch):
+        ...     return weight - nym.dot(batch, weight, axis="pixel").mean()
+        >>> with jax.set_mesh(nym.create_mesh((4, 2), ("data", "model"))):
+        ...     step(nym.ones({"pixel": 3, "embed": 8}), nym.ones({"batch": 8, "pixel": 3})).sharding.spec
+        P(None, 'data')
+    """
+    if fn is not None and not callable(fn):  # the mappings alone, the first of them by position
+        mappings = [mapping for mapping in (fn, parameter_mapping, compute_mapping) if mapping is not None]
+        fn, parameter_mapping, compute_mapping = None, *(mappings if len(mappings) == 2 else (None, None))
+    if parameter_mapping is None or compute_mapping is None:
+        raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
+    defaults = {"in_axis_resources": parameter_mapping, "out_axis_resources": parameter_mapping}
+    return named_jit(fn, compute_mapping, **{**defaults, **options})
 
 
 class Optimizer(NamedTuple):
@@ -98,16 +157,17 @@ def sharded_optimizer(
         >>> state.tree[0].mu.sharding.spec, updates.sharding.spec
         (P('data', 'model'), P(None, 'model'))
     """
-    for needed in ("init", "update"):
-        if not callable(getattr(optimizer, needed, None)):
+    for method in ("init", "update"):
+        if not callable(getattr(optimizer, method, None)):
             raise TypeError(
                 f"`sharded_optimizer` takes something with `init` and `update`, not {format_value(optimizer)}."
             )
-    own = require_complete_mapping(mapping)
+    state_mapping = require_complete_mapping(mapping)
     updates_mapping = None if parameter_mapping is None else require_complete_mapping(parameter_mapping)
 
     def init(params: Any) -> ShardedBy[Any]:
-        return ShardedBy(shard_tree(optimizer.init(shard_tree(params, own)), own), own)
+        state = optimizer.init(shard_tree(params, state_mapping))
+        return ShardedBy(shard_tree(state, state_mapping), state_mapping)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, ShardedBy[Any]]:
         if not isinstance(state, ShardedBy):
@@ -115,9 +175,11 @@ def sharded_optimizer(
                 f"A `sharded_optimizer` updates the state that its own `init` made, a `ShardedBy`, not a "
                 f"{type(state).__name__}."
             )
-        shards = shard_tree((updates, params), own)
-        changed, inner = optimizer.update(shards[0], shard_tree(state.tree, own), shards[1], **extra)
-        return _shard_updates(changed, (params, updates), updates_mapping), ShardedBy(shard_tree(inner, own), own)
+        update_shards, param_shards = shard_tree((updates, params), state_mapping)
+        state_shards = shard_tree(state.tree, state_mapping)
+        new_updates, new_state = optimizer.update(update_shards, state_shards, param_shards, **extra)
+        new_updates = _shard_updates(new_updates, (params, updates), updates_mapping)
+        return new_updates, ShardedBy(shard_tree(new_state, state_mapping), state_mapping)
 
     if isinstance(optimizer, tuple) and hasattr(optimizer, "_replace"):
         return optimizer._replace(init=init, update=update)  # pyright: ignore[reportAttributeAccessIssue]
@@ -131,15 +193,20 @@ def _shard_updates(updates: Any, models: tuple[Any, ...], mapping: AxisMapping |
         return updates
     if mapping is not None:
         return shard_tree(updates, mapping)
-    ambient, is_inside = context.value, is_tracing()
-    stored = None if ambient is None else ambient.stored  # inside `fsdp`, its `parameter_mapping`
-    active = current_mapping() if stored is None else stored
-    model = next((one for one in models if jax.tree.structure(one) == jax.tree.structure(updates)), None)
-    is_typed = is_inside and AxisType.Explicit in mesh.axis_types and model is not None
-    if active is not None and not (is_typed and AxisType.Auto not in mesh.axis_types):
-        updates = shard_tree(updates, active)
-    if model is None or (active is not None and not is_typed):
-        return updates
+    ambient = context.value
+    active = current_mapping()
+    if ambient is not None and ambient.stored is not None:  # inside `fsdp`, its `parameter_mapping`
+        active = ambient.stored
+    structure = jax.tree.structure(updates)
+    model = next((model for model in models if jax.tree.structure(model) == structure), None)
+    if model is None:
+        return updates if active is None else shard_tree(updates, active)
+    if is_tracing() and AxisType.Explicit in mesh.axis_types:
+        # The types of the parameters state how they are sharded over Explicit mesh axes, but not over Auto ones.
+        if active is not None and AxisType.Auto in mesh.axis_types:
+            updates = shard_tree(updates, active)
+    elif active is not None:
+        return shard_tree(updates, active)
     return jax.tree.map(_shard_like, updates, model)
 
 
@@ -149,6 +216,6 @@ def _shard_like(update: Any, parameter: Any) -> Any:
         return update
     if not is_tracing():
         return update if update.sharding == parameter.sharding else jax.device_put(update, parameter.sharding)
-    own, target = jax.typeof(update).sharding, jax.typeof(parameter).sharding
+    sharding, target = jax.typeof(update).sharding, jax.typeof(parameter).sharding
     is_typed = AxisType.Explicit in target.mesh.axis_types
-    return jax.reshard(update, target) if is_typed and own != target else update
+    return jax.reshard(update, target) if is_typed and sharding != target else update

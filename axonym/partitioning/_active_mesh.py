@@ -6,10 +6,10 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from ..._jax_compat import is_tracing
-from ...named._axis_layout import MeshLike as MeshLike
-from ...named._format import format_axes, format_value, suggest_name
-from ...named._traceback import strip_library_frames
+from .._jax_compat import is_tracing
+from ..named._axis_layout import MeshLike as MeshLike
+from ..named._format import format_axes, format_value, suggest_name
+from ..named._traceback import strip_library_frames
 
 
 def get_abstract_mesh() -> AbstractMesh | None:
@@ -45,8 +45,10 @@ def check_mesh(mesh: Any) -> MeshLike | None:
 
 def resolve_mesh(mesh: MeshLike | None, purpose: str) -> MeshLike:
     """Returns the given mesh, or the active mesh if it is None; raises a ValueError if there is neither."""
-    given = check_mesh(mesh)
-    return require_mesh(purpose, "set one with `jax.set_mesh(mesh)` or pass `mesh=`") if given is None else given
+    check_mesh(mesh)
+    if mesh is None:
+        return require_mesh(purpose, "set one with `jax.set_mesh(mesh)` or pass `mesh=`")
+    return mesh
 
 
 def is_manual_axis(mesh: MeshLike | None, axis: str) -> bool:
@@ -59,20 +61,28 @@ def describe_mixed_types(where: str, axes: Iterable[str], mesh: MeshLike | None)
 
     In compiled functions JAX keeps only the Explicit ones, or puts them first.
     """
-    found = {} if mesh is None else dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    types = [found[axis] for axis in axes if axis in found]
-    if len(set(types)) < 2:
+    axis_types = {} if mesh is None else dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    axes_on_mesh = [axis for axis in axes if axis in axis_types]
+    if len({axis_types[axis] for axis in axes_on_mesh}) < 2:
         return None
-    both = " and ".join(f"{axis!r} ({kind.name})" for axis, kind in zip(axes, types, strict=True))
+    mixed_axes = " and ".join(f"{axis!r} ({axis_types[axis].name})" for axis in axes_on_mesh)
     return (
-        f"{where} is sharded over mesh axes {both}, a mix that JAX does not keep in compiled functions; use mesh axes "
-        "of one type for it, or make both of the same type by `axis_types`"
+        f"{where} is sharded over mesh axes {mixed_axes}, a mix that JAX does not keep in compiled functions; use "
+        "mesh axes of one type for it, or make both of the same type by `axis_types`"
     )
 
 
 def format_mesh(mesh: MeshLike) -> str:
     """Returns the axes of a mesh with their sizes."""
     return format_axes(tuple(map(str, mesh.axis_names)), tuple(mesh.shape.values()))
+
+
+def format_mesh_types(mesh: MeshLike) -> str:
+    """Returns the axes of a mesh with their sizes and types."""
+    if mesh.empty:
+        return "no mesh"
+    types = ", ".join(dict.fromkeys(kind.name for kind in mesh.axis_types))
+    return f"{format_mesh(mesh)} of {types} axes"
 
 
 def check_mesh_axes(mesh: MeshLike, names: Iterable[str]) -> None:

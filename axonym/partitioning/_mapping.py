@@ -1,19 +1,22 @@
 """Mappings from axis names to mesh axes: immutable values that specify how arrays are sharded.
 
 Mappings compare equal whatever the order or spelling of their entries, because the active mapping is part of every jit
-cache key.
+cache key. Names and mesh axes that look mistyped cause a warning.
 """
 
 import functools
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from jax.sharding import AbstractMesh, Mesh
 
-from ...named._ambient import context
-from ...named._axis import Axis
-from ...named._format import format_value
-from ...named._traceback import strip_library_frames
+from ..named._ambient import context
+from ..named._axis import Axis
+from ..named._cache import cached_plan
+from ..named._format import format_axes, format_value, suggest_name
+from ..named._traceback import find_stacklevel, strip_library_frames
 
 
 PhysicalAxisSpec: TypeAlias = str | Sequence[str]
@@ -23,6 +26,9 @@ ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec | None]
 """From names of array axes to mesh axes; None replicates an axis."""
 
 Uneven: TypeAlias = Literal["error", "replicate"]
+
+
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 def check_uneven(uneven: Any) -> Uneven:
@@ -66,14 +72,14 @@ class AxisMapping(Mapping[str, Any]):
         uneven: Uneven = "error",
     ) -> None:
         check_uneven(uneven)
-        given = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
-        axes = {name: value for name, value in given.items() if value}
-        keep = functools.partial(object.__setattr__, self)
-        keep("_axes", axes)
-        keep("_replicated", frozenset(given) - frozenset(axes))
-        keep("fallback", fallback)
-        keep("uneven", uneven)
-        keep("_hash", hash((frozenset(axes.items()), _check_fallback(fallback), uneven)))
+        mesh_axes = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
+        axes = {name: value for name, value in mesh_axes.items() if value}
+        set_slot = functools.partial(object.__setattr__, self)  # `__setattr__` raises
+        set_slot("_axes", axes)
+        set_slot("_replicated", frozenset(mesh_axes) - frozenset(axes))
+        set_slot("fallback", fallback)
+        set_slot("uneven", uneven)
+        set_slot("_hash", hash((frozenset(axes.items()), _check_fallback(fallback), uneven)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -224,3 +230,70 @@ def current_thread_local_mapping() -> AxisMapping | None:
         True
     """
     return current_mapping()
+
+
+def is_typo(name: str, candidate: str, shortest: int = 4) -> bool:
+    """Returns whether two names differ only in letter case or by one slip of a typist, and hardly on purpose.
+
+    A slip is two letters swapped, one left out or, in a long word, one changed. Names that differ in the first letter
+    of a word (`patch` and `batch`), in digits, in a plural or in a short word (`pos_q` and `pos_k`) are intended, and
+    so are names with fewer letters than `shortest`, unless two of three letters are swapped (`mpl` and `mlp`).
+    """
+    if name.casefold() == candidate.casefold():
+        return True
+    short, long = sorted((name, candidate), key=len)
+    if len(short) < 3 or len(long) - len(short) > 1:
+        return False
+    difference = next((i for i, letter in enumerate(short) if letter != long[i]), len(short))
+    if short[:difference] + short[difference : difference + 2][::-1] + short[difference + 2 :] == long:
+        return len(short) >= shortest or short.isalpha()
+    if len(short) < shortest:
+        return False
+    word = next((word for word in _WORD.finditer(long) if word.start() < difference < word.end()), None)
+    if word is None or len(word.group()) <= shortest:
+        return False
+    is_last_letter = difference + 1 == word.end()
+    if len(short) < len(long):
+        return short[difference:] == long[difference + 1 :] and not (is_last_letter and long[difference] == "s")
+    return (
+        short[difference + 1 :] == long[difference + 1 :]
+        and short[difference].isalpha()
+        and not is_last_letter
+        and len(word.group()) > 5
+    )
+
+
+def warn_unknown_name(name: str, mapping: AxisMapping) -> None:
+    """Warns if a name without an entry in a mapping looks like the name of an entry."""
+    for entry in mapping:
+        if is_typo(name, entry):
+            _warn_once(
+                f"axis {name!r} is replicated: the mapping has no {name!r}, but has {entry!r}; correct the name, or "
+                f"map {name!r} to None"
+            )
+
+
+def warn_unknown_mesh_axes(mapping: AxisMapping, mesh: Mesh | AbstractMesh) -> None:
+    """Warns of entries whose mesh axes the mesh lacks, if they look mistyped: one mapping may serve several meshes."""
+    for name in mapping:
+        for axis in mapping.mesh_axes(name):
+            if axis in mesh.axis_names:
+                continue
+            if name in mesh.axis_names:
+                _warn_once(
+                    f"{describe_unknown_mesh_axis(name, axis, mesh)}, but it has {name!r}; a mapping goes from names "
+                    f"to mesh axes: should {axis!r} be sharded over {name!r}?"
+                )
+            elif any(is_typo(axis, mesh_axis, 3) for mesh_axis in mesh.axis_names):
+                _warn_once(f"{describe_unknown_mesh_axis(name, axis, mesh)}{suggest_name(axis, mesh.axis_names)}")
+
+
+def describe_unknown_mesh_axis(name: str, axis: str, mesh: Mesh | AbstractMesh) -> str:
+    """Returns the message about an axis that is mapped to an unknown mesh axis."""
+    sizes = format_axes(mesh.axis_names, tuple(mesh.shape.values()))
+    return f"axis {name!r} is mapped to mesh axis {axis!r}, which the mesh {sizes} does not have"
+
+
+@cached_plan
+def _warn_once(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=find_stacklevel())

@@ -1,0 +1,141 @@
+"""Placing arrays by their shardings: moved outside of traced functions, and constrained inside.
+
+A traced leaf gets a constraint, a `ShapeDtypeStruct` gets the sharding, and all other arrays that are not yet in place
+are moved by one `device_put`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+from .._jax_compat import is_tracing
+from ..named._axis_layout import get_entry_axes, make_spec_entry
+from ..named._cache import cached_plan
+from ._active_mesh import MeshLike, describe_mixed_types
+
+
+def place_leaves(leaves: list[Any], shardings: list[NamedSharding | None], mesh: MeshLike) -> list[Any]:
+    """Returns the leaves of a tree, each placed by its sharding if it has one; the list itself if nothing changes."""
+    is_inside = is_tracing()
+    if not is_inside and [getattr(leaf, "sharding", None) for leaf in leaves] == shardings:
+        return leaves
+    changed: dict[int, Any] = {}
+    constraints: dict[int, NamedSharding] = {}
+    moves: dict[int, NamedSharding] = {}
+    for position, sharding in enumerate(shardings):
+        if sharding is None:
+            continue
+        leaf = leaves[position]
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            changed[position] = leaf.update(sharding=resolve_unconstrained(sharding, leaf.sharding))
+        elif is_inside:
+            constraints[position] = sharding
+        elif getattr(leaf, "sharding", None) is not sharding and not _is_in_place(leaf, sharding):
+            moves[position] = resolve_unconstrained(sharding, getattr(leaf, "sharding", None))
+    if constraints:
+        constrained = constrain_arrays([leaves[position] for position in constraints], [*constraints.values()])
+        changed.update(zip(constraints, constrained, strict=True))
+    if moves:
+        if not isinstance(mesh, Mesh):
+            raise ValueError("arrays can only be placed on a mesh with devices; on an abstract one, shard their shapes")
+        moved = jax.device_put([leaves[position] for position in moves], list(moves.values()))
+        changed.update(zip(moves, moved, strict=True))
+    return [changed.get(position, leaf) for position, leaf in enumerate(leaves)] if changed else leaves
+
+
+def resolve_unconstrained(sharding: NamedSharding, current: Any) -> NamedSharding:
+    """Returns a sharding in which axes left to the compiler are as in the array's own sharding, or replicated."""
+    mesh, spec = sharding.mesh, sharding.spec
+    if P.UNCONSTRAINED not in spec:
+        return sharding
+    has_same_mesh = isinstance(current, NamedSharding) and current.mesh.shape == mesh.shape
+    current_entries = current.spec if has_same_mesh else ()
+    used_axes = {axis for entry in spec if entry is not P.UNCONSTRAINED for axis in get_entry_axes(entry)}
+    entries = [*spec]
+    for dim, entry in enumerate(spec):
+        if entry is P.UNCONSTRAINED:
+            current_entry = current_entries[dim] if dim < len(current_entries) else None
+            current_axes = () if current_entry is P.UNCONSTRAINED else get_entry_axes(current_entry)
+            entries[dim] = make_spec_entry(tuple(axis for axis in current_axes if axis not in used_axes))
+    return NamedSharding(mesh, P(*entries))
+
+
+def _is_in_place(leaf: Any, sharding: NamedSharding) -> bool:
+    current = getattr(leaf, "sharding", None)
+    return current is not None and (current == sharding or _is_equivalent(current, sharding, leaf.ndim))
+
+
+@cached_plan
+def _is_equivalent(current: jax.sharding.Sharding, sharding: NamedSharding, ndim: int) -> bool:
+    """Returns whether two shardings put the same shards on the same devices and, on Explicit meshes, are one type."""
+    mesh = getattr(current, "mesh", None)
+    if mesh != sharding.mesh:
+        # JAX takes arrays on two Explicit meshes for arrays of two types, even if their shards are the same.
+        current_types = () if mesh is None else mesh.axis_types
+        if AxisType.Explicit in (*current_types, *sharding.mesh.axis_types):
+            return False
+    return current.is_equivalent_to(resolve_unconstrained(sharding, current), ndim)
+
+
+def constrain_arrays(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[Any]:
+    """Returns arrays with shardings inside a traced function: resharded over Explicit, constrained over Auto axes."""
+    constrained = [*arrays]
+    explicit: dict[int, NamedSharding] = {}
+    auto: dict[int, NamedSharding] = {}
+    auto_in_jit: dict[int, NamedSharding] = {}
+    for position, sharding in enumerate(shardings):
+        part = select_axis_type(sharding, AxisType.Explicit)
+        if part is not None and jax.typeof(constrained[position]).sharding != part:
+            explicit[position] = part
+    _replace_arrays(constrained, explicit, jax.reshard)
+    for position, sharding in enumerate(shardings):
+        part = select_axis_type(sharding, AxisType.Auto)
+        if part is not None:
+            current = jax.typeof(constrained[position]).sharding
+            needs_jit = current.mesh.empty or any(current.spec)
+            (auto_in_jit if needs_jit else auto)[position] = part
+    # Only compiled code moves an array made before the mesh was set, which is not on it, and only compiled code keeps
+    # Explicit axes that an array is sharded over (docs/known-faults.md). So this is a separate jitted call, because
+    # `jax.grad` and `jax.checkpoint` outside jit evaluate the trace without compiling it.
+    _replace_arrays(constrained, auto, jax.lax.with_sharding_constraint)
+    _replace_arrays(constrained, auto_in_jit, _constrain_in_jit)
+    return constrained
+
+
+def _replace_arrays(arrays: list[Any], shardings: dict[int, NamedSharding], place: Callable[[Any, Any], Any]) -> None:
+    """Places the arrays at some positions, all of them at once."""
+    if len(shardings) == 1:  # JAX takes its time with the structure of even the smallest tree
+        [(position, sharding)] = shardings.items()
+        arrays[position] = place(arrays[position], sharding)
+    elif shardings:
+        placed = place(tuple([arrays[position] for position in shardings]), tuple(shardings.values()))
+        for position, array in zip(shardings, placed, strict=True):
+            arrays[position] = array
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _constrain_in_jit(arrays: Any, shardings: Any) -> Any:
+    return jax.lax.with_sharding_constraint(arrays, shardings)
+
+
+@cached_plan
+def select_axis_type(sharding: NamedSharding, kind: AxisType) -> NamedSharding | None:
+    """Returns the part of a sharding over mesh axes of one kind, None if the mesh has none of that kind.
+
+    Raises:
+        ValueError: If a dimension is sharded over mesh axes of both kinds, as only rules for plain arrays choose it.
+    """
+    mesh = sharding.mesh
+    axis_types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    selected_axes = {name for name, axis_type in axis_types if axis_type == kind}
+    if len(selected_axes) in (0, len(mesh.axis_names)):
+        return sharding if selected_axes else None
+    for dim, entry in enumerate(sharding.spec):
+        mixed = describe_mixed_types(f"dimension {dim}", get_entry_axes(entry), mesh)
+        if mixed is not None:
+            raise ValueError(mixed)
+    axes = [tuple(axis for axis in get_entry_axes(entry) if axis in selected_axes) for entry in sharding.spec]
+    return NamedSharding(mesh, P(*map(make_spec_entry, axes)))

@@ -1,1 +1,0 @@
-"""Mappings from axis names to mesh axes: values, and warnings of mistyped names."""
