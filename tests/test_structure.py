@@ -1,4 +1,4 @@
-"""Rules for the code as a whole: docstrings, examples that run, imports, and the names of tests.
+"""Rules for the code as a whole: docstrings, examples that run, imports, and errors that tests expect.
 
 A rule is one test, which reads all files and lists every place that breaks it.
 """
@@ -7,7 +7,6 @@ import ast
 import doctest
 import importlib
 import inspect
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -177,11 +176,3 @@ def test_expected_errors_and_warnings_have_a_match():
         if ast.unparse(node.func) in EXPECTING and "match" not in {keyword.arg for keyword in node.keywords}
     ]
     fail_for(unmatched, "`pytest.raises` and `pytest.warns` have a `match`.")
-
-
-def test_names_of_tests_are_short():
-    found = [
-        (file, name) for file in TESTS for name in re.findall(r"^ *def (test_\w+)", file.read_text(), re.MULTILINE)
-    ]
-    long = [f"{file.relative_to(ROOT)} {name}" for file, name in found if len(name) >= 70]
-    fail_for(long, "The name of a test has fewer than 70 characters.")

@@ -36,8 +36,7 @@ from . import (
     util as util,
     wrap as wrap,
 )
-from ._array import NamedArray as NamedArray
-from ._array_axes import NamedArrayAxes as NamedArrayAxes
+from ._array import NamedArray as NamedArray, NamedArrayAxes as NamedArrayAxes
 from ._checkpoint import ScanCheckpointPolicy as ScanCheckpointPolicy
 from ._functions import dslice as dslice, vmap as vmap
 from .axis import (

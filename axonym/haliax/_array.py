@@ -1,10 +1,12 @@
-"""`NamedArray` with the attributes and the orders of axes of Haliax, and the conversion of results to it."""
+"""`NamedArray` with the attributes and orders of axes of Haliax, its annotations, and the conversion of results."""
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Set
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 import jax
+import jax.numpy as jnp
 
 from ..named import _array
 from ..named._axis import Axis, AxisSelection, AxisSelector
@@ -12,8 +14,72 @@ from ..named._base import set_array, set_names
 from ..named._elementwise._arithmetic import clip
 from ..named._reduce._reductions import var
 from ..named._shape._flatten import ravel
-from . import _axis_names, _axis_order, _indexing, _reshaping
-from ._array_axes import NamedArrayAxes
+from . import _axis_names, _operations
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NamedArrayAxes:
+    """The axes, and perhaps the dtype, that an annotation such as `f32["batch embed ..."]` describes.
+
+    Args:
+        before: Names before `...`, or all of them.
+        after: Names after `...`.
+        ordered: Whether the names have an order.
+        subset: Whether there may be other axes, where the `...` is.
+        dtype: A dtype, or a kind of dtypes such as `jnp.floating`; None for any.
+
+    Example:
+        >>> import axonym.haliax as hax
+        >>> hax.NamedArrayAxes(("batch",), subset=True)
+        NamedArray[batch ...]
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    ordered: bool = True
+    subset: bool = False
+    dtype: Any = None
+
+    @staticmethod
+    def parse(spec: Any, dtype: Any = None) -> "NamedArrayAxes":
+        """Returns the description given as a string, a sequence, a set, an annotation or as it is."""
+        spec = get_args(spec)[1] if get_args(spec) else spec
+        if isinstance(spec, NamedArrayAxes):
+            return spec
+        items = spec.split() if isinstance(spec, str) else list(spec)
+        names = ["..." if item is ... else item for item in items]
+        if names.count("...") > 1 or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"axes are names in order or in a set, with at most one `...`, not {spec!r}")
+        ordered, subset = not isinstance(spec, Set), "..." in names
+        if subset and ordered:
+            position = names.index("...")
+            return NamedArrayAxes(tuple(names[:position]), tuple(names[position + 1 :]), ordered, subset, dtype)
+        return NamedArrayAxes(tuple(name for name in names if name != "..."), (), ordered, subset, dtype)
+
+    @staticmethod
+    def annotate(array: type, axes: Any, dtype: Any = None) -> Any:
+        """Returns the annotation of an array class with axes and a dtype."""
+        return Annotated[array, NamedArrayAxes.parse(axes, dtype)]
+
+    def matches(self, names: tuple[str, ...], dtype: Any) -> bool:
+        """Returns whether names and a dtype are as described."""
+        if self.dtype is not None and not jnp.issubdtype(dtype, getattr(self.dtype, "category", self.dtype)):
+            return False
+        described = (*self.before, *self.after)
+        if len(names) < len(described) or (len(names) > len(described) and not self.subset):
+            return False
+        if not self.ordered:
+            return set(described) <= set(names)
+        return names[: len(self.before)] == self.before and names[len(names) - len(self.after) :] == self.after
+
+    def __repr__(self) -> str:
+        """Formats the names."""
+        dots = ["..."] if self.subset else []
+        if self.ordered:
+            text = " ".join([*self.before, *dots, *self.after])
+        else:
+            text = f"{{{', '.join([*self.before, *dots])}}}"
+        return f"NamedArray[{text}]" if self.dtype is None else f"NamedArray[{self.dtype} {text}]"
 
 
 T = TypeVar("T")
@@ -75,11 +141,11 @@ class NamedArray(_array.NamedArray):
     @property
     def at(self) -> Any:
         """Selects elements to read or replace: `x.at["pos", 3].set(0.0)`."""
-        return _indexing.Updates(self)
+        return _operations.Updates(self)
 
     def __getitem__(self, items: Any) -> Self:
         """Selects elements by named axis; several index arrays follow NumPy's rule for the place of their axes."""
-        return _indexing.index(self, items)
+        return _operations.index(self, items)
 
     def __matmul__(self, other: Any) -> Any:
         """Raises a ValueError, since the axes to contract are needed."""
@@ -91,13 +157,13 @@ class NamedArray(_array.NamedArray):
         """Returns the size of an axis, or a tuple of the sizes of several."""
         if isinstance(axis, str | Axis):
             return super().axis_size(axis)
-        return tuple(one.size for one in _axis_names.resolve_selection(self.axes, tuple(axis)))
+        return tuple(resolved.size for resolved in _axis_names.resolve_selection(self.axes, tuple(axis)))
 
     def axis_indices(self, axis: AxisSelection) -> Any:
         """Returns the position of an axis, None if it is missing, or a tuple of the positions of several."""
         if isinstance(axis, str | Axis):
             return super().axis_indices(axis) if self.has_axis(axis) else None
-        return tuple(self.axis_indices(one) for one in _axis_names.list_selectors(axis))
+        return tuple(self.axis_indices(selector) for selector in _axis_names.list_selectors(axis))
 
     def resolve_axis(self, axes: AxisSelection) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Returns the axes of a selection with their sizes: an `Axis`, a tuple or a dict, as the selection is."""
@@ -109,9 +175,9 @@ class NamedArray(_array.NamedArray):
 
     def dot(self, *args: Any, **options: Any) -> Any:
         """Multiplies with other arrays and sums over `axis`; the result has the order of the operands."""
-        if args and _axis_order.is_axis_selection(args[0]):
-            return _axis_order.dot(args[0], self, *args[1:], **options)
-        return _axis_order.dot(self, *args, **options)
+        if args and _operations.is_axis_selection(args[0]):
+            return _operations.dot(args[0], self, *args[1:], **options)
+        return _operations.dot(self, *args, **options)
 
     def clip(self, a_min: Any = None, a_max: Any = None) -> Self:
         """Limits the elements to an interval."""
@@ -129,18 +195,18 @@ class NamedArray(_array.NamedArray):
         """Returns the elements as bytes, in C or Fortran order."""
         return jax.device_get(self.array).tobytes(order)
 
-    argsort = _reshaping.argsort
-    broadcast_axis = _reshaping.broadcast_axis
-    cumprod = _reshaping.cumprod
-    cumsum = _reshaping.cumsum
-    flatten_axes = _reshaping.flatten_axes
-    rename = _reshaping.rename
-    updated_slice = _reshaping.updated_slice
-    rearrange = _axis_order.rearrange
-    sort = _reshaping.sort
-    split = _reshaping.split
-    take = _indexing.take
-    unbind = _reshaping.unbind
+    argsort = _operations.argsort
+    broadcast_axis = _operations.broadcast_axis
+    cumprod = _operations.cumprod
+    cumsum = _operations.cumsum
+    flatten_axes = _operations.flatten_axes
+    rename = _operations.rename
+    updated_slice = _operations.updated_slice
+    rearrange = _operations.rearrange
+    sort = _operations.sort
+    split = _operations.split
+    take = _operations.take
+    unbind = _operations.unbind
 
 
 def _make_operator(name: str) -> Any:

@@ -12,27 +12,23 @@ def list_selectors(selection: AxisSelection) -> tuple[AxisSelector, ...]:
     return tuple(selection) if isinstance(selection, Mapping) else parse_selection(selection)
 
 
-def list_axes(spec: Any) -> tuple[Any, ...]:
-    """Returns the axes of a spec, with their sizes where it has them."""
-    return parse_selection(spec)
-
-
 def resolve_selection(spec: Any, selection: AxisSelection) -> Any:
     """Returns the selected axes of a spec with their sizes: an `Axis`, a tuple or a dict, as the selection is."""
-    found = {one.name: one for one in list_axes(spec)}
+    axes_by_name: Any = {axis.name: axis for axis in parse_selection(spec)}  # pyright: ignore[reportAttributeAccessIssue]
 
     def find(selector: AxisSelector) -> Axis:
         name = get_name(selector)
-        if name not in found:
-            raise ValueError(f"no axis {name!r} among {', '.join(found) or 'no axes'}")
-        if isinstance(selector, Axis) and selector != found[name]:
-            raise ValueError(f"axis {name!r} has size {found[name].size} here, {selector.size} was asked for")
-        return found[name]
+        if name not in axes_by_name:
+            raise ValueError(f"no axis {name!r} among {', '.join(axes_by_name) or 'no axes'}")
+        axis = axes_by_name[name]
+        if isinstance(selector, Axis) and selector != axis:
+            raise ValueError(f"axis {name!r} has size {axis.size} here, {selector.size} was asked for")
+        return axis
 
     if isinstance(selection, str | Axis):
         return find(selection)
-    axes = tuple(find(one) for one in parse_selection(selection))
-    return {one.name: one.size for one in axes} if isinstance(selection, Mapping) else axes
+    axes = tuple(map(find, parse_selection(selection)))
+    return {axis.name: axis.size for axis in axes} if isinstance(selection, Mapping) else axes
 
 
 def axis_name(ax: AxisSelection) -> Any:
@@ -43,7 +39,7 @@ def axis_name(ax: AxisSelection) -> Any:
         >>> hax.axis_name(hax.make_axes(batch=2, embed=3))
         ('batch', 'embed')
     """
-    return get_name(ax) if isinstance(ax, str | Axis) else tuple(get_name(one) for one in list_selectors(ax))
+    return get_name(ax) if isinstance(ax, str | Axis) else tuple(map(get_name, list_selectors(ax)))
 
 
 def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
@@ -77,41 +73,44 @@ def rearrange_for_partial_order(partial_order: Sequence[Any], axes: Any) -> Any:
         ['a', 'b', 'c']
     """
     order = tuple(partial_order)
-    if order.count(...) < 2 and all(isinstance(one, Axis) for one in axes):
+    if order.count(...) < 2 and all(isinstance(axis, Axis) for axis in axes):
         return algebra.rearrange_for_partial_order(order, axes)
-    names = {get_name(one): one for one in axes}
-    listed = [one if one is ... else get_name(one) for one in order]
-    if twice := [name for name in names if listed.count(name) > 1]:
-        raise ValueError(f"the order lists {twice[0]!r} more than once")
-    if missing := [name for name in listed if name is not ... and name not in names]:
-        raise ValueError(f"the order lists {missing[0]!r}, which is not among {', '.join(names)}")
-    rest = [name for name in names if name not in listed]
-    if rest and ... not in listed:
-        raise ValueError(f"the order leaves out {', '.join(rest)}; add `...` for the others")
-    return tuple(names[name] for name in fill_ellipses(listed, list(names), rest))
+    axes_by_name = {get_name(axis): axis for axis in axes}
+    names_in_order = [item if item is ... else get_name(item) for item in order]
+    if duplicates := [name for name in axes_by_name if names_in_order.count(name) > 1]:
+        raise ValueError(f"the order lists {duplicates[0]!r} more than once")
+    if missing := [name for name in names_in_order if name is not ... and name not in axes_by_name]:
+        raise ValueError(f"the order lists {missing[0]!r}, which is not among {', '.join(axes_by_name)}")
+    unlisted = [name for name in axes_by_name if name not in names_in_order]
+    if unlisted and ... not in names_in_order:
+        raise ValueError(f"the order leaves out {', '.join(unlisted)}; add `...` for the others")
+    return tuple(axes_by_name[name] for name in fill_ellipses(names_in_order, list(axes_by_name)))
 
 
-def fill_ellipses(listed: list[Any], names: list[str], rest: list[str]) -> Iterable[str]:
-    """Yields the names of an order; the last ellipsis takes the rest, others what precedes the names after them."""
-    last = len(listed) - 1 - listed[::-1].index(...) if ... in listed else -1
-    for at, one in enumerate(listed):
-        if one is not ...:
-            yield one
+def fill_ellipses(order: list[Any], names: list[str]) -> Iterable[str]:
+    """Yields the names of an order, with those that it does not list in place of its ellipses.
+
+    The last ellipsis stands for all that remain. An earlier one stands for the unlisted names up to the first name that
+    the order lists after it, or, once it stands for some, up to a name that the order lists before it.
+    """
+    unlisted = [name for name in names if name not in order]
+    last_ellipsis = len(order) - 1 - order[::-1].index(...) if ... in order else -1
+    for position, item in enumerate(order):
+        if item is not ...:
+            yield item
             continue
-        fronted = {name for name in listed[at + 1 : last] if name is not ...}
-        taken = rest if at == last else _take_preceding(names, rest, fronted, listed[:at])
-        yield from taken
-        rest = [name for name in rest if name not in taken]
-
-
-def _take_preceding(names: list[str], rest: list[str], fronted: set[str], before: list[Any]) -> list[str]:
-    """Returns the names to take, which end at one of those that follow, or after some at one that was listed before."""
-    taken: list[str] = []
-    for name in names:
-        if name in fronted or (taken and name in before):
-            break
-        taken += [name] if name in rest else []
-    return taken
+        if position == last_ellipsis:
+            yield from unlisted
+            continue
+        names_before, names_after = order[:position], order[position + 1 : last_ellipsis]
+        run: list[str] = []
+        for name in names:
+            if name in names_after or (run and name in names_before):
+                break
+            if name in unlisted:
+                run.append(name)
+        yield from run
+        unlisted = [name for name in unlisted if name not in run]
 
 
 def resolve_axis(axis_spec: Any, axis_selection: AxisSelection) -> Any:
@@ -144,4 +143,4 @@ def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
         >>> hax.axis.axis_spec_to_shape_dict((hax.Axis("batch", 2), "embed"))
         {'batch': 2, 'embed': None}
     """
-    return {get_name(one): one.size if isinstance(one, Axis) else None for one in parse_selection(axis_spec)}
+    return {get_name(axis): axis.size if isinstance(axis, Axis) else None for axis in parse_selection(axis_spec)}

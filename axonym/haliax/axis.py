@@ -13,7 +13,6 @@ from ..axis import (
     to_jax_shape as to_jax_shape,
 )
 from ..named._axis import Axis as Axis
-from ._adapt import adapt
 from ._axis_names import (
     axis_name as axis_name,
     axis_spec_to_shape_dict as axis_spec_to_shape_dict,
@@ -21,7 +20,7 @@ from ._axis_names import (
     rearrange_for_partial_order as rearrange_for_partial_order,
     resolve_axis as resolve_axis,
 )
-from ._functions import dslice as dslice
+from ._functions import adapt, dslice as dslice
 from .util import ensure_tuple as ensure_tuple
 
 

@@ -13,11 +13,9 @@ from ..axis import (
     ShapeDict as ShapeDict,
 )
 from ..named._axis import Axis as Axis, axis_name as get_name, parse_selection
-from . import _axis_order, _functions, _indexing, _reshaping
-from ._adapt import adapt_all
-from ._array import NamedArray as NamedArray
-from ._array_axes import NamedArrayAxes as NamedArrayAxes
-from ._functions import dslice as dslice
+from . import _functions, _operations
+from ._array import NamedArray as NamedArray, NamedArrayAxes as NamedArrayAxes
+from ._functions import adapt_all, dslice as dslice
 from .axis import (
     axis_name as axis_name,
     axis_spec_to_shape_dict as axis_spec_to_shape_dict,
@@ -29,19 +27,17 @@ from .field import field as field
 from .types import NamedOrNumeric as NamedOrNumeric
 
 
-_RESHAPING = """
-    argsort broadcast_axis cumprod cumsum flatten_all_axes_but flatten_axes nancumprod rename sort split tile
-    tril triu unbind updated_slice
+_OPERATIONS = """
+    argsort broadcast_axis cumprod cumsum dot einsum flatten_all_axes_but flatten_axes index nancumprod rearrange rename
+    sort split take tile tril triu unbind updated_slice
     """
 
 _DIFFERENT = "linspace unique_all unique_counts unique_inverse unique_values where"
 
 FUNCTIONS = {
     **_functions.list_functions(),
-    **adapt_all(_reshaping, {"": _RESHAPING}),
-    **adapt_all(_axis_order, {"": "dot einsum rearrange"}),
+    **adapt_all(_operations, {"": _OPERATIONS}),
     **adapt_all(_functions, {"": _DIFFERENT}),
-    **adapt_all(_indexing, {"": "index take"}),
 }
 globals().update(FUNCTIONS)
 
@@ -65,11 +61,10 @@ def check_shape(jnp_shape: Sequence[int], hax_axes: Any) -> tuple[Axis, ...]:
     axes = parse_selection(hax_axes)
     if len(axes) != len(jnp_shape):
         raise ValueError(f"an array of shape {tuple(jnp_shape)} does not have {len(axes)} axes")
-    found = tuple(Axis(get_name(axis), size) for axis, size in zip(axes, jnp_shape, strict=True))
-    for given, axis in zip(axes, found, strict=True):
-        if isinstance(given, Axis) and given != axis:
-            raise ValueError(f"axis {axis.name!r} has size {axis.size} here, {given.size} was asked for")
-    return found
+    for axis, size in zip(axes, jnp_shape, strict=True):
+        if isinstance(axis, Axis) and axis.size != size:
+            raise ValueError(f"axis {axis.name!r} has size {size} here, {axis.size} was asked for")
+    return tuple(Axis(get_name(axis), size) for axis, size in zip(axes, jnp_shape, strict=True))
 
 
 def are_shape_checks_enabled() -> bool:

@@ -47,9 +47,8 @@ def diagnose_common_issues(module: eqx.Module) -> None:
         array = leaf.array if is_named_array(leaf) else leaf
         if isinstance(array, jax.Array | np.ndarray):
             paths.setdefault(id(array), (array, []))[1].append(jax.tree_util.keystr(path))
-    problems = ModuleProblems(
-        [found for found in paths.values() if len(found[1]) > 1], list(_find_static_arrays(module))
-    )
+    reused = [(array, fields) for array, fields in paths.values() if len(fields) > 1]
+    problems = ModuleProblems(reused, list(_find_static_arrays(module)))
     if problems:
         raise problems
 

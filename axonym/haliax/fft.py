@@ -5,7 +5,7 @@ from typing import Any
 
 from .. import fft as transforms
 from ..named._axis import Axis
-from ._adapt import adapt
+from ._functions import adapt
 
 
 def _adapt_transform(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,8 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import jaxtyping
 
-from ._array import NamedArray
-from ._array_axes import NamedArrayAxes as NamedArrayAxes
+from ._array import NamedArray, NamedArrayAxes as NamedArrayAxes
 
 
 class _DtypeAnnotation:

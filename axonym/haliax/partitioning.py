@@ -21,8 +21,8 @@ from ..partitioning import (
     sharding_for_axis as sharding_for_axis,
 )
 from ..partitioning._active_mesh import get_active_mesh
-from ._adapt import adapt
 from ._functions import (
+    adapt,
     axis_mapping as axis_mapping,
     current_thread_local_mapping as current_thread_local_mapping,
     shard_map as shard_map,
@@ -77,12 +77,12 @@ def infer_resource_partitions(
         >>> hax.partitioning.infer_resource_partitions(hax.ones({"batch": 4}), {"batch": "data"}, mesh).spec
         P('data',)
     """
-    found = partitioning.infer_resource_partitions(tree, resource_mapping, preserve_existing_shardings, mesh)
-    return _unwrap_arrays(found)
+    shardings = partitioning.infer_resource_partitions(tree, resource_mapping, preserve_existing_shardings, mesh)
+    return _unwrap_arrays(shardings)
 
 
 def _unwrap_arrays(tree: Any) -> Any:
-    """Returns a tree with what is in place of the arrays of named arrays in place of these."""
+    """Returns a tree with each named array replaced by what it holds, which here is a spec or a sharding."""
     return jax.tree.map(lambda x: x.array if is_named_array(x) else x, tree, is_leaf=is_named_array)
 
 

@@ -9,8 +9,8 @@ from .. import poly as polynomials
 from ..named._array import is_named_array
 from ..named._axis import Axis, AxisSelector
 from ..named._base import with_array
-from ._adapt import adapt
 from ._array import convert_result
+from ._functions import adapt
 
 
 def _adapt_product(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,9 +60,12 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: 
         >>> hax.polyfit(x, 2 * x + 1, 1).array.round(3)
         Array([2., 1.], dtype=float32)
     """
-    other = f"{x.names[0]}_cov" if cov and not full and x.names else None
-    fit = polynomials.polyfit(x, y, deg, rcond=rcond, full=full, w=w, cov=cov, other=other)
-    return convert_result((fit[0], *(getattr(one, "array", one) for one in fit[1:])) if full else fit)
+    cov_name = f"{x.names[0]}_cov" if cov and not full and x.names else None
+    fit = polynomials.polyfit(x, y, deg, rcond=rcond, full=full, w=w, cov=cov, other=cov_name)
+    if full:
+        coefficients, *diagnostics = fit
+        fit = coefficients, *(diagnostic.array for diagnostic in diagnostics)
+    return convert_result(fit)
 
 
 def vander(x: Any, degree: AxisSelector) -> Any:

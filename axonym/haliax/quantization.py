@@ -17,7 +17,7 @@ from ..quantization import (
     apply_updates as apply_updates,
     partition_overwrites,
 )
-from ._adapt import rename_parameters
+from ._functions import rename_parameters
 
 
 T = TypeVar("T")
@@ -261,8 +261,8 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
     def is_target(path: str, layer: Any) -> bool:
         keys = path.split("/")
         if isinstance(config.targets, str):
-            stacked = max((at for at, key in enumerate(keys) if key == "stacked"), default=0)
-            return re.match(config.targets, ".".join(keys[stacked:])) is not None
+            start = max((position for position, key in enumerate(keys) if key == "stacked"), default=0)
+            return re.match(config.targets, ".".join(keys[start:])) is not None
         return config.targets is None or keys[-1] in config.targets
 
     return quantization.quantize_linear_layers(tree, fp8 if config.fp8 else Int8DotGeneralOp(), is_target)

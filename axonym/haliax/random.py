@@ -4,8 +4,8 @@ from typing import Any
 
 from .. import random
 from ..named._axis import parse_axes
-from ._adapt import adapt, adapt_all
 from ._array import convert_result
+from ._functions import adapt, adapt_all
 
 
 globals().update(
@@ -42,10 +42,12 @@ def categorical(key: Any, logits: Any, axis: Any, shape: Any = None) -> Any:
     """
     axes = logits.axes
     if shape is not None:
-        order, own = list(parse_axes(shape)), logits.resolve_axis(axis)
-        after = logits.names[logits.names.index(own.name) + 1 :]
-        order.insert(next((at for at, one in enumerate(order) if one.name in after), len(order)), own)
-        axes, logits = order, logits.broadcast_to(order)
+        # Haliax draws with the axis of the categories before those that follow it in the logits.
+        axes, class_axis = list(parse_axes(shape)), logits.resolve_axis(axis)
+        following = logits.names[logits.names.index(class_axis.name) + 1 :]
+        positions = (position for position, batch_axis in enumerate(axes) if batch_axis.name in following)
+        axes.insert(next(positions, len(axes)), class_axis)
+        logits = logits.broadcast_to(axes)
     noise = random.gumbel(key, axes, logits.dtype)
     return convert_result((noise + logits).argmax(axis))
 

@@ -52,7 +52,7 @@ class NamedRef(_named_ref.NamedRef):
 
     def _get_index(self) -> dict[str, Any]:
         """Returns the index of the view as an array takes it."""
-        return {name: _restore_slice(one) for name, one in self.view.items()}
+        return {name: _restore_slice(index) for name, index in self.view.items()}
 
     def value(self) -> NamedArray:
         """Returns the elements."""
@@ -164,14 +164,14 @@ def _compose_index(name: str, outer: Any, inner: Any) -> Any:
         start = outer.start + step * inner.start
         return dslice(start, count) if step * stride == 1 else start + step * stride * jnp.arange(count)
     if isinstance(inner, list):
-        return [_compose_index(name, outer, int(one)) for one in inner]
+        return [_compose_index(name, outer, int(position)) for position in inner]
     return outer.start + step * jax.tree.map(lambda x: jnp.where(x < 0, x + length, x), inner)
 
 
 def _flatten_ref(x: NamedRef) -> tuple[Any, Any]:
     """Returns the `jax.Ref` and the traced indices as children, and the others with the names as the static part."""
-    static = tuple((name, one) for name, one in x.view.items() if isinstance(one, int | range))
-    traced = {name: one for name, one in x.view.items() if not isinstance(one, int | range)}
+    static = tuple((name, index) for name, index in x.view.items() if isinstance(index, int | range))
+    traced = {name: index for name, index in x.view.items() if not isinstance(index, int | range)}
     return ((jax.tree_util.GetAttrKey("ref"), x.ref), (jax.tree_util.GetAttrKey("view"), traced)), (x.names, static)
 
 
@@ -190,8 +190,8 @@ def new_ref(value: Any) -> NamedRef:
         >>> hax.new_ref(hax.ones({"pos": 2})).value().array
         Array([1., 1.], dtype=float32)
     """
-    made = _named_ref.new_ref(value)
-    return NamedRef(made.ref, made.names)
+    ref = _named_ref.new_ref(value)
+    return NamedRef(ref.ref, ref.names)
 
 
 def get(ref: NamedRef, idx: Any = ...) -> NamedArray:

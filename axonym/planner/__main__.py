@@ -108,10 +108,11 @@ def _call_maker(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of `plan` that the command line has; they replace those of the function."""
-    known = [*inspect.signature(plan).parameters][2:]
+    parameters = [*inspect.signature(plan).parameters][2:]
     for name in options:
-        if name not in known:
-            raise TypeError(f"{request.step} returns {name!r}, which `plan` does not take{suggest_name(name, known)}")
+        if name not in parameters:
+            suggestion = suggest_name(name, parameters)
+            raise TypeError(f"{request.step} returns {name!r}, which `plan` does not take{suggestion}")
     names = ("top", "budget", "cache", "progress")
     arguments = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     if request.fixed:
@@ -123,11 +124,11 @@ def _read_options(request: argparse.Namespace, options: dict[str, Any]) -> dict[
 
 def _read_policies(names: Sequence[str], policies: dict[str, Any]) -> dict[str, Any]:
     """Returns policies by name: those of the function, of this command, and of `Stacked`."""
-    known = {**{name: name for name in CHECKPOINT_POLICIES}, **_POLICIES, **policies}
+    policies = {**{name: name for name in CHECKPOINT_POLICIES}, **_POLICIES, **policies}
     for name in names:
-        if name not in known:
-            raise ValueError(f"--policy takes {', '.join(known)}, not {name!r}{suggest_name(name, [*known])}")
-    return {name: known[name] for name in names}
+        if name not in policies:
+            raise ValueError(f"--policy takes {', '.join(policies)}, not {name!r}{suggest_name(name, [*policies])}")
+    return {name: policies[name] for name in names}
 
 
 def _read_fixed(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -1,12 +1,16 @@
 """Polynomials with coefficients along a named axis, highest power first, vectorised over all other axes."""
 
-from ._arithmetic import (
+from ._poly import (
+    poly as poly,
     polyadd as polyadd,
+    polyder as polyder,
     polydiv as polydiv,
+    polyfit as polyfit,
+    polyint as polyint,
     polymul as polymul,
     polysub as polysub,
+    polyval as polyval,
+    roots as roots,
     trim_zeros as trim_zeros,
+    vander as vander,
 )
-from ._calculus import polyder as polyder, polyint as polyint, polyval as polyval
-from ._polyfit import polyfit as polyfit, vander as vander
-from ._roots import poly as poly, roots as roots

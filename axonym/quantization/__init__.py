@@ -1,7 +1,6 @@
 """Dots in 8-bit integers and floats, as a `dot_general` of linear layers, and state that gradients carry."""
 
-from ._float8_dot_general import Float8DotGeneral as Float8DotGeneral
-from ._int8_dot_general import Int8DotGeneral as Int8DotGeneral
+from ._dot_general import Float8DotGeneral as Float8DotGeneral, Int8DotGeneral as Int8DotGeneral
 from ._overwrite_with_gradient import (
     OverwriteWithGradient as OverwriteWithGradient,
     accumulate_gradients as accumulate_gradients,

@@ -109,7 +109,7 @@ def accumulate_gradients(accumulated: T, gradients: T) -> T:
         {'bias': None, 'weight': 1.5}
     """
     return jax.tree.map(
-        lambda one, other: one.accumulate(other) if _is_overwritten(one) else one + other,
+        lambda total, gradient: total.accumulate(gradient) if _is_overwritten(total) else total + gradient,
         accumulated,
         gradients,
         is_leaf=_is_overwritten,

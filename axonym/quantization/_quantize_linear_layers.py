@@ -50,15 +50,17 @@ def quantize_linear_layers(tree: T, dot_general: Any, targets: Target = None) ->
     """
     if dot_general is not None:
         check_dot_general(dot_general)
-    found = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_linear)
-    layers = {keystr(path, simple=True, separator="/"): layer for path, layer in found if _is_linear(layer)}
-    chosen = _choose_layers(layers, targets)
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_linear)
+    layers = {keystr(path, simple=True, separator="/"): layer for path, layer in leaves if _is_linear(layer)}
+    target_paths = _find_target_paths(layers, targets)
 
     def replace(path: Any, layer: Any) -> Any:
-        if not _is_linear(layer) or keystr(path, simple=True, separator="/") not in chosen:
+        if not _is_linear(layer) or keystr(path, simple=True, separator="/") not in target_paths:
             return layer
-        own = _stack_arrays(dot_general, _find_stacked_axes(layer))
-        return eqx.tree_at(lambda one: one.dot_general, layer, own, is_leaf=lambda x: x is None)
+        layer_axes = {axis.name for axis in (*parse_axes(layer.In), *parse_axes(layer.Out))}
+        stacked_axes = tuple(axis for axis in layer.weight.axes if axis.name not in layer_axes)
+        stacked = _stack_arrays(dot_general, stacked_axes)
+        return eqx.tree_at(lambda linear: linear.dot_general, layer, stacked, is_leaf=lambda x: x is None)
 
     return jax.tree_util.tree_map_with_path(replace, tree, is_leaf=_is_linear)
 
@@ -69,7 +71,7 @@ def _is_linear(x: Any) -> bool:
     return isinstance(x, eqx.Module) and {"weight", "In", "Out", "dot_general"} <= set(fields)
 
 
-def _choose_layers(layers: dict[str, Any], targets: Target) -> set[str]:
+def _find_target_paths(layers: dict[str, Any], targets: Target) -> set[str]:
     """Returns the paths of the layers that a target matches."""
     if not layers:
         raise ValueError("there are no linear layers in this tree; `quantize_linear_layers` replaces their dot_general")
@@ -77,38 +79,29 @@ def _choose_layers(layers: dict[str, Any], targets: Target) -> set[str]:
         return set(layers)
     if callable(targets):
         return {path for path, layer in layers.items() if targets(path, layer)}
-    chosen: set[str] = set()
-    for pattern in _compile_targets(targets):
-        matching = {path for path in layers if pattern.search(path)}
-        if not matching:
-            raise ValueError(f"target {pattern.pattern!r} matches no linear layer; their paths are {', '.join(layers)}")
-        chosen |= matching
-    return chosen
-
-
-def _compile_targets(targets: Any) -> list[re.Pattern[str]]:
-    patterns = [targets] if isinstance(targets, str) else targets
-    if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+    expressions = [targets] if isinstance(targets, str) else targets
+    if not isinstance(expressions, Sequence) or not all(isinstance(expression, str) for expression in expressions):
         raise TypeError(
             "The `targets` of `quantize_linear_layers` are regular expressions or a function of a path and a layer, "
             f"not {format_value(targets)}."
         )
     try:
-        return [re.compile(pattern) for pattern in patterns]
+        patterns = [re.compile(expression) for expression in expressions]
     except re.error as error:
         raise ValueError(
             f"target {error.pattern!r} is not a regular expression: {error}; `re.escape` makes one of a path"
         ) from None
-
-
-def _find_stacked_axes(layer: Any) -> tuple[Axis, ...]:
-    """Returns the axes of the weight that are those of stacked layers."""
-    own = {axis.name for axis in (*parse_axes(layer.In), *parse_axes(layer.Out))}
-    return tuple(axis for axis in layer.weight.axes if axis.name not in own)
+    target_paths: set[str] = set()
+    for pattern in patterns:
+        matching_paths = {path for path in layers if pattern.search(path)}
+        if not matching_paths:
+            raise ValueError(f"target {pattern.pattern!r} matches no linear layer; their paths are {', '.join(layers)}")
+        target_paths |= matching_paths
+    return target_paths
 
 
 def _stack_arrays(tree: Any, axes: tuple[Axis, ...]) -> Any:
-    """Returns a tree with copies of the arrays, which have these axes before their own."""
+    """Returns a tree with copies of the arrays, with these axes put first."""
 
     def stack(x: Any) -> Any:
         if is_named_array(x):

@@ -1,41 +1,37 @@
 """Random named arrays: the draws of `jax.random` for the same key and sizes, sharded by the active mapping."""
 
-from ._continuous import (
-    cauchy as cauchy,
-    generalized_normal as generalized_normal,
-    gumbel as gumbel,
-    laplace as laplace,
-    logistic as logistic,
-    lognormal as lognormal,
-    normal as normal,
-    t as t,
-    triangular as triangular,
-    truncated_normal as truncated_normal,
-    uniform as uniform,
-)
-from ._discrete import (
+from ._distributions import (
     bernoulli as bernoulli,
+    beta as beta,
     binomial as binomial,
     categorical as categorical,
-    geometric as geometric,
-    poisson as poisson,
-    rademacher as rademacher,
-    randint as randint,
-)
-from ._keys import split as split
-from ._positive import (
-    beta as beta,
+    cauchy as cauchy,
     chisquare as chisquare,
     exponential as exponential,
     f as f,
     gamma as gamma,
+    generalized_normal as generalized_normal,
+    geometric as geometric,
+    gumbel as gumbel,
+    laplace as laplace,
     loggamma as loggamma,
+    logistic as logistic,
+    lognormal as lognormal,
     maxwell as maxwell,
+    normal as normal,
     pareto as pareto,
+    poisson as poisson,
+    rademacher as rademacher,
+    randint as randint,
     rayleigh as rayleigh,
+    t as t,
+    triangular as triangular,
+    truncated_normal as truncated_normal,
+    uniform as uniform,
     wald as wald,
     weibull_min as weibull_min,
 )
+from ._sampling import split as split
 from ._structured import (
     ball as ball,
     choice as choice,

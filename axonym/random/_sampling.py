@@ -1,15 +1,15 @@
-"""Drawing of random arrays: parameters broadcast by name, and one compiled function that draws and shards."""
+"""Random keys, and the one compiled function that draws and shards an array, with parameters broadcast by name."""
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..named._ambient import constrain_sharding, place_array
-from ..named._arguments import check_dtype, check_number
+from ..named._arguments import check_dtype, check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
     Axis,
@@ -21,6 +21,7 @@ from ..named._axis import (
     get_names_and_sizes,
     intern_names,
     parse_axes,
+    parse_one_axis,
 )
 from ..named._base import NamedBase, format_shape
 from ..named._broadcasting import cached_jit, check_matching_sizes, split_operand
@@ -77,9 +78,9 @@ def draw_sample(
         array, layout = _plan_parameter(value, cores.get(parameter, ()), names, sizes)
         arrays.append(array)
         layouts.append((parameter, layout))
-    out = intern_names((*names, *(axis.name for axis in event)))
-    check_unique_names(out)
-    static = (out, sizes, tuple(axis.size for axis in event), tuple(layouts), tuple(options.items()))
+    out_names = intern_names((*names, *(axis.name for axis in event)))
+    check_unique_names(out_names)
+    static = (out_names, sizes, tuple(axis.size for axis in event), tuple(layouts), tuple(options.items()))
     try:
         return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *arrays))
     except TypeError:
@@ -87,40 +88,40 @@ def draw_sample(
         raise
 
 
-def check_parameter(what: str, value: Any, **limits: float) -> None:
+def check_parameter(label: str, value: Any, **limits: float) -> None:
     """Raises an error for a parameter that is a Python number out of range; elements of arrays are not looked at."""
     if isinstance(value, int | float):
-        check_number(what, value, **limits)
+        check_number(label, value, **limits)
 
 
 def check_bounds(function: str, *, is_strict: bool = False, **bounds: Any) -> None:
     """Raises a ValueError if bounds that are Python numbers are not in order; elements of arrays are not looked at."""
-    known = [(name, bound) for name, bound in bounds.items() if isinstance(bound, int | float)]
-    for (lower, least), (upper, most) in itertools.pairwise(known):
-        if not (least < most if is_strict else least <= most):
+    numbers = [(name, bound) for name, bound in bounds.items() if isinstance(bound, int | float)]
+    for (lower_name, lower), (upper_name, upper) in itertools.pairwise(numbers):
+        if not (lower < upper if is_strict else lower <= upper):
             raise ValueError(
-                f"{function}: `{lower}` must be {'below' if is_strict else 'at most'} `{upper}`, they are {least} and "
-                f"{most}"
+                f"{function}: `{lower_name}` must be {'below' if is_strict else 'at most'} `{upper_name}`, they are "
+                f"{lower} and {upper}"
             )
 
 
 def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]) -> tuple[Any, ParameterLayout | None]:
-    array, own = split_operand(value)
-    if not own:
+    array, parameter_names = split_operand(value)
+    if not parameter_names:
         return array, None
-    at = find_axes(own, array.shape, core)
-    rest = tuple(i for i in range(len(own)) if i not in at)
-    if extra := [own[i] for i in rest if own[i] not in names]:
+    core_dims = find_axes(parameter_names, array.shape, core)
+    batch_dims = tuple(dim for dim in range(len(parameter_names)) if dim not in core_dims)
+    batch_names = tuple(parameter_names[dim] for dim in batch_dims)
+    if extra := [name for name in batch_names if name not in names]:
         raise strip_library_frames(
             ValueError(
                 f"a parameter has axes {format_axes(extra)}, which the array to draw, {format_axes(names, sizes)}, "
                 "lacks"
             )
         )
-    check_matching_sizes((tuple(own[i] for i in rest), tuple(array.shape[i] for i in rest)), (names, sizes))
-    order = (*sorted(rest, key=lambda i: names.index(own[i])), *at)
-    present = {own[i] for i in rest}
-    return array, ParameterLayout(order, tuple(i for i, name in enumerate(names) if name not in present))
+    check_matching_sizes((batch_names, tuple(array.shape[dim] for dim in batch_dims)), (names, sizes))
+    order = (*sorted(batch_dims, key=lambda dim: names.index(parameter_names[dim])), *core_dims)
+    return array, ParameterLayout(order, tuple(dim for dim, name in enumerate(names) if name not in batch_names))
 
 
 def _draw_array(
@@ -162,6 +163,7 @@ def as_plain_key(key: Any) -> Any:
         raise strip_library_frames(
             TypeError(f"A random key such as `jax.random.key(0)` is needed, not {format_value(key)}.")
         )
+    # Keys of `jax.random.key` have a dtype of JAX and no axes; those of `jax.random.PRNGKey` are vectors of uint32.
     is_untyped = isinstance(key.dtype, np.dtype)
     if is_untyped and key.dtype != np.uint32:
         raise TypeError(
@@ -173,3 +175,30 @@ def as_plain_key(key: Any) -> Any:
             "or use `jax.vmap`"
         )
     return key
+
+
+def split(key: jax.Array, axis: Axis | int = 2) -> Any:
+    """Splits a key into several; see `jax.random.split`.
+
+    Args:
+        key: A random key.
+        axis: The axis of the new keys, or their number.
+
+    Returns:
+        Named array of keys with that axis, sharded by the active mapping; a plain array of keys for a number.
+
+    Raises:
+        TypeError: If the axis has no size, or the key is not a typed key.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> nym.random.split(jax.random.key(0), nym.Axis("layers", 4)).shape
+        (layers: 4)
+    """
+    if isinstance(axis, SupportsIndex):
+        return jax.random.split(as_plain_key(key), check_integer("split: the number of keys", axis, 0))
+    new_axis, plain_key = parse_one_axis(axis), as_plain_key(key)
+    if not jnp.issubdtype(plain_key.dtype, jax.dtypes.prng_key):
+        raise TypeError("`split` along an axis needs a typed key; make it with `jax.random.key(seed)`.")
+    return constrain_sharding(NamedArray(jax.random.split(plain_key, new_axis.size), new_axis))

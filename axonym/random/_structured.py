@@ -18,7 +18,7 @@ from ..named._axis import (
     parse_axes,
     parse_one_axis,
 )
-from ..named._base import N, NamedBase, check_named, format_shape, with_array
+from ..named._base import N, check_named, format_shape, with_array
 from ..named._broadcasting import get_scalar
 from ..named._format import format_axes
 from ._sampling import check_parameter, draw_sample
@@ -48,10 +48,10 @@ def ball(key: jax.Array, shape: AxisSpec, D: Axis, p: Any = 2.0, dtype: Any = fl
         >>> x.names, (nym.square(x).sum("xyz") <= 1).all().item()
         (('i', 'xyz'), True)
     """
-    one = parse_one_axis(D)
+    coordinates = parse_one_axis(D)
     check_parameter("ball: `p`", p, above=0)
     parameters = {"p": get_scalar("`p`", p)}
-    return draw_sample(jax.random.ball, key, shape, parameters, event=(one,), d=one.size, dtype=dtype)
+    return draw_sample(jax.random.ball, key, shape, parameters, event=(coordinates,), d=coordinates.size, dtype=dtype)
 
 
 def dirichlet(key: jax.Array, shape: AxisSpec, alpha: NamedArray, axis: AxisSelector, dtype: Any = float) -> NamedArray:
@@ -80,8 +80,10 @@ def dirichlet(key: jax.Array, shape: AxisSpec, alpha: NamedArray, axis: AxisSele
         Array([1., 1.], dtype=float32)
     """
     check_named(alpha)
-    cores, event = {"alpha": (axis,)}, (alpha.resolve_axis(axis),)
-    return draw_sample(jax.random.dirichlet, key, shape, {"alpha": alpha}, cores=cores, event=event, dtype=dtype)
+    event = (alpha.resolve_axis(axis),)
+    return draw_sample(
+        jax.random.dirichlet, key, shape, {"alpha": alpha}, cores={"alpha": (axis,)}, event=event, dtype=dtype
+    )
 
 
 def multinomial(
@@ -113,14 +115,13 @@ def multinomial(
         Array([10., 10.], dtype=float32)
     """
     check_named(p)
-    cores = {"p": (axis,)}
     check_parameter("multinomial: `n`", n, least=0)
-    return draw_sample(
-        _draw_multinomial, key, shape, {"n": n, "p": p}, cores=cores, event=(p.resolve_axis(axis),), dtype=dtype
-    )
+    event = (p.resolve_axis(axis),)
+    return draw_sample(_draw_multinomial, key, shape, {"n": n, "p": p}, cores={"p": (axis,)}, event=event, dtype=dtype)
 
 
 def _draw_multinomial(key: Any, n: Any, p: Any, *, shape: Any, dtype: Any) -> Any:
+    # `jax.random.multinomial` takes the shape of its draws from `p` and has no argument for it.
     return jax.random.multinomial(key, n, jnp.broadcast_to(p, (*shape, p.shape[-1])), dtype=dtype)
 
 
@@ -164,14 +165,21 @@ def multivariate_normal(
     check_named(mean)
     check_named(cov)
     check_selected_once((axis_name(axis), axis_name(other)))
-    one, second = mean.resolve_axis(axis), cov.resolve_axis(other)
-    if {cov.resolve_axis(axis).size, second.size} != {one.size}:
+    row, col = mean.resolve_axis(axis), cov.resolve_axis(other)
+    if {cov.resolve_axis(axis).size, col.size} != {row.size}:
         raise ValueError(
-            f"the covariance needs axes {one.name!r} and {second.name!r} of size {one.size}, it has {format_shape(cov)}"
+            f"the covariance needs axes {row.name!r} and {col.name!r} of size {row.size}, it has {format_shape(cov)}"
         )
-    parameters, cores = {"mean": mean, "cov": cov}, {"mean": (one,), "cov": (one, second)}
-    options = {"dtype": dtype, "method": method}
-    return draw_sample(jax.random.multivariate_normal, key, shape, parameters, cores=cores, event=(one,), **options)
+    return draw_sample(
+        jax.random.multivariate_normal,
+        key,
+        shape,
+        {"mean": mean, "cov": cov},
+        cores={"mean": (row,), "cov": (row, col)},
+        event=(row,),
+        dtype=dtype,
+        method=method,
+    )
 
 
 def orthogonal(key: jax.Array, axis: Axis, other: Axis, shape: AxisSpec = (), dtype: Any = float) -> NamedArray:
@@ -239,27 +247,33 @@ def choice(
                [4, 4, 4]], dtype=int32)
     """
     check_named(a)
-    at, axes = find_axis(a.names, a.array.shape, axis), parse_axes(shape)
-    _check_population(a, at, axes, replace)
+    dim = find_axis(a.names, a.array.shape, axis)
+    population = a.array.shape[dim]
+    draw_names, draw_sizes = get_names_and_sizes(parse_axes(shape))
+    draws = math.prod(draw_sizes)
+    if draws > population and (not replace or not population):
+        raise ValueError(
+            f"{draws} draws, {format_axes(draw_names, draw_sizes)}, need at least as many elements "
+            f"along axis {a.names[dim]!r} of {format_shape(a)}" + (", or `replace=True`" if population else "")
+        )
+    parameters: dict[str, Any] = {"a": a}
     if p is not None:
         check_named(p)
-        if (p.names, p.array.shape) != ((a.names[at],), (a.array.shape[at],)):
-            raise ValueError(f"`p` must have shape ({a.axes[at]}), not {format_shape(p)}")
-    given = {"a": a} if p is None else {"a": a, "p": p}
-    cores = {name: x.names for name, x in given.items()}
-    options = {"draws": tuple(one.size for one in axes), "axis": at, "replace": replace}
-    event = (*a.axes[:at], *axes, *a.axes[at + 1 :])
-    result = draw_sample(_draw_choice, key, (), given, cores=cores, event=event, **options)
+        if (p.names, p.array.shape) != ((a.names[dim],), (population,)):
+            raise ValueError(f"`p` must have shape ({a.axes[dim]}), not {format_shape(p)}")
+        parameters["p"] = p
+    result = draw_sample(
+        _draw_choice,
+        key,
+        (),
+        parameters,
+        cores={name: x.names for name, x in parameters.items()},
+        event=(*a.axes[:dim], *parse_axes(shape), *a.axes[dim + 1 :]),
+        draws=draw_sizes,
+        axis=dim,
+        replace=replace,
+    )
     return with_array(a, result.array, result.names)
-
-
-def _check_population(a: NamedBase, at: int, axes: tuple[Axis, ...], replace: bool) -> None:
-    draws, size = math.prod(one.size for one in axes), a.array.shape[at]
-    if draws > size and (not replace or not size):
-        raise ValueError(
-            f"{draws} draws, {format_axes(*get_names_and_sizes(axes))}, need at least as many elements "
-            f"along axis {a.names[at]!r} of {format_shape(a)}" + (", or `replace=True`" if size else "")
-        )
 
 
 def _draw_choice(
@@ -292,9 +306,16 @@ def permutation(key: jax.Array, x: N, axis: AxisSelector, independent: bool = Fa
         Array([0, 1, 2, 3], dtype=int32)
     """
     check_named(x)
-    at = find_axis(x.names, x.array.shape, axis)
-    options = {"axis": at, "independent": independent}
-    result = draw_sample(_draw_permutation, key, (), {"x": x}, cores={"x": x.names}, event=x.axes, **options)
+    result = draw_sample(
+        _draw_permutation,
+        key,
+        (),
+        {"x": x},
+        cores={"x": x.names},
+        event=x.axes,
+        axis=find_axis(x.names, x.array.shape, axis),
+        independent=independent,
+    )
     return with_array(x, result.array)
 
 

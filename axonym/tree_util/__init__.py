@@ -1,6 +1,7 @@
 """Trees in which a named array is one leaf: `jax.tree_util` with names."""
 
-from ._aliases import (
+from ._tree_util import (
+    resize_axis as resize_axis,
     scan_aware_tree_map as scan_aware_tree_map,
     tree_flatten as tree_flatten,
     tree_leaves as tree_leaves,
@@ -8,4 +9,3 @@ from ._aliases import (
     tree_structure as tree_structure,
     tree_unflatten as tree_unflatten,
 )
-from ._resize_axis import resize_axis as resize_axis

@@ -33,8 +33,9 @@ class _AnnotationMeta(type):
 @cached_plan
 def _make_jaxtyping_annotation(elements: Any, pattern: AxisPattern, names: Names) -> Any:
     """Returns jaxtyping's annotation for an array of these names, which binds a size to each name in the pattern."""
-    bound = (name if name in pattern.names and name.isidentifier() else "_" for name in names)
-    return elements[NamedBase, " ".join(bound)]
+    # "_" is an axis whose size is not bound.
+    axes = (name if name in pattern.names and name.isidentifier() else "_" for name in names)
+    return elements[NamedBase, " ".join(axes)]
 
 
 class DtypeAnnotation:

@@ -148,7 +148,7 @@ def test_a_checkpoint_restores_bit_for_bit_anywhere(train_lm: Any, saved_on_eigh
     expected = [np.asarray(x) for x in jax.tree.leaves(plain)]
     np.savez(tmp_path / "expected.npz", *expected)
     program = RESTORE.format(folder=str(folder), mapping=mapping, expected=f"{tmp_path}/expected.npz")
-    outputs = run_processes(program, processes=4, devices=2)
+    outputs = run_processes(program, processes=2, devices=4)
     assert all(f"restored {len(expected)}" in output for output in outputs)
 
 

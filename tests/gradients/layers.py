@@ -198,14 +198,9 @@ EXPERTS = [
         ("experts",),
     ),
     Case(
-        "nn.MoELinear",
+        "nn.MoELinear nn.ragged_dot",
         lambda layer, x: layer(x, nym.named([3, 0, 4, 1], "experts")),
         (make(nn.MoELinear.init, Experts, Embed, Mlp), "token embed"),
-    ),
-    Case(
-        "nn.ragged_dot",
-        lambda x, w: nn.ragged_dot(x, w, nym.named([2, 1, 3, 1], "experts"), axis="embed"),
-        ("token embed", "experts embed mlp"),
     ),
     Case(
         "nn.MixtureOfExperts nn.MixtureMetrics",

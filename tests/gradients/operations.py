@@ -30,12 +30,12 @@ def count_operands(fn: Callable[..., Any]) -> int:
 
 
 NOT_DIFFERENTIABLE = {*"fmod gcd lcm frexp ldexp nextafter spacing heaviside iscomplex isreal ndim".split()}
+CONDITIONAL = {"where", "select"}  # which take conditions, and have a case of their own
 ELEMENTWISE = ["arithmetic", "functions"]
 FUNCTIONS: dict[str, Callable[..., Any]] = list_functions("nn._activations")
 for module in ELEMENTWISE:
     FUNCTIONS |= list_functions(f"named._elementwise._{module}")
-del FUNCTIONS["where"], FUNCTIONS["select"]  # they have a case of their own
-FUNCTIONS = {path: fn for path, fn in FUNCTIONS.items() if path not in NOT_DIFFERENTIABLE}
+FUNCTIONS = {path: fn for path, fn in FUNCTIONS.items() if path not in NOT_DIFFERENTIABLE | CONDITIONAL}
 UNARY = {path: fn for path, fn in FUNCTIONS.items() if count_operands(fn) == 1}
 BINARY = {path: fn for path, fn in FUNCTIONS.items() if count_operands(fn) == 2}
 

@@ -83,7 +83,7 @@ def register(monkeypatch):
     return lambda preset, **changes: register_hardware(dataclasses.replace(get_hardware(preset), **changes))
 
 
-def test_a_registered_device_is_planned_for(register):
+def test_a_registered_device_is_planned_for(register, monkeypatch):
     def loss(weight, x):
         return nym.mean(nym.dot(x, weight, axis="embed")).array
 
@@ -91,6 +91,7 @@ def test_a_registered_device_is_planned_for(register):
     weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
     x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
     fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"mlp": "data"}}
+    monkeypatch.setattr("axonym.planner._search._best_candidates._CHANGES", {})  # what would fit is not asked here
     plans = [
         nym.planner.plan(loss, weight, x, devices=devices, fixed=fixed, cache=False)
         for devices in ("cpu:4", "small_cpu:4")

@@ -4,7 +4,7 @@ import dataclasses
 from types import EllipsisType
 
 from ...named._pattern_parser import REST, Side, Term, parse_pattern
-from .._axis_order import drop_commas, drop_result_braces
+from .._operations import drop_commas, drop_result_braces
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`haliax.nn.activations`: elementwise functions, with Haliax's names for their arguments."""
 
 from ... import nn
-from .._adapt import adapt
+from .._functions import adapt
 
 
 celu = adapt(nn.celu, "a=x")

@@ -13,8 +13,7 @@ from ...named._creation import arange, named
 from ...named._elementwise import _arithmetic
 from ...named._format import format_value
 from .._array import convert_result
-from .._axis_order import dot
-from .._reshaping import broadcast_axis
+from .._operations import broadcast_axis, dot
 
 
 def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> Any:
@@ -95,8 +94,8 @@ def dot_product_attention(
     shared = [axis_name(axis) for axis in parse_selection(KPos)]
     if missing := [name for name in shared if name not in key.names]:
         raise ValueError(f"axis {missing[0]!r} is not found in the keys ({', '.join(key.names)})")
-    if both := [name for name in shared if name in query.names]:
-        raise ValueError(f"the axes of queries and keys must be distinct, {both[0]!r} is in both; rename it in one")
+    if common := [name for name in shared if name in query.names]:
+        raise ValueError(f"the axes of queries and keys must be distinct, {common[0]!r} is in both; rename it in one")
     weights = dot_product_attention_weights(Key, KPos, query, key, mask, bias, attention_dtype, precision)
     return constrain_sharding(dot(weights, value, axis=KPos))
 
@@ -158,8 +157,8 @@ def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True
     """
     first, second = random.split(key, 2)
     probability = random.uniform(first, (), maxval=mask_prob) if sample_prob else named(mask_prob, ())
-    kept = random.bernoulli(second, KPos, 1 - probability)
-    return convert_result(kept | (arange(KPos) == 0))
+    is_kept = random.bernoulli(second, KPos, 1 - probability)
+    return convert_result(is_kept | (arange(KPos) == 0))
 
 
 def alibi_attention_bias(Heads: Axis, KPos: Axis, bias_max: float = 8, dtype: Any = jnp.float32) -> Any:

@@ -64,9 +64,11 @@ class MLP(eqx.Module):
                 init_scale=init_scale,
             )
         )
-        hidden = [layer.Out[0] for layer in mlp.layers[:-1]]
-        specs = zip(mlp.layers, [Input, *hidden], [*hidden, Output], strict=True)
-        layers = tuple(Linear(one.weight, one.bias, before, after, dot_general) for one, before, after in specs)
+        widths = [layer.Out[0] for layer in mlp.layers[:-1]]
+        layers = tuple(
+            Linear(layer.weight, layer.bias, In, Out, dot_general)
+            for layer, In, Out in zip(mlp.layers, [Input, *widths], [*widths, Output], strict=True)
+        )
         return MLP(activation, layers)
 
     @property

@@ -11,8 +11,8 @@ from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._creation import ones, zeros
 from ...named._named_call import named_call
 from ...nn._export_axes import replace_axes
-from .._adapt import adapt
 from .._array import convert_result
+from .._functions import adapt
 from ..state_dict import ModuleWithStateDictSerialization
 
 
@@ -66,7 +66,7 @@ class LayerNormBase(ModuleWithStateDictSerialization):
 
     def _with_axis(self, axis: AxisSpec) -> Self:
         old, new = parse_axes(self.axis), parse_axes(axis)
-        weight, bias = (None if one is None else replace_axes(one, old, new) for one in (self.weight, self.bias))
+        weight, bias = (None if x is None else replace_axes(x, old, new) for x in (self.weight, self.bias))
         return dataclasses.replace(self, axis=axis, weight=weight, bias=bias)
 
 

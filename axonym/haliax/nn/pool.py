@@ -9,8 +9,8 @@ from ...named._axis import AxisSpec
 from ...named._base import with_array
 from ...nn._pool import plan_pool, reduce_windows
 from ...nn._window import Padding as Padding
-from .._adapt import adapt
 from .._array import convert_result
+from .._functions import adapt
 
 
 DEFAULT_PADDING = "VALID"

@@ -158,8 +158,8 @@ class _HaliaxLayers(Generic[M]):
     @property
     def Layers(self) -> Axis:
         """The layer axis."""
-        own: Any = self
-        return own.Block
+        stack: Any = self  # the mixins of Haliax do not declare the fields of the class that they are mixed into
+        return stack.Block
 
     def fold(self, init: Any, *args: Any, unroll: Any = None, **kwargs: Any) -> Any:
         """Applies the layers in order."""

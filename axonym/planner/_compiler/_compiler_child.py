@@ -36,8 +36,8 @@ def find_devices(job: dict[str, Any]) -> list[Any]:
 
 def read_module(path: Path) -> Any:
     """Returns the lowered program; its context is that of another one, which knows the dialects that JAX uses."""
-    other: Any = jax.jit(lambda x: x).lower(0.0).compiler_ir()
-    return type(other).parse(path.read_bytes(), other.context)
+    trivial: Any = jax.jit(lambda x: x).lower(0.0).compiler_ir()
+    return type(trivial).parse(path.read_bytes(), trivial.context)
 
 
 def make_options(job: dict[str, Any], devices: list[Any]) -> Any:

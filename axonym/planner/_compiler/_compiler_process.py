@@ -302,17 +302,17 @@ def _read_result(job: CompileJob, folder: Path, exit_code: int | None) -> Compil
     if exit_code is None and memory is not None:
         return replace(result, text=_read_dump(folder / "dump", _DUMPED))
     try:
-        written = json.loads((folder / "result.json").read_text())
+        output = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
         raise _explain_end(job, exit_code, log) from None
-    if "error" in written:
-        if memory is None or not is_memory_error(written["error"]):
-            raise _explain_error(job, written["error"])
+    if "error" in output:
+        if memory is None or not is_memory_error(output["error"]):
+            raise _explain_error(job, output["error"])
         text = _read_dump(folder / "dump", "*after_optimizations.txt")
         return replace(result, text=text, is_out_of_memory=True, is_stopped=True)
     result = replace(result, text=(folder / "optimized.txt").read_text())
     if memory is None:
-        result = replace(result, memory=_read_memory_analysis(written["memory"], job.platform))
+        result = replace(result, memory=_read_memory_analysis(output["memory"], job.platform))
     if job.platform == "tpu" and (memory is None or job.stop_early):
         result = replace(result, notes=(_NOTE_WHOLE,))
     if job.platform == "gpu":
@@ -351,17 +351,17 @@ def is_memory_error(message: str) -> bool:
 def _explain_end(job: CompileJob, exit_code: int | None, log: list[str]) -> Exception:
     """Returns the error for a child that has ended without a result."""
     last = "\n".join(log[-_MOST_ERROR_LINES:])
-    what = f"the compiler for '{job.topology}'"
+    compiler = f"the compiler for '{job.topology}'"
     if "No space left on device" in last:
         return OSError(
-            f"the disk is full: {what} writes to {tempfile.gettempdir()!r}; free some of it or set TMPDIR\n{last}"
+            f"the disk is full: {compiler} writes to {tempfile.gettempdir()!r}; free some of it or set TMPDIR\n{last}"
         )
     if exit_code is not None and exit_code < 0:
         name = signal.Signals(-exit_code).name
         hint = "; there may be too little memory on this machine" if name == "SIGKILL" else ""
-        return RuntimeError(f"{what} was killed by {name} before it had a result{hint}\n{last}".rstrip())
+        return RuntimeError(f"{compiler} was killed by {name} before it had a result{hint}\n{last}".rstrip())
     colon = ":" if last else ""
-    return RuntimeError(f"{what} ended with code {exit_code} and without a result{colon}\n{last}".rstrip())
+    return RuntimeError(f"{compiler} ended with code {exit_code} and without a result{colon}\n{last}".rstrip())
 
 
 def _explain_error(job: CompileJob, message: str) -> Exception:

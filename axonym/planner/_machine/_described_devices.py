@@ -164,10 +164,14 @@ def _parse_description(description: str) -> tuple[Hardware, tuple[int, ...]]:
     sizes = tuple(map(int, match[2].split("x"))) if match else ()
     dims = {"tpu": hardware.torus_dims, "gpu": 2, "cpu": 1}[hardware.platform]
     if len(sizes) != dims or 0 in sizes:
-        what = {"tpu": "chips along each dimension", "gpu": "hosts and GPUs in each", "cpu": "the number of devices"}
+        size_kinds = {
+            "tpu": "chips along each dimension",
+            "gpu": "hosts and GPUs in each",
+            "cpu": "the number of devices",
+        }
         raise ValueError(
-            f"{description!r} does not describe a machine: {hardware.name} takes {what[hardware.platform]}, as in "
-            f"'{hardware.name}:{_choose_example(hardware, description)}'"
+            f"{description!r} does not describe a machine: {hardware.name} takes {size_kinds[hardware.platform]}, as "
+            f"in '{hardware.name}:{_choose_example(hardware, description)}'"
         )
     if hardware.platform == "tpu" and any(size % 2 for size in sizes[:2]) and sizes != ONE_CHIP:
         single = f"; a single chip is '{hardware.name}:1x1'" if dims == len(ONE_CHIP) else ""

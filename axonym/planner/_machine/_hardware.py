@@ -240,8 +240,8 @@ def register_hardware(hardware: Hardware) -> None:
             f"{name!r} cannot stand in a description such as 'v5e:16x16'; name the device with lower-case letters, "
             "digits and underscores"
         )
-    known = _find_hardware(name)
-    if name in ("tpu", "gpu") or (known is not None and known != hardware):
+    namesake = _find_hardware(name)
+    if name in ("tpu", "gpu") or (namesake is not None and namesake != hardware):
         raise ValueError(f"{name!r} is the name of another device; give this one a name of its own")
     if hardware.platform == "gpu" and hardware.gpu_target is None:
         raise ValueError(
@@ -280,16 +280,16 @@ def get_hardware(name: str) -> Hardware:
     short = name.partition(":")[0].strip().lower()
     hardware = _find_hardware(short)
     if hardware is None:
-        known = {**HARDWARE, **_registered}
-        if candidates := [device.name for device in known.values() if device.platform == short]:
+        presets = {**HARDWARE, **_registered}
+        if candidates := [device.name for device in presets.values() if device.platform == short]:
             raise ValueError(f"{short!r} does not say which {short.upper()}s; name one of {', '.join(candidates)}")
-        raise ValueError(f"no hardware {short!r}{suggest_name(short, list(known))}; there are {', '.join(known)}")
+        raise ValueError(f"no hardware {short!r}{suggest_name(short, list(presets))}; there are {', '.join(presets)}")
     return hardware
 
 
 def _find_hardware(name: str) -> Hardware | None:
-    known = {**HARDWARE, **_registered}
-    return known.get(name) or next((device for device in known.values() if name in device.aliases), None)
+    presets = {**HARDWARE, **_registered}
+    return presets.get(name) or next((device for device in presets.values() if name in device.aliases), None)
 
 
 def format_gpu_target(hardware: Hardware) -> str:

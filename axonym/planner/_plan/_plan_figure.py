@@ -83,8 +83,7 @@ def _save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Writes a figure in the format that the name of the file ends in, completely or not at all."""
     target = Path(path)
     kind = target.suffix[1:].lower()
-    known = figure.canvas.get_supported_filetypes()
-    if kind not in known:
+    if kind not in figure.canvas.get_supported_filetypes():
         raise ValueError(f"a picture ends in .svg, .png or .pdf, which says its format; the path is {str(path)!r}")
     content = io.BytesIO()
     figure.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
@@ -156,10 +155,10 @@ def _scale_axis(
     axes: Any, name: str, values: Sequence[float], unit: tuple[str, float], units: Sequence[tuple[str, float]]
 ) -> None:
     """Starts an axis at 0, or makes it logarithmic if its values differ much; each tick has the unit that fits."""
-    least, most = min(values), max(values)
+    lower, upper = min(values), max(values)
     axis, ticker = getattr(axes, f"{name}axis"), importlib.import_module("matplotlib.ticker")
-    if not 0 < _MOST_LINEAR * least < most:
-        getattr(axes, f"set_{name}lim")(0, 1.15 * most or 1)
+    if not 0 < _MOST_LINEAR * lower < upper:
+        getattr(axes, f"set_{name}lim")(0, 1.15 * upper or 1)  # 1 if all values are 0
         axis.set_major_locator(ticker.MaxNLocator(_MOST_TICKS))
         axis.set_major_formatter(f"{{x:g}} {unit[0]}")
         return
@@ -221,11 +220,11 @@ def _draw_steps(axes: Any, plan: PlanRecord, steps: list[Evaluation]) -> None:
         bars.append(("wait for the host", time.host, _HOST_COLOUR))
         end = draw_bars(row, bars, is_hidden=False)
         axes.annotate(format_seconds(end), (end / second, row), xytext=(4, 0), textcoords="offset points", va="center")
-        hidden = [
+        hidden_bars = [
             (f"beside, over {format_mesh_axes(links)}", seconds, _choose_colour(links, mesh_axes))
             for links, seconds in time.hidden.items()
         ]
-        draw_bars(row + 0.3, hidden, is_hidden=True)
+        draw_bars(row + 0.3, hidden_bars, is_hidden=True)
     axes.set_yticks(range(len(steps)), _label_steps(plan, steps))
     axes.invert_yaxis()
     axes.set_xlim(0, 1.18 * longest / second or 1)
@@ -243,9 +242,9 @@ def _label_steps(plan: PlanRecord, steps: Sequence[Evaluation]) -> list[str]:
         lines = [f"{plan.evaluations.index(step) + 1}: {format_mesh_sizes(step.candidate)}"]
         if settings := format_settings(step.candidate):
             lines.append(settings)
-        alike = [shardings[other] for other in range(len(steps)) if keys[other] == key and other != row]
-        if alike:
-            differing = [part for part in shardings[row] if not all(part in other for other in alike)]
+        namesakes = [parts for index, parts in enumerate(shardings) if keys[index] == key and index != row]
+        if namesakes:
+            differing = [part for part in shardings[row] if not all(part in parts for parts in namesakes)]
             lines += textwrap.wrap("; ".join(differing), 32)
         labels.append("\n".join(lines))
     return labels
@@ -289,9 +288,10 @@ def _explain_no_timeline(plan: PlanRecord, evaluation: Evaluation) -> str:
     name = "this candidate"
     if evaluation in plan.evaluations:
         name = f"rank {plan.evaluations.index(evaluation) + 1}"
-    ranks = [str(rank) for rank, other in enumerate(plan.evaluations, 1) if other.time.timelines]
-    remedy = f"choose rank {' or '.join(ranks)}"
-    if not ranks:
+    ranks = [str(rank) for rank, candidate in enumerate(plan.evaluations, 1) if candidate.time.timelines]
+    if ranks:
+        remedy = f"choose rank {' or '.join(ranks)}"
+    else:
         remedy = (
             "this plan has none that is: on CPUs there are no times of instructions, and on TPUs only candidates that "
             "are compiled whole have them, as far as the `budget` lasts"
@@ -361,8 +361,8 @@ def _label_event(event: TimelineEvent, share: float) -> str:
 def _list_labels(event: TimelineEvent) -> Iterator[str]:
     """Yields texts for an event, the longest first."""
     name = "" if "+" in event.layer else event.layer.rpartition("/")[2]
-    if event.links and (what := name or event.operation):
-        yield f"{event.kind} for {what}"
+    if event.links and (purpose := name or event.operation):
+        yield f"{event.kind} for {purpose}"
     elif event.kind == "product":
         yield f"{name} {event.operation}".strip()
     yield name if event.kind in ("product", "other") else event.kind
@@ -373,9 +373,9 @@ def _draw_colour_legend(figure: Any, timelines: Sequence[Timeline]) -> None:
     patch = importlib.import_module("matplotlib.patches").Patch
     events = [event for timeline in timelines for event in timeline.events]
     kinds = {event.kind for event in events}
-    shown = [patch(color=colour, label=label) for kind, (label, colour, _) in _COMPUTING.items() if kind in kinds]
+    handles = [patch(color=colour, label=label) for kind, (label, colour, _) in _COMPUTING.items() if kind in kinds]
     if any(event.run_in == "recomputed" for event in events):
-        shown.append(patch(color=_RECOMPUTED_COLOUR, label="underlined: recomputed"))
+        handles.append(patch(color=_RECOMPUTED_COLOUR, label="underlined: recomputed"))
     if any(event.waited for event in events):
-        shown.append(patch(color=_WRONG_COLOUR, alpha=0.14, label="the device waits"))
-    figure.legend(handles=shown, loc="outside lower center", ncols=len(shown), frameon=False, fontsize=8)
+        handles.append(patch(color=_WRONG_COLOUR, alpha=0.14, label="the device waits"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)

@@ -53,14 +53,14 @@ def _format_excess(plan: PlanRecord, evaluation: Evaluation) -> str:
 def make_plan_page(plan: PlanRecord, limit: int | None) -> GridPage:
     """Returns the title, the tables and the notes of a plan: as many candidates as the limit, parts of the top ones."""
     evaluations = plan.evaluations[:limit]
-    top = [(rank, other) for rank, other in enumerate(evaluations[: plan.top], 1) if not other.problem]
+    top = [(rank, evaluation) for rank, evaluation in enumerate(evaluations[: plan.top], 1) if not evaluation.problem]
     grids = []
     if evaluations:
         grids.append(_make_rank_grid(plan, evaluations))
     if top:
         grids += [_make_memory_grid(plan, top), _make_time_grid(top), _make_sent_grid(top)]
-    notes = [*_list_plan_notes(plan, evaluations)]
-    return GridPage(_format_plan_title(plan), [grid for grid in grids if grid.rows], notes)
+    notes = _list_plan_notes(plan, evaluations)
+    return GridPage(_format_plan_title(plan), [grid for grid in grids if grid.rows], [*notes])
 
 
 def _format_plan_title(plan: PlanRecord) -> str:
@@ -79,7 +79,7 @@ def _describe_nearest(plan: PlanRecord) -> str:
     """Returns what is nearest to fitting, what it lacks, and what may help."""
     nearest = plan.nearest
     if nearest.stage == "screened" and nearest.fits:
-        problem = next((evaluation.problem for evaluation in plan.evaluations if evaluation.problem), "")
+        problem = _find_first_problem(plan)
         reason = f"could be compiled: {problem}" if problem else "was compiled; give a longer `budget`"
         return f"which candidates fit is not known, since none {reason}"
     if nearest.problem:
@@ -88,8 +88,12 @@ def _describe_nearest(plan: PlanRecord) -> str:
     name = ", ".join(filter(None, (format_mesh_sizes(nearest.candidate), format_settings(nearest.candidate))))
     if not plan.shortfall:
         return f"nearest is rank {rank}, {name}: its compiler says so"
-    what = "its arguments alone lack" if nearest.stage == "screened" else "it lacks"
-    return f"nearest is rank {rank}, {name}: {what} {format_bytes(plan.shortfall)} on a device"
+    lacks = "its arguments alone lack" if nearest.stage == "screened" else "it lacks"
+    return f"nearest is rank {rank}, {name}: {lacks} {format_bytes(plan.shortfall)} on a device"
+
+
+def _find_first_problem(plan: PlanRecord) -> str:
+    return next((evaluation.problem for evaluation in plan.evaluations if evaluation.problem), "")
 
 
 def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid:
@@ -117,7 +121,7 @@ def _make_rank_grid(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Grid
 
 
 def _make_memory_grid(plan: PlanRecord, ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
-    """Returns the bytes by group, the largest groups first; those that find no place are in `others`."""
+    """Returns the bytes by group, the largest groups first; those without room for a column are summed as `others`."""
     largest: dict[str, int] = {}
     for _, evaluation in ranked:
         for group, size in evaluation.memory.items():
@@ -127,9 +131,9 @@ def _make_memory_grid(plan: PlanRecord, ranked: Sequence[tuple[int, Evaluation]]
     rows = []
     for rank, evaluation in ranked:
         sizes = [evaluation.memory.get(group, 0) for group in columns]
-        others = format_bytes(evaluation.bytes - sum(sizes)) if len(columns) < len(groups) else ""
+        remainder = format_bytes(evaluation.bytes - sum(sizes)) if len(columns) < len(groups) else ""
         share = f"{evaluation.bytes / plan.hardware.hbm_available:.1%}"
-        rows.append(GridRow((str(rank), *map(format_bytes, sizes), others, format_bytes(evaluation.bytes), share)))
+        rows.append(GridRow((str(rank), *map(format_bytes, sizes), remainder, format_bytes(evaluation.bytes), share)))
     return Grid("Bytes on a device", ("rank", *columns, "others", "all", "of the memory"), rows)
 
 
@@ -146,18 +150,18 @@ def _fit_columns(heads: Sequence[T]) -> list[T]:
 
 def _make_time_grid(ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
     parts_by_rank = {rank: list_time_parts(evaluation.time) for rank, evaluation in ranked}
-    every_part = [*dict.fromkeys(part for parts in parts_by_rank.values() for part in parts)]
-    columns = _fit_columns(every_part)
+    all_parts = [*dict.fromkeys(part for parts in parts_by_rank.values() for part in parts)]
+    columns = _fit_columns(all_parts)
     rows = []
     for rank, evaluation in ranked:
         parts, time = parts_by_rank[rank], evaluation.time
         cells = [format_seconds(parts[part]) if parts.get(part) else "-" for part in columns]
-        others = ""
-        if len(columns) < len(every_part):
-            others = format_seconds(sum(seconds for part, seconds in parts.items() if part not in columns))
-        least, most = time.total * (1 - time.error), time.total * (1 + time.error)
-        band = f"{format_seconds(least)} to {format_seconds(most)}"
-        rows.append(GridRow((str(rank), *cells, others, format_seconds(time.total), band)))
+        remainder = ""
+        if len(columns) < len(all_parts):
+            remainder = format_seconds(sum(seconds for part, seconds in parts.items() if part not in columns))
+        lower, upper = time.total * (1 - time.error), time.total * (1 + time.error)
+        band = f"{format_seconds(lower)} to {format_seconds(upper)}"
+        rows.append(GridRow((str(rank), *cells, remainder, format_seconds(time.total), band)))
     return Grid("Seconds of a step", ("rank", *map(str, columns), "others", "step", "between"), rows)
 
 
@@ -178,11 +182,11 @@ def _make_sent_grid(ranked: Sequence[tuple[int, Evaluation]]) -> Grid:
 
 def _list_plan_notes(plan: PlanRecord, evaluations: Sequence[Evaluation]) -> Iterator[str]:
     """Yields the notes of a plan of which these evaluations are shown."""
-    if more := len(plan.evaluations) - len(evaluations):
-        yield f"… {more} more; `.table(limit=None)` shows all, `.diff(1, {len(evaluations) + 1})` compares two"
+    if omitted := len(plan.evaluations) - len(evaluations):
+        yield f"… {omitted} more; `.table(limit=None)` shows all, `.diff(1, {len(evaluations) + 1})` compares two"
     yield from _list_sources(plan, evaluations)
     yield f"Looked at {_count_candidates(plan)}, in {format_seconds(plan.seconds)}."
-    if problem := next((evaluation.problem for evaluation in plan.evaluations if evaluation.problem), ""):
+    if problem := _find_first_problem(plan):
         yield f"The first that could not be compiled: {problem}"
     if plan.versions:
         versions = ", ".join(f"{name} {number}" for name, number in plan.versions.items())
@@ -318,9 +322,10 @@ class PlanAlternatives(_PrintedPage):
             return GridPage(title, [], ["No candidate with another choice was evaluated."])
         evaluations = [alternative.evaluation for alternative in alternatives]
         notes = []
-        if any((other.stage, other.time.source) != (best.stage, best.time.source) for other in evaluations):
+        kinds = {(evaluation.stage, evaluation.time.source) for evaluation in evaluations}
+        if kinds != {(best.stage, best.time.source)}:
             notes.append("Times of other figures than those of the best candidate are less certain.")
-        if screened is not None and any(other.stage == "screened" for other in evaluations):
+        if screened is not None and any(stage == "screened" for stage, _ in kinds):
             figures = f"{format_step_time(screened.time)} and {format_bytes(screened.bytes)} of arguments"
             notes.append(f"What was only screened is compared with what the screening says of the best: {figures}.")
         heads = ("instead", "rank", "mesh", "step time", "difference", "bytes a device", "fits", "figures")
@@ -399,14 +404,18 @@ def find_alternatives(plan: PlanRecord, axis: str) -> PlanAlternatives:
         key for key, (choice, _, _) in choices.items() if not equals or value in (choice.text, *choice.mesh_axes)
     }
     if not requested:
-        known = " or ".join(repr(f"{subject}={choice.text}") for choice, _, _ in choices.values())
-        raise ValueError(f"no candidate with {axis!r} was evaluated; ask for {known}")
-    alternatives = tuple(
-        _make_alternative(plan, choice.text, rank, evaluation)
-        for choice, rank, evaluation in choices.values()
-        if choice.key != best_choice.key and requested & {choice.key, best_choice.key}
-    )
-    return PlanAlternatives(subject, best_choice.text, alternatives, plan)
+        texts = " or ".join(repr(f"{subject}={choice.text}") for choice, _, _ in choices.values())
+        raise ValueError(f"no candidate with {axis!r} was evaluated; ask for {texts}")
+    alternatives: list[Alternative] = []
+    for choice, rank, evaluation in choices.values():
+        # If the choice of the best candidate is asked for, all others are compared with it.
+        if choice.key == best_choice.key or not requested & {choice.key, best_choice.key}:
+            continue
+        base = _choose_base(plan, evaluation)
+        causes = () if evaluation.problem else tuple(_list_causes(base, evaluation, plan.hardware.hbm_available))
+        seconds = evaluation.time.total - base.time.total
+        alternatives.append(Alternative(choice.text, rank, evaluation, seconds, evaluation.bytes - base.bytes, causes))
+    return PlanAlternatives(subject, best_choice.text, tuple(alternatives), plan)
 
 
 def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choice]:
@@ -416,35 +425,29 @@ def _make_reader(plan: PlanRecord, subject: str) -> Callable[[Candidate], _Choic
     names = dict.fromkeys(name for candidate in candidates for name in (*candidate.compute, *candidate.parameters))
     options = dict.fromkeys(name for candidate in candidates for name in candidate.options)
 
-    def read_sharding(candidate: Candidate) -> _Choice:
-        key = candidate.compute.get(subject, ()), candidate.parameters.get(subject, ())
-        return _Choice(key, _describe_choice(candidate, subject), [format_mesh_axes(axes) for axes in key if axes])
+    if subject != "policy" and subject not in {**names, **mesh_axes, **options}:
+        subjects = {"axes": names, "mesh axes": mesh_axes, "options": options}
+        listing = "; ".join(f"{kind}: {', '.join(map(repr, group))}" for kind, group in subjects.items() if group)
+        suggestion = suggest_name(subject, [*names, *mesh_axes, *options, "policy"])
+        raise ValueError(
+            f"no candidate shards or chooses {subject!r}{suggestion}; there are 'policy' and {listing or 'no axes'}"
+        )
 
-    def read_size(candidate: Candidate) -> _Choice:
-        size = candidate.mesh.get(subject, 1)
-        return _Choice(size, str(size))
-
-    def read_policy(candidate: Candidate) -> _Choice:
-        return _Choice(candidate.policy, candidate.policy or "as the arguments have it")
-
-    def read_option(candidate: Candidate) -> _Choice:
+    def read_choice(candidate: Candidate) -> _Choice:
+        if subject in names:
+            key = candidate.compute.get(subject, ()), candidate.parameters.get(subject, ())
+            return _Choice(key, _describe_choice(candidate, subject), [format_mesh_axes(axes) for axes in key if axes])
+        if subject in mesh_axes:
+            size = candidate.mesh.get(subject, 1)
+            return _Choice(size, str(size))
+        if subject == "policy":
+            return _Choice(candidate.policy, candidate.policy or "as the arguments have it")
         if subject not in candidate.options:
             return _Choice(None, "left out")
         value = candidate.options[subject]
         return _Choice(repr(value), str(value))  # a value need not be hashable
 
-    if subject in names:
-        return read_sharding
-    if subject in mesh_axes:
-        return read_size
-    if subject == "policy":
-        return read_policy
-    if subject in options:
-        return read_option
-    known = {"axes": names, "mesh axes": mesh_axes, "options": options}
-    listing = "; ".join(f"{kind}: {', '.join(map(repr, these))}" for kind, these in known.items() if these)
-    near = suggest_name(subject, [*names, *mesh_axes, *options, "policy"])
-    raise ValueError(f"no candidate shards or chooses {subject!r}{near}; there are 'policy' and {listing or 'no axes'}")
+    return read_choice
 
 
 def _describe_choice(candidate: Candidate, name: str) -> str:
@@ -456,37 +459,24 @@ def _describe_choice(candidate: Candidate, name: str) -> str:
     return f"over {format_mesh_axes(compute)}, {where}" if compute else where
 
 
-def _make_alternative(plan: PlanRecord, choice: str, rank: int, evaluation: Evaluation) -> Alternative:
-    base = _choose_base(plan, evaluation)
-    causes = () if evaluation.problem else tuple(_list_causes(base, evaluation, plan.hardware.hbm_available))
-    return Alternative(
-        choice=choice,
-        rank=rank,
-        evaluation=evaluation,
-        seconds=evaluation.time.total - base.time.total,
-        bytes=evaluation.bytes - base.bytes,
-        causes=causes,
-    )
-
-
 def _choose_base(plan: PlanRecord, evaluation: Evaluation) -> Evaluation:
-    """Returns what an evaluation is compared with: of the best candidate, the figures that are made in the same way."""
+    """Returns the evaluation of the best candidate to compare with: screened if the other is only screened."""
     if evaluation.stage == "screened" and plan.screened is not None:
         return plan.screened
     return plan.best
 
 
-def _list_causes(base: Evaluation, other: Evaluation, available: int) -> Iterator[str]:
+def _list_causes(base: Evaluation, evaluation: Evaluation, available: int) -> Iterator[str]:
     """Yields the parts of a step and of memory that differ by `_LEAST_CAUSE` at least, the largest first."""
-    # Of two sources, the time of computing of one may have attention in it.
-    are_joined = base.time.source != other.time.source
-    before, after = _list_parts(base.time, are_joined), _list_parts(other.time, are_joined)
+    # XLA's figures have attention in the time of computing where ours have it apart.
+    are_joined = base.time.source != evaluation.time.source
+    before, after = _list_parts(base.time, are_joined), _list_parts(evaluation.time, are_joined)
     for part, change in _list_changes(before, after, _LEAST_CAUSE * base.time.total):
         yield _describe_cause(part, change)
     memory = dict(base.memory)
-    if other.stage == "screened":  # which knows the arguments alone
-        memory = {group: size for group, size in memory.items() if group in other.memory}
-    for group, change in _list_changes(memory, other.memory, _LEAST_CAUSE * available):
+    if evaluation.stage == "screened":  # which knows the arguments alone
+        memory = {group: size for group, size in memory.items() if group in evaluation.memory}
+    for group, change in _list_changes(memory, evaluation.memory, _LEAST_CAUSE * available):
         yield f"{'+' if change > 0 else '-'}{format_bytes(int(abs(change)))} {group}"
 
 
@@ -588,8 +578,13 @@ def _list_rows(comparison: PlanComparison) -> Iterator[_ComparisonRow]:
         return _ComparisonRow(name, part, (write(candidates[0]), write(candidates[1])))
 
     def make_numbers(
-        name: str, parts: Sequence[Mapping[Any, float]], format_number: Callable[[Any], str], label: str = ""
+        name: str,
+        totals: tuple[float, float],
+        parts: tuple[Mapping[Any, float], Mapping[Any, float]],
+        format_number: Callable[[Any], str],
+        label: str = "",
     ) -> Iterator[_ComparisonRow]:
+        yield _ComparisonRow(name, "", totals, format_number)
         for key in {**parts[0], **parts[1]}:
             part = label + (str(key) if isinstance(key, TimePart | str) else format_mesh_axes(key))
             yield _ComparisonRow(name, part, (parts[0].get(key, 0), parts[1].get(key, 0)), format_number)
@@ -601,17 +596,16 @@ def _list_rows(comparison: PlanComparison) -> Iterator[_ComparisonRow]:
     for name in dict.fromkeys(name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)):
         yield make_texts("mesh", lambda candidate, name=name: _describe_choice(candidate, name), name)
     yield make_texts("settings", lambda candidate: format_settings(candidate) or "-")
-    fits = format_fit(comparison.plans[0], first), format_fit(comparison.plans[1], second)
-    yield _ComparisonRow("fits", "", fits)
+    yield _ComparisonRow("fits", "", (format_fit(comparison.plans[0], first), format_fit(comparison.plans[1], second)))
     yield _ComparisonRow("figures", "", (first.stage, second.stage))
 
     times = first.time, second.time
-    yield _ComparisonRow("step time", "", (times[0].total, times[1].total), format_seconds)
-    yield from make_numbers("step time", [list_time_parts(time) for time in times], format_seconds)
-    hidden = [time.hidden for time in times]
-    yield _ComparisonRow("hidden", "", (sum(hidden[0].values()), sum(hidden[1].values())), format_seconds)
-    yield from make_numbers("hidden", hidden, format_seconds, "hidden over ")
-    yield _ComparisonRow("bytes on a device", "", (first.bytes, second.bytes), format_bytes)
-    yield from make_numbers("bytes on a device", (first.memory, second.memory), format_bytes)
-    yield _ComparisonRow("bytes sent", "", (sum(first.sent.values()), sum(second.sent.values())), format_bytes)
-    yield from make_numbers("bytes sent", (first.sent, second.sent), format_bytes, "over ")
+    time_parts = list_time_parts(times[0]), list_time_parts(times[1])
+    yield from make_numbers("step time", (times[0].total, times[1].total), time_parts, format_seconds)
+    hidden_parts = times[0].hidden, times[1].hidden
+    hidden_totals = sum(hidden_parts[0].values()), sum(hidden_parts[1].values())
+    yield from make_numbers("hidden", hidden_totals, hidden_parts, format_seconds, "hidden over ")
+    memory = first.memory, second.memory
+    yield from make_numbers("bytes on a device", (first.bytes, second.bytes), memory, format_bytes)
+    sent_totals = sum(first.sent.values()), sum(second.sent.values())
+    yield from make_numbers("bytes sent", sent_totals, (first.sent, second.sent), format_bytes, "over ")

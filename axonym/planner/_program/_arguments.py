@@ -45,23 +45,23 @@ def group_arguments(arguments: Sequence[Any]) -> list[ArgumentArray]:
     states = [array for state, _ in split for array in state]
     parameters: list[ArgumentArray] = []
     arrays: list[ArgumentArray] = []
-    for state, others in split:
+    for state, plain in split:
         group: ArgumentGroup = "inputs"
-        has_floats = any(jnp.issubdtype(array.dtype, jnp.floating) for array in others)
-        if parameters and all(matches := _match_parameters(others, parameters)) and matches:
+        has_floats = any(jnp.issubdtype(array.dtype, jnp.floating) for array in plain)
+        if parameters and all(matches := _match_parameters(plain, parameters)) and matches:
             group = "optimizer state"
-        elif has_floats and (not parameters or any(_match_parameters(states, others))):
+        elif has_floats and (not parameters or any(_match_parameters(states, plain))):
             group = "parameters"
-            parameters += others
+            parameters += plain
         arrays += [array._replace(group="optimizer state") for array in state]
-        arrays += [array._replace(group=group) for array in others]
+        arrays += [array._replace(group=group) for array in plain]
     return arrays
 
 
 def _split_states(tree: Any) -> tuple[list[ArgumentArray], list[ArgumentArray]]:
     """Returns the arrays in states of Optax, and the others."""
     state: list[ArgumentArray] = []
-    others: list[ArgumentArray] = []
+    plain: list[ArgumentArray] = []
     nodes, _ = tree_flatten_with_path(tree, is_leaf=lambda x: is_named_array(x) or _is_optax_state(x))
     for path, node in nodes:
         leaves, _ = tree_flatten_with_path(node, is_leaf=is_named_array)
@@ -75,8 +75,8 @@ def _split_states(tree: Any) -> tuple[list[ArgumentArray], list[ArgumentArray]]:
                     dtype=array.dtype,
                     sharding=array.sharding,
                 )
-                (state if _is_optax_state(node) else others).append(argument)
-    return state, others
+                (state if _is_optax_state(node) else plain).append(argument)
+    return state, plain
 
 
 def _is_optax_state(x: Any) -> bool:

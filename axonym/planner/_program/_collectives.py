@@ -192,13 +192,13 @@ def count_sent_bytes(kind: str, result_bytes: int, group_size: int) -> int:
     reduce-scatter, 2 (n - 1) / n R for an all-reduce, which is both in turn, and R for a permutation or a broadcast.
     Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
     """
-    others = max(group_size - 1, 0)  # a size of 0 is unknown
+    peers = max(group_size - 1, 0)  # a size of 0 is unknown
     if kind in ("collective-permute", "collective-broadcast"):
         return result_bytes
     if kind == "reduce-scatter":
-        return others * result_bytes
+        return peers * result_bytes
     rounds = 2 if kind == "all-reduce" else 1
-    return rounds * others * result_bytes // max(group_size, 1)
+    return rounds * peers * result_bytes // max(group_size, 1)
 
 
 def _find_collective_origin(program: HloProgram, instruction: HloInstruction, kind: str) -> Origin:

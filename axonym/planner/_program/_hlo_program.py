@@ -151,8 +151,8 @@ class HloProgram:
 
     def count_trips(self, loop: HloInstruction) -> int:
         """Returns how often a loop runs: as the program says, or from what it counts, as programs for TPUs need it."""
-        if known := xla.TRIP_COUNT.search(loop.attributes):
-            return int(known[1])
+        if trip_count := xla.TRIP_COUNT.search(loop.attributes):
+            return int(trip_count[1])
         condition = dict(xla.CALLED.findall(loop.attributes)).get("condition", "").strip("%")
         root = self._roots.get(condition)
         if root is None or root.opcode != "compare" or not xla.COUNTS_UP.search(root.attributes):

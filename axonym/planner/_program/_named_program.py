@@ -57,13 +57,13 @@ class Product(NamedTuple):
 
     Attributes:
         operands: Its operands, in which dimensions have no name if the product needs them whole.
-        lost: For each operand, the names of the dimensions that the product needs whole.
+        gathered_names: For each operand, the names of the dimensions that the product needs whole.
         result: Its result.
         reduced: The dimensions that it sums over.
     """
 
     operands: tuple[NamedShape, ...]
-    lost: tuple[tuple[str, ...], ...]
+    gathered_names: tuple[tuple[str, ...], ...]
     result: NamedShape
     reduced: tuple[Dim, ...]
 
@@ -259,12 +259,12 @@ class _ProgramReader:
                 sums[results[0]] = operands[0]
 
     def _note_sums_of_shards(self, equation: Any, runs: int) -> None:
-        """Notes sums over mesh axes in a function of shards, taken to be sharded over all other axes it is given."""
+        """Notes sums over mesh axes in a function of shards; results are taken to be sharded over its other axes."""
         axes = equation.params["axes"]
-        others = tuple(dim for dim in self._mapped if dim[0] not in axes)
+        other_dims = tuple(dim for dim in self._mapped if dim[0] not in axes)
         for variable in equation.outvars:
             result = _read_shape(variable.aval)
-            reduction = Sum(result._replace(dims=(*result.dims, *others)), tuple((axis, 1) for axis in axes))
+            reduction = Sum(result._replace(dims=(*result.dims, *other_dims)), tuple((axis, 1) for axis in axes))
             self._sums.append((reduction, runs))
 
     def _read_inner(self, equation: Any, operands: list[Origin], runs: int) -> list[Origin]:
@@ -351,7 +351,7 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
         reduced.append((left_name if left_name == right_name else "", -(-size // groups.get(left_dim, 1))))
     # A dimension that the result has not, under the name that it has in an operand, is whole in that operand.
     needed: list[NamedShape] = []
-    lost: list[tuple[str, ...]] = []
+    gathered_names: list[tuple[str, ...]] = []
     free = iter(result.dims[len(batched[0]) :])
     for operand, summed_dims, batch_dims in zip(operands, contracted, batched, strict=True):
         dims = list(operand.dims)
@@ -362,8 +362,8 @@ def _read_product(equation: Any, origins: list[Origin]) -> Product:
                 dims[dim] = next(free, ("", 1))[0], size
         needed.append(operand._replace(dims=tuple(dims)))
         pairs = zip(operand.dims, dims, strict=True)
-        lost.append(tuple(name for (name, _), (needed_name, _) in pairs if name and not needed_name))
-    return Product(tuple(needed), tuple(lost), result, tuple(reduced))
+        gathered_names.append(tuple(name for (name, _), (needed_name, _) in pairs if name and not needed_name))
+    return Product(tuple(needed), tuple(gathered_names), result, tuple(reduced))
 
 
 def _count_summed_groups(equation: Any) -> dict[int, int]:

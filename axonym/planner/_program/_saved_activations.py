@@ -139,10 +139,10 @@ def _find_stacking_writes(program: HloProgram) -> Iterator[HloInstruction]:
 def _has_slice_per_iteration(program: HloProgram, write: HloInstruction) -> bool:
     """Returns whether an array has one slice per iteration of its loop; some iterations may run before the loop."""
     iterations = program.count_turns(write.computation)
-    written = program.find_operands(write)[1].results
-    if iterations < 2 or not written:
+    slices = program.find_operands(write)[1].results
+    if iterations < 2 or not slices:
         return False
-    whole, part = write.results[0].shape, written[0].shape
+    whole, part = write.results[0].shape, slices[0].shape
     return len(whole) == len(part) and any(
         size == 1 and whole_size >= iterations for whole_size, size in zip(whole, part, strict=True)
     )
@@ -150,8 +150,8 @@ def _has_slice_per_iteration(program: HloProgram, write: HloInstruction) -> bool
 
 def _describe_saved(program: HloProgram, write: HloInstruction) -> tuple[SavedActivation, str]:
     """Returns what is written, described by the operation that it is the result of, and JAX's name of that."""
-    array, written = write.results[0], program.find_operands(write)[1]
-    op_names = (source.op_name for source in walk_sources(program, [written]))
+    array, value = write.results[0], program.find_operands(write)[1]
+    op_names = (source.op_name for source in walk_sources(program, [value]))
     op_name = next((name for name in op_names if name and _WRITE not in name and not name.endswith(_ROUNDING)), "")
     memory: Literal["device", "host", "chip"] = "device"
     if write.memory_space:

@@ -144,8 +144,8 @@ class CommunicationReport(PrintedReport):
                 is_number = column[0] in _NUMBERS
                 aligned.append([cell.rjust(width) if is_number else cell.ljust(width) for cell in column])
             lines += ["  ".join(cells).rstrip() for cells in zip(*aligned, strict=True)]
-            if more := len(self.collectives) - len(rows) + 1:
-                lines.append(f"… {more} more; `.table(limit=None)` shows all")
+            if omitted := len(self.collectives) - len(rows) + 1:
+                lines.append(f"… {omitted} more; `.table(limit=None)` shows all")
         return "\n".join([*lines, *self._format_notes()])
 
     def _repr_html_(self) -> str:
@@ -164,10 +164,10 @@ class CommunicationReport(PrintedReport):
             parts = (f"{', '.join(axes) or 'unknown'} {format_bytes(size)}" for axes, size in by_axes.items())
             yield from ("", f"Bytes over mesh axes: {'; '.join(parts)}")
         for array in self.rematerializations:
-            what = f"{format_bytes(array.bytes)} of {array.operation or 'an array'}"
+            subject = f"{format_bytes(array.bytes)} of {array.operation or 'an array'}"
             where = f" in {array.layer}" if array.layer else ""
             change = f"from {array.source} to {array.target}"
-            yield f"Replicated and sliced again: {what}{where}, {change}; reshard in smaller steps"
+            yield f"Replicated and sliced again: {subject}{where}, {change}; reshard in smaller steps"
         if self.platform == "cpu" and self.collectives:
             yield "XLA for CPUs sends bfloat16 as float32 and no reduce-scatter; TPUs and GPUs send less."
 

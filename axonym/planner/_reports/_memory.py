@@ -200,8 +200,8 @@ class MemoryReport(PrintedReport):
             yield f"  {name}", format_bytes(array.bytes), note
 
     def _list_notes(self, limit: int | None) -> Iterator[str]:
-        if more := len(self.saved) - len(self.saved[:limit]):
-            yield f"… {more} more saved arrays; `.table(limit=None)` shows all"
+        if omitted := len(self.saved) - len(self.saved[:limit]):
+            yield f"… {omitted} more saved arrays; `.table(limit=None)` shows all"
         if self.arguments:
             sizes = (f"{name} {format_bytes(size)}" for name, size in self.arguments.items())
             yield f"Parameters, state and inputs by argument: {', '.join(sizes)}."
@@ -252,10 +252,11 @@ def memory_report(fn: Any, /, *args: Any, device: str | int | Hardware | None = 
         32
     """
     traced = trace_function(fn, args, kwargs)
-    names = find_saved_names(traced.jaxpr) if traced is not None else getattr(fn, "saved_names", ())
     if traced is None:
+        names = getattr(fn, "saved_names", ())
         compiled, _ = compile_function(fn, args, kwargs)
     else:
+        names = find_saved_names(traced.jaxpr)
         compiled, _ = compile_function(traced.lower(), (), {})
     positional, keyword = list_arguments(compiled)
     described = compiled if isinstance(compiled, CompiledProgram) else None
@@ -301,11 +302,11 @@ def _find_available(described: CompiledProgram | None, device: str | int | Hardw
         )
     if isinstance(device, str) and ":" in device:
         topology = None if described is None else described.topology
-        other = described_devices(device)[0].topology
-        if topology is None or (topology.hardware, topology.sizes) != (other.hardware, other.sizes):
+        machine = described_devices(device)[0].topology
+        if topology is None or (topology.hardware, topology.sizes) != (machine.hardware, machine.sizes):
             raise ValueError(
                 f"{device!r} is a machine, and the program is compiled for {topology or 'the devices here'}; pass "
-                f"`compile_for(fn, *args, devices={device!r}, ...)` as `fn`, or compare with {other.hardware!r}"
+                f"`compile_for(fn, *args, devices={device!r}, ...)` as `fn`, or compare with {machine.hardware!r}"
             )
     hardware = device if isinstance(device, Hardware) else get_hardware(device)
     return hardware.name, hardware.hbm_available

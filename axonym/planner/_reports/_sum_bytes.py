@@ -7,15 +7,15 @@ from typing import Any
 from ...named._format import suggest_name
 
 
-def sum_bytes_by(items: Iterable[Any], by: str, known: Sequence[str]) -> dict[Any, int]:
+def sum_bytes_by(items: Iterable[Any], by: str, attributes: Sequence[str]) -> dict[Any, int]:
     """Returns the bytes of items by an attribute of them, the largest sum first.
 
     Raises:
-        ValueError: If the attribute is not among the known ones.
+        ValueError: If the attribute is not one of `attributes`.
     """
-    if by not in known:
-        names = ", ".join(map(repr, known))
-        raise ValueError(f"bytes are not counted by {by!r}{suggest_name(by, known)}; there are {names}")
+    if by not in attributes:
+        names = ", ".join(map(repr, attributes))
+        raise ValueError(f"bytes are not counted by {by!r}{suggest_name(by, attributes)}; there are {names}")
     sums: collections.Counter[Any] = collections.Counter()
     for item in items:
         sums[getattr(item, by)] += item.bytes

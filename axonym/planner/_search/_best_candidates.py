@@ -118,7 +118,7 @@ class _Search:
             nearest, screened = min(possible, key=lambda pair: (pair[0].bytes, make_candidate_key(pair[0].candidate)))
             self._log.notes += describe_nearest_fits(nearest, screened.variant, self._compiler, self._log)
 
-    def _compile(self, most: int) -> None:
+    def _compile(self, limit: int) -> None:
         """Compiles the best candidates until a number of them is known; those that cannot be compiled count half."""
         speed = ComputingSpeed.measure(self.compiled.values())
         times = [
@@ -126,7 +126,7 @@ class _Search:
         ]
         best = min(times, default=math.inf)
         queue = self._rank_screened(speed)
-        while len(self.compiled) - self._count_failed() / 2 < most:
+        while len(self.compiled) - self._count_failed() / 2 < limit:
             queue = [expected for expected in queue if expected.seconds <= _PRUNE_RATIO * best]
             if not queue:
                 return
@@ -175,14 +175,15 @@ class _Search:
     def _count_failed(self) -> int:
         return sum(bool(evaluation.problem) for evaluation, _ in self.compiled.values())
 
-    def _time(self, most: int) -> None:
+    def _time(self, limit: int) -> None:
         """Compiles the best candidates with code, for their times; each of them tells the speed of others."""
-        for _ in range(most):
+        for _ in range(limit):
             key = self._find_untimed()
             if key is None:
                 return
             if self._log.has_used():
-                count = format_count(sum(other.stage == "timed" for other, _ in self.compiled.values()), "candidate")
+                timed_count = sum(evaluation.stage == "timed" for evaluation, _ in self.compiled.values())
+                count = format_count(timed_count, "candidate")
                 self._log.note(f"the budget was used up with {count} timed; others may be better")
                 return
             evaluation, screened = self.compiled[key]
@@ -257,9 +258,8 @@ def _try_policies(
     nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
 ) -> Iterator[tuple[str, Evaluation]]:
     for name, policy in {"True": True, "'offload'": "offload"}.items():
-        other = vary_policy(variant, policy)
-        if other is not None:
-            yield f"with `gradient_checkpointing={name}`", compiler.evaluate(nearest, other, with_codegen=False)
+        if (changed := vary_policy(variant, policy)) is not None:
+            yield f"with `gradient_checkpointing={name}`", compiler.evaluate(nearest, changed, with_codegen=False)
 
 
 def _try_batches(

@@ -210,18 +210,18 @@ def _rank_evaluations(
 
 def _list_alternatives(screened: Sequence[Screened], compiled: Sequence[Evaluation]) -> list[Evaluation]:
     """Returns the best candidate with each other size of a mesh axis and each other sharding of a named axis."""
-    candidates = [other.evaluation.candidate for other in screened]
+    candidates = [candidate.evaluation.candidate for candidate in screened]
     names = {name for candidate in candidates for name in (*candidate.compute, *candidate.parameters)}
     axes = {axis for candidate in candidates for axis in candidate.mesh}
-    known = {make_candidate_key(evaluation.candidate) for evaluation in compiled}
-    seen = {choice for evaluation in compiled for choice in _list_choices(evaluation.candidate, names, axes)}
+    compiled_keys = {make_candidate_key(evaluation.candidate) for evaluation in compiled}
+    listed_choices = {choice for evaluation in compiled for choice in _list_choices(evaluation.candidate, names, axes)}
     alternatives: list[Evaluation] = []
-    for other in screened:
-        candidate = other.evaluation.candidate
-        choices = set(_list_choices(candidate, names, axes))
-        if not choices <= seen and make_candidate_key(candidate) not in known:
-            alternatives.append(other.evaluation)
-            seen |= choices
+    for candidate in screened:
+        evaluation = candidate.evaluation
+        choices = set(_list_choices(evaluation.candidate, names, axes))
+        if not choices <= listed_choices and make_candidate_key(evaluation.candidate) not in compiled_keys:
+            alternatives.append(evaluation)
+            listed_choices |= choices
     return alternatives
 
 

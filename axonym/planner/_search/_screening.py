@@ -103,8 +103,8 @@ class _Traffic:
     def add_operands(self, product: Product, runs: int) -> None:
         """Adds the gathers of the parameters of a product."""
         compute, stored = self._candidate.compute, self._candidate.parameters
-        for operand, lost in zip(product.operands, product.lost, strict=True):
-            whole = tuple(axis for name in lost for axis in compute.get(name, ()))
+        for operand, names in zip(product.operands, product.gathered_names, strict=True):
+            whole = tuple(axis for name in names for axis in compute.get(name, ()))
             self._add("all-gather", _count_bytes(operand, self._candidate, compute), whole, runs, self.waiting)
             if operand.origin is not None:
                 parameter = self._program.leaves[operand.origin]

@@ -54,10 +54,10 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
             "`fixed` is a mapping such as {'mesh': {'data': 8}, 'compute': {'batch': 'data'}, 'parameters': {'embed': "
             f"'data'}}}}, not {fixed!r}"
         )
-    known = ("mesh", "compute", "parameters")
+    keys = ("mesh", "compute", "parameters")
     for key in fixed:
-        if key not in known:
-            raise ValueError(f"`fixed` has no {key!r}{suggest_name(key, known)}; it takes {', '.join(known)}")
+        if key not in keys:
+            raise ValueError(f"`fixed` has no {key!r}{suggest_name(key, keys)}; it takes {', '.join(keys)}")
     mesh = dict(fixed["mesh"]) if "mesh" in fixed else None
     if mesh is not None and not all(isinstance(size, int) for size in mesh.values()):
         raise TypeError(f"`fixed` has the mesh {mesh}; sizes of mesh axes are integers")
@@ -66,8 +66,8 @@ def parse_fixed(fixed: Mapping[str, Any] | None, names: Sequence[str], devices: 
             f"the fixed mesh {mesh} has {math.prod(mesh.values())} devices, but there are {devices}; name all of its "
             "axes, with sizes of 1 or more"
         )
-    mappings = [_parse_mapping(fixed.get(key, {}), names, mesh) for key in known[1:]]
-    return Fixed(mesh, *mappings)
+    compute = _parse_mapping(fixed.get("compute", {}), names, mesh)
+    return Fixed(mesh, compute, _parse_mapping(fixed.get("parameters", {}), names, mesh))
 
 
 def list_candidates(
@@ -98,11 +98,10 @@ def _check_candidate_count(count: int, names: Sequence[str]) -> None:
 def explain_no_candidate(program: NamedProgram, devices: int, fixed: Fixed, pruned: collections.Counter[str]) -> str:
     """Returns why there is no candidate: what `fixed` has that cannot be, or else all reasons and the sizes of axes."""
     meshes = [*_list_meshes(devices, fixed)]
-    stored = frozenset(leaf.names for leaf in program.leaves)
     between = "between steps (`compute` counts for axes that `parameters` lacks)"
     for mapping, arrays, when in (
         (fixed.compute, program.arrays, "while computing"),
-        ({**fixed.compute, **fixed.parameters}, stored, between),
+        ({**fixed.compute, **fixed.parameters}, _list_stored_arrays(program), between),
     ):
         problems = [*_describe_shared_axes(program, mapping, arrays, when)]
         problems += _describe_remainders(program, mapping, meshes)
@@ -134,8 +133,8 @@ def _describe_remainders(
 ) -> Iterator[str]:
     """Yields a sentence for each axis that is not divisible by the mesh axes that it is fixed over, in any mesh."""
     for name, mesh_axes in mapping.items():
-        known = [mesh for mesh in meshes if set(mesh_axes) <= set(mesh)]
-        counts = sorted({math.prod(mesh[axis] for axis in mesh_axes) for mesh in known})
+        meshes_with_axes = [mesh for mesh in meshes if set(mesh_axes) <= set(mesh)]
+        counts = sorted({math.prod(mesh[axis] for axis in mesh_axes) for mesh in meshes_with_axes})
         sizes = sorted(program.sizes.get(name, ()))
         undivided = [next((size for size in sizes if size % count), None) for count in counts]
         if undivided and None not in undivided:
@@ -159,8 +158,8 @@ def _parse_mapping(
     assignment: dict[str, MeshAxes] = {}
     for name, value in mapping.items():
         if not isinstance(name, str):
-            known = getattr(name, "name", names[0])
-            raise TypeError(f"`fixed` has {name!r}; give the name of an axis, such as {known!r}")
+            example = getattr(name, "name", names[0])
+            raise TypeError(f"`fixed` has {name!r}; give the name of an axis, such as {example!r}")
         if name not in names:
             raise ValueError(
                 f"`fixed` has the axis {name!r}, which no argument has{suggest_name(name, names)}; there are "
@@ -176,10 +175,10 @@ def _parse_mapping(
             raise ValueError(f"`fixed` has {name!r} over {tuple(value)}; give each mesh axis once")
         for axis in value:
             if axis not in axes:
-                others = "" if mesh is not None else ", or those of a `mesh` that is fixed too"
+                hint = "" if mesh is not None else ", or those of a `mesh` that is fixed too"
                 raise ValueError(
                     f"`fixed` has {name!r} over {axis!r}, which is no mesh axis{suggest_name(axis, axes)}; there are "
-                    f"{', '.join(axes)}{others}"
+                    f"{', '.join(axes)}{hint}"
                 )
         assignment[name] = tuple(value)
     return assignment
@@ -213,7 +212,7 @@ def _list_assignments(
         pruned[_LACKING] += 1
         return
     batch = tuple(axis for axis in axes if axis != tensor and mesh[axis] > 1)
-    stored_arrays = frozenset(leaf.names for leaf in program.leaves)
+    stored_arrays = _list_stored_arrays(program)
     for compute in _list_compute_mappings(program, batch, tensor, fixed):
         if reason := _find_obstacle(program, program.arrays, compute, mesh):
             pruned[reason] += 1
@@ -231,8 +230,10 @@ def _find_obstacle(
     program: NamedProgram, arrays: frozenset[frozenset[str]], mapping: Assignment, mesh: Mapping[str, int]
 ) -> str | None:
     """Returns why a mapping cannot shard arrays with these names; None if it can."""
-    if _shares_mesh_axis(arrays, mapping):
-        return _SHARED
+    for array in arrays:
+        used_axes = [axis for name in array for axis in mapping.get(name, ())]
+        if len(used_axes) != len(set(used_axes)):
+            return _SHARED
     for name, mesh_axes in mapping.items():
         count = math.prod(mesh[axis] for axis in mesh_axes)
         if any(size % count for size in program.sizes.get(name, ())):
@@ -244,20 +245,20 @@ def _list_compute_mappings(
     program: NamedProgram, batch: MeshAxes, tensor: str | None, fixed: Fixed
 ) -> Iterator[Assignment]:
     """Yields mappings for computing: an axis of the data over `batch`, and axes of different arrays over `tensor`."""
-    free = [name for name in (*program.parameter_names, *program.data_names) if name not in program.looped]
-    free = [name for name in free if name not in fixed.compute]
+    names = (*program.parameter_names, *program.data_names)
+    free = [name for name in names if name not in program.looped and name not in fixed.compute]
     batch_names: list[str | None] = [name for name in program.data_names if name in free and batch]
     if not batch_names or _list_mesh_axes(fixed.compute) & set(batch):
         batch_names.insert(0, None)
     for batch_name in batch_names:
-        others = [name for name in free if name != batch_name]
+        candidates = [name for name in free if name != batch_name]
         if batch_name is not None:
             # Two axes of the data that change places are the same on the mesh whose sizes change places.
             earlier = program.data_names[: program.data_names.index(batch_name)]
-            others = [name for name in others if name not in earlier]
+            candidates = [name for name in candidates if name not in earlier]
         if not batch:
-            others = [name for name in others if name in program.parameter_names]
-        tensor_names = _list_apart(others, program.arrays) if tensor else []
+            candidates = [name for name in candidates if name in program.parameter_names]
+        tensor_names = _list_apart(candidates, program.arrays) if tensor else []
         if not tensor_names or tensor in _list_mesh_axes(fixed.compute, fixed.parameters):
             tensor_names.insert(0, ())
         for names in tensor_names:
@@ -273,16 +274,21 @@ def _list_parameter_mappings(
     """Yields mappings between steps: that for computing, alone and with further axes over the last of `batch`."""
     base = {**compute, **fixed.parameters}
     yield base
-    free = [name for name in program.parameter_names if not base.get(name) and name not in program.looped]
-    free = [name for name in free if name not in fixed.parameters]
-    arrays = frozenset(leaf.names for leaf in program.leaves)
     if not batch:
         return
-    storage_axis = batch[-1:]
-    sharded = {name for name, mesh_axes in base.items() if set(mesh_axes) & set(storage_axis)}
-    free = [name for name in free if not any(name in array and sharded & array for array in arrays)]
+    storage_axis = batch[-1]
+    arrays = _list_stored_arrays(program)
+    sharded = {name for name, mesh_axes in base.items() if storage_axis in mesh_axes}
+    beside_sharded = {name for array in arrays if sharded & array for name in array}
+    unavailable = {*program.looped, *fixed.parameters, *beside_sharded}
+    free = [name for name in program.parameter_names if not base.get(name) and name not in unavailable]
     for names in _list_largest_apart(free, arrays):
-        yield {**base, **dict.fromkeys(names, storage_axis)}
+        yield {**base, **dict.fromkeys(names, (storage_axis,))}
+
+
+def _list_stored_arrays(program: NamedProgram) -> frozenset[frozenset[str]]:
+    """Returns the names of each array that is stored between steps."""
+    return frozenset(leaf.names for leaf in program.leaves)
 
 
 def _list_apart(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> list[tuple[str, ...]]:
@@ -311,10 +317,10 @@ def _list_largest_apart(names: Sequence[str], arrays: frozenset[frozenset[str]])
             return
         pivot = min((*free, *excluded), key=lambda name: len(neighbors[name].intersection(free)))
         for name in [name for name in free if name in neighbors[pivot]]:
-            still_free = [other for other in free if other not in neighbors[name]]
-            still_excluded = [other for other in excluded if other not in neighbors[name]]
-            extend((*members, name), still_free, still_excluded)
-            free, excluded = [other for other in free if other != name], [*excluded, name]
+            remaining_free = [candidate for candidate in free if candidate not in neighbors[name]]
+            remaining_excluded = [candidate for candidate in excluded if candidate not in neighbors[name]]
+            extend((*members, name), remaining_free, remaining_excluded)
+            free, excluded = [candidate for candidate in free if candidate != name], [*excluded, name]
 
     if names:
         extend((), [*names], [])
@@ -324,15 +330,6 @@ def _list_largest_apart(names: Sequence[str], arrays: frozenset[frozenset[str]])
 def _find_neighbors(names: Sequence[str], arrays: frozenset[frozenset[str]]) -> dict[str, frozenset[str]]:
     """Returns for each name those that are in an array with it, and itself."""
     return {name: frozenset([name]).union(*(array for array in arrays if name in array)) for name in names}
-
-
-def _shares_mesh_axis(arrays: frozenset[frozenset[str]], mapping: Assignment) -> bool:
-    """Returns whether an array has two axes over one mesh axis."""
-    for array in arrays:
-        used = [axis for name in array for axis in mapping.get(name, ())]
-        if len(used) != len(set(used)):
-            return True
-    return False
 
 
 def _list_mesh_axes(*mappings: Mapping[str, MeshAxes]) -> set[str]:

@@ -103,9 +103,9 @@ def _explain_trace_error(error: Exception, arguments: Sequence[tuple[str, NamedS
         )
     plain = [list(shape.sizes) for _, shape in arguments if shape.dims and not shape.names]
     if plain:
-        shown = ", ".join(map(str, plain[:3])) + (f" and {len(plain) - 3} more" if len(plain) > 3 else "")
+        shapes = ", ".join(map(str, plain[:3])) + (f" and {len(plain) - 3} more" if len(plain) > 3 else "")
         error.add_note(
-            f"Arrays without names among the arguments of the step have the shapes {shown}; name their axes, and "
+            f"Arrays without names among the arguments of the step have the shapes {shapes}; name their axes, and "
             "compute with functions of named arrays."
         )
 
@@ -117,8 +117,8 @@ def vary_policy(variant: StepVariant, policy: Any) -> StepVariant | None:
 
 def count_model_flops(variant: StepVariant) -> float:
     """Returns the floating-point operations of products in a step of all devices, without recomputation."""
-    other = vary_policy(variant, False)
-    return variant.program.flops if other is None else trace_named_program(other.fn, other.args).flops
+    plain = vary_policy(variant, False)
+    return variant.program.flops if plain is None else trace_named_program(plain.fn, plain.args).flops
 
 
 def _check_choices(name: str, choices: Any, expected: str) -> None:

@@ -132,8 +132,8 @@ def _estimate_level(kind: str, whole: int, below: int, level: _Level) -> float:
         return whole / level.link
     if kind in _EXCHANGED:
         return whole / level.exchange
-    sent = count_sent_bytes("all-reduce" if kind == "all-reduce" else "all-gather", whole // below, level.size)
-    return sent / level.bandwidth
+    sent_bytes = count_sent_bytes("all-reduce" if kind == "all-reduce" else "all-gather", whole // below, level.size)
+    return sent_bytes / level.bandwidth
 
 
 def _make_switch(size: int, bandwidth: float) -> _Level:

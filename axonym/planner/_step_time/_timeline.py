@@ -94,10 +94,10 @@ def make_timelines(program: HloProgram, scheduled: ProgramTimeline) -> tuple[Tim
         return ()
     loops = [*_list_loops(program, scheduled)]
     heaviest = sorted(loops, key=lambda loop: -loop[2])[:_MOST_LOOPS]
-    drawn = [loop for loop in loops if loop in heaviest and loop[2] >= _LEAST_SHARE * total]
-    if not drawn:
+    heavy_loops = [loop for loop in loops if loop in heaviest and loop[2] >= _LEAST_SHARE * total]
+    if not heavy_loops:
         return (_make_timeline(program, scheduled, program.entry, 1),)
-    return tuple(_make_timeline(program, scheduled, body, turns) for body, turns, _ in drawn)
+    return tuple(_make_timeline(program, scheduled, body, turns) for body, turns, _ in heavy_loops)
 
 
 def _list_loops(program: HloProgram, scheduled: ProgramTimeline) -> Iterator[tuple[str, int, float]]:

@@ -1,13 +1,25 @@
-"""Fourier transforms of complex, real and Hermitian-symmetric arrays, over any number of axes."""
+"""Fourier transforms of complex, real and Hermitian-symmetric arrays, and the frequencies of their elements."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 
+from ..named._ambient import constrain_sharding
 from ..named._arguments import check_choice
-from ..named._axis import Axis, AxisSelection, Names, axis_name, find_axes, parse_selection
+from ..named._array import NamedArray
+from ..named._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    Names,
+    axis_name,
+    find_axes,
+    parse_one_axis,
+    parse_selection,
+)
 from ..named._base import N, NamedBase, check_named, format_shape
+from ..named._broadcasting import apply_to_whole_axes, get_scalar
 from ..named._gufunc import apply_gufunc
 from ..named._shape._rearrange import rearrange
 
@@ -127,6 +139,7 @@ def ihfft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N
     return _apply_transform(_compute_ihfftn, _check_real("ihfft", x), axis, norm)
 
 
+# `hfft` is computed by an inverse transform and `ihfft` by a forward one, so `norm` names the other direction.
 _INVERSE = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
@@ -141,8 +154,8 @@ def _compute_ihfftn(array: Any, s: tuple[int, ...], axes: tuple[int, ...], norm:
 def _check_real(name: str, x: N) -> N:
     check_named(x)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        other = "fft" if name == "rfft" else "ifft"
-        raise TypeError(f"`{name}` needs a real array, not {x.dtype} {format_shape(x)}; use `{other}`")
+        complex_name = {"rfft": "fft", "ihfft": "ifft"}[name]
+        raise TypeError(f"`{name}` needs a real array, not {x.dtype} {format_shape(x)}; use `{complex_name}`")
     return x
 
 
@@ -150,13 +163,16 @@ def _parse_points(x: NamedBase, axis: AxisSelection | None, halved: bool) -> tup
     """Returns the names of the axes to transform, and the number of points along each."""
     check_named(x)
     names, sizes = x.names, x.array.shape
-    chosen = names if axis is None else parse_selection(axis)
-    dims = find_axes(names, sizes, tuple(axis_name(one) for one in chosen))
+    selectors = names if axis is None else parse_selection(axis)
+    dims = find_axes(names, sizes, tuple(axis_name(selector) for selector in selectors))
     if not dims:
         raise ValueError(f"there is no axis to transform in {format_shape(x)}")
-    points = [one.size if isinstance(one, Axis) else sizes[dim] for one, dim in zip(chosen, dims, strict=True)]
-    if halved and not isinstance(chosen[-1], Axis):
-        points[-1] = 2 * (points[-1] - 1)
+    points = [
+        selector.size if isinstance(selector, Axis) else sizes[dim]
+        for selector, dim in zip(selectors, dims, strict=True)
+    ]
+    if halved and not isinstance(selectors[-1], Axis):
+        points[-1] = 2 * (points[-1] - 1)  # n points, if n is even, have n // 2 + 1 nonnegative frequencies
     for dim, number in zip(dims, points, strict=True):
         if number < 1:
             raise ValueError(
@@ -178,3 +194,101 @@ def _apply_transform(
 
 def _transform_last_dims(array: Any, transform: Callable[..., Any], s: tuple[int, ...], norm: str | None) -> Any:
     return transform(array, s, tuple(range(-len(s), 0)), norm)
+
+
+def fftfreq(axis: Axis, d: Any = 1.0) -> NamedArray:
+    """Makes the frequencies of the elements of `fft` along an axis; see `jax.numpy.fft.fftfreq`.
+
+    Args:
+        axis: The axis, with the number of points.
+        d: Distance between points, a scalar.
+
+    Returns:
+        Array with that axis: the nonnegative frequencies, then the negative ones.
+
+    Raises:
+        TypeError: If the axis has no size, or `d` is an array with axes.
+        ValueError: If the axis has no points, or `d` is a named array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fft.fftfreq(nym.Axis("time", 4)).array
+        Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
+    """
+    full = _parse_axis_with_points(axis)
+    return constrain_sharding(NamedArray(jnp.fft.fftfreq(full.size, get_scalar("`d`", d)), full))
+
+
+def rfftfreq(axis: Axis, d: Any = 1.0, new_axis: AxisSelector | None = None) -> NamedArray:
+    """Makes the frequencies of the elements of `rfft` along an axis; see `jax.numpy.fft.rfftfreq`.
+
+    Args:
+        axis: The axis before the transform, with the number of points `n`.
+        d: Distance between points, a scalar.
+        new_axis: The axis of the result, or its name; the name of `axis` if None, as in `rfft`.
+
+    Returns:
+        Array with one axis of size `n // 2 + 1`.
+
+    Raises:
+        TypeError: If the axis has no size, or `d` is an array with axes.
+        ValueError: If the axis has no points, `new_axis` has another size, or `d` is a named array with axes.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fft.rfftfreq(nym.Axis("time", 4), new_axis="frequency")
+        NamedArray(float32, frequency: 3, [0.  , 0.25, 0.5 ])
+    """
+    full = _parse_axis_with_points(axis)
+    half = Axis(full.name if new_axis is None else axis_name(new_axis), full.size // 2 + 1)
+    if isinstance(new_axis, Axis) and new_axis != half:
+        raise ValueError(
+            f"the axis of the frequencies of ({full}) has size {half.size}, not {new_axis.size} as in ({new_axis})"
+        )
+    return constrain_sharding(NamedArray(jnp.fft.rfftfreq(full.size, get_scalar("`d`", d)), half))
+
+
+def _parse_axis_with_points(axis: Axis) -> Axis:
+    parsed = parse_one_axis(axis)
+    if not parsed.size:
+        raise ValueError(f"axis ({parsed}) needs at least one point to have frequencies")
+    return parsed
+
+
+def fftshift(x: N, axis: AxisSelection | None = None) -> N:
+    """Moves frequency zero to the middle; see `jax.numpy.fft.fftshift`.
+
+    Args:
+        x: Array.
+        axis: Axis, several of them, or all for None.
+
+    Returns:
+        Array with the same axes.
+
+    Raises:
+        ValueError: If an axis is missing, or an `Axis` has another size.
+        TypeError: If `x` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.fft.fftshift(nym.fft.fftfreq(nym.Axis("time", 4))).array
+        Array([-0.5 , -0.25,  0.  ,  0.25], dtype=float32)
+    """
+    return _apply_shift(jnp.fft.fftshift, x, axis)
+
+
+def ifftshift(x: N, axis: AxisSelection | None = None) -> N:
+    """Moves frequency zero back to the front; see `jax.numpy.fft.ifftshift`. Arguments as for `fftshift`.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.fft.fftfreq(nym.Axis("time", 5))
+        >>> (nym.fft.ifftshift(nym.fft.fftshift(x)) == x).all().item()
+        True
+    """
+    return _apply_shift(jnp.fft.ifftshift, x, axis)
+
+
+def _apply_shift(fn: Callable[..., Any], x: N, axis: AxisSelection | None) -> N:
+    check_named(x)
+    return apply_to_whole_axes(fn, x, find_axes(x.names, x.array.shape, axis))

@@ -1,4 +1,4 @@
-"""Resizing of an axis in all arrays of a tree, for example to extend a vocabulary."""
+"""The functions of `axonym.tree` by their names in `jax.tree_util`, and the resizing of an axis in a tree."""
 
 import dataclasses
 from typing import Any
@@ -18,6 +18,14 @@ from ..named._reduce._reductions import mean, std
 from ..named._shape._concatenate import concatenate
 from ..random._sampling import as_plain_key
 from ..tree import _tree
+
+
+tree_map = _tree.map
+scan_aware_tree_map = _tree.scan_aware_map
+tree_flatten = _tree.flatten
+tree_unflatten = _tree.unflatten
+tree_leaves = _tree.leaves
+tree_structure = _tree.structure
 
 
 def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> Any:
@@ -57,15 +65,15 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
     leaves, structure = _tree.flatten(tree)
     named = [x for x in leaves if isinstance(x, NamedBase)]
     if not any(new.name in x.names for x in named):
-        known = list(dict.fromkeys(name for x in named for name in x.names))
+        names = list(dict.fromkeys(name for x in named for name in x.names))
         raise ValueError(
-            f"no array of the tree has an axis {new.name!r}; the axes are {format_axes(known)}"
-            f"{suggest_name(new.name, known)}"
+            f"no array of the tree has an axis {new.name!r}; the axes are {format_axes(names)}"
+            f"{suggest_name(new.name, names)}"
         )
     for i, x in enumerate(leaves):
         if isinstance(x, NamedArray) and new.name in x.names:
-            own = None if plain_key is None else jax.random.fold_in(plain_key, i)
-            leaves[i] = _resize_array(x, x.resolve_axis(old_axis), new, own)
+            leaf_key = None if plain_key is None else jax.random.fold_in(plain_key, i)
+            leaves[i] = _resize_array(x, x.resolve_axis(old_axis), new, leaf_key)
     return _replace_axis(_tree.unflatten(structure, leaves), old_axis, new)
 
 
@@ -74,32 +82,36 @@ def _resize_array(x: NamedArray, old: Axis, new: Axis, key: jax.Array | None) ->
         return x if new == old else constrain_sharding(x[new.name, : new.size])
     axes = tuple(new.resize(new.size - old.size) if axis.name == new.name else axis for axis in x.axes)
     if key is None or not old.size or not jnp.issubdtype(x.dtype, jnp.floating):
-        more = zeros(axes, x.dtype)
+        new_elements = zeros(axes, x.dtype)
     else:
-        drawn = random.normal(key, axes, x.dtype)
-        more = drawn * std(x, new.name) + mean(x, new.name)
-    return constrain_sharding(concatenate(new, [x, more]))
+        new_elements = random.normal(key, axes, x.dtype) * std(x, new.name) + mean(x, new.name)
+    return constrain_sharding(concatenate(new, [x, new_elements]))
 
 
 def _replace_axis(tree: Any, old: AxisSelector, new: Axis) -> Any:
     """Returns a tree with the new axis in place of the old one in static fields and leaves."""
 
     def replace_leaf(x: Any) -> Any:
-        return _replace_axis_in_module(x, old, new) if isinstance(x, eqx.Module) else _replace_static_axis(x, old, new)
+        if isinstance(x, eqx.Module):
+            return _replace_axis_in_module(x, old, new)
+        return _replace_static_axis(x, old, new)
 
     return jax.tree.map(replace_leaf, tree, is_leaf=lambda x: isinstance(x, eqx.Module | NamedBase))
 
 
 def _replace_axis_in_module(module: eqx.Module, old: AxisSelector, new: Axis) -> eqx.Module:
-    static = {one.name for one in dataclasses.fields(module) if one.metadata.get("static", False)}
-    made = object.__new__(type(module))  # as Equinox rebuilds modules: without calling `__init__`
+    static = {field.name for field in dataclasses.fields(module) if field.metadata.get("static", False)}
+    resized = object.__new__(type(module))  # as Equinox rebuilds modules: without calling `__init__`
     for name, value in vars(module).items():
-        object.__setattr__(made, name, (_replace_static_axis if name in static else _replace_axis)(value, old, new))
-    return made
+        replace = _replace_static_axis if name in static else _replace_axis
+        object.__setattr__(resized, name, replace(value, old, new))
+    return resized
 
 
 def _replace_static_axis(x: Any, old: AxisSelector, new: Axis) -> Any:
     """Returns a value that is not an array, with the axis replaced if it is that axis or contains it."""
     if isinstance(x, Axis):
         return new if old in (x, x.name) else x
-    return type(x)(_replace_static_axis(one, old, new) for one in x) if type(x) in (tuple, list) else x
+    if type(x) in (tuple, list):
+        return type(x)(_replace_static_axis(item, old, new) for item in x)
+    return x
