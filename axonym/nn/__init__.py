@@ -34,32 +34,36 @@ from ._activations import (
     squareplus as squareplus,
     swish as swish,
 )
-from ._alibi import alibi_bias as alibi_bias, alibi_slopes as alibi_slopes
-from ._attention import dot_product_attention as dot_product_attention, explain_attention as explain_attention
-from ._attention_choice import AttentionChoice as AttentionChoice
-from ._attention_mask import AttentionMask as AttentionMask
-from ._batch_norm import BatchNorm as BatchNorm, BatchStatistics as BatchStatistics
-from ._binary_cross_entropy import binary_cross_entropy_loss as binary_cross_entropy_loss
-from ._block_seq import BlockSeq as BlockSeq
+from ._attention._attention import (
+    AttentionChoice as AttentionChoice,
+    dot_product_attention as dot_product_attention,
+    explain_attention as explain_attention,
+)
+from ._attention._kv_cache import KVCache as KVCache
+from ._attention._mask import AttentionMask as AttentionMask, causal_mask as causal_mask
 from ._conv import Conv as Conv, ConvTranspose as ConvTranspose
-from ._cross_entropy import (
+from ._dropout import Dropout as Dropout
+from ._embedding import Embedding as Embedding, one_hot as one_hot
+from ._linear import Linear as Linear, initialize_weight as initialize_weight
+from ._losses import (
+    binary_cross_entropy_loss as binary_cross_entropy_loss,
     cross_entropy_loss as cross_entropy_loss,
     cross_entropy_loss_and_log_normalizers as cross_entropy_loss_and_log_normalizers,
+    fused_cross_entropy as fused_cross_entropy,
+    mean_squared_error as mean_squared_error,
+    reduce_loss as reduce_loss,
 )
-from ._dropout import Dropout as Dropout
-from ._embedding import Embedding as Embedding
-from ._fused_cross_entropy import fused_cross_entropy as fused_cross_entropy
-from ._glu import geglu as geglu, glu as glu, reglu as reglu, swiglu as swiglu
-from ._group_norm import GroupNorm as GroupNorm
-from ._initializer import initialize_weight as initialize_weight
-from ._kv_cache import KVCache as KVCache
-from ._layer_stack import LayerStack as LayerStack
-from ._linear import Linear as Linear
-from ._mask_block import causal_mask as causal_mask
-from ._mean_squared_error import mean_squared_error as mean_squared_error
-from ._mixture_of_experts import MixtureMetrics as MixtureMetrics, MixtureOfExperts as MixtureOfExperts
-from ._mlp import MLP as MLP
-from ._moe_linear import MoELinear as MoELinear, ragged_dot as ragged_dot
+from ._mixture import (
+    MixtureMetrics as MixtureMetrics,
+    MixtureOfExperts as MixtureOfExperts,
+    MoELinear as MoELinear,
+    Router as Router,
+    Routing as Routing,
+    load_balance_loss as load_balance_loss,
+    ragged_dot as ragged_dot,
+    router_z_loss as router_z_loss,
+)
+from ._mlp import MLP as MLP, geglu as geglu, glu as glu, reglu as reglu, swiglu as swiglu
 from ._mup import (
     HiddenLinear as HiddenLinear,
     InputLinear as InputLinear,
@@ -67,23 +71,23 @@ from ._mup import (
     OutputLinear as OutputLinear,
     mup_learning_rates as mup_learning_rates,
 )
-from ._normalization import LayerNorm as LayerNorm, RmsNorm as RmsNorm
-from ._one_hot import one_hot as one_hot
+from ._normalization import (
+    BatchNorm as BatchNorm,
+    BatchStatistics as BatchStatistics,
+    GroupNorm as GroupNorm,
+    LayerNorm as LayerNorm,
+    RmsNorm as RmsNorm,
+    standardize as standardize,
+)
 from ._pool import max_pool as max_pool, mean_pool as mean_pool, min_pool as min_pool
-from ._reduce_loss import reduce_loss as reduce_loss
-from ._rotary import rotary_embedding as rotary_embedding
-from ._rotary_scaling import (
+from ._positions import (
     DynamicRotaryScaling as DynamicRotaryScaling,
     LinearRotaryScaling as LinearRotaryScaling,
     Llama3RotaryScaling as Llama3RotaryScaling,
     RotaryScaling as RotaryScaling,
     YarnRotaryScaling as YarnRotaryScaling,
+    alibi_bias as alibi_bias,
+    alibi_slopes as alibi_slopes,
+    rotary_embedding as rotary_embedding,
 )
-from ._router import (
-    Router as Router,
-    Routing as Routing,
-    load_balance_loss as load_balance_loss,
-    router_z_loss as router_z_loss,
-)
-from ._stacked import Stacked as Stacked
-from ._standardize import standardize as standardize
+from ._stack import BlockSeq as BlockSeq, LayerStack as LayerStack, Stacked as Stacked

@@ -1,26 +1,212 @@
-"""Convolutions and transposed convolutions along any number of named axes."""
+"""Convolutions over named axes: the layers, and how each device convolves its shards."""
 
 import abc
+import functools
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from .. import random
-from ..named._ambient import constrain_sharding
+from ..named._ambient import constrain_sharding, reshard_by_name
+from ..named._operation import run_operation, use_operand_layout
 from ..named._arguments import check_choice, check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, intern_names, parse_selection
+from ..named._axis_layout import AxisLayout
+from ..named._base import N, with_array
+from ..named._broadcasting import cached_jit, get_array
 from ..named._named_call import named_call
 from ..random._sampling import as_plain_key
-from ._convolve import Convolution
-from ._convolve_shards import convolve
-from ._gather_parameter import gather_parameter
-from ._initializer import Initializer, initialize_bias, initialize_weight
-from ._inputs import check_input
-from ._layer import Layer
-from ._window import ByAxis, Padding, Pairs, find_padding, parse_by_axis, parse_padding
+from ._layer import Layer, check_input, gather_parameter
+from ._linear import Initializer, initialize_bias, initialize_weight
+from ._map_shards import find_layout, shard_map_by_name
+from ._window import (
+    ByAxis,
+    Halo,
+    Padding,
+    Pairs,
+    add_halo,
+    find_padding,
+    parse_by_axis,
+    parse_padding,
+    plan_halo,
+)
+
+
+class Convolution(NamedTuple):
+    """A convolution along axes, in the terms of `jax.lax.conv_general_dilated`."""
+
+    spatial: Names
+    x_channels: str
+    """The input channels in `x`."""
+    weight_inputs: str
+    """The input channels of one group in the weight."""
+    weight_outputs: str
+    """The output channels, which have the same name in the weight and in the result."""
+    kernels: Names
+    """The axes of the weight along the spatial axes."""
+    wrapped: Pairs
+    """How much is added to each spatial axis by `mode` at first."""
+    mode: str
+    """The mode of `jax.numpy.pad`."""
+    padding: Pairs
+    """How much is then padded with zeros."""
+    strides: tuple[int, ...]
+    input_dilation: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+class ShardedConvolution(NamedTuple):
+    """How a convolution is divided among devices."""
+
+    x: Names
+    """The names by which an array is sharded, with "" for the dimensions that each device needs as a whole."""
+    weight: Names
+    result: Names
+    halos: dict[str, Halo]
+    """What devices exchange along spatial axes that stay sharded."""
+    contracted: Names
+    """The axes that are summed over and sharded."""
+    plan: Convolution
+    """The convolution of the shards of one device."""
+
+
+def convolve(x: N, weight: N, plan: Convolution) -> N:
+    """Returns the convolution of named arrays; its axes are those of `x`, the output channels in place of the input."""
+    names = intern_names(tuple(plan.weight_outputs if name == plan.x_channels else name for name in x.names))
+    call = cached_jit(_convolve_arrays, x.names, weight.names, names, plan)
+    return with_array(x, call(get_array(x), get_array(weight)), names)
+
+
+def _convolve_arrays(x_names: Names, weight_names: Names, names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
+    """Convolves plain arrays, and states the communication: XLA's partitioner gets some sharded convolutions wrong.
+
+    Devices exchange elements at the borders of shards along spatial axes, and sum over sharded input channels.
+    """
+    dtype = jnp.result_type(x, weight)
+    arrays = x.astype(dtype), weight.astype(dtype)
+    shapes = [jax.ShapeDtypeStruct(array.shape, dtype) for array in arrays]  # without their shardings
+    shape = jax.eval_shape(functools.partial(convolve_by_position, x_names, weight_names, plan), *shapes).shape
+    sharded_weight = tuple(name if name == plan.weight_outputs else "" for name in weight_names)
+    with use_operand_layout((x_names, weight_names), arrays):
+        layout = find_layout((x_names, sharded_weight, names), (x.shape, weight.shape, shape))
+        if layout.mesh is None:
+            return _convolve_replicated(x_names, weight_names, names, plan, *arrays)
+        sharded = _divide_convolution(
+            plan,
+            layout,
+            x=dict(zip(x_names, x.shape, strict=True)),
+            weight=dict(zip(weight_names, weight.shape, strict=True)),
+            result=dict(zip(names, shape, strict=True)),
+        )
+        arrays = [reshard_by_name(*pair) for pair in zip(arrays, (sharded.x, sharded.weight), strict=True)]
+
+        def convolve_shards(x: Any, weight: Any) -> tuple[Any]:
+            for axis, halo in sharded.halos.items():
+                x = add_halo(x, x_names.index(axis), halo, layout, axis, 0)
+            result = convolve_by_position(x_names, weight_names, sharded.plan, x, weight)
+            contracted = layout.list_mesh_axes(sharded.contracted)
+            return (jax.lax.psum(result, contracted) if contracted else result,)
+
+        call = shard_map_by_name(convolve_shards, layout, (sharded.x, sharded.weight), (sharded.result,))
+        (result,) = call(*arrays)
+        return reshard_by_name(result, names)
+
+
+def _convolve_replicated(
+    x_names: Names, weight_names: Names, names: Names, plan: Convolution, x: Any, weight: Any
+) -> Any:
+    """Leaves a convolution to the compiler, with the dimensions replicated that it cannot shard correctly.
+
+    That is the way without a mapping on an Auto mesh, where shardings are not known; without a mesh nothing changes.
+    """
+    whole = {*x_names, *weight_names, *names} if plan.groups > 1 else {*plan.spatial}
+    compute = functools.partial(convolve_by_position, x_names, weight_names, plan)
+    return run_operation(compute, [x_names, weight_names], names, x, weight, whole=whole, misses_auto_shards=True)
+
+
+def _divide_convolution(
+    plan: Convolution, layout: AxisLayout, x: dict[str, int], weight: dict[str, int], result: dict[str, int]
+) -> ShardedConvolution:
+    """Divides a convolution among devices, given the sizes of the axes of both operands and the result."""
+    halos: dict[str, Halo] = {}
+    for index, name in enumerate(plan.spatial):
+        halo = plan_halo(
+            layout.count_shards((name,)),
+            x[name],
+            result[name],
+            window=plan.dilation[index] * (weight[plan.kernels[index]] - 1) + 1,
+            stride=plan.strides[index],
+            start=plan.padding[index][0],
+            spread=plan.input_dilation[index],
+        )
+        if halo is not None and not any(plan.wrapped[index]):
+            halos[name] = halo
+
+    groups, inputs, outputs = plan.groups, plan.x_channels, plan.weight_outputs
+    if groups > 1:  # the devices divide the groups, by input or output channels
+        group_axis = outputs if layout.count_shards((outputs,)) > 1 else inputs
+        if groups % layout.count_shards((group_axis,)):
+            group_axis = ""
+        groups //= layout.count_shards((group_axis,))
+        inputs = outputs = group_axis
+    elif {*layout.list_mesh_axes((inputs,))} & {*layout.list_mesh_axes((outputs,))}:
+        inputs = ""
+
+    sharded_by = {name: "" for name in plan.spatial if name not in halos}
+    sharded_by |= {plan.x_channels: inputs, plan.weight_outputs: outputs}
+    weight_sharded_by = {plan.weight_outputs: outputs}
+    if plan.groups == 1:
+        weight_sharded_by[plan.weight_inputs] = inputs
+    padding = dict(zip(plan.spatial, plan.padding, strict=True)) | {name: halos[name].padding for name in halos}
+    return ShardedConvolution(
+        x=tuple(sharded_by.get(name, name) for name in x),
+        weight=tuple(weight_sharded_by.get(name, "") for name in weight),
+        result=tuple(sharded_by.get(name, name) for name in result),
+        halos=halos,
+        contracted=(inputs,) if plan.groups == 1 else (),
+        plan=plan._replace(groups=groups, padding=tuple(padding.values())),
+    )
+
+
+def convolve_by_position(x_names: Names, weight_names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
+    """Convolves plain arrays, with all axes of `x` that are neither spatial nor channels merged into one batch axis."""
+    core_names = (*plan.spatial, plan.x_channels)
+    batch_dims = [dim for dim, name in enumerate(x_names) if name not in core_names]
+    core_dims = [dim for dim, name in enumerate(x_names) if name in core_names]
+    if len(batch_dims) == 1:
+        return _convolve_batch(x_names, weight_names, plan, x, weight)
+    order = (*batch_dims, *core_dims)
+    moved = jnp.transpose(x, order)
+    batch_shape = moved.shape[: len(batch_dims)]
+    merged = moved.reshape((math.prod(batch_shape), *moved.shape[len(batch_dims) :]))
+    result = _convolve_batch(("", *(x_names[dim] for dim in core_dims)), weight_names, plan, merged, weight)
+    inverse_order = sorted(range(len(order)), key=order.__getitem__)
+    return jnp.transpose(result.reshape((*batch_shape, *result.shape[1:])), inverse_order)
+
+
+def _convolve_batch(x_names: Names, weight_names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
+    """Convolves an array that has one batch axis, wherever it is."""
+    (batch_dim,) = (dim for dim, name in enumerate(x_names) if name not in (*plan.spatial, plan.x_channels))
+    if any(map(any, plan.wrapped)):
+        wrapped = dict(zip(plan.spatial, plan.wrapped, strict=True))
+        x = jnp.pad(x, [wrapped.get(name, (0, 0)) for name in x_names], plan.mode)
+    x_dims = (batch_dim, x_names.index(plan.x_channels), *map(x_names.index, plan.spatial))
+    weight_dims = tuple(map(weight_names.index, (plan.weight_outputs, plan.weight_inputs, *plan.kernels)))
+    return jax.lax.conv_general_dilated(
+        x,
+        weight,
+        plan.strides,
+        plan.padding,
+        plan.input_dilation,
+        plan.dilation,
+        jax.lax.ConvDimensionNumbers(x_dims, weight_dims, x_dims),
+        plan.groups,
+    )
 
 
 _MODES = {"zeros": "constant", "circular": "wrap", "reflect": "reflect", "replicate": "edge"}
@@ -72,8 +258,9 @@ class _Convolution(Layer):
     def _make_plan(self, wrapped: Pairs, padding: Pairs, strides: Any, input_dilation: Any) -> Convolution:
         return Convolution(
             spatial=self.Spatial,
-            inputs=(self.In.name, _make_group_axis(self.In, self.groups).name),
-            outputs=self.Out.name,
+            x_channels=self.In.name,
+            weight_inputs=_make_group_axis(self.In, self.groups).name,
+            weight_outputs=self.Out.name,
             kernels=tuple(_name_kernel_axis(name) for name in self.Spatial),
             wrapped=wrapped,
             mode=_MODES[self.padding_mode],
@@ -128,8 +315,8 @@ def _parse_options(
         raise ValueError(
             f"{layer}: axis {In.name!r} is both input and output; give one of them another name with `alias`"
         )
-    if both := {In.name, Out.name} & set(names):
-        raise ValueError(f"{layer}: axis {min(both)!r} is both spatial and channels")
+    if clash := {In.name, Out.name} & set(names):
+        raise ValueError(f"{layer}: axis {min(clash)!r} is both spatial and channels")
     if In.size % groups or Out.size % groups:
         raise ValueError(f"{layer}: both numbers of channels must be divisible by `groups`, which is {groups}")
     check_choice(f"{layer}: `padding_mode`", padding_mode, kind._modes)
@@ -160,15 +347,15 @@ def _draw_parameters(
     group, outputs = _make_group_axis(options["In"], options["groups"]), options["Out"]
     sizes = zip(options["Spatial"], options["kernel_size"], strict=True)
     axes = (outputs, group, *(Axis(_name_kernel_axis(name), size) for name, size in sizes))
-    most = 1 / math.sqrt(max(1, group.size * math.prod(options["kernel_size"])))
+    bound = 1 / math.sqrt(max(1, group.size * math.prod(options["kernel_size"])))
     if initializer is None:
-        weight = random.uniform(weight_key, axes, dtype, -most, most)
+        weight = random.uniform(weight_key, axes, dtype, -bound, bound)
     else:
         weight = initialize_weight(initializer, weight_key, group, outputs, axes, dtype)
     if not use_bias:
         return weight, None
     if bias_initializer is None:
-        return weight, random.uniform(bias_key, outputs, dtype, -most, most)
+        return weight, random.uniform(bias_key, outputs, dtype, -bound, bound)
     return weight, initialize_bias(bias_initializer, bias_key, (outputs,), dtype)
 
 
@@ -254,8 +441,8 @@ class Conv(_Convolution):
     def _plan(self, x: NamedArray) -> Convolution:
         sizes = tuple(x.axis_size(name) for name in self.Spatial)
         pads = find_padding(self._describe(), self.padding, self.Spatial, sizes, self._count_window(), self.stride)
-        none, ones = ((0, 0),) * len(sizes), (1,) * len(sizes)
-        wrapped, padding = (none, pads) if self.padding_mode == "zeros" else (pads, none)
+        no_pads, ones = ((0, 0),) * len(sizes), (1,) * len(sizes)
+        wrapped, padding = (no_pads, pads) if self.padding_mode == "zeros" else (pads, no_pads)
         return self._make_plan(wrapped, padding, self.stride, ones)
 
 
@@ -345,7 +532,7 @@ class ConvTranspose(_Convolution):
         options = _parse_options(kind, Spatial, In, Out, kernel_size, stride, padding, dilation, groups, padding_mode)
         layer = _format_convolution(kind, In, Out)
         extra = parse_by_axis(layer, "output_padding", output_padding, options["Spatial"], 0)
-        if any(one >= step for one, step in zip(extra, options["stride"], strict=True)):
+        if any(size >= step for size, step in zip(extra, options["stride"], strict=True)):
             raise ValueError(f"{layer}: `output_padding` must be less than `stride` along each axis")
         if padding_mode == "circular" and (any(extra) or options["padding"] not in ("SAME", "SAME_LOWER")):
             raise ValueError(
@@ -356,24 +543,23 @@ class ConvTranspose(_Convolution):
 
     def _plan(self, x: NamedArray) -> Convolution:
         pads = tuple(map(self._transpose_padding, range(len(self.Spatial))))
-        none, ones = ((0, 0),) * len(pads), (1,) * len(pads)
-        wrapped = none
+        ones, wrapped = (1,) * len(pads), ((0, 0),) * len(pads)
         if self.padding_mode == "circular":
             steps = [*zip(pads, self.stride, strict=True)]
             wrapped = tuple((before // step, after // step) for (before, after), step in steps)
             pads = tuple((before % step, after % step) for (before, after), step in steps)
         return self._make_plan(wrapped, pads, ones, self.stride)
 
-    def _transpose_padding(self, at: int) -> tuple[int, int]:
+    def _transpose_padding(self, index: int) -> tuple[int, int]:
         """Returns how much is padded along one axis: relationship 14 of Dumoulin and Visin (2016)."""
-        span, extra = self._count_window()[at] - 1, self.output_padding[at]
+        span, extra = self._count_window()[index] - 1, self.output_padding[index]
         if self.padding == "VALID":
             before = after = 0
         elif isinstance(self.padding, str):
-            total = span - self.stride[at] + extra + 1
+            total = span - self.stride[index] + extra + 1
             total, extra = max(total, 0), max(-total, 0)
             before = (total + (self.padding == "SAME_LOWER")) // 2
             after = total - before
         else:
-            before, after = self.padding[at]
+            before, after = self.padding[index]
         return span - before, span - after + extra

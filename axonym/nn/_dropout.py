@@ -12,7 +12,7 @@ from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise._arithmetic import where
 from ..named._named_call import named_call
-from ._inputs import check_input
+from ._layer import check_input
 
 
 def _check_pdrop(pdrop: Any) -> Any:
@@ -69,6 +69,6 @@ class Dropout(eqx.Module):
         if key is None:
             raise ValueError("`Dropout` needs a `key` when it drops elements; give one, or set `inference=True`.")
         names = {axis_name(axis) for axis in shared}
-        kept = random.bernoulli(key, tuple(axis for axis in x.axes if axis.name not in names), 1.0 - self.pdrop)
+        mask = random.bernoulli(key, tuple(axis for axis in x.axes if axis.name not in names), 1.0 - self.pdrop)
         scaled = x if self.pdrop == 1 else x / (1 - self.pdrop)
-        return constrain_sharding(where(kept, scaled, 0))
+        return constrain_sharding(where(mask, scaled, 0))

@@ -1,23 +1,25 @@
-"""The embedding layer: a table of vectors, looked up by index."""
+"""Embeddings of the elements of a vocabulary, and one-hot vectors."""
 
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import constrain_sharding
+from ..named._ambient import constrain_sharding, reshard_by_name
+from ..named._arguments import check_dtype
 from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSpec, parse_axes, parse_one_axis
+from ..named._axis import Axis, AxisSpec, Names, intern_names, parse_axes, parse_one_axis
 from ..named._base import format_shape, is_traced
+from ..named._broadcasting import as_integer, cached_jit, get_array
 from ..named._dot import dot
+from ..named._format import format_value
 from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
 from ..tree_util import resize_axis
-from ._gather_parameter import gather_parameter
-from ._initializer import Initializer, draw_scaled_normal, initialize_weight
-from ._inputs import check_input, format_layer_axes
-from ._layer import Layer
+from ._layer import Layer, check_input, format_layer_axes, gather_parameter
+from ._linear import Initializer, draw_scaled_normal, initialize_weight
 
 
 class Embedding(Layer):
@@ -96,7 +98,7 @@ class Embedding(Layer):
         """
         layer = f"Embedding ({format_layer_axes(self.Vocab)} -> {format_layer_axes(self.Embed)})"
         check_input(layer, ids, (), tuple(axis.name for axis in self.Embed))
-        _check_known_ids(layer, ids, self.Vocab)
+        _check_ids(layer, ids, self.Vocab)
         weight = gather_parameter(self.weight)
         with enter_function_scope("take", (self.Vocab.name,), tuple(axis.name for axis in self.Embed)):
             vectors = take(weight, self.Vocab, ids)
@@ -144,14 +146,57 @@ class Embedding(Layer):
         return resize_axis(self, self.Vocab, size, key)
 
 
-def _check_known_ids(layer: str, ids: NamedArray, Vocab: Axis) -> None:
+def _check_ids(layer: str, ids: NamedArray, Vocab: Axis) -> None:
     """Raises an IndexError for ids out of range, unless they are traced or on devices of other processes."""
     if is_traced(ids.array) or not getattr(ids.array, "is_fully_addressable", True) or not ids.size:
         return
-    known = np.asarray(ids.array)
-    if not (-Vocab.size <= known.min() and known.max() < Vocab.size):
-        wrong = known.max() if known.max() >= Vocab.size else known.min()
+    values = np.asarray(ids.array)
+    lowest, highest = values.min(), values.max()
+    if lowest < -Vocab.size or highest >= Vocab.size:
+        bad_id = highest if highest >= Vocab.size else lowest
         raise IndexError(
-            f"{layer}: id {wrong} in {format_shape(ids)} is out of range for {Vocab.size} elements; compare the "
+            f"{layer}: id {bad_id} in {format_shape(ids)} is out of range for {Vocab.size} elements; compare the "
             "vocabulary with that of the tokenizer, or enlarge it with `resize_vocab`"
         )
+
+
+def one_hot(x: Any, Class: Axis, *, dtype: Any = None) -> NamedArray:
+    """Returns 1 at the position that each integer gives along a new last axis, and 0 elsewhere; see `jax.nn.one_hot`.
+
+    Args:
+        x: Named array of integers with any axes, or an integer.
+        Class: The new axis.
+        dtype: dtype of the result; JAX's default float dtype if None.
+
+    Returns:
+        Array with the axes of `x`, then the new axis, sharded by the active mapping. An integer outside of the axis
+        gives zeros everywhere.
+
+    Raises:
+        TypeError: If `x` is neither a named array of integers nor an integer, or `Class` is not an `Axis`.
+        ValueError: If `x` has the new axis already.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.one_hot(nym.named([2, -1], "batch"), nym.Axis("label", 3)).array
+        Array([[0., 0., 1.],
+               [0., 0., 0.]], dtype=float32)
+    """
+    if not isinstance(Class, Axis):
+        raise TypeError(f"`one_hot` takes the new axis as an `Axis` with a size, not {format_value(Class)}.")
+    if not isinstance(x, NamedArray):
+        if as_integer(x) is None:
+            raise TypeError(f"`one_hot` takes a named array of integers or an integer, not {format_value(x)}.")
+        x = NamedArray(jnp.asarray(x), ())
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise TypeError(f"`one_hot` takes integers, not {x.dtype}.")
+    if Class.name in x.names:
+        raise ValueError(f"`one_hot`: the input {format_shape(x)} has axis {Class.name!r} already; `rename` it")
+    names = intern_names((*x.names, Class.name))
+    check_dtype(dtype)
+    dtype = jnp.result_type(float if dtype is None else dtype)
+    return constrain_sharding(NamedArray(cached_jit(_compute_one_hot, names, Class.size, dtype)(get_array(x)), names))
+
+
+def _compute_one_hot(names: Names, size: int, dtype: Any, x: jax.Array) -> jax.Array:
+    return reshard_by_name(jax.nn.one_hot(x, size, dtype=dtype), names)

@@ -9,9 +9,9 @@ from jax.sharding import AxisType
 
 from .._jax_compat import is_tracing
 from ..named._ambient import context, get_sharding, reshard_by_name
-from ..named._axis import Names
-from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, get_entry_axes
 from ..named._operation import use_operand_layout
+from ..named._axis import Axis, Names
+from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, get_entry_axes
 
 
 def list_free_mesh_axes(mesh: MeshLike) -> set[str]:
@@ -100,3 +100,9 @@ def check_sharded_apart(function: str, mesh_axes: MeshAxes, names: Names) -> Non
                     f"{function}: axes {owners[axis]!r} and {name!r} are both sharded over mesh axis {axis!r}; map one "
                     "of them to another mesh axis or to None"
                 )
+
+
+def find_mesh_axes(axis: Axis) -> tuple[str, ...]:
+    """Returns the mesh axes over which an axis is sharded."""
+    sharding = get_sharding((axis.name,), (axis.size,))
+    return () if sharding is None else get_entry_axes(sharding.spec[0])

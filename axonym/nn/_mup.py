@@ -13,8 +13,7 @@ from ..named._arguments import check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSpec
 from ._embedding import Embedding
-from ._initializer import check_init_scale, count_fan
-from ._linear import Linear
+from ._linear import Linear, check_init_scale, count_fan
 
 
 class InputLinear(Linear):
@@ -83,7 +82,7 @@ class HiddenLinear(Linear):
             >>> nym.nn.mup_learning_rates(layer).weight, nym.nn.mup_learning_rates(layer).bias
             (0.25, 1.0)
         """
-        _check_base_width("HiddenLinear", base_width)
+        check_integer("HiddenLinear: `base_width`", base_width, 1)
         return HiddenLinear(**vars(Linear.init(In, Out, key=key, **options)), base_width=base_width)
 
 
@@ -135,7 +134,7 @@ class OutputLinear(Linear):
             >>> layer.multiplier
             0.25
         """
-        _check_base_width("OutputLinear", base_width)
+        check_integer("OutputLinear: `base_width`", base_width, 1)
         check_init_scale(init_scale)
         scale = init_scale * math.sqrt(count_fan(In) / base_width)
         layer = Linear.init(In, Out, key=key, init_scale=scale, **options)
@@ -187,7 +186,7 @@ class MupEmbedding(Embedding):
             >>> nym.nn.MupEmbedding.init(Vocab, Embed, key=jax.random.key(0), base_width=64).multiplier
             0.25
         """
-        _check_base_width("MupEmbedding", base_width)
+        check_integer("MupEmbedding: `base_width`", base_width, 1)
         return MupEmbedding(**vars(Embedding.init(Vocab, Embed, key=key, **options)), base_width=base_width)
 
     @property
@@ -235,7 +234,3 @@ def mup_learning_rates(tree: Any) -> Any:
 
 def _get_unit_rate(leaf: Any) -> float | None:
     return 1.0 if is_named_array(leaf) or eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) else None
-
-
-def _check_base_width(layer: str, base_width: int) -> None:
-    check_integer(f"{layer}: `base_width`", base_width, 1)

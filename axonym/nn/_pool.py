@@ -10,15 +10,24 @@ import numpy as np
 
 from .._jax_compat import is_tracing
 from ..named._ambient import constrain_sharding, reshard_by_name
+from ..named._operation import run_operation, use_operand_layout
 from ..named._array import NamedArray
 from ..named._axis import AxisSpec, Names, get_names_and_sizes, parse_axes
 from ..named._base import with_array
 from ..named._broadcasting import cached_jit
-from ..named._operation import run_operation, use_operand_layout
-from ._halo import Halo, add_halo, plan_halo
-from ._inputs import cast_array, check_input, widen_array
+from ._layer import cast_array, check_input, widen_array
 from ._map_shards import find_layout, shard_map_by_name
-from ._window import ByAxis, Padding, Pairs, find_padding, parse_by_axis, parse_padding
+from ._window import (
+    ByAxis,
+    Halo,
+    Padding,
+    Pairs,
+    add_halo,
+    find_padding,
+    parse_by_axis,
+    parse_padding,
+    plan_halo,
+)
 
 
 class PoolPlan(NamedTuple):
@@ -29,7 +38,7 @@ class PoolPlan(NamedTuple):
     strides: tuple[int, ...]
     padding: Pairs
     ceil: tuple[int, ...]
-    """How much is added to the end of each dimension besides, so that windows cover it all."""
+    """How much more is added to the end of each dimension, so that windows cover all elements."""
 
 
 def max_pool(
@@ -150,8 +159,9 @@ def reduce_windows(names: Names, plan: PoolPlan, init: Any, fn: Callable[..., An
     reach over the end of a shard. Without a mapping on an Auto mesh, the dimensions of windows are replicated instead.
     """
     dims = list(plan.dims)
-    ends = [after + ceil for (_, after), ceil in zip(plan.padding, plan.ceil, strict=True)]
-    padding = dict(zip(dims, [(before, end) for (before, _), end in zip(plan.padding, ends, strict=True)], strict=True))
+    padding = {
+        dim: (before, after + ceil) for dim, (before, after), ceil in zip(dims, plan.padding, plan.ceil, strict=True)
+    }
     reduce = functools.partial(_reduce_windows, plan, init, fn)
     shape = jax.eval_shape(functools.partial(reduce, padding), jax.ShapeDtypeStruct(array.shape, array.dtype)).shape
     with use_operand_layout((names,), (array,)):
@@ -209,15 +219,17 @@ def _get_limits(dtype: Any) -> tuple[Any, Any]:
 
 def _compute_window_mean(names: Names, plan: PoolPlan, count_include_pad: bool, array: Any) -> Any:
     total = reduce_windows(names, plan, np.array(0, array.dtype), jax.lax.add, array)
-    for at, dim in enumerate(plan.dims):
-        counts = _count_elements_in_windows(plan, at, array.shape[dim], total.shape[dim], count_include_pad)
+    for index, dim in enumerate(plan.dims):
+        counts = _count_elements_in_windows(plan, index, array.shape[dim], total.shape[dim], count_include_pad)
         total = total / np.expand_dims(counts.astype(total.dtype), tuple(set(range(array.ndim)) - {dim}))
     return total
 
 
-def _count_elements_in_windows(plan: PoolPlan, at: int, size: int, number: int, count_include_pad: bool) -> Any:
-    """Returns how many elements count in each of a number of windows along one dimension of some size."""
-    before, after = plan.padding[at] if count_include_pad else (0, 0)
-    starts = np.arange(number) * plan.strides[at] - plan.padding[at][0]
-    ends = np.minimum(starts + plan.windows[at], size + after)
+def _count_elements_in_windows(
+    plan: PoolPlan, index: int, size: int, window_count: int, count_include_pad: bool
+) -> Any:
+    """Returns how many elements each window along one dimension has, which the mean is taken of."""
+    before, after = plan.padding[index] if count_include_pad else (0, 0)
+    starts = np.arange(window_count) * plan.strides[index] - plan.padding[index][0]
+    ends = np.minimum(starts + plan.windows[index], size + after)
     return np.maximum(ends - np.maximum(starts, -before), 1)  # a window of padding alone has sum 0

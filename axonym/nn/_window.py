@@ -1,12 +1,14 @@
-"""Windows that slide along named axes, for convolutions and pooling: their sizes, strides and padding by axis."""
+"""Windows that slide along named axes, for convolutions and pooling: options by axis, and the halos of sharded axes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 
 from ..named._arguments import check_integer
 from ..named._axis import AxisSelector, Names, axis_name
+from ..named._axis_layout import AxisLayout
 from ..named._format import format_axes, format_value
 
 
@@ -26,7 +28,7 @@ def parse_by_axis(layer: str, option: str, value: Any, names: Names, least: int 
     """Returns an integer of at least `least` for each axis."""
     values = _split_by_axis(layer, option, value, names)
     pairs = zip(names, values, strict=True)
-    return tuple([check_integer(f"{layer}: `{option}` along axis {name!r}", one, least) for name, one in pairs])
+    return tuple([check_integer(f"{layer}: `{option}` along axis {name!r}", number, least) for name, number in pairs])
 
 
 def parse_padding(layer: str, padding: Any, names: Names) -> str | Pairs:
@@ -50,10 +52,12 @@ def _parse_pair(layer: str, name: str, value: Any) -> tuple[int, int]:
 def _split_by_axis(layer: str, option: str, value: Any, names: Names) -> tuple[Any, ...]:
     """Returns the value for each axis."""
     if isinstance(value, Mapping):
-        given = {axis_name(axis): one for axis, one in value.items()}
-        if set(given) != set(names):
-            raise ValueError(f"{layer}: `{option}` is given for {format_axes([*given])}, not for {format_axes(names)}")
-        return tuple(given[name] for name in names)
+        by_name = {axis_name(axis): entry for axis, entry in value.items()}
+        if set(by_name) != set(names):
+            raise ValueError(
+                f"{layer}: `{option}` is given for {format_axes([*by_name])}, not for {format_axes(names)}"
+            )
+        return tuple(by_name[name] for name in names)
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != len(names):
             raise ValueError(
@@ -76,3 +80,56 @@ def find_padding(
                 f"of {window}; increase `padding`"
             )
     return pairs
+
+
+class Halo(NamedTuple):
+    """What a device needs from its neighbours for its part of a result, along one axis."""
+
+    before: int
+    """How many elements of the device before."""
+    after: int
+    """How many elements of the device after."""
+    padding: tuple[int, int]
+    """How much is then added at both ends, or cut off where it is negative."""
+
+
+def plan_halo(
+    count: int, size: int, result_size: int, window: int, stride: int, start: int, spread: int = 1
+) -> Halo | None:
+    """Returns the halo of an axis in `count` shards, None if devices need different parts or those of far neighbours.
+
+    Args:
+        count: The number of shards.
+        size: The number of elements.
+        result_size: The number of windows.
+        window: How many elements a window spans.
+        stride: How far it moves each time.
+        start: How many elements are added before the first one.
+        spread: The distance between elements where zeros are put between them; the three before count these zeros.
+    """
+    if count == 1 or size % count or result_size % count or result_size * stride != size * spread:
+        return None
+    shard = size // count
+    end = (
+        (result_size // count - 1) * stride - start + window
+    )  # of the last window, from the first element of the shard on
+    before, after = max(0, -(-start // spread)), max(0, -(-end // spread) - shard)
+    if max(before, after) > shard:
+        return None
+    return Halo(before, after, (start - before * spread, end - (shard + after - 1) * spread - 1))
+
+
+def add_halo(x: Any, dim: int, halo: Halo, layout: AxisLayout, axis: str, fill: Any) -> Any:
+    """Returns the shard of a device with the elements of its neighbours; beyond the ends there is a fill value."""
+    mesh_axes, count = layout.list_mesh_axes((axis,)), layout.count_shards((axis,))
+    device_index, size = jax.lax.axis_index(mesh_axes), x.shape[dim]
+    parts = [x]
+    if halo.before:
+        last = jax.lax.slice_in_dim(x, size - halo.before, size, axis=dim)
+        halo_before = jax.lax.ppermute(last, mesh_axes, [(device, device + 1) for device in range(count - 1)])
+        parts.insert(0, jnp.where(device_index == 0, fill, halo_before))
+    if halo.after:
+        first = jax.lax.slice_in_dim(x, 0, halo.after, axis=dim)
+        halo_after = jax.lax.ppermute(first, mesh_axes, [(device + 1, device) for device in range(count - 1)])
+        parts.append(jnp.where(device_index == count - 1, fill, halo_after))
+    return jnp.concatenate(parts, axis=dim)

@@ -51,10 +51,10 @@ def results(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function of a layer and its inputs that gives the result and the gradients for both."""
 
     def computed(layer: Any, args: Any) -> Any:
-        differentiated, rest = eqx.partition((layer, args), eqx.is_inexact_array)
+        differentiated, static = eqx.partition((layer, args), eqx.is_inexact_array)
 
         def loss(differentiated: Any) -> Any:
-            layer, args = eqx.combine(differentiated, rest)
+            layer, args = eqx.combine(differentiated, static)
             out = fn(layer, *args)
             return weighted(out), out
 
@@ -87,13 +87,13 @@ def check(auto_mesh: Mesh, explicit_mesh: Mesh) -> Callable[..., None]:
     return checked
 
 
-def assert_close(found: Any, expected: Any, tolerance: float) -> None:
-    found, expected = arrays(found), arrays(expected)
-    assert [x.names for x in found] == [x.names for x in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == other.dtype
-        one, other = jax.device_get((one.array, other.array))
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+def assert_close(result: Any, expected: Any, tolerance: float) -> None:
+    result, expected = arrays(result), arrays(expected)
+    assert [x.names for x in result] == [x.names for x in expected]
+    for actual, target in zip(result, expected, strict=True):
+        assert actual.dtype == target.dtype
+        actual, target = jax.device_get((actual.array, target.array))
+        np.testing.assert_allclose(actual, target, rtol=tolerance, atol=tolerance)
 
 
 def on_mesh(fn: Callable[..., Any], layer: Any, args: Any) -> tuple[Any, Any]:
@@ -108,10 +108,10 @@ def on_mesh(fn: Callable[..., Any], layer: Any, args: Any) -> tuple[Any, Any]:
         traced[:] = arrays((out, for_layer, for_args))
         return [x.array for x in arrays((out, nym.shard(for_layer, PARAMETERS), for_args))]
 
-    found = nym.named_jit(step, COMPUTE)(nym.shard(layer, PARAMETERS), nym.shard(args, COMPUTE))
-    found = [nym.named(array, x.names) for array, x in zip(found, traced, strict=True)]
+    result = nym.named_jit(step, COMPUTE)(nym.shard(layer, PARAMETERS), nym.shard(args, COMPUTE))
+    result = [nym.named(array, x.names) for array, x in zip(result, traced, strict=True)]
     of_layer = len(arrays(layer))
-    for x, mapping in zip(found, [COMPUTE, *[PARAMETERS] * of_layer], strict=False):
-        wanted = nym.sharding_for_axis(x.axes, mapping)
-        assert x.sharding.is_equivalent_to(wanted, x.ndim), f"{x}: {x.sharding}, not {wanted}"
-    return found[0], found[1:]
+    for x, mapping in zip(result, [COMPUTE, *[PARAMETERS] * of_layer], strict=False):
+        expected = nym.sharding_for_axis(x.axes, mapping)
+        assert x.sharding.is_equivalent_to(expected, x.ndim), f"{x}: {x.sharding}, not {expected}"
+    return result[0], result[1:]

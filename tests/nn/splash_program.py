@@ -16,8 +16,8 @@ import axonym as nym
 
 def compute_loss(query: nym.NamedArray, key: nym.NamedArray, value: nym.NamedArray) -> jax.Array:
     mask = nym.nn.AttentionMask.causal()
-    found = nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, mask, QPos="pos")
-    return (found.astype(jnp.float32) ** 2).sum().scalar()
+    result = nym.nn.dot_product_attention("key_pos", "head_dim", query, key, value, mask, QPos="pos")
+    return (result.astype(jnp.float32) ** 2).sum().scalar()
 
 
 def main(axis_types: str, sharded: str, path: str) -> None:

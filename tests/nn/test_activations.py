@@ -39,23 +39,25 @@ def compute_relu_squared(x):
 
 @pytest.mark.parametrize("name", [*NAMES, *OURS])
 def test_activation_is_that_of_jax(name):
-    own, theirs = getattr(nym.nn, name), getattr(jax.nn, name, None) or globals()[f"compute_{name}"]
+    function, jax_function = getattr(nym.nn, name), getattr(jax.nn, name, None) or globals()[f"compute_{name}"]
     x = nym.named(jnp.linspace(0.1, 8, 48).reshape(8, 6), ("batch", "mlp")) if name == "log1mexp" else globals()["x"]
-    assert own(x).names == x.names
+    assert function(x).names == x.names
     same = functools.partial(allclose, rtol=1e-6, atol=1e-6) if name in OURS else np.array_equal
-    assert same(own(x).array, theirs(x.array))
-    assert same(own(x.array), theirs(x.array))
-    low = own(x.astype(jnp.bfloat16))
+    assert same(function(x).array, jax_function(x.array))
+    assert same(function(x.array), jax_function(x.array))
+    low = function(x.astype(jnp.bfloat16))
     assert low.dtype == jnp.bfloat16 and low.names == x.names
-    gradients = jax.jit(jax.grad(lambda own_x, x: own(own_x).sum().scalar() + theirs(x).sum(), (0, 1)))(x, x.array)
+    gradients = jax.jit(jax.grad(lambda own_x, x: function(own_x).sum().scalar() + jax_function(x).sum(), (0, 1)))(
+        x, x.array
+    )
     assert same(gradients[0].array, gradients[1])
 
 
 def test_parameters_of_activations_are_those_of_jax():
     for name, option in {"elu": "alpha", "celu": "alpha", "leaky_relu": "negative_slope", "squareplus": "b"}.items():
-        own, theirs = getattr(nym.nn, name), getattr(jax.nn, name)
-        assert np.array_equal(own(x, 0.3).array, theirs(x.array, 0.3))
-        assert np.array_equal(own(x, **{option: 0.3}).array, theirs(x.array, 0.3))
+        function, jax_function = getattr(nym.nn, name), getattr(jax.nn, name)
+        assert np.array_equal(function(x, 0.3).array, jax_function(x.array, 0.3))
+        assert np.array_equal(function(x, **{option: 0.3}).array, jax_function(x.array, 0.3))
 
 
 def test_gelu_is_approximate_unless_told_otherwise():
@@ -67,21 +69,21 @@ def test_gelu_is_approximate_unless_told_otherwise():
 
 @pytest.mark.parametrize("name", ALONG)
 def test_softmax_and_its_kin_go_along_an_axis(check, name):
-    theirs = getattr(jax.nn, name)
+    jax_function = getattr(jax.nn, name)
     names = ("batch",) if name in ("logmeanexp", "logsumexp") else ("batch", "mlp")
 
     def reference(_, x):
-        return nym.named(theirs(x.array, axis=1), names)
+        return nym.named(jax_function(x.array, axis=1), names)
 
     check(lambda _, x: getattr(nym.nn, name)(x, "mlp"), reference, None, x)
     everything = getattr(nym.nn, name)(x).array
-    assert allclose(everything, theirs(x.array, axis=(0, 1)))
+    assert allclose(everything, jax_function(x.array, axis=(0, 1)))
 
 
 def test_an_activation_keeps_the_sharding_of_its_input(mesh):
     with nym.axis_mapping({"batch": "data", "mlp": "model"}):
-        found = jax.jit(functools.partial(nym.nn.gelu, approximate=False))(nym.shard(x))
-    assert tuple(found.sharding.spec) == ("data", "model")
+        result = jax.jit(functools.partial(nym.nn.gelu, approximate=False))(nym.shard(x))
+    assert tuple(result.sharding.spec) == ("data", "model")
 
 
 def test_glu_halves_its_axis(mesh):
@@ -89,8 +91,8 @@ def test_glu_halves_its_axis(mesh):
     expected = jax.nn.glu(x.array, axis=0)
     assert nym.nn.glu(x, "mlp").names == ("mlp", "batch") and np.array_equal(nym.nn.glu(x, "mlp").array, expected)
     with nym.axis_mapping({"batch": "data", "mlp": "model"}):
-        found = nym.named_jit(nym.nn.glu)(nym.shard(x), "mlp")
-    assert allclose(found.array, expected) and found.shape == {"mlp": 4, "batch": 8}
+        result = nym.named_jit(nym.nn.glu)(nym.shard(x), "mlp")
+    assert allclose(result.array, expected) and result.shape == {"mlp": 4, "batch": 8}
     with pytest.raises(ValueError, match=r"`glu` takes an axis of even size, not \(i: 3\)"):
         nym.nn.glu(nym.ones({"i": 3}), nym.Axis("i", 3))
     with pytest.raises(ValueError, match=r"no axis 'ml' in \(mlp: 8, batch: 8\); did you mean 'mlp'\?"):
@@ -100,24 +102,24 @@ def test_glu_halves_its_axis(mesh):
 @pytest.mark.parametrize("name", ["swiglu", "geglu", "reglu"])
 def test_gate_is_the_second_half_unless_told_otherwise(check, draw, name):
     activation = {"swiglu": jax.nn.silu, "geglu": jax.nn.gelu, "reglu": jax.nn.relu}[name]
-    own = getattr(nym.nn, name)
+    function = getattr(nym.nn, name)
 
     def reference(_, x):
         return nym.named(x.array[:4] * activation(x.array[4:]), x.names)
 
     x = draw(nym.Axis("mlp", 8), nym.Axis("batch", 8))
-    check(lambda _, x: own(x, "mlp"), reference, None, x)
+    check(lambda _, x: function(x, "mlp"), reference, None, x)
     halves = x["mlp", 4:].array, x["mlp", :4].array
     swapped = nym.named(jnp.concatenate(halves), x.names)
-    assert np.array_equal(own(x, "mlp").array, own(swapped, "mlp", gate_first=True).array)
-    assert own(x.astype(jnp.bfloat16), "mlp").dtype == jnp.bfloat16
+    assert np.array_equal(function(x, "mlp").array, function(swapped, "mlp", gate_first=True).array)
+    assert function(x.astype(jnp.bfloat16), "mlp").dtype == jnp.bfloat16
     with pytest.raises(ValueError, match=rf"`{name}` takes an axis of even size, not \(i: 3\)"):
-        own(nym.ones({"i": 3}), "i")
+        function(nym.ones({"i": 3}), "i")
 
 
 def test_exact_gelu_gates_if_asked_for():
-    found = nym.nn.geglu(x, "mlp", approximate=False).array
-    assert allclose(found, x.array[:, :3] * jax.nn.gelu(x.array[:, 3:], approximate=False), atol=1e-6)
+    result = nym.nn.geglu(x, "mlp", approximate=False).array
+    assert allclose(result, x.array[:, :3] * jax.nn.gelu(x.array[:, 3:], approximate=False), atol=1e-6)
 
 
 def test_one_hot_is_that_of_jax(mesh):
@@ -125,10 +127,10 @@ def test_one_hot_is_that_of_jax(mesh):
     expected = jax.nn.one_hot(jax.device_get(ids.array), 6)
     for mapping in ({"batch": "data", "label": "model"}, {"pos": "model"}):
         with nym.axis_mapping(mapping):
-            for found in (nym.nn.one_hot(ids, Label), nym.named_jit(nym.nn.one_hot)(nym.shard(ids), Label)):
-                assert found.names == ("batch", "pos", "label")
-                assert found.sharding.is_equivalent_to(nym.sharding_for_axis(found.axes), 3)
-                assert np.array_equal(jax.device_get(found.array), jax.device_get(expected))
+            for result in (nym.nn.one_hot(ids, Label), nym.named_jit(nym.nn.one_hot)(nym.shard(ids), Label)):
+                assert result.names == ("batch", "pos", "label")
+                assert result.sharding.is_equivalent_to(nym.sharding_for_axis(result.axes), 3)
+                assert np.array_equal(jax.device_get(result.array), jax.device_get(expected))
     assert nym.nn.one_hot(2, nym.Axis("i", 3), dtype=int).array.tolist() == [0, 0, 1]
 
 

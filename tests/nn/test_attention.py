@@ -30,8 +30,8 @@ def inputs(draw):
 def by_jax(query, key, value, **options):
     query = query.rearrange(("batch", "pos", "heads", "head_dim"))
     key, value = (x.rearrange(("batch", "key_pos", "heads", "head_dim")) for x in (key, value))
-    found = jax.nn.dot_product_attention(query.array, key.array, value.array, **options)
-    return nym.named(found, ("batch", "pos", "heads", "head_dim")).rearrange(AXES)
+    result = jax.nn.dot_product_attention(query.array, key.array, value.array, **options)
+    return nym.named(result, ("batch", "pos", "heads", "head_dim")).rearrange(AXES)
 
 
 def test_attention_is_that_of_jax(check, inputs):
@@ -60,18 +60,18 @@ def test_axes_are_told_apart_by_name_alone(draw):
     grouped, several = nym.make_axes(group=3, depth=2)
     query = draw(Heads, grouped, Pos, HeadDim, several)
     key, value = draw(KeyPos, Heads, HeadDim, several), draw(KeyPos, Heads, nym.Axis("out", 5))
-    found = attention("key_pos", ("head_dim", "depth"), query, key, value)
-    assert found.shape == {"heads": 2, "group": 3, "pos": 4, "out": 5}
+    result = attention("key_pos", ("head_dim", "depth"), query, key, value)
+    assert result.shape == {"heads": 2, "group": 3, "pos": 4, "out": 5}
     scores = jnp.einsum("hgpdx,khdx->hgpk", query.array, key.array) / 4
     expected = jnp.einsum("hgpk,kho->hgpo", jax.nn.softmax(scores), value.array)
-    assert allclose(found.array, expected, atol=1e-5)
+    assert allclose(result.array, expected, atol=1e-5)
 
 
 def test_a_query_that_sees_no_key_averages_all_of_them(inputs):
     query, key, value = inputs
     mask = nym.named(jnp.zeros((4, 6), bool).at[1:].set(True), ("pos", "key_pos"))
-    found = attention("key_pos", "head_dim", query, key, value, mask)
-    assert allclose(found["pos", 0].array, value.mean("key_pos").array, atol=1e-6)
+    result = attention("key_pos", "head_dim", query, key, value, mask)
+    assert allclose(result["pos", 0].array, value.mean("key_pos").array, atol=1e-6)
     gradient = jax.grad(lambda query: attention("key_pos", "head_dim", query, key, value, mask).sum().scalar())(query)
     assert jnp.isfinite(gradient.array).all() and (gradient["pos", 0] == 0).all()
 
@@ -87,10 +87,10 @@ def test_scores_have_the_element_type_asked_for(draw, inputs):
     bias = draw(Pos, KeyPos)
     assert types_of("exp", *low) == types_of("exp", *low, bias=bias) == ["bf16"]
     assert types_of("exp", *low, bias=bias, attention_dtype=jnp.float32) == ["f32"]
-    found = attention("key_pos", "head_dim", *low, bias=bias, attention_dtype=jnp.float32)
-    assert found.dtype == jnp.bfloat16
+    result = attention("key_pos", "head_dim", *low, bias=bias, attention_dtype=jnp.float32)
+    assert result.dtype == jnp.bfloat16
     exact = attention("key_pos", "head_dim", *(x.astype(jnp.float32) for x in low), bias=bias)
-    assert allclose(found.array.astype(jnp.float32), exact.array, atol=0.03)
+    assert allclose(result.array.astype(jnp.float32), exact.array, atol=0.03)
 
 
 def test_precision_reaches_both_products(inputs):
@@ -106,8 +106,8 @@ def test_grouped_queries_keep_the_precision_of_each_operand(draw):
     def traced(query, key):
         return attention("key_pos", "head_dim", query, key, key, precision=("high", "highest"))
 
-    found = str(jax.make_jaxpr(traced)(query, key))
-    assert found.count("precision=(Precision.HIGHEST, Precision.HIGH)") == 2  # keys and values are the first operands
+    result = str(jax.make_jaxpr(traced)(query, key))
+    assert result.count("precision=(Precision.HIGHEST, Precision.HIGH)") == 2  # keys and values are the first operands
 
 
 def test_it_compiles_to_no_transpose(inputs):
@@ -132,9 +132,9 @@ def test_a_query_sees_keys_at_its_position_and_before(q_start, k_start):
 def test_a_causal_mask_is_sharded_and_not_transposed(mesh):
     assert "transpose[" not in str(jax.make_jaxpr(lambda: nym.nn.causal_mask(Pos, KeyPos))())
     with nym.axis_mapping({"pos": "data", "key_pos": "model"}):
-        found = nym.nn.causal_mask(Pos, KeyPos)
-    assert tuple(found.sharding.spec) == ("data", "model")
-    assert np.array_equal(jax.device_get(found.array), jnp.tril(jnp.ones((4, 6), bool)))
+        result = nym.nn.causal_mask(Pos, KeyPos)
+    assert tuple(result.sharding.spec) == ("data", "model")
+    assert np.array_equal(jax.device_get(result.array), jnp.tril(jnp.ones((4, 6), bool)))
 
 
 def test_errors_of_attention_name_the_input_and_the_axes(draw):
@@ -170,13 +170,13 @@ def test_a_mask_of_numbers_is_refused():
 def test_scale_soft_cap_and_sinks_are_those_of_the_papers(draw, inputs):
     query, key, value = inputs
     bias, sinks = draw(Heads, Pos, KeyPos), draw(Heads)
-    found = attention("key_pos", "head_dim", *inputs, bias=bias, scale=0.5, soft_cap=1.5, sinks=sinks)
+    result = attention("key_pos", "head_dim", *inputs, bias=bias, scale=0.5, soft_cap=1.5, sinks=sinks)
     scores = jnp.einsum("bqhd,hkdb->bhqk", query.array, key.array) * 0.5
     scores = 1.5 * jnp.tanh(scores / 1.5) + bias.array[None]
     column = jnp.broadcast_to(sinks.array[None, :, None, None], (*scores.shape[:3], 1))
     weights = jax.nn.softmax(jnp.concatenate([scores, column], axis=-1))[..., :-1]
     expected = jnp.einsum("bhqk,bkhd->bhqd", weights, value.array)
-    assert found.names == AXES and allclose(found.array, expected, atol=1e-5)
+    assert result.names == AXES and allclose(result.array, expected, atol=1e-5)
 
 
 def test_dropout_sets_weights_to_zero_and_scales_the_rest(inputs):
@@ -184,10 +184,10 @@ def test_dropout_sets_weights_to_zero_and_scales_the_rest(inputs):
     value = nym.eye(KeyPos, nym.Axis("out", 6))  # the result is the weights
     weights = attention("key_pos", "head_dim", query, key, value)
     for raw in (jax.random.key(1), jax.random.PRNGKey(1)):
-        found = attention("key_pos", "head_dim", query, key, value, dropout=0.25, dropout_key=raw)
-        kept = found.array != 0
+        result = attention("key_pos", "head_dim", query, key, value, dropout=0.25, dropout_key=raw)
+        kept = result.array != 0
         assert abs(kept.mean() - 0.75) < 0.1
-        assert allclose(found.array, jnp.where(kept, weights.array / 0.75, 0), atol=1e-6)
+        assert allclose(result.array, jnp.where(kept, weights.array / 0.75, 0), atol=1e-6)
 
 
 def test_positions_are_found_among_the_axes_of_the_query(draw):
@@ -198,15 +198,15 @@ def test_positions_are_found_among_the_axes_of_the_query(draw):
         "axes (pos, group) of the query (pos: 4, group: 3, head_dim: 8) are not in the key, so the mask does not"
     ):
         attention("key_pos", "head_dim", query, key, key, mask)
-    found = attention("key_pos", "head_dim", query, key, key, mask, QPos="pos")
+    result = attention("key_pos", "head_dim", query, key, key, mask, QPos="pos")
     one = query["pos", 1:2]
     decoded = attention("key_pos", "head_dim", one, key, key, nym.nn.AttentionMask.causal(q_start=1), QPos="pos")
-    assert allclose(found["pos", 1:2].array, decoded.array, atol=1e-6)
+    assert allclose(result["pos", 1:2].array, decoded.array, atol=1e-6)
     ids = nym.zeros(Pos, int)
     by_ids = attention(
         "key_pos", "head_dim", query, key, key, mask & nym.nn.AttentionMask.segment_ids(ids, nym.zeros(KeyPos, int))
     )
-    assert allclose(by_ids.array, found.array, atol=1e-6)
+    assert allclose(by_ids.array, result.array, atol=1e-6)
     with refusal("the key (key_pos: 6, head_dim: 8) has the axis of query positions 'head_dim'; `rename` it in key"):
         attention("key_pos", "head_dim", query, key, key, mask, QPos="head_dim")
 
@@ -239,8 +239,8 @@ def test_alibi_is_a_bias_that_falls_with_distance(draw, heads):
     bias = nym.named(slopes[:, None, None] * distance[None], ("heads", "pos", "key_pos"))
     mask = nym.nn.AttentionMask.causal()
     expected = attention("key_pos", "head_dim", query, key, key, mask, bias)
-    found = attention("key_pos", "head_dim", query, key, key, mask, nym.nn.alibi_bias(several, KeyPos))
-    assert allclose(found.array, expected.array, atol=1e-5)
+    result = attention("key_pos", "head_dim", query, key, key, mask, nym.nn.alibi_bias(several, KeyPos))
+    assert allclose(result.array, expected.array, atol=1e-5)
 
 
 def test_grouped_queries_keep_the_order_of_axes():
@@ -248,18 +248,18 @@ def test_grouped_queries_keep_the_order_of_axes():
     query = nym.named(random.normal(size=(2, 5, 3, 2, 4)).astype(np.float32), ("batch", "pos", "heads", "group", "d"))
     key = nym.named(random.normal(size=(2, 5, 3, 4)).astype(np.float32), ("batch", "key_pos", "heads", "d"))
     causal = nym.nn.AttentionMask.causal()
-    found = nym.nn.dot_product_attention("key_pos", "d", query, key, key * 2, causal, QPos="pos")
+    result = nym.nn.dot_product_attention("key_pos", "d", query, key, key * 2, causal, QPos="pos")
     scores = jnp.einsum("bphgd,bkhd->bhgpk", query.array, key.array) / 2
     weights = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((5, 5), bool)), scores, -jnp.inf))
-    assert found.names == ("batch", "heads", "pos", "group", "d")
+    assert result.names == ("batch", "heads", "pos", "group", "d")
     expected = jnp.einsum("bhgpk,bkhd->bhpgd", weights, key.array * 2)
-    np.testing.assert_allclose(found.array, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result.array, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_of_grouped_queries_averages_to_the_result_without_it():
     query = nym.ones({"pos": 3, "heads": 2, "group": 2, "d": 4})
     key = nym.ones({"key_pos": 400, "heads": 2, "d": 4})
     options = {"dropout": 0.5, "dropout_key": jax.random.key(0)}
-    found = nym.nn.dot_product_attention("key_pos", "d", query, key, key, QPos="pos", **options)
-    assert found.names == ("heads", "pos", "group", "d")
-    np.testing.assert_allclose(found.array.mean(), 1.0, atol=0.1)
+    result = nym.nn.dot_product_attention("key_pos", "d", query, key, key, QPos="pos", **options)
+    assert result.names == ("heads", "pos", "group", "d")
+    np.testing.assert_allclose(result.array.mean(), 1.0, atol=0.1)

@@ -35,20 +35,20 @@ def differentiate(implementation, inputs, **options):
     @nym.named_jit
     def compute(inputs, numbers):
         def loss(inputs, numbers):
-            found = attend(implementation, *inputs, **numbers, **options)
-            weights = jnp.sin(1 + jnp.arange(found.size, dtype=jnp.float32)).reshape(found.array.shape)
-            return (found * nym.named(weights, found.names)).sum().scalar(), found
+            result = attend(implementation, *inputs, **numbers, **options)
+            weights = jnp.sin(1 + jnp.arange(result.size, dtype=jnp.float32)).reshape(result.array.shape)
+            return (result * nym.named(weights, result.names)).sum().scalar(), result
 
         return jax.grad(loss, (0, 1), has_aux=True)(inputs, numbers)
 
     return compute(inputs, numbers)
 
 
-def assert_equal(found, expected, tolerance=1e-5):
-    pairs = zip(*(jax.tree.leaves(tree, is_leaf=nym.is_named_array) for tree in (found, expected)), strict=True)
-    for one, other in pairs:
-        assert one.names == other.names
-        np.testing.assert_allclose(one.array, other.array, rtol=tolerance, atol=tolerance)
+def assert_equal(result, expected, tolerance=1e-5):
+    pairs = zip(*(jax.tree.leaves(tree, is_leaf=nym.is_named_array) for tree in (result, expected)), strict=True)
+    for actual, target in pairs:
+        assert actual.names == target.names
+        np.testing.assert_allclose(actual.array, target.array, rtol=tolerance, atol=tolerance)
 
 
 def draw_inputs(draw, QPos=Pos, KPos=KeyPos, Value=HeadDim):
@@ -93,10 +93,10 @@ def test_blocks_are_sharded_by_the_mapping(draw, mesh, sharded, case):
     inputs, options = draw_inputs(draw), list_blocked_cases(draw)[case]
     expected = differentiate("plain", inputs, **options)
     with nym.axis_mapping({"batch": "data", sharded: "model"}):
-        found = differentiate("blocked", nym.shard(inputs), **options)
-        for x in (found[1], found[0][0][0]):  # the result and the gradient of the query
+        result = differentiate("blocked", nym.shard(inputs), **options)
+        for x in (result[1], result[0][0][0]):  # the result and the gradient of the query
             assert x.sharding.is_equivalent_to(nym.sharding_for_axis(x.axes), x.ndim)
-    assert_equal(jax.device_get(found), expected)
+    assert_equal(jax.device_get(result), expected)
 
 
 def test_a_sharded_query_is_not_gathered(auto_mesh):
@@ -108,7 +108,7 @@ def test_a_sharded_query_is_not_gathered(auto_mesh):
                 lambda *x, mask=mask: attend("blocked", *map(nym.shard, x), mask).sum().scalar(), (0, 1)
             )
             program = Program(nym.named_jit(gradient).lower(query, key, key).compile().as_text())
-            assert not [one for one in program.collectives() if one.kind != "all-reduce"]
+            assert not [collective for collective in program.collectives() if collective.kind != "all-reduce"]
 
 
 def test_blocks_of_low_precision_are_summed_in_float32(draw):
@@ -118,9 +118,9 @@ def test_blocks_of_low_precision_are_summed_in_float32(draw):
         return attend("blocked", *low, mask), attend("plain", *(x.astype(jnp.float32) for x in low), mask)
 
     low = [x.astype(jnp.bfloat16) for x in draw_inputs(draw)]
-    found, exact = nym.named_jit(compute)(*low)
-    assert found.dtype == jnp.bfloat16
-    assert_equal(found.astype(jnp.float32), exact, 0.02)
+    result, exact = nym.named_jit(compute)(*low)
+    assert result.dtype == jnp.bfloat16
+    assert_equal(result.astype(jnp.float32), exact, 0.02)
     jaxpr = str(jax.make_jaxpr(lambda *low: attend("blocked", *low, mask))(*low))
     assert set(re.findall(r":(\w+)\[[^]]*\] = exp\b", jaxpr)) == {"f32"}
 
@@ -146,10 +146,10 @@ def test_memory_of_blocks_grows_linearly():
         query, key = nym.NamedArray(shape, ("pos", "head_dim")), nym.NamedArray(shape, ("key_pos", "head_dim"))
 
         def loss(*inputs):
-            found = nym.nn.dot_product_attention(
+            result = nym.nn.dot_product_attention(
                 "key_pos", "head_dim", *inputs, Mask.causal(), implementation=implementation, block_size=128
             )
-            return found.sum().scalar()
+            return result.sum().scalar()
 
         compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(query, key, key).compile()
         return compiled.memory_analysis().temp_size_in_bytes
@@ -183,8 +183,8 @@ def test_attention_of_jax_equals_the_plain_one(draw, mesh):
     options = {"mask": Mask.causal(3) & Mask.segment_ids(ids), "bias": draw(Heads, KeyPos.resize(10))}
     expected = differentiate("plain", inputs, **options)
     with nym.axis_mapping({"batch": "data", "heads": "model"}):
-        found = differentiate("jax", nym.shard(inputs), **options)
-    assert_equal(jax.device_get(found), expected)
+        result = differentiate("jax", nym.shard(inputs), **options)
+    assert_equal(jax.device_get(result), expected)
 
 
 @pytest.mark.parametrize(
@@ -230,9 +230,9 @@ def test_splash_attention_is_sharded_by_the_mapping(draw, mesh, mask):
     inputs = draw_inputs(draw, Pos.resize(512), KeyPos.resize(512))
     expected = attend("plain", *inputs, mask)
     with nym.axis_mapping({"pos": "data", "heads": "model"}):
-        found = nym.named_jit(lambda *inputs: attend("splash", *inputs, mask))(*nym.shard(inputs))
-        assert found.sharding.is_equivalent_to(nym.sharding_for_axis(found.axes), found.ndim)
-    assert_equal(jax.device_get(found), expected)
+        result = nym.named_jit(lambda *inputs: attend("splash", *inputs, mask))(*nym.shard(inputs))
+        assert result.sharding.is_equivalent_to(nym.sharding_for_axis(result.axes), result.ndim)
+    assert_equal(jax.device_get(result), expected)
 
 
 def test_auto_uses_cudnn_on_gpus_that_have_it(draw, monkeypatch):

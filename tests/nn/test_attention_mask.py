@@ -19,9 +19,9 @@ KEY_SEGMENTS = np.array([[0, 0, 1, 1, 1, 2, 3], [0, 1, 1, 2, 2, 2, 2]])
 
 
 def materialize(mask, *, names=("pos", "key_pos")):
-    found = mask.materialize(Pos, KeyPos)
-    assert found.names == names and found.dtype == jnp.bool_
-    return np.asarray(found.array)
+    result = mask.materialize(Pos, KeyPos)
+    assert result.names == names and result.dtype == jnp.bool_
+    return np.asarray(result.array)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_segments_and_numbers_may_have_further_axes():
     same = SEGMENTS[:, :, None] == KEY_SEGMENTS[:, None]
     assert (materialize(Mask.segment_ids(ids, key_ids), names=("batch", "pos", "key_pos")) == same).all()
     starts = nym.named([1, 3], "batch")
-    found = materialize(Mask.causal(starts) & Mask.prefix(starts + 2), names=("batch", "pos", "key_pos"))
+    result = materialize(Mask.causal(starts) & Mask.prefix(starts + 2), names=("batch", "pos", "key_pos"))
     first = np.array([1, 3])[:, None, None]
-    assert (found == ((Q + first >= K) & (K < first + 2))).all()
-    own = Mask.segment_ids(ids).materialize(Pos, Pos.alias("key_pos"))
-    assert (np.asarray(own.array) == (SEGMENTS[:, :, None] == SEGMENTS[:, None])).all()
+    assert (result == ((Q + first >= K) & (K < first + 2))).all()
+    mask = Mask.segment_ids(ids).materialize(Pos, Pos.alias("key_pos"))
+    assert (np.asarray(mask.array) == (SEGMENTS[:, :, None] == SEGMENTS[:, None])).all()
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_bounds_of_blocks_hold(mask):
     whole = materialize(mask)
     for q, k in itertools.product([(0, 1), (2, 4), (1, 1)], [(0, 2), (3, 6), (1, 1)]):
         block = whole[q[0] : q[1] + 1, k[0] : k[1] + 1]
-        some, every = mask.bound_block(q, k)
-        assert some or not block.any()
-        assert not every or block.all()
+        is_any, is_every = mask.bound_block(q, k)
+        assert is_any or not block.any()
+        assert not is_every or block.all()
     if all(isinstance(number, int) for number in jax.tree.leaves(mask)):
-        some, every = mask.bound_block((Q, Q), (K, K))
-        assert (some == whole).all() and (every == whole).all()
+        is_any, is_every = mask.bound_block((Q, Q), (K, K))
+        assert (is_any == whole).all() and (is_every == whole).all()
 
 
 def refusal(message, error=ValueError):

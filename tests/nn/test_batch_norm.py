@@ -22,18 +22,20 @@ def refusal(message, error=ValueError):
 
 def make(draw, **options):
     layer, state = eqx.nn.make_with_state(nym.nn.BatchNorm.init)(Channels, momentum=0.7, **options)
-    return eqx.tree_at(lambda one: (one.weight, one.bias), layer, (draw(Channels), draw(Channels))), state
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (draw(Channels), draw(Channels))), state
 
 
 def make_equinox(layer):
-    own, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", momentum=0.7, mode=layer.mode)
-    return eqx.tree_at(lambda one: (one.weight, one.bias), own, (layer.weight.array, layer.bias.array)), state
+    equinox_layer, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(4, "batch", momentum=0.7, mode=layer.mode)
+    return eqx.tree_at(
+        lambda layer: (layer.weight, layer.bias), equinox_layer, (layer.weight.array, layer.bias.array)
+    ), state
 
 
-def call_equinox(own, x, state):
+def call_equinox(layer, x, state):
     moved = x.rearrange(("batch", "mlp", "height"))
     with jax.numpy_rank_promotion("allow"):
-        y, state = jax.vmap(own, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(moved.array, state)
+        y, state = jax.vmap(layer, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(moved.array, state)
     return nym.named(y, moved.names).rearrange(x.names), state
 
 
@@ -59,13 +61,13 @@ def call_own(layer, x, state):
 def test_it_is_that_of_equinox_on_every_mesh(auto_mesh, explicit_mesh, draw, mode):
     layer, state = make(draw, mode=mode)
     batches = [1 + 2 * draw(Height, Channels, Batch), draw(Height, Channels, Batch) - 3]
-    arrays, rest = eqx.partition(layer, eqx.is_inexact_array)
-    call = lambda arrays, x, state: call_own(eqx.combine(arrays, rest), x, state)  # noqa: E731
+    arrays, static = eqx.partition(layer, eqx.is_inexact_array)
+    call = lambda arrays, x, state: call_own(eqx.combine(arrays, static), x, state)  # noqa: E731
     step = lambda arrays, batches, state: train(call, arrays, batches, state)  # noqa: E731
 
     def reference(arrays, x, state):
-        own, _ = make_equinox(eqx.combine(arrays, rest))
-        return call_equinox(own, x, state)
+        equinox_layer, _ = make_equinox(eqx.combine(arrays, static))
+        return call_equinox(equinox_layer, x, state)
 
     _, initial = make_equinox(layer)
     own_outs, own_gradients, own_state = jax.jit(lambda *args: train(reference, *args))(arrays, batches, initial)
@@ -74,15 +76,17 @@ def test_it_is_that_of_equinox_on_every_mesh(auto_mesh, explicit_mesh, draw, mod
     mapping = {"batch": "data", "mlp": "model"}
     for mesh in (auto_mesh, explicit_mesh):
         with jax.set_mesh(mesh):
-            found = nym.named_jit(step, mapping)(*nym.shard((arrays, batches), mapping), states.pop())
-            assert tuple(found[2].get(layer.statistics).mean.sharding.spec) == ("model",)
-            results.append(found)
-    running = [one for one in jax.tree.leaves(own_state) if one.ndim == 1]
+            result = nym.named_jit(step, mapping)(*nym.shard((arrays, batches), mapping), states.pop())
+            assert tuple(result[2].get(layer.statistics).mean.sharding.spec) == ("model",)
+            results.append(result)
+    running = [array for array in jax.tree.leaves(own_state) if array.ndim == 1]
     for outs, gradients, state in results:
-        for one, other in zip(outs, own_outs, strict=True):
-            np.testing.assert_allclose(jax.device_get(one.array), jax.device_get(other.array), rtol=1e-4, atol=1e-4)
-        for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(own_gradients), strict=True):
-            np.testing.assert_allclose(jax.device_get(one), jax.device_get(other), rtol=1e-3, atol=1e-3)
+        for actual, expected in zip(outs, own_outs, strict=True):
+            np.testing.assert_allclose(
+                jax.device_get(actual.array), jax.device_get(expected.array), rtol=1e-4, atol=1e-4
+            )
+        for actual, expected in zip(jax.tree.leaves(gradients), jax.tree.leaves(own_gradients), strict=True):
+            np.testing.assert_allclose(jax.device_get(actual), jax.device_get(expected), rtol=1e-3, atol=1e-3)
         statistics = jax.device_get(state.get(layer.statistics))
         assert statistics.batches == 2
         np.testing.assert_allclose(statistics.mean.array, running[0], rtol=1e-4, atol=1e-5)
@@ -100,14 +104,14 @@ def test_inference_uses_the_weighted_mean_of_past_batches(draw, mode):
     mean = sum(weight * batch.array.mean(0) for weight, batch in zip(weights, batches, strict=True))
     variance = sum(weight * batch.array.var(0) for weight, batch in zip(weights, batches, strict=True))
     x = draw(Channels, Batch)
-    found, after = eqx.nn.inference_mode(layer)(x, state)
+    result, after = eqx.nn.inference_mode(layer)(x, state)
     expected = (x.array.T - mean[None]) / jnp.sqrt(variance + 1e-5)[None] * layer.weight.array[None] + layer.bias.array[
         None
     ]
-    assert allclose(found.array.T, expected, rtol=1e-4, atol=1e-4)
+    assert allclose(result.array.T, expected, rtol=1e-4, atol=1e-4)
     assert eqx.tree_equal(after, state)
     again, _ = layer(x, state, inference=True)
-    assert (again == found).all()
+    assert (again == result).all()
 
 
 def test_inference_before_training_changes_nothing_but_scale(draw):
@@ -120,8 +124,8 @@ def test_low_precision_is_kept_and_statistics_are_not_in_it(draw):
     layer, state = make(draw)
     x = (10 + draw(Batch, Channels)).astype(jnp.bfloat16)
     exact, _ = layer(x.astype(jnp.float32), make(draw)[1])
-    found, state = layer(x, state)
-    assert found.dtype == jnp.bfloat16 and (found == exact.astype(jnp.bfloat16)).all()
+    result, state = layer(x, state)
+    assert result.dtype == jnp.bfloat16 and (result == exact.astype(jnp.bfloat16)).all()
     assert state.get(layer.statistics).mean.dtype == jnp.float32
 
 

@@ -41,11 +41,11 @@ def compute(layers: dict[str, Any], x: nym.NamedArray) -> Any:
     """Returns the results of all layers, and the gradients of a loss of all of them."""
 
     def loss(differentiated: Any) -> Any:
-        layers, x = eqx.combine(differentiated, rest)
+        layers, x = eqx.combine(differentiated, static)
         outs = {name: layer(x) for name, layer in layers.items()}
         return sum(nym.sin(out.astype(jnp.float32)).mean().scalar() for out in outs.values()), outs
 
-    differentiated, rest = eqx.partition((layers, x), eqx.is_inexact_array)
+    differentiated, static = eqx.partition((layers, x), eqx.is_inexact_array)
     gradients, outs = jax.grad(loss, has_aux=True)(differentiated)
     return outs, gradients
 
@@ -57,8 +57,8 @@ def test_values_and_gradients_are_close_to_those_in_float32(auto_mesh, explicit_
     expected = jax.device_get(jax.tree.leaves(nym.named_jit(compute)(*raised)))
     for mesh in (auto_mesh, explicit_mesh):
         with jax.set_mesh(mesh):
-            found = nym.named_jit(compute, MAPPING)(*nym.shard(lower((layers, x)), MAPPING))
-        for one, other in zip(jax.tree.leaves(found), expected, strict=True):
-            assert one.dtype == jnp.bfloat16
-            scale = 0.02 * max(1e-3, float(np.abs(other).max()))
-            np.testing.assert_allclose(jax.device_get(one).astype(np.float32), other, rtol=0.1, atol=2 * scale)
+            result = nym.named_jit(compute, MAPPING)(*nym.shard(lower((layers, x)), MAPPING))
+        for actual, target in zip(jax.tree.leaves(result), expected, strict=True):
+            assert actual.dtype == jnp.bfloat16
+            scale = 0.02 * max(1e-3, float(np.abs(target).max()))
+            np.testing.assert_allclose(jax.device_get(actual).astype(np.float32), target, rtol=0.1, atol=2 * scale)

@@ -118,11 +118,11 @@ def count_saved(remat):
 
 
 def test_a_policy_saves_what_it_says():
-    found = {name: count_saved(remat) for name, remat in POLICIES.items()}
-    assert found["nothing"][0] < found["nested"][0] < found["steps"][0] < found["a name"][0] <= found["none"][0]
-    assert found["simple"] == found["steps"] == found["inputs"]
-    assert [name for name, (_, hosts) in found.items() if hosts] == ["host", "host nested"]
-    assert found["host"][1] > found["host nested"][1]
+    result = {name: count_saved(remat) for name, remat in POLICIES.items()}
+    assert result["nothing"][0] < result["nested"][0] < result["steps"][0] < result["a name"][0] <= result["none"][0]
+    assert result["simple"] == result["steps"] == result["inputs"]
+    assert [name for name, (_, hosts) in result.items() if hosts] == ["host", "host nested"]
+    assert result["host"][1] > result["host nested"][1]
 
 
 def test_results_and_arguments_are_those_of_stacked_layers():
@@ -137,8 +137,8 @@ def test_results_and_arguments_are_those_of_stacked_layers():
         lambda kind: kind.vmap_via(lambda layer, y, *, x: layer(x)[0] * y)(add, x=x),
         lambda kind: kind.fold_via(lambda layer, x, y: layer(x, y)[0])(x, add),
     ):
-        one, other = apply(stacked), apply(layers)
-        assert_equal(eqx.filter(other, eqx.is_array), eqx.filter(one, eqx.is_array), 1e-5)
+        result, expected = apply(stacked), apply(layers)
+        assert_equal(eqx.filter(expected, eqx.is_array), eqx.filter(result, eqx.is_array), 1e-5)
     _, results = layers.scan(x)
     assert results["named"].names == ("layers", "batch") and results["static"] == "kind" and results["none"] is None
 
@@ -148,8 +148,8 @@ def test_layers_of_different_kinds_may_change_the_carry():
     layers = nym.nn.BlockSeq([nym.nn.RmsNorm.init(Embed), linear], nym.Axis("layers", 2), True)
     x = input_of()
     gradient = jax.grad(lambda layers: layers.fold(x).sum().scalar())(layers)
-    wanted = jax.grad(lambda pair: pair[1](pair[0](x)).sum().scalar())(layers.blocks)
-    assert_equal(gradient.blocks, wanted, 1e-5)
+    expected = jax.grad(lambda pair: pair[1](pair[0](x)).sum().scalar())(layers.blocks)
+    assert_equal(gradient.blocks, expected, 1e-5)
 
 
 class Noisy(eqx.Module):
@@ -216,12 +216,12 @@ def test_stacks_in_stacks_drop_other_elements():
     x = input_of()
     for layers in both_noisy():
         outer = nym.nn.BlockSeq([layers, layers], nym.Axis("stages", 2))
-        found = outer.fold_via(lambda stage, x, key: stage.fold(x, key=key))(x, KEY)
+        result = outer.fold_via(lambda stage, x, key: stage.fold(x, key=key))(x, KEY)
         expected = x
         for stage in range(2):
             key = jax.random.fold_in(KEY, stage)
             expected = apply_noisy(layers, expected, [jax.random.fold_in(key, index) for index in range(4)])
-        assert_equal(found, expected)
+        assert_equal(result, expected)
 
 
 @pytest.mark.parametrize("policy", ["none", "steps", "nothing", "nested", "inputs", "host nested"])
@@ -276,10 +276,10 @@ def test_layers_are_sharded_as_they_are_made(mesh):
         assert all(tuple(block.up.weight.sharding.spec) == ("model", "data") for block in layers.blocks)
     with nym.axis_mapping({"layers": "data"}):  # the arguments of each layer are not sharded along it
         add = nym.shard(nym.arange(Layers, dtype=float))
-        found = nym.named_jit(lambda layers, x, add: layers.fold(x, add))(layers, input_of(), add)
+        result = nym.named_jit(lambda layers, x, add: layers.fold(x, add))(layers, input_of(), add)
     with jax.set_mesh(None):
-        wanted = both(Block)[0].fold(input_of(), nym.arange(Layers, dtype=float))
-    assert_equal(found.array, wanted.array, 1e-5)
+        expected = both(Block)[0].fold(input_of(), nym.arange(Layers, dtype=float))
+    assert_equal(result.array, expected.array, 1e-5)
 
 
 def test_errors():

@@ -116,14 +116,14 @@ def test_no_more_is_sent_than_by_hand(mesh, case):
     placed = jax.device_put(arrays, list(shardings))
     compiled = nym.fsdp(ours, STORED, COMPUTE).lower(*named).compile()
     expected = jax.jit(theirs, in_shardings=shardings).lower(*placed).compile()
-    found, most = (totals(Program(each.as_text()).collectives()) for each in (compiled, expected))
-    shown = "\n".join([table("Axonym", found), table("hand-written", most)])
-    assert most, "Nothing is sent."
-    assert found.keys() <= most.keys(), shown
-    for key, total in found.items():
-        assert all(a <= b for a, b in zip(total, most[key], strict=True)), f"{key}\n{shown}"
+    result, limits = (totals(Program(program.as_text()).collectives()) for program in (compiled, expected))
+    tables = "\n".join([table("Axonym", result), table("hand-written", limits)])
+    assert limits, "Nothing is sent."
+    assert result.keys() <= limits.keys(), tables
+    for key, total in result.items():
+        assert all(a <= b for a, b in zip(total, limits[key], strict=True)), f"{key}\n{tables}"
     value, gradients = compiled(*(nym.shard(x, STORED) for x in named))
-    other, others = expected(*placed)
-    np.testing.assert_allclose(value, other, rtol=1e-5)
-    for one, two in zip(gradients, others, strict=True):
-        np.testing.assert_allclose(np.asarray(one.array), np.asarray(two), rtol=1e-4, atol=1e-6)
+    target, target_gradients = expected(*placed)
+    np.testing.assert_allclose(value, target, rtol=1e-5)
+    for gradient, target in zip(gradients, target_gradients, strict=True):
+        np.testing.assert_allclose(np.asarray(gradient.array), np.asarray(target), rtol=1e-4, atol=1e-6)

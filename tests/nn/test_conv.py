@@ -53,10 +53,10 @@ def equinox_layer(layer):
     own = kind(
         2, 4, 8, **{**options, "padding_mode": layer.padding_mode.upper()}, use_bias=layer.bias is not None, key=KEY
     )
-    own = eqx.tree_at(lambda one: one.weight, own, layer.weight.array)
+    own = eqx.tree_at(lambda layer: layer.weight, own, layer.weight.array)
     if layer.bias is None:
         return own
-    return eqx.tree_at(lambda one: one.bias, own, layer.bias.array[:, None, None])
+    return eqx.tree_at(lambda layer: layer.bias, own, layer.bias.array[:, None, None])
 
 
 def reference(layer, x):
@@ -78,11 +78,11 @@ def test_layer_is_that_of_equinox(draw, kind, options):
         gradients, out = jax.grad(loss, (0, 1), has_aux=True)(layer, x)
         return out, gradients
 
-    found = jax.jit(lambda layer, x: compute(lambda layer, x: layer(x), layer, x))(layer, x)
+    result = jax.jit(lambda layer, x: compute(lambda layer, x: layer(x), layer, x))(layer, x)
     expected = jax.jit(lambda layer, x: compute(reference, layer, x))(layer, x)
-    assert found[0].names == expected[0].names
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert allclose(one, other, rtol=1e-4, atol=1e-4)
+    assert result[0].names == expected[0].names
+    for actual, target in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        assert allclose(actual, target, rtol=1e-4, atol=1e-4)
 
 
 LONG = nym.Axis("height", 16)
@@ -109,11 +109,11 @@ def test_devices_exchange_what_they_need_alone(mesh, draw, case):
         expected = jax.device_get(jax.tree.leaves((layer(x), compute_gradients(layer, x))))
     layer, x = nym.shard((layer, x), mapping)
     call = nym.named_jit(lambda layer, x: layer(x), mapping)
-    sent = {one.kind for one in Program(call.lower(layer, x).compile().as_text()).collectives()}
+    sent = {collective.kind for collective in Program(call.lower(layer, x).compile().as_text()).collectives()}
     assert sent == kinds
     gradients = nym.named_jit(compute_gradients, mapping)(layer, x)
-    for one, other in zip(jax.device_get(jax.tree.leaves((call(layer, x), gradients))), expected, strict=True):
-        assert allclose(one, other, rtol=1e-3, atol=1e-3)
+    for actual, target in zip(jax.device_get(jax.tree.leaves((call(layer, x), gradients))), expected, strict=True):
+        assert allclose(actual, target, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -123,8 +123,8 @@ def test_gradients_without_a_mapping(auto_mesh, draw, groups):
     expected = jax.device_get(jax.tree.leaves(compute_gradients(layer, x)))
     for mapping in ({"batch": "data"}, {"height": "model", "mlp": "data"}):
         sharded = nym.shard((layer, x), mapping, auto_mesh)
-        for one, other in zip(jax.device_get(jax.tree.leaves(compute_gradients(*sharded))), expected, strict=True):
-            assert allclose(one, other, rtol=1e-3, atol=1e-3)
+        for actual, target in zip(jax.device_get(jax.tree.leaves(compute_gradients(*sharded))), expected, strict=True):
+            assert allclose(actual, target, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("mapping", [{"embed": "model", "batch": "data"}, {"height": "model", "mlp": "data"}])
@@ -136,10 +136,10 @@ def test_channels_and_spatial_axes_can_be_sharded(mesh, draw, mapping):
     with jax.set_mesh(None):
         expected = jax.device_get(reference(layer, x).array)
     with nym.axis_mapping(mapping):
-        found = nym.named_jit(lambda layer, x: layer(x))(nym.shard(layer), nym.shard(x))
-        wanted = nym.sharding_for_axis(found.axes)
-    assert found.sharding.is_equivalent_to(wanted, 4)
-    assert allclose(jax.device_get(found.array), expected, atol=1e-4)
+        result = nym.named_jit(lambda layer, x: layer(x))(nym.shard(layer), nym.shard(x))
+        expected_sharding = nym.sharding_for_axis(result.axes)
+    assert result.sharding.is_equivalent_to(expected_sharding, 4)
+    assert allclose(jax.device_get(result.array), expected, atol=1e-4)
 
 
 def test_result_without_a_mapping_is_sharded_as_its_input(explicit_mesh, draw):
@@ -147,18 +147,18 @@ def test_result_without_a_mapping_is_sharded_as_its_input(explicit_mesh, draw):
     expected = layer(x)
     with jax.set_mesh(explicit_mesh):
         x = nym.shard(x, {"batch": "data", "embed": "model"})
-        found = jax.jit(lambda layer, x: layer(x))(layer, x)
-    assert tuple(found.sharding.spec)[:1] == ("data",)
-    assert allclose(jax.device_get(found.array), expected.array, atol=1e-4)
+        result = jax.jit(lambda layer, x: layer(x))(layer, x)
+    assert tuple(result.sharding.spec)[:1] == ("data",)
+    assert allclose(jax.device_get(result.array), expected.array, atol=1e-4)
 
 
 def test_any_number_of_batch_and_spatial_axes_anywhere(draw):
     layer, x = make(draw, nym.nn.Conv, dict(padding=1)), draw(Width, Batch, Embed, nym.Axis("pos", 3), Height)
-    found = jax.jit(lambda x: layer(x))(x)
-    assert found.shape == {"width": 5, "batch": 8, "mlp": 8, "pos": 3, "height": 6}
+    result = jax.jit(lambda x: layer(x))(x)
+    assert result.shape == {"width": 5, "batch": 8, "mlp": 8, "pos": 3, "height": 6}
     one = layer(x["batch", 2, "pos", 1])
     assert one.names == ("width", "mlp", "height")
-    assert allclose(found["batch", 2, "pos", 1].array, one.array, atol=1e-5)
+    assert allclose(result["batch", 2, "pos", 1].array, one.array, atol=1e-5)
     line = draw.layer(nym.nn.Conv.init, "height", Embed, Mlp, 6)
     product = nym.dot(x, line.weight.rename({"kernel_height": "height"}), axis=("height", "embed")) + line.bias
     assert allclose(line(x)["height", 0].rearrange(product.names).array, product.array, atol=1e-4)
@@ -176,7 +176,7 @@ def test_element_types_are_those_of_a_product(draw):
 def test_rearranged_weights_give_the_same_result(draw):
     layer, x = make(draw, nym.nn.Conv, dict(groups=2)), draw(Batch, Height, Width, Embed)
     assert layer.weight.shape == {"mlp": 8, "embed_per_group": 2, "kernel_height": 3, "kernel_width": 3}
-    moved = eqx.tree_at(lambda one: one.weight, layer, layer.weight.rearrange(("kernel_height", ..., "mlp")))
+    moved = eqx.tree_at(lambda layer: layer.weight, layer, layer.weight.rearrange(("kernel_height", ..., "mlp")))
     assert allclose(moved(x).array, layer(x).array, atol=1e-5)
 
 

@@ -74,31 +74,31 @@ def test_reductions(draw, ids, seen):
     assert allclose(loss(logits, "vocab", ids, reduction=None).array, losses.array, atol=1e-6)
     by_batch = loss(logits, "vocab", ids, nym.max, reduction_axis="pos")
     assert by_batch.names == ("batch",) and allclose(by_batch.array, losses.array.max(1), atol=1e-6)
-    some = loss(logits, "vocab", ids, nym.sum, seen, ("batch", Pos))
-    assert allclose(some.array, losses.array.sum(where=seen.array[:, None]), rtol=1e-5)
-    some = loss(logits, "vocab", ids, None, seen)
-    assert allclose(some.array, jnp.where(seen.array[:, None], losses.array, 0), atol=1e-6)
+    reduced = loss(logits, "vocab", ids, nym.sum, seen, ("batch", Pos))
+    assert allclose(reduced.array, losses.array.sum(where=seen.array[:, None]), rtol=1e-5)
+    reduced = loss(logits, "vocab", ids, None, seen)
+    assert allclose(reduced.array, jnp.where(seen.array[:, None], losses.array, 0), atol=1e-6)
 
 
 def test_what_is_left_out_may_be_infinite():
     logits = nym.named([[0.0, 0.0], [-jnp.inf, 0.0]], ("batch", "vocab"))
     seen = nym.named([True, False], "batch")
     for reduction in (None, nym.sum, nym.mean):
-        found = loss(logits, "vocab", nym.zeros({"batch": 2}, int), reduction, seen)
-        assert allclose(found.sum().array, jnp.log(2.0))
+        result = loss(logits, "vocab", nym.zeros({"batch": 2}, int), reduction, seen)
+        assert allclose(result.sum().array, jnp.log(2.0))
 
 
 def test_a_label_out_of_range_counts_as_a_score_of_0(draw):
     logits = draw(Batch, Vocab)
-    found = loss(logits, "vocab", nym.full(Batch, -1), None)
-    assert allclose(found.array, jax.nn.logsumexp(logits.array, axis=1), atol=1e-6)
+    result = loss(logits, "vocab", nym.full(Batch, -1), None)
+    assert allclose(result.array, jax.nn.logsumexp(logits.array, axis=1), atol=1e-6)
 
 
 def test_low_precision_is_widened_and_its_gradient_is_not(draw, ids):
     logits = draw(Batch, Pos, Vocab).astype(jnp.bfloat16)
-    found, gradient = jax.value_and_grad(lambda logits: loss(logits, "vocab", ids).scalar())(logits)
-    assert found.dtype == jnp.float32 and gradient.dtype == jnp.bfloat16
-    assert allclose(found, by_optax(logits, ids).array.mean(), rtol=1e-6)
+    result, gradient = jax.value_and_grad(lambda logits: loss(logits, "vocab", ids).scalar())(logits)
+    assert result.dtype == jnp.float32 and gradient.dtype == jnp.bfloat16
+    assert allclose(result, by_optax(logits, ids).array.mean(), rtol=1e-6)
 
 
 def test_label_smoothing_is_that_of_optax(draw, ids):
@@ -106,16 +106,16 @@ def test_label_smoothing_is_that_of_optax(draw, ids):
     one_hot = jax.nn.one_hot(ids.array.T, Vocab.size)
     expected = optax.softmax_cross_entropy(logits.array, optax.smooth_labels(one_hot, 0.2))
     for targets in (ids, nym.named(one_hot, (Batch, Pos, Vocab))):
-        found = loss(logits, "vocab", targets, None, label_smoothing=0.2)
-        assert allclose(found.array, expected, atol=1e-5)
+        result = loss(logits, "vocab", targets, None, label_smoothing=0.2)
+        assert allclose(result.array, expected, atol=1e-5)
 
 
 def test_z_loss_and_weights_are_those_of_their_formulas(draw, ids):
     logits, weight = draw(Batch, Pos, Vocab), nym.exp(draw(Pos, Batch))
     normalizers = jax.nn.logsumexp(logits.array, axis=-1)
     expected = (by_optax(logits, ids).array + 0.1 * normalizers**2) * weight.array.T
-    found = loss(logits, "vocab", ids, None, weight=weight, z_loss=0.1)
-    assert allclose(found.array, expected, rtol=1e-5)
+    result = loss(logits, "vocab", ids, None, weight=weight, z_loss=0.1)
+    assert allclose(result.array, expected, rtol=1e-5)
     mean = expected.sum() / weight.array.sum()
     assert allclose(loss(logits, "vocab", ids, weight=weight, z_loss=0.1).array, mean, rtol=1e-5)
 
@@ -136,9 +136,9 @@ def test_a_divided_label_axis_is_never_gathered(mesh, draw, ids):
     program = step.lower(logits).compile().as_text()
     assert "all-reduce" in program
     assert "all-gather" not in program and " gather(" not in program
-    found, gradient = step(logits)
+    result, gradient = step(logits)
     with jax.set_mesh(None):
-        assert allclose(jax.device_get(found), by_optax(scores, ids).array.mean(), rtol=1e-5)
+        assert allclose(jax.device_get(result), by_optax(scores, ids).array.mean(), rtol=1e-5)
     assert tuple(gradient.sharding.spec) == ("data", None, "model")
 
 

@@ -22,10 +22,10 @@ def refusal(message, error=ValueError):
 
 def test_it_is_that_of_equinox(check, draw, getkey):
     key = getkey()
-    layer, own = nym.nn.Dropout(0.25), eqx.nn.Dropout(0.25)
+    layer, equinox_layer = nym.nn.Dropout(0.25), eqx.nn.Dropout(0.25)
 
     def reference(_, x):
-        return nym.named(own(x.array, key=key), x.names)
+        return nym.named(equinox_layer(x.array, key=key), x.names)
 
     check(lambda _, x: layer(x, key=key), reference, None, draw(Batch, Embed))
 
@@ -40,9 +40,9 @@ def test_as_many_are_dropped_as_asked_and_the_mean_stays(getkey):
 @pytest.mark.parametrize("axes", ["embed", ["embed"], Embed, {"embed": None}])
 def test_elements_along_shared_axes_have_the_same_fate(axes):
     layer = nym.nn.Dropout(0.5, axes)
-    found = jax.jit(lambda layer, x: nym.nn.Dropout(0.5, layer.broadcast_axes)(x, key=KEY))(layer, x)
+    result = jax.jit(lambda layer, x: nym.nn.Dropout(0.5, layer.broadcast_axes)(x, key=KEY))(layer, x)
     kept = jax.random.bernoulli(KEY, 0.5, (8,))
-    assert np.array_equal(found.array, jnp.where(kept, 2.0, 0.0)[:, None] * jnp.ones((1, 64)))
+    assert np.array_equal(result.array, jnp.where(kept, 2.0, 0.0)[:, None] * jnp.ones((1, 64)))
 
 
 def test_nothing_is_dropped_where_nothing_should_be():

@@ -43,19 +43,19 @@ def test_the_squared_error_is_that_of_optax(check, draw, dtype):
 
 
 def test_a_confident_and_right_prediction_has_an_exact_loss():
-    found = nym.nn.binary_cross_entropy_loss(nym.named([50.0, -50.0], "batch"), nym.named([1, 0], "batch"), None)
-    assert allclose(found.array, jnp.exp(-50.0), rtol=1e-6, atol=0)
+    result = nym.nn.binary_cross_entropy_loss(nym.named([50.0, -50.0], "batch"), nym.named([1, 0], "batch"), None)
+    assert allclose(result.array, jnp.exp(-50.0), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("loss", [nym.nn.binary_cross_entropy_loss, nym.nn.mean_squared_error])
 def test_losses_reduce_over_named_axes_on_each_mesh(mesh, draw, loss):
     x, seen, weight = draw(Batch, Pos), nym.arange(Batch) > 2, nym.exp(draw(Pos))
     losses = loss(x, nym.ones(Pos), None)
-    found = nym.named_jit(
+    result = nym.named_jit(
         lambda x: loss(x, nym.ones(Pos), nym.sum, seen, "batch", weight=weight), {"batch": "data", "pos": None}
     )(x)
     expected = (losses.array * weight.array[None]).sum(0, where=seen.array[:, None])
-    assert found.names == ("pos",) and allclose(found.array, expected, rtol=1e-5)
+    assert result.names == ("pos",) and allclose(result.array, expected, rtol=1e-5)
 
 
 def test_a_reduction_of_none_keeps_all_losses():

@@ -29,8 +29,8 @@ def test_vectors_are_those_of_equinox(check, draw, ids):
     layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
 
     def reference(layer, ids):
-        own = eqx.nn.Embedding(weight=layer.weight.array)
-        return nym.named(jax.vmap(jax.vmap(own))(ids.array), ("batch", "pos", "embed"))
+        equinox_layer = eqx.nn.Embedding(weight=layer.weight.array)
+        return nym.named(jax.vmap(jax.vmap(equinox_layer))(ids.array), ("batch", "pos", "embed"))
 
     check(lambda layer, ids: layer(ids), reference, layer, ids)
 
@@ -61,8 +61,8 @@ def test_the_table_is_drawn_from_a_cut_normal_distribution(getkey):
 
 def test_a_traced_id_past_the_end_of_a_divided_table_is_the_last(mesh, draw):
     layer = draw.layer(nym.nn.Embedding.init, Vocab, Embed)
-    found = nym.named_jit(lambda layer, ids: layer(ids), {"vocab": "model"})(layer, nym.named([10, 99, 9, -1], "pos"))
-    assert np.array_equal(jax.device_get(found.array), jnp.stack([layer.weight.array[-1]] * 4))
+    result = nym.named_jit(lambda layer, ids: layer(ids), {"vocab": "model"})(layer, nym.named([10, 99, 9, -1], "pos"))
+    assert np.array_equal(jax.device_get(result.array), jnp.stack([layer.weight.array[-1]] * 4))
 
 
 @pytest.mark.parametrize("wrong", [10, 99, -11])

@@ -69,10 +69,10 @@ def test_weights_and_masks_reduce_as_in_the_plain_loss(draw, ids):
     seen, weight = nym.arange(Batch) > 2, nym.exp(draw(Pos, Batch))
     options = {"where": seen, "weight": weight, "z_loss": 0.1}
     for reduction, axis in ((nym.mean, None), (nym.sum, "batch"), (None, None)):
-        found = fused_loss(hidden, head, ids, Embed, reduction, reduction_axis=axis, **options)
+        result = fused_loss(hidden, head, ids, Embed, reduction, reduction_axis=axis, **options)
         expected = plain_loss(hidden, head, ids, Embed, reduction, reduction_axis=axis, **options)
-        assert found.shape == expected.shape
-        np.testing.assert_allclose(found.array, expected.array, rtol=1e-5)
+        assert result.shape == expected.shape
+        np.testing.assert_allclose(result.array, expected.array, rtol=1e-5)
 
 
 def test_arrays_have_their_axes_in_any_order(draw):
@@ -88,8 +88,8 @@ def test_arrays_have_their_axes_in_any_order(draw):
             return jax.jit(jax.value_and_grad(loss, (0, 1)))(*case[:2])
 
         pairs = zip(*(jax.tree.leaves(gradients(fn)) for fn in (fused_loss, plain_loss)), strict=True)
-        for found, expected in pairs:
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        for result, expected in pairs:
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_sharded_stays_in_place_under_any_mapping(mesh, draw, ids):
@@ -106,8 +106,8 @@ def test_what_is_sharded_stays_in_place_under_any_mapping(mesh, draw, ids):
             args = nym.shard((hidden, head))
             compiled = nym.named_jit(step(fused_loss)).lower(*args).compile()
         assert "all-gather" not in compiled.as_text()
-        for one, other in zip(*map(jax.tree.leaves, (compiled(*args), expected)), strict=True):
-            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-6)
+        for actual, target in zip(*map(jax.tree.leaves, (compiled(*args), expected)), strict=True):
+            np.testing.assert_allclose(np.asarray(actual), np.asarray(target), rtol=1e-5, atol=1e-6)
 
 
 def test_without_a_mapping_explicit_shardings_decide(explicit_mesh, draw, ids):
@@ -115,9 +115,9 @@ def test_without_a_mapping_explicit_shardings_decide(explicit_mesh, draw, ids):
     expected = fused_loss(hidden, head, ids)
     with jax.set_mesh(explicit_mesh):
         hidden, head = nym.shard(hidden, {"batch": "data"}), nym.shard(head, {"vocab": "model"})
-        found = fused_loss(hidden, head, ids)
-        assert found.sharding.spec == jax.P("data", None)
-        np.testing.assert_allclose(np.asarray(found.array), expected.array, rtol=1e-5)
+        result = fused_loss(hidden, head, ids)
+        assert result.sharding.spec == jax.P("data", None)
+        np.testing.assert_allclose(np.asarray(result.array), expected.array, rtol=1e-5)
 
 
 def test_gradients_outside_of_the_mapping_are_those_inside(mesh, draw, ids):
@@ -127,19 +127,19 @@ def test_gradients_outside_of_the_mapping_are_those_inside(mesh, draw, ids):
         with nym.axis_mapping({"batch": "data", "vocab": "model"}):
             return fused_loss(hidden, nym.auto_sharded(head), ids, Embed, nym.mean).scalar()
 
-    found = jax.grad(loss)(hidden)
+    result = jax.grad(loss)(hidden)
     with jax.set_mesh(None):
         expected = jax.jit(jax.grad(lambda hidden: plain_loss(hidden, head, ids, Embed, nym.mean).scalar()))(hidden)
-    np.testing.assert_allclose(np.asarray(found.array), expected.array, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(np.asarray(result.array), expected.array, rtol=1e-5, atol=1e-7)
 
 
 def test_a_head_for_each_group_is_mapped_over(draw, ids):
     Group = nym.Axis("group", 2)
     hidden, heads = draw(Batch, Pos, Embed), draw(Group, Vocab, Embed)
-    found = nym.vmap(lambda head: fused_loss(hidden, head, ids), Group)(heads)
+    result = nym.vmap(lambda head: fused_loss(hidden, head, ids), Group)(heads)
     for group in range(2):
         expected = fused_loss(hidden, heads["group", group], ids)
-        np.testing.assert_allclose(found["group", group].array, expected.array, rtol=1e-5)
+        np.testing.assert_allclose(result["group", group].array, expected.array, rtol=1e-5)
 
 
 def measure_temporaries(loss, vocab, embed, mapping=None):
@@ -164,17 +164,17 @@ def test_memory_is_two_blocks_for_any_vocabulary():
     fused = lambda vocab: lambda *args: nym.nn.fused_cross_entropy(*args, "embed", vocab, block_size=512)  # noqa: E731
     plain = lambda vocab: lambda x, w, ids: nym.nn.cross_entropy_loss(nym.dot(x, w, axis=embed), vocab, ids)  # noqa: E731
     sizes = [nym.Axis("vocab", size) for size in (1024, 4096, 4100)]
-    found = [measure_temporaries(fused(vocab), vocab, embed) for vocab in sizes]
-    assert max(found) < 2.1 * block and found[1] == found[0]
+    result = [measure_temporaries(fused(vocab), vocab, embed) for vocab in sizes]
+    assert max(result) < 2.1 * block and result[1] == result[0]
     assert measure_temporaries(plain(sizes[1]), sizes[1], embed) > 8 * 2 * block
 
 
 def test_memory_is_two_blocks_of_a_sharded_vocabulary(mesh):
     embed, vocab, block = nym.Axis("embed", 8), nym.Axis("vocab", 4096), 1024 // 4 * 512 * 4
     loss = lambda *args: nym.nn.fused_cross_entropy(*args, embed, vocab, block_size=512)  # noqa: E731
-    found = measure_temporaries(loss, vocab, embed, {"batch": "data", "vocab": "model"})
+    result = measure_temporaries(loss, vocab, embed, {"batch": "data", "vocab": "model"})
     of_head = 2 * vocab.size // 2 * embed.size * 4  # its gradient, before and after it is summed over the devices
-    assert found < 2.1 * block + of_head
+    assert result < 2.1 * block + of_head
 
 
 def test_errors_name_the_array_and_what_does_not_fit():

@@ -44,9 +44,9 @@ def test_the_result_is_sharded_wherever_the_input_is(mesh, draw, case):
         names[:] = out.names
         return out.array
 
-    found = nym.named_jit(applied, COMPUTE)(layer, x)
-    wanted = nym.sharding_for_axis(tuple(names), COMPUTE)
-    assert found.sharding.is_equivalent_to(wanted, found.ndim)
+    result = nym.named_jit(applied, COMPUTE)(layer, x)
+    expected = nym.sharding_for_axis(tuple(names), COMPUTE)
+    assert result.sharding.is_equivalent_to(expected, result.ndim)
 
 
 @pytest.mark.parametrize("case", ["Linear", "RmsNorm", "LayerNorm", "unembed", "Embedding"])

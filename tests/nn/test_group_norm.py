@@ -24,11 +24,13 @@ def keyless(*args, key, **kwargs):
 
 
 def reference(layer, x):
-    own = eqx.nn.GroupNorm(layer.groups, 8, eps=layer.eps)
-    own = eqx.tree_at(lambda one: (one.weight, one.bias), own, (layer.weight.array, layer.bias.array))
+    equinox_layer = eqx.nn.GroupNorm(layer.groups, 8, eps=layer.eps)
+    equinox_layer = eqx.tree_at(
+        lambda layer: (layer.weight, layer.bias), equinox_layer, (layer.weight.array, layer.bias.array)
+    )
     moved = x.rearrange(("batch", "mlp", "height"))
     with jax.numpy_rank_promotion("allow"):
-        return nym.named(jax.vmap(own)(moved.array), moved.names).rearrange(x.names)
+        return nym.named(jax.vmap(equinox_layer)(moved.array), moved.names).rearrange(x.names)
 
 
 def test_it_is_that_of_equinox(check, draw):
@@ -41,15 +43,15 @@ def test_groups_need_not_be_divisible_as_the_channels_are(mesh, draw):
     with jax.set_mesh(None):
         expected = jax.device_get(reference(layer, x).array)
     mapping = {"mlp": ("data", "model")}
-    found = nym.named_jit(lambda layer, x: layer(x), mapping)(layer, nym.shard(x, mapping))
-    assert tuple(found.sharding.spec) == (None, None, ("data", "model"))
-    assert allclose(jax.device_get(found.array), expected, atol=1e-4)
+    result = nym.named_jit(lambda layer, x: layer(x), mapping)(layer, nym.shard(x, mapping))
+    assert tuple(result.sharding.spec) == (None, None, ("data", "model"))
+    assert allclose(jax.device_get(result.array), expected, atol=1e-4)
 
 
 def test_other_axes_are_not_normalised_over(draw):
     x = draw(Batch, Height, Channels)
-    found = nym.nn.GroupNorm.init(Channels, 8, use_weight=False, use_bias=False)(x)
-    assert allclose(found.array, 0, atol=1e-5)
+    result = nym.nn.GroupNorm.init(Channels, 8, use_weight=False, use_bias=False)(x)
+    assert allclose(result.array, 0, atol=1e-5)
     whole = nym.nn.GroupNorm.init(Channels, 1, ("height", "batch"), 0.0, use_weight=False, use_bias=False)(x)
     assert allclose((whole * whole).mean().array, 1, atol=1e-5) and allclose(whole.mean().array, 0, atol=1e-5)
 

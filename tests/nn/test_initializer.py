@@ -26,8 +26,8 @@ def test_values_are_those_of_merged_axes_in_any_order(init):
     weight = nym.nn.initialize_weight(init, KEY, Embed, (Heads, HeadDim))
     assert weight.names == ("heads", "head_dim", "embed")
     assert np.array_equal(weight.rearrange(("embed", "heads", "head_dim")).array, expected)
-    other = nym.nn.initialize_weight(init, KEY, Embed, (Heads, HeadDim), (Heads, Embed, HeadDim))
-    assert np.array_equal(other.rearrange(weight.names).array, weight.array)
+    target = nym.nn.initialize_weight(init, KEY, Embed, (Heads, HeadDim), (Heads, Embed, HeadDim))
+    assert np.array_equal(target.rearrange(weight.names).array, weight.array)
 
 
 def test_layers_pass_their_axes_to_the_initializer():

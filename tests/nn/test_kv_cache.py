@@ -30,14 +30,14 @@ def attend_at_once(query, key, value, window, padding):
 
 def attend_in_parts(query, key, value, window, padding):
     cache = KVCache.init(KPos.resize(window or 16), AXES, padding=padding, sliding_window=window is not None)
-    found, start = [], 0
+    result, start = [], 0
     for size in (2, 1, 5, 1, 2):
         q, k, v = (x["pos", start : start + size] for x in (query, key, value))
         keys, values, mask = cache.extend(k, v, "pos")
-        found.append(nym.nn.dot_product_attention("key_pos", HeadDim, q, keys, values, mask))
+        result.append(nym.nn.dot_product_attention("key_pos", HeadDim, q, keys, values, mask))
         cache = cache.update(k, v, "pos")
         start += size
-    return nym.concatenate("pos", found), cache
+    return nym.concatenate("pos", result), cache
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -48,13 +48,13 @@ def test_attention_in_parts_is_that_at_once(draw, window, padded):
 
     @jax.jit
     def attend_both(query, key, value):
-        found, cache = attend_in_parts(query, key, value, window, padding)
-        return found, cache, attend_at_once(query, key, value, window, padding)
+        result, cache = attend_in_parts(query, key, value, window, padding)
+        return result, cache, attend_at_once(query, key, value, window, padding)
 
-    found, cache, expected = attend_both(query, key, value)
-    shown = nym.arange(Pos).broadcast_axis(Batch) >= (nym.arange(Batch) if padded else 0)  # the rest sees no key
-    found, expected = (nym.where(shown, x, 0).rearrange((..., "pos")).array for x in (found, expected))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    result, cache, expected = attend_both(query, key, value)
+    is_token = nym.arange(Pos).broadcast_axis(Batch) >= (nym.arange(Batch) if padded else 0)  # the rest sees no key
+    result, expected = (nym.where(is_token, x, 0).rearrange((..., "pos")).array for x in (result, expected))
+    np.testing.assert_allclose(result, expected, atol=1e-5)
     assert cache.length.item() == 11
     assert cache.key.shape == {"batch": 4, "heads": 2, "key_pos": window or 16, "head_dim": 4}
 

@@ -22,11 +22,11 @@ def refusal(message, error=ValueError):
 
 def equinox_linear(layer, x):
     weight = layer.weight.rearrange(("mlp", "embed"))
-    own = eqx.nn.Linear(Embed.size, Mlp.size, use_bias=layer.bias is not None, key=KEY)
-    own = eqx.tree_at(lambda one: one.weight, own, weight.array)
+    equinox_layer = eqx.nn.Linear(Embed.size, Mlp.size, use_bias=layer.bias is not None, key=KEY)
+    equinox_layer = eqx.tree_at(lambda layer: layer.weight, equinox_layer, weight.array)
     if layer.bias is not None:
-        own = eqx.tree_at(lambda one: one.bias, own, layer.bias.array)
-    return nym.named(jax.vmap(own)(x.array), ("batch", "mlp"))
+        equinox_layer = eqx.tree_at(lambda layer: layer.bias, equinox_layer, layer.bias.array)
+    return nym.named(jax.vmap(equinox_layer)(x.array), ("batch", "mlp"))
 
 
 @pytest.mark.parametrize(("use_bias", "out_first"), [(True, True), (False, False)])

@@ -115,21 +115,23 @@ def test_sharded_mixture_is_the_same(draw, kind, stored, mapping, capacity_facto
         }
         step = nym.fsdp(results_and_load, stored, mapping, **options)
         compiled = step.lower(layer, x).compile()
-        found = compiled(nym.shard(layer, stored), nym.shard(x, mapping))
-        assert found[0].sharding.is_equivalent_to(nym.sharding_for_axis(x.axes, mapping), 3)
-    assert_close(found, expected, 1e-4)
+        result = compiled(nym.shard(layer, stored), nym.shard(x, mapping))
+        assert result[0].sharding.is_equivalent_to(nym.sharding_for_axis(x.axes, mapping), 3)
+    assert_close(result, expected, 1e-4)
     check_exchanges(compiled.as_text(), stored, mapping, capacity_factor)
 
 
 def check_exchanges(text, stored, mapping, capacity_factor):
-    """Checks that no weights of experts travel, but those of the own experts that are stored in shards."""
+    """Checks that no weights of experts travel, but those of its own experts that are stored in shards."""
     exchanges = Program(text).collectives()
-    own = Experts.size // 4 * Embed.size * Mlp.size
-    gathered = [array.shape for one in exchanges if one.kind == "all-gather" for array in one.results]
-    assert not [shape for shape in gathered if math.prod(shape) > own], f"{mapping}: {gathered}"
+    local_size = Experts.size // 4 * Embed.size * Mlp.size
+    gathered = [
+        array.shape for collective in exchanges if collective.kind == "all-gather" for array in collective.results
+    ]
+    assert not [shape for shape in gathered if math.prod(shape) > local_size], f"{mapping}: {gathered}"
     weights = [shape for shape in gathered if Mlp.size in shape]
     assert bool(weights) == (stored != mapping), f"{mapping}: {gathered}"
-    kinds = {one.kind for one in exchanges}
+    kinds = {collective.kind for collective in exchanges}
     assert ("all-to-all" in kinds) == (mapping == BOTH and capacity_factor is not None), f"{mapping}: {kinds}"
 
 
@@ -139,10 +141,10 @@ def test_experts_without_tokens_are_left_alone(draw):
     layer = eqx.tree_at(lambda layer: layer.router.weight, layer, nym.named(scores, ("experts", "embed")))
     expected = jax.jit(results_and_load)(layer, x)
     with jax.set_mesh(make_mesh("Explicit")):
-        found = nym.named_jit(results_and_load, BOTH)(nym.shard(layer, BOTH), nym.shard(x, BOTH))
-    assert_close(found, expected, 1e-4)
-    assert found[1].tokens_per_expert.array.tolist() == [0, 0, 0, 0, 0, 32, 32, 0]
-    gradient = np.asarray(found[2].up.array)
+        result = nym.named_jit(results_and_load, BOTH)(nym.shard(layer, BOTH), nym.shard(x, BOTH))
+    assert_close(result, expected, 1e-4)
+    assert result[1].tokens_per_expert.array.tolist() == [0, 0, 0, 0, 0, 32, 32, 0]
+    gradient = np.asarray(result[2].up.array)
     assert not gradient[:5].any() and gradient[5].any()
 
 
@@ -150,21 +152,21 @@ def test_full_experts_drop_the_last_choices(draw):
     layer, x = draw.layer(lambda key: MIXTURE(capacity_factor=0.75)), draw(Batch, Pos, Embed)
     weights, experts, _ = jax.tree.map(np.asarray, layer.router(x))
     capacity = math.ceil(0.75 * Batch.size * Pos.size * 2 / Experts.size)
-    taken, kept = np.zeros(Experts.size, int), np.zeros((Batch.size, Pos.size, 2), bool)
+    counts, is_kept = np.zeros(Experts.size, int), np.zeros((Batch.size, Pos.size, 2), bool)
     for choice, batch, pos in np.ndindex(2, Batch.size, Pos.size):
         expert = experts.array[batch, pos, choice]
-        kept[batch, pos, choice] = taken[expert] < capacity
-        taken[expert] += 1
-    every = [layer.down.array[expert] for expert in range(Experts.size)]
+        is_kept[batch, pos, choice] = counts[expert] < capacity
+        counts[expert] += 1
+    down = [layer.down.array[expert] for expert in range(Experts.size)]
     rows = np.einsum("bpe,xem->bpxm", x.array, layer.up.array)
     rows *= np.asarray(jax.nn.silu(np.einsum("bpe,xem->bpxm", x.array, layer.gate.array)))
-    rows = np.einsum("bpxm,xme->bpxe", rows, np.asarray(every))
-    chosen = np.take_along_axis(rows, experts.array[..., None], 2)
-    expected = (chosen * (weights.array * kept)[..., None]).sum(2)
+    rows = np.einsum("bpxm,xme->bpxe", rows, np.asarray(down))
+    chosen_rows = np.take_along_axis(rows, experts.array[..., None], 2)
+    expected = (chosen_rows * (weights.array * is_kept)[..., None]).sum(2)
     out, metrics = jax.jit(lambda layer, x: layer(x))(layer, x)
     np.testing.assert_allclose(out.array, expected, rtol=1e-4, atol=1e-4)
-    assert metrics.tokens_per_expert.array.tolist() == taken.tolist()
-    assert metrics.dropped_fraction.item() == pytest.approx(1 - kept.mean()) and not kept.all()
+    assert metrics.tokens_per_expert.array.tolist() == counts.tolist()
+    assert metrics.dropped_fraction.item() == pytest.approx(1 - is_kept.mean()) and not is_kept.all()
 
 
 def test_mixture_in_bfloat16(draw):
@@ -174,12 +176,12 @@ def test_mixture_in_bfloat16(draw):
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (layer, x))
     expected = jax.jit(results_and_load)(*wide)
     with jax.set_mesh(make_mesh("Explicit")):
-        found = nym.named_jit(results_and_load, BOTH)(nym.shard(layer, BOTH), nym.shard(x, BOTH))
-    assert {one.dtype for one in arrays((found[0], *found[2:]))} == {jnp.dtype(jnp.bfloat16)}
-    assert found[1].router_z_loss.dtype == jnp.float32
-    for one, other in zip(arrays(found), arrays(expected), strict=True):
-        one, other = np.asarray(one.array, np.float32), np.asarray(other.array)
-        assert np.abs(one - other).max() <= 0.06 * np.abs(other).max()
+        result = nym.named_jit(results_and_load, BOTH)(nym.shard(layer, BOTH), nym.shard(x, BOTH))
+    assert {x.dtype for x in arrays((result[0], *result[2:]))} == {jnp.dtype(jnp.bfloat16)}
+    assert result[1].router_z_loss.dtype == jnp.float32
+    for actual, target in zip(arrays(result), arrays(expected), strict=True):
+        actual, target = np.asarray(actual.array, np.float32), np.asarray(target.array)
+        assert np.abs(actual - target).max() <= 0.06 * np.abs(target).max()
 
 
 def test_layers_may_be_stacked(expert_mesh):
@@ -200,8 +202,8 @@ def test_layers_may_be_stacked(expert_mesh):
     expected = jax.jit(lambda stack, x: run(stack, x, run_unrolled))(stack, x)
     with jax.set_mesh(expert_mesh):
         step = nym.named_jit(lambda stack, x: run(stack, x, nym.nn.Stacked.scan), EXPERT)
-        found = step(nym.shard(stack, EXPERT), nym.shard(x, EXPERT))
-    assert_close(found, expected, 1e-3)
+        result = step(nym.shard(stack, EXPERT), nym.shard(x, EXPERT))
+    assert_close(result, expected, 1e-3)
 
 
 def test_calls_outside_of_jit_and_without_a_mapping(draw):

@@ -20,10 +20,14 @@ def refusal(message, error=ValueError):
 
 def reference(depth, activation):
     def computed(layer, x):
-        own = eqx.nn.MLP(8, 3, 6, depth, activation, key=jax.random.key(0))
-        own = eqx.tree_at(lambda one: [linear.weight for linear in one.layers], own, weights(layer))
-        own = eqx.tree_at(lambda one: [linear.bias for linear in one.layers], own, biases(layer))
-        return nym.named(jax.vmap(own)(x.array), ("batch", "label"))
+        equinox_layer = eqx.nn.MLP(8, 3, 6, depth, activation, key=jax.random.key(0))
+        equinox_layer = eqx.tree_at(
+            lambda layer: [linear.weight for linear in layer.layers], equinox_layer, weights(layer)
+        )
+        equinox_layer = eqx.tree_at(
+            lambda layer: [linear.bias for linear in layer.layers], equinox_layer, biases(layer)
+        )
+        return nym.named(jax.vmap(equinox_layer)(x.array), ("batch", "label"))
 
     return computed
 

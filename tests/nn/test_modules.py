@@ -60,19 +60,19 @@ def loss(model, key):
 
 
 def test_a_module_can_be_taken_apart_and_put_together(model):
-    arrays, rest = eqx.partition(model, eqx.is_array)
+    arrays, static = eqx.partition(model, eqx.is_array)
     assert len(jax.tree.leaves(arrays)) == 7
-    assert jax.tree.leaves(rest) == [False]
-    assert eqx.tree_equal(eqx.combine(arrays, rest), model)
+    assert jax.tree.leaves(static) == [False]
+    assert eqx.tree_equal(eqx.combine(arrays, static), model)
 
 
 def test_a_parameter_can_be_replaced(model):
     weight = model.embedding.weight
-    found = eqx.tree_at(lambda one: one.embedding.weight, model, 2 * weight)
-    assert (found.embedding.weight == 2 * weight).all()
-    found = eqx.tree_at(lambda one: one.embedding.weight.array, model, 2 * weight.array)
-    assert (found.embedding.weight == 2 * weight).all()
-    assert found.embedding.weight.names == ("vocab", "embed")
+    result = eqx.tree_at(lambda layer: layer.embedding.weight, model, 2 * weight)
+    assert (result.embedding.weight == 2 * weight).all()
+    result = eqx.tree_at(lambda layer: layer.embedding.weight.array, model, 2 * weight.array)
+    assert (result.embedding.weight == 2 * weight).all()
+    assert result.embedding.weight.names == ("vocab", "embed")
 
 
 def test_parameters_survive_a_file(model):
@@ -102,11 +102,11 @@ def test_leaves_have_names_in_their_paths(model):
 def test_a_layer_can_be_mapped_over_an_axis(mesh, draw):
     layer, x = draw.layer(nym.nn.Linear.init, Embed, Mlp), draw(Batch, Embed)
     with nym.axis_mapping({"batch": "data", "mlp": "model"}):
-        found = nym.named_jit(lambda layer, x: nym.vmap(layer, "batch")(x))(layer, nym.shard(x))
-    assert found.names == ("batch", "mlp") and tuple(found.sharding.spec) == ("data", "model")
+        result = nym.named_jit(lambda layer, x: nym.vmap(layer, "batch")(x))(layer, nym.shard(x))
+    assert result.names == ("batch", "mlp") and tuple(result.sharding.spec) == ("data", "model")
     with jax.set_mesh(None):
         expected = layer(x)
-    assert allclose(jax.device_get(found.array), expected.array, atol=1e-5)
+    assert allclose(jax.device_get(result.array), expected.array, atol=1e-5)
 
 
 def test_an_optimizer_keeps_the_names_and_learns(model):
@@ -144,8 +144,8 @@ def test_a_step_is_the_same_on_every_mesh(auto_mesh, explicit_mesh, model):
     expected = nym.named_jit(step)(model, key)
     for mesh in (auto_mesh, explicit_mesh):
         with jax.set_mesh(mesh):
-            found = nym.fsdp(step, parameters, compute)(model, key)
-        weight = found[1].blocks.stacked.mlp.layers[0].weight
+            result = nym.fsdp(step, parameters, compute)(model, key)
+        weight = result[1].blocks.stacked.mlp.layers[0].weight
         assert tuple(weight.sharding.spec) == (None, "model", "data")
-        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            assert allclose(jax.device_get(one), jax.device_get(other), atol=1e-4)
+        for actual, target in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+            assert allclose(jax.device_get(actual), jax.device_get(target), atol=1e-4)

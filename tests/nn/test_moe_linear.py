@@ -67,11 +67,15 @@ def test_ragged_dot_multiplies_each_row_with_the_matrix_of_its_group(draw, kind,
     multiply = results(lambda x, weight, sizes: nym.nn.ragged_dot(x, weight, sizes, Embed))
     with jax.set_mesh(make_mesh(kind)), nym.axis_mapping(mapping):
         compiled = nym.named_jit(multiply).lower(nym.shard(x), (nym.shard(weight), sizes)).compile()
-        found = compiled(nym.shard(x), (nym.shard(weight), sizes))
-        assert found[0].sharding.is_equivalent_to(nym.sharding_for_axis(found[0].axes), 2)
-    assert_close(found, expected, 1e-5)
-    gathered = [one for one in Program(compiled.as_text()).collectives() if one.kind == "all-gather"]
-    assert not [one for one in gathered if any(array.shape[-1:] == (Mlp.size,) for array in one.results)]
+        result = compiled(nym.shard(x), (nym.shard(weight), sizes))
+        assert result[0].sharding.is_equivalent_to(nym.sharding_for_axis(result[0].axes), 2)
+    assert_close(result, expected, 1e-5)
+    gathered = [
+        collective for collective in Program(compiled.as_text()).collectives() if collective.kind == "all-gather"
+    ]
+    assert not [
+        collective for collective in gathered if any(array.shape[-1:] == (Mlp.size,) for array in collective.results)
+    ]
 
 
 def test_ragged_dot_needs_no_mapping(expert_mesh, draw):
@@ -99,11 +103,11 @@ def test_moe_linear_in_bfloat16(draw):
     layer = draw.layer(nym.nn.MoELinear.init, Experts, Embed, (Copy, Mlp))
     low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (layer, draw(Token, Embed)))
     layer, x = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), low)
-    found = jax.jit(results(lambda layer, *args: layer(*args)))(low[0], (low[1], sizes_of_groups()))
+    result = jax.jit(results(lambda layer, *args: layer(*args)))(low[0], (low[1], sizes_of_groups()))
     expected = jax.jit(results(moe_linear_by_hand))(layer, (x, sizes_of_groups()))
-    for one, other in zip(arrays(found), arrays(expected), strict=True):
-        assert one.dtype == jnp.bfloat16
-        np.testing.assert_allclose(one.array.astype(jnp.float32), other.array, rtol=0.05, atol=0.05)
+    for actual, target in zip(arrays(result), arrays(expected), strict=True):
+        assert actual.dtype == jnp.bfloat16
+        np.testing.assert_allclose(actual.array.astype(jnp.float32), target.array, rtol=0.05, atol=0.05)
 
 
 def test_weights_of_experts_are_scaled_by_their_inputs(getkey):

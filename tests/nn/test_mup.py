@@ -53,12 +53,12 @@ def test_at_the_base_width_a_model_is_the_standard_one():
         layer = kind.init(Embed, Label, key=KEY, base_width=256)
         assert allclose(layer(x).array, standard.array, atol=1e-6)
         assert nym.nn.mup_learning_rates(layer).weight == 1
-    table, other = (
+    table, expected = (
         kind.init(Vocab, Embed, key=KEY, **options)
         for kind, options in ((nym.nn.MupEmbedding, {"base_width": 256}), (nym.nn.Embedding, {}))
     )
-    assert np.array_equal(table(ids).array, other(ids).array)
-    assert allclose(table.unembed(x).array, other.unembed(x).array)
+    assert np.array_equal(table(ids).array, expected(ids).array)
+    assert allclose(table.unembed(x).array, expected.unembed(x).array)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -78,9 +78,9 @@ def test_scores_of_the_embedding_are_scaled_on_each_mesh(mesh, draw):
     layer = draw.layer(nym.nn.MupEmbedding.init, Vocab, Embed, base_width=64)
     x = draw(Batch, Embed)
     with nym.axis_mapping({"batch": "data", "vocab": "model"}):
-        found = nym.named_jit(lambda layer, x: layer.unembed(x))(layer, x)
-    assert tuple(found.sharding.spec) == ("data", "model")
-    assert allclose(found.array, x.array @ layer.weight.array.T / 4, rtol=1e-4, atol=1e-4)
+        result = nym.named_jit(lambda layer, x: layer.unembed(x))(layer, x)
+    assert tuple(result.sharding.spec) == ("data", "model")
+    assert allclose(result.array, x.array @ layer.weight.array.T / 4, rtol=1e-4, atol=1e-4)
 
 
 class Block(eqx.Module):
@@ -114,9 +114,9 @@ def test_the_factors_scale_updates_and_choose_optimizers():
     scaled = jax.tree.map(operator.mul, factors, adam.update(gradients, adam.init(params))[0])
     chosen = optax.multi_transform({factor: optax.adam(0.1 * factor) for factor in (1.0, 1 / 8)}, factors)
     updates, _ = chosen.update(gradients, chosen.init(params))
-    for found in (scaled, updates):
-        assert allclose(found.up.weight.array, -0.1 / 8) and allclose(found.scale, -0.1)
-        assert jax.tree.structure(found) == jax.tree.structure(params)
+    for result in (scaled, updates):
+        assert allclose(result.up.weight.array, -0.1 / 8) and allclose(result.scale, -0.1)
+        assert jax.tree.structure(result) == jax.tree.structure(params)
 
 
 def test_layers_are_linear_layers_of_their_own_class():
@@ -144,5 +144,5 @@ def test_the_coordinate_check_is_flat_under_mup_alone():
     for parametrization in ("standard", "muP"):
         narrow, wide = (script.measure_changes(width, parametrization, 3, KEY) for width in (64, 512))
         growth[parametrization] = {name: math.log2(wide[name] / narrow[name]) for name in script.LAYERS}
-    assert all(abs(found) < 0.4 for found in growth["muP"].values()), growth
+    assert all(abs(result) < 0.4 for result in growth["muP"].values()), growth
     assert growth["standard"]["hidden"] > 1.2 and growth["standard"]["output"] > 1.2, growth

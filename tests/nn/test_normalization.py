@@ -27,12 +27,12 @@ def keyless(kind):
 
 def reference(kind):
     def computed(layer, x):
-        own = kind(Embed.size, eps=layer.eps, use_weight=True, use_bias=layer.bias is not None)
-        own = eqx.tree_at(lambda one: one.weight, own, layer.weight.array)
+        equinox_layer = kind(Embed.size, eps=layer.eps, use_weight=True, use_bias=layer.bias is not None)
+        equinox_layer = eqx.tree_at(lambda layer: layer.weight, equinox_layer, layer.weight.array)
         if layer.bias is not None:
-            own = eqx.tree_at(lambda one: one.bias, own, layer.bias.array)
+            equinox_layer = eqx.tree_at(lambda layer: layer.bias, equinox_layer, layer.bias.array)
         moved = x.rearrange((..., "embed"))
-        return nym.named(jax.vmap(jax.vmap(own))(moved.array), moved.names).rearrange(x.names)
+        return nym.named(jax.vmap(jax.vmap(equinox_layer))(moved.array), moved.names).rearrange(x.names)
 
     return computed
 
@@ -48,10 +48,10 @@ def test_it_is_that_of_equinox(check, draw, kind, own):
 def test_low_precision_is_kept_and_statistics_are_not_in_it(draw, kind, own):
     layer = draw.layer(keyless(kind), Embed)
     x = (10 + draw(Batch, Pos, Embed)).astype(jnp.bfloat16)
-    found = layer(x)
-    assert found.dtype == jnp.bfloat16
+    result = layer(x)
+    assert result.dtype == jnp.bfloat16
     exact = layer(x.astype(jnp.float32)).astype(jnp.bfloat16)
-    assert (found == exact).all()
+    assert (result == exact).all()
 
 
 def test_dtype_to_compute_in_can_be_chosen(draw):
@@ -76,9 +76,9 @@ def test_axes_are_merged_for_export_and_split_again(draw):
 def test_several_axes_are_normalised_together(draw):
     x = draw(Pos, Batch, Embed)
     for kind in (nym.nn.RmsNorm, nym.nn.LayerNorm):
-        found = kind.init((Embed, Pos), 0.0, use_weight=False)(x)
-        assert found.names == x.names
-        assert allclose((found * found).mean(("pos", "embed")).array, 1, atol=1e-5)
+        result = kind.init((Embed, Pos), 0.0, use_weight=False)(x)
+        assert result.names == x.names
+        assert allclose((result * result).mean(("pos", "embed")).array, 1, atol=1e-5)
 
 
 def test_which_parameters_there_are():
@@ -104,8 +104,8 @@ def test_as_much_is_kept_for_the_backward_pass_as_by_hand(kind):
 
     x = nym.ones((Batch, Embed))
     layer = kind.init(Embed)
-    found = kept(lambda weight, x: kind(weight, layer.bias, layer.axis, layer.eps)(x), layer.weight, x)
-    assert found == kept(by_hand, layer.weight.array, x.array)
+    result = kept(lambda weight, x: kind(weight, layer.bias, layer.axis, layer.eps)(x), layer.weight, x)
+    assert result == kept(by_hand, layer.weight.array, x.array)
 
 
 def test_errors_name_the_layer_and_the_axes():

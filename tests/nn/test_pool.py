@@ -47,39 +47,39 @@ def test_pool_is_that_of_equinox(draw, name):
         gradients = [jax.grad(lambda x, fn=fn: (fn(x) ** 2).sum().scalar())(x) for fn in (own, theirs)]
         return (own(x), theirs(x)), gradients
 
-    for one, other in jax.jit(compute)(x):
-        assert one.names == other.names and allclose(one.array, other.array, atol=1e-5)
+    for actual, expected in jax.jit(compute)(x):
+        assert actual.names == expected.names and allclose(actual.array, expected.array, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_last_elements_get_a_window_if_asked_for(draw, name):
     x, pool = draw(Batch, Height, Width, Embed), getattr(nym.nn, name)
-    found = pool({"height": 3, "width": 2}, x, 3, use_ceil=True)
-    assert found.shape == {"batch": 8, "height": 3, "width": 3, "embed": 4}
+    result = pool({"height": 3, "width": 2}, x, 3, use_ceil=True)
+    assert result.shape == {"batch": 8, "height": 3, "width": 3, "embed": 4}
     assert (
-        found["width", :2, "height", :2].array.shape == pool({"height": 3, "width": 2}, x, 3)["width", :2].array.shape
+        result["width", :2, "height", :2].array.shape == pool({"height": 3, "width": 2}, x, 3)["width", :2].array.shape
     )
     tail = x["height", 6:, "width", 6:]
     reduce = {"max_pool": nym.max, "min_pool": nym.min, "mean_pool": nym.mean}[name]
-    assert allclose(found["height", 2, "width", 2].array, reduce(tail, ("height", "width")).array, atol=1e-6)
+    assert allclose(result["height", 2, "width", 2].array, reduce(tail, ("height", "width")).array, atol=1e-6)
 
 
 def test_padding_does_not_count_unless_asked_for():
     x = nym.named([1.0, 2.0, 3.0, 4.0], "i")
-    found = nym.nn.mean_pool({"i": 3}, x, padding="SAME").array
-    assert allclose(found, jnp.array([1.5, 2, 3, 3.5]))
-    found = nym.nn.mean_pool({"i": 3}, x, padding="SAME", count_include_pad=True).array
-    assert allclose(found, jnp.array([1, 2, 3, 7 / 3]))
-    found = nym.nn.mean_pool({"i": 3}, x, 3, padding=1, count_include_pad=True, use_ceil=True).array
-    assert allclose(found, jnp.array([1, 7 / 3]))
+    result = nym.nn.mean_pool({"i": 3}, x, padding="SAME").array
+    assert allclose(result, jnp.array([1.5, 2, 3, 3.5]))
+    result = nym.nn.mean_pool({"i": 3}, x, padding="SAME", count_include_pad=True).array
+    assert allclose(result, jnp.array([1, 2, 3, 7 / 3]))
+    result = nym.nn.mean_pool({"i": 3}, x, 3, padding=1, count_include_pad=True, use_ceil=True).array
+    assert allclose(result, jnp.array([1, 7 / 3]))
     assert (nym.nn.max_pool({"i": 3}, -x, padding=1).array < 0).all()
 
 
 def test_element_types_are_kept_and_means_are_not_computed_in_them(draw):
     x = (100 + draw(nym.Axis("height", 64))).astype(jnp.bfloat16)
-    found = nym.nn.mean_pool({"height": 64}, x)
-    assert found.dtype == jnp.bfloat16
-    assert found.array[0] == x.astype(jnp.float32).mean().array.astype(jnp.bfloat16)
+    result = nym.nn.mean_pool({"height": 64}, x)
+    assert result.dtype == jnp.bfloat16
+    assert result.array[0] == x.astype(jnp.float32).mean().array.astype(jnp.bfloat16)
     whole = nym.named(np.array([3, 1, 2], np.int32), "i")
     assert nym.nn.max_pool({"i": 2}, whole).array.tolist() == [3, 2]
     assert nym.nn.min_pool({"i": 2}, whole, padding=1).array.tolist() == [3, 1, 1, 2]
@@ -98,19 +98,19 @@ def test_pooled_axes_can_be_sharded(mesh, draw):
     with jax.set_mesh(None):
         expected = jax.device_get(jax.tree.leaves(jax.jit(compute)(x)))
     for mapping in ({"height": "data"}, {"batch": "data", "embed": "model"}):
-        found = nym.named_jit(compute, mapping)(nym.shard(x, mapping))
-        for result in found[0]:
+        actual = nym.named_jit(compute, mapping)(nym.shard(x, mapping))
+        for result in actual[0]:
             assert result.sharding.is_equivalent_to(nym.sharding_for_axis(result.axes, mapping), 4)
-        for one, other in zip(jax.device_get(jax.tree.leaves(found)), expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        for result, target in zip(jax.device_get(jax.tree.leaves(actual)), expected, strict=True):
+            np.testing.assert_allclose(result, target, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_of_overlapping_windows_without_a_mapping(auto_mesh, draw):
     x = draw(Batch, Height)
     compute_gradient = jax.jit(nym.grad(lambda x: (nym.sin(nym.nn.max_pool({"height": 3}, x, padding=1)) ** 2).sum()))
     expected = jax.device_get(compute_gradient(x).array)
-    found = compute_gradient(nym.shard(x, {"height": "data"}, auto_mesh))
-    np.testing.assert_allclose(jax.device_get(found.array), expected, rtol=1e-5, atol=1e-5)
+    result = compute_gradient(nym.shard(x, {"height": "data"}, auto_mesh))
+    np.testing.assert_allclose(jax.device_get(result.array), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_errors_name_the_function_and_the_axes():

@@ -28,8 +28,8 @@ def test_rotary_embedding_is_that_of_equinox(check, draw):
     def reference(_, x):
         with jax.numpy_rank_promotion("allow"):
             rows = jax.vmap(eqx.nn.RotaryPositionalEmbedding(HeadDim.size, theta=100.0))
-            found = rows(jnp.moveaxis(x.array, 0, 2).reshape(16, 4, 8))
-        return nym.named(jnp.moveaxis(found.reshape(8, 2, 4, 8), 2, 0), ("pos", "batch", "heads", "head_dim"))
+            result = rows(jnp.moveaxis(x.array, 0, 2).reshape(16, 4, 8))
+        return nym.named(jnp.moveaxis(result.reshape(8, 2, 4, 8), 2, 0), ("pos", "batch", "heads", "head_dim"))
 
     check(lambda _, x: rotary(x, Pos, "head_dim", theta=100.0), reference, None, draw(Pos, Batch, Heads, HeadDim))
 
@@ -38,24 +38,24 @@ def test_positions_may_start_anywhere_and_differ(draw):
     x, long = draw(Batch, Pos, HeadDim), nym.Axis("pos", 12)
     start = jnp.arange(8) % 5
     positions = nym.named(start[:, None] + jnp.arange(4)[None], ("batch", "pos"))
-    found = jax.jit(lambda x, positions: rotary(x, "pos", "head_dim", positions=positions))(x, positions)
-    assert found.names == x.names
+    result = jax.jit(lambda x, positions: rotary(x, "pos", "head_dim", positions=positions))(x, positions)
+    assert result.names == x.names
     for i in range(8):
         padded = jnp.zeros((long.size, HeadDim.size)).at[positions["batch", i].array].set(x["batch", i].array)
         entire = rotary(nym.named(padded, (long, HeadDim)), "pos", "head_dim")
-        assert allclose(found["batch", i].array, entire["pos", positions["batch", i].array].array, atol=1e-5)
+        assert allclose(result["batch", i].array, entire["pos", positions["batch", i].array].array, atol=1e-5)
 
 
 def test_products_depend_on_the_distance_alone(draw):
     query, key = draw(HeadDim), draw(HeadDim)
 
-    def score(at, other):
+    def score(query_position, key_position):
         place = lambda i: nym.named([i], "pos")  # noqa: E731
-        one, two = (
+        rotated_query, rotated_key = (
             rotary(x.broadcast_axis(nym.Axis("pos", 1)), "pos", HeadDim, positions=place(i))
-            for x, i in ((query, at), (key, other))
+            for x, i in ((query, query_position), (key, key_position))
         )
-        return float((one * two).sum())
+        return float((rotated_query * rotated_key).sum())
 
     assert score(7, 3) == pytest.approx(score(104, 100), abs=1e-3)
     assert score(0, 0) == pytest.approx(float((query * key).sum()), abs=1e-5)
@@ -105,20 +105,20 @@ def test_interleaved_pairs_are_neighbours(check, draw):
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_partial_embedding_rotates_the_first_elements(draw, interleaved):
     x = draw(Pos, HeadDim, Heads)
-    found = rotary(x, "pos", "head_dim", rotary_size=6, interleaved=interleaved)
+    result = rotary(x, "pos", "head_dim", rotary_size=6, interleaved=interleaved)
     rotated = rotary(x["head_dim", :6], "pos", "head_dim", interleaved=interleaved)
-    assert found.names == x.names
-    assert np.array_equal(found["head_dim", :6].array, rotated.array)
-    assert np.array_equal(found["head_dim", 6:].array, x["head_dim", 6:].array)
+    assert result.names == x.names
+    assert np.array_equal(result["head_dim", :6].array, rotated.array)
+    assert np.array_equal(result["head_dim", 6:].array, x["head_dim", 6:].array)
     assert np.array_equal(rotary(x, "pos", "head_dim", rotary_size=8).array, rotary(x, "pos", "head_dim").array)
 
 
 def test_low_precision_is_kept_but_not_used_for_angles(draw):
     x = draw(nym.Axis("pos", 1000), HeadDim).astype(jnp.bfloat16)
-    found = rotary(x, "pos", "head_dim")
-    assert found.dtype == jnp.bfloat16
+    result = rotary(x, "pos", "head_dim")
+    assert result.dtype == jnp.bfloat16
     exact = rotary(x.astype(jnp.float32), "pos", "head_dim").array
-    assert allclose(found.array.astype(jnp.float32), exact, atol=0.06)
+    assert allclose(result.array.astype(jnp.float32), exact, atol=0.06)
 
 
 def test_errors_of_rotary_embedding_name_the_input_and_the_axes(draw):

@@ -62,8 +62,8 @@ def test_losses_are_those_of_the_papers(mesh, draw):
         return nym.nn.load_balance_loss(counts, probabilities.mean(Batch), Experts)
 
     shares = np.bincount(np.asarray(probabilities.array).argmax(-1), minlength=8) / 8
-    found, gradient = jax.jit(results(lambda probabilities: loss(probabilities)))(probabilities, ())
-    np.testing.assert_allclose(found.array, 8 * (shares * np.asarray(probabilities.array).mean(0)).sum(), rtol=1e-5)
+    result, gradient = jax.jit(results(lambda probabilities: loss(probabilities)))(probabilities, ())
+    np.testing.assert_allclose(result.array, 8 * (shares * np.asarray(probabilities.array).mean(0)).sum(), rtol=1e-5)
     np.testing.assert_allclose(jax.tree.leaves(gradient)[0], np.sin(1) * np.tile(shares, (8, 1)), rtol=1e-5)
     equal = nym.full(Experts, 1 / 8)
     assert_close(nym.nn.load_balance_loss(equal, equal, Experts), nym.named(1.0, ()), 1e-6)

@@ -38,5 +38,5 @@ def test_auto_uses_the_kernel_for_tpus_on_shards(axis_types: str, sharded: str, 
     text = (tmp_path / "hlo").read_text()
     assert text.count('custom_call_target="tpu_custom_call"') == 3  # forward, gradient of the query, of key and value
     # The gradients of keys are sums over the devices that hold queries; nothing else is sent.
-    kinds = {one.kind for one in Program(text).collectives()}
+    kinds = {collective.kind for collective in Program(text).collectives()}
     assert kinds == (set() if sharded == "heads" else {"all-reduce"})

@@ -80,8 +80,8 @@ def gradient(stack, x):
 def test_gradients_do_not_depend_on_what_is_computed_again(draw):
     x, stack = draw(Batch, Embed), blocks(draw, False).stacked
     first, *others = (jax.jit(gradient)(nym.nn.Stacked(stack, Layers, remat), x) for remat in (False, True, POLICY))
-    for other in others:
-        pairs = zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True)
+    for expected in others:
+        pairs = zip(jax.tree.leaves(first), jax.tree.leaves(expected), strict=True)
         assert all(allclose(one, two, rtol=1e-4, atol=1e-5) for one, two in pairs)
 
 
@@ -124,8 +124,10 @@ def kept(stack, x):
 
 def test_less_is_kept_where_layers_are_computed_again(draw):
     x, stack = draw(Batch, Embed), blocks(draw, False)
-    least, some, most = (kept(nym.nn.Stacked(stack.stacked, Layers, remat), x) for remat in (True, POLICY, False))
-    assert least < some < most
+    every_layer, by_policy, nothing = (
+        kept(nym.nn.Stacked(stack.stacked, Layers, remat), x) for remat in (True, POLICY, False)
+    )
+    assert every_layer < by_policy < nothing
 
 
 @pytest.mark.parametrize(
@@ -146,8 +148,8 @@ def test_every_layer_has_a_key_of_its_own(keys, module):
     stack = nym.nn.Stacked.init(Layers, module)(Embed, key=keys)
     expected = [Shift.init(Embed, key=key) for key in jax.random.split(KEY, 3)]
     assert len({float(layer.weight.sum()) for layer in expected}) == 3
-    for layer, other in zip(stack.unstacked(), expected, strict=True):
-        assert np.array_equal(layer.weight.array, other.weight.array)
+    for layer, target in zip(stack.unstacked(), expected, strict=True):
+        assert np.array_equal(layer.weight.array, target.weight.array)
 
 
 @pytest.mark.parametrize("kind", [nym.nn.Stacked, nym.nn.BlockSeq])
@@ -181,10 +183,10 @@ def test_extra_arguments_are_cut_if_they_have_the_layer_axis(stack, draw):
             out = layer(out, add(i), scale=scale(i))
         return out.array
 
-    found = stack.fold(x, each, scale=numbers)
-    assert allclose(found.array, looped(lambda i: each["layers", i], lambda i: numbers[i]), atol=1e-6)
-    found = stack.fold(x, same, scale=2.0)
-    assert allclose(found.array, looped(lambda i: same, lambda i: 2.0), atol=1e-6)
+    result = stack.fold(x, each, scale=numbers)
+    assert allclose(result.array, looped(lambda i: each["layers", i], lambda i: numbers[i]), atol=1e-6)
+    result = stack.fold(x, same, scale=2.0)
+    assert allclose(result.array, looped(lambda i: same, lambda i: 2.0), atol=1e-6)
 
 
 def test_any_function_of_a_layer_may_be_applied(stack, draw):
@@ -223,11 +225,11 @@ def test_results_of_all_layers_have_the_layer_axis_in_front(draw, unroll):
 
 def test_layers_can_be_applied_to_the_same_input(stack, draw):
     x, add, scale = draw(Batch, Embed), draw(Layers, Embed), draw.array((3,))
-    found = stack.vmap(x, add, scale=scale)
-    assert found.names == ("layers", "batch", "embed")
+    result = stack.vmap(x, add, scale=scale)
+    assert result.names == ("layers", "batch", "embed")
     for i, layer in enumerate(stack.unstacked()):
-        wanted = layer(x, add["layers", i], scale=scale[i])
-        assert allclose(found["layers", i].array, wanted.array, atol=1e-5)
+        expected = layer(x, add["layers", i], scale=scale[i])
+        assert allclose(result["layers", i].array, expected.array, atol=1e-5)
     pairs = stack.vmap_via(lambda layer, x: (layer.weight, (x * layer.weight).sum("embed")))(x)
     assert pairs[0].names == ("layers", "embed") and pairs[1].names == ("layers", "batch")
 
@@ -280,11 +282,11 @@ def test_layers_are_sharded_as_they_are_made(mesh, compiled):
         expected = jax.jit(make)(KEY)
     with nym.axis_mapping(mapping):
         stack = nym.named_jit(make)(KEY) if compiled else make(KEY)
-    for found, other in zip(*(jax.tree.leaves(one, is_leaf=is_named) for one in (stack, expected)), strict=True):
-        wanted = nym.sharding_for_axis(found.axes, mapping)
-        assert wanted.spec[0] is None
-        assert found.array.sharding.is_equivalent_to(wanted, found.ndim), found
-        assert allclose(jax.device_get(found.array), jax.device_get(other.array), atol=1e-6)
+    for result, target in zip(*(jax.tree.leaves(tree, is_leaf=is_named) for tree in (stack, expected)), strict=True):
+        expected_sharding = nym.sharding_for_axis(result.axes, mapping)
+        assert expected_sharding.spec[0] is None
+        assert result.array.sharding.is_equivalent_to(expected_sharding, result.ndim), result
+        assert allclose(jax.device_get(result.array), jax.device_get(target.array), atol=1e-6)
     assert tuple(stack.stacked.weight.sharding.spec) == (None, "model", "data")
 
 
@@ -298,8 +300,8 @@ def test_what_the_first_layer_takes_need_not_be_sharded(mesh, draw):
         expected = stack.fold(x)
     with nym.axis_mapping({"batch": "data", "embed": "model"}):
         stack = nym.shard(stack)
-        for found in (stack.fold(x), nym.named_jit(lambda stack, x: stack.fold(x))(stack, x)):
-            assert allclose(jax.device_get(found.array), expected.array, atol=1e-6)
+        for result in (stack.fold(x), nym.named_jit(lambda stack, x: stack.fold(x))(stack, x)):
+            assert allclose(jax.device_get(result.array), expected.array, atol=1e-6)
         scanned, _ = stack.scan_via(lambda layer, x: (layer(x), None))(x)
     assert allclose(jax.device_get(scanned.array), expected.array, atol=1e-6)
 
@@ -310,9 +312,9 @@ def test_the_layer_axis_may_be_divided_itself(mesh, draw, compile_init, key):
     four = nym.Axis("layers", 4)
     with nym.axis_mapping({"layers": "data", "embed": "model"}):
         stack = compile_init(lambda key: nym.nn.Stacked.init(four, Shift)(Embed, key=key))(key)
-        found = nym.named_jit(lambda stack, x: stack.fold(x))(stack, nym.shard(draw(Embed)))
+        result = nym.named_jit(lambda stack, x: stack.fold(x))(stack, nym.shard(draw(Embed)))
     assert tuple(stack.stacked.weight.sharding.spec) == ("data", "model")
-    assert tuple(found.sharding.spec) == ("model",)
+    assert tuple(result.sharding.spec) == ("model",)
 
 
 def test_stacks_can_be_stacked(draw):
@@ -324,8 +326,8 @@ def test_stacks_can_be_stacked(draw):
     stack = draw.layer(nym.nn.Stacked.init(outer, init), Embed)
     assert stack.stacked.stacked.weight.shape == {"outer": 2, "layers": 3, "embed": 8}
     x = draw(Embed)
-    found = stack.fold_via(lambda inner, x: inner.fold(x))(x)
-    assert allclose(found.array, (x + stack.stacked.stacked.weight.sum(("outer", "layers"))).array, atol=1e-5)
+    result = stack.fold_via(lambda inner, x: inner.fold(x))(x)
+    assert allclose(result.array, (x + stack.stacked.stacked.weight.sum(("outer", "layers"))).array, atol=1e-5)
 
 
 FACTOR = 2.0

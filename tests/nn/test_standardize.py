@@ -23,9 +23,9 @@ def test_it_is_that_of_jax(check, draw):
 def test_mean_variance_and_mask_can_be_given(draw):
     x = draw(Batch, Pos, Embed)
     where = nym.arange(Embed) < 5
-    found = nym.nn.standardize(x, "embed", where=where)
+    result = nym.nn.standardize(x, "embed", where=where)
     mask = jnp.broadcast_to(where.array, (8, 3, 16))
-    assert allclose(found.array, jax.nn.standardize(x.array, 2, where=mask), atol=1e-4)
+    assert allclose(result.array, jax.nn.standardize(x.array, 2, where=mask), atol=1e-4)
     mean, variance = x.mean("embed"), x.var("embed")
     assert allclose(
         nym.nn.standardize(x, "embed", mean=mean, variance=variance).array, nym.nn.standardize(x, "embed").array

@@ -101,14 +101,14 @@ def differentiate(compute, inputs):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_keep_the_type_of_their_inputs(case, dtype):
-    found, expected = [], []
+    result, expected = [], []
     with jax.enable_x64(True):
-        for leaves, (compute, inputs) in zip((found, expected), CASES[case], strict=True):
+        for leaves, (compute, inputs) in zip((result, expected), CASES[case], strict=True):
             inputs = [x.astype(dtype) if x.dtype == np.float64 else x for x in map(jax.device_put, inputs)]
             leaves += jax.tree.leaves(jax.jit(lambda inputs, compute=compute: differentiate(compute, inputs))(inputs))
-        assert {leaf.dtype for leaf in found} == {np.dtype(dtype)}
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4 if dtype == np.float32 else 1e-10, atol=1e-5)
+        assert {leaf.dtype for leaf in result} == {np.dtype(dtype)}
+        for actual, target in zip(result, expected, strict=True):
+            np.testing.assert_allclose(actual, target, rtol=1e-4 if dtype == np.float32 else 1e-10, atol=1e-5)
 
 
 def test_blocks_of_logits_are_no_larger_than_their_inputs():

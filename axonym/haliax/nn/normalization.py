@@ -10,7 +10,7 @@ from ... import nn
 from ...named._axis import Axis, AxisSpec, parse_axes
 from ...named._creation import ones, zeros
 from ...named._named_call import named_call
-from ...nn._export_axes import replace_axes
+from ...nn._layer import replace_axes
 from .._array import convert_result
 from .._functions import adapt
 from ..state_dict import ModuleWithStateDictSerialization

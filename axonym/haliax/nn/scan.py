@@ -8,7 +8,7 @@ import equinox as eqx
 
 from ... import nn
 from ...named._axis import Axis
-from ...nn._layer_stack import call_layer
+from ...nn._stack import call_layer
 from ...state_dict import stack_state_dict, unstack_state_dict
 from ...state_dict._from_state_dict import read_state_dict
 from ...state_dict._to_state_dict import flatten_modules, map_children, unflatten_modules

@@ -1,13 +1,14 @@
-"""`AttentionMask`, which states where queries attend to keys without an array of all pairs.
+"""`AttentionMask`, which states where queries attend to keys without an array of all pairs, and `causal_mask`.
 
 A mask is an expression: leaves such as `AttentionMask.causal()`, combined by `&`, `|` and `~`. It is computed for a
 block of queries and keys at a time, or bounded for many blocks with NumPy where its numbers are static.
 """
 
 import abc
+import dataclasses
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -15,20 +16,111 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._array import NamedArray, is_named_array
-from ..named._axis import Axis, AxisSelector, axis_name, parse_axes
-from ..named._base import format_shape
-from ..named._shape._broadcast import broadcast_to
-from ._mask_block import (
-    MaskBlock,
-    add_positions,
-    causal_mask,
-    check_position,
-    combine_axes,
-    is_within,
-    select_named,
-    subtract_positions,
-)
+from ...named._array import NamedArray, is_named_array
+from ...named._axis import Axis, AxisSelector, axis_name, parse_axes
+from ...named._base import format_shape
+from ...named._broadcasting import apply_broadcast, check_matching_sizes
+from ...named._creation import arange, as_plain_number, make_from_indices
+from ...named._shape._broadcast import broadcast_to
+
+
+def causal_mask(QPos: Axis, KPos: Axis, q_start: Any = 0, k_start: Any = 0) -> NamedArray:
+    """Makes the mask that lets a query attend to the keys at its own position and before.
+
+    `AttentionMask.causal()` is the same without an array of all pairs.
+
+    Args:
+        QPos: The axis of query positions.
+        KPos: The axis of key positions, which needs another name.
+        q_start: Position of the first query; it may be traced.
+        k_start: Position of the first key; it may be traced.
+
+    Returns:
+        Boolean array with both axes, True where a query attends to a key.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.causal_mask(*nym.make_axes(pos=2, key_pos=2)).array
+        Array([[ True, False],
+               [ True,  True]], dtype=bool)
+    """
+    starts = {"q_start": as_plain_number(q_start), "k_start": as_plain_number(k_start)}
+    nonzero_starts = {name: start for name, start in starts.items() if not (isinstance(start, int) and start == 0)}
+    return make_from_indices(_compare_positions, parse_axes((QPos, KPos)), **nonzero_starts)
+
+
+def _compare_positions(sizes: tuple[int, int], positions: list[Any], q_start: Any = None, k_start: Any = None) -> Any:
+    queries, keys = positions
+    return (queries if q_start is None else queries + q_start) >= (keys if k_start is None else keys + k_start)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskBlock:
+    """The queries and keys for which a mask is computed: all of them, or a block along both axes of positions.
+
+    Attributes:
+        QPos: The axis of queries, with the size of the block; None if there is a single query without an axis.
+        KPos: The axis of keys, with the size of the block.
+        q_start: Index of the first query.
+        k_start: Index of the first key.
+        take: Returns the part of an array that belongs to the block; None if the block is everything.
+    """
+
+    QPos: Axis | None
+    KPos: Axis
+    q_start: Any = 0
+    k_start: Any = 0
+    take: Callable[[NamedArray], NamedArray] | None = None
+
+    def slice_array(self, x: NamedArray) -> NamedArray:
+        """Returns the part of an array that belongs to the block."""
+        return x if self.take is None else self.take(x)
+
+    def query_positions(self) -> Any:
+        """Returns the indices of the queries."""
+        return self.q_start if self.QPos is None else arange(self.QPos, start=self.q_start)
+
+    def key_positions(self) -> NamedArray:
+        """Returns the indices of the keys."""
+        return arange(self.KPos, start=self.k_start)
+
+
+def check_position(value: Any) -> Any:
+    """Returns an integer, a JAX scalar or a named array, which must have integers."""
+    number = value if is_named_array(value) and value.names else as_plain_number(value)
+    if not jnp.issubdtype(jnp.result_type(getattr(number, "array", number)), jnp.integer):
+        raise TypeError(f"The positions and sizes of a mask are integers, not {value!r}.")
+    return int(number) if isinstance(number, np.integer) else number
+
+
+def subtract_positions(first: Any, second: Any) -> Any:
+    first, second = check_position(first), check_position(second)
+    return first if isinstance(second, int) and second == 0 else combine_axes(jnp.subtract, first, second)
+
+
+def add_positions(positions: Any, offset: Any) -> Any:
+    return positions if isinstance(offset, int) and offset == 0 else combine_axes(jnp.add, offset, positions)
+
+
+def is_within(queries: Any, keys: Any, size: Any) -> Any:
+    return jnp.abs(queries - keys) < size
+
+
+def combine_axes(fn: Callable[..., Any], *operands: Any) -> Any:
+    """Applies an elementwise function; the result has the axes of all operands, if any is named."""
+    named = select_named(*operands)
+    if not named:
+        return fn(*operands) if any(isinstance(x, jax.Array) for x in operands) else int(fn(*map(np.asarray, operands)))
+    check_matching_sizes(*((x.names, x.array.shape) for x in named))
+    axes = tuple({axis.name: axis for x in named for axis in x.axes}.values())
+    if not any(len(x.names) == len(axes) for x in named):
+        last = max(index for index, x in enumerate(operands) if is_named_array(x))
+        operands = (*operands[:last], broadcast_to(operands[last], axes), *operands[last + 1 :])
+    return apply_broadcast(fn, *operands)
+
+
+def select_named(*values: Any) -> tuple[NamedArray, ...]:
+    return tuple(value for value in values if is_named_array(value))
 
 
 class AttentionMask(eqx.Module):
@@ -136,9 +228,9 @@ class AttentionMask(eqx.Module):
             ValueError: If an array in the mask lacks its axis of positions, or has one of another size.
         """
         query, key = parse_axes((QPos, KPos))
-        found = self.bind_axes(query, key).compute_block(MaskBlock(query, key))
-        names = query.name, key.name
-        return broadcast_to(found, (*(one for one in found.axes if one.name not in names), query, key))
+        mask = self.bind_axes(query, key).compute_block(MaskBlock(query, key))
+        other_axes = [axis for axis in mask.axes if axis.name not in (query.name, key.name)]
+        return broadcast_to(mask, (*other_axes, query, key))
 
     def bind_axes(self, QPos: AxisSelector | None, KPos: AxisSelector) -> "AttentionMask":
         """Returns the mask with the ids of keys that follow from those of queries."""
@@ -233,8 +325,8 @@ class _SlidingWindowMask(AttentionMask):
     def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
         if not (isinstance(self.size, int) and isinstance(self.offset, int)):
             return True, False
-        least, most = queries[0] + self.offset - keys[1], queries[1] + self.offset - keys[0]
-        return (least < self.size) & (most > -self.size), (least > -self.size) & (most < self.size)
+        smallest, largest = queries[0] + self.offset - keys[1], queries[1] + self.offset - keys[0]
+        return (smallest < self.size) & (largest > -self.size), (smallest > -self.size) & (largest < self.size)
 
 
 class _SegmentMask(AttentionMask):
@@ -249,8 +341,8 @@ class _SegmentMask(AttentionMask):
         query, key = None if QPos is None else axis_name(QPos), axis_name(KPos)
         if self.key_ids is None:
             if query is None or query not in self.query_ids.names:
-                of = "the axis of query positions" if query is None else f"the axis of query positions {query!r}"
-                raise ValueError(f"the segment ids {format_shape(self.query_ids)} lack {of}; give `key_ids` as well")
+                axis = "the axis of query positions" if query is None else f"the axis of query positions {query!r}"
+                raise ValueError(f"the segment ids {format_shape(self.query_ids)} lack {axis}; give `key_ids` as well")
             return _SegmentMask(self.query_ids, self.query_ids.rename({query: key}))
         if key not in self.key_ids.names:
             raise ValueError(f"the segment ids {format_shape(self.key_ids)} of keys lack their axis {key!r}")
@@ -289,9 +381,11 @@ class _CombinedMask(AttentionMask):
         return combine_axes(combine, self.first.compute_block(block), self.second.compute_block(block))
 
     def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
-        pairs = zip(self.first.bound_block(queries, keys), self.second.bound_block(queries, keys), strict=True)
-        some, every = ((one & other if self.operator == "&" else one | other) for one, other in pairs)
-        return some, every
+        first_any, first_every = self.first.bound_block(queries, keys)
+        second_any, second_every = self.second.bound_block(queries, keys)
+        if self.operator == "&":
+            return first_any & second_any, first_every & second_every
+        return first_any | second_any, first_every | second_every
 
 
 class _InvertedMask(AttentionMask):
@@ -308,8 +402,8 @@ class _InvertedMask(AttentionMask):
         return ~self.mask.compute_block(block)
 
     def bound_block(self, queries: tuple[Any, Any], keys: tuple[Any, Any]) -> tuple[Any, Any]:
-        some, every = self.mask.bound_block(queries, keys)
-        return np.logical_not(every), np.logical_not(some)
+        is_any, is_every = self.mask.bound_block(queries, keys)
+        return np.logical_not(is_every), np.logical_not(is_any)
 
 
 def as_attention_mask(mask: AttentionMask | NamedArray) -> AttentionMask:

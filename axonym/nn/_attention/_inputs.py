@@ -1,26 +1,24 @@
-"""The arguments of attention after checks, which every implementation takes."""
+"""The inputs of attention, checked, which every implementation takes as one value."""
 
-import dataclasses
 import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named._arguments import check_dtype, check_number
-from ..named._array import NamedArray
-from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
-from ..named._base import format_shape
-from ..named._format import format_axes
-from ..random._sampling import as_plain_key
-from ._attention_mask import AttentionMask, check_boolean
-from ._inputs import cast_array, check_input
-from ._mask_block import MaskBlock
+from ...named._arguments import check_dtype, check_integer, check_number
+from ...named._array import NamedArray
+from ...named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
+from ...named._base import format_shape
+from ...named._format import format_axes
+from ...random._sampling import as_plain_key
+from .._layer import cast_array, check_input
+from ._mask import AttentionMask, MaskBlock, check_boolean
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionInputs:
-    """Queries, keys and values, with what changes the scores; see `dot_product_attention`.
+class AttentionInputs(eqx.Module):
+    """Queries, keys and values, with all that changes the scores; see `dot_product_attention`.
 
     Attributes:
         QPos: Name of the axis of query positions, None if there is none.
@@ -29,21 +27,22 @@ class AttentionInputs:
         dtype: Element type of the scores.
     """
 
-    QPos: str | None
-    KPos: str
-    Key: Names
     query: NamedArray
     key: NamedArray
     value: NamedArray
-    mask: NamedArray | AttentionMask | None
     bias: NamedArray | None
-    dtype: Any
-    precision: Any
-    scale: Any
-    soft_cap: float | None
-    sinks: NamedArray | None
-    dropout: float
+    mask: NamedArray | AttentionMask | None
     dropout_key: jax.Array | None
+    sinks: NamedArray | None
+    scale: Any
+    QPos: str | None = eqx.field(static=True)
+    KPos: str = eqx.field(static=True)
+    Key: Names = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+    precision: Any = eqx.field(static=True)
+    soft_cap: float | None = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
+    block_size: int = eqx.field(static=True)
 
     def scale_query(self) -> NamedArray:
         """Returns the query times the scale, in the element type of the scores."""
@@ -59,8 +58,13 @@ class AttentionInputs:
         QPos = None if self.QPos is None else self.query.resolve_axis(self.QPos)
         return self.mask.compute_block(MaskBlock(QPos, self.key.resolve_axis(self.KPos)))
 
+    def count_scores(self) -> int:
+        """Returns the number of scores of a head: queries times keys."""
+        queries = 1 if self.QPos is None else self.query.axis_size(self.QPos)
+        return queries * self.key.axis_size(self.KPos)
 
-def check_attention_inputs(
+
+def parse_attention_inputs(
     KPos: AxisSelector,
     Key: AxisSelection,
     query: NamedArray,
@@ -77,32 +81,48 @@ def check_attention_inputs(
     sinks: NamedArray | None = None,
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
+    block_size: int = 512,
 ) -> AttentionInputs:
     """Returns the arguments of `dot_product_attention`, checked, with names in place of axes."""
-    _check_axes(KPos, Key, query, key, value, bias)
-    keys, names = axis_name(KPos), tuple(map(axis_name, parse_selection(Key)))
-    found = _find_query_axis(QPos, query, key, mask)
+    _check_arrays(KPos, Key, query, key, value, bias)
+    key_axis, contracted = axis_name(KPos), tuple(map(axis_name, parse_selection(Key)))
+    query_axis = _find_query_axis(QPos, query, key, mask)
     if isinstance(mask, AttentionMask):
-        mask = mask.bind_axes(found, keys)
+        mask = mask.bind_axes(query_axis, key_axis)
     elif mask is not None:
         check_boolean(mask)
     if soft_cap is not None:
         soft_cap = check_number("dot_product_attention: `soft_cap`", soft_cap, above=0)
     if sinks is not None:
-        _check_sinks(sinks, keys, names, query, key)
+        _check_sinks(sinks, key_axis, contracted, query, key)
     dropout = check_number("dot_product_attention: `dropout`", dropout, least=0, below=1)
     if dropout and dropout_key is None:
         raise ValueError(f"dot_product_attention: a `dropout` of {dropout} needs a random key, `dropout_key`")
-    dropout_key = as_plain_key(dropout_key) if dropout else None
     dtype = query.dtype if attention_dtype is None else attention_dtype
     check_dtype(dtype, "dot_product_attention: `attention_dtype`")
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"dot_product_attention: `attention_dtype` must be a float, not {jnp.dtype(dtype)}.")
-    rest = (query, key, value, mask, bias, dtype, precision, scale, soft_cap, sinks, dropout, dropout_key)
-    return AttentionInputs(found, keys, names, *rest)
+    return AttentionInputs(
+        query=query,
+        key=key,
+        value=value,
+        bias=bias,
+        mask=mask,
+        dropout_key=as_plain_key(dropout_key) if dropout else None,
+        sinks=sinks,
+        scale=scale,
+        QPos=query_axis,
+        KPos=key_axis,
+        Key=contracted,
+        dtype=dtype,
+        precision=tuple(precision) if isinstance(precision, list) else precision,  # static fields must be hashable
+        soft_cap=soft_cap,
+        dropout=dropout,
+        block_size=check_integer("dot_product_attention: `block_size`", block_size, 1),
+    )
 
 
-def _check_axes(
+def _check_arrays(
     KPos: AxisSelector,
     Key: AxisSelection,
     query: NamedArray,
@@ -135,7 +155,11 @@ def _check_axes(
 def _find_query_axis(
     QPos: AxisSelector | None, query: NamedArray, key: NamedArray, mask: NamedArray | AttentionMask | None
 ) -> str | None:
-    """Returns the axis of query positions: the one that the key lacks, or that arrays of the mask have, of several."""
+    """Returns the axis of query positions.
+
+    Without `QPos`, that is the axis of the query that the key lacks. If there are several, it is the only one of them
+    that arrays in the mask have; without any mask of that kind, the longest.
+    """
     if QPos is not None:
         check_input("dot_product_attention (query)", query, QPos)
         if axis_name(QPos) in key.names:
@@ -144,17 +168,20 @@ def _find_query_axis(
                 f"{axis_name(QPos)!r}; `rename` it in key and value"
             )
         return axis_name(QPos)
-    own = [name for name in query.names if name not in key.names]
-    arrays = mask.arrays if isinstance(mask, AttentionMask) else () if mask is None else (mask,)
-    in_mask = [name for name in own if any(name in getattr(x, "names", ()) for x in arrays)]
-    if len(own) > 1 and len(in_mask) != 1:
-        if isinstance(mask, AttentionMask):
-            raise ValueError(
-                f"dot_product_attention: axes {format_axes(own)} of the query {format_shape(query)} are not in the "
-                "key, so the mask does not know which has the positions; name it with `QPos`"
-            )
-        return max(own, key=query.axis_size)
-    return (in_mask or own or [None])[0]
+    candidates = [name for name in query.names if name not in key.names]
+    if isinstance(mask, AttentionMask):
+        mask_arrays = mask.arrays
+    else:
+        mask_arrays = () if mask is None else (mask,)
+    in_mask = [name for name in candidates if any(name in getattr(x, "names", ()) for x in mask_arrays)]
+    if len(in_mask) == 1:
+        return in_mask[0]
+    if len(candidates) > 1 and isinstance(mask, AttentionMask):
+        raise ValueError(
+            f"dot_product_attention: axes {format_axes(candidates)} of the query {format_shape(query)} are not in the "
+            "key, so the mask does not know which has the positions; name it with `QPos`"
+        )
+    return max(candidates, key=query.axis_size, default=None)
 
 
 def _check_sinks(sinks: NamedArray, KPos: str, Key: Names, query: NamedArray, key: NamedArray) -> None:

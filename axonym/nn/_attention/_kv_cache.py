@@ -5,20 +5,19 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding
-from ..named._arguments import check_dtype, check_flag
-from ..named._array import NamedArray
-from ..named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
-from ..named._base import format_shape, is_traced
-from ..named._creation import arange, zeros
-from ..named._elementwise._arithmetic import maximum, where
-from ..named._index import take
-from ..named._named_call import named_call
-from ..named._shape._broadcast import broadcast_axis, rename
-from ..named._shape._concatenate import concatenate
-from ..named._shape._slice import updated_slice
-from ._inputs import cast_array, check_input
-from ._layer import Layer
+from ...named._ambient import constrain_sharding
+from ...named._arguments import check_dtype, check_flag
+from ...named._array import NamedArray
+from ...named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
+from ...named._base import format_shape, is_traced
+from ...named._creation import arange, zeros
+from ...named._elementwise._arithmetic import maximum, where
+from ...named._index import take
+from ...named._named_call import named_call
+from ...named._shape._broadcast import broadcast_axis, rename
+from ...named._shape._concatenate import concatenate
+from ...named._shape._slice import updated_slice
+from .._layer import Layer, cast_array, check_input
 
 
 class KVCache(Layer):
@@ -178,9 +177,9 @@ class KVCache(Layer):
 
     def _check_inputs(self, key: NamedArray, value: NamedArray, Pos: AxisSelector) -> Axis:
         """Returns the axis of new positions."""
-        for what, x, like in (("key", key, self.key), ("value", value, self.value)):
-            others = [axis for axis in like.axes if axis.name != self.KPos.name]
-            check_input(f"KVCache ({what})", x, (Pos, *others), (self.KPos.name,))
+        for name, x, stored in (("key", key, self.key), ("value", value, self.value)):
+            other_axes = [axis for axis in stored.axes if axis.name != self.KPos.name]
+            check_input(f"KVCache ({name})", x, (Pos, *other_axes), (self.KPos.name,))
         new = key.resolve_axis(Pos)
         past = 0 if is_traced(self.length.array) else self.length.item()
         if not self.sliding_window and past + new.size > self.KPos.size:
@@ -206,8 +205,8 @@ class KVCache(Layer):
             mask = mask & (indices > queries - self.KPos.size)
         if self.padding is None:
             return mask
-        shown = broadcast_axis(indices, self.padding.axes) >= self.padding
-        return broadcast_axis(mask, self.padding.axes) & broadcast_axis(shown, new)
+        is_token = broadcast_axis(indices, self.padding.axes) >= self.padding
+        return broadcast_axis(mask, self.padding.axes) & broadcast_axis(is_token, new)
 
     def _write_slice(self, old: NamedArray, x: NamedArray, new: Axis) -> NamedArray:
         start = self.length % self.KPos.size if self.sliding_window else self.length
@@ -217,6 +216,6 @@ class KVCache(Layer):
     def _write_ring(self, old: NamedArray, x: NamedArray, new: Axis) -> NamedArray:
         """Returns a ring in which each place has the newest position that belongs there."""
         last = self.length + new.size - 1
-        chosen = new.size - 1 - (last - arange(self.KPos)) % self.KPos.size  # among the new positions
-        update = cast_array(take(x, new, maximum(chosen, 0)), old.dtype)
-        return constrain_sharding(where(chosen >= 0, update, old).rearrange(old.names))
+        new_index = new.size - 1 - (last - arange(self.KPos)) % self.KPos.size  # negative where nothing new belongs
+        update = cast_array(take(x, new, maximum(new_index, 0)), old.dtype)
+        return constrain_sharding(where(new_index >= 0, update, old).rearrange(old.names))

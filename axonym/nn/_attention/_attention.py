@@ -1,0 +1,275 @@
+"""Scaled dot-product attention over named axes, and the list of its implementations."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..._jax_compat import find_platform
+from ...named._arguments import check_choice
+from ...named._array import NamedArray
+from ...named._axis import AxisSelection, AxisSelector
+from ...named._named_call import enter_function_scope
+from ._blocked import attend_in_blocks, find_blocked_obstacle
+from ._inputs import AttentionInputs, parse_attention_inputs
+from ._kernels import attend_by_jax, attend_by_splash, find_cudnn_obstacle, find_jax_obstacle, find_splash_obstacle
+from ._mask import AttentionMask
+from ._plain import attend_at_once
+
+
+# "auto" computes more scores of a head than this in blocks: those of 2,048 positions take 16 MiB in float32.
+MOST_SCORES = 2048 * 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """A way to compute attention, an entry of `IMPLEMENTATIONS`.
+
+    Attributes:
+        name: What `implementation` of `dot_product_attention` calls it.
+        run: Computes attention of inputs for which there is no obstacle. The result has the axes of the products of
+            named arrays, in their order, and is sharded by the active mapping; `AttentionInputs` has the checked
+            arguments, with the mask as `dot_product_attention` takes it.
+        find_obstacle: Returns why it cannot compute some inputs, None if it can. The text ends a sentence of an error:
+            "implementation 'x' cannot compute this: it has no `bias`".
+        find_objection: Returns why "auto" passes over it although it may be able, such as for its speed on this
+            platform; None if "auto" takes it wherever it is able.
+        describe_advantage: Returns why "auto" takes it, for `explain_attention`.
+    """
+
+    name: str
+    run: Callable[[AttentionInputs], NamedArray]
+    find_obstacle: Callable[[AttentionInputs], str | None]
+    find_objection: Callable[[AttentionInputs], str | None]
+    describe_advantage: Callable[[AttentionInputs], str]
+
+
+def _find_splash_objection(inputs: AttentionInputs) -> str | None:
+    platform = find_platform()
+    return None if platform == "tpu" else f"on {platform} it runs in interpret mode, which is slow"
+
+
+def _find_jax_objection(inputs: AttentionInputs) -> str | None:
+    obstacle = find_cudnn_obstacle(inputs)
+    return f"without the kernel of cuDNN it is no better than 'plain': {obstacle}" if obstacle else None
+
+
+def _find_blocked_objection(inputs: AttentionInputs) -> str | None:
+    count = inputs.count_scores()
+    if count > MOST_SCORES:
+        return None
+    return f"the scores of a head are few: {count:,}, at most {MOST_SCORES:,}"
+
+
+# In the order in which "auto" tries them. "plain" comes last: it can compute everything.
+IMPLEMENTATIONS = (
+    Implementation(
+        name="splash",
+        run=attend_by_splash,
+        find_obstacle=find_splash_obstacle,
+        find_objection=_find_splash_objection,
+        describe_advantage=lambda inputs: "the kernel for TPUs takes these inputs",
+    ),
+    Implementation(
+        name="jax",
+        run=attend_by_jax,
+        find_obstacle=find_jax_obstacle,
+        find_objection=_find_jax_objection,
+        describe_advantage=lambda inputs: "the kernel of cuDNN takes these inputs",
+    ),
+    Implementation(
+        name="blocked",
+        run=attend_in_blocks,
+        find_obstacle=find_blocked_obstacle,
+        find_objection=_find_blocked_objection,
+        describe_advantage=lambda inputs: (
+            f"the scores of a head are many: {inputs.count_scores():,}, more than {MOST_SCORES:,}"
+        ),
+    ),
+    Implementation(
+        name="plain",
+        run=attend_at_once,
+        find_obstacle=lambda inputs: None,
+        find_objection=lambda inputs: None,
+        describe_advantage=lambda inputs: "it is the fastest for few scores, and has all features",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionChoice:
+    """The implementation that `dot_product_attention` uses for some arguments; see `explain_attention`.
+
+    Attributes:
+        implementation: Its name.
+        reason: Why it is used.
+        others: Pairs of each other implementation and why it is not used.
+
+    Example:
+        >>> import axonym as nym
+        >>> q, k = nym.ones({"pos": 3, "head_dim": 4}), nym.ones({"key_pos": 3, "head_dim": 4})
+        >>> nym.nn.explain_attention("key_pos", "head_dim", q, k, k).implementation
+        'plain'
+    """
+
+    implementation: str
+    reason: str
+    others: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        """Formats a line for each implementation."""
+        lines = [(f"{self.implementation} (used)", self.reason), *self.others]
+        return "\n".join(f"{name:<16}{reason}" for name, reason in lines)
+
+
+def dot_product_attention(
+    KPos: AxisSelector,
+    Key: AxisSelection,
+    query: NamedArray,
+    key: NamedArray,
+    value: NamedArray,
+    mask: NamedArray | AttentionMask | None = None,
+    bias: NamedArray | None = None,
+    attention_dtype: Any = None,
+    precision: Any = None,
+    *,
+    implementation: str = "auto",
+    QPos: AxisSelector | None = None,
+    scale: Any = None,
+    soft_cap: float | None = None,
+    sinks: NamedArray | None = None,
+    dropout: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    block_size: int = 512,
+) -> NamedArray:
+    """Averages values by how well their keys match each query (Vaswani et al., 2017).
+
+    The scores are the products of queries and keys times the scale; then come the soft cap, the bias and the mask. With
+    grouped queries (Ainslie et al., 2023), the query has an axis of groups that key and value lack; nothing else
+    changes.
+
+    Args:
+        KPos: The axis of key positions, which `key` and `value` have and `query` lacks.
+        Key: The axes of `query` and `key` to contract, often the size of a head.
+        query: Array with `Key` and any other axes, such as batch, heads and query positions.
+        key: Array with `KPos`, `Key` and other axes of `query`.
+        value: Array with `KPos` and any others.
+        mask: An `AttentionMask`, or a boolean array that broadcasts with the scores, True where a query attends to a
+            key. A query that attends to no key averages all of them.
+        bias: Added to the scores, after scaling.
+        attention_dtype: dtype of the scores and weights; the dtype of the query if None.
+        precision: As for `jax.lax.dot_general`.
+        implementation: "plain" computes all scores at once; "blocked" computes them in blocks, so that memory grows
+            linearly with the keys; "jax" is `jax.nn.dot_product_attention`, with the kernel of cuDNN where it can;
+            "splash" is the Pallas kernel for TPUs; "auto" chooses by platform and shapes, see `explain_attention`.
+        QPos: The axis of query positions, which masks compare with those of keys; if None, the axis of `query` that
+            `key` lacks, or the one of several that arrays in the mask have.
+        scale: Factor of the products of queries and keys; `1 / sqrt(size of Key)` if None.
+        soft_cap: Scores become `soft_cap * tanh(scores / soft_cap)` before bias and mask (Gemma Team, 2024).
+        sinks: Scores of keys whose values are zero, one for each element of the axes of this array, such as heads
+            (OpenAI, 2025, gpt-oss). A query that attends to no key attends to its sink alone, and gets zeros.
+        dropout: Probability with which a weight is set to zero; the others are scaled by `1 / (1 - dropout)`.
+        dropout_key: A random key, needed if `dropout` is not 0.
+        block_size: The number of query and of key positions in a block of the implementation "blocked".
+
+    Returns:
+        Array with the axes shared by weights and values, then the remaining axes of the query, then those of the value.
+
+    Raises:
+        ValueError: If an array lacks one of its axes, `query` has `KPos`, there are no keys, several axes may be that
+            of query positions, a number is out of its range, or the implementation asked for cannot compute this.
+        TypeError: If an array is not named, or `mask` is not boolean.
+
+    Example:
+        >>> import axonym as nym
+        >>> q = nym.ones({"heads": 2, "pos": 3, "head_dim": 4})
+        >>> k = q.rename({"pos": "key_pos"})
+        >>> mask = nym.nn.AttentionMask.causal()
+        >>> nym.nn.dot_product_attention("key_pos", "head_dim", q, k, k, mask).shape
+        (heads: 2, pos: 3, head_dim: 4)
+    """
+    inputs = parse_attention_inputs(
+        KPos,
+        Key,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        attention_dtype,
+        precision,
+        QPos=QPos,
+        scale=scale,
+        soft_cap=soft_cap,
+        sinks=sinks,
+        dropout=dropout,
+        dropout_key=dropout_key,
+        block_size=block_size,
+    )
+    choice = _choose_implementation(inputs, implementation)
+    with enter_function_scope("dot_product_attention", (*inputs.Key, inputs.KPos)):
+        return choice.run(inputs)
+
+
+def explain_attention(
+    *args: Any, implementation: str = "auto", block_size: int = 512, **options: Any
+) -> AttentionChoice:
+    """Returns which implementation `dot_product_attention` uses for the same arguments, and why; nothing is computed.
+
+    Args:
+        *args: As for `dot_product_attention`; arrays may be `jax.ShapeDtypeStruct`s with names.
+        implementation: As for `dot_product_attention`.
+        block_size: As for `dot_product_attention`.
+        **options: As for `dot_product_attention`.
+
+    Returns:
+        An object with the fields `implementation`, `reason` and `others`, which prints as a table.
+
+    Raises:
+        ValueError: As `dot_product_attention` does.
+        TypeError: As `dot_product_attention` does.
+
+    Example:
+        >>> import axonym as nym
+        >>> q = nym.ones({"heads": 2, "pos": 3, "head_dim": 4})
+        >>> k = q.rename({"pos": "key_pos"})
+        >>> print(nym.nn.explain_attention("key_pos", "head_dim", q, k, k, nym.nn.AttentionMask.causal()))
+        plain (used)    it is the fastest for few scores, and has all features
+        splash          on cpu it runs in interpret mode, which is slow
+        jax             without the kernel of cuDNN it is no better than 'plain': there is no NVIDIA GPU
+        blocked         the scores of a head are few: 9, at most 4,194,304
+    """
+    inputs = parse_attention_inputs(*args, block_size=block_size, **options)
+    choice = _choose_implementation(inputs, implementation)
+    if implementation == "auto":
+        reason, reason_against_others = choice.describe_advantage(inputs), f"{choice.name!r} comes first"
+    else:
+        reason, reason_against_others = "it is asked for", f"{choice.name!r} is asked for"
+    others = [
+        (candidate.name, candidate.find_objection(inputs) or candidate.find_obstacle(inputs) or reason_against_others)
+        for candidate in IMPLEMENTATIONS
+        if candidate is not choice
+    ]
+    return AttentionChoice(choice.name, reason, tuple(others))
+
+
+def _choose_implementation(inputs: AttentionInputs, name: str) -> Implementation:
+    """Returns the implementation of a name, or for "auto" the first that nothing speaks against."""
+    check_choice(
+        "dot_product_attention: `implementation`", name, ("auto", *(candidate.name for candidate in IMPLEMENTATIONS))
+    )
+    if name == "auto":
+        return next(
+            candidate
+            for candidate in IMPLEMENTATIONS
+            if not (candidate.find_objection(inputs) or candidate.find_obstacle(inputs))
+        )
+    choice = next(candidate for candidate in IMPLEMENTATIONS if candidate.name == name)
+    if obstacle := choice.find_obstacle(inputs):
+        able = [repr(candidate.name) for candidate in IMPLEMENTATIONS if not candidate.find_obstacle(inputs)]
+        raise ValueError(
+            f"dot_product_attention: implementation {name!r} cannot compute this: {obstacle}; "
+            f"these can: {', '.join(able)}"
+        )
+    return choice

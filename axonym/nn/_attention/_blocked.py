@@ -1,0 +1,267 @@
+"""Attention in blocks of queries and keys, whose memory grows linearly (Rabe & Staats, 2021; Dao et al., 2022).
+
+The softmax is computed online: each block updates the highest score, the sum of the weights and the weighted sum of the
+values. The backward pass computes the weights again from the sums, block by block (Dao et al., 2022, algorithm 4).
+
+Blocks are slices, the last of which overlaps with the one before if the size is not a multiple; elements that belong to
+the block before have the score of minus infinity there, and so no weight.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...named._ambient import constrain_sharding
+from ...named._array import NamedArray, is_named_array
+from ...named._axis import Axis, Names
+from ...named._base import with_array
+from ...named._broadcasting import cached_jit
+from ...named._creation import arange, full_like, zeros_like
+from ...named._dot import dot
+from ...named._elementwise._arithmetic import maximum, where
+from ...named._elementwise._functions import exp, log
+from ...named._shape._rearrange import rearrange
+from .._layer import cast_array, widen_dtype
+from .._map_shards import find_mesh_axes
+from ._inputs import AttentionInputs
+from ._mask import MaskBlock, as_attention_mask
+from ._plain import apply_sinks, cap_scores, draw_dropout_mask, get_masked_score, mask_scores
+
+
+@dataclasses.dataclass(frozen=True)
+class _BlockAxes:
+    """The axes of positions of a block, with its size, and whether some blocks overlap with the one before."""
+
+    QPos: Axis | None
+    KPos: Axis
+    is_overlapping: bool
+
+
+class _Starts(NamedTuple):
+    """The first positions of a block, and its first positions that are not in the block before."""
+
+    query: Any
+    key: Any
+    new_query: Any
+    new_key: Any
+
+
+def find_blocked_obstacle(inputs: AttentionInputs) -> str | None:
+    """Returns why attention cannot be computed in blocks, None if it can."""
+    score_names = {*inputs.query.names, *inputs.key.names} - {*inputs.Key}
+    mask_arrays = () if inputs.mask is None else as_attention_mask(inputs.mask).arrays
+    for operand, x in (("bias", inputs.bias), *(("mask", x) for x in mask_arrays)):
+        if x is not None and (extra := [name for name in x.names if name not in score_names]):
+            return f"the {operand} has axis {extra[0]!r}, which neither query nor key has"
+    return None
+
+
+def attend_in_blocks(inputs: AttentionInputs) -> NamedArray:
+    """Computes attention block by block."""
+    if inputs.mask is not None:
+        inputs = dataclasses.replace(inputs, mask=as_attention_mask(inputs.mask))
+    axes, starts = _plan_blocks(inputs)
+
+    def replicate_keys(x: Any) -> Any:
+        """Renames the axis of key positions to a name that no mapping has, so that arrays are whole along it."""
+        if not is_named_array(x) or inputs.KPos not in x.names:
+            return x
+        return constrain_sharding(x.rename({inputs.KPos: axes.KPos.name}))
+
+    key, value, bias, mask = jax.tree.map(
+        replicate_keys,
+        (cast_array(inputs.key, inputs.dtype), inputs.value, inputs.bias, inputs.mask),
+        is_leaf=is_named_array,
+    )
+    # The scale is part of the query now, and sinks follow below.
+    operands = dataclasses.replace(
+        inputs, query=inputs.scale_query(), key=key, value=value, bias=bias, mask=mask, scale=None, sinks=None
+    )
+    averages, log_sums = cached_jit(_attend_blocks, axes)(operands, starts)
+    if mask is not None:
+        is_empty = log_sums <= get_masked_score(log_sums)
+        averages = where(is_empty, cast_array(value.mean(axes.KPos.name), averages.dtype), averages)
+    if inputs.sinks is not None:
+        averages = apply_sinks(averages, log_sums, inputs.sinks)
+    return constrain_sharding(averages)
+
+
+def _plan_blocks(inputs: AttentionInputs) -> tuple[_BlockAxes, _Starts]:
+    """Returns the axes of a block, and the starts of all blocks in which a query may attend to a key."""
+    KPos = inputs.key.resolve_axis(inputs.KPos)
+    QPos = None if inputs.QPos is None else inputs.query.resolve_axis(inputs.QPos)
+    key_block = Axis(f"{KPos.name} (block)", min(inputs.block_size, KPos.size))
+    query_block = QPos
+    if QPos is not None and not _is_sharded(inputs.query, QPos):  # a sharded query would have to be gathered
+        query_block = QPos.resize(min(inputs.block_size, QPos.size))
+    query_size = 1 if QPos is None else QPos.size
+    query_block_size = 1 if query_block is None else query_block.size
+    new_query, new_key = np.meshgrid(
+        np.arange(0, query_size, query_block_size), np.arange(0, KPos.size, key_block.size), indexing="ij"
+    )
+    query, key = np.minimum(new_query, query_size - query_block_size), np.minimum(new_key, KPos.size - key_block.size)
+    is_needed = np.ones(query.shape, bool)
+    if inputs.mask is not None:
+        query_bounds, key_bounds = (query, query + query_block_size - 1), (key, key + key_block.size - 1)
+        is_needed &= as_attention_mask(inputs.mask).bound_block(query_bounds, key_bounds)[0]
+    is_overlapping = bool(query_size % query_block_size or KPos.size % key_block.size)
+    starts = [array[is_needed].astype(np.int32) for array in (query, key, new_query, new_key)]
+    return _BlockAxes(query_block, key_block, is_overlapping), _Starts(*starts)
+
+
+def _is_sharded(x: NamedArray, axis: Axis) -> bool:
+    """Returns whether an axis is sharded by the active mapping, or in the type of the array."""
+    return bool(find_mesh_axes(axis) or jax.typeof(x.array).sharding.spec[x.names.index(axis.name)])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend_blocks(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts) -> tuple[NamedArray, NamedArray]:
+    """Returns the averages of values, and the logarithms of the sums of exponentials of scores.
+
+    Args:
+        axes: The axes of a block.
+        operands: The inputs of attention, with the axis of key positions named as that of the block.
+        starts: The starts of each block, as arrays.
+    """
+    return _attend_forward(axes, operands, starts)[0]
+
+
+def _attend_forward(axes: _BlockAxes, operands: AttentionInputs, starts: _Starts) -> tuple[Any, Any]:
+    value, key_axis = operands.value, axes.KPos.name
+    log_sums = _multiply_named(operands, operands.query, operands.key[key_axis, 0], operands.Key)
+    averages = dot(log_sums, cast_array(value[key_axis, 0], log_sums.dtype), axis=())
+
+    def add_block(state: Any, block: _Starts) -> tuple[Any, None]:
+        highest, total, averages = (_slice_block(axes, x, block) for x in state)
+        scores, _ = _score_block(axes, operands, block)
+        new_highest = maximum(highest, scores.max(key_axis))
+        weights, decay = exp(scores - new_highest), exp(highest - new_highest)
+        total = total * decay + weights.sum(key_axis)
+        weights = cast_array(_drop_weights(axes, operands, weights, block), value.dtype)
+        average = _multiply_named(operands, weights, _slice_block(axes, value, block), (key_axis,))
+        updates = new_highest, total, averages * decay + average
+        return tuple(_update_block(axes, x, block, update) for x, update in zip(state, updates, strict=True)), None
+
+    initial = full_like(log_sums, get_masked_score(log_sums)), zeros_like(log_sums), zeros_like(averages)
+    highest, total, averages = jax.lax.scan(add_block, tuple(map(constrain_sharding, initial)), starts)[0]
+    averages = cast_array(averages / where(total == 0, 1, total), value.dtype)
+    log_sums = highest + log(total)
+    return (averages, log_sums), (operands, starts, averages, log_sums)
+
+
+def _attend_backward(axes: _BlockAxes, saved: Any, gradients: tuple[NamedArray, NamedArray]) -> tuple[Any, None]:
+    operands, starts, averages, log_sums = saved
+    query, key, value, bias = operands.query, operands.key, operands.value, operands.bias
+    d_averages, d_log_sums = gradients
+    # A query that attends to no key has no weights: its average is computed elsewhere.
+    log_sums = where(log_sums <= get_masked_score(log_sums), jnp.inf, log_sums)
+    products = cast_array(d_averages, log_sums.dtype) * cast_array(averages, log_sums.dtype)
+    shift = products.sum(_exclude_names(averages.names, log_sums)) - d_log_sums
+
+    def add_block(totals: Any, block: _Starts) -> tuple[Any, None]:
+        take = functools.partial(_slice_block, axes, block=block)
+        scores, slope = _score_block(axes, operands, block)
+        weights = exp(scores - take(log_sums))
+        dropped = cast_array(_drop_weights(axes, operands, weights, block), value.dtype)
+        d_value = _multiply_named(operands, dropped, take(d_averages), _exclude_names(weights.names, value))
+        d_weights = _multiply_named(operands, take(d_averages), take(value), _exclude_names(value.names, weights))
+        # Dropout is linear, so it does the same to the gradient as to the weights.
+        d_scores = weights * (_drop_weights(axes, operands, d_weights, block) - take(shift))
+        d_bias = () if bias is None else (d_scores.sum(_exclude_names(d_scores.names, bias)),)
+        d_products = cast_array(d_scores if slope is None else d_scores * slope, query.dtype)
+        d_query = _multiply_named(operands, d_products, take(key), _exclude_names(d_products.names, query))
+        d_key = _multiply_named(operands, d_products, take(query), _exclude_names(d_products.names, key))
+        gradients = d_query, d_key, d_value, *d_bias
+        return tuple(_add_to_block(axes, x, block, term) for x, term in zip(totals, gradients, strict=True)), None
+
+    differentiated = [query, key, value, *(() if bias is None else (bias,))]
+    initial = tuple(constrain_sharding(zeros_like(x, log_sums.dtype)) for x in differentiated)
+    totals = jax.lax.scan(add_block, initial, starts)[0]
+    d_query, d_key, d_value, *d_bias = (
+        cast_array(total, x.dtype) for total, x in zip(totals, differentiated, strict=True)
+    )
+    d_operands = dataclasses.replace(
+        operands,
+        query=d_query,
+        key=d_key,
+        value=d_value,
+        bias=d_bias[0] if d_bias else None,
+        mask=None,
+        dropout_key=None,
+    )
+    return d_operands, None
+
+
+_attend_blocks.defvjp(_attend_forward, _attend_backward)
+
+
+def _score_block(axes: _BlockAxes, operands: AttentionInputs, block: _Starts) -> tuple[NamedArray, NamedArray | None]:
+    """Returns the scores of a block, and the slope of the soft cap if there is one."""
+    take = functools.partial(_slice_block, axes, block=block)
+    scores, slope = _multiply_named(operands, take(operands.query), take(operands.key), operands.Key), None
+    names = scores.names
+    if operands.soft_cap is not None:
+        scores = cap_scores(scores, operands.soft_cap)
+        slope = 1 - (scores / operands.soft_cap) ** 2
+    if operands.bias is not None:
+        scores = scores + cast_array(take(operands.bias), scores.dtype)
+    if operands.mask is not None:
+        mask = as_attention_mask(operands.mask)
+        scores = mask_scores(scores, mask.compute_block(MaskBlock(axes.QPos, axes.KPos, block.query, block.key, take)))
+    for axis, start, new in ((axes.QPos, block.query, block.new_query), (axes.KPos, block.key, block.new_key)):
+        if axes.is_overlapping and axis is not None:
+            scores = where(arange(axis, start=start) >= new, scores, -jnp.inf)
+    return rearrange(scores, names), slope
+
+
+def _drop_weights(axes: _BlockAxes, operands: AttentionInputs, weights: NamedArray, block: _Starts) -> NamedArray:
+    if not operands.dropout:
+        return weights
+    positions, starts = (axes.KPos,), (block.key,)
+    if axes.QPos is not None:
+        positions, starts = (axes.QPos, *positions), (block.query, *starts)
+    mask = draw_dropout_mask(operands.dropout_key, operands.dropout, weights.axes, positions, starts)
+    return where(mask, weights / (1 - operands.dropout), 0)
+
+
+def _multiply_named(operands: AttentionInputs, x: NamedArray, y: NamedArray, axis: Names) -> NamedArray:
+    """Returns a product that is summed in float32 at least."""
+    dtype = widen_dtype(x.dtype, y.dtype)
+    return dot(x, y, axis=axis, precision=operands.precision, preferred_element_type=dtype)
+
+
+def _exclude_names(names: Names, x: NamedArray) -> Names:
+    return tuple(name for name in names if name not in x.names)
+
+
+def _slice_block(axes: _BlockAxes, x: NamedArray, block: _Starts) -> NamedArray:
+    """Returns the part of an array that belongs to a block."""
+    starts, sizes = _locate_block(axes, x, block)
+    return x if sizes == x.array.shape else with_array(x, jax.lax.dynamic_slice(x.array, starts, sizes))
+
+
+def _update_block(axes: _BlockAxes, x: NamedArray, block: _Starts, update: NamedArray) -> NamedArray:
+    """Returns an array with an update in place of a block."""
+    update = cast_array(rearrange(update, x.names), x.dtype)
+    starts, sizes = _locate_block(axes, x, block)
+    if sizes == x.array.shape:
+        return update
+    return with_array(x, jax.lax.dynamic_update_slice(x.array, update.array, starts))
+
+
+def _add_to_block(axes: _BlockAxes, x: NamedArray, block: _Starts, term: NamedArray) -> NamedArray:
+    """Returns an array with a term added to a block."""
+    return _update_block(axes, x, block, _slice_block(axes, x, block) + rearrange(term, x.names))
+
+
+def _locate_block(axes: _BlockAxes, x: NamedArray, block: _Starts) -> tuple[list[Any], tuple[int, ...]]:
+    """Returns where a block starts along each dimension of an array, and its shape."""
+    slices = {axes.KPos.name: (block.key, axes.KPos.size)}
+    if axes.QPos is not None:
+        slices[axes.QPos.name] = block.query, axes.QPos.size
+    pairs = [slices.get(name, (np.int32(0), size)) for name, size in zip(x.names, x.array.shape, strict=True)]
+    return [start for start, _ in pairs], tuple(size for _, size in pairs)

@@ -1,0 +1,581 @@
+"""Losses, and their reduction with weights and a mask."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..named._ambient import constrain_sharding, reshard_by_name
+from ..named._operation import use_operand_layout
+from ..named._arguments import check_function, check_integer, check_number
+from ..named._array import NamedArray
+from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
+from ..named._axis_layout import AxisLayout
+from ..named._base import format_shape, with_array
+from ..named._broadcasting import align_axes, apply_broadcast, cached_jit, check_matching_sizes
+from ..named._creation import arange, ones_like
+from ..named._elementwise import _arithmetic
+from ..named._format import format_axes
+from ..named._named_call import enter_function_scope
+from ..named._reduce import _reductions
+from ._layer import check_axes_among, check_input, gather_parameter, widen_array, widen_dtype
+from ._map_shards import find_layout, shard_map_by_name
+
+
+def reduce_loss(
+    losses: NamedArray,
+    reduction: Callable[..., Any] | None = _reductions.mean,
+    reduction_axis: AxisSelection | None = None,
+    *,
+    where: NamedArray | None = None,
+    weight: NamedArray | None = None,
+) -> NamedArray:
+    """Reduces losses with a mask and weights, as all losses of `axonym.nn` do.
+
+    The mean is that of the losses where `where` is True, each with its weight: the sum of losses times weights, divided
+    by the sum of the weights. It is 0, with a gradient of 0, if this divisor is 0, as for a batch that is masked
+    entirely. Any other reduction gets the losses times their weights.
+
+    Args:
+        losses: Array of any axes.
+        reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
+        reduction_axis: The axes reduced over; all of them if None.
+        where: Boolean array with some of the axes of `losses`; losses where it is False are left out, or are 0 if the
+            reduction is None.
+        weight: Array with some of the axes of `losses`; 1 if None.
+
+    Returns:
+        Array with the remaining axes.
+
+    Raises:
+        ValueError: If `losses` lacks an axis that is reduced over, or an axis of `where` or `weight`.
+        TypeError: If `losses`, `where` or `weight` is not a named array, or `reduction` not a function.
+
+    Example:
+        >>> import axonym as nym
+        >>> losses, weight = nym.named([1.0, 3.0], "batch"), nym.named([3.0, 1.0], "batch")
+        >>> nym.nn.reduce_loss(losses, weight=weight).item(), nym.nn.reduce_loss(losses, nym.sum, weight=weight).item()
+        (1.5, 6.0)
+    """
+    check_input("reduce_loss", losses, ())
+    if weight is not None:
+        check_axes_among("reduce_loss", "weights", weight, "losses", losses)
+    if reduction is _reductions.mean and not (where is None and weight is None):
+        return _compute_weighted_mean(losses, reduction_axis, where, weight)
+    if weight is not None:
+        losses = losses * weight
+    if reduction is not None:
+        check_function("reduce_loss: `reduction`", reduction, "axonym.mean")
+        return reduction(losses, reduction_axis, where=where)
+    return losses if where is None else _arithmetic.where(where, losses, 0)
+
+
+def _compute_weighted_mean(
+    losses: NamedArray, axis: AxisSelection | None, where: NamedArray | None, weight: NamedArray | None
+) -> NamedArray:
+    """Returns the sum of losses times weights, divided by the sum of the weights, or 0 if that is 0."""
+    losses = widen_array(losses)
+    weights = ones_like(losses) if weight is None else ones_like(losses) * weight
+    total = _reductions.sum(losses * weights, axis, where=where)
+    divisor = _reductions.sum(weights, axis, where=where)
+    # A divisor that is replaced beforehand has a gradient of 0 instead of nan.
+    return _arithmetic.where(divisor == 0, 0, total / _arithmetic.where(divisor == 0, 1, divisor))
+
+
+def cross_entropy_loss(
+    logits: NamedArray,
+    Label: AxisSelector,
+    targets: NamedArray,
+    reduction: Callable[..., Any] | None = _reductions.mean,
+    where: NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+    *,
+    weight: NamedArray | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> NamedArray:
+    """Computes the cross entropy between `softmax(logits)` over the label axis and the targets, in nats.
+
+    `fused_cross_entropy` computes the same from the input of the last layer, without storing the logits.
+
+    Args:
+        logits: Scores with the label axis and any others.
+        Label: The label axis.
+        targets: Either integer labels, without the label axis, or probabilities with it. A label out
+            of range counts as a score of 0.
+        reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
+        where: Boolean array; losses where it is False are left out.
+        reduction_axis: The axes reduced over; all of them if None.
+        weight: Weights of the losses, as for `reduce_loss`.
+        label_smoothing: Share of the probability of the targets that is spread evenly over all labels (Szegedy et al.,
+            2016), between 0 and 1.
+        z_loss: Factor of the squared log-normalizer, which is added to each loss and keeps the logits from drifting
+            (Chowdhery et al., 2022, with 1e-4).
+
+    Returns:
+        Array with the remaining axes, in float32 at least.
+
+    Raises:
+        ValueError: If `logits` lacks the label axis, the axes of `targets` are not among those of `logits`, they
+            are neither integer labels nor probabilities, or `label_smoothing` is not between 0 and 1.
+        TypeError: If `logits` or `targets` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> logits = nym.zeros({"batch": 3, "vocab": 4})
+        >>> nym.nn.cross_entropy_loss(logits, "vocab", nym.named([0, 1, 2], "batch")).item()  # log 4
+        1.386...
+    """
+    _check_targets("cross_entropy_loss", logits, Label, targets, label_smoothing)
+    check_number("cross_entropy_loss: `z_loss`", z_loss, least=0)
+    with enter_function_scope("cross_entropy_loss", (axis_name(Label),)):
+        losses = _compute_losses(logits, Label, targets, label_smoothing)
+        if z_loss:
+            losses = add_z_loss(losses, _reductions.logsumexp(widen_array(logits), Label), z_loss)
+        return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
+
+
+def cross_entropy_loss_and_log_normalizers(
+    logits: NamedArray, Label: AxisSelector, targets: NamedArray, *, label_smoothing: float = 0.0
+) -> tuple[NamedArray, NamedArray]:
+    """Computes the cross entropy of each example, and its log-normalizer: `logsumexp(logits, Label)`.
+
+    Args:
+        logits: Scores with the label axis and any others.
+        Label: The label axis.
+        targets: As for `cross_entropy_loss`.
+        label_smoothing: As for `cross_entropy_loss`.
+
+    Returns:
+        Two arrays with the other axes of `logits`, in float32 at least. `reduce_loss` reduces them.
+
+    Raises:
+        ValueError: As for `cross_entropy_loss`.
+        TypeError: If `logits` or `targets` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> logits, targets = nym.zeros({"batch": 2, "vocab": 4}), nym.named([0, 1], "batch")
+        >>> losses, log_normalizers = nym.nn.cross_entropy_loss_and_log_normalizers(logits, "vocab", targets)
+        >>> (losses - log_normalizers).array
+        Array([0., 0.], dtype=float32)
+    """
+    _check_targets("cross_entropy_loss_and_log_normalizers", logits, Label, targets, label_smoothing)
+    with enter_function_scope("cross_entropy_loss_and_log_normalizers", (axis_name(Label),)):
+        losses = _compute_losses(logits, Label, targets, label_smoothing)
+        return losses, _reductions.logsumexp(widen_array(logits), Label)
+
+
+def _check_targets(
+    function: str, logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float
+) -> None:
+    check_input(function, logits, Label)
+    check_axes_among(function, "targets", targets, "logits", logits)
+    check_number(f"{function}: `label_smoothing`", label_smoothing, least=0, most=1)
+    if not targets.has_axis(axis_name(Label)) and not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise ValueError(
+            f"{function}: targets of {targets.dtype} without axis {axis_name(Label)!r} are neither integer labels nor "
+            "probabilities"
+        )
+
+
+def add_z_loss(losses: NamedArray, log_normalizers: NamedArray, z_loss: float) -> NamedArray:
+    """Returns the losses with the squared log-normalizers times a factor added."""
+    return losses + log_normalizers * log_normalizers * z_loss
+
+
+def _compute_losses(logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float) -> NamedArray:
+    wide = widen_array(logits)
+    label = wide.resolve_axis(Label)
+    if targets.has_axis(label.name):
+        if label_smoothing:
+            targets = targets * (1 - label_smoothing) + label_smoothing / label.size
+        return -_reductions.sum(_reductions.log_softmax(wide, label) * targets, label)
+    scores = _reductions.sum(apply_broadcast(_select_target_scores, wide, targets, arange(label)), label)
+    if label_smoothing:
+        scores = scores * (1 - label_smoothing) + _reductions.mean(wide, label) * label_smoothing
+    return _reductions.logsumexp(wide, label) - scores
+
+
+def _select_target_scores(scores: Any, targets: Any, labels: Any) -> Any:
+    return jnp.where(labels == targets, scores, 0)
+
+
+def binary_cross_entropy_loss(
+    logits: NamedArray,
+    targets: NamedArray,
+    reduction: Callable[..., Any] | None = _reductions.mean,
+    where: NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+    *,
+    weight: NamedArray | None = None,
+) -> NamedArray:
+    """Computes the cross entropy between `sigmoid(logits)` and the targets, in nats.
+
+    It is computed as `max(logits, 0) - logits * targets + log(1 + exp(-abs(logits)))`, without overflow.
+
+    Args:
+        logits: Scores of any axes.
+        targets: Labels 0 and 1, booleans or probabilities, with some of the axes of `logits`.
+        reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
+        where: Boolean array; losses where it is False are left out.
+        reduction_axis: The axes reduced over; all of them if None.
+        weight: Weights of the losses, as for `reduce_loss`.
+
+    Returns:
+        Array with the remaining axes, in float32 at least.
+
+    Raises:
+        ValueError: If the axes of `targets` are not among those of `logits`.
+        TypeError: If `logits` or `targets` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> logits, targets = nym.zeros({"batch": 2}), nym.named([True, False], "batch")
+        >>> nym.nn.binary_cross_entropy_loss(logits, targets).item()  # log 2
+        0.693...
+    """
+    check_input("binary_cross_entropy_loss", logits, ())
+    check_axes_among("binary_cross_entropy_loss", "targets", targets, "logits", logits)
+    with enter_function_scope("binary_cross_entropy_loss", ()):
+        losses = apply_broadcast(_compute_binary_losses, widen_array(logits), targets)
+        return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
+
+
+def _compute_binary_losses(logits: Any, targets: Any) -> Any:
+    return jnp.maximum(logits, 0) - logits * targets + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+
+
+def mean_squared_error(
+    predictions: NamedArray,
+    targets: NamedArray,
+    reduction: Callable[..., Any] | None = _reductions.mean,
+    where: NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+    *,
+    weight: NamedArray | None = None,
+) -> NamedArray:
+    """Computes the squared difference between predictions and targets, and its mean or another reduction.
+
+    Args:
+        predictions: Array of any axes.
+        targets: Array with some of the axes of `predictions`.
+        reduction: How the squares are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
+        where: Boolean array; squares where it is False are left out.
+        reduction_axis: The axes reduced over; all of them if None.
+        weight: Weights of the squares, as for `reduce_loss`.
+
+    Returns:
+        Array with the remaining axes, in float32 at least.
+
+    Raises:
+        ValueError: If the axes of `targets` are not among those of `predictions`.
+        TypeError: If `predictions` or `targets` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> predictions, targets = nym.named([1.0, 2.0], "batch"), nym.named([1.0, 4.0], "batch")
+        >>> nym.nn.mean_squared_error(predictions, targets).item()
+        2.0
+    """
+    check_input("mean_squared_error", predictions, ())
+    check_axes_among("mean_squared_error", "targets", targets, "predictions", predictions)
+    with enter_function_scope("mean_squared_error", ()):
+        losses = apply_broadcast(_square_differences, widen_array(predictions), targets)
+        return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
+
+
+def _square_differences(predictions: Any, targets: Any) -> Any:
+    return jnp.square(predictions - targets)
+
+
+def fused_cross_entropy(
+    hidden: NamedArray,
+    head: NamedArray,
+    targets: NamedArray,
+    Embed: AxisSelection,
+    Vocab: AxisSelector,
+    reduction: Callable[..., Any] | None = _reductions.mean,
+    where: NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+    *,
+    weight: NamedArray | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    logit_soft_cap: float | None = None,
+    block_size: int = 4096,
+    precision: Any = None,
+) -> NamedArray:
+    """Computes the cross entropy of the logits `dot(hidden, head, axis=Embed)`, which are never stored as a whole.
+
+    It equals `cross_entropy_loss` of these logits. Its memory grows with `block_size` instead of the vocabulary: a
+    block of logits at a time, in the forward and in the backward pass, which computes the logits again. With the
+    vocabulary sharded, each device has the blocks of its own part. Gradients are those of reverse mode only.
+
+    Args:
+        hidden: Array with `Embed` and any others, such as batch and position.
+        head: The weight of the head with `Vocab` and `Embed`, such as `Linear.weight` or `Embedding.weight`. It is
+            gathered as layers gather their parameters.
+        targets: Integer labels with other axes of `hidden`. A label out of range counts as a score of 0.
+        Embed: The axes to contract.
+        Vocab: The label axis.
+        reduction: How the losses are reduced, such as `axonym.mean` or `axonym.sum`; None keeps them all.
+        where: Boolean array; losses where it is False are left out.
+        reduction_axis: The axes reduced over; all of them if None.
+        weight: Weights of the losses, as for `reduce_loss`.
+        label_smoothing: As for `cross_entropy_loss`.
+        z_loss: As for `cross_entropy_loss`.
+        logit_soft_cap: Replaces logits by `logit_soft_cap * tanh(logits / logit_soft_cap)`, as Gemma 2 does.
+        block_size: How many labels a block has; a device uses as many for its own part.
+        precision: As for `jax.lax.dot_general`.
+
+    Returns:
+        Array with the remaining axes of `hidden`, in float32 at least. Sums over `Embed` are kept in that type too.
+
+    Raises:
+        ValueError: If an array lacks one of its axes, `head` has others, the axes of `targets` are not among those of
+            `hidden`, the targets are not integers, or an option is out of range.
+        TypeError: If `hidden`, `head` or `targets` is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> hidden, head = nym.zeros({"batch": 3, "embed": 2}), nym.ones({"vocab": 4, "embed": 2})
+        >>> targets = nym.named([0, 1, 2], "batch")
+        >>> nym.nn.fused_cross_entropy(hidden, head, targets, "embed", "vocab", block_size=2).item()  # log 4
+        1.386...
+    """
+    _check_head_operands(hidden, head, targets, Embed, Vocab)
+    label_smoothing = check_number("fused_cross_entropy: `label_smoothing`", label_smoothing, least=0, most=1)
+    check_number("fused_cross_entropy: `z_loss`", z_loss, least=0)
+    block_size = check_integer("fused_cross_entropy: `block_size`", block_size, 1)
+    if logit_soft_cap is not None:
+        logit_soft_cap = check_number("fused_cross_entropy: `logit_soft_cap`", logit_soft_cap, above=0)
+    vocab = axis_name(Vocab)
+    config = Head(
+        hidden=hidden.names,
+        weight=head.names,
+        targets=targets.names,
+        vocab=vocab,
+        block_size=block_size,
+        label_smoothing=label_smoothing,
+        logit_soft_cap=logit_soft_cap,
+        precision=precision,
+    )
+    with enter_function_scope("fused_cross_entropy", tuple(map(axis_name, parse_selection(Embed))), (vocab,)):
+        hidden, head, targets = constrain_sharding(hidden), gather_parameter(head), constrain_sharding(targets)
+        arrays = cached_jit(score_tokens, config)(hidden.array, head.array, targets.array)
+        log_normalizers, scores = (with_array(hidden, array, config.tokens) for array in arrays)
+        losses = log_normalizers - scores
+        if z_loss:
+            losses = add_z_loss(losses, log_normalizers, z_loss)
+        return reduce_loss(losses, reduction, reduction_axis, where=where, weight=weight)
+
+
+def _check_head_operands(
+    hidden: NamedArray, head: NamedArray, targets: NamedArray, Embed: AxisSelection, Vocab: AxisSelector
+) -> None:
+    name = "fused_cross_entropy"
+    check_input(f"{name} (hidden)", hidden, Embed, (axis_name(Vocab),))
+    check_input(f"{name} (head)", head, (Vocab, *parse_selection(Embed)))
+    check_matching_sizes((hidden.names, hidden.array.shape), (head.names, head.array.shape))
+    head_names = {axis_name(axis) for axis in (Vocab, *parse_selection(Embed))}
+    if extra := [name for name in head.names if name not in head_names]:
+        raise ValueError(
+            f"{name}: the head {format_shape(head)} has axes {format_axes(extra)} besides "
+            f"{format_axes(sorted(head_names))}; "
+            "a head for each of their elements is computed by `axonym.vmap`"
+        )
+    check_axes_among(name, "targets", targets, "hidden", hidden)
+    check_matching_sizes((hidden.names, hidden.array.shape), (targets.names, targets.array.shape))
+    if clash := [name for name in targets.names if name in head_names]:
+        raise ValueError(f"{name}: the targets {format_shape(targets)} must not have axis {clash[0]!r}")
+    if not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise ValueError(
+            f"{name}: targets of {targets.dtype} are not integer labels; `cross_entropy_loss` takes probabilities"
+        )
+
+
+class Head(NamedTuple):
+    """The static configuration: the names of the arrays `hidden`, `weight` and `targets`, options, and the sharding."""
+
+    hidden: Names
+    weight: Names
+    targets: Names
+    vocab: str
+    block_size: int
+    label_smoothing: float
+    logit_soft_cap: float | None
+    precision: Any
+    layout: AxisLayout = AxisLayout()
+
+    @property
+    def tokens(self) -> Names:
+        """The names of the axes of a loss."""
+        return tuple(name for name in self.hidden if name not in self.weight)
+
+    @property
+    def logits(self) -> Names:
+        """The names of a block of logits, in the order in which no product needs it transposed."""
+        return (*self.tokens, self.vocab) if self.vocab_dim else (self.vocab, *self.tokens)
+
+    @property
+    def products(self) -> Names:
+        """The names of the product of a block of logits and the weight, in the same order."""
+        embed = tuple(name for name in self.weight if name != self.vocab)
+        return (*self.tokens, *embed) if self.vocab_dim else (*embed, *self.tokens)
+
+    @property
+    def vocab_dim(self) -> int:
+        """The position of the vocabulary in the weight."""
+        return self.weight.index(self.vocab)
+
+
+def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+    """Returns the log-normalizer of each token and the score of its target, sharded by the names of the arrays.
+
+    With label smoothing, the score is the expected one under the smoothed distribution.
+    """
+    names, arrays = (head.hidden, head.weight, head.targets), (hidden, weight, targets)
+    with use_operand_layout(names, arrays):
+        hidden, weight, targets = map(reshard_by_name, arrays, names)
+        sizes = dict(zip(head.hidden + head.weight, hidden.shape + weight.shape, strict=True))
+        products = (head.hidden, head.weight, head.logits)
+        layout = find_layout(products, [tuple(sizes[name] for name in array_names) for array_names in products])
+    if layout.entries:
+        head = head._replace(layout=layout)
+    return _score_with_gradient(head, hidden, weight, targets)
+
+
+def _score_sharded(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+    score = shard_map_by_name(
+        functools.partial(_score_shard, head),
+        head.layout,
+        (head.hidden, head.weight, head.targets),
+        (head.tokens, head.tokens),
+        check_vma=False,
+    )
+    return score(hidden, weight, targets)
+
+
+def _score_forward(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+    log_normalizers, scores = _score_sharded(head, hidden, weight, targets)
+    return (log_normalizers, scores), (hidden, weight, targets, log_normalizers)
+
+
+def _score_backward(head: Head, saved: Any, gradients: Any) -> tuple[Any, Any, None]:
+    differentiate = shard_map_by_name(
+        functools.partial(_differentiate_shard, head),
+        head.layout,
+        (head.hidden, head.weight, head.targets, head.tokens, head.tokens, head.tokens),
+        (head.hidden, head.weight),
+        check_vma=False,
+    )
+    d_hidden, d_weight = differentiate(*saved, *gradients)
+    return d_hidden, d_weight, None
+
+
+_score_with_gradient: Any = jax.custom_vjp(_score_sharded, nondiff_argnums=(0,))
+_score_with_gradient.defvjp(_score_forward, _score_backward)
+
+
+def _score_shard(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any]:
+    """Returns what `score_tokens` returns, for the part of the tokens on this device."""
+    dim = head.logits.index(head.vocab)
+
+    def add_block(start: Any, size: int, sums: Any) -> tuple[Any, Any]:
+        log_normalizers, scores = sums
+        block = _compute_block(head, hidden, weight, targets, start, size)
+        block_scores = jnp.where(block.is_target, block.logits, 0).sum(dim)
+        if head.label_smoothing:
+            block_scores = (1 - head.label_smoothing) * block_scores + block.smoothing * block.logits.sum(dim)
+        return jnp.logaddexp(log_normalizers, jax.nn.logsumexp(block.logits, dim)), scores + block_scores
+
+    sizes = tuple(size for name, size in zip(head.hidden, hidden.shape, strict=True) if name in head.tokens)
+    zeros = jnp.zeros(sizes, widen_dtype(hidden, weight))
+    log_normalizers, scores = _fold_blocks(head, weight, add_block, (zeros - jnp.inf, zeros))
+    if axes := head.layout.list_mesh_axes((head.vocab,)):
+        highest = jax.lax.pmax(log_normalizers, axes)
+        log_normalizers = highest + jnp.log(jax.lax.psum(jnp.exp(log_normalizers - highest), axes))
+        scores = jax.lax.psum(scores, axes)
+    return log_normalizers, scores
+
+
+def _differentiate_shard(
+    head: Head, hidden: Any, weight: Any, targets: Any, log_normalizers: Any, d_normalizers: Any, d_scores: Any
+) -> tuple[Any, Any]:
+    """Returns the gradients for the parts of the hidden array and the weight on this device."""
+    log_normalizers, d_normalizers, d_scores = (
+        jnp.expand_dims(x, head.logits.index(head.vocab)) for x in (log_normalizers, d_normalizers, d_scores)
+    )
+
+    def add_block(start: Any, size: int, sums: Any) -> tuple[Any, Any]:
+        d_hidden, d_weight = sums
+        block = _compute_block(head, hidden, weight, targets, start, size)
+        softmax = jnp.exp(block.logits - log_normalizers)
+        target_probability = jnp.asarray(1 - head.label_smoothing, block.logits.dtype)
+        probabilities = jnp.where(block.is_target, target_probability, 0) + block.smoothing
+        d_logits = d_normalizers * softmax + d_scores * probabilities
+        if head.logit_soft_cap is not None:
+            d_logits = d_logits * (1 - jnp.square(block.logits / head.logit_soft_cap))
+        d_logits = d_logits.astype(block.weight.dtype)
+        d_part = _multiply(head, d_logits, head.logits, hidden, head.hidden, head.weight).astype(d_weight.dtype)
+        d_weight = jax.lax.dynamic_update_slice_in_dim(d_weight, d_part, start, head.vocab_dim)
+        return d_hidden + _multiply(head, d_logits, head.logits, block.weight, head.weight, head.products), d_weight
+
+    ordered = align_axes(hidden, head.hidden, head.products)
+    zeros = jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight)
+    d_hidden, d_weight = _fold_blocks(head, weight, add_block, zeros)
+    d_hidden = align_axes(d_hidden, head.products, head.hidden)
+    if axes := head.layout.list_mesh_axes((head.vocab,)):
+        d_hidden = jax.lax.psum(d_hidden, axes)
+    if axes := head.layout.list_mesh_axes(head.tokens):
+        d_weight = jax.lax.psum(d_weight, axes)
+    return d_hidden.astype(hidden.dtype), d_weight
+
+
+def _fold_blocks(head: Head, weight: Any, add_block: Callable[..., Any], sums: Any) -> Any:
+    """Calls `add_block(start, size, sums)` for each block of the vocabulary in turn; the last one may be smaller."""
+    size = min(head.block_size, weight.shape[head.vocab_dim])
+    count, last_size = divmod(weight.shape[head.vocab_dim], size)
+    sums = jax.lax.fori_loop(0, count, lambda index, sums: add_block(index * size, size, sums), sums)
+    return add_block(count * size, last_size, sums) if last_size else sums
+
+
+class _Block(NamedTuple):
+    """A block of the vocabulary.
+
+    Attributes:
+        weight: Its part of the weight.
+        logits: Its logits.
+        is_target: Which of its labels are the targets of the tokens.
+        smoothing: The probability of each label from label smoothing.
+    """
+
+    weight: Any
+    logits: Any
+    is_target: Any
+    smoothing: float
+
+
+def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: Any, size: int) -> _Block:
+    part = jax.lax.dynamic_slice_in_dim(weight, start, size, head.vocab_dim).astype(jnp.result_type(hidden, weight))
+    logits = _multiply(head, hidden, head.hidden, part, head.weight, head.logits)
+    if axes := head.layout.list_mesh_axes(tuple(name for name in head.weight if name != head.vocab)):
+        logits = jax.lax.psum(logits, axes)
+    if head.logit_soft_cap is not None:
+        logits = head.logit_soft_cap * jnp.tanh(logits / head.logit_soft_cap)
+    axes, total = head.layout.list_mesh_axes((head.vocab,)), weight.shape[head.vocab_dim]
+    if axes:
+        start, total = start + jax.lax.axis_index(axes) * total, total * jax.lax.axis_size(axes)
+    labels = align_axes(start + jnp.arange(size), (head.vocab,), head.logits)
+    is_target = labels == align_axes(targets, head.targets, head.logits)
+    return _Block(part, logits, is_target, head.label_smoothing / total)
+
+
+def _multiply(head: Head, x: Any, x_names: Names, y: Any, y_names: Names, names: Names) -> Any:
+    """Multiplies two arrays and sums over the names that the result lacks, in float32 at least."""
+    # Axes given as sequences of names, not as a string, are a form of `einsum` that its types do not have.
+    einsum: Any = jnp.einsum
+    return einsum(x, x_names, y, y_names, names, precision=head.precision, preferred_element_type=widen_dtype(x, y))

@@ -1,0 +1,827 @@
+"""Mixtures of experts: the router, linear layers with a weight for each expert, and the layer of both."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..named._ambient import constrain_sharding
+from ..named._arguments import check_choice, check_dtype, check_function, check_number
+from ..named._array import NamedArray
+from ..named._axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    AxisSpec,
+    Names,
+    axis_name,
+    intern_names,
+    parse_axes,
+    parse_one_axis,
+    parse_selection,
+)
+from ..named._axis_layout import MeshAxes
+from ..named._base import check_named, format_shape, is_traced, with_array
+from ..named._broadcasting import cached_jit, check_matching_sizes
+from ..named._creation import named, ones, zeros
+from ..named._dot import dot
+from ..named._format import format_axes
+from ..named._named_call import enter_function_scope, named_call
+from ..named._reduce._reductions import logsumexp, mean, softmax, sum
+from ..named._search import top_k as find_largest
+from ..named._shape._rearrange import rearrange
+from ..random import split
+from ._activations import silu
+from ._layer import Layer, check_input, format_layer_axes, gather_parameter, widen_array
+from ._linear import draw_scaled_normal
+from ._map_shards import check_sharded_apart, map_shards
+
+
+class Routing(NamedTuple):
+    """The experts of each token.
+
+    Attributes:
+        weights: The weights of the chosen experts: the axes of the tokens, then the axis of the choices.
+        experts: The chosen experts, integers with the same axes, those with the largest weights first.
+        logits: The scores before the softmax: the axes of the tokens, then the expert axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> router = nym.nn.Router.init(*nym.make_axes(embed=4, experts=8), 2, key=jax.random.key(0))
+        >>> routing = router(nym.ones({"batch": 3, "embed": 4}))
+        >>> round(routing.weights.sum("top_k").mean().item(), 3), routing.logits.shape
+        (1.0, (batch: 3, experts: 8))
+    """
+
+    weights: NamedArray
+    experts: NamedArray
+    logits: NamedArray
+
+
+class Router(Layer):
+    """A linear map to a score for each expert, of which the largest `k` are chosen.
+
+    Attributes:
+        weight: Array with the expert axis and the axis of the tokens' vectors.
+        Embed: The axis contracted.
+        Experts: The expert axis.
+        TopK: The axis of the choices.
+        softmax: Whether the softmax is taken over all experts "before" the choice or over the chosen ones "after" it.
+        normalize: Whether the weights of the chosen experts are divided by their sum.
+    """
+
+    weight: NamedArray
+    Embed: Axis = eqx.field(static=True)
+    Experts: Axis = eqx.field(static=True)
+    TopK: Axis = eqx.field(static=True)
+    softmax: Literal["before", "after"] = eqx.field(static=True)
+    normalize: bool = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Embed: Axis,
+        Experts: Axis,
+        top_k: int | Axis,
+        *,
+        key: jax.Array,
+        softmax: Literal["before", "after"] = "before",
+        normalize: bool = True,
+        init_scale: float = 1.0,
+    ) -> "Router":
+        """Makes a router with random weights.
+
+        Args:
+            Embed: The axis of the tokens' vectors.
+            Experts: The expert axis.
+            top_k: Number of experts of each token, for an axis named `top_k`; or an `Axis` with another name.
+            key: A random key.
+            softmax: Whether the softmax is taken over all experts "before" the choice, as in Switch Transformer and
+                Qwen3-MoE, or over the chosen ones "after" it. Both are the same if the weights are normalised.
+            normalize: Whether to divide the weights of the chosen experts by their sum, as Mixtral and Qwen3-MoE do;
+                after the choice they add up to 1 anyway.
+            init_scale: As for `Linear.init`.
+
+        Returns:
+            A router sharded by the active mapping.
+
+        Raises:
+            ValueError: If there are fewer experts than are chosen, or `softmax` is another word.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> Embed, Experts = nym.make_axes(embed=4, experts=8)
+            >>> router = nym.nn.Router.init(Embed, Experts, 2, key=jax.random.key(0))
+            >>> routing = router(nym.ones({"batch": 3, "embed": 4}))
+            >>> routing.weights.shape, routing.experts.dtype
+            ((batch: 3, top_k: 2), dtype('int32'))
+        """
+        Embed, Experts = parse_one_axis(Embed), parse_one_axis(Experts)
+        TopK = top_k if isinstance(top_k, Axis) else Axis("top_k", top_k)
+        if not 1 <= TopK.size <= Experts.size:
+            raise ValueError(
+                f"Router ({format_layer_axes(Embed)} -> {format_layer_axes(Experts)}): `top_k` must be from 1 to the "
+                f"number of experts, it is {TopK.size}"
+            )
+        check_choice("Router: `softmax`", softmax, ("before", "after"))
+        weight = draw_scaled_normal(key, (Experts, Embed), Embed, init_scale, None)
+        return Router(weight, Embed, Experts, TopK, softmax, normalize)
+
+    @named_call
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> Routing:
+        """Chooses the experts of each token, in float32 at least, as Switch Transformer does.
+
+        Args:
+            x: Array with the axis of the tokens' vectors and any others: those of the tokens.
+            key: Not used; accepted so that all layers have the same signature.
+
+        Returns:
+            The weights, the experts and the logits.
+
+        Raises:
+            ValueError: If `x` lacks the axis of the vectors, or has the expert axis or that of the choices.
+        """
+        name = f"Router ({format_layer_axes(self.Embed)} -> {format_layer_axes(self.Experts)})"
+        check_input(name, x, self.Embed, (self.Experts.name, self.TopK.name))
+        logits = dot(widen_array(x), widen_array(gather_parameter(self.weight)), axis=self.Embed)
+        if self.softmax == "after":
+            scores, experts = find_largest(logits, self.Experts, self.TopK.size, self.TopK)
+            return Routing(softmax(scores, self.TopK), experts, logits)
+        weights, experts = find_largest(softmax(logits, self.Experts), self.Experts, self.TopK.size, self.TopK)
+        if self.normalize:
+            weights = weights / sum(weights, self.TopK)
+        return Routing(weights, experts, logits)
+
+
+def load_balance_loss(
+    tokens_per_expert: NamedArray, mean_probabilities: NamedArray, Experts: AxisSelector
+) -> NamedArray:
+    """Returns the auxiliary loss that is lowest, at 1, if each expert gets as many tokens as any other.
+
+    It is the number of experts times the sum of `f * P` over the experts, where `f` is the share of an expert in all
+    choices and `P` the mean over all tokens of its probability, through which the gradient flows: equation 4 of Switch
+    Transformers (Fedus et al. 2021, arXiv:2101.03961), after the importance loss of Shazeer et al. (2017,
+    arXiv:1701.06538). The loss in the `transformers` library is larger by the number of experts of each token. Both
+    arguments may be averaged over micro-batches first.
+
+    Args:
+        tokens_per_expert: How often each expert was chosen, with the expert axis.
+        mean_probabilities: The mean softmax of the logits, with the expert axis.
+        Experts: The expert axis.
+
+    Returns:
+        Array without the expert axis.
+
+    Raises:
+        ValueError: If one of the arrays lacks the expert axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> tokens, probabilities = nym.named([4, 0], "experts"), nym.named([0.75, 0.25], "experts")
+        >>> nym.nn.load_balance_loss(tokens, probabilities, "experts")
+        NamedArray(float32, 1.5)
+    """
+    check_input("load_balance_loss", tokens_per_expert, Experts)
+    check_input("load_balance_loss", mean_probabilities, Experts)
+    counts = tokens_per_expert.astype(mean_probabilities.dtype)
+    size = mean_probabilities.axis_size(Experts)
+    return sum(counts / sum(counts, Experts) * mean_probabilities, Experts) * size
+
+
+def router_z_loss(logits: NamedArray, Experts: AxisSelector) -> NamedArray:
+    """Returns the mean over all tokens of the squared `logsumexp` of their logits, which keeps logits small.
+
+    Equation 5 of ST-MoE (Zoph et al. 2022, arXiv:2202.08906).
+
+    Args:
+        logits: The scores of a `Router`, with the expert axis and those of the tokens.
+        Experts: The expert axis.
+
+    Returns:
+        Array without axes.
+
+    Raises:
+        ValueError: If the logits lack the expert axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> nym.nn.router_z_loss(nym.zeros({"token": 3, "experts": 1}), "experts")
+        NamedArray(float32, 0.)
+    """
+    check_input("router_z_loss", logits, Experts)
+    return mean(logsumexp(logits, Experts) ** 2)
+
+
+MatrixProduct: TypeAlias = Callable[[Any, Any], Any]
+"""Multiplies the rows of each expert with its matrix."""
+ExpertFn: TypeAlias = Callable[[MatrixProduct, Any], Any]
+"""Applies the experts to rows, by such a product."""
+
+
+class SortedChoices(NamedTuple):
+    """The choices of tokens, sorted by expert so that the rows of one expert are neighbours.
+
+    Choices are numbered by choice and then by token: all first choices come before all second ones.
+    """
+
+    order: jax.Array  # the number of the choice at each rank
+    ranks: jax.Array  # the rank of each choice
+    starts: jax.Array  # the first rank of each expert
+    counts: jax.Array  # how many choices each expert has
+
+
+def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
+    """Sorts the choices of tokens by expert, where `expert_ids` has an axis of tokens and one of choices."""
+    flat_ids = expert_ids.T.reshape(-1)
+    order = jnp.argsort(flat_ids, stable=True)
+    counts = jnp.bincount(flat_ids, length=expert_count)
+    return SortedChoices(order, jnp.argsort(order), jnp.cumsum(counts) - counts, counts)
+
+
+def combine_choices(rows: Any, row_indices: Any, has_row: Any, weights: Any) -> Any:
+    """Sums for each token the rows of its choices times their weights; choices without a row count as zero."""
+    tokens, choices = weights.shape
+    rows = jnp.where(has_row[:, None], rows[jnp.where(has_row, row_indices, 0)], 0).reshape(choices, tokens, -1)
+    return jnp.einsum("ktd,tk->td", rows, weights)
+
+
+def select_experts(expert_count: int, mesh_axes: tuple[str, ...], gathered: Collection[str] = ()) -> jax.Array:
+    """Returns the numbers of the experts of this device, and of devices that differ from it in `gathered` axes only."""
+    ids = jnp.arange(expert_count).reshape(*(jax.lax.axis_size(axis) for axis in mesh_axes), -1)
+    for dim, axis in enumerate(mesh_axes):
+        if axis not in gathered:
+            ids = jax.lax.dynamic_index_in_dim(ids, jax.lax.axis_index(axis), dim)
+    return ids.reshape(-1)
+
+
+def mix_all_tokens(
+    apply: ExpertFn,
+    expert_count: int,
+    mesh_axes: tuple[str, ...],
+    token_axes: Collection[str],
+    x: Any,
+    weights: Any,
+    expert_ids: Any,
+) -> Any:
+    """Applies the experts of this device to all tokens that chose them.
+
+    Tokens that are sharded over the mesh axes of the experts are gathered, and the sums scattered again.
+
+    Args:
+        apply: Function of the experts.
+        expert_count: The number of experts.
+        mesh_axes: The mesh axes over which experts are sharded.
+        token_axes: The mesh axes over which tokens are sharded.
+        x: Array of tokens and vectors.
+        weights: Array of tokens and choices.
+        expert_ids: The experts, in an array of the same shape.
+
+    Returns:
+        Array of tokens and vectors, which is to be added up over the mesh axes of the experts that tokens are not
+        sharded over.
+    """
+    shared_axes = tuple(axis for axis in mesh_axes if axis in token_axes)
+    if shared_axes:
+        x, weights, expert_ids = (
+            jax.lax.all_gather(array, shared_axes, tiled=True) for array in (x, weights, expert_ids)
+        )
+    choices, local_experts = sort_choices(expert_ids, expert_count), select_experts(expert_count, mesh_axes)
+    first_rank, counts = choices.starts[local_experts[0]], choices.counts[local_experts]
+    total, row_numbers = counts.sum(), jnp.arange(expert_ids.size)
+    rows = x[choices.order[(row_numbers + first_rank) % expert_ids.size] % expert_ids.shape[0]]
+    if mesh_axes:  # rows of other devices must not reach the gradient, whatever a kernel makes of them
+        rows = jnp.where((row_numbers < total)[:, None], rows, 0)
+    rows = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, counts), rows)
+    row_indices = choices.ranks - first_rank
+    result = combine_choices(rows, row_indices, (row_indices >= 0) & (row_indices < total), weights)
+    return jax.lax.psum_scatter(result, shared_axes, tiled=True) if shared_axes else result
+
+
+def mix_within_capacity(
+    apply: ExpertFn,
+    expert_count: int,
+    mesh_axes: tuple[str, ...],
+    token_axes: Collection[str],
+    capacity: int,
+    x: Any,
+    weights: Any,
+    expert_ids: Any,
+) -> tuple[Any, Any]:
+    """Applies the experts of this device to the first tokens of each group that chose them, up to a capacity.
+
+    The tokens of each expert travel to its device where tokens are sharded over the mesh axes of the experts.
+
+    Args:
+        apply: Function of the experts.
+        expert_count: The number of experts.
+        mesh_axes: The mesh axes over which experts are sharded.
+        token_axes: The mesh axes over which tokens are sharded.
+        capacity: How many tokens of a group each expert takes.
+        x: Array of groups, tokens and vectors.
+        weights: Array of groups, tokens and choices.
+        expert_ids: The experts, in an array of the same shape.
+
+    Returns:
+        Array of groups, tokens and vectors, to be added up as in `mix_all_tokens`, and how many choices are dropped.
+    """
+    shared_axes = tuple(axis for axis in mesh_axes if axis in token_axes)
+    experts = select_experts(expert_count, mesh_axes, shared_axes)
+    choices = jax.vmap(lambda ids: sort_choices(ids, expert_count))(expert_ids)
+    groups, tokens, _ = x.shape
+
+    # Each expert has `capacity` slots for the tokens of a group; the last ones may stay empty.
+    slots = jnp.arange(capacity)[None, None]
+    ranks = jnp.clip(choices.starts[:, experts, None] + slots, max=choices.order.shape[1] - 1).reshape(groups, -1)
+    slot_tokens = jnp.take_along_axis(choices.order, ranks, 1) % tokens
+    is_filled = (slots < choices.counts[:, experts, None]).reshape(groups, -1, 1)
+    rows = jnp.where(is_filled, jnp.take_along_axis(x, slot_tokens[..., None], 1), 0)
+    rows = rows.reshape(groups, experts.size, capacity, -1).swapaxes(0, 1)
+    for axis in shared_axes:
+        rows = jax.lax.all_to_all(rows, axis, 0, 1, tiled=True)
+    flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])
+    rows = apply(lambda rows, weight: jnp.einsum("esd,edf->esf", rows, weight), flat).reshape(*rows.shape[:3], -1)
+    for axis in reversed(shared_axes):
+        rows = jax.lax.all_to_all(rows, axis, 1, 0, tiled=True)
+    rows = rows.swapaxes(0, 1).reshape(groups, experts.size * capacity, -1)
+
+    # Back from the slots of experts to the choices of tokens.
+    flat_ids = expert_ids.swapaxes(1, 2).reshape(groups, -1)
+    slot = choices.ranks - jnp.take_along_axis(choices.starts, flat_ids, 1)
+    is_selected = jnp.arange(expert_count)[:, None] == experts[None]
+    expert_index = jnp.argmax(is_selected, 1)[flat_ids]  # among the experts that there are rows of
+    has_row = (slot < capacity) & is_selected.any(1)[flat_ids]
+    result = jax.vmap(combine_choices)(rows, expert_index * capacity + slot, has_row, weights)
+    return result, jnp.maximum(choices.counts - capacity, 0).sum()
+
+
+class MoELinear(Layer):
+    """A linear map for each expert, applied to rows that are sorted by expert: `ragged_dot(x, weight, sizes, In)`.
+
+    Attributes:
+        weight: Array with the expert axis, the input axes and the output axes.
+        bias: Array with the expert axis and the output axes, or None.
+        Experts: The expert axis.
+        In: The axes contracted.
+        Out: The axes of the result in their place.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    Experts: Axis = eqx.field(static=True)
+    In: tuple[Axis, ...] = eqx.field(static=True)
+    Out: tuple[Axis, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Experts: Axis,
+        In: AxisSpec,
+        Out: AxisSpec,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        out_first: bool = False,
+        init_scale: float = 1.0,
+    ) -> "MoELinear":
+        """Makes a layer with random weights.
+
+        Args:
+            Experts: The expert axis.
+            In: The input axes, one or several.
+            Out: The output axes, one or several; none may also be an input axis.
+            key: A random key.
+            use_bias: Whether to add a bias, zero at first, of each expert.
+            out_first: Whether the output axes of the weight come before its input axes, which takes a transpose in each
+                call.
+            init_scale: Factor of the weights, which are drawn from a normal distribution truncated at three standard
+                deviations and scaled by `1 / sqrt(number of inputs)`.
+
+        Returns:
+            A layer sharded by the active mapping.
+
+        Raises:
+            ValueError: If an axis is both input and output, or is the expert axis.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> Experts, Embed, Mlp = nym.make_axes(experts=2, embed=4, mlp=8)
+            >>> layer = nym.nn.MoELinear.init(Experts, Embed, Mlp, key=jax.random.key(0))
+            >>> sizes = nym.named([1, 2], Experts)  # one row for the first expert, then two for the second
+            >>> layer(nym.ones({"token": 3, "embed": 4}), sizes).shape
+            (token: 3, mlp: 8)
+        """
+        Experts, inputs, outputs = parse_one_axis(Experts), parse_axes(In), parse_axes(Out)
+        names = [axis.name for axis in (Experts, *inputs, *outputs)]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(
+                f"{_format_moe_linear(Experts, inputs, outputs)}: axis {twice[0]!r} is given twice; give one of them "
+                "another name with `alias`"
+            )
+        axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
+        weight = draw_scaled_normal(key, (Experts, *axes), inputs, init_scale, None)
+        return MoELinear(weight, zeros((Experts, *outputs)) if use_bias else None, Experts, inputs, outputs)
+
+    @named_call
+    def __call__(self, x: NamedArray, group_sizes: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Applies to each row the map of its expert.
+
+        Args:
+            x: Array with the input axes and one more, whose elements, the rows, are sorted by expert.
+            group_sizes: Integer array with the expert axis: the number of rows of each expert.
+            key: Not used; accepted so that all layers have the same signature.
+
+        Returns:
+            Array with the axis of the rows, then the output axes. Rows after those of the last expert are zero.
+
+        Raises:
+            ValueError: If `x` lacks an input axis, has an output axis, or has more or less than one axis of rows, or
+                `group_sizes` has other axes than the expert axis.
+        """
+        name = _format_moe_linear(self.Experts, self.In, self.Out)
+        check_input(name, x, self.In, (self.Experts.name, *(axis.name for axis in self.Out)))
+        check_input(f"{name} (group sizes)", group_sizes, self.Experts)
+        result = ragged_dot(x, gather_parameter(self.weight), group_sizes, self.In)
+        if self.bias is None:
+            return result
+        # The bias of each row is a product as well, with inputs of size 1, so that it is not gathered either.
+        inputs = tuple(axis.resize(1) for axis in self.In) or (Axis("in", 1),)
+        bias = gather_parameter(self.bias)
+        weight = rearrange(bias.broadcast_axis(inputs), (self.Experts, *inputs, ...))
+        rows = ones((result.axes[0], *inputs), bias.dtype)
+        return constrain_sharding(result + ragged_dot(rows, weight, group_sizes, inputs))
+
+
+def _format_moe_linear(experts: Axis, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> str:
+    return f"MoELinear ({experts.name}: {experts.size}, {format_layer_axes(inputs)} -> {format_layer_axes(outputs)})"
+
+
+def ragged_dot(
+    x: NamedArray,
+    weight: NamedArray,
+    group_sizes: NamedArray,
+    axis: AxisSelection,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> NamedArray:
+    """Multiplies rows, which are sorted by group, with the matrix of their group; see `jax.lax.ragged_dot`.
+
+    Where the axis of the groups is sharded, each device multiplies the rows of its own groups, and the results are
+    added up: rows travel, `weight` does not. Where the axis of the rows is sharded, each device multiplies its own.
+
+    Args:
+        x: Array with the axes to sum over and one more: that of the rows.
+        weight: Array with the axis of the groups, the axes to sum over and any others.
+        group_sizes: Integer array with the axis of the groups: the number of rows of each group.
+        axis: The axes to sum over.
+        precision: As for `jax.lax.ragged_dot`.
+        preferred_element_type: Element type in which the sum is kept and returned.
+
+    Returns:
+        Array with the axis of the rows, then the other axes of `weight`. Rows after those of the last group are zero.
+
+    Raises:
+        ValueError: If an array lacks an axis or has more, a name has two sizes, the axes of rows and groups are
+            sharded over the same mesh axis, or a group size is negative or the sizes add up to more than the rows.
+            Sizes within a compiled function are not checked.
+        TypeError: If the group sizes are not integers, or an operand is not a named array.
+
+    Example:
+        >>> import axonym as nym
+        >>> x = nym.ones({"token": 3, "embed": 2})
+        >>> weight = nym.named([[1.0, 1.0], [5.0, 5.0]], ("experts", "embed"))
+        >>> nym.nn.ragged_dot(x, weight, nym.named([1, 2], "experts"), axis="embed").array
+        Array([ 2., 10., 10.], dtype=float32)
+    """
+    rows, group, summed, outputs = _find_ragged_axes(x, weight, group_sizes, axis)
+    _check_group_sizes(group_sizes, x.resolve_axis(rows))
+    check_dtype(preferred_element_type, "ragged_dot: `preferred_element_type`")
+    x, weight = rearrange(x, (rows, *summed)), rearrange(weight, (group, *summed, *outputs))
+    names = intern_names((rows, *outputs))
+    with enter_function_scope("ragged_dot", summed, outputs):
+        call = cached_jit(_compute_ragged_dot, x.names, weight.names, names, precision, preferred_element_type)
+        return constrain_sharding(with_array(x, call(x.array, weight.array, group_sizes.array), names))
+
+
+def _find_ragged_axes(
+    x: NamedArray, weight: NamedArray, group_sizes: NamedArray, axis: AxisSelection
+) -> tuple[str, str, Names, Names]:
+    """Returns the names of the axes of rows and of groups, those summed over, and the others of the weight."""
+    for operand in (x, weight, group_sizes):
+        check_named(operand)
+    if not jnp.issubdtype(group_sizes.dtype, jnp.integer):
+        raise TypeError(f"The group sizes of `ragged_dot` are integers, not {group_sizes.dtype}.")
+    if len(group_sizes.names) != 1:
+        raise ValueError(f"the group sizes of `ragged_dot` have one axis, not {format_shape(group_sizes)}")
+    attempt = f"cannot multiply {format_shape(x)} and {format_shape(weight)} by `ragged_dot`"
+    (group,) = group_sizes.names
+    check_matching_sizes(*((operand.names, operand.array.shape) for operand in (x, weight, group_sizes)))
+    dims = check_input(attempt, x, axis)
+    summed = tuple(x.names[dim] for dim in dims)
+    check_input(attempt, weight, (group, *summed))
+    rows = tuple(name for name in x.names if name not in summed)
+    if len(rows) != 1 or rows[0] in weight.names:
+        raise ValueError(
+            f"{attempt}: the first has one axis besides {format_axes(summed)} that the second lacks, its rows, not "
+            f"{format_axes(rows)}; merge several with `flatten_axes`"
+        )
+    return rows[0], group, summed, tuple(name for name in weight.names if name not in (group, *summed))
+
+
+def _check_group_sizes(group_sizes: NamedArray, rows: Axis) -> None:
+    """Raises a ValueError if sizes that are known before the program runs do not fit the rows."""
+    if is_traced(group_sizes.array) or not getattr(group_sizes.array, "is_fully_addressable", True):
+        return
+    sizes = np.asarray(group_sizes.array)
+    if (sizes < 0).any():
+        raise ValueError(f"the group sizes of `ragged_dot` are numbers of rows, at least 0, but one is {sizes.min()}")
+    if sizes.sum() > rows.size:
+        raise ValueError(
+            f"the group sizes of `ragged_dot` {format_shape(group_sizes)} add up to {sizes.sum()} rows, more than the "
+            f"axis ({rows}) has"
+        )
+
+
+def _compute_ragged_dot(
+    x_names: Names,
+    weight_names: Names,
+    names: Names,
+    precision: Any,
+    dtype: Any,
+    x: Any,
+    weight: Any,
+    group_sizes: Any,
+) -> Any:
+    def multiply_shards(mesh_axes: MeshAxes, x: Any, weight: Any, group_sizes: Any) -> tuple[Any]:
+        """Multiplies the rows of one device that belong to its groups, and adds up the results of all devices."""
+        rows, *summed = x_names
+        group = weight_names[0]
+        check_sharded_apart("ragged_dot", mesh_axes, (rows, *weight_names))
+        output_shape, row_count = weight.shape[len(x_names) :], x.shape[0]
+        common_dtype = jnp.result_type(x, weight)
+        weight = weight.astype(common_dtype).reshape(weight.shape[0], math.prod(x.shape[1:]), -1)
+        x = x.astype(common_dtype).reshape(row_count, -1)
+        first_row = jax.lax.axis_index(mesh_axes[rows]) * row_count if rows in mesh_axes else 0
+        # The first and the last row of each group, among the rows of this device.
+        ends = jnp.clip(jnp.cumsum(group_sizes) - first_row, 0, row_count)
+        starts = jnp.concatenate([jnp.zeros_like(ends, shape=1), ends[:-1]])
+        multiply = functools.partial(jax.lax.ragged_dot, precision=precision, preferred_element_type=dtype)
+        if group in mesh_axes:
+            # `ragged_dot` starts at the first row, so the rows of this device's groups are rolled there and back.
+            first_group = jax.lax.axis_index(mesh_axes[group]) * weight.shape[0]
+            starts = jax.lax.dynamic_slice_in_dim(starts, first_group, weight.shape[0])
+            ends = jax.lax.dynamic_slice_in_dim(ends, first_group, weight.shape[0])
+            is_local = (jnp.arange(row_count) < ends[-1] - starts[0])[:, None]
+            product = multiply(jnp.where(is_local, jnp.roll(x, -starts[0], 0), 0), weight, ends - starts)
+            product = jnp.roll(jnp.where(is_local, product, 0), starts[0], 0)
+        else:
+            product = multiply(x, weight, ends - starts)
+        summed_mesh_axes = tuple(axis for name in (group, *summed) for axis in mesh_axes.get(name, ()))
+        if summed_mesh_axes:
+            product = jax.lax.psum(product, summed_mesh_axes)
+        return (product.reshape(row_count, *output_shape),)
+
+    return map_shards(multiply_shards, (x, weight, group_sizes), (x_names, weight_names, ("",)), (names,))[0]
+
+
+class MixtureMetrics(eqx.Module):
+    """The auxiliary losses of one call of a mixture of experts, over all its tokens on all devices, and its load.
+
+    Attributes:
+        load_balance_loss: See `load_balance_loss`; a float32 array without axes. Add it to the loss of the model times
+            a factor, such as 0.01.
+        router_z_loss: See `router_z_loss`; the factor is about 0.001.
+        tokens_per_expert: How many tokens chose each expert, integers with the expert axis.
+        dropped_fraction: The share of all choices that were dropped because their expert was full; 0 without a
+            capacity.
+
+    Example:
+        >>> import axonym as nym
+        >>> import jax
+        >>> axes = nym.make_axes(embed=4, mlp=8, experts=4)
+        >>> layer = nym.nn.MixtureOfExperts.init(*axes, 2, key=jax.random.key(0))
+        >>> _, metrics = layer(nym.ones({"pos": 3, "embed": 4}))
+        >>> metrics.tokens_per_expert.sum().item(), metrics.dropped_fraction.item()
+        (6, 0.0)
+    """
+
+    load_balance_loss: NamedArray
+    router_z_loss: NamedArray
+    tokens_per_expert: NamedArray
+    dropped_fraction: NamedArray
+
+
+class MixtureOfExperts(Layer):
+    """Experts, which are gated layers such as SwiGLU, and a router, which sends each token to `k` of them.
+
+    The result is the sum of `down(activation(gate(x)) * up(x))` over the chosen experts of each token, times their
+    weights. Where the expert axis is sharded, tokens travel to the experts, and weights of experts do not travel.
+
+    Attributes:
+        router: The router.
+        gate: Array with the expert axis, the input axis and the hidden axis; None if the experts have no gate.
+        up: Array with the same axes.
+        down: Array with the expert axis, the hidden axis and the input axis.
+        Embed: The axis of the tokens' vectors.
+        Mlp: The hidden axis.
+        activation: The function of the gate, or of `up` if there is no gate.
+        capacity_factor: The capacity of each expert relative to an equal share of the choices; None if all are kept.
+        capacity_axes: The names of the axes along which tokens compete for the capacity; None for all.
+    """
+
+    router: Router
+    gate: NamedArray | None
+    up: NamedArray
+    down: NamedArray
+    Embed: Axis = eqx.field(static=True)
+    Mlp: Axis = eqx.field(static=True)
+    activation: Callable[[Any], Any] = eqx.field(static=True)
+    capacity_factor: float | None = eqx.field(static=True)
+    capacity_axes: Names | None = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Embed: Axis,
+        Mlp: Axis,
+        Experts: Axis,
+        top_k: int | Axis,
+        *,
+        key: jax.Array,
+        activation: Callable[[Any], Any] = silu,
+        gated: bool = True,
+        softmax: Literal["before", "after"] = "before",
+        normalize: bool = True,
+        capacity_factor: float | None = None,
+        capacity_axis: AxisSelection | None = None,
+        init_scale: float = 1.0,
+    ) -> "MixtureOfExperts":
+        """Makes a router and experts with random weights.
+
+        Args:
+            Embed: The axis of the tokens' vectors.
+            Mlp: The hidden axis of each expert.
+            Experts: The expert axis.
+            top_k: As for `Router.init`.
+            key: A random key.
+            activation: Function of a named array.
+            gated: Whether experts multiply `activation(gate(x))` with `up(x)`, or only take `activation(up(x))`.
+            softmax: As for `Router.init`.
+            normalize: As for `Router.init`.
+            capacity_factor: If given, each expert takes at most this factor times an equal share of the choices,
+                rounded up, and drops the others, whose tokens get nothing from it. First choices of all tokens come
+                before second ones, and earlier tokens before later ones. If None, nothing is dropped.
+            capacity_axis: The axes along which tokens compete for the capacity: each element of the other axes, such as
+                each sequence of a batch, is a group with a capacity of its own. All axes of the tokens if None.
+            init_scale: As for `Linear.init`.
+
+        Returns:
+            A layer sharded by the active mapping.
+
+        Raises:
+            ValueError: If there are fewer experts than are chosen, or `capacity_factor` is not positive.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> Embed, Mlp, Experts = nym.make_axes(embed=4, mlp=8, experts=4)
+            >>> layer = nym.nn.MixtureOfExperts.init(Embed, Mlp, Experts, 2, key=jax.random.key(0))
+            >>> out, metrics = layer(nym.ones({"batch": 2, "pos": 3, "embed": 4}))
+            >>> out.shape, metrics.tokens_per_expert.sum().item()
+            ((batch: 2, pos: 3, embed: 4), 12)
+        """
+        Embed, Mlp, Experts = parse_one_axis(Embed), parse_one_axis(Mlp), parse_one_axis(Experts)
+        if capacity_factor is not None:
+            capacity_factor = check_number(
+                "MixtureOfExperts: `capacity_factor`, where None drops no token,", capacity_factor, above=0
+            )
+        check_function("MixtureOfExperts: `activation`", activation, "axonym.nn.silu")
+        keys = split(key, 4)
+        router = Router.init(
+            Embed, Experts, top_k, key=keys[0], softmax=softmax, normalize=normalize, init_scale=init_scale
+        )
+
+        def make_matrix(In: Axis, Out: Axis, key: jax.Array) -> NamedArray:
+            return MoELinear.init(Experts, In, Out, key=key, use_bias=False, init_scale=init_scale).weight
+
+        gate = make_matrix(Embed, Mlp, keys[1]) if gated else None
+        up, down = make_matrix(Embed, Mlp, keys[2]), make_matrix(Mlp, Embed, keys[3])
+        axes = None if capacity_axis is None else tuple(map(axis_name, parse_selection(capacity_axis)))
+        return MixtureOfExperts(router, gate, up, down, Embed, Mlp, activation, capacity_factor, axes)
+
+    @named_call
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> tuple[NamedArray, MixtureMetrics]:
+        """Sends each token to its experts.
+
+        Args:
+            x: Array with the axis of the tokens' vectors and any others: those of the tokens.
+            key: Not used; accepted so that all layers have the same signature.
+
+        Returns:
+            Array with the axes and the element type of `x`, and the metrics.
+
+        Raises:
+            ValueError: If `x` lacks the axis of the vectors or one of the capacity, or has another axis of the layer;
+                or if an axis of the tokens is sharded over a mesh axis of the hidden axis or along the capacity.
+        """
+        Experts, TopK = self.router.Experts, self.router.TopK
+        layer = f"MixtureOfExperts ({format_layer_axes((self.Embed, self.Mlp, Experts))})"
+        check_input(layer, x, self.Embed, (Experts.name, self.Mlp.name, TopK.name))
+        tokens = tuple(name for name in x.names if name != self.Embed.name)
+        competing: Names = ()
+        if self.capacity_factor is not None:
+            competing = tokens
+            if self.capacity_axes is not None:
+                check_input(f"{layer} (capacity)", x, self.capacity_axes)
+                competing = tuple(name for name in tokens if name in (self.capacity_axes or ()))
+            tokens = (*(name for name in tokens if name not in competing), *competing)
+
+        matrices = [(self.up, (Experts, self.Embed, self.Mlp)), (self.down, (Experts, self.Mlp, self.Embed))]
+        if self.gate is not None:
+            matrices.insert(0, (self.gate, (Experts, self.Embed, self.Mlp)))
+        weights = [rearrange(gather_parameter(matrix), axes) for matrix, axes in matrices]
+        arrays = [rearrange(x, (*tokens, self.Embed)), gather_parameter(self.router.weight), *weights]
+        names = [tuple("" if name == self.Embed.name else name for name in array.names) for array in arrays]
+        names[1] = ("", "")  # each device chooses the experts of its tokens, with the entire router
+
+        def mix_shards(mesh_axes: MeshAxes, *shards: Any) -> tuple[Any, ...]:
+            for name in competing:
+                if name in mesh_axes:
+                    raise ValueError(
+                        f"{layer}: tokens compete for the capacity along axis {name!r}, which is sharded over "
+                        f"{format_axes(mesh_axes[name])}; name other axes of {format_shape(x)} with `capacity_axis`, "
+                        f"or map {name!r} to None"
+                    )
+            local_x, router_weight, *_ = [with_array(*pair) for pair in zip(arrays, shards, strict=True)]
+            routing = dataclasses.replace(self.router, weight=router_weight)(local_x)
+            check_sharded_apart(layer, mesh_axes, (*tokens, self.Mlp.name))
+            return self._mix_shard(mesh_axes, local_x, routing, shards[2:], competing)
+
+        mixed, z_loss, probabilities, counts, dropped = map_shards(
+            mix_shards, [array.array for array in arrays], names, ((*tokens, ""), (), ("",), ("",), ())
+        )
+        result = rearrange(with_array(x, mixed, arrays[0].names), x.names)
+        tokens_per_expert = named(counts, Experts)
+        metrics = MixtureMetrics(
+            load_balance_loss(tokens_per_expert, named(probabilities, Experts), Experts),
+            named(z_loss, ()),
+            constrain_sharding(tokens_per_expert),
+            named(dropped / counts.sum(), ()),
+        )
+        return constrain_sharding(result), metrics
+
+    def _mix_shard(
+        self, mesh_axes: MeshAxes, x: NamedArray, routing: Routing, matrices: Sequence[Any], competing: Names
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Sends the tokens of one device to their experts.
+
+        Returns:
+            The result, and the mean of the z-loss, the mean probabilities, the choices of each expert and the number of
+            dropped choices over all devices.
+        """
+        tokens, Experts = x.names[:-1], self.router.Experts
+        token_axes = tuple(axis for name in tokens for axis in mesh_axes.get(name, ()))
+        expert_axes = mesh_axes.get(Experts.name, ())
+        dtype = jnp.result_type(x.array, *matrices)
+        *input_matrices, down = [matrix.astype(dtype) for matrix in matrices]
+
+        def apply(multiply: MatrixProduct, rows: Any) -> Any:
+            names = (*(f"row{dim}" for dim in range(rows.ndim - 1)), self.Mlp.name)
+            hidden = [with_array(x, multiply(rows, matrix), names) for matrix in input_matrices]
+            active = self.activation(hidden[0])
+            return multiply((active if self.gate is None else active * hidden[1]).array, down)
+
+        # Experts that tokens were not sent to, and the hidden axis, are summed over at the end.
+        summed_axes = tuple(axis for axis in expert_axes if axis not in token_axes)
+        summed_axes += mesh_axes.get(self.Mlp.name, ())
+        # Gradients are added up once, for tokens, and not for the rows of each of their choices and each matrix.
+        varying_x = jax.lax.pcast(x.array.astype(dtype), summed_axes, to="varying")
+        arrays = (varying_x, routing.weights.array, routing.experts.array)
+        dropped = jnp.zeros((), int)
+        if self.capacity_factor is None:
+            tokens_x, weights, ids = (array.reshape(-1, array.shape[-1]) for array in arrays)
+            mixed = mix_all_tokens(apply, Experts.size, expert_axes, token_axes, tokens_x, weights, ids)
+        else:
+            group_size = math.prod(x.shape[name] for name in competing)
+            equal_share = group_size * self.router.TopK.size / Experts.size
+            capacity = min(group_size, math.ceil(equal_share * self.capacity_factor))
+            grouped_x, weights, ids = (array.reshape(-1, group_size, array.shape[-1]) for array in arrays)
+            mixed, dropped = mix_within_capacity(
+                apply, Experts.size, expert_axes, token_axes, capacity, grouped_x, weights, ids
+            )
+        mixed = mixed.astype(x.dtype).reshape(x.array.shape)
+        probabilities = mean(softmax(routing.logits, Experts), tokens).array
+        z_loss = router_z_loss(routing.logits, Experts).array
+        counts = jnp.bincount(routing.experts.array.reshape(-1), length=Experts.size)
+        if token_axes:
+            z_loss, probabilities = jax.lax.pmean((z_loss, probabilities), token_axes)
+            counts, dropped = jax.lax.psum((counts, dropped), token_axes)
+        if summed_axes:
+            mixed = jax.lax.psum(mixed, summed_axes)
+        return mixed, z_loss, probabilities, counts, dropped

@@ -1,0 +1,614 @@
+"""Layers that are applied in order: the interface of `Stacked` and `BlockSeq`, and both of them."""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..named._ambient import constrain_sharding
+from ..named._arguments import check_integer
+from ..named._array import NamedArray, is_named_array
+from ..named._axis import Axis, Names
+from ..named._creation import zeros
+from ..named._field import HasLeadingAxes
+from ..named._format import format_value
+from ..named._named_call import enter_scope, find_module_name
+from ..named._shape._concatenate import stack
+from ..named._static_result import is_array, pack_result, unpack_result
+from ..named._traceback import strip_library_frames
+from ..named._transforms import (
+    Remat,
+    check_scan_result,
+    checkpoint_loop,
+    fold,
+    is_array_with_axes,
+    parse_remat,
+    scan,
+    slice_args,
+    spread_keys,
+    vmap,
+)
+from ..state_dict._from_state_dict import read_fields, read_layers
+from ..state_dict._keys import eval_shapes
+from ..state_dict._to_state_dict import write_layers
+from ._layer import Layer, check_input
+
+
+M = TypeVar("M", bound=eqx.Module)
+B = TypeVar("B", bound=eqx.Module)
+C = TypeVar("C")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class LayerStack(Layer, Generic[M]):
+    """Layers along a layer axis, applied in order: the interface of `Stacked` and `BlockSeq`.
+
+    Annotate a field with it in a model that takes either.
+
+    Attributes:
+        Block: The layer axis.
+        gradient_checkpointing: What the backward pass recomputes; see `remat` of `scan`.
+
+    Example:
+        >>> import axonym as nym
+        >>> import equinox as eqx
+        >>> class Model(eqx.Module):
+        ...     blocks: nym.nn.LayerStack[nym.nn.RmsNorm]
+        ...
+        ...     def __call__(self, x):
+        ...         return self.blocks.fold(x)
+        >>> Layers, Embed = nym.make_axes(layers=3, embed=4)
+        >>> for kind in (nym.nn.Stacked, nym.nn.BlockSeq):
+        ...     Model(kind.init(Layers, nym.nn.RmsNorm)(Embed))(nym.ones(Embed)).shape
+        (embed: 4)
+        (embed: 4)
+    """
+
+    Block: eqx.AbstractVar[Axis]
+    gradient_checkpointing: eqx.AbstractVar[Remat]
+
+    def fold(self, init: C, *args: Any, unroll: int | bool = 1, **kwargs: Any) -> C:
+        """Applies the layers in order; each takes the result of the layer before it.
+
+        Args:
+            init: The input of the first layer.
+            *args: More arguments of every layer; each layer gets its slice of arrays that have the layer axis, and
+                random keys that lack it with the number of the layer folded in.
+            unroll: How many layers to unroll, as for `jax.lax.scan`; `BlockSeq` unrolls all of them.
+            **kwargs: More arguments, passed by keyword.
+
+        Returns:
+            The result of the last layer.
+
+        Raises:
+            TypeError: If an argument may be a legacy random key, a plain uint32 array such as `jax.random.PRNGKey`
+                returns; pass `jax.random.key(seed)`.
+        """
+        return self.fold_via(call_layer, unroll=unroll)(init, *args, **kwargs)
+
+    def scan(self, init: C, *args: Any, unroll: int | bool = 1, **kwargs: Any) -> tuple[C, Any]:
+        """Applies the layers in order; each returns a pair of the input of the next layer and an output.
+
+        Args:
+            init: The input of the first layer.
+            *args: More arguments of every layer; each layer gets its slice of arrays that have the layer axis, and
+                random keys that lack it with the number of the layer folded in.
+            unroll: How many layers to unroll, as for `jax.lax.scan`; `BlockSeq` unrolls all of them.
+            **kwargs: More arguments, passed by keyword.
+
+        Returns:
+            The carry returned by the last layer, and the outputs of all layers stacked along the layer axis.
+
+        Raises:
+            TypeError: If an argument may be a legacy random key, as for `fold`.
+        """
+        return self.scan_via(call_layer, unroll=unroll)(init, *args, **kwargs)
+
+    def vmap(self, *args: Any, **kwargs: Any) -> Any:
+        """Applies each layer to the same arguments.
+
+        Args:
+            *args: Arguments of every layer; each layer gets its slice of arrays that have the layer axis, or of plain
+                arrays along their first axis, and random keys that lack it with the number of the layer folded in.
+            **kwargs: More arguments, passed by keyword.
+
+        Returns:
+            The results of all layers stacked along the layer axis.
+
+        Raises:
+            TypeError: If an argument may be a legacy random key, as for `fold`.
+        """
+        return self.vmap_via(call_layer)(*args, **kwargs)
+
+    @abc.abstractmethod
+    def fold_via(
+        self, fn: Callable[Concatenate[M, C, P], C], *, unroll: int | bool = 1
+    ) -> Callable[Concatenate[C, P], C]:
+        """Returns a function that folds `fn(layer, carry, *args)` over the layers; see `fold`."""
+
+    @abc.abstractmethod
+    def scan_via(
+        self, fn: Callable[Concatenate[M, C, P], tuple[C, R]], *, unroll: int | bool = 1
+    ) -> Callable[Concatenate[C, P], tuple[C, R]]:
+        """Returns a function that scans `fn(layer, carry, *args)` over the layers; see `scan`."""
+
+    @abc.abstractmethod
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
+        """Returns a function that applies `fn(layer, *args)` to each layer, and stacks the results; see `vmap`."""
+
+    @abc.abstractmethod
+    def get_layer(self, index: int) -> M:
+        """Returns one layer as a separate module.
+
+        Raises:
+            IndexError: If the index is out of range.
+        """
+
+    def unstacked(self) -> list[M]:
+        """Returns all layers as separate modules."""
+        return [self.get_layer(index) for index in range(self.Block.size)]
+
+    @abc.abstractmethod
+    def map_layers(self, fn: Callable[..., Any], *others: Any) -> Any:
+        """Returns the layers with a function applied to each.
+
+        Args:
+            fn: Function of a layer, and of the corresponding layer of each of the others, that returns a layer.
+            *others: More layers of the same class with the same layer axis.
+
+        Raises:
+            TypeError: If one of the others is of another class.
+            ValueError: If the layer axes differ.
+        """
+
+
+def call_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Applies a layer: the function of `fold_via` that `fold` uses."""
+    return layer(*args, **kwargs)
+
+
+def parse_layer_init(container: str, Block: Any, module: Any, remat: Remat) -> Callable[..., Any]:
+    """Returns the function that makes a layer; raises an error if the arguments of a container's `init` are wrong."""
+    if not isinstance(Block, Axis) or not callable(module):
+        raise strip_library_frames(
+            TypeError(
+                f"`{container}.init` takes the layer axis and the class of a layer, as in "
+                f"`{container}.init(Axis('layers', 12), Block)`, not {format_value(Block)} and {format_value(module)}."
+            )
+        )
+    parse_remat(remat)
+    return getattr(module, "init", module)
+
+
+def check_layer_index(index: int, Block: Axis) -> None:
+    """Raises an IndexError if there is no such layer."""
+    index = check_integer("the number of a layer", index)
+    if not -Block.size <= index < Block.size:
+        raise strip_library_frames(IndexError(f"there is no layer {index} in {Block}"))
+
+
+def check_same_layers(container: type[LayerStack[Any]], Block: Axis, others: tuple[Any, ...]) -> None:
+    """Raises an error if others are not of this class, or have another layer axis."""
+    for other in others:
+        if not isinstance(other, container):
+            raise strip_library_frames(
+                TypeError(f"Layers along {Block} need another `{container.__name__}`, not {format_value(other)}.")
+            )
+        if other.Block != Block:
+            raise strip_library_frames(ValueError(f"layers along {Block} do not match layers along {other.Block}"))
+
+
+def split_layer_keys(args: tuple[Any, ...], kwargs: dict[str, Any], axis: Axis, function: str) -> Any:
+    """Returns arguments whose random keys have one key for each layer.
+
+    These are plain arrays, which layers that call `jax.random` take. The argument `key` may be a legacy key.
+    """
+    key = kwargs.get("key")
+    if isinstance(key, NamedArray) and key.names:
+        check_input("Stacked (key)", key, axis)
+    if isinstance(key, NamedArray) and key.names in ((), (axis.name,)):
+        key = key.array
+    if isinstance(key, jax.Array | np.ndarray):
+        is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        if key.ndim == (0 if is_typed else 1):  # an untyped key is itself an array with one axis
+            key = jax.random.split(key, axis.size)
+    if "key" in kwargs:
+        kwargs = {**kwargs, "key": key}
+    return spread_keys((args, kwargs), axis, function)
+
+
+class Stacked(LayerStack[M], HasLeadingAxes):
+    """Layers of the same kind, stored as one module whose arrays have a layer axis, and applied by a scan.
+
+    A scan compiles one layer instead of all of them. With gradient checkpointing, only the values passed between layers
+    are kept for the backward pass. Under FSDP, the parameters of each layer are gathered when it is applied.
+
+    Attributes:
+        stacked: The module; its arrays have the layer axis first.
+        Block: The layer axis.
+        gradient_checkpointing: What the backward pass recomputes: True for each layer, or a policy as for `remat` of
+            `scan`, such as a `ScanCheckpointPolicy`, `"offload"` or one of `jax.checkpoint_policies`.
+    """
+
+    stacked: M
+    Block: Axis = eqx.field(static=True)
+    gradient_checkpointing: Remat = eqx.field(static=True)
+
+    def __init__(self, stacked: M, Block: Axis, gradient_checkpointing: Remat = False) -> None:
+        """Makes the layers of a module whose arrays have the layer axis; `init` makes them from a class."""
+        self.stacked, self.Block, self.gradient_checkpointing = stacked, Block, gradient_checkpointing
+
+    @classmethod
+    def init(
+        cls, Block: Axis, module: Callable[..., B], *, gradient_checkpointing: Remat = False
+    ) -> Callable[..., "Stacked[B]"]:
+        """Returns a function that makes the layers.
+
+        Args:
+            Block: The layer axis.
+            module: The class of a layer; its `init` makes a layer.
+            gradient_checkpointing: What the backward pass recomputes, as for the attribute.
+
+        Returns:
+            A function of the arguments of `module.init`. Each layer gets its slice of named arrays that have the layer
+            axis, and of plain arrays along their first axis. A single random key given as `key` is split, so that each
+            layer gets a plain key of its own, and other random keys are folded as by `fold`. The arrays of the layers
+            have the layer axis first, and are sharded by the active mapping along it, too.
+
+        Raises:
+            TypeError: If `Block` is not an axis, `module` is not callable, or the policy has the wrong type. When
+                called, if an argument other than `key` may be a legacy random key.
+            ValueError: If the policy is a string that names none.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> import equinox as eqx
+            >>> class Block(eqx.Module):
+            ...     norm: nym.nn.RmsNorm
+            ...
+            ...     @staticmethod
+            ...     def init(Embed, *, key):
+            ...         return Block(nym.nn.RmsNorm.init(Embed))
+            ...
+            ...     def __call__(self, x):
+            ...         return x + self.norm(x)
+            >>> Layers, Embed = nym.make_axes(layers=3, embed=4)
+            >>> stack = nym.nn.Stacked.init(Layers, Block)(Embed, key=jax.random.key(0))
+            >>> stack.stacked.norm.weight.shape, stack.fold(nym.ones(Embed)).shape
+            ((layers: 3, embed: 4), (embed: 4))
+        """
+        make = parse_layer_init("Stacked", Block, module, gradient_checkpointing)
+
+        def make_stacked(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = split_layer_keys(args, kwargs, Block, "Stacked.init")
+            stacked = vmap(make, Block)(*args, **kwargs)
+            return cls(_shard_layers(stacked), Block, gradient_checkpointing)
+
+        return make_stacked
+
+    def fold_via(
+        self, fn: Callable[Concatenate[M, C, P], C], *, unroll: int | bool = 1
+    ) -> Callable[Concatenate[C, P], C]:
+        """Returns a function that folds `fn(layer, carry, *args)` over the layers; see `fold`."""
+        return self._bind_layers(fold, fn, unroll)
+
+    def scan_via(
+        self, fn: Callable[Concatenate[M, C, P], tuple[C, R]], *, unroll: int | bool = 1
+    ) -> Callable[Concatenate[C, P], tuple[C, R]]:
+        """Returns a function that scans `fn(layer, carry, *args)` over the layers; see `scan`."""
+        return self._bind_layers(scan, fn, unroll)
+
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
+        """Returns a function that applies `fn(layer, *args)` to all layers at once; see `vmap`.
+
+        Example:
+            >>> import axonym as nym
+            >>> Layers, Embed = nym.make_axes(layers=3, embed=4)
+            >>> stack = nym.nn.Stacked.init(Layers, nym.nn.RmsNorm)(Embed)
+            >>> stack.vmap_via(lambda norm, x: norm(x).sum())(nym.ones(Embed)).shape
+            (layers: 3)
+        """
+
+        def apply_layers(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = spread_keys((args, kwargs), self.Block, "Stacked")
+            path = find_module_name(self)
+
+            def apply_layer(layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+                with enter_scope("", layer):
+                    return fn(layer, *args, **kwargs)
+
+            with enter_scope(path, self):
+                return vmap(apply_layer, self.Block)(self.stacked, *args, **kwargs)
+
+        return apply_layers
+
+    def _leading_axes(self) -> Names:
+        """Returns the name of the layer axis, the leading axis of the plain arrays in this module."""
+        return (self.Block.name,)
+
+    def _bind_layers(self, loop: Callable[..., Any], fn: Callable[..., Any], unroll: int | bool) -> Callable[..., Any]:
+        """Returns a function of a carry that folds or scans a function of a layer and the carry over the layers."""
+
+        def run_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = spread_keys((args, kwargs), self.Block, "Stacked")
+            path = find_module_name(self)
+
+            def call_step(carry: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+                with enter_scope(path, layer):  # once more, because JAX adds names of the loop to those outside of it
+                    return fn(layer, carry, *args, **kwargs)
+
+            run = loop(call_step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
+            with enter_scope(path, self):
+                return run(init, self.stacked, *args, **kwargs)
+
+        return run_layers
+
+    def get_layer(self, index: int) -> M:
+        """Returns one layer as a separate module.
+
+        Raises:
+            IndexError: If the index is out of range.
+        """
+        check_layer_index(index, self.Block)
+        return jax.tree.map(lambda x: _slice_layer(x, self.Block, index), self.stacked, is_leaf=is_named_array)
+
+    def map_layers(self, fn: Callable[..., Any], *others: "Stacked[Any]") -> "Stacked[Any]":
+        """Returns the layers with a function applied to each, vectorised over the layer axis.
+
+        Args:
+            fn: Function of a layer, and of the corresponding layer of each of the others, that returns a layer.
+            *others: More stacked layers with the same layer axis.
+
+        Raises:
+            TypeError: If one of the others is not a `Stacked`.
+            ValueError: If the layer axes differ.
+        """
+        check_same_layers(Stacked, self.Block, others)
+        mapped = vmap(fn, self.Block)(self.stacked, *(other.stacked for other in others))
+        return dataclasses.replace(self, stacked=mapped)
+
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
+        return write_layers(self, prefix)
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
+        """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
+        templates, treedef = jax.tree.flatten(self.stacked, is_leaf=is_named_array)
+        stacked_leaves: list[Any] = [None] * len(templates)
+        layers = eval_shapes(type(self).unstacked, self)
+        for index, layer in enumerate(read_layers(layers, state_dict, prefix)):
+            leaves = jax.tree.leaves(layer, is_leaf=is_named_array)
+            stacked_leaves = [
+                _add_layer(template, stacked, leaf, self.Block, index)
+                for template, stacked, leaf in zip(templates, stacked_leaves, leaves, strict=True)
+            ]
+        stacked_leaves = [jnp.stack(leaf) if isinstance(leaf, list) else leaf for leaf in stacked_leaves]
+        return dataclasses.replace(self, stacked=_shard_layers(jax.tree.unflatten(treedef, stacked_leaves)))
+
+
+def _add_layer(template: Any, stacked: Any, leaf: Any, axis: Axis, index: int) -> Any:
+    """Adds the leaf of a layer to those of the layers before it, which are stacked; None before the first layer.
+
+    Named arrays are written into the stacked array at once, so that at no time both are there for all layers.
+    """
+    if is_named_array(template) and template.has_axis(axis):
+        if stacked is None:
+            stacked = constrain_sharding(zeros(template.axes, leaf.dtype))
+        return _set_layer(stacked, leaf, index, axis)
+    if not is_named_array(template) and getattr(template, "shape", ()):
+        return [*(stacked or ()), leaf]
+    return leaf if stacked is None else stacked
+
+
+@functools.partial(jax.jit, static_argnums=3, donate_argnums=0)
+def _set_layer(stacked: NamedArray, layer: NamedArray, index: int, axis: Axis) -> NamedArray:
+    return stacked.at[axis, index].set(layer)
+
+
+def _shard_layers(stacked: Any) -> Any:
+    """Returns layers sharded by their names: within `vmap`, the layer axis could not be sharded."""
+    return jax.tree.map(lambda x: constrain_sharding(x) if is_named_array(x) else x, stacked, is_leaf=is_named_array)
+
+
+def _slice_layer(x: Any, axis: Axis, index: int) -> Any:
+    if isinstance(x, NamedArray):
+        return x[axis, index] if x.has_axis(axis) else x
+    return x[index] if is_array_with_axes(x) else x
+
+
+class BlockSeq(LayerStack[M]):
+    """Layers in a Python sequence, applied one after another: `Stacked` without its scan.
+
+    Each layer has arrays of its own and is compiled for itself, so layers may be of different kinds or sizes. Compiling
+    takes time in proportion to their number.
+
+    Attributes:
+        blocks: The layers.
+        Block: The layer axis, which has their number as its size; the results of layers are stacked along it.
+        gradient_checkpointing: What the backward pass recomputes, as for `Stacked`.
+
+    Raises:
+        ValueError: If the number of layers is not the size of the axis.
+
+    Example:
+        >>> import axonym as nym
+        >>> Layers, Embed = nym.make_axes(layers=2, embed=4)
+        >>> layers = nym.nn.BlockSeq((nym.nn.RmsNorm.init(Embed), nym.nn.LayerNorm.init(Embed)), Layers)
+        >>> layers.fold(nym.ones(Embed)).shape, layers.vmap(nym.ones(Embed)).shape
+        ((embed: 4), (layers: 2, embed: 4))
+    """
+
+    blocks: tuple[M, ...]
+    Block: Axis = eqx.field(static=True)
+    gradient_checkpointing: Remat = eqx.field(static=True)
+
+    def __init__(self, blocks: Iterable[M], Block: Axis, gradient_checkpointing: Remat = False) -> None:
+        """Checks the number of layers; `init` makes them from a class."""
+        if not isinstance(blocks, Iterable) or not isinstance(Block, Axis):
+            raise TypeError(
+                "`BlockSeq` takes layers and the layer axis, as in `BlockSeq((first, second), Axis('layers', 2))`, not "
+                f"{format_value(blocks)} and {format_value(Block)}."
+            )
+        parse_remat(gradient_checkpointing)
+        self.blocks, self.Block, self.gradient_checkpointing = tuple(blocks), Block, gradient_checkpointing
+        if len(self.blocks) != Block.size:
+            raise ValueError(
+                f"`BlockSeq` along {Block} was given {len(self.blocks)} layers; give as many as the axis has"
+            )
+
+    @classmethod
+    def init(
+        cls, Block: Axis, module: Callable[..., B], *, gradient_checkpointing: Remat = False
+    ) -> Callable[..., "BlockSeq[B]"]:
+        """Returns a function that makes layers of the same kind; see `Stacked.init`, which takes the same arguments.
+
+        Args:
+            Block: The layer axis.
+            module: The class of a layer; its `init` makes a layer.
+            gradient_checkpointing: What the backward pass recomputes, as for `Stacked`.
+
+        Returns:
+            A function of the arguments of `module.init`. Each layer gets its slice of arrays that have the layer axis,
+            and a key of its own; its parameters are those that `Stacked.init` gives it.
+
+        Raises:
+            TypeError: If `Block` is not an axis, `module` is not callable, or the policy has the wrong type.
+            ValueError: If the policy is a string that names none.
+
+        Example:
+            >>> import axonym as nym
+            >>> import jax
+            >>> Layers, Embed = nym.make_axes(layers=3, embed=4)
+            >>> make = nym.nn.BlockSeq.init(Layers, nym.nn.Linear)
+            >>> layers = make(Embed, Embed.alias("mlp"), key=jax.random.key(0))
+            >>> layers.get_layer(-1).weight.shape
+            (mlp: 4, embed: 4)
+        """
+        make = parse_layer_init("BlockSeq", Block, module, gradient_checkpointing)
+
+        def make_blocks(*args: Any, **kwargs: Any) -> Any:
+            arguments = split_layer_keys(args, kwargs, Block, "BlockSeq.init")
+            sliced = slice_args(arguments, Block, is_array_with_axes, "BlockSeq.init")
+            layer_arguments = [sliced.insert_slices(slices) for slices in sliced.split_slices()]
+            return cls(tuple(make(*args, **kwargs) for args, kwargs in layer_arguments), Block, gradient_checkpointing)
+
+        return make_blocks
+
+    def fold_via(
+        self, fn: Callable[Concatenate[M, C, P], C], *, unroll: int | bool = 1
+    ) -> Callable[Concatenate[C, P], C]:
+        """Returns a function that folds `fn(layer, carry, *args)` over the layers; see `fold`."""
+        call_fn: Callable[..., Any] = fn
+
+        def fold_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self._run_layers(lambda *args, **kwargs: (call_fn(*args, **kwargs), None), init, args, kwargs)[0]
+
+        return fold_layers
+
+    def scan_via(
+        self, fn: Callable[Concatenate[M, C, P], tuple[C, R]], *, unroll: int | bool = 1
+    ) -> Callable[Concatenate[C, P], tuple[C, R]]:
+        """Returns a function that scans `fn(layer, carry, *args)` over the layers; see `scan`."""
+
+        def scan_layers(init: Any, /, *args: Any, **kwargs: Any) -> Any:
+            carry, results = self._run_layers(fn, init, args, kwargs)
+            return carry, _stack_results(results, self.Block)
+
+        return scan_layers
+
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
+        """Returns a function that applies `fn(layer, *args)` to each layer, and stacks the results; see `vmap`.
+
+        Example:
+            >>> import axonym as nym
+            >>> Layers, Embed = nym.make_axes(layers=3, embed=4)
+            >>> layers = nym.nn.BlockSeq.init(Layers, nym.nn.RmsNorm)(Embed)
+            >>> nym.nn.Stacked(layers.vmap_via(lambda layer: layer)(), Layers).stacked.weight.shape
+            (layers: 3, embed: 4)
+        """
+        call_fn: Callable[..., Any] = fn
+
+        def apply_layers(*args: Any, **kwargs: Any) -> Any:
+            arguments = spread_keys((args, kwargs), self.Block, "BlockSeq")
+            sliced = slice_args(arguments, self.Block, is_array_with_axes, "BlockSeq.vmap")
+            with enter_scope(find_module_name(self), self):
+                layer_arguments = [sliced.insert_slices(slices) for slices in sliced.split_slices()]
+                pairs = zip(self.blocks, layer_arguments, strict=True)
+                return _stack_results([call_fn(layer, *args, **kwargs) for layer, (args, kwargs) in pairs], self.Block)
+
+        return apply_layers
+
+    def _run_layers(self, step: Callable[..., Any], init: Any, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+        """Returns the final carry, and the result of each layer."""
+        arguments = spread_keys((args, kwargs), self.Block, "BlockSeq")
+        sliced = slice_args(arguments, self.Block, is_array_with_axes, "BlockSeq")
+        path = find_module_name(self)
+
+        def call_layer(index: int, carry: Any, slices: Any) -> tuple[Any, Any]:
+            args, kwargs = sliced.insert_slices(slices)
+            with enter_scope("", self):  # names of what is recomputed
+                carry, result = check_scan_result(step(self.blocks[index], carry, *args, **kwargs))
+            return carry, pack_result(result)
+
+        with enter_scope(path, self):
+            run = checkpoint_loop(call_layer, parse_remat(self.gradient_checkpointing), sliced.split_slices())
+            carry, results = run(init)
+        return carry, [unpack_result(result) for result in results]
+
+    def get_layer(self, index: int) -> M:
+        """Returns one layer.
+
+        Raises:
+            IndexError: If the index is out of range.
+        """
+        check_layer_index(index, self.Block)
+        return self.blocks[index]
+
+    def map_layers(self, fn: Callable[..., Any], *others: "BlockSeq[Any]") -> "BlockSeq[Any]":
+        """Returns the layers with a function applied to each.
+
+        Args:
+            fn: Function of a layer, and of the corresponding layer of each of the others, that returns a layer.
+            *others: More layers with the same layer axis.
+
+        Raises:
+            TypeError: If one of the others is not a `BlockSeq`.
+            ValueError: If the layer axes differ.
+        """
+        check_same_layers(BlockSeq, self.Block, others)
+        mapped = map(fn, self.blocks, *(other.blocks for other in others))
+        return dataclasses.replace(self, blocks=tuple(mapped))
+
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        """Returns the arrays of the layers by the number of the layer; see `axonym.state_dict.to_state_dict`."""
+        return write_layers(self, prefix)
+
+    def from_state_dict(self, state_dict: Mapping[str, Any], prefix: str | None = None) -> Self:
+        """Returns the layers with the arrays of a state dict; see `axonym.state_dict.from_state_dict`."""
+        return dataclasses.replace(self, blocks=read_fields(self.blocks, state_dict, prefix))
+
+
+def _stack_results(results: list[Any], Block: Axis) -> Any:
+    """Returns a tree of the results of all layers, stacked along the layer axis, which comes first."""
+
+    def stack_leaves(first: Any, *others: Any) -> Any:
+        if is_named_array(first):
+            return stack(Block, (first, *others))
+        if is_array(first):
+            return jnp.stack((first, *others))
+        if any(other is not first and other != first for other in others):
+            raise ValueError(f"layers along {Block} return different values that are not arrays; return arrays")
+        return first
+
+    trees = {jax.tree.structure(result, is_leaf=is_named_array) for result in results}
+    if len(trees) != 1:
+        raise ValueError(f"layers along {Block} return results of {len(trees)} structures; only one can be stacked")
+    return jax.tree.map(stack_leaves, *results, is_leaf=is_named_array)
