@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from ..named._ambient import constrain_sharding
-from ..named._operation import run_operation
-from ..named._axis import Names
 from ..named._arguments import check_dtype, check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
@@ -31,6 +29,7 @@ from ..named._creation import ones, zeros
 from ..named._elementwise._arithmetic import rsqrt, where
 from ..named._format import format_value
 from ..named._named_call import format_scope, name_compiled, named_call
+from ..named._operation import run_operation
 from ..named._reduce._reductions import mean as compute_mean, var as compute_variance
 from ._layer import (
     Layer,

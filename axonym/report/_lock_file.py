@@ -58,7 +58,10 @@ def _make_locked_array(leaf: LeafReport, mesh: Mapping[str, int]) -> dict[str, A
     for entry in spec.partitions:
         axes = [_FREE] if entry is P.UNCONSTRAINED else get_entry_axes(entry)
         axes = [axis for axis in axes if leaf.place is not None or axis == _FREE or axis in mesh]
-        entries.append(axes if len(axes) > 1 else axes[0] if axes else None)
+        if len(axes) > 1:
+            entries.append(axes)
+        else:
+            entries.append(axes[0] if axes else None)
     return {
         "shape": [*leaf.shape],
         **({"axes": names} if names and None not in names else {}),

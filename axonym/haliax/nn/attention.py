@@ -119,7 +119,11 @@ def combine_masks_and(mask1: Any, mask2: Any) -> Any:
         >>> hax.nn.attention.combine_masks_and(None, None) is None
         True
     """
-    return mask2 if mask1 is None else mask1 if mask2 is None else mask1 & broadcast_axis(mask2, mask1.axes)
+    if mask1 is None:
+        return mask2
+    if mask2 is None:
+        return mask1
+    return mask1 & broadcast_axis(mask2, mask1.axes)
 
 
 def combine_masks_or(mask1: Any, mask2: Any) -> Any:
@@ -130,7 +134,11 @@ def combine_masks_or(mask1: Any, mask2: Any) -> Any:
         >>> hax.nn.attention.combine_masks_or(None, None) is None
         True
     """
-    return mask2 if mask1 is None else mask1 if mask2 is None else mask1 | broadcast_axis(mask2, mask1.axes)
+    if mask1 is None:
+        return mask2
+    if mask2 is None:
+        return mask1
+    return mask1 | broadcast_axis(mask2, mask1.axes)
 
 
 def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> Any:
