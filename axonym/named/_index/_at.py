@@ -101,12 +101,13 @@ def _select_elements(x: N, items: Items, fill: Any, mode: Any) -> N:
     if fill is not None:
         return At(x, items).get(fill=fill, mode=mode)
     check_named(x)
-    parts, given = parse_index(x, items)
-    plan, held, masks = plan_index(x.names, x.array.shape, parts)
-    if masks or not parts:
+    parts, part_arrays = parse_index(x, items)
+    plan, array_parts, mask_parts = plan_index(x.names, x.array.shape, parts)
+    if mask_parts or not parts:
         return At(x, items).get(mode=mode)
     options = () if mode is None else (("mode", mode),)
-    return with_array(x, call_with_plan(gather_elements, x, plan, tuple([given[i] for i in held]), options), plan.names)
+    arrays = tuple([part_arrays[i] for i in array_parts])  # a list is faster than a generator
+    return with_array(x, call_with_plan(gather_elements, x, plan, arrays, options), plan.names)
 
 
 class At(Generic[N]):
@@ -127,17 +128,17 @@ class At(Generic[N]):
         Array([ 0,  1,  2, 30], dtype=int32)
     """
 
-    __slots__ = ("_arrays", "_given", "_masks", "_parts", "_plan", "_x")
+    __slots__ = ("_arrays", "_mask_parts", "_part_arrays", "_parts", "_plan", "_x")
 
     def __init__(self, x: N, items: Items) -> None:
         """Parses the index; nothing is computed yet."""
         check_named(x)
         self._set_index(x, *parse_index(x, items))
 
-    def _set_index(self, x: N, parts: tuple[Part, ...], given: tuple[Any, ...]) -> None:
-        self._x, self._parts, self._given = x, parts, given
-        self._plan, arrays, self._masks = plan_index(x.names, x.array.shape, parts)
-        self._arrays = tuple([given[i] for i in arrays])
+    def _set_index(self, x: N, parts: tuple[Part, ...], part_arrays: tuple[Any, ...]) -> None:
+        self._x, self._parts, self._part_arrays = x, parts, part_arrays
+        self._plan, array_parts, self._mask_parts = plan_index(x.names, x.array.shape, parts)
+        self._arrays = tuple([part_arrays[i] for i in array_parts])
 
     def get(
         self, *, fill: Any = None, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
@@ -146,11 +147,11 @@ class At(Generic[N]):
         options = _collect_options(mode, indices_are_sorted, unique_indices)
         if fill is None:
             return self._gather_elements(options)
-        if not self._masks and mode != "fill":
+        if not self._mask_parts and mode != "fill":
             raise ValueError("`fill` needs a mask, or mode='fill' for indices out of range")
         if mode == "fill":
             options = (*options, ("fill_value", make_static_key(_get_fill_number(fill))))
-        return self._gather_filled(fill, options) if self._masks else self._gather_elements(options)
+        return self._gather_filled(fill, options) if self._mask_parts else self._gather_elements(options)
 
     def set(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:
         """Returns the array with the elements replaced by a value."""
@@ -212,9 +213,10 @@ class At(Generic[N]):
         options = _collect_options(mode, indices_are_sorted, unique_indices)
         if not unique_indices and not has_unique_indices(self._x.names, self._plan.entries):
             return self._scatter_values("apply", fn, (), options, compiled=False)
-        elements = (
-            self._gather_filled(jnp.ones((), self._x.dtype), options) if self._masks else self._gather_elements(options)
-        )
+        if self._mask_parts:  # where a mask is False, `fn` gets ones, and its results are dropped
+            elements = self._gather_filled(jnp.ones((), self._x.dtype), options)
+        else:
+            elements = self._gather_elements(options)
         value = fn(elements.array)
         if np.shape(value) != elements.array.shape:
             raise ValueError(
@@ -224,11 +226,14 @@ class At(Generic[N]):
         return self._scatter_values("set", value, elements.names, options)
 
     def _gather_elements(self, options: Options) -> N:
-        if self._masks:
-            chosen: At[N] = object.__new__(At)
-            pairs = zip(self._parts, self._given, strict=True)
-            chosen._set_index(self._x, *zip(*(convert_mask(self._x, *pair) for pair in pairs), strict=True))
-            return chosen._gather_elements(options)
+        if self._mask_parts:
+            pairs = zip(self._parts, self._part_arrays, strict=True)
+            converted = [convert_mask(self._x, part, array) for part, array in pairs]
+            without_masks: At[N] = object.__new__(At)
+            without_masks._set_index(
+                self._x, tuple(part for part, _ in converted), tuple(array for _, array in converted)
+            )
+            return without_masks._gather_elements(options)
         if not self._plan.entries:
             return self._x
         return with_array(self._x, self._call_with_plan(gather_elements, options), self._plan.names)
@@ -241,21 +246,23 @@ class At(Generic[N]):
         return with_array(self._x, elements, self._plan.names)
 
     def _get_masks(self) -> tuple[tuple[Any, ...], tuple[Names, ...]]:
-        return tuple(self._given[i] for i in self._masks), tuple(self._parts[i][2] for i in self._masks)
+        masks = tuple(self._part_arrays[i] for i in self._mask_parts)
+        return masks, tuple(self._parts[i].detail for i in self._mask_parts)
 
-    def _update_elements(self, method: str, value: Any, *options: Any) -> N:
+    def _update_elements(self, method: str, value: Any, mode: Any, indices_are_sorted: bool, unique_indices: bool) -> N:
         array, names = split_operand(value)
         check_axes("the value", array, names, self._plan.names, self._plan.sizes)
-        return self._scatter_values(method, array, names, _collect_options(*options))
+        options = _collect_options(mode, indices_are_sorted, unique_indices)
+        return self._scatter_values(method, array, names, options)
 
     def _scatter_values(self, method: str, value: Any, names: Names, options: Options, compiled: bool = True) -> N:
-        if not self._masks:
-            return with_array(
-                self._x, self._call_with_plan(scatter_values, options, (names, method), (value,), compiled)
-            )
-        masks, mask_names = self._get_masks()
-        static = (names, method, mask_names)
-        return with_array(self._x, self._call_with_plan(scatter_where, options, static, (value, *masks), compiled))
+        if self._mask_parts:
+            masks, mask_names = self._get_masks()
+            static = (names, method, mask_names)
+            updated = self._call_with_plan(scatter_where, options, static, (value, *masks), compiled)
+        else:
+            updated = self._call_with_plan(scatter_values, options, (names, method), (value,), compiled)
+        return with_array(self._x, updated)
 
     def _call_with_plan(
         self,
@@ -281,8 +288,8 @@ def call_with_plan(
     """Calls a gather or scatter, compiled unless the array is traced: then known integers stay known."""
     if not options or dict(options).get("mode") is None:
         check_index_range(x, plan, arrays)
-    make = cached_jit if compiled and not is_traced(x.array) else functools.partial
-    return make(fn, x.names, plan, options, *static)(x.array, *values, *arrays)
+    bind_static = cached_jit if compiled and not is_traced(x.array) else functools.partial
+    return bind_static(fn, x.names, plan, options, *static)(x.array, *values, *arrays)
 
 
 class Updates(Generic[N]):
@@ -307,18 +314,18 @@ def _collect_options(mode: Any, indices_are_sorted: bool, unique_indices: bool) 
     """Returns the options that differ from the defaults of JAX."""
     if not mode and not indices_are_sorted and not unique_indices:
         return ()
-    given = ("mode", mode), ("indices_are_sorted", indices_are_sorted), ("unique_indices", unique_indices)
-    return tuple((key, value) for key, value in given if value)
+    options = ("mode", mode), ("indices_are_sorted", indices_are_sorted), ("unique_indices", unique_indices)
+    return tuple((key, value) for key, value in options if value)
 
 
-def check_axes(what: str, array: Any, names: Names, known: Names, sizes: tuple[int, ...]) -> None:
-    """Raises a ValueError if a value does not fit elements with these axes."""
-    if extra := [name for name in names if name not in known]:
+def check_axes(label: str, value: Any, value_names: Names, names: Names, sizes: tuple[int, ...]) -> None:
+    """Raises a ValueError, which names the value by a label, if a value does not fit elements with these axes."""
+    if extra := [name for name in value_names if name not in names]:
         raise ValueError(
-            f"{what} has axes {format_axes(extra)}, which the chosen elements {format_axes(known, sizes)} lack"
+            f"{label} has axes {format_axes(extra)}, which the chosen elements {format_axes(names, sizes)} lack"
         )
-    if names:
-        check_matching_sizes((known, sizes), (names, tuple(array.shape)))
+    if value_names:
+        check_matching_sizes((names, sizes), (value_names, tuple(value.shape)))
 
 
 def _get_fill_number(fill: Any) -> Any:

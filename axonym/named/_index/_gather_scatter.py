@@ -1,12 +1,12 @@
 """Gather and scatter on plain arrays, for traced functions whose first arguments are static.
 
-Slices and windows are cut, which moves less data than a gather; the rest is one gather or scatter. A mask only decides
-which of the elements read or replaced are kept. A window that may run over an end is gathered, which takes as long, and
-written as a slice from which the elements over the end are dropped.
+Slices and windows are cut, which moves less data than a gather; all other indices are one gather or scatter. A mask
+does not change what is gathered or scattered, but selects between those elements and others. A window that may run
+over an end is gathered, which takes as long, and written as a slice from which the elements over the end are dropped.
 """
 
 import functools
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -27,318 +27,8 @@ from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 Options: TypeAlias = tuple[tuple[str, Hashable], ...]
 """Keyword arguments of the methods of `jax.numpy.ndarray.at`."""
 
-
-def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
-    """Returns the indexed elements."""
-    whole = {entry.position for entry in plan.entries if entry.kind != "array"}
-
-    def gather(array: Any, *arrays: Any) -> Any:
-        array = _replicate_dims(array, whole)
-        window, start, entries, arrays = _pop_window(plan.entries, arrays)
-        while window is not None:
-            array = _read_window(array, window, start, options)
-            window, start, entries, arrays = _pop_window(entries, arrays)
-        index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
-        sizes = tuple(plan.sizes[plan.names.index(name)] for name in natural)
-        sharding = get_out_sharding(natural, sizes)
-        picked = array.at[index].get(**_select_options(options, names, entries), out_sharding=sharding)
-        return picked if natural == plan.names else jnp.transpose(picked, tuple(map(natural.index, plan.names)))
-
-    index_names = [entry.detail if entry.kind == "array" else () for entry in plan.held]
-    return run_operation(gather, [_omit_indexed(names, names, plan), *index_names], plan.names, array, *arrays)
-
-
-def _replicate_dims(array: Any, dims: Collection[int]) -> Any:
-    """Returns an array that is whole along these dimensions, each of which may have the name of an indexed axis."""
-    positions = name_dims(array)
-    return run_operation(lambda array: array, [positions], None, array, whole={positions[dim] for dim in dims})
-
-
-def _omit_indexed(own: Names, names: Names, plan: IndexPlan) -> Names:
-    """Returns names of axes with "" in place of those that are indexed, whose shardings the result does not have."""
-    indexed = {names[entry.position] for entry in plan.entries}
-    return tuple("" if name in indexed else name for name in own)
-
-
-def gather_with_fill(
-    names: Names,
-    plan: IndexPlan,
-    options: Options,
-    masks: tuple[Names, ...],
-    own: Names,
-    array: Any,
-    fill: Any,
-    *rest: Any,
-) -> Any:
-    """Returns the indexed elements of an array in which `fill` replaces elements where a mask is False."""
-    given, arrays = rest[: len(masks)], rest[len(masks) :]
-
-    def gather(array: Any, fill: Any, *given: Any) -> Any:
-        mask = _combine_masks(names, masks, array.shape, given)
-        fill = _broadcast_by_name(fill, own, names, array.shape) if own else fill
-        array = jnp.where(mask, reshard_by_name(array, names), fill)
-        return gather_elements(names, plan, options, array, *arrays)
-
-    return run_operation(gather, [names, own, *masks], None, array, fill, *given)
-
-
-def scatter_values(
-    names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
-) -> Any:
-    """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
-
-    def scatter(array: Any, value: Any) -> Any:
-        return _scatter_values(names, plan, options, own, method, array, value, *arrays)
-
-    return run_operation(scatter, [names, _omit_indexed(own, names, plan)], None, array, value)
-
-
-def _scatter_values(
-    names: Names, plan: IndexPlan, options: Options, own: Names, method: str, array: Any, value: Any, *arrays: Any
-) -> Any:
-    mode = _get_mode(options)
-    entries = plan.entries
-    if mode == _CLIP:
-        entries, arrays = _gather_windows(names, array.shape, entries, arrays)
-    cut = {entry.position for entry in entries if entry.kind in WINDOWS}
-    left = tuple("" if at in cut else name for at, name in enumerate(names))
-    if cut and own:
-        value = reshard_by_name(value, tuple(name if name in left else "" for name in own))
-
-    def update(array: Any, value: Any, own: Names, entries: Entries, arrays: tuple[Any, ...]) -> Any:
-        window, start, entries, arrays = _pop_window(entries, arrays)
-        if window is not None:  # a slice moves less than a scatter
-
-            def update_slice(part: Any, value: Any, own: Names) -> Any:
-                return update(part, value, own, entries, arrays)
-
-            if window.kind == "unchecked window" and mode != _PROMISED:
-                name = names[window.position]
-                return _update_unchecked_window(update_slice, array, value, own, name, window, start, method)
-            part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
-            return _write_slice(array, update_slice(part, value, own), start, window.position)
-        index, natural = _make_positional_index(names, array.shape, plan.names, entries, arrays)
-        sharding = get_out_sharding(left, array.shape)
-        unique = {"unique_indices": True} if has_unique_indices(names, entries) else {}
-        kwargs = _select_options(options, names, entries) | unique
-        if method == "apply":
-            return _scatter_apply(value, kwargs, left, array, index)
-        values = align_axes(convert_values(value, array.dtype), own, natural)
-        if not entries:
-            return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
-        return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
-
-    if not cut:
-        return separate_slices(update(separate_slices(array), value, own, entries, arrays))
-    array = reshard_by_name(_replicate_dims(array, cut), left)
-    updated = update(separate_slices(array), value, own, entries, arrays)
-    return reshard_by_name(separate_slices(updated), names)
-
-
-def _update_unchecked_window(
-    update: Callable[..., Any],
-    array: Any,
-    value: Any,
-    own: Names,
-    name: str,
-    window: IndexEntry,
-    start: Any,
-    method: str,
-) -> Any:
-    """Returns an array with a slice updated, except for elements over an end: a slice that is moved back inside."""
-    at, length, size = window.position, window.detail, array.shape[window.position]
-    start = _count_from_front(start, size)
-    first = jnp.clip(start, 0, size - length)
-    place = jnp.arange(length) + (first - start)  # of each element of the moved slice among those of the value
-    valid = (place >= 0) & (place < length)
-    value, own = _shift_value(value, own, name, place, valid, method)
-    part = jax.lax.dynamic_slice_in_dim(array, first, length, axis=at)
-    valid = jnp.expand_dims(valid, tuple(dim for dim in range(array.ndim) if dim != at))
-    return _write_slice(array, jnp.where(valid, update(part, value, own), part), first, at)
-
-
-def scatter_where(
-    names: Names,
-    plan: IndexPlan,
-    options: Options,
-    own: Names,
-    method: str,
-    masks: tuple[Names, ...],
-    array: Any,
-    value: Any,
-    *rest: Any,
-) -> Any:
-    """Returns the result of `scatter_values` where all masks are True, and the original elements elsewhere."""
-    given, arrays = rest[: len(masks)], rest[len(masks) :]
-
-    def scatter(array: Any, update: Any, *mask_arrays: Any) -> Any:
-        mask = _combine_masks(names, masks, array.shape, mask_arrays)
-        update_names = own
-        if method in _SCALING:  # elements that stay must not make gradients NaN
-            picked = gather_elements(names, plan, options, mask, *arrays)
-            update = _broadcast_by_name(convert_values(update, array.dtype), own, plan.names, plan.sizes)
-            update, update_names = jnp.where(picked, update, jnp.ones((), update.dtype)), plan.names
-        updated = scatter_values(names, plan, options, update_names, method, array, update, *arrays)
-        return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
-
-    return run_operation(scatter, [names, _omit_indexed(own, names, plan), *masks], None, array, value, *given)
-
-
-def _combine_masks(names: Names, masks: tuple[Names, ...], sizes: tuple[int, ...], arrays: tuple[Any, ...]) -> Any:
-    """Returns where all masks are True, as an array with all axes."""
-    full = [_broadcast_by_name(array, own, names, sizes) for own, array in zip(masks, arrays, strict=True)]
-    return functools.reduce(jnp.logical_and, full)
-
-
-def _broadcast_by_name(array: Any, own: Names, names: Names, sizes: tuple[int, ...]) -> Any:
-    """Returns an array repeated along the axes that it lacks, sharded by its new names on an Explicit mesh."""
-    aligned = align_axes(reshard_by_name(array, own), own, names)
-    return jnp.broadcast_to(aligned, sizes, out_sharding=get_out_sharding(names, sizes))
-
-
-def _get_mode(options: Options) -> GatherScatterMode | None:
-    """Returns the mode of an index, None if none is given."""
-    mode: Any = dict(options).get("mode")
-    return None if mode is None else GatherScatterMode.from_any(mode)
-
-
-def _count_from_front(start: Any, size: int) -> Any:
-    """Returns the start of a window counted from the front of its axis; it is negative if it is before the front."""
-    start = jnp.asarray(start)
-    start = start.astype(jnp.promote_types(start.dtype, jnp.int32))
-    return jnp.where(start < 0, start + size, start)
-
-
-def _read_window(array: Any, window: IndexEntry, start: Any, options: Options) -> Any:
-    """Returns a window of an array; elements over an end are treated as the mode says."""
-    at, mode = window.position, _get_mode(options)
-    if window.kind == "window" or mode == _PROMISED:
-        return jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=at)
-    places = _count_from_front(start, array.shape[at]) + jnp.arange(window.detail)
-    return _take_positions(array, at, places, _CLIP if mode is None else mode, dict(options).get("fill_value"))
-
-
-def _take_positions(array: Any, at: int, positions: Any, mode: GatherScatterMode, fill_value: Any = None) -> Any:
-    """Returns the elements at increasing positions along one axis, which is not sharded."""
-    sharding = jax.typeof(array).sharding
-    return array.at[(*(slice(None),) * at, positions)].get(
-        mode=mode,
-        fill_value=fill_value,
-        indices_are_sorted=True,
-        wrap_negative_indices=False,
-        out_sharding=sharding if AxisType.Explicit in sharding.mesh.axis_types else None,
-    )
-
-
-def _write_slice(array: Any, part: Any, start: Any, at: int) -> Any:
-    """Returns an array with a slice along one axis replaced."""
-    sharding = jax.typeof(part).sharding
-    if AxisType.Explicit in sharding.mesh.axis_types and jax.typeof(array).sharding.mesh.empty:
-        array = jax.reshard(array, sharding)  # it was made before the mesh was set
-    return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=at)
-
-
-def _gather_windows(
-    names: Names, sizes: tuple[int, ...], entries: Entries, arrays: tuple[Any, ...]
-) -> tuple[Entries, tuple[Any, ...]]:
-    """Returns an index in which windows that may run over an end are arrays of clipped positions."""
-    supply, found, held = iter(arrays), [], []
-    for entry in entries:
-        array = None if entry.kind == "slice" else next(supply)
-        if entry.kind == "unchecked window":
-            at, size = entry.position, sizes[entry.position]
-            array = jnp.clip(_count_from_front(array, size) + jnp.arange(entry.detail), 0, size - 1)
-            entry = IndexEntry(at, "array", (names[at],))
-        found.append(entry)
-        held += [] if array is None else [array]
-    return tuple(found), tuple(held)
-
-
-def _shift_value(value: Any, own: Names, name: str, place: Any, valid: Any, method: str) -> tuple[Any, Names]:
-    """Returns the value for each element of a slice, and its names; where it is dropped, it changes nothing."""
-    if name in own:
-        value = _take_positions(value, own.index(name), place, _CLIP)
-    if method not in _SCALING:  # elsewhere what is dropped must not make gradients NaN
-        return value, own
-    value, own = (value, own) if name in own else (jnp.expand_dims(value, 0), (name, *own))
-    valid = jnp.expand_dims(valid, tuple(dim for dim, one in enumerate(own) if one != name))
-    return jnp.where(valid, value, jnp.ones((), jnp.result_type(value))), own
-
-
-def _pop_window(entries: Entries, arrays: tuple[Any, ...]) -> tuple[IndexEntry | None, Any, Entries, tuple[Any, ...]]:
-    """Returns the first window and its start, then the other entries and their arrays."""
-    held = [entry for entry in entries if entry.kind != "slice"]
-    for at, entry in enumerate(held):
-        if entry.kind in WINDOWS:
-            return entry, arrays[at], tuple(one for one in entries if one is not entry), arrays[:at] + arrays[at + 1 :]
-    return None, None, entries, arrays
-
-
-def _make_positional_index(
-    names: Names, sizes: tuple[int, ...], result: Names, entries: Entries, arrays: tuple[Any, ...]
-) -> tuple[tuple[Any, ...], Names]:
-    """Returns a positional index, and the names of its result in the order of NumPy's rules."""
-    index: list[Any] = [slice(None)] * len(names)
-    held: dict[int, tuple[Names, Any]] = {}  # positions indexed by arrays, with the names of those arrays
-    supply = iter(arrays)
-    for entry in entries:
-        if entry.kind == "slice":
-            index[entry.position] = slice(*entry.detail)
-        else:
-            held[entry.position] = entry.detail, next(supply)
-    held |= {at: ((names[at],), jnp.arange(sizes[at])) for at in _find_shared_axes(names, entries)}
-    if not held:
-        return tuple(index), names
-    kept = [name for at, name in enumerate(names) if at not in held]
-    picked = tuple(name for name in result if name not in kept)
-    for at, (own, array) in held.items():
-        index[at] = align_axes(array, own, picked)
-    first, last = min(held), max(held)
-    front = first if last - first + 1 == len(held) else 0
-    return tuple(index), (*kept[:front], *picked, *kept[front:])
-
-
-def _find_shared_axes(names: Names, entries: Entries) -> list[int]:
-    """Returns the axes that are not indexed by an array but shared with one."""
-    arrays = [entry for entry in entries if entry.kind == "array"]
-    shared = {name for entry in arrays for name in entry.detail}
-    return [at for at, name in enumerate(names) if name in shared and all(at != entry.position for entry in arrays)]
-
-
-def _select_options(options: Options, names: Names, entries: Entries) -> dict[str, Any]:
-    """Returns the options without `indices_are_sorted` where indices of several axes are combined."""
-    single = sum(entry.kind != "slice" for entry in entries) + len(_find_shared_axes(names, entries)) <= 1
-    return {key: get_static_value(value) for key, value in options if single or key != "indices_are_sorted"}
-
-
-def has_unique_indices(names: Names, entries: Entries) -> bool:
-    """Returns whether no element is indexed twice because index arrays have axes of the indexed array only."""
-    index_names = {name for entry in entries if entry.kind == "array" for name in entry.detail}
-    return index_names == {names[at] for at in _find_shared_axes(names, entries)}
-
-
-def _scatter_apply(fn: Callable[[Any], Any], options: dict[str, Any], names: Names, array: Any, index: Any) -> Any:
-    arrays = [item for item in index if not isinstance(item, slice)]
-
-    def apply(array: Any, *arrays: Any) -> Any:
-        supply = iter(arrays)
-        items = tuple(item if isinstance(item, slice) else next(supply) for item in index)
-        return array.at[items].apply(fn, **options)
-
-    operands = [names, *[()] * len(arrays)]
-    return run_operation(apply, operands, names, array, *arrays, by_compiler=True, sizes=array.shape)
-
-
-def convert_values(value: Any, dtype: Any) -> Any:
-    """Converts a value to an element type; raises a TypeError if it would lose its fractions or imaginary parts."""
-    value = jnp.asarray(value)
-    for kind in (jnp.inexact, jnp.complexfloating):
-        if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):
-            raise strip_library_frames(
-                TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
-            )
-    return value.astype(dtype)
-
+_AxisIndex: TypeAlias = tuple[IndexEntry, Any]
+"""An entry of an index with its array or integer, which is the start of a window; None for a slice."""
 
 _CLIP, _PROMISED = GatherScatterMode.CLIP, GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -355,3 +45,363 @@ _UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "min": jnp.minimum,
     "max": jnp.maximum,
 }
+
+
+def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
+    """Returns the indexed elements."""
+    cut_dims = {entry.position for entry in plan.entries if entry.kind != "array"}
+
+    def gather(array: Any, *arrays: Any) -> Any:
+        array = _replicate_dims(array, cut_dims)
+        windows, indices = _split_index(plan.entries, arrays)
+        for window, start in windows:
+            array = _read_window(array, window, start, options)
+
+        index, result_names = _make_positional_index(names, array.shape, plan.names, indices)
+        sizes = tuple(plan.sizes[plan.names.index(name)] for name in result_names)
+        elements = array.at[index].get(
+            **_select_options(options, names, indices), out_sharding=get_out_sharding(result_names, sizes)
+        )
+        if result_names == plan.names:
+            return elements
+        return jnp.transpose(elements, tuple(map(result_names.index, plan.names)))
+
+    index_names = [entry.detail if entry.kind == "array" else () for entry in plan.array_entries]
+    return run_operation(gather, [_omit_indexed(names, names, plan), *index_names], plan.names, array, *arrays)
+
+
+def gather_with_fill(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    mask_names: tuple[Names, ...],
+    fill_names: Names,
+    array: Any,
+    fill: Any,
+    *masks_and_arrays: Any,
+) -> Any:
+    """Returns the indexed elements of an array in which `fill` replaces elements where a mask is False."""
+    masks, arrays = masks_and_arrays[: len(mask_names)], masks_and_arrays[len(mask_names) :]
+
+    def gather(array: Any, fill: Any, *masks: Any) -> Any:
+        mask = _combine_masks(masks, mask_names, names, array.shape)
+        if fill_names:
+            fill = _broadcast_by_name(fill, fill_names, names, array.shape)
+        array = jnp.where(mask, reshard_by_name(array, names), fill)
+        return gather_elements(names, plan, options, array, *arrays)
+
+    return run_operation(gather, [names, fill_names, *mask_names], None, array, fill, *masks)
+
+
+def scatter_values(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    value_names: Names,
+    method: str,
+    array: Any,
+    value: Any,
+    *arrays: Any,
+) -> Any:
+    """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
+
+    def scatter(array: Any, value: Any) -> Any:
+        return _scatter_values(names, plan, options, value_names, method, array, value, arrays)
+
+    return run_operation(scatter, [names, _omit_indexed(value_names, names, plan)], None, array, value)
+
+
+def scatter_where(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    value_names: Names,
+    method: str,
+    mask_names: tuple[Names, ...],
+    array: Any,
+    value: Any,
+    *masks_and_arrays: Any,
+) -> Any:
+    """Returns the result of `scatter_values` where all masks are True, and the original elements elsewhere."""
+    masks, arrays = masks_and_arrays[: len(mask_names)], masks_and_arrays[len(mask_names) :]
+
+    def scatter(array: Any, value: Any, *masks: Any) -> Any:
+        mask = _combine_masks(masks, mask_names, names, array.shape)
+        update_names = value_names
+        if method in _SCALING:
+            # Scale masked elements by 1: the last `where` drops their results, but not the NaN in their gradients.
+            element_mask = gather_elements(names, plan, options, mask, *arrays)
+            value = _broadcast_by_name(convert_values(value, array.dtype), value_names, plan.names, plan.sizes)
+            value, update_names = jnp.where(element_mask, value, jnp.ones((), value.dtype)), plan.names
+        updated = scatter_values(names, plan, options, update_names, method, array, value, *arrays)
+        return jnp.where(mask, reshard_by_name(updated, names), reshard_by_name(array, names))
+
+    operands = [names, _omit_indexed(value_names, names, plan), *mask_names]
+    return run_operation(scatter, operands, None, array, value, *masks)
+
+
+def _scatter_values(
+    names: Names,
+    plan: IndexPlan,
+    options: Options,
+    value_names: Names,
+    method: str,
+    array: Any,
+    value: Any,
+    arrays: tuple[Any, ...],
+) -> Any:
+    mode = _get_mode(options)
+    windows, indices = _split_index(plan.entries, arrays, array.shape if mode == _CLIP else None, names)
+    window_dims = {window.position for window, _ in windows}
+    # While windows are cut, their axes are whole: each part has the sharding of the names that remain.
+    part_names = tuple("" if dim in window_dims else name for dim, name in enumerate(names))
+    if windows and value_names:
+        value = reshard_by_name(value, tuple(name if name in part_names else "" for name in value_names))
+
+    def update(array: Any, value: Any, value_names: Names, windows: Sequence[_AxisIndex]) -> Any:
+        """Cuts the first window, updates the part by the other windows, and writes it back."""
+        if windows:
+            window, start = windows[0]
+
+            def update_part(part: Any, value: Any, value_names: Names) -> Any:
+                return update(part, value, value_names, windows[1:])
+
+            if window.kind == "unchecked window" and mode != _PROMISED:
+                name = names[window.position]
+                return _update_unchecked_window(update_part, array, value, value_names, name, window, start, method)
+            part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
+            return _write_slice(array, update_part(part, value, value_names), start, window.position)
+
+        index, result_names = _make_positional_index(names, array.shape, plan.names, indices)
+        sharding = get_out_sharding(part_names, array.shape)
+        kwargs = _select_options(options, names, indices)
+        if has_unique_indices(names, [entry for entry, _ in indices]):
+            kwargs["unique_indices"] = True
+        if method == "apply":
+            return _apply_to_elements(value, kwargs, part_names, array, index)
+        values = align_axes(convert_values(value, array.dtype), value_names, result_names)
+        if not indices:
+            return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
+        return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
+
+    if not windows:
+        return separate_slices(update(separate_slices(array), value, value_names, windows))
+    array = reshard_by_name(_replicate_dims(array, window_dims), part_names)
+    updated = update(separate_slices(array), value, value_names, windows)
+    return reshard_by_name(separate_slices(updated), names)
+
+
+def _apply_to_elements(
+    fn: Callable[[Any], Any], options: dict[str, Any], names: Names, array: Any, index: tuple[Any, ...]
+) -> Any:
+    """Returns the array with a function applied to the elements at a positional index."""
+    index_arrays = [item for item in index if not isinstance(item, slice)]
+
+    def apply(array: Any, *index_arrays: Any) -> Any:
+        remaining = iter(index_arrays)
+        items = tuple(item if isinstance(item, slice) else next(remaining) for item in index)
+        return array.at[items].apply(fn, **options)
+
+    # `apply` is the one method of `at` without `out_sharding`, so that the compiler has to shard it.
+    operands = [names, *[()] * len(index_arrays)]
+    return run_operation(apply, operands, names, array, *index_arrays, by_compiler=True, sizes=array.shape)
+
+
+def _split_index(
+    entries: Entries,
+    arrays: tuple[Any, ...],
+    clip_sizes: tuple[int, ...] | None = None,
+    names: Names = (),
+) -> tuple[list[_AxisIndex], list[_AxisIndex]]:
+    """Returns the windows of an index with their starts, and its other entries with their arrays.
+
+    With `clip_sizes`, the sizes of the array, windows that may run over an end become arrays of clipped positions.
+    """
+    windows: list[_AxisIndex] = []
+    indices: list[_AxisIndex] = []
+    remaining = iter(arrays)
+    for entry in entries:
+        if entry.kind == "slice":
+            indices.append((entry, None))
+        elif entry.kind not in WINDOWS:
+            indices.append((entry, next(remaining)))
+        elif entry.kind == "unchecked window" and clip_sizes is not None:
+            size = clip_sizes[entry.position]
+            positions = _count_from_front(next(remaining), size) + jnp.arange(entry.detail)
+            array_entry = IndexEntry(entry.position, "array", (names[entry.position],))
+            indices.append((array_entry, jnp.clip(positions, 0, size - 1)))
+        else:
+            windows.append((entry, next(remaining)))
+    return windows, indices
+
+
+def _read_window(array: Any, window: IndexEntry, start: Any, options: Options) -> Any:
+    """Returns a window of an array; elements over an end are treated as the mode says."""
+    dim, mode = window.position, _get_mode(options)
+    if window.kind == "window" or mode == _PROMISED:
+        return jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=dim)
+    positions = _count_from_front(start, array.shape[dim]) + jnp.arange(window.detail)
+    return _take_positions(array, dim, positions, _CLIP if mode is None else mode, dict(options).get("fill_value"))
+
+
+def _update_unchecked_window(
+    update: Callable[..., Any],
+    array: Any,
+    value: Any,
+    value_names: Names,
+    name: str,
+    window: IndexEntry,
+    start: Any,
+    method: str,
+) -> Any:
+    """Returns an array with a window updated, except for the elements of the window that are over an end.
+
+    The slice that is written is the window moved back inside of the array, and the value is moved with it.
+    """
+    dim, length, size = window.position, window.detail, array.shape[window.position]
+    start = _count_from_front(start, size)
+    inner_start = jnp.clip(start, 0, size - length)
+    # The position in the value of each element of the slice; elements to which none belongs stay as they are.
+    positions = jnp.arange(length) + (inner_start - start)
+    valid = (positions >= 0) & (positions < length)
+    if name in value_names:
+        value = _take_positions(value, value_names.index(name), positions, _CLIP)
+    if method in _SCALING:
+        # Scale the elements that stay by 1: `where` below drops their results, but not the NaN in their gradients.
+        if name not in value_names:
+            value, value_names = jnp.expand_dims(value, 0), (name, *value_names)
+        value_valid = _expand_vector(valid, value_names.index(name), len(value_names))
+        value = jnp.where(value_valid, value, jnp.ones((), jnp.result_type(value)))
+    part = jax.lax.dynamic_slice_in_dim(array, inner_start, length, axis=dim)
+    updated = jnp.where(_expand_vector(valid, dim, array.ndim), update(part, value, value_names), part)
+    return _write_slice(array, updated, inner_start, dim)
+
+
+def _count_from_front(start: Any, size: int) -> Any:
+    """Returns the start of a window counted from the front of its axis; it is negative if it is before the front."""
+    start = jnp.asarray(start)
+    # Narrow and unsigned integers could not hold the sum, or a position before the front.
+    start = start.astype(jnp.promote_types(start.dtype, jnp.int32))
+    return jnp.where(start < 0, start + size, start)
+
+
+def _take_positions(array: Any, dim: int, positions: Any, mode: GatherScatterMode, fill_value: Any = None) -> Any:
+    """Returns the elements at increasing positions along one axis, which is not sharded."""
+    sharding = jax.typeof(array).sharding
+    return array.at[(*(slice(None),) * dim, positions)].get(
+        mode=mode,
+        fill_value=fill_value,
+        indices_are_sorted=True,
+        wrap_negative_indices=False,
+        out_sharding=sharding if AxisType.Explicit in sharding.mesh.axis_types else None,
+    )
+
+
+def _write_slice(array: Any, part: Any, start: Any, dim: int) -> Any:
+    """Returns an array with a slice along one axis replaced."""
+    sharding = jax.typeof(part).sharding
+    if AxisType.Explicit in sharding.mesh.axis_types and jax.typeof(array).sharding.mesh.empty:
+        array = jax.reshard(array, sharding)  # the array was made before the mesh was set
+    return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=dim)
+
+
+def _expand_vector(vector: Any, dim: int, ndim: int) -> Any:
+    """Returns a vector as an array that has it along one of its dimensions, and size 1 along the others."""
+    return jnp.expand_dims(vector, tuple(i for i in range(ndim) if i != dim))
+
+
+def _make_positional_index(
+    names: Names, sizes: tuple[int, ...], plan_names: Names, indices: Sequence[_AxisIndex]
+) -> tuple[tuple[Any, ...], Names]:
+    """Returns a positional index without windows, and the names of its result in the order of NumPy's rules."""
+    index: list[Any] = [slice(None)] * len(names)
+    index_arrays: dict[int, tuple[Names, Any]] = {}  # by dimension, with the names of their axes
+    for entry, array in indices:
+        if entry.kind == "slice":
+            index[entry.position] = slice(*entry.detail)
+        else:
+            index_arrays[entry.position] = entry.detail, array
+    # An axis that index arrays share is indexed by its own positions, so that they are aligned with it.
+    for dim in _find_shared_dims(names, [entry for entry, _ in indices]):
+        index_arrays[dim] = (names[dim],), jnp.arange(sizes[dim])
+    if not index_arrays:
+        return tuple(index), names
+
+    remaining_names = [name for dim, name in enumerate(names) if dim not in index_arrays]
+    index_names = tuple(name for name in plan_names if name not in remaining_names)
+    for dim, (array_names, array) in index_arrays.items():
+        index[dim] = align_axes(array, array_names, index_names)
+    # NumPy puts the axes of index arrays where these are, if they are next to each other, else first.
+    first, last = min(index_arrays), max(index_arrays)
+    front = first if last - first + 1 == len(index_arrays) else 0
+    return tuple(index), (*remaining_names[:front], *index_names, *remaining_names[front:])
+
+
+def _find_shared_dims(names: Names, entries: Sequence[IndexEntry]) -> list[int]:
+    """Returns the dimensions that are not indexed by an array but have the name of an axis of one."""
+    array_entries = [entry for entry in entries if entry.kind == "array"]
+    index_names = {name for entry in array_entries for name in entry.detail}
+    array_dims = {entry.position for entry in array_entries}
+    return [dim for dim, name in enumerate(names) if name in index_names and dim not in array_dims]
+
+
+def has_unique_indices(names: Names, entries: Sequence[IndexEntry]) -> bool:
+    """Returns whether no element is indexed twice because index arrays have axes of the indexed array only."""
+    index_names = {name for entry in entries if entry.kind == "array" for name in entry.detail}
+    return index_names == {names[dim] for dim in _find_shared_dims(names, entries)}
+
+
+def _select_options(options: Options, names: Names, indices: Sequence[_AxisIndex]) -> dict[str, Any]:
+    """Returns the options, without `indices_are_sorted` if several axes are indexed together.
+
+    The caller promises that each array is sorted, which does not say that the pairs of their elements are.
+    """
+    entries = [entry for entry, _ in indices]
+    indexed_count = sum(entry.kind != "slice" for entry in entries) + len(_find_shared_dims(names, entries))
+    return {key: get_static_value(value) for key, value in options if indexed_count <= 1 or key != "indices_are_sorted"}
+
+
+def _get_mode(options: Options) -> GatherScatterMode | None:
+    """Returns the mode of an index out of range, None if the caller gave none."""
+    mode: Any = dict(options).get("mode")
+    return None if mode is None else GatherScatterMode.from_any(mode)
+
+
+def _combine_masks(masks: tuple[Any, ...], mask_names: tuple[Names, ...], names: Names, sizes: tuple[int, ...]) -> Any:
+    """Returns where all masks are True, as an array with all axes."""
+    full_masks = [
+        _broadcast_by_name(mask, own_names, names, sizes) for mask, own_names in zip(masks, mask_names, strict=True)
+    ]
+    return functools.reduce(jnp.logical_and, full_masks)
+
+
+def _broadcast_by_name(array: Any, array_names: Names, names: Names, sizes: tuple[int, ...]) -> Any:
+    """Returns an array repeated along the axes that it lacks, sharded by its new names on an Explicit mesh."""
+    aligned = align_axes(reshard_by_name(array, array_names), array_names, names)
+    return jnp.broadcast_to(aligned, sizes, out_sharding=get_out_sharding(names, sizes))
+
+
+def _replicate_dims(array: Any, dims: Collection[int]) -> Any:
+    """Returns an array that is not sharded over Explicit mesh axes along these dimensions.
+
+    They are chosen by position because index arrays may have axes of the same names, which may stay sharded.
+    """
+    dim_names = name_dims(array)
+    return run_operation(lambda array: array, [dim_names], None, array, whole={dim_names[dim] for dim in dims})
+
+
+def _omit_indexed(operand_names: Names, names: Names, plan: IndexPlan) -> Names:
+    """Returns names of axes with "" in place of those that are indexed, whose shardings the result does not have."""
+    indexed_names = {names[entry.position] for entry in plan.entries}
+    return tuple("" if name in indexed_names else name for name in operand_names)
+
+
+def convert_values(value: Any, dtype: Any) -> Any:
+    """Converts a value to an element type; raises a TypeError if it would lose its fractions or imaginary parts."""
+    value = jnp.asarray(value)
+    for kind in (jnp.inexact, jnp.complexfloating):
+        if jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(dtype, kind):
+            raise strip_library_frames(
+                TypeError(f"Elements of {dtype} cannot take values of {value.dtype}; convert either with `astype`.")
+            )
+    return value.astype(dtype)

@@ -98,8 +98,13 @@ Entries: TypeAlias = tuple[IndexEntry, ...]
 WINDOWS = "window", "unchecked window"
 
 
-Part: TypeAlias = tuple[AxisSelector, str, Any, tuple[int, ...]]
-"""The index of one axis as written: the axis, kind and detail as in `IndexEntry`, and the shape of its array."""
+class Part(NamedTuple):
+    """The static part of the index of one axis as written."""
+
+    selector: AxisSelector
+    kind: str  # this and the next as in `IndexEntry`
+    detail: Any
+    sizes: tuple[int, ...]  # of an array or a mask
 
 
 class IndexPlan(NamedTuple):
@@ -111,7 +116,7 @@ class IndexPlan(NamedTuple):
     entries: Entries
     names: Names
     sizes: tuple[int, ...]
-    held: Entries  # the entries with an array or an integer
+    array_entries: Entries  # the entries with an array or an integer
 
 
 @cached_plan
@@ -119,65 +124,78 @@ def plan_index(
     names: Names, sizes: tuple[int, ...], parts: tuple[Part, ...]
 ) -> tuple[IndexPlan, tuple[int, ...], tuple[int, ...]]:
     """Returns the plan, the indices of the parts that hold the arrays of its entries, and the indices of the masks."""
-    given = [IndexEntry(find_axis(names, sizes, selector), kind, detail) for selector, kind, detail, _ in parts]
-    check_selected_once(tuple(names[entry.position] for entry in given))
-    for entry, part in zip(given, parts, strict=True):
+    entries = [IndexEntry(find_axis(names, sizes, part.selector), part.kind, part.detail) for part in parts]
+    check_selected_once(tuple(names[entry.position] for entry in entries))
+    for entry, part in zip(entries, parts, strict=True):
         if entry.kind in WINDOWS and not 0 <= entry.detail <= sizes[entry.position]:
             raise ValueError(
                 f"a `dslice` of {entry.detail} elements does not fit into axis {names[entry.position]!r} of "
                 f"{format_axes(names, sizes)}"
             )
         if entry.kind == "mask":
-            _check_mask_axes(names, sizes, names[entry.position], entry.detail, part[3])
-    order = tuple(sorted(range(len(given)), key=lambda i: given[i].position))
-    entries = tuple(given[i] for i in order)
-    axes = _compute_result_axes(names, sizes, entries, {given[i].position: part[3] for i, part in enumerate(parts)})
-    arrays = tuple(i for i in order if given[i].kind not in ("slice", "mask"))
-    masks = tuple(i for i, entry in enumerate(given) if entry.kind == "mask")
-    kept = tuple(entry for entry in entries if entry.kind != "mask")
-    held = tuple(given[i] for i in arrays)
-    return IndexPlan(kept, intern_names(tuple(axes)), tuple(axes.values()), held), arrays, masks
+            _check_mask_axes(names, sizes, names[entry.position], entry.detail, part.sizes)
+
+    order = tuple(sorted(range(len(entries)), key=lambda i: entries[i].position))
+    sorted_entries = tuple(entries[i] for i in order)
+    index_sizes = {entry.position: part.sizes for entry, part in zip(entries, parts, strict=True)}
+    axes = _compute_result_axes(names, sizes, sorted_entries, index_sizes)
+    array_parts = tuple(i for i in order if entries[i].kind not in ("slice", "mask"))
+    mask_parts = tuple(i for i, entry in enumerate(entries) if entry.kind == "mask")
+    plan = IndexPlan(
+        entries=tuple(entry for entry in sorted_entries if entry.kind != "mask"),
+        names=intern_names(tuple(axes)),
+        sizes=tuple(axes.values()),
+        array_entries=tuple(entries[i] for i in array_parts),
+    )
+    return plan, array_parts, mask_parts
 
 
-def _check_mask_axes(names: Names, sizes: tuple[int, ...], name: str, own: Names, lengths: tuple[int, ...]) -> None:
+def _check_mask_axes(
+    names: Names, sizes: tuple[int, ...], name: str, mask_names: Names, mask_sizes: tuple[int, ...]
+) -> None:
     """Raises a ValueError if a mask lacks its axis, or has axes that the array lacks."""
-    if name not in own:
+    if name not in mask_names:
         raise ValueError(
             f"a mask for axis {name!r} of {format_axes(names, sizes)} needs that axis, it has "
-            f"{format_axes(own, lengths)}"
+            f"{format_axes(mask_names, mask_sizes)}"
         )
-    if not set(own) <= set(names):
+    if not set(mask_names) <= set(names):
         raise ValueError(
             f"a mask for axis {name!r} of {format_axes(names, sizes)} must have axes of that array only, it has "
-            f"{format_axes(own, lengths)}"
+            f"{format_axes(mask_names, mask_sizes)}"
         )
-    check_matching_sizes((names, sizes), (own, lengths))
+    check_matching_sizes((names, sizes), (mask_names, mask_sizes))
 
 
 def _compute_result_axes(
-    names: Names, sizes: tuple[int, ...], entries: Entries, shapes: dict[int, tuple[int, ...]]
+    names: Names, sizes: tuple[int, ...], entries: Entries, index_sizes: dict[int, tuple[int, ...]]
 ) -> dict[str, int]:
     """Returns the axes of the result: axes of index arrays replace the first axis indexed by an array with them."""
-    lengths, picked = list(sizes), {}
-    for at, kind, detail in entries:
+    lengths = list(sizes)
+    index_axes: dict[int, tuple[Names, tuple[int, ...]]] = {}  # of the arrays, none for an integer, by dimension
+    for dim, kind, detail in entries:
         if kind == "slice":
-            lengths[at] = len(range(sizes[at])[slice(*detail)])
+            lengths[dim] = len(range(sizes[dim])[slice(*detail)])
         elif kind in WINDOWS:
-            lengths[at] = detail
+            lengths[dim] = detail
         elif kind != "mask":
-            picked[at] = detail, shapes[at]
-    index_names = {name for own, _ in picked.values() for name in own}
-    for at, kind, _ in entries:
-        if kind != "array" and names[at] in index_names:
+            index_axes[dim] = detail, index_sizes[dim]
+
+    index_names = {name for array_names, _ in index_axes.values() for name in array_names}
+    for dim, kind, _ in entries:
+        if kind != "array" and names[dim] in index_names:
             raise ValueError(
-                f"axis {names[at]!r} of {format_axes(names, sizes)} is indexed by itself and by an index "
+                f"axis {names[dim]!r} of {format_axes(names, sizes)} is indexed by itself and by an index "
                 "array that has it"
             )
-    kept = [at for at in range(len(names)) if at not in picked]
-    check_matching_sizes((tuple(names[at] for at in kept), tuple(lengths[at] for at in kept)), *picked.values())
+    dims = [dim for dim in range(len(names)) if dim not in index_axes]
+    remaining_axes = tuple(names[dim] for dim in dims), tuple(lengths[dim] for dim in dims)
+    check_matching_sizes(remaining_axes, *index_axes.values())
+
     axes: dict[str, int] = {}
-    for at, name in enumerate(names):
-        axes |= zip(*picked.get(at, ((name,), (lengths[at],))), strict=True)
+    for dim, name in enumerate(names):
+        array_names, array_sizes = index_axes.get(dim, ((name,), (lengths[dim],)))
+        axes |= zip(array_names, array_sizes, strict=True)  # a name that is there keeps its place
     return axes
 
 
@@ -204,22 +222,21 @@ def parse_index(x: NamedBase, items: Items) -> tuple[tuple[Part, ...], tuple[Any
                 raise strip_library_frames(_make_position_error(x, items)) from None
             raise
         kind, detail, array = _parse_axis_index(x, name, index)
-        parts.append((selector, kind, detail, array.shape if kind in ("array", "mask") else ()))
+        parts.append(Part(selector, kind, detail, array.shape if kind in ("array", "mask") else ()))
         arrays.append(array)
     return tuple(parts), tuple(arrays)
 
 
 def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
     """Returns a mask as the positions where it is True, and any other part unchanged."""
-    selector, kind, own, _ = part
-    if kind != "mask":
+    if part.kind != "mask":
         return part, array
-    name = axis_name(selector)
+    name, mask_names = axis_name(part.selector), part.detail
     remedy = f"keep the axes and fill the other elements, as in `axonym.index(x, {{{name!r}: mask}}, fill=0)`"
-    if len(own) > 1:
+    if len(mask_names) > 1:
         raise strip_library_frames(
             ValueError(
-                f"a mask with the axes ({', '.join(own)}) may pick a different number of elements along axis "
+                f"a mask with the axes ({', '.join(mask_names)}) may pick a different number of elements along axis "
                 f"{name!r} of {format_shape(x)} for each of them; {remedy}"
             )
         )
@@ -230,34 +247,34 @@ def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
                 f"is not known; {remedy}"
             )
         )
-    at = np.flatnonzero(np.asarray(array))
-    return (selector, "array", own, at.shape), at
+    positions = np.flatnonzero(np.asarray(array))
+    return Part(part.selector, "array", mask_names, positions.shape), positions
 
 
 def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) -> None:
     """Raises an IndexError for known integers that are out of range, because JAX would take other elements."""
-    for (at, kind, detail), array in zip(plan.held, arrays, strict=True):
+    for (dim, kind, detail), array in zip(plan.array_entries, arrays, strict=True):
         if type(array) is int:
             low = high = array
         elif isinstance(array, np.ndarray) and array.size:
             low, high = array.min(), array.max()
         else:
             continue
-        name, size = x.names[at], x.array.shape[at]
+        name, size = x.names[dim], x.array.shape[dim]
         if kind == "unchecked window":
             raise strip_library_frames(
                 IndexError(
                     f"a `dslice` of {detail} elements from {low} runs over the end of axis {name!r} of "
-                    f"{format_shape(x)}; "
-                    f"if that is intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
+                    f"{format_shape(x)}; if that is intended, give `mode`, as in "
+                    f"`axonym.index(x, {{{name!r}: index}}, mode='fill')` or "
                     f"`x.at[{name!r}, index].set(value, mode='drop')`"
                 )
             )
         if kind != "window" and not -size <= low <= high < size:
-            shown = "an index" if np.ndim(array) else f"index {low}"
+            index_label = "an index" if np.ndim(array) else f"index {low}"
             raise strip_library_frames(
                 IndexError(
-                    f"{shown} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is "
+                    f"{index_label} of axis {name!r} of {format_shape(x)} is out of range for size {size}; if that is "
                     f"intended, give `mode`, as in `axonym.index(x, {{{name!r}: index}}, mode='clip')` or "
                     f"`x.at[{name!r}, index].set(value, mode='drop')`"
                 )
@@ -274,8 +291,9 @@ def _iterate_items(x: NamedBase, items: Any) -> Iterable[tuple[AxisSelector, Any
 
 def _make_position_error(x: NamedBase, items: Any) -> ValueError:
     first, last = (x.names[0], x.names[-1]) if x.names else ("pos", "batch")
-    is_mask = getattr(items, "dtype", None) == np.bool_
-    remedy = f"; `axonym.where(mask, x, 0)` keeps the axes, and x[{first!r}, mask] picks along one" if is_mask else ""
+    remedy = ""
+    if getattr(items, "dtype", None) == np.bool_:
+        remedy = f"; `axonym.where(mask, x, 0)` keeps the axes, and x[{first!r}, mask] picks along one"
     second = f"x[{first!r}, 3, {last!r}, 0:2], " if first != last else ""
     return ValueError(
         f"an index names its axes, as in x[{first!r}, 3], {second}or x[{{{first!r}: 3}}], not "
@@ -288,7 +306,7 @@ def _format_positions(items: Any) -> str:
     if isinstance(items, tuple):
         return ", ".join(map(_format_positions, items))
     if isinstance(items, slice):
-        bounds = items.start, items.stop, *(() if items.step is None else (items.step,))
+        bounds = (items.start, items.stop) if items.step is None else (items.start, items.stop, items.step)
         return ":".join("" if i is None else format_value(i) for i in bounds)
     return "..." if items is ... else format_value(items)
 
@@ -322,7 +340,7 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
             )
         )
     names = index.names if isinstance(index, NamedBase) else (name,) * array.ndim
-    if array.dtype.kind not in "iu":  # a cheap test
+    if array.dtype.kind not in "iu":  # the common case first: `jnp.issubdtype` takes longer
         if names and array.dtype == np.bool_:
             return "mask", names, array
         array = _as_integer_array(x, name, index)
@@ -334,7 +352,9 @@ def _classify_window(x: NamedBase, name: str, start: Any, length: int) -> str:
     if isinstance(start, jax.Array):
         return "unchecked window"
     size, first = x.axis_size(name), int(start)
-    return "window" if 0 <= (first + size if first < 0 else first) <= size - length else "unchecked window"
+    if first < 0:
+        first += size
+    return "window" if 0 <= first <= size - length else "unchecked window"
 
 
 def _make_bounds_error(x: NamedBase, name: str) -> TypeError:
@@ -349,6 +369,7 @@ def _as_index_array(index: Any) -> Any:
     if isinstance(array, MaskedArray):
         raise TypeError(f"an index of shape {array.shape} {MASK_PROBLEM}")
     array = array if isinstance(array, jax.Array) else np.asarray(array)
+    # NumPy makes floats of an empty list.
     return array.astype(int) if isinstance(index, Sequence) and not array.size else array
 
 
@@ -363,5 +384,5 @@ def _as_integer_array(x: NamedBase, name: str, index: Any) -> Any:
                 "single boolean; use `axonym.where` to choose by a condition"
             )
         )
-    what = format_value(index) if array.dtype.kind in "OUS" else array.dtype
-    raise strip_library_frames(TypeError(f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {what}"))
+    label = format_value(index) if array.dtype.kind in "OUS" else array.dtype
+    raise strip_library_frames(TypeError(f"axis {name!r} of {format_shape(x)} is indexed by integers, not by {label}"))
