@@ -53,24 +53,26 @@ def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_ext
         (embed: 3, batch: 2)
     """
     check_named(x)
-    wanted = parse_axes(axes)
-    names, sizes = get_names_and_sizes(wanted)
+    target_axes = parse_axes(axes)
+    names, sizes = get_names_and_sizes(target_axes)
     check_matching_sizes((x.names, x.array.shape), (names, sizes))
     extra = [axis for axis in x.axes if axis.name not in names]
     if extra and enforce_no_extra_axes:
         lacking = format_axes([axis.name for axis in extra])
         raise ValueError(f"{format_shape(x)} cannot be broadcast to {format_axes(names, sizes)}, which lacks {lacking}")
-    result = (*wanted, *extra) if ensure_order else (*(one for one in wanted if one.name not in x.names), *x.axes)
-    names, sizes = get_names_and_sizes(result)
+    if ensure_order:
+        result_axes = (*target_axes, *extra)
+    else:
+        result_axes = (*(axis for axis in target_axes if axis.name not in x.names), *x.axes)
+    names, sizes = get_names_and_sizes(result_axes)
     if names == x.names:
         return x
     return with_array(x, cached_jit(_compute_broadcast, x.names, names, sizes)(x.array), intern_names(names))
 
 
-def _compute_broadcast(own: Names, names: Names, sizes: tuple[int, ...], array: Any) -> Any:
-    return jnp.broadcast_to(
-        align_axes(reshard_by_name(array, own), own, names), sizes, out_sharding=get_out_sharding(names, sizes)
-    )
+def _compute_broadcast(array_names: Names, names: Names, sizes: tuple[int, ...], array: Any) -> Any:
+    aligned = align_axes(reshard_by_name(array, array_names), array_names, names)
+    return jnp.broadcast_to(aligned, sizes, out_sharding=get_out_sharding(names, sizes))
 
 
 def broadcast_axis(x: N, axes: AxisSpec) -> N:
@@ -92,9 +94,9 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
         (batch: 2, embed: 3)
     """
     check_named(x)
-    wanted = parse_axes(axes)
-    check_matching_sizes((x.names, x.array.shape), get_names_and_sizes(wanted))
-    return broadcast_to(x, (*(one for one in wanted if one.name not in x.names), *x.axes))
+    target_axes = parse_axes(axes)
+    check_matching_sizes((x.names, x.array.shape), get_names_and_sizes(target_axes))
+    return broadcast_to(x, (*(axis for axis in target_axes if axis.name not in x.names), *x.axes))
 
 
 def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bool = True) -> tuple[Any, ...]:
@@ -144,7 +146,7 @@ def broadcast_arrays_and_return_axes(
         if not isinstance(x, NamedBase) and x is not None:
             check_scalar(x)
     check_matching_sizes(*operands)
-    sizes = {name: size for own in operands for name, size in zip(*own, strict=True)}
+    sizes = {name: size for operand in operands for name, size in zip(*operand, strict=True)}
     names = broadcast_names(*operands) if require_subset and operands else tuple(sizes)
     axes = tuple(Axis(name, sizes[name]) for name in names)
     results = tuple(broadcast_to(x, axes, ensure_order) if isinstance(x, NamedBase) else x for x in arrays)
@@ -210,18 +212,18 @@ def expand(x: N, axes: AxisSelection) -> N:
         (batch: 1, pos: 1, embed: 4)
     """
     check_named(x)
-    new = parse_selection(axes)
-    for axis in new:
+    new_axes = parse_selection(axes)
+    for axis in new_axes:
         if isinstance(axis, Axis) and axis.size != 1:
             raise ValueError(
                 f"axis {axis.name!r} has size {axis.size}, `expand` adds axes of size 1; use `broadcast_axis` to "
                 "repeat the values along it"
             )
-    if not new:
+    if not new_axes:
         return x
-    names = (*map(axis_name, new), *x.names)
+    names = (*map(axis_name, new_axes), *x.names)
     check_unique_names(names)
-    return with_array(x, cached_jit(_compute_expand, len(new))(x.array), intern_names(names))
+    return with_array(x, cached_jit(_compute_expand, len(new_axes))(x.array), intern_names(names))
 
 
 def _compute_expand(count: int, array: Any) -> Any:
@@ -233,7 +235,7 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
 
     Args:
         x: Array of any axes.
-        renames: New axis for old axis, each a name or an `Axis` of the size found.
+        renames: New axis for old axis, each a name or an `Axis` of the size in `x`.
 
     Returns:
         Array with the same axes in the same order under the new names.
@@ -255,15 +257,15 @@ def rename(x: N, renames: Mapping[Any, AxisSelector]) -> N:
             )
         )
     names = list(x.names)
-    for old, new in renames.items():
-        index = find_axis(x.names, x.array.shape, old)
-        if isinstance(new, Axis) and new.size != x.array.shape[index]:
+    for old_axis, new_axis in renames.items():
+        dim = find_axis(x.names, x.array.shape, old_axis)
+        if isinstance(new_axis, Axis) and new_axis.size != x.array.shape[dim]:
             raise strip_library_frames(
                 ValueError(
-                    f"axis {x.names[index]!r} has size {x.array.shape[index]}, it cannot become "
-                    f"{format_axes([new.name], [new.size])}"
+                    f"axis {x.names[dim]!r} has size {x.array.shape[dim]}, it cannot become "
+                    f"{format_axes([new_axis.name], [new_axis.size])}"
                 )
             )
-        names[index] = axis_name(new)
+        names[dim] = axis_name(new_axis)
     check_unique_names(tuple(names))
     return with_array(x, x.array, intern_names(tuple(names)))

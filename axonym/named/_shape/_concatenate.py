@@ -60,15 +60,15 @@ def stack(axis: AxisSelector, arrays: Iterable[N]) -> N:
 @cached_plan
 def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Callable[..., Any], Names]:
     name = axis_name(axis)
-    first = _check_same_axes("stack", name, operands, None)
+    row_names = _check_same_axes("stack", name, operands, None)
     if isinstance(axis, Axis) and axis.size != len(operands):
         raise strip_library_frames(
             ValueError(f"axis {name!r} has size {axis.size}, {len(operands)} arrays were given to `stack`")
         )
-    check_unique_names((name, *first))
-    names = intern_names((name, *first))
-    own_names = tuple(own for own, _ in operands)
-    return jit_inline(functools.partial(_compute_stack, names, own_names)), names
+    check_unique_names((name, *row_names))
+    names = intern_names((name, *row_names))
+    operand_names = tuple(array_names for array_names, _ in operands)
+    return jit_inline(functools.partial(_compute_stack, names, operand_names)), names
 
 
 def _compute_stack(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
@@ -107,31 +107,33 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
     names = _check_same_axes("concatenate", name, operands, name)
     if name not in names:
         raise make_missing_axis_error(name, *operands[0])
-    index = names.index(name)
-    size = sum(sizes[own.index(name)] for own, sizes in operands)
+    dim = names.index(name)
+    size = sum(sizes[array_names.index(name)] for array_names, sizes in operands)
     if isinstance(axis, Axis) and axis.size != size:
         raise strip_library_frames(
             ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
         )
-    own_names = tuple(own for own, _ in operands)
-    return jit_inline(functools.partial(_compute_concatenate, names, index, own_names)), names
+    operand_names = tuple(array_names for array_names, _ in operands)
+    return jit_inline(functools.partial(_compute_concatenate, names, dim, operand_names)), names
 
 
-def _compute_concatenate(names: Names, index: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
-    row_names = (*names[:index], "", *names[index + 1 :])
+def _compute_concatenate(names: Names, dim: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
+    row_names = (*names[:dim], "", *names[dim + 1 :])  # a row may have fewer elements than the mesh axis has devices
 
     def concatenate_rows(*arrays: Any) -> Any:
         rows = [align_axes(array, array_names, names) for array, array_names in zip(arrays, operands, strict=True)]
-        return jnp.concatenate([reshard_by_name(row, row_names) for row in rows], axis=index)
+        return jnp.concatenate([reshard_by_name(row, row_names) for row in rows], axis=dim)
 
     return run_operation(concatenate_rows, operands, names, *arrays)
 
 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
     if type(axis) is not str and not isinstance(axis, str | Axis):
-        given = f"{format_value(axis)} and {format_value(arrays)}"
         raise strip_library_frames(
-            TypeError(f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not {given}.")
+            TypeError(
+                f"`{function}` takes an axis and a list of arrays, `{function}('pos', [x, y])`, not "
+                f"{format_value(axis)} and {format_value(arrays)}."
+            )
         )
     rows = list(arrays)
     for x in rows:
@@ -140,24 +142,30 @@ def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, ar
     return with_array(rows[0], call(*[x.array for x in rows]), names)
 
 
-def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], but: str | None) -> Names:
-    """Returns the names of the first array, which all must have, with the same sizes except along `but`."""
+def _check_same_axes(function: str, name: str, operands: tuple[_Operand, ...], joined_axis: str | None) -> Names:
+    """Returns the names of the first array, which all must have, with the same sizes except along `joined_axis`."""
     if not operands:
         raise strip_library_frames(ValueError(f"`{function}` along {name!r} needs at least one array"))
     check_rank(*operands[0])
-    first = dict(zip(*operands[0], strict=True))
+    first_sizes = dict(zip(*operands[0], strict=True))
     for operand in operands:
         check_rank(*operand)
-        own = dict(zip(*operand, strict=True))
-        if own.keys() != first.keys():
-            shown = f"{format_axes(*operands[0])} and {format_axes(*operand)}"
-            raise strip_library_frames(ValueError(f"`{function}` takes arrays of the same axes, not {shown}"))
-        for key, size in first.items():
-            if key != but and own[key] != size:
-                moved = format_axes(tuple(first), [own[one] for one in first])
+        sizes = dict(zip(*operand, strict=True))
+        if sizes.keys() != first_sizes.keys():
+            raise strip_library_frames(
+                ValueError(
+                    f"`{function}` takes arrays of the same axes, not {format_axes(*operands[0])} and "
+                    f"{format_axes(*operand)}"
+                )
+            )
+        for axis, size in first_sizes.items():
+            if axis != joined_axis and sizes[axis] != size:
+                # In the order of the first array, so that the sizes that differ stand at the same place.
+                aligned = format_axes(tuple(first_sizes), [sizes[key] for key in first_sizes])
                 raise strip_library_frames(
                     ValueError(
-                        f"axis {key!r} has size {size} and size {own[key]} in {format_axes(*operands[0])} and {moved}"
+                        f"axis {axis!r} has size {size} and size {sizes[axis]} in {format_axes(*operands[0])} and "
+                        f"{aligned}"
                     )
                 )
     return operands[0][0]
@@ -183,16 +191,16 @@ def unbind(x: N, axis: AxisSelector) -> tuple[N, ...]:
         (embed: 3)
     """
     check_named(x)
-    index = find_axis(x.names, x.array.shape, axis)
-    names = intern_names(x.names[:index] + x.names[index + 1 :])
-    return tuple([with_array(x, piece, names) for piece in cached_jit(_compute_unbind, x.names, index)(x.array)])
+    dim = find_axis(x.names, x.array.shape, axis)
+    names = intern_names(x.names[:dim] + x.names[dim + 1 :])
+    return tuple([with_array(x, piece, names) for piece in cached_jit(_compute_unbind, x.names, dim)(x.array)])
 
 
-def _compute_unbind(names: Names, index: int, array: Any) -> tuple[Any, ...]:
+def _compute_unbind(names: Names, dim: int, array: Any) -> tuple[Any, ...]:
     def take_slices(array: Any) -> tuple[Any, ...]:
-        return tuple(jax.lax.index_in_dim(array, i, index, keepdims=False) for i in range(array.shape[index]))
+        return tuple(jax.lax.index_in_dim(array, i, dim, keepdims=False) for i in range(array.shape[dim]))
 
-    return run_operation(take_slices, [names], None, array, whole=(names[index],))
+    return run_operation(take_slices, [names], None, array, whole=(names[dim],))
 
 
 def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
@@ -222,10 +230,10 @@ def split(x: N, axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple[N, ...]:
         raise TypeError(
             f"`split` takes the axes of the pieces, as in make_axes(head=2, tail=3), not {format_value(new_axes)}."
         )
-    axis_name(axis)  # others may not be hashable
-    pieces = tuple([one if isinstance(one, Axis) else parse_one_axis(one) for one in new_axes])
+    axis_name(axis)  # raises an error for anything else, which may not be hashable
+    pieces = tuple([piece if isinstance(piece, Axis) else parse_one_axis(piece) for piece in new_axes])
     call, names = _plan_split(x.names, x.array.shape, axis, pieces)
-    return tuple([with_array(x, array, own) for array, own in zip(call(x.array), names, strict=True)])
+    return tuple([with_array(x, array, array_names) for array, array_names in zip(call(x.array), names, strict=True)])
 
 
 @cached_plan
@@ -233,18 +241,18 @@ def _plan_split(
     names: Names, sizes: tuple[int, ...], axis: AxisSelector, pieces: tuple[Axis, ...]
 ) -> tuple[Callable[..., Any], tuple[Names, ...]]:
     """Returns the compiled split, and the names of each piece."""
-    index, lengths = find_axis(names, sizes, axis), tuple(one.size for one in pieces)
-    if sum(lengths) != sizes[index]:
+    dim, lengths = find_axis(names, sizes, axis), tuple(piece.size for piece in pieces)
+    if sum(lengths) != sizes[dim]:
         raise ValueError(
-            f"axis {names[index]!r} of {format_axes(names, sizes)} cannot be split into pieces of {lengths} elements"
+            f"axis {names[dim]!r} of {format_axes(names, sizes)} cannot be split into pieces of {lengths} elements"
         )
-    results = tuple(intern_names((*names[:index], one.name, *names[index + 1 :])) for one in pieces)
-    for own in results:
-        check_unique_names(own)
+    results = tuple(intern_names((*names[:dim], piece.name, *names[dim + 1 :])) for piece in pieces)
+    for piece_names in results:
+        check_unique_names(piece_names)
 
     def split_array(array: Any) -> tuple[Any, ...]:
-        cut = functools.partial(jax.lax.split, sizes=lengths, axis=index)
-        return run_operation(cut, [names], [*results], array, whole=(names[index],))
+        split_dim = functools.partial(jax.lax.split, sizes=lengths, axis=dim)
+        return run_operation(split_dim, [names], [*results], array, whole=(names[dim],))
 
     return jit_inline(split_array), results
 

@@ -54,7 +54,7 @@ def flatten_axes(x: N, old_axes: AxisSelection, new_axis: AxisSelector) -> N:
         (batch: 2, embed: 12)
     """
     check_named(x)
-    axis_name(new_axis)  # others may not be hashable
+    axis_name(new_axis)  # raises an error for anything else, which may not be hashable
     call, names = _plan_flatten(x.names, x.array.shape, make_hashable_selection(old_axes, x.names), new_axis)
     return with_array(x, call(x.array), names)
 
@@ -64,20 +64,23 @@ def _plan_flatten(
     names: Names, sizes: tuple[int, ...], old_axes: AxisSelection | None, new_axis: AxisSelector
 ) -> tuple[Callable[..., Any], Names]:
     merged = find_axes(names, sizes, old_axes)
-    rest = [at for at in range(len(names)) if at not in merged]
-    first = sum(at < min(merged, default=0) for at in rest)
-    order = (*rest[:first], *merged, *rest[first:])
-    size = math.prod(sizes[at] for at in merged)
+    remaining = [dim for dim in range(len(names)) if dim not in merged]
+    position = sum(dim < min(merged, default=0) for dim in remaining)  # of the new axis
+    dims_before, dims_after = remaining[:position], remaining[position:]
+    order = (*dims_before, *merged, *dims_after)
+    size = math.prod(sizes[dim] for dim in merged)
     if isinstance(new_axis, Axis) and new_axis.size != size:
-        moved = format_axes([names[at] for at in order], [sizes[at] for at in order])
+        transposed = format_axes([names[dim] for dim in order], [sizes[dim] for dim in order])
         raise ValueError(
-            f"axes {format_axes([names[at] for at in merged])} of {moved} have {size} elements, not {new_axis.size}"
+            f"axes {format_axes([names[dim] for dim in merged])} of {transposed} have {size} elements, not "
+            f"{new_axis.size}"
         )
-    transpose = order if order != tuple(range(len(names))) else None
-    left, right = rest[:first], rest[first:]
-    new_names = (*(names[at] for at in left), axis_name(new_axis), *(names[at] for at in right))
-    new_sizes = (*(sizes[at] for at in left), size, *(sizes[at] for at in right))
-    return _plan_reshape(new_names, new_sizes, order=transpose, replicated=range(first + 1, first + len(merged)))
+    return _plan_reshape(
+        (*(names[dim] for dim in dims_before), axis_name(new_axis), *(names[dim] for dim in dims_after)),
+        (*(sizes[dim] for dim in dims_before), size, *(sizes[dim] for dim in dims_after)),
+        order=order if order != tuple(range(len(names))) else None,
+        replicated=range(position + 1, position + len(merged)),
+    )
 
 
 def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
@@ -101,7 +104,7 @@ def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
         (batch: 2, heads: 3, head_dim: 4)
     """
     check_named(x)
-    axis_name(axis)  # others may not be hashable
+    axis_name(axis)  # raises an error for anything else, which may not be hashable
     call, names = _plan_unflatten(x.names, x.array.shape, axis, parse_axes(new_axes))
     return with_array(x, call(x.array), names)
 
@@ -110,15 +113,18 @@ def unflatten_axis(x: N, axis: AxisSelector, new_axes: AxisSpec) -> N:
 def _plan_unflatten(
     names: Names, sizes: tuple[int, ...], axis: AxisSelector, new_axes: tuple[Axis, ...]
 ) -> tuple[Callable[..., Any], Names]:
-    index, (new, parts) = find_axis(names, sizes, axis), get_names_and_sizes(new_axes)
-    if math.prod(parts) != sizes[index]:
+    dim = find_axis(names, sizes, axis)
+    part_names, part_sizes = get_names_and_sizes(new_axes)
+    if math.prod(part_sizes) != sizes[dim]:
         raise ValueError(
-            f"axis {names[index]!r} of {format_axes(names, sizes)} has {sizes[index]} elements, "
-            f"{format_axes(new, parts)} have {math.prod(parts)}"
+            f"axis {names[dim]!r} of {format_axes(names, sizes)} has {sizes[dim]} elements, "
+            f"{format_axes(part_names, part_sizes)} have {math.prod(part_sizes)}"
         )
-    new_names = (*names[:index], *new, *names[index + 1 :])
-    new_sizes = (*sizes[:index], *parts, *sizes[index + 1 :])
-    return _plan_reshape(new_names, new_sizes, split=(index, next((size for size in parts if size > 1), 1)))
+    return _plan_reshape(
+        (*names[:dim], *part_names, *names[dim + 1 :]),
+        (*sizes[:dim], *part_sizes, *sizes[dim + 1 :]),
+        split=(dim, next((size for size in part_sizes if size > 1), 1)),
+    )
 
 
 def ravel(x: N, new_axis_name: AxisSelector) -> N:
@@ -183,9 +189,9 @@ def flatten_all_axes_but(
         (batch: 2, pos: 3)
     """
     check_named(x)
-    kept = find_axes(x.names, x.array.shape, axis)
-    merged = tuple(one for dim, one in enumerate(x.axes) if dim not in kept)
-    names = x.names
+    unmerged_dims = find_axes(x.names, x.array.shape, axis)
+    merged = tuple(axis for dim, axis in enumerate(x.axes) if dim not in unmerged_dims)
+    names = x.names  # so that `unflatten` does not hold the array
     flat = flatten_axes(x, merged, axis_name)
     if reorder_to_front:
         flat = rearrange(flat, (axis_name, ...))
@@ -206,8 +212,8 @@ def _plan_reshape(
 ) -> tuple[Callable[..., Any], Names]:
     """Returns a compiled reshape, and its checked names.
 
-    The axes are transposed to `order` first. Axes `replicated` are merged into the axis before them; `split` is an axis
-    that is split, and the size of its first part.
+    The axes are transposed to `order` first. Axes in `replicated` are merged into the axis before them. `split` is the
+    position of an axis that is split, and the size of its first part that is larger than 1.
     """
     check_unique_names(names)
     names = intern_names(names)
@@ -222,14 +228,18 @@ def _compute_reshape(
     split: tuple[int, int] | None,
     array: Any,
 ) -> Any:
-    array = array if order is None else jnp.transpose(array, order)
+    if order is not None:
+        array = jnp.transpose(array, order)
     sharding = get_out_sharding(names, sizes)
     reshape = functools.partial(jax.lax.reshape, new_sizes=sizes, out_sharding=sharding)
     if sharding is not None:
         return reshape(array)
-    # Without a sharding for the new axes, only the first part of each may be sharded.
-    positions = name_dims(array)
-    whole = {positions[dim] for dim in replicated}
-    if split is not None and split[1] % read_layout(positions, array).count_shards((positions[split[0]],)):
-        whole.add(positions[split[0]])
-    return run_operation(reshape, [positions], None, array, whole=whole)
+    # JAX then infers the sharding. It can where only the first axis of those merged is sharded, and where the first
+    # part of an axis that is split is divisible by the number of its shards.
+    dim_names = name_dims(array)
+    whole = {dim_names[dim] for dim in replicated}
+    if split is not None:
+        split_dim, first_size = split
+        if first_size % read_layout(dim_names, array).count_shards((dim_names[split_dim],)):
+            whole.add(dim_names[split_dim])
+    return run_operation(reshape, [dim_names], None, array, whole=whole)

@@ -61,17 +61,18 @@ def _plan_pattern(
         binding = Binding(expression, aliases)
         parts = _split_operand_axes(_get_operand(expression), binding, names, sizes)
         result = _order_result_axes(expression, binding, parts)
-    order = tuple(i for _, places in result for i in places)
+    order = tuple(i for _, part_indices in result for i in part_indices)
     split: Axes | None = tuple((part.name, part.size) for part in parts)
-    merged: Axes | None = tuple((name, math.prod(parts[i].size for i in places)) for name, places in result)
+    merged: Axes | None = tuple((name, math.prod(parts[i].size for i in part_indices)) for name, part_indices in result)
     result_names = intern_names(tuple(name for name, _ in merged))
-    transposed = order != tuple(range(len(order)))
-    before_merge = tuple(split[i][1] for i in order) if transposed else sizes
+    is_transposed = order != tuple(range(len(order)))
+    # A reshape that changes no size is left out, and without a transpose a single reshape does both.
+    before_merge = tuple(split[i][1] for i in order) if is_transposed else sizes
     merged = merged if tuple(size for _, size in merged) != before_merge else None
-    split = split if transposed and tuple(size for _, size in split) != sizes else None
-    if not transposed and merged is None:
+    split = split if is_transposed and tuple(size for _, size in split) != sizes else None
+    if not is_transposed and merged is None:
         return None, result_names
-    compute = functools.partial(_compute_rearranged, names, split, order if transposed else None, merged)
+    compute = functools.partial(_compute_rearranged, names, split, order if is_transposed else None, merged)
     return jit_inline(compute), result_names
 
 
@@ -97,7 +98,7 @@ class _Part(NamedTuple):
     name: str
     size: int
     identifier: str  # "" if there is none
-    at: int
+    column: int  # in the text of the expression, for errors
 
 
 def _get_operand(expression: Expression) -> Side:
@@ -110,49 +111,55 @@ def _get_operand(expression: Expression) -> Side:
 
 def _split_operand_axes(side: Side, binding: Binding, names: Names, sizes: Sequence[int]) -> tuple[_Part, ...]:
     """Returns the axes after the splits of the left side."""
-    terms, found = binding.match_axes(side, names, sizes), []
-    for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
-        term = terms.get(place)
-        if term is None or term.parts is None:
-            found.append(_Part(name, size, term.name if term else "", term.at if term else 0))
+    terms = binding.match_axes(side, names, sizes)
+    parts: list[_Part] = []
+    for dim, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        term = terms.get(dim)
+        if term is None:
+            parts.append(_Part(name, size, "", 0))
+        elif term.parts is None:
+            parts.append(_Part(name, size, term.name, term.at))
         else:
-            lengths = _infer_part_sizes(term, binding, name, size)
-            found += [
-                _Part(binding.get_name(part.name), length, part.name, part.at)
-                for part, length in zip(term.parts, lengths, strict=True)
-            ]
+            part_sizes = _infer_part_sizes(term, binding, name, size)
+            for part, part_size in zip(term.parts, part_sizes, strict=True):
+                parts.append(_Part(binding.get_name(part.name), part_size, part.name, part.at))
     for term in (part for group in side.groups for part in group.parts or ()):
-        if [part.name for part in found].count(binding.get_name(term.name)) > 1:
+        if [part.name for part in parts].count(binding.get_name(term.name)) > 1:
             raise Fault(
                 term.at, f"there is an axis {binding.get_name(term.name)!r} already; give another name with an alias"
             )
-    return tuple(found)
+    return tuple(parts)
 
 
 def _infer_part_sizes(term: Term, binding: Binding, name: str, size: int) -> list[int]:
     parts = term.parts or ()
     sizes = [binding.get_size(part.name) for part in parts]
-    unknown = [i for i, one in enumerate(sizes) if one is None]
+    unknown = [i for i, part_size in enumerate(sizes) if part_size is None]
     if len(unknown) > 1:
         raise Fault(
             parts[unknown[1]].at,
             f"the sizes of {parts[unknown[0]].name!r} and {parts[unknown[1]].name!r} are both unknown; give one of "
             f"them: {parts[unknown[1]].name}=...",
         )
-    known = math.prod(one for one in sizes if one is not None)
-    if (known == 0 or size % known) if unknown else known != size:
-        raise Fault(term.at, f"axis {name!r} has {size} elements, the parts with known sizes have {known}")
-    return [size // known if one is None else one for one in sizes]
+    known_size = math.prod(part_size for part_size in sizes if part_size is not None)
+    fits = known_size == size
+    if unknown:
+        fits = known_size != 0 and size % known_size == 0
+    if not fits:
+        raise Fault(term.at, f"axis {name!r} has {size} elements, the parts with known sizes have {known_size}")
+    return [size // known_size if part_size is None else part_size for part_size in sizes]
 
 
 def _order_result_axes(
     expression: Expression, binding: Binding, parts: tuple[_Part, ...]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Returns each axis of the result: its name, and the parts that it is merged from."""
-    side, places = expression.result, {part.identifier: i for i, part in enumerate(parts) if part.identifier}
-    stated = {term: _find_part(term, binding, parts, places) for term in side.flat if term.name != REST}
-    left = [i for i in range(len(parts)) if i not in stated.values()]
-    _check_left_out(expression, parts, left)
+    side = expression.result
+    indices = {part.identifier: i for i, part in enumerate(parts) if part.identifier}
+    stated = {term: _find_part(term, binding, parts, indices) for term in side.flat if term.name != REST}
+    unstated = [i for i in range(len(parts)) if i not in stated.values()]
+    _check_unstated(expression, parts, unstated)
+    # The axes between two `...` are a section; the unstated axes are put between sections.
     sections: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     for term in side.terms:
         if term.name == REST:
@@ -160,56 +167,58 @@ def _order_result_axes(
         elif term.parts is None:
             sections[-1].append((parts[stated[term]].name, (stated[term],)))
         else:
-            merged = tuple(i for part in term.parts for i in (left if part.name == REST else [stated[part]]))
+            merged = tuple(i for part in term.parts for i in (unstated if part.name == REST else [stated[part]]))
             binding.check_size(term, math.prod(parts[i].size for i in merged))
             sections[-1].append((binding.get_name(term.name), merged))
-    result = _insert_rest(sections, [(parts[i].name, (i,)) for i in left])
+    result = _insert_unstated(sections, [(parts[i].name, (i,)) for i in unstated])
     for group in side.groups:
         if [name for name, _ in result].count(binding.get_name(group.name)) > 1:
             raise Fault(group.at, f"the result would have two axes {binding.get_name(group.name)!r}")
     return result
 
 
-def _find_part(term: Term, binding: Binding, parts: tuple[_Part, ...], places: Mapping[str, int]) -> int:
+def _find_part(term: Term, binding: Binding, parts: tuple[_Part, ...], indices: Mapping[str, int]) -> int:
     """Returns the index of the part that a term of the right side names."""
-    if term.name in places:
-        return places[term.name]
+    if term.name in indices:
+        return indices[term.name]
     name, names = binding.get_name(term.name), [part.name for part in parts]
     if name not in names:
-        shown = repr(name) if name == term.name else f"{name!r} for {term.name!r}"
-        raise Fault(term.at, f"no axis {shown} on the left side{suggest_name(name, [*places, *names])}")
-    place = names.index(name)
-    if parts[place].identifier:
-        raise Fault(term.at, f"axis {name!r} is {parts[place].identifier!r} on the left side")
-    binding.check_size(term, parts[place].size)
-    return place
+        label = repr(name) if name == term.name else f"{name!r} for {term.name!r}"
+        raise Fault(term.at, f"no axis {label} on the left side{suggest_name(name, [*indices, *names])}")
+    index = names.index(name)
+    if parts[index].identifier:
+        raise Fault(term.at, f"axis {name!r} is {parts[index].identifier!r} on the left side")
+    binding.check_size(term, parts[index].size)
+    return index
 
 
-def _check_left_out(expression: Expression, parts: tuple[_Part, ...], left: list[int]) -> None:
+def _check_unstated(expression: Expression, parts: tuple[_Part, ...], unstated: list[int]) -> None:
     operand, result = expression.operands[0], expression.result
-    for i in left:
+    for i in unstated:
         if parts[i].identifier:
-            raise Fault(parts[i].at, f"the right side leaves out {parts[i].identifier!r}")
-    if left and not result.rest:
-        names, sizes = [parts[i].name for i in left], [parts[i].size for i in left]
+            raise Fault(parts[i].column, f"the right side leaves out {parts[i].identifier!r}")
+    if unstated and not result.rest:
+        names, sizes = [parts[i].name for i in unstated], [parts[i].size for i in unstated]
         raise Fault(result.at, f"the right side leaves out {format_axes(names, sizes)}; write '...' for the others")
     if result.rest and operand.ordered and not operand.rest:
         raise Fault(result.rest[0].at, "this '...' needs one on the left side")
 
 
-def _insert_rest(
-    sections: list[list[tuple[str, tuple[int, ...]]]], left: list[Any]
+def _insert_unstated(
+    sections: list[list[tuple[str, tuple[int, ...]]]], unstated: list[tuple[str, tuple[int, ...]]]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Inserts the other axes between the sections that `...` separates, keeping their relative order."""
+    """Inserts the unstated axes between the sections that `...` separates, each before the axes that it preceded."""
     if len(sections) == 1:
         return sections[0]
-    found, hole = list(sections[0]), 1
-    for name, places in left:
-        while hole < len(sections) - 1 and min(i for _, some in sections[hole] for i in some) < places[0]:
-            found += sections[hole]
-            hole += 1
-        found.append((name, places))
-    return found + [item for section in sections[hole:] for item in section]
+    result, next_section = list(sections[0]), 1
+    for name, part_indices in unstated:
+        while next_section < len(sections) - 1 and part_indices[0] > min(
+            i for _, section_indices in sections[next_section] for i in section_indices
+        ):
+            result += sections[next_section]
+            next_section += 1
+        result.append((name, part_indices))
+    return result + [item for section in sections[next_section:] for item in section]
 
 
 def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | int) -> N:
@@ -265,11 +274,11 @@ def rearrange(x: N, order: PartialAxisSpec | str, /, **aliases: AxisSelector | i
         check_ordered(order)
         if isinstance(order, Axis) or not isinstance(order, Iterable):
             raise TypeError(f"`rearrange` takes a sequence of axes, such as ('batch', ...), not {format_value(order)}.")
-    stated = tuple(order)
-    for one in stated:
-        if type(one) is not str and one is not ...:
-            axis_name(one)  # others may not be hashable
-    call, names = _plan_transpose(x.names, x.array.shape, stated)
+    selectors = tuple(order)
+    for selector in selectors:
+        if type(selector) is not str and selector is not ...:
+            axis_name(selector)  # raises an error for anything else, which may not be hashable
+    call, names = _plan_transpose(x.names, x.array.shape, selectors)
     return x if call is None else with_array(x, call(x.array), names)
 
 

@@ -55,15 +55,19 @@ def slice(
     """
     check_named(x)
     starts, lengths = _parse_starts_and_lengths(axis, new_axis, start, length)
-    first, size = _key_by_name(x, starts), _key_by_name(x, lengths)
-    if without := [name for name in first if name not in size]:
-        raise ValueError(f"`slice` of axes {format_axes(without)} of {format_shape(x)} needs their `length`")
-    windows = {name: one if isinstance(one, Axis) else Axis(name, one) for name, one in size.items()}
+    starts, lengths = _key_by_name(x, starts), _key_by_name(x, lengths)
+    if missing := [name for name in starts if name not in lengths]:
+        raise ValueError(f"`slice` of axes {format_axes(missing)} of {format_shape(x)} needs their `length`")
+    if not lengths:
+        return x
+    windows = {name: size if isinstance(size, Axis) else Axis(name, size) for name, size in lengths.items()}
     items = {
-        window.name: _make_dslice(x, name, first.get(name, 0), window.size, "slice") for name, window in windows.items()
+        window.name: _make_dslice(x, name, starts.get(name, 0), window.size, "slice")
+        for name, window in windows.items()
     }
     renamed = rename(x, {name: window.name for name, window in windows.items()})
-    return index(renamed, items, mode="promise_in_bounds") if items else x  # `dynamic_slice` then moves it back inside
+    # With this mode a window compiles to `dynamic_slice`, which moves it back inside.
+    return index(renamed, items, mode="promise_in_bounds")
 
 
 def _parse_starts_and_lengths(
@@ -97,14 +101,13 @@ def _parse_new_axis(axis: AxisSelector, new_axis: Any, length: Any) -> Axis:
     return Axis(axis_name(axis if new_axis is None else new_axis), length)
 
 
-def _key_by_name(x: NamedBase, given: Mapping[Any, Any]) -> dict[str, Any]:
-    dims = find_axes(x.names, x.array.shape, tuple(given))
-    return {x.names[dim]: value for dim, value in zip(dims, given.values(), strict=True)}
+def _key_by_name(x: NamedBase, values: Mapping[Any, Any]) -> dict[str, Any]:
+    dims = find_axes(x.names, x.array.shape, tuple(values))
+    return {x.names[dim]: value for dim, value in zip(dims, values.values(), strict=True)}
 
 
 def _make_dslice(x: NamedBase, name: str, start: Any, size: int, function: str) -> dslice:
-    have = x.array.shape[find_axis(x.names, x.array.shape, name)]
-    if size > have:
+    if size > x.array.shape[find_axis(x.names, x.array.shape, name)]:
         raise ValueError(f"{size} elements, given to `{function}`, do not fit into axis {name!r} of {format_shape(x)}")
     first = as_integer(start)
     if first is None:
@@ -148,14 +151,16 @@ def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
         raise ValueError(
             f"the update, {format_shape(update)}, has axes {format_axes(extra)} that {format_shape(x)} lacks"
         )
-    first, have = _key_by_name(x, start), dict(zip(update.names, update.array.shape, strict=True))
-    for name, size in have.items():
-        if name not in first and size != x.axis_size(name):
+    starts, update_sizes = _key_by_name(x, start), dict(zip(update.names, update.array.shape, strict=True))
+    for name, size in update_sizes.items():
+        if name not in starts and size != x.axis_size(name):
             raise ValueError(
                 f"axis {name!r} has size {size} in the update and size {x.axis_size(name)} in {format_shape(x)}; "
                 "give its `start`"
             )
-    items = {name: _make_dslice(x, name, one, have.get(name, 1), "updated_slice") for name, one in first.items()}
+    items = {
+        name: _make_dslice(x, name, first, update_sizes.get(name, 1), "updated_slice") for name, first in starts.items()
+    }
     names = tuple("" if name in items else name for name in update.names)
     array = run_operation(lambda array: array, [update.names], names, update.array, whole=items)
     return At(x, items).set(with_array(update, array), mode="promise_in_bounds")
@@ -184,13 +189,13 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
     """
     check_named(x)
     dims = find_axes(x.names, x.array.shape, axis)
-    given = tuple(shift) if isinstance(shift, Sequence) and not isinstance(shift, str) else (shift,) * len(dims)
-    if len(given) != len(dims):
-        raise ValueError(f"{len(given)} shifts were given for the axes {format_axes([x.names[dim] for dim in dims])}")
-    shifts = tuple(_parse_shift(x, one) for one in given)
+    shifts = tuple(shift) if isinstance(shift, Sequence) and not isinstance(shift, str) else (shift,) * len(dims)
+    if len(shifts) != len(dims):
+        raise ValueError(f"{len(shifts)} shifts were given for the axes {format_axes([x.names[dim] for dim in dims])}")
+    shifts = tuple(_parse_shift(x, places) for places in shifts)
     if not dims:
         return x
-    if all(isinstance(one, int) for one in shifts):
+    if all(isinstance(places, int) for places in shifts):
         return apply_to_whole_axes(_roll_static, x, dims, shifts)
     return apply_to_whole_axes(_roll_traced, x, dims, args=shifts)
 
@@ -313,12 +318,12 @@ def _parse_constants(value: Any) -> tuple[Any, ...]:
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     if not 0 < len(values) < 3:
         raise ValueError(f"`constant_values` is a scalar, or a pair of them, not {format_value(value)}")
-    return tuple(get_scalar("each value of `constant_values`", one) for one in values)
+    return tuple(get_scalar("each value of `constant_values`", constant) for constant in values)
 
 
 def _expand_widths(array: Any, dims: tuple[int, ...], widths: _Widths) -> _Widths:
-    wide = dict(zip(dims, widths, strict=True))
-    return tuple(wide.get(dim, (0, 0)) for dim in range(array.ndim))
+    width_by_dim = dict(zip(dims, widths, strict=True))
+    return tuple(width_by_dim.get(dim, (0, 0)) for dim in range(array.ndim))
 
 
 def _pad_constant(array: Any, dims: tuple[int, ...], widths: _Widths, options: tuple[Any, ...], *values: Any) -> Any:
@@ -353,9 +358,9 @@ def pad_left(x: N, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> N:
     """
     check_named(x)
     dim, new = find_axis(x.names, x.array.shape, axis), parse_one_axis(new_axis)
-    more = new.size - x.array.shape[dim]
-    if more < 0:
+    width = new.size - x.array.shape[dim]
+    if width < 0:
         raise ValueError(
             f"axis {x.names[dim]!r} of {format_shape(x)} is longer than {new.size}, to which it was padded"
         )
-    return pad(rename(x, {x.names[dim]: new.name}), {new.name: (more, 0)}, constant_values=value)
+    return pad(rename(x, {x.names[dim]: new.name}), {new.name: (width, 0)}, constant_values=value)
