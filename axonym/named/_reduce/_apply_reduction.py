@@ -39,11 +39,12 @@ def apply_reduction(
         return _apply_to_plain(fn, x, axis, by_compiler, where=where, initial=initial, **options)
     array, selected = x.array, make_hashable_selection(axis, x.names)
     if where is None and initial is None:
-        call, rest = _plan_reduction(fn, x.names, array.shape, selected, by_compiler, *options.items())
-        return with_array(x, call(array), rest)
-    mask_names, mask = (None, None) if where is None else (_get_mask_names(x, where), where.array)
-    call, rest = _plan_masked_reduction(fn, x.names, array.shape, selected, mask_names, by_compiler, *options.items())
-    return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), rest)
+        call, names = _plan_reduction(fn, x.names, array.shape, selected, by_compiler, *options.items())
+        return with_array(x, call(array), names)
+    mask_names = None if where is None else _get_mask_names(x, where)
+    mask = None if where is None else where.array
+    call, names = _plan_masked_reduction(fn, x.names, array.shape, selected, mask_names, by_compiler, *options.items())
+    return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), names)
 
 
 def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) -> Any:
@@ -67,15 +68,15 @@ def _plan_reduction(
     *options: tuple[str, Hashable],
 ) -> tuple[Callable[..., Any], Names]:
     """Returns the compiled reduction of an array with these names and sizes, and the remaining names."""
-    dims, rest = _split_dims(names, sizes, axis)
+    dims, remaining_names = _split_dims(names, sizes, axis)
 
     def reduce_dims(array: Any) -> Any:
         return fn(array, axis=dims, **dict(options))
 
     def reduce_by_compiler(array: Any) -> Any:
-        return run_operation(reduce_dims, [names], rest, array, by_compiler=True)
+        return run_operation(reduce_dims, [names], remaining_names, array, by_compiler=True)
 
-    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), rest
+    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), remaining_names
 
 
 @cached_plan
@@ -89,19 +90,21 @@ def _plan_masked_reduction(
     *options: tuple[str, Hashable],
 ) -> tuple[Callable[..., Any], Names]:
     """Returns the same as `_plan_reduction` for a reduction with a mask or an initial value."""
-    dims, rest = _split_dims(names, sizes, axis)
+    dims, remaining_names = _split_dims(names, sizes, axis)
 
     def reduce_dims(array: Any, mask: Any, initial: dict[str, Any]) -> Any:
         where = None if mask_names is None else align_axes(mask, mask_names, names)
         return fn(array, axis=dims, where=where, **initial, **dict(options))
 
     def reduce_by_compiler(array: Any, mask: Any, initial: dict[str, Any]) -> Any:
-        operands, arrays = ([names], [array]) if mask_names is None else ([names, mask_names], [array, mask])
-        return run_operation(
-            lambda array, mask=None: reduce_dims(array, mask, initial), operands, rest, *arrays, by_compiler=True
-        )
+        def reduce_arrays(array: Any, mask: Any = None) -> Any:
+            return reduce_dims(array, mask, initial)
 
-    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), rest
+        if mask_names is None:
+            return run_operation(reduce_arrays, [names], remaining_names, array, by_compiler=True)
+        return run_operation(reduce_arrays, [names, mask_names], remaining_names, array, mask, by_compiler=True)
+
+    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), remaining_names
 
 
 def _split_dims(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
@@ -113,15 +116,14 @@ def _split_dims(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[
 def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, by_compiler: bool, **options: Any) -> Any:
     """Applies a positional function to a plain array or a number, over axes that are given by position."""
     dims = find_positions(x, axis)
-    if any(isinstance(one, NamedBase) for one in options.values()):
+    if any(isinstance(value, NamedBase) for value in options.values()):
         raise TypeError(f"A plain array of shape {np.shape(x)} takes a plain `where`, not a named one.")
     call = functools.partial(fn, axis=dims, **{key: value for key, value in options.items() if value is not None})
     if not by_compiler or not isinstance(x, jax.Array):
         return call(x)
     names = name_dims(x)
-    return run_operation(
-        call, [names], tuple(name for dim, name in enumerate(names) if dim not in dims), x, by_compiler=True
-    )
+    remaining_names = tuple(name for dim, name in enumerate(names) if dim not in dims)
+    return run_operation(call, [names], remaining_names, x, by_compiler=True)
 
 
 def find_positions(x: Any, axis: Any) -> tuple[int, ...]:
@@ -130,11 +132,11 @@ def find_positions(x: Any, axis: Any) -> tuple[int, ...]:
         check_named(x)
     if axis is None:
         return tuple(range(np.ndim(x)))
-    for one in axis if isinstance(axis, tuple | list) else (axis,):
-        if isinstance(one, bool) or not hasattr(one, "__index__"):
+    for position in axis if isinstance(axis, tuple | list) else (axis,):
+        if isinstance(position, bool) or not hasattr(position, "__index__"):
             raise TypeError(
-                f"A plain array of shape {np.shape(x)} has no names, so {format_value(one)} is none of its axes; give "
-                "positions, or name its axes with `axonym.named(array, axes)`."
+                f"A plain array of shape {np.shape(x)} has no names, so {format_value(position)} is none of its axes; "
+                "give positions, or name its axes with `axonym.named(array, axes)`."
             )
     return normalize_axis_tuple(axis, np.ndim(x))
 
@@ -204,8 +206,8 @@ def apply_along(
         return run_operation(call, [name_dims(x)], name_dims(x), x, by_compiler=True)
     dim = find_axis(x.names, x.array.shape, axis)
     results = (*x.names[:dim], "", *x.names[dim + 1 :]) if resizes else x.names
-    flags = (by_compiler, misses_auto_shards)
-    return with_array(x, cached_jit(_run_along, fn, x.names, dim, results, *flags, *options.items())(x.array))
+    call = cached_jit(_run_along, fn, x.names, dim, results, by_compiler, misses_auto_shards, tuple(options.items()))
+    return with_array(x, call(x.array))
 
 
 def _run_along(
@@ -215,9 +217,9 @@ def _run_along(
     results: Names,
     by_compiler: bool,
     misses_auto_shards: bool,
-    *options_and_array: Any,
+    options: tuple[tuple[str, Hashable], ...],
+    array: Any,
 ) -> Any:
-    *options, array = options_and_array
     return run_operation(
         functools.partial(fn, axis=dim, **dict(options)),
         [names],
@@ -234,22 +236,25 @@ def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dty
 
     `jax.numpy.var` subtracts the mean from masked-out elements as well, so an infinite one makes all gradients NaN.
     """
-    some, result = _compute_masked_var(array, axis, where, ddof, dtype)
-    return jnp.where(some, result, jnp.nan)
+    has_elements, variance = _compute_masked_var(array, axis, where, ddof, dtype)
+    return jnp.where(has_elements, variance, jnp.nan)
 
 
 def masked_std(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:
     """Returns the standard deviation of the elements where the mask is True; see `masked_var`."""
-    some, result = _compute_masked_var(array, axis, where, ddof, dtype)
-    return jnp.where(some, jnp.sqrt(jnp.where(some, result, 1)), jnp.nan)
+    has_elements, variance = _compute_masked_var(array, axis, where, ddof, dtype)
+    # The gradient of the square root of 0 is infinite, and the outer `where` would make it NaN.
+    return jnp.where(has_elements, jnp.sqrt(jnp.where(has_elements, variance, 1)), jnp.nan)
 
 
 def _compute_masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int, dtype: Any) -> tuple[Any, Any]:
     """Returns which slices have unmasked elements, and the variances, 0 for the others."""
     mask = where if jnp.ndim(where) else jnp.reshape(where, (1,) * array.ndim)
-    some = jnp.any(mask, axis=axis, keepdims=True)
-    result = jnp.var(jnp.where(mask, array, 0), axis=axis, where=mask | ~some, ddof=ddof, dtype=dtype)
-    return jnp.squeeze(some, axis), result
+    has_elements = jnp.any(mask, axis=axis, keepdims=True)
+    # A slice without unmasked elements counts in full, as zeros, so that there is no division by zero.
+    counted = mask | ~has_elements
+    variance = jnp.var(jnp.where(mask, array, 0), axis=axis, where=counted, ddof=ddof, dtype=dtype)
+    return jnp.squeeze(has_elements, axis), variance
 
 
 def masked_nanvar(array: Any, axis: tuple[int, ...], where: Any = True, ddof: int = 0, dtype: Any = None) -> Any:

@@ -51,8 +51,14 @@ def cov(
         >>> nym.cov(x, "variable", "time", other="with")
         NamedArray(float32, variable: 2, with: 2, [[ 1., -1.], [-1.,  1.]])
     """
-    options = {"ddof": ddof, "frequencies": fweights is not None}
-    return _apply_over_observations(_compute_cov, x, (variables, observations, other), (fweights, aweights), **options)
+    return _apply_over_observations(
+        _compute_cov,
+        x,
+        (variables, observations, other),
+        (fweights, aweights),
+        ddof=ddof,
+        has_frequencies=fweights is not None,
+    )
 
 
 def corrcoef(x: N, variables: AxisSelector, observations: AxisSelection, *, other: AxisSelector) -> N:
@@ -75,33 +81,35 @@ def _apply_over_observations(
 ) -> N:
     check_named(x)
     variables, observations, other = axes[0], parse_selection(axes[1]), axes[2]
-    given = [one for one in weights if one is not None]
+    operands = [x, *(weight for weight in weights if weight is not None)]
     name = axis_name(variables)
-    cores = [(variables, *observations), *(observations for _ in given)]
+    cores = [(variables, *observations), *(observations for _ in operands[1:])]
     if isinstance(other, Axis):
         x.resolve_axis(Axis(name, other.size))
-    options["count"] = len(observations)
-    return apply_gufunc(fn, [x, *given], cores, [(name, axis_name(other))], **options)[0]
+    return apply_gufunc(fn, operands, cores, [(name, axis_name(other))], count=len(observations), **options)[0]
 
 
-def _compute_cov(array: Any, *weights: Any, count: int, ddof: int, frequencies: bool) -> Any:
+def _compute_cov(array: Any, *weights: Any, count: int, ddof: int, has_frequencies: bool) -> Any:
     array = _merge_observations(array, count)
     array = array if jnp.issubdtype(array.dtype, jnp.inexact) else array.astype(float)
     size: Any = array.shape[-1]
     if not weights:
         array = array - jnp.mean(array, axis=-1, keepdims=True)
         return _multiply_conjugate(array, array) / jnp.maximum(size - ddof, 0)
-    both = [jnp.expand_dims(_merge_observations(one, count), -2) for one in weights]
-    factor = both[0] * both[-1] if len(both) == 2 else both[0]
+    weight_rows = [jnp.expand_dims(_merge_observations(weight, count), -2) for weight in weights]
+    factor = weight_rows[0] * weight_rows[1] if len(weight_rows) == 2 else weight_rows[0]
     size = jnp.sum(factor, axis=-1, keepdims=True)
     array = array - jnp.sum(array * factor, axis=-1, keepdims=True) / size
-    only_frequencies = frequencies and len(both) == 1
-    lost = ddof if only_frequencies else ddof * jnp.sum(factor * both[-1], axis=-1, keepdims=True) / size
-    return _multiply_conjugate(array * factor, array) / (size - lost)
+    # The last weights are the observation weights if there are any; frequencies count as repeated observations.
+    if has_frequencies and len(weight_rows) == 1:
+        correction: Any = ddof
+    else:
+        correction = ddof * jnp.sum(factor * weight_rows[-1], axis=-1, keepdims=True) / size
+    return _multiply_conjugate(array * factor, array) / (size - correction)
 
 
 def _compute_corrcoef(array: Any, *, count: int) -> Any:
-    matrix = _compute_cov(array, count=count, ddof=1, frequencies=False)
+    matrix = _compute_cov(array, count=count, ddof=1, has_frequencies=False)
     spread = jnp.sqrt(jnp.real(jnp.diagonal(matrix, axis1=-2, axis2=-1)))
     matrix = matrix / jnp.expand_dims(spread, -1) / jnp.expand_dims(spread, -2)
     if jnp.issubdtype(matrix.dtype, jnp.complexfloating):
@@ -206,8 +214,8 @@ def nanmedian(x: A, axis: AxesOrPositions | None = None) -> A:
 def _apply_median(function: Callable[..., Any], x: Any, axis: AxesOrPositions | None) -> Any:
     if not isinstance(x, NamedBase):
         return function(x, axis=find_positions(x, axis))
-    chosen = _select_axes(x, axis)
-    return apply_gufunc(function, (x,), (chosen,), ((),), axis=tuple(range(-len(chosen), 0)))[0]
+    axes = _select_axes(x, axis)
+    return apply_gufunc(function, (x,), (axes,), ((),), axis=tuple(range(-len(axes), 0)))[0]
 
 
 def _select_axes(x: NamedBase, axis: Any) -> tuple[AxisSelector, ...]:
@@ -220,11 +228,19 @@ def _apply_quantile(function: Callable[..., Any], x: Any, q: Any, axis: AxesOrPo
         if isinstance(q, NamedBase):
             raise TypeError(f"A plain array of shape {np.shape(x)} takes plain quantiles, not named ones.")
         return function(x, q, axis=dims, method=method)
-    chosen = _select_axes(x, axis)
+    axes = _select_axes(x, axis)
     ranks = with_array(x, q.array, q.names) if isinstance(q, NamedBase) else with_array(x, check_scalar(q), ())
-    dims = tuple(range(-len(chosen), 0))
-    options = {"function": function, "method": method, "axis": dims, "ranks": len(ranks.names)}
-    (result,) = apply_gufunc(_compute_quantile, (x, ranks), (chosen, ranks.names), (ranks.names,), **options)
+    (result,) = apply_gufunc(
+        _compute_quantile,
+        (x, ranks),
+        (axes, ranks.names),
+        (ranks.names,),
+        function=function,
+        method=method,
+        axis=tuple(range(-len(axes), 0)),
+        q_ndim=len(ranks.names),
+    )
+    # A gufunc has the axes of its core last, and the axes of `q` come first.
     start = len(result.names) - len(ranks.names)
     if not start or not ranks.names:
         return result
@@ -232,8 +248,8 @@ def _apply_quantile(function: Callable[..., Any], x: Any, q: Any, axis: AxesOrPo
     return with_array(x, array, intern_names(ranks.names + result.names[:start]))
 
 
-def _compute_quantile(array: Any, q: Any, *, function: Callable[..., Any], ranks: int, **options: Any) -> Any:
+def _compute_quantile(array: Any, q: Any, *, function: Callable[..., Any], q_ndim: int, **options: Any) -> Any:
     """Computes quantiles for a scalar or a flat array of them, and puts the axes of `q` at the end."""
-    shape = q.shape[q.ndim - ranks :]
-    result = function(array, q.reshape(-1 if ranks else ()), **options)
-    return jnp.moveaxis(result, 0, -1).reshape(*result.shape[1:], *shape) if ranks else result
+    shape = q.shape[q.ndim - q_ndim :]
+    result = function(array, q.reshape(-1 if q_ndim else ()), **options)
+    return jnp.moveaxis(result, 0, -1).reshape(*result.shape[1:], *shape) if q_ndim else result
