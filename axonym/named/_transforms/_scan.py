@@ -189,15 +189,15 @@ def _run_loop(loop: _Loop, axes: tuple[AxisSelector, ...], init: Any, arguments:
     if not axes:
         args, kwargs = arguments
         return loop.step(init, *args, **kwargs)
-    given = slice_args(arguments, axes[0], loop.slice_spec, loop.function, loop.called)
-    if any(is_traced(leaf) for leaf in jax.tree.leaves((init, given.leaves))):
-        carry, results = _scan_slices(loop, axes[1:], init, given)
+    sliced_args = slice_args(arguments, axes[0], loop.slice_spec, loop.function, loop.called)
+    if any(is_traced(leaf) for leaf in jax.tree.leaves((init, sliced_args.leaves))):
+        carry, results = _scan_slices(loop, axes[1:], init, sliced_args)
     else:
-        arrays, static = eqx.partition((init, given.leaves), is_array)
+        arrays, static = eqx.partition((init, sliced_args.leaves), is_array)
 
         def run_compiled(arrays: Any) -> tuple[Any, Any]:
             init, leaves = eqx.combine(arrays, static)
-            return _scan_slices(loop, axes[1:], init, given._replace(leaves=leaves))
+            return _scan_slices(loop, axes[1:], init, sliced_args._replace(leaves=leaves))
 
         # JAX keeps the program of a bare `jax.lax.scan`; the program of a function made here is discarded with it.
         try:
@@ -208,39 +208,45 @@ def _run_loop(loop: _Loop, axes: tuple[AxisSelector, ...], init: Any, arguments:
     return carry, unpack_result(results)
 
 
-def _scan_slices(loop: _Loop, inner_axes: tuple[AxisSelector, ...], init: Any, given: SlicedArgs) -> tuple[Any, Any]:
-    name, size = given.axis.name, given.axis.size
+def _scan_slices(
+    loop: _Loop, inner_axes: tuple[AxisSelector, ...], init: Any, sliced_args: SlicedArgs
+) -> tuple[Any, Any]:
+    name, size = sliced_args.axis.name, sliced_args.axis.size
 
     def run_step(carry: Any, slices: Sequence[Any]) -> tuple[Any, Any]:
-        after, results = _run_loop(loop, inner_axes, carry, given.insert_slices(slices))
-        _check_carry(loop.function, carry, after)
-        return _reshard_carry(after), pack_stacked(results, name)
+        next_carry, results = _run_loop(loop, inner_axes, carry, sliced_args.insert_slices(slices))
+        _check_carry(loop.function, carry, next_carry)
+        return _reshard_carry(next_carry), pack_stacked(results, name)
 
-    arrays = [_move_to_front(array, dim) for array, dim in zip(*given.get_sliced(), strict=True)]
+    arrays = [_move_to_front(array, dim) for array, dim in zip(*sliced_args.get_sliced(), strict=True)]
     scan = functools.partial(jax.lax.scan, reverse=loop.reverse, unroll=loop.unroll)
     return checkpoint_scan(scan, run_step, loop.policy, size)(_reshard_carry(init), arrays)
 
 
-def _check_carry(function: str, before: Any, after: Any) -> None:
+def _check_carry(function: str, carry: Any, next_carry: Any) -> None:
     """Raises a TypeError if a step changes the axes or dtype of its carry; JAX checks everything else."""
-    leaves, treedef = jax.tree.flatten(before, is_leaf=is_named_array)
-    others, other_treedef = jax.tree.flatten(after, is_leaf=is_named_array)
-    if treedef != other_treedef:
-        leaves, others = ([before], [after]) if is_named_array(before) or is_named_array(after) else ([], [])
-    for leaf, other in zip(leaves, others, strict=True):
-        if (is_named_array(leaf) or is_named_array(other)) and _get_carry_axes(leaf) != _get_carry_axes(other):
+    leaves, treedef = jax.tree.flatten(carry, is_leaf=is_named_array)
+    next_leaves, next_treedef = jax.tree.flatten(next_carry, is_leaf=is_named_array)
+    if treedef != next_treedef:
+        if not is_named_array(carry) and not is_named_array(next_carry):
+            return
+        leaves, next_leaves = [carry], [next_carry]
+    for leaf, next_leaf in zip(leaves, next_leaves, strict=True):
+        if not is_named_array(leaf) and not is_named_array(next_leaf):
+            continue
+        if _get_carry_axes(leaf) != _get_carry_axes(next_leaf):
             raise strip_library_frames(
                 TypeError(
-                    f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(other)} "
+                    f"The carry of `{function}` is {_format_carry(leaf)} before a step and {_format_carry(next_leaf)} "
                     "after it; every step must return it with the same axes in the same order."
                 )
             )
         # JAX itself converts a weakly typed carry to the dtype that the step returns.
-        if is_named_array(leaf) and leaf.dtype != other.dtype and not jax.typeof(leaf.array).weak_type:
+        if leaf.dtype != next_leaf.dtype and not jax.typeof(leaf.array).weak_type:
             raise strip_library_frames(
                 TypeError(
                     f"The carry of `{function}` is {_format_carry(leaf)} of {leaf.dtype} before a step and of "
-                    f"{other.dtype} after it; convert it with `astype`."
+                    f"{next_leaf.dtype} after it; convert it with `astype`."
                 )
             )
 
@@ -251,7 +257,7 @@ def _get_carry_axes(leaf: Any) -> Any:
 
 def _format_carry(leaf: Any) -> str:
     if isinstance(leaf, tuple):
-        return f"({', '.join(_format_carry(each) for each in leaf)})"
+        return f"({', '.join(_format_carry(item) for item in leaf)})"
     return f"a named array {format_shape(leaf)}" if is_named_array(leaf) else format_value(leaf)
 
 

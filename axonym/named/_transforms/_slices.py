@@ -78,9 +78,9 @@ class SlicedArgs(NamedTuple):
 
     def insert_slices(self, slices: Sequence[Any]) -> Any:
         """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced."""
-        rest = iter(slices)
+        remaining = iter(slices)
         pairs = zip(self.leaves, self.dims, strict=True)
-        leaves = [leaf if dim is None else _make_slice(leaf, dim, next(rest)) for leaf, dim in pairs]
+        leaves = [leaf if dim is None else _make_slice(leaf, dim, next(remaining)) for leaf, dim in pairs]
         return jax.tree.unflatten(self.treedef, leaves)
 
 
@@ -101,14 +101,14 @@ def slice_args(
     call it with the carry first.
     """
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_named_array)
-    each = specs if isinstance(specs, list) else [specs] * len(leaves)
+    leaf_specs = specs if isinstance(specs, list) else [specs] * len(leaves)
     name = axis_name(axis)
-    dims = [_find_sliced_dim(leaf, axis, name, spec) for leaf, spec in zip(leaves, each, strict=True)]
+    dims = [_find_sliced_dim(leaf, axis, name, spec) for leaf, spec in zip(leaves, leaf_specs, strict=True)]
     sliced = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
     size = _find_common_size(leaves, sliced, axis, function)
-    for at, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
+    for position, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
         if dim is not None and get_plain_array(leaf).shape[dim] != size:
-            argument = name_argument(treedef, at, called, function in ("scan", "fold"))
+            argument = name_argument(treedef, position, called, function in ("scan", "fold"))
             raise strip_library_frames(_make_size_error(leaf, dim, argument, name, size, function))
     return SlicedArgs(Axis(name, size), treedef, leaves, dims)
 
@@ -118,43 +118,46 @@ def _find_common_size(leaves: list[Any], sliced: list[tuple[Any, int]], axis: Ax
     if isinstance(axis, Axis):
         return axis.size
     if not sliced:
-        known = [known for leaf in leaves if is_named_array(leaf) for known in leaf.names]
-        hint = suggest_name(name, known) or "; give an `Axis` with its size"
+        names = [leaf_name for leaf in leaves if is_named_array(leaf) for leaf_name in leaf.names]
+        hint = suggest_name(name, names) or "; give an `Axis` with its size"
         raise strip_library_frames(ValueError(f"`{function}` over axis {name!r}: no argument has it{hint}"))
-    leaf, dim = next((one for one in sliced if is_named_array(one[0])), sliced[0])
+    # A plain array may be sliced by mistake, so that errors are about the array that differs from a named one.
+    leaf, dim = next(((leaf, dim) for leaf, dim in sliced if is_named_array(leaf)), sliced[0])
     return get_plain_array(leaf).shape[dim]
 
 
 def _make_size_error(leaf: Any, dim: int, argument: str, name: str, size: int, function: str) -> ValueError:
-    what = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
-    other = get_plain_array(leaf).shape[dim]
-    where = (
-        f"{argument} has leading dimension {other}" if not is_named_array(leaf) and dim == 0 else f"it is {argument}"
-    )
+    label = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
+    leaf_size = get_plain_array(leaf).shape[dim]
+    if not is_named_array(leaf) and dim == 0:
+        origin = f"{argument} has leading dimension {leaf_size}"
+    else:
+        origin = f"it is {argument}"
     return ValueError(
-        f"`{function}` over axis {name!r} of size {size} got {what}, which has size {other} there; {where}"
+        f"`{function}` over axis {name!r} of size {size} got {label}, which has size {leaf_size} there; {origin}"
     )
 
 
-def name_argument(treedef: Any, at: int, called: Callable[..., Any] | None, has_carry: bool) -> str:
+def name_argument(treedef: Any, position: int, called: Callable[..., Any] | None, has_carry: bool) -> str:
     """Returns the argument that has a leaf, and the path of the leaf in it, as in `model.blocks[0]`."""
     paths = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(treedef, range(treedef.num_leaves)))
-    _, key, *rest = paths[at][0]
+    _, key, *leaf_path = paths[position][0]  # the first key tells arguments by position from those by name
     if isinstance(key, jax.tree_util.SequenceKey):
         name = _name_parameter(called, key.idx + has_carry) or f"args[{key.idx}]"
     else:
         name = jax.tree_util.keystr((key,), simple=True)
-    return name + jax.tree_util.keystr(tuple(rest))
+    return name + jax.tree_util.keystr(tuple(leaf_path))
 
 
-def _name_parameter(called: Callable[..., Any] | None, at: int) -> str | None:
+def _name_parameter(called: Callable[..., Any] | None, position: int) -> str | None:
     """Returns the name of a parameter by position, None if it is not known."""
     try:
         parameters = inspect.signature(called).parameters.values() if called is not None else ()
     except (TypeError, ValueError):  # a function without a signature
         return None
-    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return names[at] if at < len(names) else None
+    positional_kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [parameter.name for parameter in parameters if parameter.kind in positional_kinds]
+    return names[position] if position < len(names) else None
 
 
 def _find_sliced_dim(leaf: Any, axis: AxisSelector, name: str, spec: SliceSpec) -> int | None:

@@ -64,20 +64,20 @@ def vmap(
     check_callable("vmap", fn)
     find_specs = functools.partial(_find_specs, default, tuple(args), dict(kwargs or {}))
     mapped: Any = fn
-    for one in reversed(parse_mapped_axes(axis)):
-        mapped = functools.partial(_apply_vmap, mapped, one, find_specs)
+    for mapped_axis in reversed(parse_mapped_axes(axis)):
+        mapped = functools.partial(_apply_vmap, mapped, mapped_axis, find_specs)
     return mapped
 
 
 def _apply_vmap(
     fn: Callable[..., Any], axis: AxisSelector, find_specs: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    given = slice_args((args, kwargs), axis, find_specs(args, kwargs), "vmap", fn)
-    name, size = given.axis.name, given.axis.size
-    arrays, dims = given.get_sliced()
+    sliced_args = slice_args((args, kwargs), axis, find_specs(args, kwargs), "vmap", fn)
+    name, size = sliced_args.axis.name, sliced_args.axis.size
+    arrays, dims = sliced_args.get_sliced()
 
     def call_with_slices(*slices: Any) -> Any:
-        args, kwargs = given.insert_slices(slices)
+        args, kwargs = sliced_args.insert_slices(slices)
         return pack_stacked(fn(*args, **kwargs), name)
 
     arrays = _align_shardings(arrays, dims)
@@ -119,19 +119,22 @@ def _find_specs(
         raise strip_library_frames(
             ValueError(f"`vmap` with `args` for {len(specs)} positional arguments was given {len(args)}")
         )
-    given = {**dict(enumerate(specs)), **kwspecs}
-    found: list[SliceSpec] = []
+    spec_by_key = {**dict(enumerate(specs)), **kwspecs}
+    leaf_specs: list[SliceSpec] = []
     for key, argument in (*enumerate(args), *sorted(kwargs.items())):  # sorted, as JAX flattens them
-        found += _spread_spec(key, given[key], argument) if key in given else [default] * _count_leaves(argument)
-    return found
+        if key in spec_by_key:
+            leaf_specs += _spread_spec(key, spec_by_key[key], argument)
+        else:
+            leaf_specs += [default] * _count_leaves(argument)
+    return leaf_specs
 
 
 def _spread_spec(key: int | str, spec: Any, argument: Any) -> list[SliceSpec]:
     """Returns the spec of each leaf of an argument, given a tree of specs that is a prefix of it."""
-    found: list[SliceSpec] = []
+    leaf_specs: list[SliceSpec] = []
 
     def repeat_spec(spec: SliceSpec, subtree: Any) -> None:
-        found.extend([UNSLICED if spec is None or spec is False else spec] * _count_leaves(subtree))
+        leaf_specs.extend([UNSLICED if spec is None or spec is False else spec] * _count_leaves(subtree))
 
     try:
         jax.tree.map(repeat_spec, spec, argument, is_leaf=lambda x: x is None)
@@ -139,7 +142,7 @@ def _spread_spec(key: int | str, spec: Any, argument: Any) -> list[SliceSpec]:
         raise strip_library_frames(
             ValueError(f"the specs given to `vmap` for argument {key!r} are a tree that does not fit it")
         ) from None
-    return found
+    return leaf_specs
 
 
 def _count_leaves(tree: Any) -> int:
