@@ -168,55 +168,57 @@ def diff(
     """
     selector: Any = axis
     if not isinstance(x, NamedBase):
-        ends: Any = {"prepend": prepend, "append": append}
-        return jnp.diff(x, n=n, axis=find_position(x, axis), **ends)
-    index = find_axis(x.names, x.array.shape, selector)
+        plain_ends: Any = prepend, append
+        return jnp.diff(x, n=n, axis=find_position(x, axis), prepend=plain_ends[0], append=plain_ends[1])
+    dim = find_axis(x.names, x.array.shape, selector)
     if n < 0:
         raise ValueError(f"`n`, the number of times to take differences, must not be negative, {n} was given")
     end_names, arrays = [], []
     for end in (prepend, append):
-        array, names = (None, None) if end is None else split_operand(end)
+        if end is None:
+            end_names.append(None)
+            continue
+        array, names = split_operand(end)
+        _check_end(x, dim, array, names)
         end_names.append(names)
-        if names is not None:
-            _check_end(x, index, array, names)
-            arrays.append(array)
-    return with_array(x, cached_jit(_compute_diff, x.names, index, n, *end_names)(x.array, *arrays))
+        arrays.append(array)
+    return with_array(x, cached_jit(_compute_diff, x.names, dim, n, *end_names)(x.array, *arrays))
 
 
-def _check_end(x: NamedBase, index: int, array: Any, names: Names) -> None:
+def _check_end(x: NamedBase, dim: int, array: Any, names: Names) -> None:
     if not set(names) <= set(x.names):
         raise ValueError(
             f"`prepend` and `append` must have axes of {format_shape(x)} only, not {format_axes(names, array.shape)}"
         )
     sizes = dict(zip(names, array.shape if names else (), strict=True))
-    sizes.pop(x.names[index], None)
+    sizes.pop(x.names[dim], None)
     check_matching_sizes((x.names, x.array.shape), (tuple(sizes), tuple(sizes.values())))
 
 
-def _compute_diff(names: Names, index: int, n: int, before: Names | None, after: Names | None, *arrays: Any) -> Any:
+def _compute_diff(names: Names, dim: int, n: int, before: Names | None, after: Names | None, *arrays: Any) -> Any:
     operands = [names, *(end for end in (before, after) if end is not None)]
 
     def subtract_neighbours(array: Any, *ends: Any) -> Any:
         values = iter(ends)
         widened = [
-            None if end_names is None else _broadcast_end(array, next(values), names, index, end_names)
+            None if end_names is None else _broadcast_end(array, next(values), names, dim, end_names)
             for end_names in (before, after)
         ]
-        return jnp.diff(array, n=n, axis=index, prepend=widened[0], append=widened[1])
+        return jnp.diff(array, n=n, axis=dim, prepend=widened[0], append=widened[1])
 
-    size = arrays[0].shape[index] - n
+    size = arrays[0].shape[dim] - n
     for end_names, end in zip(operands[1:], arrays[1:], strict=True):
-        size += end.shape[end_names.index(names[index])] if names[index] in end_names else 1
-    same_size = size == arrays[0].shape[index]
-    results = names if same_size else (*names[:index], "", *names[index + 1 :])
-    return run_operation(subtract_neighbours, operands, results, *arrays, whole=(names[index],))
+        size += end.shape[end_names.index(names[dim])] if names[dim] in end_names else 1
+    same_size = size == arrays[0].shape[dim]
+    results = names if same_size else (*names[:dim], "", *names[dim + 1 :])
+    return run_operation(subtract_neighbours, operands, results, *arrays, whole=(names[dim],))
 
 
-def _broadcast_end(array: Any, end: Any, names: Names, index: int, end_names: Names) -> Any:
+def _broadcast_end(array: Any, end: Any, names: Names, dim: int, end_names: Names) -> Any:
     """Returns the values to prepend or append, with all axes of the array."""
     end = align_axes(end, end_names, names)
-    length = end.shape[index] if end_names else 1
-    shape = (*array.shape[:index], length, *array.shape[index + 1 :])
+    length = end.shape[dim] if end_names else 1
+    shape = (*array.shape[:dim], length, *array.shape[dim + 1 :])
     sharding = jax.typeof(array).sharding
     return jnp.broadcast_to(end, shape, out_sharding=sharding if any(sharding.spec) else None)
 

@@ -141,13 +141,12 @@ def average(x: A, axis: AxesOrPositions | None = None, weights: NamedBase | Arra
     if not set(weights.names) <= set(x.names):
         raise ValueError(f"`weights` must have axes of {format_shape(x)} only, they have {format_shape(weights)}")
     selection: Any = axis
-    chosen = {x.names[i]: x.array.shape[i] for i in find_axes(x.names, x.array.shape, selection)}
-    weighted = apply_reduction(jnp.sum, apply_binary(_multiply_weights, x, weights), tuple(chosen), None)
+    reduced_sizes = {x.names[dim]: x.array.shape[dim] for dim in find_axes(x.names, x.array.shape, selection)}
+    weighted = apply_reduction(jnp.sum, apply_binary(_multiply_weights, x, weights), tuple(reduced_sizes), None)
     # The weights are constant along axes that they lack.
-    times = math.prod(size for name, size in chosen.items() if name not in weights.names)
-    total = apply_reduction(
-        _sum_weights, weights, tuple(name for name in chosen if name in weights.names), None, times=times
-    )
+    times = math.prod(size for name, size in reduced_sizes.items() if name not in weights.names)
+    weight_axes = tuple(name for name in reduced_sizes if name in weights.names)
+    total = apply_reduction(_sum_weights, weights, weight_axes, None, times=times)
     return apply_binary(jnp.divide, weighted, total)
 
 
