@@ -18,7 +18,7 @@ from ._traceback import strip_library_frames
 
 
 def check_number(
-    what: str,
+    argument: str,
     value: Any,
     *,
     least: float = -math.inf,
@@ -29,78 +29,75 @@ def check_number(
     """Returns a finite real number as a Python number, after checking its range.
 
     Args:
-        what: The argument in errors, such as "LayerNorm: `eps`".
+        argument: How errors name the argument, such as "LayerNorm: `eps`".
         value: A Python or NumPy number, or a JAX scalar that is not traced.
         least: The smallest number that fits.
-        above: The number that all that fit are larger than.
+        above: The number that all numbers that fit exceed.
         most: The largest number that fits.
-        below: The number that all that fit are smaller than.
+        below: The number that no number that fits reaches.
 
     Raises:
         TypeError: If the value is not a real number, or is traced.
         ValueError: If it is out of range, infinite or NaN.
     """
     if is_traced(value):
-        raise TypeError(f"{what} must be a number that is known when the function is traced, not a traced array.")
+        raise TypeError(f"{argument} must be a number that is known when the function is traced, not a traced array.")
     is_scalar = isinstance(value, np.generic | np.ndarray | jax.Array) and not value.ndim
     number = value.item() if is_scalar and jnp.issubdtype(value.dtype, np.number) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise TypeError(f"{what} must be a number, not {format_value(value)}.")
+        raise TypeError(f"{argument} must be a number, not {format_value(value)}.")
     if not (least <= number <= most and above < number < below):
-        raise ValueError(f"{what} must be {_format_range(least, above, most, below)}, not {number}")
+        limits = (("at least", least), ("above", above), ("at most", most), ("below", below))
+        range_text = " and ".join(f"{word} {limit}" for word, limit in limits if math.isfinite(limit))
+        raise ValueError(f"{argument} must be {range_text or 'finite'}, not {number}")
     return number
 
 
-def _format_range(least: float, above: float, most: float, below: float) -> str:
-    words = ("at least", least), ("above", above), ("at most", most), ("below", below)
-    return " and ".join(f"{word} {bound}" for word, bound in words if math.isfinite(bound)) or "finite"
-
-
-def check_integer(what: str, value: Any, least: int | None = None) -> int:
+def check_integer(argument: str, value: Any, least: int | None = None) -> int:
     """Returns an integer as a Python number, after checking that it is at least `least`.
 
     Raises:
         TypeError: If the value is not an integer, or is traced.
         ValueError: If it is too small.
     """
-    integer = value if type(value) is int else _parse_integer(what, value)
+    integer = value if type(value) is int else _parse_integer(argument, value)
     if least is not None and integer < least:
-        raise ValueError(f"{what} must be at least {least}, not {integer}")
+        raise ValueError(f"{argument} must be at least {least}, not {integer}")
     return integer
 
 
-def _parse_integer(what: str, value: Any) -> int:
+def _parse_integer(argument: str, value: Any) -> int:
     if is_traced(value):
-        raise TypeError(f"{what} must be an integer that is known when the function is traced, not a traced array.")
+        raise TypeError(f"{argument} must be an integer that is known when the function is traced, not a traced array.")
     try:
         integer = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         integer = None
     if integer is None:
-        raise TypeError(f"{what} must be an integer, not {format_value(value)}.")
+        raise TypeError(f"{argument} must be an integer, not {format_value(value)}.")
     return integer
 
 
-def check_choice(what: str, value: Any, choices: Sequence[str]) -> None:
-    """Raises a ValueError if a value is not one of some words."""
+def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises a ValueError if a value is not one of the choices."""
     if not isinstance(value, str) or value not in choices:
-        *others, last = map(repr, choices)
-        raise ValueError(f"{what} must be {', '.join(others)} or {last}, not {format_value(value)}")
+        *first_choices, last_choice = map(repr, choices)
+        raise ValueError(f"{argument} must be {', '.join(first_choices)} or {last_choice}, not {format_value(value)}")
 
 
-def check_flag(what: str, value: Any) -> None:
-    """Raises a TypeError if a value is not a boolean, for options that a number or a word is easily taken for."""
+def check_flag(argument: str, value: Any) -> None:
+    """Raises a TypeError if a value is not a boolean; a number or a word is easily passed in place of one."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{what} must be True or False, not {format_value(value)}.")
+        raise TypeError(f"{argument} must be True or False, not {format_value(value)}.")
 
 
-def check_function(what: str, fn: Any, example: str) -> None:
-    """Raises a TypeError if a value is not a function, such as the name of one."""
+def check_function(argument: str, fn: Any, example: str) -> None:
+    """Raises a TypeError if a value is not a function; configurations often give the name of one."""
     if not callable(fn):
-        raise TypeError(f"{what} must be a function such as `{example}`, not {format_value(fn)}.")
+        raise TypeError(f"{argument} must be a function such as `{example}`, not {format_value(fn)}.")
 
 
-def check_dtype(dtype: Any, what: str = "`dtype`") -> None:
+def check_dtype(dtype: Any, argument: str = "`dtype`") -> None:
     """Raises a TypeError if a value is not an element type; None stands for a default."""
     if dtype is None:
         return
@@ -108,10 +105,11 @@ def check_dtype(dtype: Any, what: str = "`dtype`") -> None:
         jnp.dtype(dtype)
     except (TypeError, ValueError):
         raise TypeError(
-            f"{what} must be an element type such as `jnp.float32` or 'bfloat16', not {format_value(dtype)}."
+            f"{argument} must be an element type such as `jnp.float32` or 'bfloat16', not {format_value(dtype)}."
         ) from None
 
 
 def check_callable(function: str, fn: Any) -> None:
+    """Raises a TypeError if the first argument of a transformation is not a function."""
     if not callable(fn):
         raise strip_library_frames(TypeError(f"`{function}` takes a function first, not {format_value(fn)}."))

@@ -90,11 +90,12 @@ class NamedArray(ArrayProtocols):
             """Raises an AttributeError that shows the named way for attributes of other array libraries."""
             if name == "__jax_array__" and (functions := list_refusing_functions()):
                 raise strip_library_frames(make_foreign_function_error("JAX", functions, format_shape(self)))
-            if hint := suggest_named_way(name) if not name.startswith("_") else "":
+            hint = "" if name.startswith("_") else suggest_named_way(name)
+            if hint:
                 raise strip_library_frames(
                     AttributeError(f"A `NamedArray` has no attribute {name!r}{hint}.", name=name, obj=self)
                 )
-            return object.__getattribute__(self, name)  # raises the error again, that of a property included
+            return object.__getattribute__(self, name)  # raises Python's own error, or that of a property, again
 
         def __setitem__(self, items: Items, *value: Any) -> None:
             """Raises a TypeError, since named arrays are immutable."""
@@ -183,8 +184,9 @@ class NamedArray(ArrayProtocols):
         if len(self.names) != 1:
             remedy = "use `unbind(x, axis)`, or `x.array` for a plain array"
             raise strip_library_frames(TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}."))
-        whole = run_operation(lambda array: array, [self.names], None, self.array, whole=self.names)
-        return (with_array(self, element, ()) for element in whole)
+        # The elements of a sharded axis are not sharded, so on an Explicit mesh the axis is replicated first.
+        replicated = run_operation(lambda array: array, [self.names], None, self.array, whole=self.names)
+        return (with_array(self, element, ()) for element in replicated)
 
     def __len__(self) -> int:
         """Returns the size of the only axis; raises a TypeError if there are none or several."""
@@ -341,6 +343,7 @@ class NamedArray(ArrayProtocols):
     var = _reductions.var
 
 
+# Comparing with anything else, such as a string or None, is left to Python, which compares identities.
 _OPERANDS = (NamedBase, int, float, complex, np.ndarray, np.generic, jax.Array)
 
 
@@ -373,7 +376,8 @@ def parse_array_names(array: Any, axes: Any) -> Names:
         raise strip_library_frames(TypeError(f"An array of shape {array.shape} {MASK_PROBLEM}."))
     if type(axes) is not tuple:
         check_ordered(axes)
-    axes, sizes = parse_selection(axes), tuple(array.shape)
+    axes = parse_selection(axes)
+    sizes = tuple(array.shape)
     names = intern_names(tuple(axis_name(axis) for axis in axes))
     if len(names) != len(sizes):
         hint = "; give several names as a tuple" if len(names) == 1 and " " in names[0] else ""
@@ -415,7 +419,7 @@ def register_array_class(kind: type[NamedArray]) -> None:
     )
 
 
-_new = object.__new__
+_new = object.__new__  # looked up once: JAX unflattens the arrays of a model at each call
 _ARRAY_KEY = jax.tree_util.GetAttrKey("array")
 
 register_array_class(NamedArray)

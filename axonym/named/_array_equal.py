@@ -61,14 +61,15 @@ def array_equal(a: N | ArrayLike, b: N | ArrayLike, equal_nan: bool = False) -> 
         >>> bool(nym.array_equal(x, x.rename({"embed": "mlp"})))
         False
     """
-    x, left, right = _find_named_operand(a, b), _get_sizes(a), _get_sizes(b)
-    if left != right:
+    x = _find_named_operand(a, b)
+    a_sizes, b_sizes = _get_sizes(a), _get_sizes(b)
+    if a_sizes != b_sizes:
         return with_array(x, jnp.asarray(False), ())
     return all_of(apply_broadcast(_is_equal_or_nan if equal_nan else jnp.equal, a, b))
 
 
 def _is_equal_or_nan(a: Any, b: Any) -> Any:
-    return (a == b) | ((a != a) & (b != b))
+    return (a == b) | ((a != a) & (b != b))  # only NaN differs from itself
 
 
 def array_equiv(a: N | ArrayLike, b: N | ArrayLike) -> N:
@@ -90,8 +91,9 @@ def array_equiv(a: N | ArrayLike, b: N | ArrayLike) -> N:
         >>> bool(nym.array_equiv(x, nym.ones({"embed": 3}))), bool(nym.array_equiv(x, nym.ones({"mlp": 3})))
         (True, False)
     """
-    x, left, right = _find_named_operand(a, b), _get_sizes(a), _get_sizes(b)
-    if not (left.items() <= right.items() or right.items() <= left.items()):
+    x = _find_named_operand(a, b)
+    a_sizes, b_sizes = _get_sizes(a), _get_sizes(b)
+    if not (a_sizes.items() <= b_sizes.items() or b_sizes.items() <= a_sizes.items()):
         return with_array(x, jnp.asarray(False), ())
     return all_of(apply_broadcast(jnp.equal, a, b))
 

@@ -1,4 +1,4 @@
-"""What other libraries find on a named array: protocols, and errors that name the way by name."""
+"""Protocols by which other libraries use a named array, and errors that show the named counterpart of a function."""
 
 import importlib
 import sys
@@ -47,7 +47,7 @@ _HINTS = {
 
 
 def suggest_named_way(name: str) -> str:
-    """Returns the end of an error message with what to write instead of a name that does not exist, or nothing."""
+    """Returns the end of an error message about a missing attribute: what to write instead, or an empty string."""
     if name in _HINTS:
         return f"; {_HINTS[name]}"
     function = _find_named_function(name)
@@ -55,21 +55,21 @@ def suggest_named_way(name: str) -> str:
 
 
 def make_foreign_function_error(library: str, functions: Sequence[str], shape: str) -> TypeError:
-    """Returns the error for a named array among the arguments of a function of JAX or NumPy, with the named way.
+    """Returns the error for a named array among the arguments of a function of JAX or NumPy.
 
     Args:
         library: The library of the function.
-        functions: The function, and those that it calls; the first one that has a named counterpart is shown.
+        functions: The function, and those that it calls. The error is about the first one that has a counterpart.
         shape: The axes of the array.
     """
-    shown = next((name for name in functions if _find_named_function(name) or name in _HINTS), functions[-1])
-    function = _find_named_function(shown)
+    name = next((name for name in functions if _find_named_function(name) or name in _HINTS), functions[-1])
+    function = _find_named_function(name)
     if function:
         remedy = f"use `{function}`"
     else:
-        remedy = _HINTS.get(shown, "`axonym.lift` applies functions of plain arrays by name")
+        remedy = _HINTS.get(name, "`axonym.lift` applies functions of plain arrays by name")
     return TypeError(
-        f"`{shown}` of {library} would lose the names of {shape}; {remedy}, or pass the plain array `x.array`."
+        f"`{name}` of {library} would lose the names of {shape}; {remedy}, or pass the plain array `x.array`."
     )
 
 
@@ -81,7 +81,7 @@ def _find_named_function(name: str) -> str | None:
     return None
 
 
-# NumPy computes `scalar * x` by `numpy.multiply(scalar, x)`, which cannot be told apart from it.
+# NumPy computes `scalar * x` by `numpy.multiply(scalar, x)`, so a direct call of that ufunc is accepted as well.
 _REFLECTED_OPERATORS = {
     "add": "__radd__",
     "subtract": "__rsub__",
@@ -112,7 +112,7 @@ class ArrayProtocols(NamedBase):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Formats element type, axes, spec and values, as NumPy shows values and with its `set_printoptions`."""
+        """Formats element type, axes, spec and values, with NumPy's format of values and its `set_printoptions`."""
         return _repr.format_array(self)
 
     def _repr_html_(self) -> str:
@@ -140,7 +140,7 @@ class ArrayProtocols(NamedBase):
         return np.asarray(self.array)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """Computes operators whose first operand is NumPy's by name, and refuses functions of elements."""
+        """Computes operators by name if the first operand is an array of NumPy; refuses NumPy's ufuncs."""
         reflected = _REFLECTED_OPERATORS.get(ufunc.__name__)
         if reflected and method == "__call__" and isinstance(inputs[0], np.ndarray | np.generic):
             return getattr(self, reflected)(inputs[0])

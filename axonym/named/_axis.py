@@ -51,7 +51,8 @@ class Axis:
             raise strip_library_frames(
                 TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}.")
             )
-        (name,), size = intern_names((self.name,)), _parse_size(self.name, self.size)
+        (name,) = intern_names((self.name,))
+        size = _parse_size(self.name, self.size)
         if size < 0:
             raise strip_library_frames(ValueError(f"The size of axis {name!r} must not be negative, {size} was given."))
         object.__setattr__(self, "name", name)
@@ -138,8 +139,8 @@ def axis_name(selection: AxisSelector, names: Names = ()) -> str:
 
 
 def _make_selector_error(selection: Any, names: Names) -> TypeError:
-    known = f"; the axes are {format_axes(names)}" if names else ""
-    return TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}{known}.")
+    hint = f"; the axes are {format_axes(names)}" if names else ""
+    return TypeError(f"An axis is given by an `Axis` or by its name, not by {format_value(selection)}{hint}.")
 
 
 def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
@@ -148,11 +149,11 @@ def parse_axes(spec: AxisSpec) -> tuple[Axis, ...]:
         return (spec,)
     if get_items := getattr(spec, "items", None):
         return tuple(Axis(name, size) for name, size in get_items())
-    given: Any = spec
-    if type(given) is not tuple:
-        check_ordered(given)
-    is_single = isinstance(given, str) or not isinstance(given, Iterable) or hasattr(given, "dtype")
-    axes: tuple[Any, ...] = (given,) if is_single else tuple(given)
+    entries: Any = spec  # users pass what the type does not allow, which the loop below reports
+    if type(entries) is not tuple:
+        check_ordered(entries)
+    is_single = isinstance(entries, str) or not isinstance(entries, Iterable) or hasattr(entries, "dtype")
+    axes: tuple[Any, ...] = (entries,) if is_single else tuple(entries)
     for axis in axes:
         if isinstance(axis, str):
             raise strip_library_frames(
@@ -201,14 +202,18 @@ def parse_selection(selection: AxisSelection, names: Names = ()) -> tuple[AxisSe
 
 
 def make_hashable_selection(selection: AxisSelection | None, names: Names = ()) -> Any:
-    """Returns a selection as a cache key; raises a TypeError for entries other than axes, which may not be hashable."""
+    """Returns a selection as a cache key.
+
+    Raises:
+        TypeError: If an entry is not an axis; it might not be hashable, and the cache would raise a puzzling error.
+    """
     if selection is None or type(selection) is str:
         return selection
-    selected = parse_selection(selection, names)
-    for axis in selected:
+    selectors = parse_selection(selection, names)
+    for axis in selectors:
         if type(axis) is not str:
             axis_name(axis, names)
-    return selected
+    return selectors
 
 
 def check_unique_names(names: Names) -> None:
@@ -242,9 +247,10 @@ def make_missing_axis_error(name: str, names: Names, sizes: Sequence[int] | None
 
 def find_axis(names: Names, sizes: Sequence[int], selector: AxisSelector) -> int:
     """Returns the position of the selected axis."""
+    # Nearly all calls pass these two tests, without a call of `check_rank` or `axis_name`.
     if len(names) != len(sizes):
         check_rank(names, sizes)
-    if type(selector) is str and selector in names:  # nearly always
+    if type(selector) is str and selector in names:
         return names.index(selector)
     name = axis_name(selector, names)
     if name not in names:
@@ -282,16 +288,19 @@ def check_rank(names: Names, sizes: Sequence[int]) -> None:
 
 
 def complete_order(names: Names, sizes: Sequence[int], order: PartialAxisSpec) -> Names:
-    """Returns all names in a partial order, in which `...` means all other names in their own order."""
-    listed = tuple(names[find_axis(names, sizes, item)] for item in order if item is not ...)
-    check_selected_once(listed)
-    rest = tuple(name for name in names if name not in listed)
+    """Returns all names in a partial order, in which `...` means all other names in the order of the array."""
+    listed_names = tuple(names[find_axis(names, sizes, item)] for item in order if item is not ...)
+    check_selected_once(listed_names)
+    other_names = tuple(name for name in names if name not in listed_names)
     ellipses = [index for index, item in enumerate(order) if item is ...]
     if len(ellipses) > 1:
         raise strip_library_frames(ValueError("`...` may occur only once in an order of axes"))
-    if not ellipses and rest:
+    if not ellipses and other_names:
         raise strip_library_frames(
-            ValueError(f"the order {format_axes(listed)} leaves out {format_axes(rest)}; add `...` for the others")
+            ValueError(
+                f"the order {format_axes(listed_names)} leaves out {format_axes(other_names)}; add `...` for the others"
+            )
         )
-    start = ellipses[0] if ellipses else 0
-    return listed[:start] + rest + listed[start:]
+    if not ellipses:
+        return listed_names
+    return listed_names[: ellipses[0]] + other_names + listed_names[ellipses[0] :]

@@ -1,6 +1,6 @@
 """`NamedBase`, an array with names for its axes, and `Shape`, its sizes by name.
 
-Operations take and return `N`, the class of named array they were given. They build results with `with_array`, which
+Operations take and return `N`, the class of named array they are given. They build results with `with_array`, which
 checks nothing, since their names are correct by construction.
 """
 
@@ -126,8 +126,11 @@ class NamedBase:
     @property
     def sharding(self) -> jax.sharding.Sharding:
         """The sharding of the array, or of its type if the array is traced."""
-        sharding = None if is_traced(self.array) else getattr(self.array, "sharding", None)
-        return jax.typeof(self.array).sharding if sharding is None else sharding
+        if not is_traced(self.array):
+            sharding = getattr(self.array, "sharding", None)  # NumPy arrays have none
+            if sharding is not None:
+                return sharding
+        return jax.typeof(self.array).sharding
 
     def axis_size(self, axis: AxisSelector) -> int:
         """Returns the size of an axis."""
@@ -139,16 +142,21 @@ class NamedBase:
         return Axis(self.names[index], self.array.shape[index])
 
     def has_axis(self, axis: AxisSelection) -> bool:
-        """Returns whether the array has every selected axis, in the given size if there is one."""
+        """Returns whether the array has every selected axis, and with the same size if an `Axis` states it."""
         sizes = dict(self.shape.items())
-        return all(
-            sizes.get(one.name) == one.size if isinstance(one, Axis) else one in sizes for one in parse_selection(axis)
-        )
+        for selector in parse_selection(axis):
+            if isinstance(selector, Axis):
+                if sizes.get(selector.name) != selector.size:
+                    return False
+            elif selector not in sizes:
+                return False
+        return True
 
 
 N = TypeVar("N", bound=NamedBase)
 A = TypeVar("A", bound=NamedBase | jax.Array)
 
+# The slots' own setters work although named arrays are immutable: their `__setattr__` raises an error.
 set_array = NamedBase.__dict__["array"].__set__
 set_names = NamedBase.__dict__["names"].__set__
 _new = object.__new__
@@ -163,6 +171,7 @@ def with_array(x: N, array: Any, names: Names | None = None) -> N:
 
 
 def check_named(x: Any) -> None:
+    """Raises a TypeError if an operand is not a named array."""
     if not isinstance(x, NamedBase):
         raise strip_library_frames(make_unnamed_error(x))
 
@@ -178,7 +187,7 @@ def is_traced(array: Any) -> bool:
     """Returns whether an array is a tracer: the only JAX arrays without a sharding."""
     kind = type(array)
     if kind not in _traced and isinstance(array, jax.Array):
-        # Looked up once per class: a tracer searches the entire trace for the text of its error.
+        # Asked once per class: for a tracer, `getattr` searches the entire trace to write an AttributeError.
         _traced[kind] = getattr(array, "sharding", None) is None
     return _traced.get(kind, False)
 

@@ -1,7 +1,7 @@
 """Broadcasting by name, planned once per combination of names and sizes.
 
-The names of one operand must include the names of all others; it gives the order of the result. Missing axes become
-axes of size 1, so nothing is copied to full size or transposed needlessly.
+The names of one operand must include the names of all others; it gives the order of the result. An operand gets axes
+of size 1 for the names it lacks, so that nothing is copied to full size.
 """
 
 import functools
@@ -25,7 +25,7 @@ from ._traceback import strip_library_frames
 
 
 def jit_inline(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that is compiled once per signature outside of traces, and inlined inside of them."""
+    """Returns a function that is compiled once per signature outside of traces, and inlined within them."""
     return jax.jit(fn, inline=get_inline_option())
 
 
@@ -39,31 +39,31 @@ def align_axes(array: Any, names: Names, target: Names) -> Any:
     order = tuple(names.index(name) for name in target if name in names)
     if order != tuple(range(len(order))):
         array = jnp.transpose(array, order)
-    return jnp.expand_dims(array, tuple(i for i, name in enumerate(target) if name not in names))
+    return jnp.expand_dims(array, tuple(dim for dim, name in enumerate(target) if name not in names))
 
 
 def check_matching_sizes(*operands: tuple[Names, tuple[int, ...]]) -> None:
     """Raises a ValueError if one name has two sizes."""
-    found: dict[str, int] = {}
+    known_sizes: dict[str, int] = {}
     for names, sizes in operands:
         check_rank(names, sizes)
         for name, size in zip(names, sizes, strict=True):
-            if found.setdefault(name, size) != size:
-                shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
+            if known_sizes.setdefault(name, size) != size:
+                text = " and ".join(format_axes(names, sizes) for names, sizes in operands)
                 raise strip_library_frames(
-                    ValueError(f"axis {name!r} has size {found[name]} and size {size} in {shown}")
+                    ValueError(f"axis {name!r} has size {known_sizes[name]} and size {size} in {text}")
                 )
 
 
 def _make_broadcast_error(operands: tuple[tuple[Names, tuple[int, ...]], ...], widest: Names) -> ValueError:
     operands = tuple(operand for operand in operands if operand[0])
-    shown = " and ".join(format_axes(names, sizes) for names, sizes in operands)
+    text = " and ".join(format_axes(names, sizes) for names, sizes in operands)
     extra = dict.fromkeys(name for names, _ in operands for name in names if name not in widest)
     missing = [name for name in widest if any(name not in names for names, _ in operands)]
-    near = next(filter(None, (suggest_name(name, missing) for name in extra)), "")
+    hint = next(filter(None, (suggest_name(name, missing) for name in extra)), "")
     return ValueError(
-        f"cannot broadcast {shown}: {', '.join(map(repr, extra))} of one operand and {', '.join(map(repr, missing))} "
-        f"of the other have no counterpart{near}; add the missing axes to one operand with `broadcast_axis`"
+        f"cannot broadcast {text}: {', '.join(map(repr, extra))} of one operand and {', '.join(map(repr, missing))} "
+        f"of the other have no counterpart{hint}; add the missing axes to one operand with `broadcast_axis`"
     )
 
 
@@ -81,14 +81,15 @@ def plan_broadcast(
     fn: Callable[..., Any], *operands: tuple[Names, tuple[int, ...]]
 ) -> tuple[Callable[..., Any], Names]:
     """Returns `fn` compiled for arrays with these names and sizes, and the names of its result."""
-    names, owns = broadcast_names(*operands), tuple(own for own, _ in operands)
+    names = broadcast_names(*operands)
+    operand_names = tuple(names for names, _ in operands)
 
     def call_aligned(*arrays: Any) -> Any:
-        if get_out_sharding((), ()) is not None and _has_sharding_conflict(owns, arrays):
-            arrays = tuple(map(reshard_by_name, arrays, owns))
-        return fn(*(align_axes(array, own, names) for own, array in zip(owns, arrays, strict=True)))
+        if get_out_sharding((), ()) is not None and _has_sharding_conflict(operand_names, arrays):
+            arrays = tuple(map(reshard_by_name, arrays, operand_names))
+        return fn(*(align_axes(array, axes, names) for axes, array in zip(operand_names, arrays, strict=True)))
 
-    return jit_inline(functools.partial(run_operation, call_aligned, owns, None)), names
+    return jit_inline(functools.partial(run_operation, call_aligned, operand_names, None)), names
 
 
 def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...]) -> bool:
@@ -96,14 +97,14 @@ def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...])
 
     They do if two axes are sharded over the same mesh axis, or operands shard one axis differently.
     """
-    axes_of: dict[str, Any] = {}
-    name_of: dict[str, str] = {}
-    for own, array in zip(operands, arrays, strict=True):
-        for name, entry in zip(own, jax.typeof(array).sharding.spec, strict=False):
-            if axes_of.setdefault(name, entry) != entry:
+    spec_entries: dict[str, Any] = {}
+    sharded_names: dict[str, str] = {}
+    for names, array in zip(operands, arrays, strict=True):
+        for name, entry in zip(names, jax.typeof(array).sharding.spec, strict=False):
+            if spec_entries.setdefault(name, entry) != entry:
                 return True
-            for axis in get_entry_axes(entry):
-                if name_of.setdefault(axis, name) != name:
+            for mesh_axis in get_entry_axes(entry):
+                if sharded_names.setdefault(mesh_axis, name) != name:
                     return True
     return False
 
@@ -150,11 +151,13 @@ def split_operand(x: Any) -> tuple[Any, Names]:
     return (get_array(x), x.names) if isinstance(x, NamedBase) else (check_scalar(x), ())
 
 
-def get_scalar(what: str, value: Any) -> Any:
-    """Returns the plain number or array of a scalar operand, which `what` names in the error if it has axes."""
+def get_scalar(argument: str, value: Any) -> Any:
+    """Returns the plain number or array of a scalar operand, or raises a ValueError if it has axes."""
     array, names = split_operand(value)
     if names:
-        raise strip_library_frames(ValueError(f"{what} must be a scalar, not an array with axes {format_shape(value)}"))
+        raise strip_library_frames(
+            ValueError(f"{argument} must be a scalar, not an array with axes {format_shape(value)}")
+        )
     return array
 
 
@@ -197,22 +200,24 @@ def apply_binary(fn: Callable[..., Any], x: Any, y: Any) -> Any:
 
 
 def _apply_binary_named(fn: Callable[..., Any], x: N, y: N) -> N:
-    array, other, names = x.array, y.array, x.names
-    sizes, others = array.shape, other.shape
-    if names == y.names and sizes == others and len(sizes) == len(names):
+    x_array, y_array, names = x.array, y.array, x.names
+    x_sizes, y_sizes = x_array.shape, y_array.shape
+    # Operands with the same axes need no plan.
+    if names == y.names and x_sizes == y_sizes and len(x_sizes) == len(names):
         try:
-            return with_array(x, fn(array, other))
-        except Exception as error:  # JAX's class of it is not public
+            return with_array(x, fn(x_array, y_array))
+        except Exception as error:  # the class that JAX raises is not public
             if not is_sharding_type_error(error):
                 raise
         # On an Explicit mesh the operands are sharded differently, which the planned call resolves by name.
-    call, names = plan_broadcast(fn, (names, sizes), (y.names, others))
-    return with_array(x, call(array, other), names)
+    call, names = plan_broadcast(fn, (names, x_sizes), (y.names, y_sizes))
+    return with_array(x, call(x_array, y_array), names)
 
 
 def apply_broadcast(fn: Callable[..., Any], *operands: Any) -> Any:
     """Applies an elementwise function of any number of operands, named or scalar."""
-    arrays, shapes, template = [], [], None
+    arrays, shapes = [], []
+    template = None  # the first named operand, whose class the result has
     for x in operands:
         if isinstance(x, NamedBase):
             template = x if template is None else template
@@ -252,7 +257,7 @@ def apply_to_whole_axes(
     args: tuple[Any, ...] = (),
     by_compiler: bool = False,
 ) -> N:
-    """Applies a positional function along axes that it needs whole and keeps; their sizes may change.
+    """Applies a positional function along axes that it needs unsharded; it may change their sizes but not drop them.
 
     `fn` takes a plain array, the positions `dims`, `static` and `args`, which may be traced.
     """

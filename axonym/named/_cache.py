@@ -11,20 +11,24 @@ import numpy as np
 
 
 class StaticKey(tuple[Any, ...]):
-    """The key of a static value, which it holds; a tuple, because JAX and caches hash and compare it at each call."""
+    """The key of a static value, and the value itself.
+
+    It is a tuple because JAX and caches hash and compare it at each call, and Python does both for tuples in C.
+    """
 
     value: Any
 
 
 def needs_static_key(kind: type) -> bool:
-    """Returns whether `==` of values of this one type may take numbers for equal: `0.0` and `-0.0`, or fields."""
+    """Returns whether `==` takes different values of this type for equal, as `0.0` and `-0.0`, alone or in fields."""
     return issubclass(kind, float | complex) or _has_compared_fields(kind)
 
 
 def make_static_key(value: Any) -> Hashable:
-    """Returns a key that compares numbers by type and bits, where `0.0 == -0.0` and a NaN is not equal to itself.
+    """Returns a key that compares numbers by type and bits, so that `0.0` differs from `-0.0` and a NaN equals itself.
 
-    So are numbers in fields of dataclasses, and in tuples there; any other value is its own key.
+    Numbers in fields of dataclasses, and in tuples in such fields, are compared in the same way. Any other value is its
+    own key.
     """
     kind = type(value)
     if not needs_static_key(kind):
@@ -58,7 +62,7 @@ def _get_bits(value: Any) -> Hashable:
     return kind
 
 
-CACHE_SIZE = 8192
+CACHE_SIZE = 8192  # plans are small; one evicted too early is compiled again
 
 cached_plan = functools.lru_cache(maxsize=CACHE_SIZE)
 """Decorator that caches the results of a planning function for hashable arguments."""
@@ -70,15 +74,15 @@ def shared_object(make: Callable[..., Any]) -> Any:
     It is for objects that are compared by identity. `cached_plan` alone would make another one when it has evicted the
     first, and in each of the threads that miss at once.
     """
-    made: weakref.WeakValueDictionary[tuple[Hashable, ...], Any] = weakref.WeakValueDictionary()
-    lock = threading.RLock()  # comparing arguments may run any code
+    objects: weakref.WeakValueDictionary[tuple[Hashable, ...], Any] = weakref.WeakValueDictionary()
+    lock = threading.RLock()  # reentrant, because `make` and the `==` of arguments may be code that calls this again
 
     @cached_plan
     def find_object(*args: Hashable) -> Any:
         with lock:
-            known = made.get(args)
-            if known is None:
-                made[args] = known = make(*args)
-            return known
+            result = objects.get(args)
+            if result is None:
+                result = objects[args] = make(*args)
+            return result
 
     return find_object

@@ -1,8 +1,6 @@
 """Creates named arrays: from plain arrays, filled with a value, and with evenly spaced values."""
 
-import functools
 import math
-import operator
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -197,10 +195,14 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: Any = None) 
         NamedArray(int32, i: 2, j: 3, [[0, 1, 2], [3, 4, 5]])
     """
     check_dtype(dtype)
-    given = {"start": as_plain_number(start), "step": as_plain_number(step)}
-    dtype = jnp.result_type(*given.values()) if dtype is None else dtype
-    defaults = {"start": 0, "step": 1}
-    numbers = {name: one for name, one in given.items() if not (isinstance(one, int) and one == defaults[name])}
+    start, step = as_plain_number(start), as_plain_number(step)
+    dtype = jnp.result_type(start, step) if dtype is None else dtype
+    # The defaults are left out, so that the program neither multiplies by 1 nor adds 0.
+    numbers = {}
+    if not (isinstance(start, int) and start == 0):
+        numbers["start"] = start
+    if not (isinstance(step, int) and step == 1):
+        numbers["step"] = step
     return make_from_indices(_compute_arange, parse_axes(axis), dtype, **numbers)
 
 
@@ -221,8 +223,12 @@ def _compute_from_indices(
 
 
 def _compute_arange(sizes: tuple[int, ...], indices: list[Any], dtype: Any, start: Any = None, step: Any = None) -> Any:
-    terms = [at * math.prod(sizes[dim + 1 :]) if dim + 1 < len(sizes) else at for dim, at in enumerate(indices)]
-    values = functools.reduce(operator.add, terms, *(() if terms else (jnp.zeros((), int),))).astype(dtype)
+    values = None
+    for dim, index in enumerate(indices):
+        # The last axis varies fastest: its index is not multiplied, not even by 1.
+        term = index * math.prod(sizes[dim + 1 :]) if dim + 1 < len(sizes) else index
+        values = term if values is None else values + term
+    values = (jnp.zeros((), int) if values is None else values).astype(dtype)
     if step is not None:
         values = values * jnp.asarray(step, values.dtype)
     return values if start is None else values + jnp.asarray(start, values.dtype)
@@ -250,8 +256,9 @@ def eye(axis: Axis, other: AxisSelector, *, k: Any = 0, dtype: Any = None) -> Na
         NamedArray(float32, i: 2, j: 2, [[1., 0.], [0., 1.]])
     """
     check_dtype(dtype)
-    row, k = parse_one_axis(axis), as_plain_number(k)
+    row = parse_one_axis(axis)
     column = Axis(other, row.size) if isinstance(other, str) else parse_one_axis(other)
+    k = as_plain_number(k)
     numbers = {} if isinstance(k, int) and k == 0 else {"k": k}
     return make_from_indices(_compute_eye, parse_axes((row, column)), float if dtype is None else dtype, **numbers)
 
@@ -325,48 +332,51 @@ def geomspace(axis: AxisSelector, *, start: Any, stop: Any, endpoint: bool = Tru
 def _make_spaced(fn: Callable[..., Any], axis: AxisSelector, endpoint: bool, dtype: Any, **numbers: Any) -> NamedArray:
     check_dtype(dtype)
     axes = (Axis(axis, 50) if isinstance(axis, str) else parse_one_axis(axis),)
-    plain = {name: as_plain_number(number) for name, number in numbers.items()}
-    return make_from_indices(fn, axes, dtype, endpoint, **plain)
+    plain_numbers = {name: as_plain_number(number) for name, number in numbers.items()}
+    return make_from_indices(fn, axes, dtype, endpoint, **plain_numbers)
 
 
 def _infer_spaced_dtypes(dtype: Any, *numbers: Any) -> tuple[Any, Any]:
     """Returns the element type of evenly spaced values, and the element type of the computation."""
-    given = jnp.result_type(*numbers if dtype is None else (dtype,))
-    computed = given if jnp.issubdtype(given, jnp.inexact) else jnp.result_type(float)
-    return computed if dtype is None else given, computed
+    result_dtype = jnp.result_type(*numbers) if dtype is None else jnp.result_type(dtype)
+    computed_dtype = result_dtype if jnp.issubdtype(result_dtype, jnp.inexact) else jnp.result_type(float)
+    return computed_dtype if dtype is None else result_dtype, computed_dtype
 
 
-def _interpolate_values(size: int, at: Any, endpoint: bool, start: Any, stop: Any, dtype: Any) -> Any:
+def _interpolate_values(size: int, index: Any, endpoint: bool, start: Any, stop: Any, dtype: Any) -> Any:
     """Computes the values of `jax.numpy.linspace`, each from its index alone."""
     start, stop = jnp.asarray(start, dtype), jnp.asarray(stop, dtype)
     last = size - 1 if endpoint else size
-    step = (at.astype(jnp.finfo(start.dtype).dtype) / max(last, 1)).astype(start.dtype)
-    values = start * (1 - step) + stop * step
-    return jnp.where(at == last, stop, values) if endpoint and size > 1 else values
+    # `finfo` gives the real type of complex numbers; an axis of size 1 must not divide by zero.
+    weight = (index.astype(jnp.finfo(start.dtype).dtype) / max(last, 1)).astype(start.dtype)
+    values = start * (1 - weight) + stop * weight
+    if not endpoint or size <= 1:
+        return values
+    return jnp.where(index == last, stop, values)  # rounding must not change the end
 
 
 def _compute_linspace(
     sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any
 ) -> Any:
-    result, computed = _infer_spaced_dtypes(dtype, start, stop)
-    values = _interpolate_values(sizes[0], indices[0], endpoint, start, stop, computed)
-    return values if result == computed else jnp.floor(values).astype(result)
+    result_dtype, computed_dtype = _infer_spaced_dtypes(dtype, start, stop)
+    values = _interpolate_values(sizes[0], indices[0], endpoint, start, stop, computed_dtype)
+    return values if result_dtype == computed_dtype else jnp.floor(values).astype(result_dtype)
 
 
 def _compute_logspace(
     sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any, base: Any
 ) -> Any:
-    result, computed = _infer_spaced_dtypes(dtype, start, stop)
-    powers = _interpolate_values(sizes[0], indices[0], endpoint, start, stop, computed)
-    return jnp.power(base, powers).astype(result)
+    result_dtype, computed_dtype = _infer_spaced_dtypes(dtype, start, stop)
+    powers = _interpolate_values(sizes[0], indices[0], endpoint, start, stop, computed_dtype)
+    return jnp.power(base, powers).astype(result_dtype)
 
 
 def _compute_geomspace(
     sizes: tuple[int, ...], indices: list[Any], dtype: Any, endpoint: bool, start: Any, stop: Any
 ) -> Any:
-    result, computed = _infer_spaced_dtypes(dtype, start, stop)
-    start, stop = jnp.asarray(start, computed), jnp.asarray(stop, computed)
+    result_dtype, computed_dtype = _infer_spaced_dtypes(dtype, start, stop)
+    start, stop = jnp.asarray(start, computed_dtype), jnp.asarray(stop, computed_dtype)
     sign = jnp.sign(start)
-    ends = jnp.log10(start / sign), jnp.log10(stop / sign)
-    powers = _interpolate_values(sizes[0], indices[0], endpoint, *ends, computed)
-    return (sign * jnp.power(10.0, powers)).astype(result)
+    log_start, log_stop = jnp.log10(start / sign), jnp.log10(stop / sign)
+    powers = _interpolate_values(sizes[0], indices[0], endpoint, log_start, log_stop, computed_dtype)
+    return (sign * jnp.power(10.0, powers)).astype(result_dtype)
