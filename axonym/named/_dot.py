@@ -99,13 +99,15 @@ def dot(
     arrays = (first, *others)
     _check_arguments(arrays, axis)
     operands, shapes = tuple([x.names for x in arrays]), tuple([x.array.shape for x in arrays])
-    chosen = axis if type(axis) is str else make_hashable_selection(axis)
-    given: Any = out_axes
-    order = None if out_axes is None else parse_selection(given)
-    for one in order or ():
-        if one is not ...:
-            axis_name(one)  # others may not be hashable
-    summed, names = _plan_contraction(operands, shapes, chosen, order)
+    selection = axis if type(axis) is str else make_hashable_selection(axis)
+    order: Any = None
+    if out_axes is not None:
+        entries: Any = out_axes  # `parse_selection` passes `...` through
+        order = parse_selection(entries)
+        for entry in order:
+            if entry is not ...:
+                axis_name(entry)  # raises for other objects, which may not be hashable
+    summed, names = _plan_contraction(operands, shapes, selection, order)
     if len(arrays) == 1 and dot_general is None:
         result = _reductions.sum(first, summed, dtype=preferred_element_type)
         return result if out_axes is None else rearrange(result, names)
@@ -122,9 +124,9 @@ def _check_arguments(arrays: tuple[Any, ...], axis: Any) -> None:
     if axis is _MISSING:
         names = [name for x in arrays for name in x.names]
         shared = [name for name in dict.fromkeys(names) if names.count(name) >= min(len(arrays), 2)]
-        here = f", here {format_axes(shared)}" if shared else ""
+        hint = f", here {format_axes(shared)}" if shared else ""
         raise TypeError(
-            f"`dot` needs `axis=`, the axes to sum over, which at least two operands must have{here}; `axis=()` sums "
+            f"`dot` needs `axis=`, the axes to sum over, which at least two operands must have{hint}; `axis=()` sums "
             "over nothing, and `axis=None` over all axes."
         )
 
@@ -139,21 +141,22 @@ def contract_axes(
     function: str = "dot",
 ) -> N:
     """Multiplies arrays whose sizes are known to match, sums over names, and orders the others."""
-    operands, plain = tuple([x.names for x in arrays]), [x.array for x in arrays]
+    operands = tuple([x.names for x in arrays])
+    plain_arrays = [x.array for x in arrays]
     precision = tuple(precision) if isinstance(precision, list) else precision  # to be hashed
     if dot_general is not None:
         check_dot_general(dot_general)
         if len(arrays) != 2 or not _is_dot_general(operands, summed):
-            known = " and ".join(map(format_shape, arrays))
-            raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {known}")
+            shapes = " and ".join(map(format_shape, arrays))
+            raise ValueError(f"a `dot_general` multiplies two arrays and sums over axes of both, not {shapes}")
         # It may close over arrays, so the compiled function cannot be cached.
         scope = jax.named_scope(_format_contraction(function, operands, summed, names))
         multiply = functools.partial(_compute_dot_general, (operands[0], operands[1]), summed, names, precision, dtype)
         with scope:
-            product = run_operation(lambda x, y: multiply(x, y, dot_general), operands, None, *plain)
+            product = run_operation(lambda x, y: multiply(x, y, dot_general), operands, None, *plain_arrays)
         return with_array(arrays[0], product, names)
     try:
-        product = _jit_contraction(operands, summed, names, precision, dtype, function)(*plain)
+        product = _jit_contraction(operands, summed, names, precision, dtype, function)(*plain_arrays)
     except TypeError:
         check_dtype(dtype, f"{function}: `preferred_element_type`")
         raise
@@ -192,7 +195,7 @@ def _format_contraction(function: str, operands: tuple[Names, ...], summed: Name
 
 def _is_dot_general(operands: tuple[Names, ...], summed: Names) -> bool:
     """Returns whether all operands have all names that are summed over."""
-    return all(set(summed) <= set(own) for own in operands)
+    return all(set(summed) <= set(names) for names in operands)
 
 
 @cached_plan
@@ -213,37 +216,42 @@ def _plan_contraction(
 
 
 def get_natural_order(operands: tuple[Names, ...], summed: Collection[str]) -> Names:
-    """Returns the other names in the order of `dot_general`: batch axes, then the axes of each operand."""
-    left = [name for names in operands for name in names if name not in summed]
-    batched = [name for name in dict.fromkeys(left) if left.count(name) > 1]
-    return (*batched, *(name for name in left if name not in batched))
+    """Returns the names that are not summed in the order of `dot_general`: batch axes, then those of each operand."""
+    result_names = [name for names in operands for name in names if name not in summed]
+    batch_names = [name for name in dict.fromkeys(result_names) if result_names.count(name) > 1]
+    return (*batch_names, *(name for name in result_names if name not in batch_names))
 
 
 def _find_summed(operands: tuple[Names, ...], shapes: tuple[tuple[int, ...], ...], axis: AxisSelection | None) -> Names:
     if axis is None:
         return tuple(dict.fromkeys(name for names in operands for name in names))
-    pairs, selected = [*zip(operands, shapes, strict=True)], parse_selection(axis)
-    summed = tuple(map(axis_name, selected))
+    pairs = [*zip(operands, shapes, strict=True)]
+    selectors = parse_selection(axis)
+    summed = tuple(map(axis_name, selectors))
     try:
-        for name, selector in zip(summed, selected, strict=True):
-            having = [pair for pair in pairs if name in pair[0]]
-            if len(having) == 1 and len(pairs) > 2:
-                raise ValueError(f"only {format_axes(*having[0])} has axis {name!r}; `sum` over it first")
-            for names, sizes in having if len(having) > 1 else pairs:
+        for name, selector in zip(summed, selectors, strict=True):
+            pairs_with_axis = [(names, sizes) for names, sizes in pairs if name in names]
+            if len(pairs_with_axis) == 1 and len(pairs) > 2:
+                names, sizes = pairs_with_axis[0]
+                raise ValueError(f"only {format_axes(names, sizes)} has axis {name!r}; `sum` over it first")
+            # If fewer than two operands have the axis, `find_axis` raises for one that lacks it.
+            for names, sizes in pairs_with_axis if len(pairs_with_axis) > 1 else pairs:
                 find_axis(names, sizes, selector)
         check_selected_once(summed)
     except ValueError as error:
-        shown = " and ".join(format_axes(names, sizes) for names, sizes in pairs)
-        raise strip_library_frames(ValueError(f"cannot contract {shown}: {error}")) from None
+        text = " and ".join(format_axes(names, sizes) for names, sizes in pairs)
+        raise strip_library_frames(ValueError(f"cannot contract {text}: {error}")) from None
     return summed
 
 
 def _compute_sum(operands: tuple[Names], summed: Names, names: Names, precision: Any, dtype: Any, x: Any) -> Any:
-    own = operands[0]
+    x_names = operands[0]
     dtype = x.dtype if dtype is None else dtype
-    total = jnp.sum(x, tuple(map(own.index, summed)), dtype) if summed else x.astype(dtype)
-    left = [name for name in own if name not in summed]
-    return reshard_by_name(total if left == list(names) else jnp.transpose(total, tuple(map(left.index, names))), names)
+    total = jnp.sum(x, tuple(map(x_names.index, summed)), dtype) if summed else x.astype(dtype)
+    order = tuple(name for name in x_names if name not in summed)
+    if order != names:
+        total = jnp.transpose(total, tuple(map(order.index, names)))
+    return reshard_by_name(total, names)
 
 
 def _compute_dot_general(
@@ -257,26 +265,29 @@ def _compute_dot_general(
     product: Callable[..., Any] | None = None,
 ) -> Any:
     """Multiplies two arrays in the order without a transpose, if there is one."""
-    left, right = operands
-    batched = tuple(name for name in names if name in left and name in right)
-    order, swapped = (
-        (*batched, *(name for own in both for name in own if name not in batched and name not in summed))
-        for both in ((left, right), (right, left))
-    )
-    if product is None and swapped == names != order and not isinstance(precision, tuple):
-        left, right, x, y, order = right, left, y, x, swapped
-    sizes = {**dict(zip(left, x.shape, strict=True)), **dict(zip(right, y.shape, strict=True))}
-    contracting = tuple(map(left.index, summed)), tuple(map(right.index, summed))
-    batch = tuple(map(left.index, batched)), tuple(map(right.index, batched))
-    common = jnp.result_type(x, y)
+    x_names, y_names = operands
+    batch_names = tuple(name for name in names if name in x_names and name in y_names)
+    x_free = tuple(name for name in x_names if name not in batch_names and name not in summed)
+    y_free = tuple(name for name in y_names if name not in batch_names and name not in summed)
+    order = (*batch_names, *x_free, *y_free)
+    swapped_order = (*batch_names, *y_free, *x_free)
+    # A replacement may treat its operands differently, and a pair of precisions is one for each.
+    if product is None and swapped_order == names != order and not isinstance(precision, tuple):
+        x_names, y_names, x, y, order = y_names, x_names, y, x, swapped_order
+    sizes = {**dict(zip(x_names, x.shape, strict=True)), **dict(zip(y_names, y.shape, strict=True))}
+    contracting_dims = tuple(map(x_names.index, summed)), tuple(map(y_names.index, summed))
+    batch_dims = tuple(map(x_names.index, batch_names)), tuple(map(y_names.index, batch_names))
+    operand_dtype = jnp.result_type(x, y)
     sharding = get_out_sharding(order, tuple(sizes[name] for name in order))
+    # Replacements need not accept `out_sharding` where no mesh axis is Explicit.
+    options = {} if sharding is None else {"out_sharding": sharding}
     result = (product or jax.lax.dot_general)(
-        x.astype(common),
-        y.astype(common),
-        (contracting, batch),
+        x.astype(operand_dtype),
+        y.astype(operand_dtype),
+        (contracting_dims, batch_dims),
         precision=precision,
         preferred_element_type=dtype,
-        **({} if sharding is None else {"out_sharding": sharding}),
+        **options,
     )
     return result if order == names else jnp.transpose(result, tuple(map(order.index, names)))
 
@@ -284,12 +295,17 @@ def _compute_dot_general(
 def _compute_einsum(
     operands: tuple[Names, ...], summed: Names, names: Names, precision: Any, dtype: Any, *arrays: Any
 ) -> Any:
-    sizes = {n: s for own, array in zip(operands, arrays, strict=True) for n, s in zip(own, array.shape, strict=True)}
-    number = {name: index for index, name in enumerate(sizes)}
-    pairs = [item for own, array in zip(operands, arrays, strict=True) for item in (array, [number[n] for n in own])]
+    sizes: dict[str, int] = {}
+    for operand_names, array in zip(operands, arrays, strict=True):
+        sizes.update(zip(operand_names, array.shape, strict=True))
+    # `jnp.einsum` takes arrays alternating with lists of integers that stand for their axes.
+    numbers = {name: number for number, name in enumerate(sizes)}
+    inputs: list[Any] = []
+    for operand_names, array in zip(operands, arrays, strict=True):
+        inputs += [array, [numbers[name] for name in operand_names]]
     return jnp.einsum(
-        *pairs,
-        [number[name] for name in names],
+        *inputs,
+        [numbers[name] for name in names],
         precision=precision,
         preferred_element_type=dtype,
         out_sharding=get_out_sharding(names, tuple(sizes[name] for name in names)),

@@ -83,8 +83,8 @@ def _plan_einsum(
     expression = parse_pattern(equation)
     for names, sizes in zip(operands, shapes, strict=True):
         check_rank(names, sizes)
-    known = " and ".join(format_axes(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
-    with explain_fault(equation, f"cannot contract {known}"):
+    text = " and ".join(format_axes(names, sizes) for names, sizes in zip(operands, shapes, strict=True))
+    with explain_fault(equation, f"cannot contract {text}"):
         _check_equation(expression, len(operands))
         binding = Binding(expression, aliases)
         unmentioned = _find_unmentioned(expression, binding, operands, shapes)
@@ -139,7 +139,8 @@ def _bind_shared_side(
 
 
 def _order_result_names(expression: Expression, binding: Binding, sizes: dict[str, int], unmentioned: Names) -> Names:
-    result, stated = expression.result, []
+    result = expression.result
+    stated: list[str] = []
     for term in result.terms:
         name = binding.get_name(term.name)
         if term.name == REST:
@@ -150,12 +151,16 @@ def _order_result_names(expression: Expression, binding: Binding, sizes: dict[st
             binding.bind(term, name)
             binding.check_size(term, sizes[name])
             stated.append(name)
-    rest = tuple(name for name in unmentioned if name not in stated)
+    other_names = tuple(name for name in unmentioned if name not in stated)
     if _is_shared(expression) and not result.rest:
-        return (*rest, *stated)
-    if rest and not result.rest and expression.operands:
-        missing = f"{format_axes(rest)} is not mentioned"
+        return (*other_names, *stated)
+    if REST in stated:
+        position = stated.index(REST)
+        return (*stated[:position], *other_names, *stated[position + 1 :])
+    # Without operands in the equation, axes that the result does not name are summed over.
+    if other_names and expression.operands:
+        problem = f"{format_axes(other_names)} is not mentioned"
         raise Fault(
-            result.at, f"{missing}; write '...' in the result to keep it, or name it in an operand to sum over it"
+            result.at, f"{problem}; write '...' in the result to keep it, or name it in an operand to sum over it"
         )
-    return tuple(name for one in stated for name in (rest if one == REST else (one,)))
+    return tuple(stated)

@@ -46,8 +46,8 @@ def field(
         (4,)
     """
     if axis_names is not None:
-        selected = axis_names if isinstance(axis_names, tuple) else (axis_names,)
-        names = tuple(axis_name(axis) for axis in selected)
+        selectors = axis_names if isinstance(axis_names, tuple) else (axis_names,)
+        names = tuple(axis_name(axis) for axis in selectors)
         check_unique_names(names)
         if static:
             raise ValueError(f"a static field holds no array, so axes {names} cannot be declared for it")
@@ -62,7 +62,7 @@ def get_declared_axes(cls: type) -> dict[str, Names]:
     """Returns the names declared for the fields of a class, an empty dict if there are none."""
     if not dataclasses.is_dataclass(cls):
         return {}
-    return {one.name: one.metadata[_KEY] for one in dataclasses.fields(cls) if _KEY in one.metadata}
+    return {member.name: member.metadata[_KEY] for member in dataclasses.fields(cls) if _KEY in member.metadata}
 
 
 class HasLeadingAxes(abc.ABC):

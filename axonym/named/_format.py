@@ -24,7 +24,9 @@ def format_value(x: Any) -> str:
     shape = getattr(x, "shape", None)
     if shape is not None:
         return f"an array of shape {tuple(shape.values() if isinstance(shape, Mapping) else shape)}"
-    return repr(x) if x is ... else eqx.tree_pformat(x, width=sys.maxsize)  # which describes arrays by their shapes
+    if x is ...:
+        return repr(x)
+    return eqx.tree_pformat(x, width=sys.maxsize)  # describes the arrays in a tree by their shapes, in one line
 
 
 def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str:
@@ -34,7 +36,7 @@ def format_axes(names: Sequence[str], sizes: Sequence[int] | None = None) -> str
     return f"({', '.join(f'{name}: {size}' for name, size in zip(names, sizes, strict=True))})"
 
 
-def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Returns the end of an error message that suggests the closest known name, or an empty string."""
-    similar = find_similar_name(name, known)
+def suggest_name(name: str, candidates: Sequence[str]) -> str:
+    """Returns the end of an error message that suggests the closest candidate, or an empty string."""
+    similar = find_similar_name(name, candidates)
     return "" if similar is None else f"; did you mean {similar!r}?"

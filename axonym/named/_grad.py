@@ -47,18 +47,19 @@ def value_and_grad(
 
     def compute_value_and_grad(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
         call_fn: Callable[..., Any] = fn
-        selected = _resolve_argnums(argnums, args)
-        parts = [_partition_argument(at, args[at]) for at in selected]
+        indices = _resolve_argnums(argnums, args)
+        partitions = [_partition_argument(index, args[index]) for index in indices]
 
         def compute_loss(variables: Sequence[Any]) -> tuple[Any, Any]:
-            given: list[Any] = list(args)
-            for at, variable, (_, rest) in zip(selected, variables, parts, strict=True):
-                given[at] = eqx.combine(variable, rest)
-            with enter_scope("", None, (*given, *kwargs.values())):
-                returned = call_fn(*given, **kwargs)
+            arguments: list[Any] = list(args)
+            for index, variable, (_, constants) in zip(indices, variables, partitions, strict=True):
+                arguments[index] = eqx.combine(variable, constants)
+            # JAX has rebuilt the arguments, so modules in them get their paths anew; see `named_call`.
+            with enter_scope("", None, (*arguments, *kwargs.values())):
+                returned = call_fn(*arguments, **kwargs)
             return _as_plain_scalar(_drop_aux(returned) if has_aux else returned), returned
 
-        variables = tuple(variable for variable, _ in parts)
+        variables = tuple(variable for variable, _ in partitions)
         try:
             (_, returned), gradients = jax.value_and_grad(compute_loss, has_aux=True)(variables)
         except Exception as error:
@@ -98,26 +99,28 @@ def grad(fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool =
 
 def _resolve_argnums(argnums: int | Sequence[int], args: Sequence[Any]) -> tuple[int, ...]:
     """Returns the positions of the arguments to differentiate with respect to."""
-    given = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    for at in given:
-        if not -len(args) <= at < len(args):
+    indices = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    for index in indices:
+        if not -len(args) <= index < len(args):
             raise strip_library_frames(
-                ValueError(f"the gradient is for positional argument {at}, but {len(args)} are given by position")
+                ValueError(f"the gradient is for positional argument {index}, but {len(args)} are given by position")
             )
-    return tuple(at % len(args) for at in given)
+    return tuple(index % len(args) for index in indices)
 
 
-def _partition_argument(at: int, argument: Any) -> tuple[Any, Any]:
-    """Returns an argument as two trees: the arrays to differentiate with respect to, and the rest."""
+def _partition_argument(index: int, argument: Any) -> tuple[Any, Any]:
+    """Returns an argument as two trees: the arrays to differentiate with respect to, and all other leaves."""
     if isinstance(argument, float | complex):
         return argument, None
-    variable, rest = eqx.partition(argument, eqx.is_inexact_array)
+    variable, constants = eqx.partition(argument, eqx.is_inexact_array)
     if not jax.tree.leaves(variable):
-        kind = " ".join([type(argument).__name__, *map(str, [argument.dtype] if hasattr(argument, "dtype") else [])])
+        kind = type(argument).__name__
+        if hasattr(argument, "dtype"):
+            kind = f"{kind} {argument.dtype}"
         raise strip_library_frames(
-            TypeError(f"Argument {at} has no array of real numbers to differentiate; it is of type {kind}.")
+            TypeError(f"Argument {index} has no array of real numbers to differentiate; it is of type {kind}.")
         )
-    return variable, rest
+    return variable, constants
 
 
 def _drop_aux(returned: Any) -> Any:
@@ -138,8 +141,8 @@ def _as_plain_scalar(value: Any) -> Any:
             )
         )
     if getattr(array, "shape", ()):
-        what = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
+        text = format_shape(value) if isinstance(value, NamedBase) else format_value(value)
         raise strip_library_frames(
-            ValueError(f"a gradient needs a scalar result, and the function returned {what}; use `.sum()` or `.mean()`")
+            ValueError(f"a gradient needs a scalar result, and the function returned {text}; use `.sum()` or `.mean()`")
         )
     return array

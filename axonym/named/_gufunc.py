@@ -57,14 +57,14 @@ def apply_gufunc(
     for x in arrays:
         check_named(x)
         operands.append((x.names, getattr(x.array, "shape", ())))  # numbers, which have no shape, are accepted too
-    selected = tuple([core if type(core) is tuple else parse_selection(core) for core in cores])
-    for core in selected:
-        for one in core:
-            if type(one) is not str:
-                axis_name(one)  # raises for other objects, which may not be hashable
-    call, names = _plan_gufunc(fn, tuple(operands), selected, tuple(outs), tuple(options.items()))
+    selections = tuple([core if type(core) is tuple else parse_selection(core) for core in cores])
+    for selection in selections:
+        for selector in selection:
+            if type(selector) is not str:
+                axis_name(selector)  # raises for other objects, which may not be hashable
+    call, result_names = _plan_gufunc(fn, tuple(operands), selections, tuple(outs), tuple(options.items()))
     results = call(*[x.array for x in arrays])
-    return tuple([with_array(arrays[0], array, own) for array, own in zip(results, names, strict=True)])
+    return tuple([with_array(arrays[0], array, names) for array, names in zip(results, result_names, strict=True)])
 
 
 @cached_plan
@@ -78,7 +78,8 @@ def _plan_gufunc(
     """Returns the compiled function of plain arrays, and the names of its results."""
     core_names, loop, results = _split_core_and_loop(operands, cores, outs)
     names = tuple(names for names, _ in operands)
-    return jit_inline(functools.partial(_call_gufunc, fn, names, core_names, loop, results, *options)), results
+    call = functools.partial(_call_gufunc, fn, dict(options), names, core_names, loop, results)
+    return jit_inline(call), results
 
 
 def _split_core_and_loop(
@@ -86,13 +87,13 @@ def _split_core_and_loop(
 ) -> tuple[tuple[Names, ...], Names, tuple[Names, ...]]:
     """Returns the core names of each operand, the loop names, and all names of each result."""
     dims = [find_axes(names, sizes, core) for (names, sizes), core in zip(operands, cores, strict=True)]
-    loop = broadcast_names(*(_drop_dims(operand, own) for operand, own in zip(operands, dims, strict=True)))
-    core_names = tuple(tuple(names[dim] for dim in own) for (names, _), own in zip(operands, dims, strict=True))
+    loop = broadcast_names(*(_drop_dims(operand, core) for operand, core in zip(operands, dims, strict=True)))
+    core_names = tuple(tuple(names[dim] for dim in core) for (names, _), core in zip(operands, dims, strict=True))
     for (names, sizes), core in zip(operands, core_names, strict=True):
-        if both := set(core) & set(loop):
+        if shared_names := set(core) & set(loop):
             raise ValueError(
-                f"axis {min(both)!r} of {format_axes(names, sizes)} is a core axis here and a loop axis of another "
-                "array; `rename` it"
+                f"axis {min(shared_names)!r} of {format_axes(names, sizes)} is a core axis here and a loop axis of "
+                "another array; `rename` it"
             )
     results = tuple(intern_names((*loop, *out)) for out in outs)
     for names in results:
@@ -102,19 +103,19 @@ def _split_core_and_loop(
 
 def _drop_dims(operand: Operand, dims: tuple[int, ...]) -> Operand:
     names, sizes = operand
-    rest = [dim for dim in range(len(names)) if dim not in dims]
-    return tuple(names[dim] for dim in rest), tuple(sizes[dim] for dim in rest)
+    loop_dims = [dim for dim in range(len(names)) if dim not in dims]
+    return tuple(names[dim] for dim in loop_dims), tuple(sizes[dim] for dim in loop_dims)
 
 
 def _call_gufunc(
     fn: Callable[..., Any],
+    options: dict[str, Hashable],
     operands: tuple[Names, ...],
     cores: tuple[Names, ...],
     loop: Names,
     results: tuple[Names, ...],
-    *rest: Any,
+    *inputs: Any,
 ) -> tuple[Any, ...]:
-    options, inputs = dict(rest[: -len(operands)]), rest[-len(operands) :]
     arrays = [align_axes(x, names, (*loop, *core)) for x, names, core in zip(inputs, operands, cores, strict=True)]
 
     def call_fn(*arrays: Any) -> tuple[Any, ...]:
@@ -123,6 +124,7 @@ def _call_gufunc(
 
     # Most of these functions have no sharding rule for an Explicit mesh; the compiler has one for all of them. Results
     # are first whole along core axes, since XLA computes some functions wrongly along an axis that is sharded.
+    # An operand without names may be a number.
     aligned = [(*loop, *("" for _ in core)) if names else () for names, core in zip(operands, cores, strict=True)]
     returned = run_operation(call_fn, aligned, [loop] * len(results), *arrays, by_compiler=True)
     return tuple(reshard_by_name(array, names) for array, names in zip(returned, results, strict=True))

@@ -1,4 +1,4 @@
-"""`lift`: functions of plain arrays as functions of named arrays, vectorised over the axes they do not know."""
+"""`lift`: functions of plain arrays as functions of named arrays, vectorised over all other axes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -88,14 +88,11 @@ def lift(
                 )
             return pack_result(result)
 
-        vectorized = _vectorize_over(
-            call_positional, loop, [leaf.names if is_named_array(leaf) else () for leaf in leaves]
-        )
+        leaf_names = [leaf.names if is_named_array(leaf) else () for leaf in leaves]
+        vectorized = _vectorize_over(call_positional, loop, leaf_names)
         operands = [
-            (*(name for name in loop_names if name in leaf.names), *("" for name in core if name in leaf.names))
-            if is_named_array(leaf)
-            else ()
-            for leaf in leaves
+            (*(name for name in loop_names if name in names), *("" for name in core if name in names))
+            for names in leaf_names
         ]
         # On an Explicit mesh many functions have no sharding rule; the compiler has one for all of them.
         returned = run_operation(
@@ -145,8 +142,8 @@ def _transpose_leaf(leaf: Any, order: Names) -> Any:
 
 def _vectorize_over(fn: Callable[..., Any], loop: tuple[Axis, ...], names: list[Names]) -> Callable[..., Any]:
     """Returns a function of a list of arrays vectorised over their loop axes, which come first."""
-    for axis in reversed(loop):
-        dims = [0 if axis.name in own else None for own in names]
+    for axis in reversed(loop):  # the last `vmap` is the outermost, so the first axis comes first
+        dims = [0 if axis.name in leaf_names else None for leaf_names in names]
         mesh_axes = get_mesh_axes(axis.name, axis.size) or None
         fn = jax.vmap(fn, in_axes=(dims,), axis_size=axis.size, spmd_axis_name=mesh_axes)
     return fn

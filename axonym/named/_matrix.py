@@ -65,9 +65,10 @@ def _apply_triangle(x: N, axes: tuple[AxisSelector, AxisSelector], k: int, lower
 def _mask_triangle(names: Names, dims: tuple[int, int], k: int, lower: bool, array: Any) -> Any:
     """Sets elements outside a triangle to zero; the axes keep their order and shardings."""
     rows, columns = (array.shape[dim] for dim in dims)
-    below = jnp.tri(rows, columns, k if lower else k - 1, dtype=bool)
-    kept = align_axes(below if lower else ~below, tuple(names[dim] for dim in dims), names)
-    return jnp.where(kept, array, jnp.zeros((), array.dtype))
+    # The upper triangle from diagonal k is all that is not in the lower triangle up to diagonal k - 1.
+    mask = jnp.tri(rows, columns, k, dtype=bool) if lower else ~jnp.tri(rows, columns, k - 1, dtype=bool)
+    mask = align_axes(mask, tuple(names[dim] for dim in dims), names)
+    return jnp.where(mask, array, jnp.zeros((), array.dtype))
 
 
 def trace(x: N, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: Any = None) -> N:
@@ -150,7 +151,7 @@ def diag(x: N, axis: AxisSelector, other: AxisSelector, *, k: int = 0) -> N:
     """
     check_named(x)
     k, name = check_integer("diag: `k`", k), axis_name(other)
-    find_axis((name,), (x.axis_size(axis) + abs(k),), other)
+    find_axis((name,), (x.axis_size(axis) + abs(k),), other)  # raises an error if an `Axis` has another size
     return apply_gufunc(_compute_diag, (x,), ((axis,),), ((axis_name(axis), name),), k=k)[0]
 
 
@@ -187,15 +188,16 @@ def outer(x: N, y: N) -> N:
             f"an outer product has the axes of both arrays, but {format_shape(x)} and {format_shape(y)} share axis "
             f"{shared[0]!r}; `rename` it in one of them, or use `multiply` to align it"
         )
-    return with_array(
-        x, cached_jit(_compute_outer, x.names, y.names)(x.array, y.array), intern_names(x.names + y.names)
-    )
+    product = cached_jit(_compute_outer, x.names, y.names)(x.array, y.array)
+    return with_array(x, product, intern_names(x.names + y.names))
 
 
-def _compute_outer(left: Names, right: Names, x: Any, y: Any) -> Any:
-    get_out_sharding(left + right, x.shape + y.shape)  # raises an error if two axes are mapped to one mesh axis
-    x, y = (align_axes(reshard_by_name(array, own), own, left + right) for array, own in ((x, left), (y, right)))
-    return reshard_by_name(jnp.multiply(x, y), left + right)
+def _compute_outer(x_names: Names, y_names: Names, x: Any, y: Any) -> Any:
+    names = x_names + y_names
+    get_out_sharding(names, x.shape + y.shape)  # raises an error if two axes are mapped to one mesh axis
+    x = align_axes(reshard_by_name(x, x_names), x_names, names)
+    y = align_axes(reshard_by_name(y, y_names), y_names, names)
+    return reshard_by_name(jnp.multiply(x, y), names)
 
 
 def cross(x: N, y: N, axis: AxisSelector) -> N:
@@ -264,8 +266,10 @@ def _compute_kron(x: Any, y: Any, *, count: int) -> Any:
     """Multiplies with the core axes of both arrays in pairs, then merges each pair."""
     if not count:
         return jnp.multiply(x, y)
-    loops = x.ndim - count
-    left, right = range(loops + 1, x.ndim + count, 2), range(loops, x.ndim + count, 2)
-    product = jnp.multiply(jnp.expand_dims(x, tuple(left)), jnp.expand_dims(y, tuple(right)))
-    merged = (n * m for n, m in zip(x.shape[loops:], y.shape[loops:], strict=True))
-    return product.reshape(*product.shape[:loops], *merged)
+    loop_count = x.ndim - count
+    # Behind the loop axes x has a new axis after each core axis, and y before each.
+    x_new_dims = tuple(range(loop_count + 1, x.ndim + count, 2))
+    y_new_dims = tuple(range(loop_count, x.ndim + count, 2))
+    product = jnp.multiply(jnp.expand_dims(x, x_new_dims), jnp.expand_dims(y, y_new_dims))
+    merged_sizes = [n * m for n, m in zip(x.shape[loop_count:], y.shape[loop_count:], strict=True)]
+    return product.reshape(*product.shape[:loop_count], *merged_sizes)

@@ -1,8 +1,8 @@
 """`named_call`: the names of functions and modules in compiled programs.
 
 JAX stores the names of the scopes that are open where an operation is traced. A module does not know the field that
-holds it, but its caller does: while a module or a function is called, the modules within it or its arguments are found
-by identity. `grad`, `scan` and `vmap` rebuild trees, so a path is known below the innermost call that was given the
+holds it. So while a module or a function is called, the modules within it, or within its arguments, are looked up by
+identity to find their paths. `grad`, `scan` and `vmap` rebuild trees, so a path is known below the innermost call that was given the
 rebuilt module; a module that no open call knows has the name of its class.
 """
 
@@ -26,8 +26,8 @@ from ._traceback import hide_library_frames
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MOST_CHARACTERS = 120
-_UNSAFE = re.compile(r"[^\w .+-]")
+_MAX_CHARACTERS = 120  # names of scopes are repeated for each operation of a program
+_UNSAFE_CHARACTERS = re.compile(r"[^\w .+-]")
 
 
 @overload
@@ -66,8 +66,9 @@ def named_call(fn: Any = None, *, name: str | None = None) -> Any:
     """
     if fn is None:
         return functools.partial(named_call, name=name)
-    is_method = _get_first_parameter(fn) == "self"
-    own_name = getattr(fn, "__name__", type(fn).__name__)
+    code = getattr(fn, "__code__", None)
+    is_method = code is not None and code.co_argcount > 0 and code.co_varnames[0] == "self"
+    function_name = getattr(fn, "__name__", type(fn).__name__)
 
     @functools.wraps(fn)
     def call_in_scope(*args: Any, **kwargs: Any) -> Any:
@@ -82,19 +83,16 @@ def named_call(fn: Any = None, *, name: str | None = None) -> Any:
 
     def find_scope(args: tuple[Any, ...], kwargs: dict[str, Any]) -> contextlib.ExitStack:
         if not is_method:
-            return enter_scope(own_name if name is None else name, None, (*args, *kwargs.values()))
+            return enter_scope(function_name if name is None else name, None, (*args, *kwargs.values()))
+        module = args[0]
         if name is not None:
-            return enter_scope(name, args[0])
-        path = find_module_name(args[0])
-        method = () if own_name == "__call__" else (own_name,)
-        return enter_scope("/".join((path, *method) if path else method), args[0])
+            return enter_scope(name, module)
+        path = find_module_name(module)
+        if function_name != "__call__":
+            path = f"{path}/{function_name}" if path else function_name
+        return enter_scope(path, module)
 
     return call_in_scope
-
-
-def _get_first_parameter(fn: Any) -> str | None:
-    code = getattr(fn, "__code__", None)
-    return code.co_varnames[0] if code is not None and code.co_argcount else None
 
 
 class _OpenCall:
@@ -104,7 +102,7 @@ class _OpenCall:
 
     def __init__(self, module: Any, trees: tuple[Any, ...]) -> None:
         self.module, self._trees = module, trees
-        self._paths: dict[int, str] | None = None
+        self._paths: dict[int, str] | None = None  # by identity; filled when the first path is asked for
 
     def find_path(self, module: Any) -> str | None:
         """Returns the path of a module, which is empty for the module that is called, None if it is not known."""
@@ -153,7 +151,7 @@ class _OpenCalls(threading.local):
         self.calls: list[_OpenCall] = []
 
 
-_open = _OpenCalls()
+_open_calls = _OpenCalls()
 
 
 def find_module_name(module: Any) -> str:
@@ -161,7 +159,7 @@ def find_module_name(module: Any) -> str:
 
     It is empty for a module whose call is open.
     """
-    for call in reversed(_open.calls):
+    for call in reversed(_open_calls.calls):
         path = call.find_path(module)
         if path is not None:
             return path
@@ -169,12 +167,12 @@ def find_module_name(module: Any) -> str:
 
 
 def enter_scope(path: str, module: Any, trees: tuple[Any, ...] = ()) -> contextlib.ExitStack:
-    """Opens a scope for each part of a path, and a call in which modules have their paths in a module and in trees."""
+    """Opens a scope for each part of a path, and a call that gives modules their paths within `module` and `trees`."""
     stack = contextlib.ExitStack()
     for part in path.split("/") if path else ():
         stack.enter_context(jax.named_scope(part))
-    _open.calls.append(_OpenCall(module, trees))
-    stack.callback(_open.calls.pop)
+    _open_calls.calls.append(_OpenCall(module, trees))
+    stack.callback(_open_calls.calls.pop)
     return stack
 
 
@@ -187,9 +185,9 @@ def enter_function_scope(
 
 def name_compiled(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function to be compiled, with a scope around what it computes."""
-    named = jax.named_scope(name)(lambda *args: fn(*args))
-    named.__name__ = named.__qualname__ = name.partition("(")[0]
-    return named
+    scoped_fn = jax.named_scope(name)(lambda *args: fn(*args))
+    scoped_fn.__name__ = scoped_fn.__qualname__ = name.partition("(")[0]
+    return scoped_fn
 
 
 def format_scope(function: str, axes: tuple[str, ...], new_axes: tuple[str, ...] = ()) -> str:
@@ -197,9 +195,11 @@ def format_scope(function: str, axes: tuple[str, ...], new_axes: tuple[str, ...]
     text = ", ".join(map(_clean_name, axes))
     if new_axes:
         text = f"{text} -> {', '.join(map(_clean_name, new_axes))}".lstrip()
-    return f"{function}({text if len(text) <= _MOST_CHARACTERS else f'{text[: _MOST_CHARACTERS - 3]}...'})"
+    if len(text) > _MAX_CHARACTERS:
+        text = f"{text[: _MAX_CHARACTERS - 3]}..."
+    return f"{function}({text})"
 
 
 def _clean_name(name: Any) -> str:
     """Returns a name without the characters that separate scopes or that texts of programs quote."""
-    return _UNSAFE.sub("_", str(name)[:_MOST_CHARACTERS])
+    return _UNSAFE_CHARACTERS.sub("_", str(name)[:_MAX_CHARACTERS])

@@ -21,7 +21,7 @@ from ._index import At, IndexPlan, check_axes, check_index_range, convert_values
 class NamedRef:
     """A mutable array whose axes have names; `new_ref` makes one from a named array.
 
-    `ref[...]` reads all elements and `ref["pos", i]` some, `ref["pos", i] = value` replaces them. Indices are as for
+    `ref[...]` reads all elements, `ref["pos", i]` reads some, and `ref["pos", i] = value` replaces them. Indices are as for
     `axonym.index`; a value is a scalar or a named array with some axes of the elements. An index out of range
     raises an error if it is not traced. For a traced index the nearest element is read; whether an element is replaced
     is undefined.
@@ -85,9 +85,9 @@ class NamedRef:
 
     def __setitem__(self, items: Any, value: Any) -> None:
         """Replaces elements by named axis; see `swap`."""
-        plan, where = _plan_ref_index(self, items)
-        if where is not None:
-            refs.set(self.ref, where, _convert_ref_value(self, plan, value))
+        plan, ref_index = _plan_ref_index(self, items)
+        if ref_index is not None:
+            refs.set(self.ref, ref_index, _convert_ref_value(self, plan, value))
         else:
             self[...] = At(_read_all(self), items).set(value)
 
@@ -172,10 +172,10 @@ def get(ref: NamedRef, idx: Any = None) -> NamedArray:
         Array([1, 2], dtype=int32)
     """
     _check_ref(ref)
-    plan, where = _plan_ref_index(ref, idx)
-    if where is None:
+    plan, ref_index = _plan_ref_index(ref, idx)
+    if ref_index is None:
         return At(_read_all(ref), idx).get()
-    return NamedArray(refs.get(ref.ref, where), plan.names)
+    return NamedArray(refs.get(ref.ref, ref_index), plan.names)
 
 
 def swap(ref: NamedRef, idx: Any, value: Any) -> NamedArray:
@@ -203,12 +203,12 @@ def swap(ref: NamedRef, idx: Any, value: Any) -> NamedArray:
         (3, Array([0, 1, 2, 7], dtype=int32))
     """
     _check_ref(ref)
-    plan, where = _plan_ref_index(ref, idx)
-    if where is None:
+    plan, ref_index = _plan_ref_index(ref, idx)
+    if ref_index is None:
         previous = At(_read_all(ref), idx).get()
         ref[idx] = value
         return previous
-    return NamedArray(refs.swap(ref.ref, where, _convert_ref_value(ref, plan, value)), plan.names)
+    return NamedArray(refs.swap(ref.ref, ref_index, _convert_ref_value(ref, plan, value)), plan.names)
 
 
 def _check_ref(ref: Any) -> None:
@@ -221,22 +221,23 @@ def _read_all(ref: NamedRef) -> NamedArray:
 
 
 def _plan_ref_index(ref: NamedRef, idx: Any) -> tuple[IndexPlan, Any]:
-    """Returns the plan of an index, and the index for `jax.ref`, None if it does not support this one."""
+    """Returns the plan of an index, and the index for `jax.ref`, or None if `jax.ref` does not support it."""
     outline = NamedArray(jax.ShapeDtypeStruct(ref.ref.shape, ref.dtype), ref.names)
-    parts, given = parse_index(outline, () if idx is None or idx is ... else idx)
-    plan, held, _ = plan_index(outline.names, tuple(ref.ref.shape), parts)
-    arrays = tuple(given[i] for i in held)
+    parts, index_arrays = parse_index(outline, () if idx is None or idx is ... else idx)
+    plan, array_numbers, _ = plan_index(outline.names, tuple(ref.ref.shape), parts)
+    arrays = tuple(index_arrays[number] for number in array_numbers)
     check_index_range(outline, plan, arrays)
     if not parts:
         return plan, ...
-    plain = all(kind == "scalar" or (kind == "slice" and (detail[2] or 1) > 0) for _, kind, detail, _ in parts)
-    if not plain or _is_ref_sharded(ref):
+    # `jax.ref` takes integers and slices that go forward.
+    is_supported = all(kind == "scalar" or (kind == "slice" and (detail[2] or 1) > 0) for _, kind, detail, _ in parts)
+    if not is_supported or _is_ref_sharded(ref):
         return plan, None
-    where: list[Any] = [slice(None)] * len(ref.names)
-    supply = iter(arrays)
+    ref_index: list[Any] = [slice(None)] * len(ref.names)
+    integers = iter(arrays)
     for entry in plan.entries:
-        where[entry.position] = slice(*entry.detail) if entry.kind == "slice" else next(supply)
-    return plan, tuple(where)
+        ref_index[entry.position] = slice(*entry.detail) if entry.kind == "slice" else next(integers)
+    return plan, tuple(ref_index)
 
 
 def _is_ref_sharded(ref: NamedRef) -> bool:

@@ -1,4 +1,4 @@
-"""NumPy arrays on their way to JAX: masks and element types that JAX lacks, and integers that do not fit its own."""
+"""Checks of NumPy arrays before JAX takes them: masks, dtypes that JAX lacks, and integers that do not fit."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ def find_array_problem(array: np.ndarray | np.generic, dtype: Any = None) -> str
 
     Args:
         array: The array.
-        dtype: The dtype that it gets; that which JAX has for it if None: of 32 bits for 64 unless `jax_enable_x64` is
-            set.
+        dtype: The dtype that the array gets. If None, the one that JAX gives it, with 32 bits in place of 64 unless
+            `jax_enable_x64` is set.
     """
     if isinstance(array, MaskedArray):
         return MASK_PROBLEM
@@ -36,16 +36,19 @@ def find_range_problem(array: np.ndarray | np.generic, dtype: Any) -> str | None
     is_unchanged = dtype == array.dtype or not array.size
     if is_unchanged or array.dtype.kind in "bc" or not jnp.issubdtype(dtype, jnp.integer):
         return None
-    limits, least, most = jnp.iinfo(dtype), array.min().item(), array.max().item()
-    if limits.min <= least and most <= limits.max:
+    limits, minimum, maximum = jnp.iinfo(dtype), array.min().item(), array.max().item()
+    if limits.min <= minimum and maximum <= limits.max:
         return None
     has_fewer_bits = jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype
     option = f", or set `jax_enable_x64`, without which JAX has no {array.dtype}" if has_fewer_bits else ""
-    return f"has {array.dtype} elements from {least} to {most}, which do not fit {dtype}; convert them first{option}"
+    return (
+        f"has {array.dtype} elements from {minimum} to {maximum}, which do not fit {dtype}; convert them first{option}"
+    )
 
 
 @cached_plan
 def is_jax_dtype(dtype: np.dtype[Any]) -> bool:
     """Returns whether JAX has arrays of a NumPy dtype: of numbers, including those of `ml_dtypes`."""
-    numbers = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    return numbers or (dtype.kind == "V" and not issubclass(dtype.type, np.void))
+    if dtype.kind == "V":  # of `ml_dtypes`, unless it is a record
+        return not issubclass(dtype.type, np.void)
+    return (dtype.kind in "biuf" and dtype.itemsize <= 8) or (dtype.kind == "c" and dtype.itemsize <= 16)

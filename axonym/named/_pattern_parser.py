@@ -66,21 +66,21 @@ class Expression(NamedTuple):
     @property
     def identifiers(self) -> dict[str, int]:
         """Each identifier and its first position."""
-        terms = [term for side in (*self.operands, self.result) for term in (*side.flat, *side.groups)]
-        found: dict[str, int] = {}
-        for term in terms:
-            if term.name not in ("", REST):
-                found.setdefault(term.name, term.at)
-        return found
+        positions: dict[str, int] = {}
+        for side in (*self.operands, self.result):
+            for term in (*side.flat, *side.groups):
+                if term.name not in ("", REST):
+                    positions.setdefault(term.name, term.at)
+        return positions
 
 
 @contextmanager
-def explain_fault(text: str, what: str) -> Iterator[None]:
+def explain_fault(text: str, problem: str) -> Iterator[None]:
     """Raises a ValueError for a `Fault`: the message, the expression, and a caret at the position."""
     try:
         yield
     except Fault as fault:
-        error = ValueError(f"{what}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^")
+        error = ValueError(f"{problem}: {fault}\n{_make_printable(text)}\n{' ' * fault.at}^")
         raise strip_library_frames(error) from None
 
 
@@ -135,7 +135,9 @@ class _Parser:
     def parse_expression(self) -> Expression:
         operands = () if self.next.text == "->" else self.parse_operands()
         if self.next.text != "->":
-            raise self.make_fault() if self.next.text else Fault(self.next.at, "there is no '->' before the result")
+            if self.next.text:
+                raise self.make_fault()
+            raise Fault(self.next.at, "there is no '->' before the result")
         self.take()
         if self.next.text == "{":
             raise Fault(self.next.at, "the result has an order, so it takes no braces")
@@ -161,17 +163,19 @@ class _Parser:
         self.take()
         terms = self.parse_terms()
         if self.next.text != "}":
-            raise Fault(first.at, "a '{' is not closed") if self.next.text in _ENDS else self.make_fault()
+            if self.next.text in _ENDS:
+                raise Fault(first.at, "a '{' is not closed")
+            raise self.make_fault()
         self.take()
         if self.next.text not in ("", "->", ","):
             raise Fault(self.next.at, "a '}' must be followed by ',' or '->'")
         return Side(terms, False, first.at)
 
     def parse_terms(self) -> tuple[Term, ...]:
-        found = []
+        terms = []
         while self.next.is_name or self.next.text in (REST, "("):
-            found.append(self.parse_group() if self.next.text == "(" else self.parse_name())
-        return tuple(found)
+            terms.append(self.parse_group() if self.next.text == "(" else self.parse_name())
+        return tuple(terms)
 
     def parse_name(self) -> Term:
         token = self.take()
@@ -190,7 +194,9 @@ class _Parser:
         if self.next.text != ")":
             if self.next.text == "(":
                 raise Fault(self.next.at, "groups do not nest")
-            raise Fault(start.at, "a '(' is not closed") if self.next.text in _ENDS else self.make_fault()
+            if self.next.text in _ENDS:
+                raise Fault(start.at, "a '(' is not closed")
+            raise self.make_fault()
         self.take()
         if not parts:
             raise Fault(start.at, "a group needs at least one axis")
@@ -198,13 +204,13 @@ class _Parser:
 
     def make_fault(self) -> Fault:
         """Returns the fault for an unexpected token."""
-        text, at = self.next
+        text, position = self.next
         if text in _MISPLACED:
-            return Fault(at, _MISPLACED[text])
+            return Fault(position, _MISPLACED[text])
         if text in _QUOTES:
-            return Fault(at, "a quote is not closed")
+            return Fault(position, "a quote is not closed")
         return Fault(
-            at,
+            position,
             f"{text!r} has no meaning here; names have letters, digits and '_', and do not begin with a digit, or are "
             "in quotes",
         )
@@ -241,17 +247,17 @@ def _check_result(side: Side) -> None:
             raise Fault(group.at, "a merge needs the name of the new axis: '(name: a b)'")
         if len(side.rest) > 1 and any(part.name == REST for part in group.parts or ()):
             raise Fault(group.at, "a '...' in a group must be the only one")
-    for one, other in zip(side.terms, side.terms[1:], strict=False):
-        if one.name == other.name == REST:
-            raise Fault(other.at, "between two '...' there must be an axis")
+    for term, next_term in zip(side.terms, side.terms[1:], strict=False):
+        if term.name == next_term.name == REST:
+            raise Fault(next_term.at, "between two '...' there must be an axis")
 
 
 def _check_distinct(terms: Iterable[Term], where: str) -> None:
-    found: set[str] = set()
+    names: set[str] = set()
     for term in terms:
-        if term.name in found and term.name != REST:
+        if term.name in names and term.name != REST:
             raise Fault(term.at, f"{term.name!r} occurs more than once in {where}")
-        found.add(term.name)
+        names.add(term.name)
 
 
 class Alias(NamedTuple):
@@ -282,12 +288,13 @@ class Binding:
     def __init__(self, expression: Expression, aliases: tuple[tuple[str, Alias], ...]) -> None:
         self.aliases = dict(aliases)
         self.axes: dict[str, str] = {}
-        found = expression.identifiers
+        positions = expression.identifiers
         for identifier in self.aliases:
-            if identifier not in found:
-                near = suggest_name(identifier, list(found))
-                at = next((at for name, at in found.items() if near.endswith(f"{name!r}?")), 0)
-                raise Fault(at, f"the alias {identifier!r} is not used{near}")
+            if identifier not in positions:
+                hint = suggest_name(identifier, list(positions))
+                # The caret is below the identifier that the hint suggests.
+                position = next((start for name, start in positions.items() if hint.endswith(f"{name!r}?")), 0)
+                raise Fault(position, f"the alias {identifier!r} is not used{hint}")
 
     def get_name(self, identifier: str) -> str:
         """Returns the axis that an identifier stands for, by position, by its alias, or by its own name."""
@@ -308,9 +315,9 @@ class Binding:
             raise Fault(
                 term.at, f"{term.name!r} stands for axis {self.axes[term.name]!r} already, and here for axis {name!r}"
             )
-        for other, axis in self.axes.items():
-            if axis == name and other != term.name:
-                raise Fault(term.at, f"{other!r} and {term.name!r} both stand for axis {name!r}")
+        for identifier, axis in self.axes.items():
+            if axis == name and identifier != term.name:
+                raise Fault(term.at, f"{identifier!r} and {term.name!r} both stand for axis {name!r}")
 
     def check_size(self, term: Term, size: int) -> None:
         """Raises a Fault if an alias gives another size for an axis; in `(a: b a)` it gives that of the part."""
@@ -321,27 +328,24 @@ class Binding:
 
     def match_axes(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
         """Returns the term of an operand for each axis that has one, by position."""
-        found = _match_by_position(side, names, sizes) if side.ordered else self._match_by_name(side, names, sizes)
-        for place, term in found.items():
+        if side.ordered:
+            terms = _match_by_position(side, names, sizes)
+        else:
+            terms = {self.find_axis(term, names, sizes): term for term in side.terms if term.name != REST}
+        for dim, term in terms.items():
             if not term.name:
                 continue
-            expected = self.aliases.get(term.name, _NO_ALIAS).name
-            if side.ordered and expected is None and term.name in set(names) - {names[place]}:
+            # Without an alias, a term that has the name of another axis is more likely a mistake than a new identifier.
+            has_alias = self.aliases.get(term.name, _NO_ALIAS).name is not None
+            if side.ordered and not has_alias and term.name in set(names) - {names[dim]}:
                 raise Fault(
                     term.at,
-                    f"{term.name!r} is at the position of axis {names[place]!r} of {format_axes(names, sizes)}; give "
+                    f"{term.name!r} is at the position of axis {names[dim]!r} of {format_axes(names, sizes)}; give "
                     "the axes in their order, or by name in braces",
                 )
-            self.bind(term, names[place])
-            self.check_size(term, sizes[place])
-        return found
-
-    def _match_by_name(self, side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
-        found: dict[int, Term] = {}
-        for term in side.terms:
-            if term.name != REST:
-                found[self.find_axis(term, names, sizes)] = term
-        return found
+            self.bind(term, names[dim])
+            self.check_size(term, sizes[dim])
+        return terms
 
     def find_axis(self, term: Term, names: Names, sizes: Sequence[int] | None) -> int:
         """Returns the position of the axis that an identifier refers to."""
@@ -355,15 +359,17 @@ _NO_ALIAS = Alias(None, None)
 
 
 def _match_by_position(side: Side, names: Names, sizes: Sequence[int]) -> dict[int, Term]:
-    rest = next((i for i, term in enumerate(side.terms) if term.name == REST), None)
-    stated = len(side.terms) - (rest is not None)
-    if stated > len(names) or (rest is None and stated < len(names)):
-        fewer = "; write '...' for the others" if stated < len(names) else ""
-        raise Fault(side.at, f"{format_axes(names, sizes)} has {len(names)} axes, {stated} are given here{fewer}")
-    behind = len(names) - len(side.terms)
-    return {
-        i if rest is None or i < rest else i + behind: term for i, term in enumerate(side.terms) if term.name != REST
-    }
+    ellipsis = next((index for index, term in enumerate(side.terms) if term.name == REST), None)
+    term_count = len(side.terms) - (ellipsis is not None)
+    if term_count > len(names) or (ellipsis is None and term_count < len(names)):
+        hint = "; write '...' for the others" if term_count < len(names) else ""
+        raise Fault(side.at, f"{format_axes(names, sizes)} has {len(names)} axes, {term_count} are given here{hint}")
+    if ellipsis is None:
+        return dict(enumerate(side.terms))
+    terms = dict(enumerate(side.terms[:ellipsis]))
+    last_terms = side.terms[ellipsis + 1 :]
+    terms.update(enumerate(last_terms, len(names) - len(last_terms)))
+    return terms
 
 
 AxisDescription: TypeAlias = str | Sequence[AxisSelector | EllipsisType] | AbstractSet[AxisSelector | EllipsisType]
@@ -380,12 +386,12 @@ class AxisPattern:
     @classmethod
     def parse(cls, description: AxisDescription | Axis) -> "AxisPattern":
         items = _split_description(description)
-        named = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
-        check_selected_once(named)
-        if len(items) - len(named) > 1:
+        names = tuple(axis_name(item) for item in items if not isinstance(item, EllipsisType))
+        check_selected_once(names)
+        if len(items) - len(names) > 1:
             raise ValueError("`...` may occur only once in a description of axes")
         ordered = not isinstance(description, AbstractSet)
-        if not ordered:
+        if not ordered:  # sets with the same axes make equal patterns and the same text
             items = tuple(sorted(items, key=lambda item: (item is ..., "" if item is ... else axis_name(item))))
         return cls(items, ordered)
 
@@ -398,14 +404,16 @@ class AxisPattern:
         open_ended = ... in self.items
         if len(names) < len(self.names) or (len(names) > len(self.names) and not open_ended):
             return False
-        found = dict(zip(names, sizes, strict=True))
-        if any(isinstance(item, Axis) and found.get(item.name) != item.size for item in self.items):
+        sizes_by_name = dict(zip(names, sizes, strict=True))
+        if any(isinstance(item, Axis) and sizes_by_name.get(item.name) != item.size for item in self.items):
             return False
         if not self.ordered:
             return set(self.names) <= set(names)
-        hole = self.items.index(...) if open_ended else len(self.items)
-        after = len(self.names) - hole
-        return names[:hole] == self.names[:hole] and (after == 0 or names[-after:] == self.names[hole:])
+        if not open_ended:
+            return names == self.names
+        ellipsis = self.items.index(...)
+        first_names, last_names = self.names[:ellipsis], self.names[ellipsis:]
+        return names[:ellipsis] == first_names and names[len(names) - len(last_names) :] == last_names
 
     def __str__(self) -> str:
         text = " ".join("..." if isinstance(item, EllipsisType) else axis_name(item) for item in self.items)

@@ -16,9 +16,9 @@ from ._format import format_axes
 
 
 def find_edge_items(size: int, edge_items: int | None) -> np.ndarray:
-    """Returns the positions of the first and the last elements of an axis; all positions if there is no limit.
+    """Returns the positions of the first and the last elements of an axis; all positions if `edge_items` is None.
 
-    Position 0 stands once for all elements between them, which a summary leaves out.
+    Between them is position 0, in place of all elements that a summary leaves out.
     """
     if edge_items is None or size <= 2 * edge_items:
         return np.arange(size)
@@ -33,11 +33,13 @@ def read_items(array: Any, positions: Sequence[np.ndarray]) -> np.ndarray | None
     is_read = np.zeros(items.shape, bool)
     for shard in array.addressable_shards:
         bounds = [entry.indices(size)[:2] for entry, size in zip(shard.index, array.shape, strict=True)]
-        inside = [(start <= at) & (at < stop) for at, (start, stop) in zip(positions, bounds, strict=True)]
-        target = np.ix_(*inside)
-        if not is_read[target].all():
-            local = [at[held] - start for at, held, (start, _) in zip(positions, inside, bounds, strict=True)]
-            items[target] = np.asarray(shard.data)[np.ix_(*local)]
+        masks = [(start <= index) & (index < stop) for index, (start, stop) in zip(positions, bounds, strict=True)]
+        target = np.ix_(*masks)
+        if not is_read[target].all():  # replicas hold the same elements, which are copied from the device once
+            shard_positions = [
+                index[mask] - start for index, mask, (start, _) in zip(positions, masks, bounds, strict=True)
+            ]
+            items[target] = np.asarray(shard.data)[np.ix_(*shard_positions)]
             is_read[target] = True
     return items if is_read.all() else None
 
@@ -48,12 +50,15 @@ def format_array(x: NamedBase) -> str:
     if not _has_named_shape(x):  # JAX puts other objects than arrays into its trees
         contents = _format_contents(x.array) if is_traced(x.array) else repr(x.array)
         return f"{kind}({contents}, {format_axes(x.names)})"
-    axes = (f"{name}: {size}" for name, size in zip(x.names, x.array.shape, strict=True))
+    items = [str(x.dtype), *(f"{name}: {size}" for name, size in zip(x.names, x.array.shape, strict=True))]
     spec = _get_spec(x.array)
-    head, contents = ", ".join([str(x.dtype), *axes, *([str(spec)] if any(spec) else [])]), _format_contents(x.array)
+    if any(spec):
+        items.append(str(spec))
+    head, contents = ", ".join(items), _format_contents(x.array)
     line = f"{kind}({head}, {contents})"
-    fits = "\n" not in contents and len(line) <= np.get_printoptions()["linewidth"]
-    return line if fits else f"{kind}({head},\n  {contents})"
+    if "\n" not in contents and len(line) <= np.get_printoptions()["linewidth"]:
+        return line
+    return f"{kind}({head},\n  {contents})"
 
 
 def format_array_short(x: NamedBase) -> Any:
@@ -63,8 +68,8 @@ def format_array_short(x: NamedBase) -> Any:
         return wl.TextDoc(format_array(x))
     kind = None if isinstance(x.array, jax.Array) else _format_kind(x.array)
     axes = zip(x.names, x.array.shape, map(get_entry_axes, _get_spec_entries(x.array)), strict=True)
-    shown = ", ".join(f"{name}: {size}{_format_short_spec(over)}" for name, size, over in axes)
-    return wl.array_summary((shown,), str(x.dtype), kind)
+    text = ", ".join(f"{name}: {size}{_format_short_spec(mesh_axes)}" for name, size, mesh_axes in axes)
+    return wl.array_summary((text,), str(x.dtype), kind)
 
 
 def format_array_html(x: NamedBase) -> str:
@@ -75,7 +80,7 @@ def format_array_html(x: NamedBase) -> str:
     titles = ("axis", "size", "mesh axes")[: 3 if any(entries) else 2]
     axes = zip(x.names, map(str, x.array.shape), map(_join_mesh_axes, entries), strict=True)
     rows = "".join([_format_row(titles, "th"), *(_format_row(axis[: len(titles)], "td") for axis in axes)])
-    # In the elements themselves, because the style sheets of notebooks align cells and wrap lines in their own way.
+    # Styles are in the elements themselves, because the style sheets of notebooks align cells and wrap lines in their own way.
     caption = f"{type(x).__name__}, {x.dtype}, {_format_bytes(x.nbytes)}"
     table = f'<table style="margin:0"><caption style="{_LEFT}">{html.escape(caption)}</caption>{rows}</table>'
     values = html.escape(_format_contents(x.array).replace("\n  ", "\n"))
@@ -95,13 +100,13 @@ _RIGHT = "text-align:right;white-space:nowrap"
 
 def _format_row(cells: tuple[str, ...], tag: str) -> str:
     styles = zip(("th", tag, tag), (_LEFT, _RIGHT, _LEFT), cells, strict=False)
-    shown = (f'<{tag} style="{style}">{html.escape(cell)}</{tag}>' for tag, style, cell in styles)
-    return f"<tr>{''.join(shown)}</tr>"
+    elements = (f'<{tag} style="{style}">{html.escape(cell)}</{tag}>' for tag, style, cell in styles)
+    return f"<tr>{''.join(elements)}</tr>"
 
 
 def _format_bytes(number: int) -> str:
-    steps = min(int(math.log(number, 1024)), 3) if number else 0
-    return f"{number / 1024**steps:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[steps]}"
+    exponent = min(int(math.log(number, 1024)), 3) if number else 0
+    return f"{number / 1024**exponent:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[exponent]}"
 
 
 def _join_mesh_axes(entry: Any) -> str:
