@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all: under another name first, which no other program has."""
+"""Files that are written completely or not at all: under another name first, which no other program uses."""
 
 import contextlib
 import os
@@ -16,18 +16,18 @@ def open_replacement(path: Path) -> Iterator[BinaryIO]:
     It is in the same folder and on disk before it gets its name. An existing file keeps its permissions, and a link is
     replaced, not followed.
     """
-    written = path.with_name(f".axonym-{uuid.uuid4().hex}.incomplete")
-    with name_file_in_errors(path, written):
-        file = open_new_file(written)
+    temporary = path.with_name(f".axonym-{uuid.uuid4().hex}.incomplete")
+    with name_file_in_errors(path, temporary):
+        file = open_new_file(temporary)
         try:
             with file:
                 yield file
                 flush_to_disk(file)
             if path.exists():
-                written.chmod(stat.S_IMODE(path.stat().st_mode))
-            written.replace(path)
+                temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+            temporary.replace(path)
         except BaseException:
-            written.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 
@@ -43,14 +43,14 @@ def flush_to_disk(file: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def name_file_in_errors(path: Path, written: Path | None = None) -> Iterator[None]:
-    """Raises the errors of a file that is being written with the name that it gets; those of a full disk have none."""
+def name_file_in_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Raises the errors of writing a file with its final name: they have that of the temporary file, or none."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # as of `numpy.ndarray.tofile`
+        if error.errno is None:  # `numpy.ndarray.tofile` raises such errors
             raise OSError(f"{str(path)!r} cannot be written: {error}") from error
-        if error.filename is None or os.fspath(error.filename) == str(written):
+        if error.filename is None or os.fspath(error.filename) == str(temporary):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 

@@ -74,12 +74,13 @@ class _ArraySignature(inspect.Signature):
 
     def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
         """Binds the arrays by the names that the function returns."""
-        bound = super().bind(*args, **kwargs)
+        arguments = super().bind(*args, **kwargs)
         name_arrays = self._name_arrays()
         if name_arrays is not None:
-            donated, kept, static = bound.args
-            bound.arguments = {**name_arrays(donated, kept), "<static>": static}  # no path is this
-        return bound
+            donated_arrays, other_arrays, static = arguments.args
+            # No path of an array is equal to this name.
+            arguments.arguments = {**name_arrays(donated_arrays, other_arrays), "<static>": static}
+        return arguments
 
 
 def set_argument_names(traced: Any, name_arrays: Any, fn: Any) -> None:
@@ -129,15 +130,16 @@ def find_coordination_client() -> tuple[Any, int, int]:
     Raises:
         RuntimeError: If this JAX keeps it elsewhere.
     """
-    from jax.experimental import multihost_utils  # a tenth of what importing axonym takes, for several processes alone
+    # Imported here, because it takes a tenth of the time of importing axonym, and only several processes need it.
+    from jax.experimental import multihost_utils
 
     state = getattr(getattr(multihost_utils, "distributed", None), "global_state", None)
     client, process, count = (getattr(state, name, None) for name in ("client", "process_id", "num_processes"))
-    lacking = [name for name in _STORE_METHODS if not hasattr(client, name)]
-    if process is None or count is None or lacking:
+    missing_methods = [name for name in _STORE_METHODS if not hasattr(client, name)]
+    if process is None or count is None or missing_methods:
         raise RuntimeError(
             f"JAX {jax.__version__} does not have its coordination service where Axonym looks for it "
-            f"({', '.join(lacking) or 'the number of processes'} is missing); use another version of either"
+            f"({', '.join(missing_methods) or 'the number of processes'} is missing); use another version of either"
         )
     return client, process, count
 
@@ -201,12 +203,13 @@ def is_sharding_type_error(error: BaseException) -> bool:
 def list_refusing_functions() -> list[str]:
     """Returns the functions of JAX that ask an argument for `__jax_array__` and refuse what lacks it, outermost first.
 
-    To be called by the attribute access; it returns no function where JAX asks for another reason, as operators of
+    To be called by `__getattr__`. It returns no function where JAX asks for another reason, as operators of
     `jax.Array` and `jax.numpy.asarray` do. Relies on `check_arraylike`, which functions of `jax.numpy` call with their
     name, and on the modules where JAX defines functions of arrays: seen in jax 0.10.2 and 0.12.0.1. Should they change,
     users see JAX's own error, without the named function.
     """
-    frame, depth, functions = sys._getframe(2), 0, []
+    frame, depth = sys._getframe(2), 0  # the caller of the `__getattr__` that calls this
+    functions: list[str] = []
     while frame is not None and depth < 4 and not frame.f_code.co_name.startswith("check_arraylike"):
         frame, depth = frame.f_back, depth + 1
     if frame is None or depth == 4 or frame.f_locals.get("emit_warning"):

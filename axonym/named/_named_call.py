@@ -2,8 +2,8 @@
 
 JAX stores the names of the scopes that are open where an operation is traced. A module does not know the field that
 holds it. So while a module or a function is called, the modules within it, or within its arguments, are looked up by
-identity to find their paths. `grad`, `scan` and `vmap` rebuild trees, so a path is known below the innermost call that was given the
-rebuilt module; a module that no open call knows has the name of its class.
+identity to find their paths. `grad`, `scan` and `vmap` rebuild trees, so a path is known below the innermost call that
+was given the rebuilt module; a module that no open call knows has the name of its class.
 """
 
 import contextlib

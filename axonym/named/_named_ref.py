@@ -21,8 +21,8 @@ from ._index import At, IndexPlan, check_axes, check_index_range, convert_values
 class NamedRef:
     """A mutable array whose axes have names; `new_ref` makes one from a named array.
 
-    `ref[...]` reads all elements, `ref["pos", i]` reads some, and `ref["pos", i] = value` replaces them. Indices are as for
-    `axonym.index`; a value is a scalar or a named array with some axes of the elements. An index out of range
+    `ref[...]` reads all elements, `ref["pos", i]` reads some, and `ref["pos", i] = value` replaces them. Indices are
+    as for `axonym.index`; a value is a scalar or a named array with some axes of the elements. An index out of range
     raises an error if it is not traced. For a traced index the nearest element is read; whether an element is replaced
     is undefined.
 

@@ -80,7 +80,7 @@ def format_array_html(x: NamedBase) -> str:
     titles = ("axis", "size", "mesh axes")[: 3 if any(entries) else 2]
     axes = zip(x.names, map(str, x.array.shape), map(_join_mesh_axes, entries), strict=True)
     rows = "".join([_format_row(titles, "th"), *(_format_row(axis[: len(titles)], "td") for axis in axes)])
-    # Styles are in the elements themselves, because the style sheets of notebooks align cells and wrap lines in their own way.
+    # Each element has its style, because the style sheets of notebooks align cells and wrap lines in their own way.
     caption = f"{type(x).__name__}, {x.dtype}, {_format_bytes(x.nbytes)}"
     table = f'<table style="margin:0"><caption style="{_LEFT}">{html.escape(caption)}</caption>{rows}</table>'
     values = html.escape(_format_contents(x.array).replace("\n  ", "\n"))

@@ -45,9 +45,9 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
         NamedArray(int32, choice: 2, [1, 2])
     """
     check_named(x)
-    index, k = find_axis(x.names, x.array.shape, axis), check_integer("top_k: `k`", k)
-    name = x.names[index]
-    if not 0 <= k <= x.array.shape[index]:
+    dim, k = find_axis(x.names, x.array.shape, axis), check_integer("top_k: `k`", k)
+    name = x.names[dim]
+    if not 0 <= k <= x.array.shape[dim]:
         raise ValueError(
             f"`k` of `top_k` must be from 0 to the size of axis {name!r} of {format_shape(x)}, {k} was given"
         )
@@ -59,7 +59,8 @@ def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
 
 def _find_top_k(array: Any, axis: int, k: int) -> Any:
     # JAX's own `axis` misplaces the sharding of the result on meshes with Auto and Explicit axes.
-    return jax.tree.map(lambda one: jnp.moveaxis(one, -1, axis), jax.lax.top_k(jnp.moveaxis(array, axis, -1), k))
+    values, indices = jax.lax.top_k(jnp.moveaxis(array, axis, -1), k)
+    return jnp.moveaxis(values, -1, axis), jnp.moveaxis(indices, -1, axis)
 
 
 def take_along_axis(x: N, indices: N, axis: AxisSelector, *, mode: str | None = None) -> N:
@@ -123,14 +124,15 @@ def searchsorted(a: N, v: N | ArrayLike, *, side: str = "left", sorter: N | None
         >>> nym.searchsorted(edges, nym.named([0.5, 1.5, 5.0], "batch"))
         NamedArray(int32, batch: 3, [1, 2, 3])
     """
-    check_vector("`a`", a)
+    _check_vector("`a`", a)
     values = v if isinstance(v, NamedBase) else with_array(a, jnp.asarray(check_scalar(v)), ())
-    arrays, options = [values, rename_axes_apart(values, a.array)], {"side": side, "method": method}
+    sorted_array = _rename_axes_apart(values, a.array)
+    arrays, cores = [values, sorted_array], [(), sorted_array.names]
     if sorter is not None:
-        check_same_axis("`sorter`", sorter, "`a`", a)
-        arrays.append(rename_axes_apart(values, sorter.array))
-    cores = ((), *(one.names for one in arrays[1:]))
-    return apply_gufunc(_compute_searchsorted, arrays, cores, ((),), **options)[0]
+        _check_same_axis("`sorter`", sorter, "`a`", a)
+        arrays.append(_rename_axes_apart(values, sorter.array))
+        cores.append(sorted_array.names)
+    return apply_gufunc(_compute_searchsorted, arrays, cores, ((),), side=side, method=method)[0]
 
 
 def _compute_searchsorted(v: Any, a: Any, *sorter: Any, side: str, method: str) -> Any:
@@ -159,7 +161,7 @@ def isin(x: N, test_elements: Any, *, invert: bool = False) -> N:
     """
     check_named(x)
     array = test_elements.array if isinstance(test_elements, NamedBase) else jnp.asarray(test_elements)
-    elements = rename_axes_apart(x, array)
+    elements = _rename_axes_apart(x, array)
     return apply_gufunc(jnp.isin, (x, elements), ((), elements.names), ((),), invert=bool(invert))[0]
 
 
@@ -193,29 +195,29 @@ def nonzero(x: N, *, size: Axis | int, fill_value: int | Sequence[int] = 0) -> t
     return apply_gufunc(jnp.nonzero, (x,), (x.names,), outs, size=hits.size, fill_value=fill)
 
 
-def as_scalar_array(what: str, x: N, value: Any) -> N:
+def _as_scalar_array(argument: str, x: N, value: Any) -> N:
     """Returns a scalar as an array without axes, of the class of `x`."""
-    return with_array(x, jnp.asarray(get_scalar(what, value)), ())
+    return with_array(x, jnp.asarray(get_scalar(argument, value)), ())
 
 
-def rename_axes_apart(x: N, array: Any) -> N:
-    """Names the axes of an array unlike those of `x`, because they are independent of them."""
-    bar = "_" * (1 + max(map(len, x.names), default=0))
-    return with_array(x, array, intern_names(tuple(f"{bar}{at}" for at, _ in enumerate(array.shape))))
+def _rename_axes_apart(x: N, array: Any) -> N:
+    """Names the axes of an array unlike those of `x`, so that they do not align with them."""
+    prefix = "_" * (1 + max(map(len, x.names), default=0))  # longer than any name of `x`
+    return with_array(x, array, intern_names(tuple(f"{prefix}{dim}" for dim in range(len(array.shape)))))
 
 
-def check_vector(what: str, x: Any) -> None:
+def _check_vector(argument: str, x: Any) -> None:
     """Raises a ValueError if an array has more or less than one axis."""
     check_named(x)
     if len(x.names) != 1:
-        raise ValueError(f"{what} must have one axis, it has {format_shape(x)}")
+        raise ValueError(f"{argument} must have one axis, it has {format_shape(x)}")
 
 
-def check_same_axis(what: str, x: Any, other: str, y: NamedBase) -> None:
+def _check_same_axis(argument: str, x: Any, y_argument: str, y: NamedBase) -> None:
     """Raises a ValueError if an array has other axes than `y`."""
     check_named(x)
     if x.axes != y.axes:
-        raise ValueError(f"{what} must have the axis of {other}, {format_shape(y)}, it has {format_shape(x)}")
+        raise ValueError(f"{argument} must have the axis of {y_argument}, {format_shape(y)}, it has {format_shape(x)}")
 
 
 class UniqueAll(NamedTuple, Generic[N]):
@@ -298,15 +300,23 @@ def unique(
         NamedArray(int32, value: 3, [1, 1, 2])
     """
     check_named(x)
-    found = parse_one_axis(Unique)
-    at = None if axis is None else find_axis(x.names, x.array.shape, axis)
-    own = (found.name,)
-    values = own if at is None else (*x.names[:at], found.name, *x.names[at + 1 :])
+    Unique = parse_one_axis(Unique)
+    new_names = (Unique.name,)
+    if axis is None:
+        dim, value_names, inverse_names = None, new_names, x.names
+    else:
+        dim = find_axis(x.names, x.array.shape, axis)
+        value_names = (*x.names[:dim], Unique.name, *x.names[dim + 1 :])
+        inverse_names = (x.names[dim],)
+    outs = [value_names]
+    if return_index:
+        outs.append(new_names)
+    if return_inverse:
+        outs.append(inverse_names)
+    if return_counts:
+        outs.append(new_names)
     flags = (bool(return_index), bool(return_inverse), bool(return_counts))
-    outs = (own, x.names if at is None else (x.names[at],), own)
-    chosen = (values, *(names for names, wanted in zip(outs, flags, strict=True) if wanted))
-    options = {"flags": flags, "axis": at, "equal_nan": equal_nan}
-    results = _apply_unique(jnp.unique, x, fill_value, chosen, found, **options)
+    results = _apply_unique(jnp.unique, x, fill_value, tuple(outs), Unique, flags=flags, axis=dim, equal_nan=equal_nan)
     return results if any(flags) else results[0]
 
 
@@ -330,8 +340,8 @@ def unique_values(x: N, Unique: Axis, *, fill_value: Any = None) -> N:
         NamedArray(int32, value: 4, [1, 2, 3, 1])
     """
     Unique = parse_one_axis(Unique)
-    own = (Unique.name,)
-    return _apply_unique(jnp.unique_values, x, fill_value, (own,), Unique)[0]
+    new_names = (Unique.name,)
+    return _apply_unique(jnp.unique_values, x, fill_value, (new_names,), Unique)[0]
 
 
 def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts[N]:
@@ -348,8 +358,8 @@ def unique_counts(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueCounts
         NamedArray(int32, value: 3, [1, 1, 2])
     """
     Unique = parse_one_axis(Unique)
-    own = (Unique.name,)
-    return UniqueCounts(*_apply_unique(jnp.unique_counts, x, fill_value, (own, own), Unique))
+    new_names = (Unique.name,)
+    return UniqueCounts(*_apply_unique(jnp.unique_counts, x, fill_value, (new_names, new_names), Unique))
 
 
 def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInverse[N]:
@@ -366,9 +376,9 @@ def unique_inverse(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueInver
         NamedArray(int32, i: 4, [2, 0, 2, 1])
     """
     Unique = parse_one_axis(Unique)
-    own = (Unique.name,)
+    new_names = (Unique.name,)
     check_named(x)
-    return UniqueInverse(*_apply_unique(jnp.unique_inverse, x, fill_value, (own, x.names), Unique))
+    return UniqueInverse(*_apply_unique(jnp.unique_inverse, x, fill_value, (new_names, x.names), Unique))
 
 
 def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
@@ -386,19 +396,19 @@ def unique_all(x: N, Unique: Axis, *, fill_value: Any = None) -> UniqueAll[N]:
         NamedArray(int32, value: 3, [1, 3, 0])
     """
     Unique = parse_one_axis(Unique)
-    own = (Unique.name,)
+    new_names = (Unique.name,)
     check_named(x)
-    return UniqueAll(*_apply_unique(jnp.unique_all, x, fill_value, (own, own, x.names, own), Unique))
+    return UniqueAll(*_apply_unique(jnp.unique_all, x, fill_value, (new_names, new_names, x.names, new_names), Unique))
 
 
 def _apply_unique(
-    function: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], found: Axis, **options: Hashable
+    function: Callable[..., Any], x: N, fill_value: Any, outs: tuple[Names, ...], Unique: Axis, **options: Hashable
 ) -> tuple[N, ...]:
-    """Applies a positional function over all axes of an array, with the fill value as an argument if given."""
+    """Applies a function of `jax.numpy` over all axes of an array; the fill value may be traced."""
     check_named(x)
     fill = () if fill_value is None else (with_array(x, jnp.asarray(check_scalar(fill_value)), ()),)
     cores = (x.names, *(() for _ in fill))
-    return apply_gufunc(_compute_unique, (x, *fill), cores, outs, function=function, size=found.size, **options)
+    return apply_gufunc(_compute_unique, (x, *fill), cores, outs, function=function, size=Unique.size, **options)
 
 
 def _compute_unique(
@@ -431,22 +441,29 @@ def interp(x: N, xp: N, fp: N, left: Any = None, right: Any = None, period: Any 
         NamedArray(float32, step: 2, [0.5, 0.5])
     """
     check_named(x)
-    check_vector("`xp`", xp)
-    check_same_axis("`fp`", fp, "`xp`", xp)
-    points = [rename_axes_apart(x, xp.array), rename_axes_apart(x, fp.array)]
-    given = {"left": left, "right": right, "period": period}
-    fixed = {key: value for key, value in given.items() if value is None or isinstance(value, str)}
-    numbers = {key: as_scalar_array(f"`{key}`", x, value) for key, value in given.items() if key not in fixed}
-    cores = ((), *(one.names for one in points), *(() for _ in numbers))
-    arrays = (x, *points, *numbers.values())
-    return apply_gufunc(_compute_interp, arrays, cores, ((),), numbers=tuple(numbers), **fixed)[0]
+    _check_vector("`xp`", xp)
+    _check_same_axis("`fp`", fp, "`xp`", xp)
+    arrays = [x, _rename_axes_apart(x, xp.array), _rename_axes_apart(x, fp.array)]
+    cores: list[Names] = [(), arrays[1].names, arrays[2].names]
+    # Numbers may be traced, so they are operands; None and "extrapolate" are part of the program.
+    options: dict[str, str | None] = {}
+    number_keys: list[str] = []
+    for key, value in (("left", left), ("right", right), ("period", period)):
+        if value is None or isinstance(value, str):
+            options[key] = value
+        else:
+            number_keys.append(key)
+            arrays.append(_as_scalar_array(f"`{key}`", x, value))
+            cores.append(())
+    return apply_gufunc(_compute_interp, arrays, cores, ((),), number_keys=tuple(number_keys), **options)[0]
 
 
-def _compute_interp(x: Any, xp: Any, fp: Any, *values: Any, numbers: tuple[str, ...], **fixed: Any) -> Any:
+def _compute_interp(x: Any, xp: Any, fp: Any, *numbers: Any, number_keys: tuple[str, ...], **options: Any) -> Any:
     dtype = jnp.result_type(x, xp, fp)
     if dtype == jnp.bfloat16:  # `jax.numpy.interp` does not take it
-        x, xp, fp = (one.astype(jnp.float32) for one in (x, xp, fp))
-    result = jnp.interp(x, xp.reshape(-1), fp.reshape(-1), **dict(zip(numbers, values, strict=True)), **fixed)
+        x, xp, fp = x.astype(jnp.float32), xp.astype(jnp.float32), fp.astype(jnp.float32)
+    options.update(zip(number_keys, numbers, strict=True))
+    result = jnp.interp(x, xp.reshape(-1), fp.reshape(-1), **options)
     return result.astype(dtype) if dtype == jnp.bfloat16 else result
 
 
@@ -482,8 +499,7 @@ def bincount(x: N, Counts: Axis, *, weights: N | None = None, minlength: int = 0
 
 
 def _compute_bincount(array: Any, *weights: Any, length: int) -> Any:
-    flat = [one.reshape(-1) for one in (array, *weights)]
-    return jnp.bincount(*flat, length=length)
+    return jnp.bincount(array.reshape(-1), weights[0].reshape(-1) if weights else None, length=length)
 
 
 def histogram(
@@ -512,20 +528,26 @@ def histogram(
         (Array([2., 1.], dtype=float32), NamedArray(float32, bin_edges: 3, [0., 2., 4.]))
     """
     check_named(x)
-    own = parse_one_axis(bins)
-    if not own.size:
-        raise ValueError(f"a histogram needs at least one bin, axis {own.name!r} has size 0")
-    weighted, limits = _broadcast_weights(x, weights), () if range is None else _parse_range(x, range)
-    cores = (*(x.names for _ in (x, *weighted)), *(() for _ in limits))
-    options: dict[str, Hashable] = {"weighted": bool(weighted), "bins": own.size, "density": bool(density)}
-    outs = ((own.name,), (f"{own.name}_edges",))
-    counts, edges = apply_gufunc(_compute_histogram, (x, *weighted, *limits), cores, outs, **options)
+    bins = parse_one_axis(bins)
+    if not bins.size:
+        raise ValueError(f"a histogram needs at least one bin, axis {bins.name!r} has size 0")
+    weight_arrays = _broadcast_weights(x, weights)
+    limits = () if range is None else _parse_range(x, range)
+    counts, edges = apply_gufunc(
+        _compute_histogram,
+        (x, *weight_arrays, *limits),
+        (x.names, *(x.names for _ in weight_arrays), *(() for _ in limits)),
+        ((bins.name,), (f"{bins.name}_edges",)),
+        has_weights=weights is not None,
+        bins=bins.size,
+        density=bool(density),
+    )
     return counts, edges
 
 
-def _compute_histogram(array: Any, *rest: Any, weighted: bool, bins: int, density: bool) -> tuple[Any, Any]:
-    weights, limits = (rest[0], rest[1:]) if weighted else (None, rest)
-    return jnp.histogram(array, bins, tuple(limits) if limits else None, weights, density)
+def _compute_histogram(array: Any, *operands: Any, has_weights: bool, bins: int, density: bool) -> tuple[Any, Any]:
+    weights, limits = (operands[0], operands[1:]) if has_weights else (None, operands)
+    return jnp.histogram(array, bins, limits or None, weights, density)
 
 
 def _broadcast_weights(x: N, weights: N | None) -> tuple[N, ...]:
@@ -542,4 +564,4 @@ def _parse_range(x: N, ends: tuple[Any, Any]) -> tuple[N, ...]:
     lower, upper = ends
     if isinstance(lower, int | float) and isinstance(upper, int | float) and not lower <= upper:
         raise ValueError(f"the lower limit of `range`, {lower}, is above the upper one, {upper}")
-    return tuple(as_scalar_array("a limit of `range`", x, end) for end in ends)
+    return tuple(_as_scalar_array("a limit of `range`", x, end) for end in ends)

@@ -41,6 +41,7 @@ def pack_result(result: Any) -> Any:
     arrays = tuple(leaf for leaf in leaves if is_array(leaf))
     if len(arrays) == len(leaves):
         return result
+    # The class stands for an array, because no function returns it as a leaf.
     placeholders = [ResultWithStatic if is_array(leaf) else leaf for leaf in leaves]
     return ResultWithStatic(arrays, _StaticLeaves(treedef, placeholders))
 

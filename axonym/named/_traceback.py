@@ -1,7 +1,7 @@
 """Finds the user's code on the stack, for warnings and for the tracebacks of mistakes.
 
-A function that raises is part of the traceback, and so are all between it and the user's code. Wrapping each public
-function to remove them would cost every call. This works on the error alone.
+The functions of this library between a mistake and the code that raises its error are part of the traceback. Wrapping
+each public function to remove them would slow down every call, so the functions here change the error alone.
 """
 
 import sys
@@ -48,20 +48,22 @@ def find_caller() -> TracebackType | None:
 def hide_library_frames(error: Exception) -> None:
     """Removes the frames of libraries from the traceback of an error that was caught and is raised again by `raise`.
 
-    What stays are the user's functions that the library called, so that the traceback ends in the innermost of them; if
-    there are none, in the code that called the library. JAX's note on frames that it has removed goes as well. With
-    `JAX_TRACEBACK_FILTERING=off` the error stays as it is.
+    Frames of the user's functions that the library called stay, and the traceback ends in the innermost of them. If
+    there are none, it ends in the code that called the library. JAX's note on the frames that it has removed is removed
+    too. With `JAX_TRACEBACK_FILTERING=off` the error is not changed.
     """
     if _is_filtering_off():
         return
     handler = sys._getframe(1)
     # Reading the local variables of the handler would keep them, the error among them, alive with its traceback.
     caller = _mark_library_frames(handler.f_back)
-    callers, frame = set(), handler
+    callers: set[FrameType] = set()
+    frame = handler
     while frame is not None:
         callers.add(frame)
         frame = frame.f_back
-    entry, entries = error.__traceback__, []
+    entry = error.__traceback__
+    entries: list[TracebackType] = []
     while entry is not None:
         # Callers join the traceback as the error reaches them; `strip_library_frames` has added them before.
         if not _is_library_frame(entry.tb_frame) and entry.tb_frame not in callers:

@@ -16,7 +16,7 @@ from ._broadcasting import align_axes
 from ._repr import find_edge_items, format_array, read_items
 
 
-_MOST_LINES = 15  # longer ones are folded, as treescope folds plain arrays
+_MAX_LINES = 15  # longer ones are folded, as treescope folds plain arrays
 
 
 def render_array(x: NamedBase, path: str | None) -> Any:
@@ -24,7 +24,7 @@ def render_array(x: NamedBase, path: str | None) -> Any:
     text = format_array(x)
     if "\n" not in text:
         return parts.text(text)
-    is_long = text.count("\n") > _MOST_LINES
+    is_long = text.count("\n") > _MAX_LINES
     return parts.build_custom_foldable_tree_node(
         label=parts.fold_condition(collapsed=parts.abbreviation_color(parts.text(f"<{_summarize_array(x)}>"))),
         contents=parts.fold_condition(expanded=parts.text(text)),
@@ -50,14 +50,14 @@ class NamedArrayAdapter(NDArrayAdapter[NamedBase]):
         positions = list(map(find_edge_items, sizes, edge_items_per_axis))
         items = read_items(array.array, positions)
         assert items is not None  # `should_autovisualize` has refused arrays that cannot be read
-        shown = np.asarray(True if mask is None else mask)
+        is_visible = np.asarray(True if mask is None else mask)
         if isinstance(mask, NamedBase):
-            shown = np.asarray(align_axes(shown, mask.names, array.names))
-        shown = np.broadcast_to(shown, sizes)[np.ix_(*positions)]
+            is_visible = np.asarray(align_axes(is_visible, mask.names, array.names))
+        is_visible = np.broadcast_to(is_visible, sizes)[np.ix_(*positions)]
         for dim, edge in enumerate(edge_items_per_axis):
-            if edge is not None:
-                shown[(slice(None),) * dim + (edge,)] = False
-        return items, shown
+            if edge is not None:  # the position after the first elements stands for those left out
+                is_visible[(slice(None),) * dim + (edge,)] = False
+        return items, is_visible
 
     def get_array_summary(self, array: NamedBase, fast: bool) -> str:
         return _summarize_array(array)
