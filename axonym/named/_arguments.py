@@ -4,7 +4,6 @@ They are for arguments that are known when a function is traced, such as the opt
 """
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._axis import as_python_integer
 from ._base import is_traced
 from ._format import format_value
 from ._traceback import strip_library_frames
@@ -60,21 +60,17 @@ def check_integer(argument: str, value: Any, least: int | None = None) -> int:
         TypeError: If the value is not an integer, or is traced.
         ValueError: If it is too small.
     """
-    integer = value if type(value) is int else _parse_integer(argument, value)
+    integer = value
+    if type(value) is not int:
+        if is_traced(value):
+            raise TypeError(
+                f"{argument} must be an integer that is known when the function is traced, not a traced array."
+            )
+        integer = as_python_integer(value)
+        if integer is None:
+            raise TypeError(f"{argument} must be an integer, not {format_value(value)}.")
     if least is not None and integer < least:
         raise ValueError(f"{argument} must be at least {least}, not {integer}")
-    return integer
-
-
-def _parse_integer(argument: str, value: Any) -> int:
-    if is_traced(value):
-        raise TypeError(f"{argument} must be an integer that is known when the function is traced, not a traced array.")
-    try:
-        integer = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        integer = None
-    if integer is None:
-        raise TypeError(f"{argument} must be an integer, not {format_value(value)}.")
     return integer
 
 

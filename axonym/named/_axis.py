@@ -52,7 +52,11 @@ class Axis:
                 TypeError(f"The name of an `Axis` must be a string, not {format_value(self.name)}.")
             )
         (name,) = intern_names((self.name,))
-        size = _parse_size(self.name, self.size)
+        size = as_python_integer(self.size)
+        if size is None:
+            raise strip_library_frames(
+                TypeError(f"The size of axis {name!r} must be an integer, not {format_value(self.size)}.")
+            )
         if size < 0:
             raise strip_library_frames(ValueError(f"The size of axis {name!r} must not be negative, {size} was given."))
         object.__setattr__(self, "name", name)
@@ -71,16 +75,12 @@ class Axis:
         return f"{self.name}: {self.size}"
 
 
-def _parse_size(name: str, size: Any) -> int:
+def as_python_integer(value: Any) -> int | None:
+    """Returns an integer as a Python number, None for any other value; a boolean is no integer here."""
     try:
-        integer = None if isinstance(size, bool) else operator.index(size)
+        return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        integer = None
-    if integer is None:
-        raise strip_library_frames(
-            TypeError(f"The size of axis {name!r} must be an integer, not {format_value(size)}.")
-        )
-    return integer
+        return None
 
 
 AxisSelector: TypeAlias = Axis | str
