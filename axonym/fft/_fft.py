@@ -5,7 +5,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding
 from ..named._arguments import check_choice
 from ..named._array import NamedArray
 from ..named._axis import (
@@ -22,6 +21,7 @@ from ..named._base import N, NamedBase, check_named, format_shape
 from ..named._broadcasting import apply_to_whole_axes, get_scalar
 from ..named._gufunc import apply_gufunc
 from ..named._shape._rearrange import rearrange
+from ..named._sharding import constrain_sharding
 
 
 def fft(x: N, axis: AxisSelection | None = None, norm: str | None = None) -> N:

@@ -15,4 +15,4 @@ from ._describe import (
     MeshDevice as MeshDevice,
     describe_mesh as describe_mesh,
 )
-from ._topology import calculate_host_mesh_shape as calculate_host_mesh_shape
+from ._device_layout import calculate_host_mesh_shape as calculate_host_mesh_shape

@@ -21,7 +21,7 @@ from ._axis_sizes import (
     resolve_axis_types,
     split_axes,
 )
-from ._topology import Device, arrange_devices, make_jax_mesh, select_devices, spans_slices
+from ._device_layout import Device, arrange_devices, make_jax_mesh, select_devices, spans_slices
 
 
 AxisTypes: TypeAlias = AxisType | str | Sequence[AxisType | str] | None

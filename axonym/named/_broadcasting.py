@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax_compat import get_inline_option, is_sharding_type_error
-from ._ambient import get_out_sharding, reshard_by_name
 from ._axis import Names, check_rank
 from ._axis_layout import get_entry_axes
 from ._base import N, NamedBase, format_shape, with_array
 from ._cache import cached_plan
 from ._format import format_axes, format_value, suggest_name
 from ._operation import run_operation
+from ._sharding import get_out_sharding, reshard_by_name
 from ._traceback import strip_library_frames
 
 

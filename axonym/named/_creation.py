@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from ._ambient import constrain_sharding, get_out_sharding, place_array
 from ._arguments import check_dtype
 from ._array import NamedArray
 from ._axis import Axis, AxisSelector, AxisSpec, Names, get_names_and_sizes, parse_axes, parse_one_axis
@@ -17,6 +16,7 @@ from ._base import N, NamedBase, check_named, with_array
 from ._broadcasting import cached_jit, check_scalar
 from ._format import format_value
 from ._numpy_input import find_range_problem
+from ._sharding import constrain_sharding, get_out_sharding, place_array
 from ._traceback import strip_library_frames
 
 

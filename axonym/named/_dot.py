@@ -7,7 +7,6 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
-from ._ambient import get_out_sharding, reshard_by_name
 from ._arguments import check_dtype
 from ._axis import (
     Axis,
@@ -30,6 +29,7 @@ from ._named_call import format_scope, name_compiled
 from ._operation import run_operation
 from ._reduce import _reductions
 from ._shape._rearrange import rearrange
+from ._sharding import get_out_sharding, reshard_by_name
 from ._traceback import strip_library_frames
 
 

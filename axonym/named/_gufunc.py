@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
-from ._ambient import reshard_by_name
 from ._axis import (
     AxisSelection,
     AxisSelector,
@@ -24,6 +23,7 @@ from ._broadcasting import align_axes, broadcast_names, jit_inline
 from ._cache import cached_plan
 from ._format import format_axes
 from ._operation import run_operation
+from ._sharding import reshard_by_name
 
 
 Operand: TypeAlias = tuple[Names, tuple[int, ...]]

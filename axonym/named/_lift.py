@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ._ambient import get_mesh_axes, reshard_by_name
 from ._arguments import check_callable
 from ._array import NamedArray, is_named_array
 from ._axis import (
@@ -26,6 +25,7 @@ from ._base import with_array
 from ._broadcasting import broadcast_names, check_matching_sizes
 from ._format import format_axes, format_value
 from ._operation import run_operation
+from ._sharding import get_mesh_axes, reshard_by_name
 from ._static_result import is_array, pack_result, unpack_result
 from ._traceback import strip_library_frames
 

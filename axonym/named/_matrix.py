@@ -4,7 +4,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ._ambient import get_out_sharding, reshard_by_name
 from ._arguments import check_integer
 from ._axis import AxisSelection, AxisSelector, Names, axis_name, find_axes, find_axis, intern_names
 from ._base import N, check_named, format_shape, with_array
@@ -12,6 +11,7 @@ from ._broadcasting import align_axes, cached_jit
 from ._gufunc import apply_gufunc
 from ._shape._broadcast import rename
 from ._shape._rearrange import rearrange
+from ._sharding import get_out_sharding, reshard_by_name
 
 
 def tril(x: N, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> N:

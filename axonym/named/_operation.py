@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ._ambient import context, get_mesh_axes, get_out_sharding, reshard_by_name
 from ._axis import Names
 from ._axis_layout import AxisLayout, MeshAxes, get_axes_of_type, read_layout
 from ._base import is_traced
+from ._sharding import context, get_mesh_axes, get_out_sharding, reshard_by_name
 
 
 def run_operation(

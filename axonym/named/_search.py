@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ._ambient import reshard_named
 from ._arguments import check_integer
 from ._axis import Axis, AxisSelector, Names, find_axis, intern_names, parse_one_axis
 from ._base import N, NamedBase, check_named, format_shape, with_array
@@ -18,6 +17,7 @@ from ._gufunc import apply_gufunc
 from ._reduce._apply_reduction import apply_along
 from ._shape._broadcast import broadcast_to, rename
 from ._shape._rearrange import rearrange
+from ._sharding import reshard_named
 
 
 def top_k(x: N, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None) -> tuple[N, N]:

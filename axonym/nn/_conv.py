@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from .. import random
-from ..named._ambient import constrain_sharding, reshard_by_name
 from ..named._arguments import check_choice, check_integer
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, Names, axis_name, check_selected_once, intern_names, parse_selection
@@ -19,6 +18,7 @@ from ..named._base import N, with_array
 from ..named._broadcasting import cached_jit, get_array
 from ..named._named_call import named_call
 from ..named._operation import run_operation, use_operand_layout
+from ..named._sharding import constrain_sharding, reshard_by_name
 from ..random._sampling import as_plain_key
 from ._layer import Layer, check_input, gather_parameter
 from ._linear import Initializer, initialize_bias, initialize_weight

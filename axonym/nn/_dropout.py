@@ -6,12 +6,12 @@ import equinox as eqx
 import jax
 
 from .. import random
-from ..named._ambient import constrain_sharding
 from ..named._arguments import check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, axis_name, parse_selection
 from ..named._elementwise._arithmetic import where
 from ..named._named_call import named_call
+from ..named._sharding import constrain_sharding
 from ._layer import check_input
 
 

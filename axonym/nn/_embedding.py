@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import constrain_sharding, reshard_by_name
 from ..named._arguments import check_dtype
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, Names, intern_names, parse_axes, parse_one_axis
@@ -17,6 +16,7 @@ from ..named._dot import dot
 from ..named._format import format_value
 from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
+from ..named._sharding import constrain_sharding, reshard_by_name
 from ..tree_util import resize_axis
 from ._layer import Layer, check_input, format_layer_axes, gather_parameter
 from ._linear import Initializer, draw_scaled_normal, initialize_weight

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from ..named._ambient import context
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
 from ..named._base import format_shape, with_array
 from ..named._format import format_axes
+from ..named._sharding import context
 from ..named._traceback import strip_library_frames
 
 

@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding, context, place_array
 from ..named._arguments import check_dtype, check_number
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, check_unique_names, get_names_and_sizes, parse_axes
@@ -19,6 +18,7 @@ from ..named._dot import check_dot_general, dot
 from ..named._format import format_axes, format_value
 from ..named._named_call import named_call
 from ..named._operation import run_operation
+from ..named._sharding import constrain_sharding, context, place_array
 from ..random import truncated_normal
 from ..random._sampling import as_plain_key
 from ._layer import Layer, check_input, format_layer_axes, gather_parameter, merge_axes, replace_axes

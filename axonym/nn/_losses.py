@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding, reshard_by_name
 from ..named._arguments import check_function, check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import AxisSelection, AxisSelector, Names, axis_name, parse_selection
@@ -20,6 +19,7 @@ from ..named._format import format_axes
 from ..named._named_call import enter_function_scope
 from ..named._operation import use_operand_layout
 from ..named._reduce import _reductions
+from ..named._sharding import constrain_sharding, reshard_by_name
 from ._layer import check_axes_among, check_input, gather_parameter, widen_array, widen_dtype
 from ._map_shards import find_layout, shard_map_by_name
 

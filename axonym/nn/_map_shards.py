@@ -8,10 +8,10 @@ import jax
 from jax.sharding import AxisType
 
 from .._jax_compat import is_tracing
-from ..named._ambient import context, get_sharding, reshard_by_name
 from ..named._axis import Axis, Names
 from ..named._axis_layout import AxisLayout, MeshAxes, MeshLike, get_entry_axes
 from ..named._operation import use_operand_layout
+from ..named._sharding import context, get_sharding, reshard_by_name
 
 
 def list_free_mesh_axes(mesh: MeshLike) -> set[str]:

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import constrain_sharding
 from ..named._arguments import check_choice, check_dtype, check_function, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
@@ -36,6 +35,7 @@ from ..named._named_call import enter_function_scope, named_call
 from ..named._reduce._reductions import logsumexp, mean, softmax, sum
 from ..named._search import top_k as find_largest
 from ..named._shape._rearrange import rearrange
+from ..named._sharding import constrain_sharding
 from ..random import split
 from ._activations import silu
 from ._layer import Layer, check_input, format_layer_axes, gather_parameter, widen_array

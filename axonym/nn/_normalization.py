@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..named._ambient import constrain_sharding
 from ..named._arguments import check_dtype, check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
@@ -31,6 +30,7 @@ from ..named._format import format_value
 from ..named._named_call import format_scope, name_compiled, named_call
 from ..named._operation import run_operation
 from ..named._reduce._reductions import mean as compute_mean, var as compute_variance
+from ..named._sharding import constrain_sharding
 from ._layer import (
     Layer,
     cast_array,

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import constrain_sharding
 from ..named._arguments import check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, Names
@@ -20,6 +19,7 @@ from ..named._field import HasLeadingAxes
 from ..named._format import format_value
 from ..named._named_call import enter_scope, find_module_name
 from ..named._shape._concatenate import stack
+from ..named._sharding import constrain_sharding
 from ..named._static_result import is_array, pack_result, unpack_result
 from ..named._traceback import strip_library_frames
 from ..named._transforms import (

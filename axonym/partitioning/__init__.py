@@ -1,6 +1,6 @@
 """From axis names to mesh axes: mappings, specs, sharding rules, and compiled functions that use them."""
 
-from ._axis_mapping import axis_mapping as axis_mapping
+from ._active_mapping import axis_mapping as axis_mapping
 from ._fsdp import Optimizer as Optimizer, fsdp as fsdp, sharded_optimizer as sharded_optimizer
 from ._leaves import ShardedBy as ShardedBy
 from ._mapping import (

@@ -11,8 +11,8 @@ import jax
 from jax.sharding import AxisType
 
 from .._jax_compat import is_tracing
-from ..named._ambient import context
 from ..named._format import format_value
+from ..named._sharding import context
 from ._active_mesh import get_active_mesh
 from ._leaves import ShardedBy, require_complete_mapping
 from ._mapping import AxisMapping, ResourceMapping, current_mapping

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 
 from jax.sharding import AbstractMesh, Mesh
 
-from ..named._ambient import context
 from ..named._axis import Axis
 from ..named._cache import cached_plan
 from ..named._format import format_axes, format_value, suggest_name
+from ..named._sharding import context
 from ..named._traceback import find_stacklevel, strip_library_frames
 
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..named._ambient import find_varying_axes, get_sharding
 from ..named._arguments import check_callable
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis, AxisSelector, axis_name
@@ -17,6 +16,7 @@ from ..named._axis_layout import get_entry_axes
 from ..named._base import format_shape, with_array
 from ..named._broadcasting import jit_inline
 from ..named._shape._flatten import unflatten_axis
+from ..named._sharding import find_varying_axes, get_sharding
 from ..named._transforms import check_legacy_keys, fold_in_number, is_random_key
 
 

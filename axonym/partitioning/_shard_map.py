@@ -22,8 +22,8 @@ from ..named._broadcasting import jit_inline
 from ..named._format import format_axes, suggest_name
 from ..named._static_result import is_array
 from ..named._traceback import strip_library_frames
+from ._active_mapping import activate_mapping
 from ._active_mesh import MeshLike, format_mesh, is_manual_axis, resolve_mesh
-from ._axis_mapping import activate_mapping
 from ._mapping import AxisMapping, ResourceMapping, as_mapping
 from ._placement import constrain_arrays, select_axis_type
 from ._resolve_spec import resolve_spec

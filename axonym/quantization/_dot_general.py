@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..named._ambient import find_varying_axes
 from ..named._arguments import check_dtype, check_integer
 from ..named._array import NamedArray, is_named_array
 from ..named._axis import Axis
@@ -21,6 +20,7 @@ from ..named._creation import zeros
 from ..named._elementwise._arithmetic import where
 from ..named._elementwise._logic import isfinite
 from ..named._shape._slice import roll
+from ..named._sharding import find_varying_axes
 from ._overwrite_with_gradient import OverwriteWithGradient
 
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..named._ambient import constrain_sharding, place_array
 from ..named._arguments import check_dtype, check_integer, check_number
 from ..named._array import NamedArray
 from ..named._axis import (
@@ -27,6 +26,7 @@ from ..named._base import NamedBase, format_shape
 from ..named._broadcasting import cached_jit, check_matching_sizes, split_operand
 from ..named._format import format_axes, format_value
 from ..named._operation import run_operation
+from ..named._sharding import constrain_sharding, place_array
 from ..named._traceback import strip_library_frames
 
 

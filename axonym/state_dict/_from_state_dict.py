@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from ..named._ambient import constrain_sharding
 from ..named._arguments import check_flag
 from ..named._array import is_named_array
 from ..named._base import format_shape, get_plain_array, is_traced, with_array
 from ..named._format import format_value, suggest_name
 from ..named._numpy_input import MASK_PROBLEM, find_array_problem, find_range_problem, is_jax_dtype
 from ..named._shape._rearrange import rearrange
+from ..named._sharding import constrain_sharding
 from ..named._traceback import strip_library_frames
 from ._keys import (
     NO_NAMES,

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.ma import MaskedArray
 
-from ..named._ambient import context
 from ..named._array import is_named_array
 from ..named._base import is_traced
 from ..named._format import format_value
 from ..named._numpy_input import MASK_PROBLEM
+from ..named._sharding import context
 
 
 T = TypeVar("T")

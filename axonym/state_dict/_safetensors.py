@@ -24,8 +24,8 @@ from ..named._axis import Names
 from ..named._axis_layout import MeshLike
 from ..named._base import get_plain_array, with_array
 from ..named._format import format_axes, format_value
+from ..partitioning._active_mapping import axis_mapping
 from ..partitioning._active_mesh import get_active_mesh
-from ..partitioning._axis_mapping import axis_mapping
 from ..partitioning._mapping import ResourceMapping, current_mapping
 from ..partitioning._resolve_spec import resolve_sharding
 from ..partitioning._shard import shard

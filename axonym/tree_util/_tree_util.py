@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from .. import random
-from ..named._ambient import constrain_sharding
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelector, axis_name
 from ..named._base import NamedBase
@@ -16,6 +15,7 @@ from ..named._creation import zeros
 from ..named._format import format_axes, suggest_name
 from ..named._reduce._reductions import mean, std
 from ..named._shape._concatenate import concatenate
+from ..named._sharding import constrain_sharding
 from ..random._sampling import as_plain_key
 from ..tree import _tree
 

@@ -40,7 +40,7 @@ EXCEPTIONS = {
 
 NO_OPERATIONS = {
     *("axis", "mesh", "multihost", "jit", "mapping", "rules", "sharding", "specs", "report"),
-    *("_axis", "_axis_mapping", "_field", "_mesh_partition_helper", "_sharded_optimizer", "_logic"),
+    *("_axis", "_active_mapping", "_field", "_mesh_partition_helper", "_sharded_optimizer", "_logic"),
 }
 """Modules and packages whose functions are not for arrays, or not for floats."""
 

@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from ... import nn, random
-from ...named._ambient import constrain_sharding
 from ...named._array import is_named_array
 from ...named._axis import Axis, AxisSelection, axis_name, parse_selection
 from ...named._creation import arange, named
 from ...named._elementwise import _arithmetic
 from ...named._format import format_value
+from ...named._sharding import constrain_sharding
 from .._array import convert_result
 from .._operations import broadcast_axis, dot
 

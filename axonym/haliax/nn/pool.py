@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import nn
-from ...named._ambient import constrain_sharding
 from ...named._axis import AxisSpec
 from ...named._base import with_array
+from ...named._sharding import constrain_sharding
 from ...nn._pool import plan_pool, reduce_windows
 from ...nn._window import Padding as Padding
 from .._array import convert_result

@@ -15,11 +15,11 @@ from jax.lax import GatherScatterMode
 from jax.sharding import AxisType
 
 from ..._jax_compat import separate_slices
-from .._ambient import get_out_sharding, reshard_by_name
 from .._axis import Names
 from .._broadcasting import align_axes
 from .._cache import get_static_value
 from .._operation import name_dims, run_operation
+from .._sharding import get_out_sharding, reshard_by_name
 from .._traceback import strip_library_frames
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
 

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding, reshard_by_name
 from .._axis import (
     Axis,
     AxisSelection,
@@ -27,6 +26,7 @@ from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import align_axes, broadcast_names, cached_jit, check_matching_sizes, check_scalar
 from .._format import format_axes, format_value
 from .._operation import run_operation
+from .._sharding import get_out_sharding, reshard_by_name
 from .._traceback import strip_library_frames
 
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._ambient import reshard_by_name
 from .._arguments import check_integer
 from .._axis import (
     Axis,
@@ -28,6 +27,7 @@ from .._broadcasting import align_axes, apply_to_whole_axes, cached_jit, jit_inl
 from .._cache import cached_plan
 from .._format import format_axes, format_value
 from .._operation import run_operation
+from .._sharding import reshard_by_name
 from .._traceback import strip_library_frames
 
 

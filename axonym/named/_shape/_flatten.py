@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding
 from .._axis import (
     Axis,
     AxisSelection,
@@ -30,6 +29,7 @@ from .._broadcasting import jit_inline
 from .._cache import cached_plan
 from .._format import format_axes
 from .._operation import name_dims, run_operation
+from .._sharding import get_out_sharding
 from ._rearrange import rearrange
 
 

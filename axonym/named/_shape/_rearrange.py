@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._ambient import get_out_sharding
 from .._axis import (
     Axis,
     AxisSelector,
@@ -37,6 +36,7 @@ from .._pattern_parser import (
     explain_fault,
     parse_pattern,
 )
+from .._sharding import get_out_sharding
 
 
 Axes = tuple[tuple[str, int], ...]

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._ambient import reshard_named
 from .._arguments import check_callable
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
@@ -16,6 +15,7 @@ from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._format import format_value
 from .._operation import name_dims, run_operation
+from .._sharding import reshard_named
 from .._static_result import is_array, unpack_result
 from .._traceback import hide_library_frames, strip_library_frames
 from ._checkpoint import Policy, Remat, checkpoint_scan, parse_remat

@@ -6,11 +6,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from .._ambient import get_mesh_axes
 from .._arguments import check_callable
 from .._array import is_named_array
 from .._axis import AxisSelection, AxisSelector
 from .._axis_layout import read_layout
+from .._sharding import get_mesh_axes
 from .._static_result import unpack_result
 from .._traceback import hide_library_frames, strip_library_frames
 from ._slices import UNSLICED, SliceSpec, is_array_with_axes, pack_stacked, parse_mapped_axes, slice_args

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...named._ambient import constrain_sharding
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, Names
 from ...named._base import with_array
@@ -25,6 +24,7 @@ from ...named._dot import dot
 from ...named._elementwise._arithmetic import maximum, where
 from ...named._elementwise._functions import exp, log
 from ...named._shape._rearrange import rearrange
+from ...named._sharding import constrain_sharding
 from .._layer import cast_array, widen_dtype
 from .._map_shards import find_mesh_axes
 from ._inputs import AttentionInputs

@@ -16,7 +16,6 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from ..._jax_compat import find_platform
-from ...named._ambient import constrain_sharding
 from ...named._array import NamedArray, is_named_array
 from ...named._axis import Axis, Names, get_names_and_sizes
 from ...named._axis_layout import get_axes_of_type, get_entry_axes
@@ -25,6 +24,7 @@ from ...named._broadcasting import align_axes
 from ...named._dot import get_natural_order
 from ...named._operation import run_operation, use_operand_layout
 from ...named._shape._rearrange import rearrange
+from ...named._sharding import constrain_sharding
 from .._map_shards import find_mesh_axes, list_free_mesh_axes
 from ._inputs import AttentionInputs
 from ._mask import (

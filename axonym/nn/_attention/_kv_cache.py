@@ -5,7 +5,6 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from ...named._ambient import constrain_sharding
 from ...named._arguments import check_dtype, check_flag
 from ...named._array import NamedArray
 from ...named._axis import Axis, AxisSelector, AxisSpec, parse_axes, parse_one_axis
@@ -17,6 +16,7 @@ from ...named._named_call import named_call
 from ...named._shape._broadcast import broadcast_axis, rename
 from ...named._shape._concatenate import concatenate
 from ...named._shape._slice import updated_slice
+from ...named._sharding import constrain_sharding
 from .._layer import Layer, cast_array, check_input
 
 

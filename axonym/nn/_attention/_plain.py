@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from ... import random
-from ...named._ambient import constrain_sharding, reshard_named
 from ...named._array import NamedArray
 from ...named._axis import Axis
 from ...named._broadcasting import cached_jit
@@ -15,6 +14,7 @@ from ...named._elementwise._arithmetic import where
 from ...named._elementwise._functions import tanh
 from ...named._reduce import _reductions
 from ...named._shape._rearrange import rearrange
+from ...named._sharding import constrain_sharding, reshard_named
 from ...named._transforms import vmap
 from .._activations import sigmoid
 from .._layer import cast_array

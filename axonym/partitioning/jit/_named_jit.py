@@ -22,8 +22,8 @@ from ...named._format import format_value, suggest_name
 from ...named._named_call import enter_scope
 from ...named._static_result import ResultWithStatic, pack_result, unpack_result
 from ...named._traceback import find_caller, find_stacklevel, hide_library_frames, strip_library_frames
+from .._active_mapping import activate_mapping
 from .._active_mesh import get_abstract_mesh, require_mesh
-from .._axis_mapping import activate_mapping
 from .._mapping import AxisMapping, ResourceMapping, as_mapping, current_mapping
 from .._shard import shard_by_mapping
 from ._arguments import (

@@ -10,7 +10,7 @@ import axonym as nym
 from axonym import Axis
 
 
-ambient = importlib.import_module("axonym.named._ambient")
+sharding = importlib.import_module("axonym.named._sharding")
 x = nym.named(jnp.ones((2, 3)), ("a", "b"))
 
 
@@ -34,7 +34,7 @@ class Asked:
 @pytest.fixture
 def asked():
     value = Asked()
-    with ambient.context(value):
+    with sharding.context(value):
         yield value
 
 

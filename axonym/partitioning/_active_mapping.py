@@ -1,4 +1,4 @@
-"""The active mapping: `axis_mapping`, and its answers to named arrays, which ask through `named/_ambient.py`."""
+"""The active mapping: `axis_mapping`, and its answers to named arrays, which ask through `named/_sharding.py`."""
 
 import contextlib
 import inspect
@@ -10,13 +10,13 @@ from typing import Any, Self, TypeVar, cast
 import jax
 from jax.sharding import AxisType, NamedSharding
 
-from ..named._ambient import context
 from ..named._axis import Names
 from ..named._axis_layout import get_entry_axes
 from ..named._base import is_traced
 from ..named._cache import cached_plan, shared_object
 from ..named._format import format_value
 from ..named._named_call import format_scope
+from ..named._sharding import context
 from ..named._traceback import strip_library_frames
 from ._active_mesh import MeshLike, get_abstract_mesh
 from ._mapping import AxisMapping, PhysicalAxisSpec, ResourceMapping, Uneven, current_mapping
