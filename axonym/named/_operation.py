@@ -56,7 +56,9 @@ def run_operation(
             result is not divisible.
     """
     with use_operand_layout(operands, arrays):
-        inputs = [_replicate_axes(array, names, whole) for array, names in zip(arrays, operands, strict=True)]
+        inputs: Sequence[Any] = arrays
+        if whole:
+            inputs = [_replicate_axes(array, names, whole) for array, names in zip(arrays, operands, strict=True)]
         if misses_auto_shards:
             replicated = dict.fromkeys(whole, ())
             inputs = [shard_over_auto(array, names, replicated) for array, names in zip(inputs, operands, strict=True)]
@@ -98,23 +100,28 @@ def use_operand_layout(operands: Sequence[Names], arrays: Sequence[Any]) -> cont
     It changes nothing under an active mapping, or where no array is sharded over Explicit mesh axes.
     """
     if context.value is not None:
-        return contextlib.nullcontext()
+        return _NO_CONTEXT
     layout = _merge_layouts(operands, arrays)
-    return contextlib.nullcontext() if layout.mesh is None else context(_OperandLayout(layout))
+    return _NO_CONTEXT if layout is None else context(_OperandLayout(layout))
 
 
-def _merge_layouts(operands: Sequence[Names], arrays: Sequence[Any]) -> AxisLayout:
-    """Returns the layout of the names of all operands, without a mesh if none is sharded."""
-    layout = AxisLayout(source="operands")
+_NO_CONTEXT = contextlib.nullcontext()
+
+
+def _merge_layouts(operands: Sequence[Names], arrays: Sequence[Any]) -> AxisLayout | None:
+    """Returns the layout of the names of all operands, None if none of them is sharded."""
+    layout = None
     for names, array in zip(operands, arrays, strict=True):
-        if names:  # operands without names may be numbers or functions
-            layout = layout.merge(read_layout(names, array))
+        # Operands without names may be numbers or functions.
+        if names and any(jax.typeof(array).sharding.spec):
+            operand_layout = read_layout(names, array)
+            layout = operand_layout if layout is None else layout.merge(operand_layout)
     return layout
 
 
 def _replicate_axes(array: Any, names: Names, whole: Collection[str]) -> Any:
     """Returns an array that is not sharded over Explicit mesh axes along these axes."""
-    if not whole or not names:
+    if not names:
         return array
     sharding = jax.typeof(array).sharding
     entries = [None if name in whole else entry for name, entry in zip(names, sharding.spec, strict=False)]
@@ -154,21 +161,24 @@ def _shard_by_compiler(
     """
     meshes = [jax.typeof(array).sharding.mesh for array, names in zip(inputs, operands, strict=True) if names]
     mesh = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
-    if mesh is None and get_out_sharding((), ()) is None:
-        return fn
-    layout = _merge_layouts(operands, inputs)._replace(mesh=mesh)
+    layout = (_merge_layouts(operands, inputs) or AxisLayout(source="operands"))._replace(mesh=mesh)
 
-    def find_sharding(names: Names, shape: tuple[int, ...]) -> NamedSharding:
+    def find_sharding(names: Names, shape: tuple[int, ...]) -> NamedSharding | None:
         # XLA would shard the inside of `fn` over the mesh axes of results, so what is needed whole is whole there, too.
         names = _pad_names(tuple("" if name in whole else name for name in names), len(shape))
-        return get_out_sharding(names, shape) or layout.sharding(
-            names
-        )  # the arrays may be on a mesh that is not active
+        sharding = get_out_sharding(names, shape)
+        if sharding is None and mesh is not None:  # the arrays are on a mesh that is not the active one
+            sharding = layout.sharding(names)
+        return sharding
 
     if sizes is not None:
         assert not isinstance(results, list)
         shardings = find_sharding(results, sizes)
+        if shardings is None:
+            return fn
     else:
+        if mesh is None and get_out_sharding((), ()) is None:
+            return fn
         # Without their shardings, for which `fn` may lack rules.
         shapes = jax.eval_shape(fn, *[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs])
         if isinstance(results, list):

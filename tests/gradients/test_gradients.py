@@ -39,8 +39,8 @@ EXCEPTIONS = {
 """Public names that no case is for, by the reason."""
 
 NO_OPERATIONS = {
-    *("axis", "mesh", "multihost", "jit", "mapping", "rules", "sharding", "specs", "report"),
-    *("_axis", "_active_mapping", "_field", "_mesh_partition_helper", "_sharded_optimizer", "_logic"),
+    *("axis", "mesh", "multihost", "jit", "rules", "report", "_axis", "_field", "_logic"),
+    *("_active_mapping", "_fsdp", "_leaves", "_mapping", "_mesh_partition_helper", "_resolve_spec", "_shard"),
 }
 """Modules and packages whose functions are not for arrays, or not for floats."""
 

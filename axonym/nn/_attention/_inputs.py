@@ -1,9 +1,9 @@
 """The inputs of attention, checked, which every implementation takes as one value."""
 
+import dataclasses
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -17,7 +17,10 @@ from .._layer import cast_array, check_input
 from ._mask import AttentionMask, MaskBlock, check_boolean
 
 
-class AttentionInputs(eqx.Module):
+# A plain dataclass, because a module of Equinox enters several Python functions for each field that it sets.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AttentionInputs:
     """Queries, keys and values, with all that changes the scores; see `dot_product_attention`.
 
     Attributes:
@@ -35,14 +38,14 @@ class AttentionInputs(eqx.Module):
     dropout_key: jax.Array | None
     sinks: NamedArray | None
     scale: Any
-    QPos: str | None = eqx.field(static=True)
-    KPos: str = eqx.field(static=True)
-    Key: Names = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
-    precision: Any = eqx.field(static=True)
-    soft_cap: float | None = eqx.field(static=True)
-    dropout: float = eqx.field(static=True)
-    block_size: int = eqx.field(static=True)
+    QPos: str | None = dataclasses.field(metadata={"static": True})
+    KPos: str = dataclasses.field(metadata={"static": True})
+    Key: Names = dataclasses.field(metadata={"static": True})
+    dtype: Any = dataclasses.field(metadata={"static": True})
+    precision: Any = dataclasses.field(metadata={"static": True})
+    soft_cap: float | None = dataclasses.field(metadata={"static": True})
+    dropout: float = dataclasses.field(metadata={"static": True})
+    block_size: int = dataclasses.field(metadata={"static": True})
 
     def scale_query(self) -> NamedArray:
         """Returns the query times the scale, in the element type of the scores."""
