@@ -33,13 +33,13 @@ class Checkpointer:
 
     A save returns when the arrays are on the host, and writes in other threads. A step that is compiled with donated
     arguments may follow immediately. A checkpoint appears under its final name when all of it is written, with the
-    checksums of its files. One program at a time can have a folder open to save. What a killed program has left
-    behind is removed when the next one opens the folder. Any number of programs can have it open with `read_only=True`.
+    checksums of its files. One program at a time can have a folder open to save, and opening it removes the
+    incomplete files of a program that was killed. Any number of programs can have it open with `read_only=True`.
 
     Args:
         folder: The folder, which is created.
         max_to_keep: How many checkpoints to keep: when a new one is complete, the oldest are deleted. All if None.
-        timeout: How many seconds a save may take; as long, processes wait for one that has died.
+        timeout: How many seconds a save may take, and how many the processes wait for one that has died.
         read_only: Whether to restore only. Nothing is created, written, moved or deleted then.
 
     Raises:
@@ -80,7 +80,8 @@ class Checkpointer:
         self._folder = Path(folder).absolute()
         if self._folder.is_file():
             raise NotADirectoryError(f"{self._folder} is a file; pass the folder of the checkpoints")
-        self._timeout, self._is_read_only = round(timeout), read_only
+        self._timeout = round(timeout)
+        self._is_read_only = read_only
         self._writer = None if read_only else StepWriter(self._folder, max_to_keep, self._timeout)
         self._saving: int | None = None
 
@@ -129,7 +130,8 @@ class Checkpointer:
                 f"{self._folder} has a checkpoint of step {step} already; save later steps, or remove it first"
             )
         target = self._folder / str(step)
-        if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
+        is_empty_folder = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+        if os.path.lexists(target) and not is_empty_folder:
             raise ValueError(f"{target} is there and is no checkpoint; remove it, or save another step")
         subject = f"the checkpoint of step {step} in {self._folder}"
         arguments = import_orbax_handler().make_save_arguments(
@@ -171,15 +173,16 @@ class Checkpointer:
         unless the checkpointer only reads.
         """
         self.wait()
-        steps = self.steps if step is None else []
+        steps = self.steps if step is None else []  # listed first, because process 0 may move some before others look
         options = RestoreOptions(mapping, mesh, axis_order, strict)
         restored = restore_step(self._folder, like, options, step=step, data=data, fallback=fallback)
         damaged_steps = [newer_step for newer_step in steps if newer_step > restored.step]
         if damaged_steps and self._writer is not None:
 
             def move() -> None:
-                for damaged_step in damaged_steps if jax.process_index() == 0 else []:
-                    move_damaged(self._folder, damaged_step)
+                if jax.process_index() == 0:
+                    for damaged_step in damaged_steps:
+                        move_damaged(self._folder, damaged_step)
 
             agree_on_result("moving damaged checkpoints", move, name="move", kind=OSError, seconds=self._timeout)
         return restored.state
@@ -256,8 +259,10 @@ def prepare_state(state: Any, step: int, has_data: bool) -> tuple[dict[str, Any]
     """Returns the arrays of a state by path, as they are stored, and its metadata."""
     metadata = TreeMetadata(step, describe_tree(state), jax.process_count(), has_data)
     leaves, _ = flatten_leaves(state)
-    stored = {path: leaf for path, leaf in metadata.get_leaves().items() if leaf.is_stored}
-    return {path: _get_stored_array(leaf, leaves[path]) for path, leaf in stored.items()}, metadata
+    arrays = {
+        path: _get_stored_array(leaf, leaves[path]) for path, leaf in metadata.get_leaves().items() if leaf.is_stored
+    }
+    return arrays, metadata
 
 
 def _get_stored_array(leaf: LeafMetadata, x: Any) -> Any:
@@ -266,5 +271,8 @@ def _get_stored_array(leaf: LeafMetadata, x: Any) -> Any:
     if leaf.kind == "key":
         with enter_mesh_of(array.sharding):
             array = jax.random.key_data(array)
-    is_of_one_process = isinstance(array, jax.Array) and array.is_fully_addressable and jax.process_count() > 1
-    return np.asarray(array) if leaf.kind == "numpy scalar" or is_of_one_process else array
+    if leaf.kind == "numpy scalar":
+        return np.asarray(array)
+    if isinstance(array, jax.Array) and array.is_fully_addressable and jax.process_count() > 1:
+        return np.asarray(array)  # each process has its own, and of NumPy arrays that of process 0 is saved
+    return array

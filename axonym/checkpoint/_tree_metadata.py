@@ -32,9 +32,9 @@ ARRAY_KINDS = ("array", "key", "numpy", "numpy scalar")
 
 METADATA = "axonym.json"
 _FORMAT = 1  # greater if older versions cannot read it
-_LONGEST = 200  # characters of the description of an object
-_DEEPEST = 200  # levels; each takes two calls of Python, or three of the JSON decoder, of the 1000 that it has
-_SHOWN = 20  # problems in an error
+_MOST_CHARACTERS = 200  # of the description of an object
+_MOST_LEVELS = 200  # Python allows 1000 nested calls; a level takes two of them here, and three in the JSON decoder
+_MOST_PROBLEMS = 20  # that an error lists
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,10 @@ class LeafMetadata:
 
     def check(self) -> None:
         """Raises a ValueError or a TypeError if this describes no leaf, as after a change in its file."""
-        names = self.shape if self.names is None else self.names
-        has_names = len(names) == len(self.shape) and (self.names is None or {*map(type, names)} <= {str})
         has_sizes = all(type(size) is int and size >= 0 for size in self.shape)
+        has_names = self.names is None or (
+            len(self.names) == len(self.shape) and all(type(name) is str for name in self.names)
+        )
         if self.kind not in get_args(Kind) or not has_names or not has_sizes:
             raise ValueError(f"{self.path!r} is {self.kind!r} of names {self.names} and shape {self.shape}")
         if self.kind in ARRAY_KINDS:
@@ -94,8 +95,8 @@ class LeafMetadata:
         """Describes the leaf as in error messages."""
         if self.kind not in ARRAY_KINDS:
             return self.describe_value()
-        axes = f"shape {self.shape}" if self.names is None else f"axes {format_axes(self.names, self.shape)}"
-        return f"{'random keys' if self.kind == 'key' else 'an array'} of {axes} and {self.dtype}"
+        subject = "random keys" if self.kind == "key" else "an array"
+        return f"{subject} of {_format_axes(self)} and {self.dtype}"
 
     def describe_value(self) -> str:
         if self.kind == "value":
@@ -168,7 +169,7 @@ def describe_object(x: Any) -> str:
         return f"partial({', '.join([describe_object(x.func), *arguments])})"
     name = getattr(x, "__qualname__", None)
     text = name if isinstance(name, str) and callable(x) else format_value(x)
-    return re.sub(r" at 0x[0-9a-f]+", "", text)[:_LONGEST]
+    return re.sub(r" at 0x[0-9a-f]+", "", text)[:_MOST_CHARACTERS]
 
 
 @cached_plan
@@ -249,10 +250,10 @@ def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:
         ValueError: If it is too deep for the recursion of Python and JSON.
     """
     text = keystr(path)
-    if len(path) > _DEEPEST:
+    if len(path) > _MOST_LEVELS:
         raise ValueError(
-            f"the state has more than {_DEEPEST} levels at {text[:60]}...; put its arrays into a flat dict or list, or "
-            "stack those of the same shape along an axis"
+            f"the state has more than {_MOST_LEVELS} levels at {text[:60]}...; put its arrays into a flat dict or list, "
+            "or stack those of the same shape along an axis"
         )
     if is_checkpoint_leaf(tree):
         return describe_leaf(text, tree)
@@ -266,15 +267,12 @@ def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:
 
 
 def _read_key(entries: tuple[Any, ...]) -> str | int | float | bool | None:
-    """Returns the key of a child as JSON has it, the text of other keys."""
-    key: Any = keystr(entries)
+    """Returns the key of a child, or its text if JSON cannot have it as a value."""
     match entries:
-        case (DictKey(key=entry),) | (FlattenedIndexKey(key=entry),):
-            key = entry
-        case (SequenceKey(idx=entry),):
-            key = entry
-        case (GetAttrKey(name=entry),):
-            key = entry
+        case (DictKey(key=key),) | (FlattenedIndexKey(key=key),) | (SequenceKey(idx=key),) | (GetAttrKey(name=key),):
+            pass
+        case _:
+            key = keystr(entries)
     return key if type(key) in (str, int, float, bool) or key is None else repr(key)
 
 
@@ -330,23 +328,22 @@ def check_leaves(
     subject: str,
 ) -> None:
     """Raises a ValueError that lists all requested leaves that differ from the saved ones."""
-    unused = [path for path in saved_leaves if path not in requested_leaves]
+    unused_paths = [path for path in saved_leaves if path not in requested_leaves]
+    missing_paths = [path for path in requested_leaves if path not in saved_leaves]
     problems = []
     for path, leaf in requested_leaves.items():
         if path not in saved_leaves:
-            problems.append(f"{path or 'the state'} is not in the checkpoint{suggest_name(path, unused)}")
+            problems.append(f"{path or 'the state'} is not in the checkpoint{suggest_name(path, unused_paths)}")
         elif (problem := _find_problem(saved_leaves[path], leaf, axis_order)) is not None:
             problems.append(f"{path or 'the state'} {problem}")
     if strict:
-        missing_paths = [path for path in requested_leaves if path not in saved_leaves]
-        problems += [
-            f"{path} is in the checkpoint and not in `like`{suggest_name(path, missing_paths)}" for path in unused
-        ]
+        for path in unused_paths:
+            problems.append(f"{path} is in the checkpoint and not in `like`{suggest_name(path, missing_paths)}")
     if problems:
-        remedies = _suggest_nesting(saved_leaves, [path for path in requested_leaves if path not in saved_leaves])
-        if strict and unused:
+        remedies = _suggest_nesting(saved_leaves, missing_paths)
+        if strict and unused_paths:
             remedies.append("`strict=False` leaves out what is not in `like`")
-        raise ValueError("\n  ".join([f"{subject} does not fit:", *shorten_list(problems, _SHOWN), *remedies]))
+        raise ValueError("\n  ".join([f"{subject} does not fit:", *shorten_list(problems, _MOST_PROBLEMS), *remedies]))
 
 
 def check_widths(requested_leaves: Mapping[str, LeafMetadata], subject: str) -> None:
@@ -363,11 +360,11 @@ def check_widths(requested_leaves: Mapping[str, LeafMetadata], subject: str) -> 
             "a `like` with NumPy arrays of these shapes and element types restores NumPy arrays",
         ]
         heading = f"{subject} has elements of 64 bits:"
-        raise ValueError("\n  ".join([heading, *shorten_list(problems, _SHOWN), *remedies]))
+        raise ValueError("\n  ".join([heading, *shorten_list(problems, _MOST_PROBLEMS), *remedies]))
 
 
 def _suggest_nesting(saved_leaves: Mapping[str, LeafMetadata], missing_paths: list[str]) -> list[str]:
-    """Returns a line with the path below which a checkpoint has all missing leaves, or nothing."""
+    """Returns a line that names the part of the checkpoint with all missing leaves, or no line without such a part."""
     candidates = [
         {path.removesuffix(suffix) for path in saved_leaves if suffix and path.endswith(suffix)}
         for suffix in missing_paths
@@ -405,9 +402,9 @@ def _find_problem(saved_leaf: LeafMetadata, requested_leaf: LeafMetadata, axis_o
 def _is_same_kind(saved_leaf: LeafMetadata, requested_leaf: LeafMetadata) -> bool:
     if saved_leaf.kind in ARRAY_KINDS and requested_leaf.kind in ARRAY_KINDS:
         return (saved_leaf.kind == "key") == (requested_leaf.kind == "key")
-    return saved_leaf.kind == requested_leaf.kind and (
-        saved_leaf.kind != "value" or saved_leaf.dtype == requested_leaf.dtype
-    )
+    if saved_leaf.kind == requested_leaf.kind == "value":
+        return saved_leaf.dtype == requested_leaf.dtype
+    return saved_leaf.kind == requested_leaf.kind
 
 
 def _format_axes(leaf: LeafMetadata) -> str:
@@ -427,4 +424,4 @@ def warn_of_static_fields(saved_fields: Mapping[str, str], requested_fields: Map
     if changed_paths:
         changes = [f"{path} is {requested_fields[path]} here and was {saved_fields[path]}" for path in changed_paths]
         heading = f"{subject} was saved with other static fields, which stay as they are here:"
-        warnings.warn("\n  ".join([heading, *shorten_list(changes, _SHOWN)]), stacklevel=find_stacklevel())
+        warnings.warn("\n  ".join([heading, *shorten_list(changes, _MOST_PROBLEMS)]), stacklevel=find_stacklevel())

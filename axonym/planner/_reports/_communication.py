@@ -35,9 +35,9 @@ class CommunicationReport(PrintedReport):
         collectives: Each collective, those that move most bytes first.
         mesh: The sizes of the mesh axes; empty if the program is not on a mesh.
         platform: The platform it is compiled for, such as `"tpu"`; empty if not known.
-        rematerializations: The arrays that the compiler replicates since it knows no direct way between two shardings;
-            empty for a program that was compiled before, since only the compiler's log tells.
-        names: The names of the axes of the arguments, of which `axes` of a collective are some.
+        rematerializations: The arrays that the compiler replicates since it knows no direct way between two shardings.
+            They are read from the log of the compiler, so there are none for a program that was compiled before.
+        names: The names of the axes of the arguments; the `axes` of each collective are among them.
 
     Example:
         >>> import axonym as nym
@@ -97,7 +97,7 @@ class CommunicationReport(PrintedReport):
             by: `"kind"`, `"mesh_axes"`, `"axes"`, `"layer"`, `"operation"`, `"run_in"` or `"source"`.
 
         Raises:
-            ValueError: If it is another one.
+            ValueError: If `by` is none of these.
         """
         return sum_bytes_by(self.collectives, by, _SUMMED_BY)
 
@@ -136,16 +136,17 @@ class CommunicationReport(PrintedReport):
         """
         lines = [self._format_title(), ""]
         if self.collectives:
-            rows = [_HEADS, *map(_make_cells, self.collectives[:limit])]
-            columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+            collectives = self.collectives[:limit]
+            rows = [_HEADS, *map(_make_cells, collectives)]
+            columns = [column for column in zip(*rows, strict=True) if any(column[1:])]  # without those that are empty
             aligned = []
             for column in columns:
                 width = max(map(len, column))
                 is_number = column[0] in _NUMBERS
                 aligned.append([cell.rjust(width) if is_number else cell.ljust(width) for cell in column])
             lines += ["  ".join(cells).rstrip() for cells in zip(*aligned, strict=True)]
-            if omitted := len(self.collectives) - len(rows) + 1:
-                lines.append(f"… {omitted} more; `.table(limit=None)` shows all")
+            if omitted_count := len(self.collectives) - len(collectives):
+                lines.append(f"… {omitted_count} more; `.table(limit=None)` shows all")
         return "\n".join([*lines, *self._format_notes()])
 
     def _repr_html_(self) -> str:
@@ -153,10 +154,14 @@ class CommunicationReport(PrintedReport):
 
     def _format_title(self) -> str:
         sizes = ", ".join(f"{axis}: {size}" for axis, size in self.mesh.items())
-        where = f"mesh ({sizes})" if sizes else "no mesh"
-        on = f" of {self.platform} devices" if self.platform else ""
-        total = f"{format_bytes(self.bytes)} on each device from collectives, {format_bytes(self.sent_bytes)} sent"
-        return f"{where}{on}; {total if self.collectives else 'nothing is sent between devices'}"
+        mesh = f"mesh ({sizes})" if sizes else "no mesh"
+        if self.platform:
+            mesh += f" of {self.platform} devices"
+        if not self.collectives:
+            return f"{mesh}; nothing is sent between devices"
+        return (
+            f"{mesh}; {format_bytes(self.bytes)} on each device from collectives, {format_bytes(self.sent_bytes)} sent"
+        )
 
     def _format_notes(self) -> Iterator[str]:
         by_axes = self.count_bytes("mesh_axes")
@@ -165,24 +170,26 @@ class CommunicationReport(PrintedReport):
             yield from ("", f"Bytes over mesh axes: {'; '.join(parts)}")
         for array in self.rematerializations:
             subject = f"{format_bytes(array.bytes)} of {array.operation or 'an array'}"
-            where = f" in {array.layer}" if array.layer else ""
+            if array.layer:
+                subject += f" in {array.layer}"
             change = f"from {array.source} to {array.target}"
-            yield f"Replicated and sliced again: {subject}{where}, {change}; reshard in smaller steps"
+            yield f"Replicated and sliced again: {subject}, {change}; reshard in smaller steps"
         if self.platform == "cpu" and self.collectives:
             yield "XLA for CPUs sends bfloat16 as float32 and no reduce-scatter; TPUs and GPUs send less."
 
     def _make_html(self, limit: int | None) -> str:
-        marks = {name: " class='number'" if name in _NUMBERS else "" for name in (*_HEADS, "cause")}
-        head = "".join(f"<th{mark}>{name}</th>" for name, mark in marks.items())
+        heads = (*_HEADS, "cause")
+        marks = [" class='number'" if head in _NUMBERS else "" for head in heads]
+        head_cells = "".join(f"<th{mark}>{head}</th>" for mark, head in zip(marks, heads, strict=True))
         rows = []
         for collective in self.collectives[:limit]:
             cells = "".join(
                 f"<td{mark}>{html.escape(cell)}</td>"
-                for mark, cell in zip(marks.values(), (*_make_cells(collective), collective.cause), strict=True)
+                for mark, cell in zip(marks, (*_make_cells(collective), collective.cause), strict=True)
             )
             rows.append(f"<tr>{cells}</tr>")
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._format_notes() if note)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
+        table = f"<table><thead><tr>{head_cells}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
         return f'<div class="axonym-table">{STYLE}<p>{html.escape(self._format_title())}</p>{table}{notes}</div>'
 
 
@@ -209,13 +216,13 @@ def communication_report(fn: Any, /, *args: Any, **kwargs: Any) -> Communication
     """
     compiled, log = compile_function(fn, args, kwargs)
     arguments = list_arguments(compiled)
+    positional, keywords = arguments
     mesh = find_mesh(compiled, arguments)
     sizes = dict(mesh.shape) if mesh is not None else {}
-    axes = list_argument_axes(group_arguments([*arguments[0], *arguments[1].values()]))
-    program, devices = parse_program(compiled), math.prod(sizes.values())
-    collectives = sorted(list_collectives(program, sizes, devices, axes), key=lambda collective: -collective.bytes)
+    axes = list_argument_axes(group_arguments([*positional, *keywords.values()]))
+    collectives = list_collectives(parse_program(compiled), sizes, math.prod(sizes.values()), axes)
     return CommunicationReport(
-        collectives=tuple(collectives),
+        collectives=tuple(sorted(collectives, key=lambda collective: -collective.bytes)),
         mesh=sizes,
         platform=get_platform(mesh),
         rematerializations=read_rematerializations(log),
@@ -255,7 +262,7 @@ def assert_no_collectives(fn: Any, axis: str | None = None, /, *args: Any, **kwa
         kwargs: Its keyword arguments.
 
     Raises:
-        AssertionError: If it does; the text has each collective, its bytes, layer and source line.
+        AssertionError: If it sends something; the message lists each collective, its bytes, layer and source line.
         TypeError: If `axis` is not a name.
         ValueError: If neither the mesh nor the arguments have such an axis, or there is no mesh of several devices, so
             that nothing could be found.
@@ -291,7 +298,7 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
         kwargs: The keyword arguments of the function.
 
     Raises:
-        AssertionError: If it sends more; the text has the largest collectives.
+        AssertionError: If it sends more; the message lists the largest collectives.
         ValueError: If a key is no kind of collective, and neither the mesh nor the arguments have such an axis, there
             is no mesh of several devices, or a limit is negative.
 
@@ -307,17 +314,17 @@ def assert_communication(fn: Any, /, *args: Any, at_most: int | Mapping[str, int
     limits = at_most if isinstance(at_most, Mapping) else {None: at_most}
     for key, limit in limits.items():
         if not isinstance(limit, int | float) or not limit >= 0:
-            where = f" for {key!r}" if key else ""
-            raise ValueError(f"`at_most` is a number of bytes, 0 or more; it was {limit!r}{where}")
+            subject = f" for {key!r}" if key else ""
+            raise ValueError(f"`at_most` is a number of bytes, 0 or more; it was {limit!r}{subject}")
     report = _report_on_mesh(fn, args, kwargs)
     for key, limit in limits.items():
         collectives = report.select(kind=key) if key in COLLECTIVE_KINDS else report.select(axis=key)
         size = sum(collective.bytes for collective in collectives)
         if size > limit:
-            where = f" in {key!r}" if key else ""
+            subject = f" in {key!r}" if key else ""
             raise AssertionError(
-                f"a device has {format_bytes(size)} from collectives{where}, more than the {format_bytes(limit)} that "
-                f"are allowed:\n{_format_collectives(report, collectives)}"
+                f"a device has {format_bytes(size)} from collectives{subject}, more than the {format_bytes(limit)} "
+                f"that are allowed:\n{_format_collectives(report, collectives)}"
             )
 
 
