@@ -252,8 +252,8 @@ def describe_tree(tree: Any, path: tuple[Any, ...] = ()) -> Node | LeafMetadata:
     text = keystr(path)
     if len(path) > _MOST_LEVELS:
         raise ValueError(
-            f"the state has more than {_MOST_LEVELS} levels at {text[:60]}...; put its arrays into a flat dict or list, "
-            "or stack those of the same shape along an axis"
+            f"the state has more than {_MOST_LEVELS} levels at {text[:60]}...; put its arrays into a flat dict or "
+            "list, or stack those of the same shape along an axis"
         )
     if is_checkpoint_leaf(tree):
         return describe_leaf(text, tree)

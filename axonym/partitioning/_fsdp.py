@@ -23,6 +23,8 @@ from .jit._named_jit import NamedJit, named_jit
 Args = ParamSpec("Args")
 R = TypeVar("R")
 
+_TWO_MAPPINGS = "`fsdp` takes two mappings: one for parameters, and one for computing."
+
 
 @overload
 def fsdp(
@@ -46,7 +48,7 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
     Args:
         fn: The function; left out, a decorator is returned.
         parameter_mapping: Mapping of arguments and results. It applies to the batch as well, so map its axis here too;
-            no argument can have two axes on one mesh axis. For a batch of embeddings, which would, also give
+            no argument can have two axes on one mesh axis. For a batch of embeddings, which would have them, also give
             `in_axis_resources=(parameter_mapping, compute_mapping)`, an entry for each argument.
         compute_mapping: Mapping that is active while the function is traced.
         **options: The other options of `named_jit`. `in_axis_resources` and `out_axis_resources` replace
@@ -71,11 +73,15 @@ def fsdp(fn: Any = None, parameter_mapping: Any = None, compute_mapping: Any = N
     """
     if fn is not None and not callable(fn):  # the mappings alone, the first of them by position
         mappings = [mapping for mapping in (fn, parameter_mapping, compute_mapping) if mapping is not None]
-        fn, parameter_mapping, compute_mapping = None, *(mappings if len(mappings) == 2 else (None, None))
+        if len(mappings) != 2:
+            raise TypeError(_TWO_MAPPINGS)
+        fn = None
+        parameter_mapping, compute_mapping = mappings
     if parameter_mapping is None or compute_mapping is None:
-        raise TypeError("`fsdp` takes two mappings: one for parameters, and one for computing.")
-    defaults = {"in_axis_resources": parameter_mapping, "out_axis_resources": parameter_mapping}
-    return named_jit(fn, compute_mapping, **{**defaults, **options})
+        raise TypeError(_TWO_MAPPINGS)
+    options.setdefault("in_axis_resources", parameter_mapping)
+    options.setdefault("out_axis_resources", parameter_mapping)
+    return named_jit(fn, compute_mapping, **options)
 
 
 class Optimizer(NamedTuple):
@@ -216,6 +222,6 @@ def _shard_like(update: Any, parameter: Any) -> Any:
         return update
     if not is_tracing():
         return update if update.sharding == parameter.sharding else jax.device_put(update, parameter.sharding)
-    sharding, target = jax.typeof(update).sharding, jax.typeof(parameter).sharding
+    target = jax.typeof(parameter).sharding
     is_typed = AxisType.Explicit in target.mesh.axis_types
-    return jax.reshard(update, target) if is_typed and sharding != target else update
+    return jax.reshard(update, target) if is_typed and jax.typeof(update).sharding != target else update

@@ -74,12 +74,13 @@ class AxisMapping(Mapping[str, Any]):
         check_uneven(uneven)
         mesh_axes = {name: _parse_mesh_axes(name, value) for name, value in _get_mapping_entries(entries).items()}
         axes = {name: value for name, value in mesh_axes.items() if value}
+        _check_fallback(fallback)
         set_slot = functools.partial(object.__setattr__, self)  # `__setattr__` raises
         set_slot("_axes", axes)
         set_slot("_replicated", frozenset(mesh_axes) - frozenset(axes))
         set_slot("fallback", fallback)
         set_slot("uneven", uneven)
-        set_slot("_hash", hash((frozenset(axes.items()), _check_fallback(fallback), uneven)))
+        set_slot("_hash", hash((frozenset(axes.items()), fallback, uneven)))
 
     def mesh_axes(self, name: str) -> tuple[str, ...]:
         """Returns the mesh axes of a named axis, none if it is not mapped."""
@@ -140,7 +141,7 @@ class AxisMapping(Mapping[str, Any]):
         return f"AxisMapping({dict(self)}{options})"
 
 
-def _check_fallback(rule: Any) -> Any:
+def _check_fallback(rule: Any) -> None:
     if rule is not None and (isinstance(rule, type) or not callable(getattr(rule, "apply", None))):
         raise strip_library_frames(
             TypeError(
@@ -157,7 +158,6 @@ def _check_fallback(rule: Any) -> Any:
                 "make it a frozen dataclass."
             )
         ) from None
-    return rule
 
 
 def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalAxisSpec | None]:
@@ -165,8 +165,10 @@ def _get_mapping_entries(entries: ResourceMapping | None) -> dict[str, PhysicalA
     if entries is not None and not isinstance(entries, Mapping):
         remedy = ""
         if isinstance(entries, Mesh | AbstractMesh):
-            order = "or pass it after the mapping, as in `shard(x, mapping, mesh)`"
-            remedy = f"; set a mesh with `with jax.set_mesh(mesh):`, {order}"
+            remedy = (
+                "; set a mesh with `with jax.set_mesh(mesh):`, or pass it after the mapping, as in "
+                "`shard(x, mapping, mesh)`"
+            )
         raise strip_library_frames(
             TypeError(
                 f"A mapping goes from names to mesh axes, such as {{'batch': 'data'}}, not "
@@ -183,7 +185,9 @@ def _parse_mesh_axes(name: Any, value: Any) -> tuple[str, ...]:
         raise strip_library_frames(
             TypeError(f"A mapping goes from names of axes to mesh axes, but {name!r} is not a name{remedy}.")
         )
-    axes = () if value is None else (value,) if isinstance(value, str) else value
+    if value is None:
+        return ()
+    axes = (value,) if isinstance(value, str) else value
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
         remedy = "; set a mesh with `with jax.set_mesh(mesh):`" if isinstance(value, Mesh | AbstractMesh) else ""
         raise strip_library_frames(
@@ -245,6 +249,7 @@ def is_typo(name: str, candidate: str, shortest: int = 4) -> bool:
     if len(short) < 3 or len(long) - len(short) > 1:
         return False
     difference = next((i for i, letter in enumerate(short) if letter != long[i]), len(short))
+    # Two letters swapped:
     if short[:difference] + short[difference : difference + 2][::-1] + short[difference + 2 :] == long:
         return len(short) >= shortest or short.isalpha()
     if len(short) < shortest:
@@ -253,8 +258,9 @@ def is_typo(name: str, candidate: str, shortest: int = 4) -> bool:
     if word is None or len(word.group()) <= shortest:
         return False
     is_last_letter = difference + 1 == word.end()
-    if len(short) < len(long):
+    if len(short) < len(long):  # a letter left out
         return short[difference:] == long[difference + 1 :] and not (is_last_letter and long[difference] == "s")
+    # A letter changed:
     return (
         short[difference + 1 :] == long[difference + 1 :]
         and short[difference].isalpha()

@@ -37,7 +37,7 @@ class ParameterLayout(NamedTuple):
     """How a parameter becomes an array that broadcasts with the result: transposed, then with unit axes inserted."""
 
     order: tuple[int, ...]
-    missing: tuple[int, ...]
+    unit_dims: tuple[int, ...]
 
 
 def draw_sample(
@@ -84,7 +84,7 @@ def draw_sample(
     try:
         return place_array(cached_jit(_draw_array, sample, *static)(plain_key, *arrays))
     except TypeError:
-        check_dtype(options.get("dtype"))
+        check_dtype(options.get("dtype"))  # says more about a wrong dtype than JAX does
         raise
 
 
@@ -112,16 +112,18 @@ def _plan_parameter(value: Any, core: Core, names: Names, sizes: tuple[int, ...]
     core_dims = find_axes(parameter_names, array.shape, core)
     batch_dims = tuple(dim for dim in range(len(parameter_names)) if dim not in core_dims)
     batch_names = tuple(parameter_names[dim] for dim in batch_dims)
-    if extra := [name for name in batch_names if name not in names]:
+    extra_names = [name for name in batch_names if name not in names]
+    if extra_names:
         raise strip_library_frames(
             ValueError(
-                f"a parameter has axes {format_axes(extra)}, which the array to draw, {format_axes(names, sizes)}, "
-                "lacks"
+                f"a parameter has axes {format_axes(extra_names)}, which the array to draw, "
+                f"{format_axes(names, sizes)}, lacks"
             )
         )
     check_matching_sizes((batch_names, tuple(array.shape[dim] for dim in batch_dims)), (names, sizes))
     order = (*sorted(batch_dims, key=lambda dim: names.index(parameter_names[dim])), *core_dims)
-    return array, ParameterLayout(order, tuple(dim for dim, name in enumerate(names) if name not in batch_names))
+    unit_dims = tuple(dim for dim, name in enumerate(names) if name not in batch_names)
+    return array, ParameterLayout(order, unit_dims)
 
 
 def _draw_array(
@@ -135,18 +137,19 @@ def _draw_array(
     *values: Any,
 ) -> NamedArray:
     parameters = {
-        name: value if layout is None else jnp.expand_dims(jnp.transpose(value, layout.order), layout.missing)
+        name: value if layout is None else jnp.expand_dims(jnp.transpose(value, layout.order), layout.unit_dims)
         for (name, layout), value in zip(layouts, values, strict=True)
     }
 
-    def run(key: Any, *values: Any) -> Any:
+    def draw(key: Any, *values: Any) -> Any:
         return sample(key, shape=sizes, **dict(zip(parameters, values, strict=True)), **dict(options))
 
-    operands = []
+    parameter_names: list[Names] = []
     for value, (_, layout) in zip(parameters.values(), layouts, strict=True):
-        operands.append(() if layout is None else (*names, *("" for _ in range(value.ndim - len(names)))))
+        core_rank = 0 if layout is None else value.ndim - len(names)
+        parameter_names.append(() if layout is None else (*names, *[""] * core_rank))
     array = run_operation(
-        run, [(), *operands], names, key, *parameters.values(), by_compiler=True, sizes=(*sizes, *event)
+        draw, [(), *parameter_names], names, key, *parameters.values(), by_compiler=True, sizes=(*sizes, *event)
     )
     return constrain_sharding(NamedArray(array, names))
 
@@ -169,7 +172,7 @@ def as_plain_key(key: Any) -> Any:
         raise TypeError(
             f"A random key such as `jax.random.key(0)` is needed, not {key.dtype} of shape {tuple(key.shape)}."
         )
-    if key.ndim != is_untyped:
+    if key.ndim != (1 if is_untyped else 0):
         raise ValueError(
             f"one key is needed, not an array of keys of shape {tuple(key.shape)}; take one of them, as in `keys[0]`, "
             "or use `jax.vmap`"

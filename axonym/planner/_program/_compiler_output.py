@@ -8,7 +8,8 @@ from . import _xla_text as xla
 from ._hlo_program import HOST_SPACE, parse_arrays, read_op_name
 
 
-_DEVICE_COLOR = 0  # a color is the number of a memory space; those that are neither this nor the host's are on the chip
+# A color is the number of a memory space. Colors other than this one and `HOST_SPACE` are of memory on the chip.
+_DEVICE_COLOR = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,11 @@ class ProgramMemory:
         argument_bytes: The arguments.
         output_bytes: The results, with those that take the place of a donated argument.
         alias_bytes: The results that take the place of a donated argument.
-        temp_bytes: What is stored in between, as in activations.
-        peak_bytes: All that the program takes at a time.
+        temp_bytes: Values between arguments and results, such as activations.
+        peak_bytes: The most memory that the program takes at any time.
         host_argument_bytes: The arguments in the memory of the host.
         host_output_bytes: The results in the memory of the host.
-        host_temp_bytes: What is stored in the memory of the host in between.
+        host_temp_bytes: Values between arguments and results in the memory of the host.
         argument_sizes: The bytes of each argument that the program takes, with what its layout adds, in order; empty if
             not known.
 
@@ -94,9 +95,10 @@ def read_buffer_assignment(text: str) -> ProgramMemory | None:
 
 
 def read_gpu_schedule(text: str) -> dict[str, float]:
-    """Returns the seconds of each instruction by its name, of those that take time; empty if it cannot be read."""
+    """Returns the seconds of each instruction that takes time, by its name; empty if the text cannot be read."""
     program, *schedules = text.split(xla.SCHEDULE_START)
-    names, name = {}, ""
+    names: dict[str, str] = {}  # by the number of the instruction
+    name = ""
     for line in program.splitlines():
         if match := xla.SCHEDULE_NAME.match(line):
             name = match[1]
@@ -109,9 +111,10 @@ def read_gpu_schedule(text: str) -> dict[str, float]:
 
 
 def _read_schedule(schedule: str, names: dict[str, str]) -> dict[str, float]:
-    """Returns the seconds of the instructions of one schedule, whose numbers have these names."""
+    """Returns the seconds of each instruction of one schedule; `names` has the name of each instruction number."""
     cycles: dict[str, dict[str, float]] = collections.defaultdict(dict)
-    instruction, cycles_per_microsecond = "", 1.0
+    instruction = ""
+    cycles_per_microsecond = 1.0
     for line in schedule.splitlines():
         if match := xla.SCHEDULE_FIELD.match(line):
             if match[1] == "id":
@@ -121,8 +124,8 @@ def _read_schedule(schedule: str, names: dict[str, str]) -> dict[str, float]:
         elif match := xla.SCHEDULE_RATE.match(line):
             cycles_per_microsecond = float(match[1])
     seconds: dict[str, float] = {}
-    for instruction, ends in cycles.items():
-        duration = ends.get("end_timestamp_cycles", 0.0) - ends.get("start_timestamp_cycles", 0.0)
+    for instruction, fields in cycles.items():
+        duration = fields.get("end_timestamp_cycles", 0.0) - fields.get("start_timestamp_cycles", 0.0)
         if instruction in names and duration > 0:
             seconds[names[instruction]] = duration / cycles_per_microsecond / 1e6
     return seconds
@@ -135,7 +138,7 @@ class Rematerialization:
     Attributes:
         source: The sharding that it has, in XLA's words.
         target: The sharding that is asked for.
-        bytes: The bytes of the part of it that a device has before.
+        bytes: The bytes of its shard on a device, before it is replicated.
         layer: The scopes that it is in.
         operation: The operation that asks for it.
 
