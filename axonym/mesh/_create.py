@@ -1,4 +1,4 @@
-"""Meshes of devices, of CPU devices and without devices: `create_mesh` and the like; and `set_mesh`.
+"""Functions that make meshes, with or without devices, and `set_mesh`, which activates one.
 
 Nothing is cached: each call makes a new mesh from the devices present at that time.
 """
@@ -194,7 +194,7 @@ def create_abstract_mesh(
 
 
 def _count_planned_devices(count: Any, sizes: tuple[int, ...], names: tuple[str, ...]) -> int:
-    """Returns the number of devices that is given, or else the number that the sizes need."""
+    """Returns the number of devices: `count`, or the product of the sizes if it is None."""
     if count is not None:
         (count,) = as_sizes((count,), "device_count")
         if count < 1:
@@ -262,10 +262,10 @@ def force_cpu() -> Iterator[Device]:
         True
     """
     device = jax.local_devices(backend="cpu")[0]
-    with ExitStack() as previous:
-        previous.enter_context(jax.default_device(device))
-        if not is_tracing():
-            previous.enter_context(jax.set_mesh(None))
+    with ExitStack() as stack:
+        stack.enter_context(jax.default_device(device))
+        if not is_tracing():  # `jax.set_mesh` raises inside `jax.jit`
+            stack.enter_context(jax.set_mesh(None))
         yield device
 
 
@@ -345,19 +345,20 @@ def set_mesh(mesh: Mesh | AbstractMesh | None) -> AbstractContextManager[Any]:
         return jax.set_mesh(None)
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         raise TypeError(f"`set_mesh` takes a mesh, not {_describe_non_mesh(mesh)}")
-    manual = [name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Manual]
-    if manual:
+    manual_axes = [name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Manual]
+    if manual_axes:
         raise ValueError(
-            f"mesh axis {manual[0]!r} is Manual, and the axes of an active mesh are Auto or Explicit; make the "
+            f"mesh axis {manual_axes[0]!r} is Manual, and the axes of an active mesh are Auto or Explicit; make the "
             "mesh with other `axis_types`, and let `shard_map` make axes Manual"
         )
     if isinstance(mesh, Mesh):
         return jax.set_mesh(mesh)
-    # At once, as `jax.set_mesh` does, and in place of a mesh with devices:
-    with ExitStack() as previous:
-        previous.enter_context(jax.set_mesh(None))
-        previous.enter_context(jax.sharding.use_abstract_mesh(mesh))
-        return previous.pop_all()
+    # `use_abstract_mesh` leaves a mesh with devices active and takes effect only in a `with` block, so both are entered
+    # here: the mesh is active when this returns, as with `jax.set_mesh`.
+    with ExitStack() as stack:
+        stack.enter_context(jax.set_mesh(None))
+        stack.enter_context(jax.sharding.use_abstract_mesh(mesh))
+        return stack.pop_all()
 
 
 def _describe_non_mesh(value: Any) -> str:

@@ -381,16 +381,17 @@ def _check_head_operands(
     check_input(f"{name} (head)", head, (Vocab, *parse_selection(Embed)))
     check_matching_sizes((hidden.names, hidden.array.shape), (head.names, head.array.shape))
     head_names = {axis_name(axis) for axis in (Vocab, *parse_selection(Embed))}
-    if extra := [name for name in head.names if name not in head_names]:
+    extra_axes = [axis for axis in head.names if axis not in head_names]
+    if extra_axes:
         raise ValueError(
-            f"{name}: the head {format_shape(head)} has axes {format_axes(extra)} besides "
-            f"{format_axes(sorted(head_names))}; "
-            "a head for each of their elements is computed by `axonym.vmap`"
+            f"{name}: the head {format_shape(head)} has axes {format_axes(extra_axes)} besides "
+            f"{format_axes(sorted(head_names))}; a head for each of their elements is computed by `axonym.vmap`"
         )
     check_axes_among(name, "targets", targets, "hidden", hidden)
     check_matching_sizes((hidden.names, hidden.array.shape), (targets.names, targets.array.shape))
-    if clash := [name for name in targets.names if name in head_names]:
-        raise ValueError(f"{name}: the targets {format_shape(targets)} must not have axis {clash[0]!r}")
+    for axis in targets.names:
+        if axis in head_names:
+            raise ValueError(f"{name}: the targets {format_shape(targets)} must not have axis {axis!r}")
     if not jnp.issubdtype(targets.dtype, jnp.integer):
         raise ValueError(
             f"{name}: targets of {targets.dtype} are not integer labels; `cross_entropy_loss` takes probabilities"
@@ -398,7 +399,19 @@ def _check_head_operands(
 
 
 class Head(NamedTuple):
-    """The static configuration: the names of the arrays `hidden`, `weight` and `targets`, options, and the sharding."""
+    """The static configuration of `fused_cross_entropy`.
+
+    Attributes:
+        hidden: The names of the array `hidden`.
+        weight: The names of the weight of the head.
+        targets: The names of the targets.
+        vocab: The name of the label axis.
+        block_size: As for `fused_cross_entropy`.
+        label_smoothing: As for `fused_cross_entropy`.
+        logit_soft_cap: As for `fused_cross_entropy`.
+        precision: As for `fused_cross_entropy`.
+        layout: How the axes are sharded.
+    """
 
     hidden: Names
     weight: Names
@@ -441,8 +454,8 @@ def score_tokens(head: Head, hidden: Any, weight: Any, targets: Any) -> tuple[An
     with use_operand_layout(names, arrays):
         hidden, weight, targets = map(reshard_by_name, arrays, names)
         sizes = dict(zip(head.hidden + head.weight, hidden.shape + weight.shape, strict=True))
-        products = (head.hidden, head.weight, head.logits)
-        layout = find_layout(products, [tuple(sizes[name] for name in array_names) for array_names in products])
+        names = (head.hidden, head.weight, head.logits)
+        layout = find_layout(names, [tuple(sizes[name] for name in array_names) for array_names in names])
     if layout.entries:
         head = head._replace(layout=layout)
     return _score_with_gradient(head, hidden, weight, targets)
@@ -518,11 +531,13 @@ def _differentiate_shard(
         probabilities = jnp.where(block.is_target, target_probability, 0) + block.smoothing
         d_logits = d_normalizers * softmax + d_scores * probabilities
         if head.logit_soft_cap is not None:
+            # The derivative of the cap, 1 - tanh², in terms of the capped logits.
             d_logits = d_logits * (1 - jnp.square(block.logits / head.logit_soft_cap))
         d_logits = d_logits.astype(block.weight.dtype)
-        d_part = _multiply(head, d_logits, head.logits, hidden, head.hidden, head.weight).astype(d_weight.dtype)
-        d_weight = jax.lax.dynamic_update_slice_in_dim(d_weight, d_part, start, head.vocab_dim)
-        return d_hidden + _multiply(head, d_logits, head.logits, block.weight, head.weight, head.products), d_weight
+        d_block = _multiply(head, d_logits, head.logits, hidden, head.hidden, head.weight).astype(d_weight.dtype)
+        d_weight = jax.lax.dynamic_update_slice_in_dim(d_weight, d_block, start, head.vocab_dim)
+        d_hidden = d_hidden + _multiply(head, d_logits, head.logits, block.weight, head.weight, head.products)
+        return d_hidden, d_weight
 
     ordered = align_axes(hidden, head.hidden, head.products)
     zeros = jnp.zeros_like(ordered, widen_dtype(hidden, weight)), jnp.zeros_like(weight)
@@ -549,8 +564,8 @@ class _Block(NamedTuple):
     Attributes:
         weight: Its part of the weight.
         logits: Its logits.
-        is_target: Which of its labels are the targets of the tokens.
-        smoothing: The probability of each label from label smoothing.
+        is_target: Whether each of its labels is the target of each token.
+        smoothing: The probability that label smoothing gives each label.
     """
 
     weight: Any
@@ -566,12 +581,13 @@ def _compute_block(head: Head, hidden: Any, weight: Any, targets: Any, start: An
         logits = jax.lax.psum(logits, axes)
     if head.logit_soft_cap is not None:
         logits = head.logit_soft_cap * jnp.tanh(logits / head.logit_soft_cap)
-    axes, total = head.layout.list_mesh_axes((head.vocab,)), weight.shape[head.vocab_dim]
-    if axes:
-        start, total = start + jax.lax.axis_index(axes) * total, total * jax.lax.axis_size(axes)
+    label_count = weight.shape[head.vocab_dim]
+    if axes := head.layout.list_mesh_axes((head.vocab,)):  # labels are numbered across all devices
+        start = start + jax.lax.axis_index(axes) * label_count
+        label_count = label_count * jax.lax.axis_size(axes)
     labels = align_axes(start + jnp.arange(size), (head.vocab,), head.logits)
     is_target = labels == align_axes(targets, head.targets, head.logits)
-    return _Block(part, logits, is_target, head.label_smoothing / total)
+    return _Block(part, logits, is_target, head.label_smoothing / label_count)
 
 
 def _multiply(head: Head, x: Any, x_names: Names, y: Any, y_names: Names, names: Names) -> Any:

@@ -220,9 +220,10 @@ def router_z_loss(logits: NamedArray, Experts: AxisSelector) -> NamedArray:
 
 
 MatrixProduct: TypeAlias = Callable[[Any, Any], Any]
-"""Multiplies the rows of each expert with its matrix."""
+"""A function of rows and the matrices of the experts, which multiplies each row with the matrix of its expert."""
+
 ExpertFn: TypeAlias = Callable[[MatrixProduct, Any], Any]
-"""Applies the experts to rows, by such a product."""
+"""A function that applies the experts to rows; its first argument computes their matrix products."""
 
 
 class SortedChoices(NamedTuple):
@@ -292,10 +293,14 @@ def mix_all_tokens(
         x, weights, expert_ids = (
             jax.lax.all_gather(array, shared_axes, tiled=True) for array in (x, weights, expert_ids)
         )
-    choices, local_experts = sort_choices(expert_ids, expert_count), select_experts(expert_count, mesh_axes)
+    choices = sort_choices(expert_ids, expert_count)
+    local_experts = select_experts(expert_count, mesh_axes)
     first_rank, counts = choices.starts[local_experts[0]], choices.counts[local_experts]
-    total, row_numbers = counts.sum(), jnp.arange(expert_ids.size)
-    rows = x[choices.order[(row_numbers + first_rank) % expert_ids.size] % expert_ids.shape[0]]
+    total = counts.sum()
+    # A row for each choice, because sizes are static; those of this device's experts come first.
+    row_numbers = jnp.arange(expert_ids.size)
+    choice_numbers = choices.order[(row_numbers + first_rank) % expert_ids.size]
+    rows = x[choice_numbers % expert_ids.shape[0]]  # choices are numbered by choice and then by token
     if mesh_axes:  # rows of other devices must not reach the gradient, whatever a kernel makes of them
         rows = jnp.where((row_numbers < total)[:, None], rows, 0)
     rows = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, counts), rows)
@@ -419,11 +424,12 @@ class MoELinear(Layer):
         """
         Experts, inputs, outputs = parse_one_axis(Experts), parse_axes(In), parse_axes(Out)
         names = [axis.name for axis in (Experts, *inputs, *outputs)]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(
-                f"{_format_moe_linear(Experts, inputs, outputs)}: axis {twice[0]!r} is given twice; give one of them "
-                "another name with `alias`"
-            )
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"{_format_moe_linear(Experts, inputs, outputs)}: axis {name!r} is given twice; give one of them "
+                    "another name with `alias`"
+                )
         axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
         weight = draw_scaled_normal(key, (Experts, *axes), inputs, init_scale, None)
         return MoELinear(weight, zeros((Experts, *outputs)) if use_bias else None, Experts, inputs, outputs)
@@ -441,7 +447,7 @@ class MoELinear(Layer):
             Array with the axis of the rows, then the output axes. Rows after those of the last expert are zero.
 
         Raises:
-            ValueError: If `x` lacks an input axis, has an output axis, or has more or less than one axis of rows, or
+            ValueError: If `x` lacks an input axis, has an output axis or does not have exactly one axis of rows, or
                 `group_sizes` has other axes than the expert axis.
         """
         name = _format_moe_linear(self.Experts, self.In, self.Out)
@@ -742,11 +748,12 @@ class MixtureOfExperts(Layer):
                 competing = tuple(name for name in tokens if name in (self.capacity_axes or ()))
             tokens = (*(name for name in tokens if name not in competing), *competing)
 
-        matrices = [(self.up, (Experts, self.Embed, self.Mlp)), (self.down, (Experts, self.Mlp, self.Embed))]
-        if self.gate is not None:
-            matrices.insert(0, (self.gate, (Experts, self.Embed, self.Mlp)))
-        weights = [rearrange(gather_parameter(matrix), axes) for matrix, axes in matrices]
-        arrays = [rearrange(x, (*tokens, self.Embed)), gather_parameter(self.router.weight), *weights]
+        input_matrices = [self.up] if self.gate is None else [self.gate, self.up]
+        matrices = [
+            *(rearrange(gather_parameter(matrix), (Experts, self.Embed, self.Mlp)) for matrix in input_matrices),
+            rearrange(gather_parameter(self.down), (Experts, self.Mlp, self.Embed)),
+        ]
+        arrays = [rearrange(x, (*tokens, self.Embed)), gather_parameter(self.router.weight), *matrices]
         names = [tuple("" if name == self.Embed.name else name for name in array.names) for array in arrays]
         names[1] = ("", "")  # each device chooses the experts of its tokens, with the entire router
 
@@ -800,7 +807,7 @@ class MixtureOfExperts(Layer):
         # Experts that tokens were not sent to, and the hidden axis, are summed over at the end.
         summed_axes = tuple(axis for axis in expert_axes if axis not in token_axes)
         summed_axes += mesh_axes.get(self.Mlp.name, ())
-        # Gradients are added up once, for tokens, and not for the rows of each of their choices and each matrix.
+        # `pcast` here makes the gradient of the tokens one sum over devices, instead of one for each product below.
         varying_x = jax.lax.pcast(x.array.astype(dtype), summed_axes, to="varying")
         arrays = (varying_x, routing.weights.array, routing.experts.array)
         dropped = jnp.zeros((), int)

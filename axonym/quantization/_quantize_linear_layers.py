@@ -27,10 +27,10 @@ def quantize_linear_layers(tree: T, dot_general: Any, targets: Target = None) ->
     Args:
         tree: A model.
         dot_general: The replacement: an `Int8DotGeneral`, a `Float8DotGeneral`, another module that is called as
-            `jax.lax.dot_general`, or None for that function itself. Every layer gets a copy of its arrays, with the
-            axes of stacked layers before theirs.
-        targets: Which layers: regular expressions, one of which matches a part of the path of the layer, with slashes
-            between its keys as in `blocks/stacked/mlp/up`; or a function of the path and the layer; by default all.
+            `jax.lax.dot_general`, or None for that function itself. Each layer gets copies of the arrays of this
+            module; in a `Stacked`, these also have the axes of the layers, in front.
+        targets: Which layers: a regular expression, or several, searched for in the path of each layer, whose keys are
+            separated by slashes as in `blocks/stacked/mlp/up`; or a function of the path and the layer; None for all.
 
     Returns:
         The model with the other layers unchanged.
@@ -44,8 +44,8 @@ def quantize_linear_layers(tree: T, dot_general: Any, targets: Target = None) ->
         >>> import jax
         >>> mlp = nym.nn.MLP.init(*nym.make_axes(pixel=64, label=10), 32, 2, key=jax.random.key(0))
         >>> int8 = nym.quantization.Int8DotGeneral()
-        >>> low = nym.quantization.quantize_linear_layers(mlp, int8, targets=["layers/0", "layers/1"])
-        >>> [layer.dot_general for layer in low.layers]
+        >>> quantized = nym.quantization.quantize_linear_layers(mlp, int8, targets=["layers/0", "layers/1"])
+        >>> [layer.dot_general for layer in quantized.layers]
         [Int8DotGeneral(), Int8DotGeneral(), None]
     """
     if dot_general is not None:
@@ -101,7 +101,7 @@ def _find_target_paths(layers: dict[str, Any], targets: Target) -> set[str]:
 
 
 def _stack_arrays(tree: Any, axes: tuple[Axis, ...]) -> Any:
-    """Returns a tree with copies of the arrays, with these axes put first."""
+    """Returns a tree with copies of its arrays, each broadcast along the axes, which come first."""
 
     def stack(x: Any) -> Any:
         if is_named_array(x):

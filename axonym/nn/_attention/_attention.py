@@ -27,14 +27,14 @@ class Implementation:
     """A way to compute attention, an entry of `IMPLEMENTATIONS`.
 
     Attributes:
-        name: What `implementation` of `dot_product_attention` calls it.
+        name: The argument `implementation` of `dot_product_attention` that selects it.
         run: Computes attention of inputs for which there is no obstacle. The result has the axes of the products of
             named arrays, in their order, and is sharded by the active mapping; `AttentionInputs` has the checked
             arguments, with the mask as `dot_product_attention` takes it.
         find_obstacle: Returns why it cannot compute some inputs, None if it can. The text ends a sentence of an error:
             "implementation 'x' cannot compute this: it has no `bias`".
-        find_objection: Returns why "auto" passes over it although it may be able, such as for its speed on this
-            platform; None if "auto" takes it wherever it is able.
+        find_objection: Returns why "auto" does not take it even where there is no obstacle, such as its speed on this
+            platform; None if nothing speaks against it.
         describe_advantage: Returns why "auto" takes it, for `explain_attention`.
     """
 
@@ -243,9 +243,11 @@ def explain_attention(
     inputs = parse_attention_inputs(*args, block_size=block_size, **options)
     choice = _choose_implementation(inputs, implementation)
     if implementation == "auto":
-        reason, reason_against_others = choice.describe_advantage(inputs), f"{choice.name!r} comes first"
+        reason = choice.describe_advantage(inputs)
+        reason_against_others = f"{choice.name!r} comes first"
     else:
-        reason, reason_against_others = "it is asked for", f"{choice.name!r} is asked for"
+        reason = "it is asked for"
+        reason_against_others = f"{choice.name!r} is asked for"
     others = [
         (candidate.name, candidate.find_objection(inputs) or candidate.find_obstacle(inputs) or reason_against_others)
         for candidate in IMPLEMENTATIONS
@@ -255,21 +257,20 @@ def explain_attention(
 
 
 def _choose_implementation(inputs: AttentionInputs, name: str) -> Implementation:
-    """Returns the implementation of a name, or for "auto" the first that nothing speaks against."""
-    check_choice(
-        "dot_product_attention: `implementation`", name, ("auto", *(candidate.name for candidate in IMPLEMENTATIONS))
-    )
+    """Returns the implementation of a name; for "auto", the first without an objection or an obstacle."""
+    names = [candidate.name for candidate in IMPLEMENTATIONS]
+    check_choice("dot_product_attention: `implementation`", name, ("auto", *names))
     if name == "auto":
         return next(
             candidate
             for candidate in IMPLEMENTATIONS
             if not (candidate.find_objection(inputs) or candidate.find_obstacle(inputs))
         )
-    choice = next(candidate for candidate in IMPLEMENTATIONS if candidate.name == name)
+    choice = IMPLEMENTATIONS[names.index(name)]
     if obstacle := choice.find_obstacle(inputs):
-        able = [repr(candidate.name) for candidate in IMPLEMENTATIONS if not candidate.find_obstacle(inputs)]
+        alternatives = [candidate.name for candidate in IMPLEMENTATIONS if not candidate.find_obstacle(inputs)]
         raise ValueError(
             f"dot_product_attention: implementation {name!r} cannot compute this: {obstacle}; "
-            f"these can: {', '.join(able)}"
+            f"these can: {', '.join(map(repr, alternatives))}"
         )
     return choice

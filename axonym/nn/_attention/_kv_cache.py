@@ -86,25 +86,28 @@ class KVCache(Layer):
             >>> cache.update(key, value, Pos).length.item()
             3
         """
-        KPos, parsed = parse_one_axis(KPos), parse_axes(axes)
+        KPos, other_axes = parse_one_axis(KPos), parse_axes(axes)
         check_flag("KVCache: `sliding_window`", sliding_window)
         check_dtype(dtype, "KVCache: `dtype`")
         if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(f"KVCache: `dtype` must be a float, which keys and values are, not {jnp.dtype(dtype)}")
-        if any(axis.name == KPos.name for axis in parsed):
+        other_names = [axis.name for axis in other_axes]
+        if KPos.name in other_names:
             raise ValueError(f"KVCache: `axes` has axis {KPos.name!r}, which is given as `KPos`; leave it out")
         if padding is not None:
             check_input("KVCache (padding)", padding, ())
             if not jnp.issubdtype(padding.dtype, jnp.integer):
                 raise TypeError(f"KVCache: `padding` is a number of positions, an integer, not {padding.dtype}.")
             for name in padding.names:
-                if not any(axis.name == name for axis in parsed):
+                if name not in other_names:
                     raise ValueError(
                         f"KVCache: `padding` {format_shape(padding)} has axis {name!r}, which keys and values lack; "
                         "add it to `axes`"
                     )
-        stored = (*parsed[:-1], KPos, *parsed[-1:])
-        return KVCache(zeros(stored, dtype), zeros(stored, dtype), zeros((), int), padding, KPos, sliding_window)
+        array_axes = (*other_axes[:-1], KPos, *other_axes[-1:])
+        return KVCache(
+            zeros(array_axes, dtype), zeros(array_axes, dtype), zeros((), int), padding, KPos, sliding_window
+        )
 
     def positions(self, Pos: Axis) -> NamedArray:
         """Returns the positions that come next, for rotary or learned embeddings; padded ones are negative.
@@ -115,8 +118,8 @@ class KVCache(Layer):
         Returns:
             Integer array with `Pos`, after the axes of `padding` if there is padding.
         """
-        following = self.length + arange(Pos)
-        return following if self.padding is None else broadcast_axis(following, self.padding.axes) - self.padding
+        indices = self.length + arange(Pos)
+        return indices if self.padding is None else broadcast_axis(indices, self.padding.axes) - self.padding
 
     @named_call
     def extend(
@@ -137,16 +140,18 @@ class KVCache(Layer):
         Raises:
             ValueError: If axes are missing, or there are more positions than the cache has room for.
         """
-        new = self._check_inputs(key, value, Pos)
-        if self._is_written_at_once(new):
+        NewPos = self._check_inputs(key, value, Pos)
+        if self._is_written_at_once(NewPos):
             extended = self.update(key, value, Pos)
-            return extended.key, extended.value, self._make_mask(extended._list_indices(), new)
-        indices = concatenate(self.KPos.name, (self._list_indices(), self.length + arange(new.alias(self.KPos.name))))
+            return extended.key, extended.value, self._make_mask(extended._list_indices(), NewPos)
+        indices = concatenate(
+            self.KPos.name, (self._list_indices(), self.length + arange(NewPos.alias(self.KPos.name)))
+        )
         keys, values = (
-            concatenate(self.KPos.name, (old, cast_array(rename(x, {new: self.KPos.name}), old.dtype)))
+            concatenate(self.KPos.name, (old, cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)))
             for old, x in ((self.key, key), (self.value, value))
         )
-        return constrain_sharding(keys), constrain_sharding(values), self._make_mask(indices, new)
+        return constrain_sharding(keys), constrain_sharding(values), self._make_mask(indices, NewPos)
 
     @named_call
     def update(self, key: NamedArray, value: NamedArray, Pos: AxisSelector) -> "KVCache":
@@ -164,12 +169,12 @@ class KVCache(Layer):
         Raises:
             ValueError: If axes are missing, or there are more positions than the cache has room for.
         """
-        new = self._check_inputs(key, value, Pos)
-        write = self._write_slice if self._is_written_at_once(new) else self._write_ring
+        NewPos = self._check_inputs(key, value, Pos)
+        write = self._write_slice if self._is_written_at_once(NewPos) else self._write_ring
         return KVCache(
-            write(self.key, key, new),
-            write(self.value, value, new),
-            self.length + new.size,
+            write(self.key, key, NewPos),
+            write(self.value, value, NewPos),
+            self.length + NewPos.size,
             self.padding,
             self.KPos,
             self.sliding_window,
@@ -180,42 +185,44 @@ class KVCache(Layer):
         for name, x, stored in (("key", key, self.key), ("value", value, self.value)):
             other_axes = [axis for axis in stored.axes if axis.name != self.KPos.name]
             check_input(f"KVCache ({name})", x, (Pos, *other_axes), (self.KPos.name,))
-        new = key.resolve_axis(Pos)
-        past = 0 if is_traced(self.length.array) else self.length.item()
-        if not self.sliding_window and past + new.size > self.KPos.size:
+        NewPos = key.resolve_axis(Pos)
+        # The length of a traced cache is not known, so it is only certain that the new positions have to fit.
+        stored_count = 0 if is_traced(self.length.array) else self.length.item()
+        if not self.sliding_window and stored_count + NewPos.size > self.KPos.size:
             raise ValueError(
-                f"KVCache: axis {self.KPos.name!r} has size {self.KPos.size}, which {past} stored positions and "
-                f"{new.size} new ones exceed; make it larger or give `sliding_window=True`"
+                f"KVCache: axis {self.KPos.name!r} has size {self.KPos.size}, which {stored_count} stored positions "
+                f"and {NewPos.size} new ones exceed; make it larger or give `sliding_window=True`"
             )
-        return new
+        return NewPos
 
-    def _is_written_at_once(self, new: Axis) -> bool:
+    def _is_written_at_once(self, NewPos: Axis) -> bool:
         """Returns whether new positions are contiguous in the cache and overwrite none that their queries attend to."""
-        return new.size == 1 or not self.sliding_window
+        return NewPos.size == 1 or not self.sliding_window
 
     def _list_indices(self) -> NamedArray:
         """Returns the index of the position stored in each place, which is negative in an empty place."""
+        # Position `p` is in place `p % size`, so each place has the latest position with that remainder.
         last = self.length - 1
         return last - (last - arange(self.KPos)) % self.KPos.size
 
-    def _make_mask(self, indices: NamedArray, new: Axis) -> NamedArray:
-        queries = broadcast_axis(self.length + arange(new), indices.axes)
+    def _make_mask(self, indices: NamedArray, NewPos: Axis) -> NamedArray:
+        queries = broadcast_axis(self.length + arange(NewPos), indices.axes)
         mask = (indices <= queries) & (indices >= 0)
         if self.sliding_window:
             mask = mask & (indices > queries - self.KPos.size)
         if self.padding is None:
             return mask
         is_token = broadcast_axis(indices, self.padding.axes) >= self.padding
-        return broadcast_axis(mask, self.padding.axes) & broadcast_axis(is_token, new)
+        return broadcast_axis(mask, self.padding.axes) & broadcast_axis(is_token, NewPos)
 
-    def _write_slice(self, old: NamedArray, x: NamedArray, new: Axis) -> NamedArray:
+    def _write_slice(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
         start = self.length % self.KPos.size if self.sliding_window else self.length
-        update = cast_array(rename(x, {new: self.KPos.name}), old.dtype)
+        update = cast_array(rename(x, {NewPos: self.KPos.name}), old.dtype)
         return constrain_sharding(updated_slice(old, {self.KPos: start}, update))
 
-    def _write_ring(self, old: NamedArray, x: NamedArray, new: Axis) -> NamedArray:
+    def _write_ring(self, old: NamedArray, x: NamedArray, NewPos: Axis) -> NamedArray:
         """Returns a ring in which each place has the newest position that belongs there."""
-        last = self.length + new.size - 1
-        new_index = new.size - 1 - (last - arange(self.KPos)) % self.KPos.size  # negative where nothing new belongs
-        update = cast_array(take(x, new, maximum(new_index, 0)), old.dtype)
+        last = self.length + NewPos.size - 1
+        new_index = NewPos.size - 1 - (last - arange(self.KPos)) % self.KPos.size  # negative where nothing new belongs
+        update = cast_array(take(x, NewPos, maximum(new_index, 0)), old.dtype)
         return constrain_sharding(where(new_index >= 0, update, old).rearrange(old.names))
