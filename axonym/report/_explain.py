@@ -59,8 +59,10 @@ def get_shard_shape(shape: tuple[int, ...], spec: P | None, mesh: MeshLike) -> t
 def find_unused_axes(shape: tuple[int, ...], names: Names | None, spec: P | None, mesh: MeshLike) -> list[UnusedAxis]:
     """Returns the mesh axes that do not shard an array; if its spec is invalid, all mesh axes."""
     if spec is None:
-        invalid = "its spec is invalid"
-        return [UnusedAxis(axis, False, _explain_useless_axis(axis, mesh) or invalid) for axis in mesh.axis_names]
+        return [
+            UnusedAxis(axis, False, _explain_useless_axis(axis, mesh) or "its spec is invalid")
+            for axis in mesh.axis_names
+        ]
     used_axes = get_spec_axes(spec)
     unused = [axis for axis in mesh.axis_names if axis not in used_axes or mesh.shape[axis] == 1]
     return [_explain_unused_axis(axis, shape, names, spec, mesh) for axis in unused]
@@ -69,8 +71,8 @@ def find_unused_axes(shape: tuple[int, ...], names: Names | None, spec: P | None
 def find_free_axes(shape: tuple[int, ...], spec: P, mesh: MeshLike) -> list[str]:
     """Returns the mesh axes over which an array may be sharded further, if its sizes are divisible by theirs."""
     used_axes = get_spec_axes(spec)
-    free = [axis for axis in mesh.axis_names if axis not in used_axes and _explain_useless_axis(axis, mesh) is None]
-    return [axis for axis in free if _explain_blocked_axis(axis, shape, spec) is None]
+    usable_axes = [axis for axis in mesh.axis_names if _explain_useless_axis(axis, mesh) is None]
+    return [axis for axis in usable_axes if axis not in used_axes and _explain_blocked_axis(axis, shape, spec) is None]
 
 
 def _explain_unused_axis(axis: str, shape: tuple[int, ...], names: Names | None, spec: P, mesh: MeshLike) -> UnusedAxis:
@@ -98,7 +100,7 @@ def _explain_useless_axis(axis: str, mesh: MeshLike) -> str | None:
 
 
 def _explain_blocked_axis(axis: str, shape: tuple[int, ...], spec: P) -> str | None:
-    """Returns why an array of any size cannot be sharded over a mesh axis; None if it can."""
+    """Returns why an array cannot be sharded over a mesh axis whatever its sizes; None if it depends on them."""
     for kind in ("unreduced", "reduced"):
         if axis in getattr(spec, kind, ()):
             return f"the array is {kind} over it"
@@ -111,19 +113,21 @@ def _explain_blocked_axis(axis: str, shape: tuple[int, ...], spec: P) -> str | N
 
 def summarize_unused_axis(axis: str, mesh: MeshLike, leaves: Sequence[Sequence[UnusedAxis]]) -> str:
     """Returns why no array is sharded over a mesh axis, from the reasons of each array."""
-    useless = _explain_useless_axis(axis, mesh)
-    if useless is not None or not leaves:
-        return useless or "there are no arrays"
+    why = _explain_useless_axis(axis, mesh)
+    if why is not None:
+        return why
+    if not leaves:
+        return "there are no arrays"
     unused = [unused_axis for leaf in leaves for unused_axis in leaf if unused_axis.axis == axis]
-    free = sum(unused_axis.is_free for unused_axis in unused)
-    if free:
-        return f"unused; it could shard {free} of {len(leaves)} arrays"
-    kinds = {unused_axis.why for unused_axis in unused}
-    return kinds.pop() if len(kinds) == 1 else f"no free dimension of any array is divisible by {mesh.shape[axis]}"
+    free_count = sum(unused_axis.is_free for unused_axis in unused)
+    if free_count:
+        return f"unused; it could shard {free_count} of {len(leaves)} arrays"
+    reasons = {unused_axis.why for unused_axis in unused}
+    return reasons.pop() if len(reasons) == 1 else f"no free dimension of any array is divisible by {mesh.shape[axis]}"
 
 
 class LeafMapping(NamedTuple):
-    """The mapping of an array, whether only its part of the tree has this mapping, and the names of all arrays."""
+    """The mapping of an array, whether it is that of a part of the tree only, and the axis names of all arrays."""
 
     mapping: AxisMapping
     is_of_part: bool
@@ -137,7 +141,8 @@ class LeafMapping(NamedTuple):
 
     def find_near_miss(self, name: str) -> str | None:
         """Returns a name in the mapping of which this one may be a typo."""
-        for candidate in self.mapping:  # one that arrays have may be short on purpose
+        for candidate in self.mapping:
+            # A name of three letters that arrays have beside this one is not a correction of it.
             if is_typo(name, candidate, 4 if candidate in self.names else 3):
                 return candidate
         return None
@@ -162,17 +167,19 @@ def explain_named_axis(name: str, size: int, entry: Any, leaf_mapping: LeafMappi
 def explain_invalid_axes(
     names: Names, sizes: tuple[int, ...], leaf_mapping: LeafMapping, mesh: MeshLike, error: str
 ) -> list[AxisExplanation]:
-    """Explains each axis of an array that `shard` refuses; axes that do not cause the error as usual."""
-    claims = [axis for name in names for axis in leaf_mapping.mapping.mesh_axes(name)]
+    """Explains each axis of an array that `shard` refuses: by its error, or as usual if it does not cause one."""
+    all_mesh_axes = [axis for name in names for axis in leaf_mapping.mapping.mesh_axes(name)]
     axes: list[AxisExplanation] = []
     for name, size in zip(names, sizes, strict=True):
         try:
             (entry,) = resolve_spec((name,), (size,), leaf_mapping.mapping, mesh, warn=False)
-            axis = explain_named_axis(name, size, entry, leaf_mapping, mesh)
-            cause = error if any(claims.count(mesh_axis) > 1 for mesh_axis in axis.mesh_axes) else None
-        except ValueError as refused:
-            axis, cause = None, str(refused)
-        axes.append(axis if axis and not cause else AxisExplanation(name, size, (), 1, "refused", cause or error))
+        except ValueError as axis_error:
+            axes.append(AxisExplanation(name, size, (), 1, "refused", str(axis_error) or error))
+            continue
+        axis = explain_named_axis(name, size, entry, leaf_mapping, mesh)
+        if error and any(all_mesh_axes.count(mesh_axis) > 1 for mesh_axis in axis.mesh_axes):
+            axis = AxisExplanation(name, size, (), 1, "refused", error)
+        axes.append(axis)
     return axes
 
 
@@ -195,11 +202,11 @@ def explain_axes(
         spec: Its valid spec.
         mesh: The mesh of the spec; None if the array is not sharded.
         decision: The origin of the spec.
-        source: The same in words.
+        source: The origin of the spec in words.
         requested: The requested spec, if some of its mesh axes may have been left out.
         unsharded: The reason why a dimension is not sharded; by default, the source.
     """
-    free = [] if mesh is None else find_free_axes(shape, spec, mesh)
+    free_axes = [] if mesh is None else find_free_axes(shape, spec, mesh)
     entries = pad_spec(spec, len(shape))
     requested_entries = entries if requested is None else pad_spec(requested, len(shape))
     axes: list[AxisExplanation] = []
@@ -213,13 +220,13 @@ def explain_axes(
             why = f"{source}: {' x '.join(map(repr, get_sharded_axes(entry)))}"
             axes.append(_explain_requested_axis(name, size, get_sharded_axes(entry), mesh_axes, decision, why, mesh))
         else:
-            why = "; ".join([unsharded or f"{source}: replicated", *_advise_axis(size, free, mesh)])
+            why = "; ".join([unsharded or f"{source}: replicated", *_advise_axis(size, free_axes, mesh)])
             axes.append(AxisExplanation(name, size, (), 1, decision, why))
     return axes
 
 
 def explain_refused_axes(shape: tuple[int, ...], names: Names | None, problems: Sequence[str]) -> list[AxisExplanation]:
-    """Explains each dimension of an array with an invalid spec, by its own problems or else by all."""
+    """Explains each dimension of an array with an invalid spec: by the problems that name it, by all if none does."""
     axes: list[AxisExplanation] = []
     for dim, size in enumerate(shape):
         dim_problems = [problem for problem in problems if describe_dimension(dim, names) in problem]
@@ -254,22 +261,22 @@ def _explain_requested_axis(
     return AxisExplanation(name, size, sharded_axes, parts, decision, why)
 
 
-def _advise_axis(size: int, free: list[str], mesh: MeshLike | None) -> Iterator[str]:
-    """Yields how the free mesh axes could shard a dimension."""
-    if mesh is None or not free:
+def _advise_axis(size: int, free_axes: list[str], mesh: MeshLike | None) -> Iterator[str]:
+    """Yields how the free mesh axes could shard a dimension, if they can."""
+    if mesh is None or not free_axes:
         return
-    fitting_axes = [axis for axis in free if size and size % mesh.shape[axis] == 0]
+    fitting_axes = [axis for axis in free_axes if size and size % mesh.shape[axis] == 0]
     if fitting_axes:
         yield f"{' or '.join(map(repr, fitting_axes))} could shard it"
         return
-    axis = min(free, key=lambda free_axis: mesh.shape[free_axis])
+    axis = min(free_axes, key=lambda free_axis: mesh.shape[free_axis])
     if size > mesh.shape[axis]:
         next_size = round_up(size, mesh.shape[axis])
         yield f"not divisible by {format_mesh_axes([axis], mesh)}, the next size that fits is {next_size}"
 
 
 class MatchedSpec(NamedTuple):
-    """An array, its place in the tree, its spec unless that is unclear, the problems of the spec, and its origin."""
+    """An array, its place in the tree, its spec (None if none is clear), the problems of the spec, and its origin."""
 
     array: Any
     info: LeafInfo
@@ -300,33 +307,33 @@ def explain_by_mapping(
 ) -> ExplainedLeaf:
     """Explains how a mapping shards an array; the spec is found as `shard` finds it."""
     leaf_mapping = LeafMapping(mapping if info.mapping is None else info.mapping, info.mapping is not None, names)
-    shape, own_names, rule = array.shape, info.names_of(array.shape), leaf_mapping.mapping.fallback
+    shape, axis_names = array.shape, info.names_of(array.shape)
+    rule = leaf_mapping.mapping.fallback
     try:
         sharding = infer_leaf_sharding(array, info, leaf_mapping.mapping, mesh, warn=False)
         sharding = None if sharding is None else resolve_unconstrained(sharding, getattr(array, "sharding", None))
-    except Exception as refused:  # whatever `shard` raises, errors of a rule among them
-        error = str(refused)
-        if own_names is None:
-            axes = explain_refused_axes(shape, None, [error])
+    except Exception as error:  # a rule may raise any error
+        if axis_names is None:
+            axes = explain_refused_axes(shape, None, [str(error)])
         else:
-            axes = explain_invalid_axes(own_names, shape, leaf_mapping, mesh, error)
-        return _make_leaf(array, info, axes, None, mesh, error=error)
+            axes = explain_invalid_axes(axis_names, shape, leaf_mapping, mesh, str(error))
+        return _make_leaf(array, info, axes, None, mesh, error=str(error))
     own_sharding = get_sharding_over(array, mesh) if sharding is None else None
     placed = sharding or own_sharding or NamedSharding(mesh, P())
-    if own_names is not None:
-        entries = pad_spec(placed.spec, len(own_names))
+    if axis_names is not None:
+        entries = pad_spec(placed.spec, len(axis_names))
         axes = [
             explain_named_axis(name, size, entry, leaf_mapping, mesh)
-            for name, size, entry in zip(own_names, shape, entries, strict=True)
+            for name, size, entry in zip(axis_names, shape, entries, strict=True)
         ]
     elif sharding is not None and rule is not None:
         source = info.decision.by.replace("`: ", "`, ", 1) or f"the rule `{type(rule).__name__}`"
         axes = explain_axes(shape, None, placed.spec, mesh, "rule", source, requested=info.decision.spec)
     elif own_sharding:
-        axes = explain_axes(shape, own_names, own_sharding.spec, mesh, "sharding", "its own sharding")
+        axes = explain_axes(shape, None, own_sharding.spec, mesh, "sharding", "its own sharding")
     else:
         no_rule = "no fallback rule" if rule is None else f"the rule `{type(rule).__name__}` gives no spec"
-        axes = explain_axes(shape, own_names, P(), None, "no rule", "", unsharded=f"no axis names, {no_rule}")
+        axes = explain_axes(shape, None, P(), None, "no rule", "", unsharded=f"no axis names, {no_rule}")
     return _make_leaf(array, info, axes, placed.spec, mesh, place=_describe_current_place(array, placed))
 
 
@@ -375,6 +382,10 @@ def _make_leaf(
 ) -> ExplainedLeaf:
     """Returns the explanation of an array; without a load, each device of the mesh has as many bytes."""
     shape = tuple(array.shape)
+    if info.declared:
+        kind = "field"
+    else:
+        kind = "plain" if info.names_of(shape) is None else "named"
     if load is None:
         part = shape if spec is None else [axis.size // axis.parts for axis in axes]
         devices = 1 if mesh is None else count_devices(mesh)
@@ -385,7 +396,7 @@ def _make_leaf(
         path=jax.tree_util.keystr(info.path),
         dtype=str(array.dtype),
         shape=shape,
-        kind="field" if info.declared else "plain" if info.names_of(shape) is None else "named",
+        kind=kind,
         axes=tuple(axes),
         spec=spec,
         bytes=load.bytes,

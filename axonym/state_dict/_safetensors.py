@@ -1,4 +1,4 @@
-"""`load_safetensors` and `save_safetensors`: trees in the files of Hugging Face's libraries, in slices."""
+"""`load_safetensors` and `save_safetensors`: trees in the files of Hugging Face's libraries, slice by slice."""
 
 import contextlib
 import json
@@ -68,7 +68,7 @@ AxisOrder: TypeAlias = Literal["transpose", "error"]
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")
 _INCOMPLETE = re.compile(r"\.(model|axonym)[-.].*\.incomplete")
-_ABANDONED = 24 * 3600  # seconds without a change, after which an incomplete file is that of a save that was killed
+_ABANDONED_AFTER = 24 * 3600  # seconds without a change, after which an incomplete file counts as left by a killed save
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
@@ -90,7 +90,7 @@ def load_safetensors(
 
     The axes that `save_safetensors` has written down are compared with those of the tree: an array in another order of
     axes is transposed back, other names or sizes are an error. Arrays of other libraries are read by their shapes, as
-    by `from_torch_compatible_state_dict`. What 64 bits become is as for `from_state_dict`.
+    by `from_torch_compatible_state_dict`. Arrays of 64 bits are treated as by `from_state_dict`.
 
     Args:
         like: A module or any other tree of arrays, or its shapes as `equinox.filter_eval_shape` returns them.
@@ -144,8 +144,9 @@ def load_safetensors(
                 )
             stack.enter_context(axis_mapping(mapping))
         active = current_mapping()
-        shapes = jax.tree.map(lambda x: _keep_shape(x, active is None), like)
-        shapes = shapes if active is None else shard(shapes, active)
+        shapes = jax.tree.map(lambda x: _keep_shape(x, keep_sharding=active is None), like)
+        if active is not None:
+            shapes = shard(shapes, active)
         reader = SafetensorsReader(arrays, dtypes, axis_order, flatten)
         stack.enter_context(report_misfits(reader, prefix, strict))
         loaded = from_state_dict(shapes, reader, prefix)
@@ -175,8 +176,9 @@ def _place_leaf(shape: Any, leaf: Any) -> Any:
 
 def open_folder(folder: Path) -> dict[str, SavedArray]:
     """Returns the arrays of a folder, or of a single file, by their keys."""
-    if folder.is_file() or (folder / SINGLE).is_file():
-        return SafetensorsFile(folder if folder.is_file() else folder / SINGLE).arrays
+    file = folder if folder.is_file() else folder / SINGLE
+    if file.is_file():
+        return SafetensorsFile(file).arrays
     index = folder / INDEX
     if not index.is_file():
         raise FileNotFoundError(f"{str(folder)!r} has neither {SINGLE!r} nor {INDEX!r}")
@@ -185,13 +187,14 @@ def open_folder(folder: Path) -> dict[str, SavedArray]:
     if missing_files := [name for name in names if not (folder / name).is_file()]:
         raise FileNotFoundError(f"{str(index)!r} lists {', '.join(map(repr, missing_files))}, which is not there")
     files = {name: SafetensorsFile(folder / name) for name in names}
-    if len({file.save for file in files.values()}) > 1:
+    if len({content.save for content in files.values()}) > 1:
         raise make_file_error(index, f"lists files of different saves: {', '.join(map(repr, names))}")
-    holders: dict[str, str] = {}
-    for name, file in files.items():
-        for key in file.arrays:
-            if holders.setdefault(key, name) != name:
-                raise make_file_error(index, f"lists two files that have {key!r}, {holders[key]!r} and {name!r}")
+    names_by_key: dict[str, str] = {}
+    for name, content in files.items():
+        for key in content.arrays:
+            if key in names_by_key:
+                raise make_file_error(index, f"lists two files that have {key!r}, {names_by_key[key]!r} and {name!r}")
+            names_by_key[key] = name
     for key, name in weights.items():
         if key not in files[name].arrays:
             raise make_file_error(folder / name, f"lacks {key!r}, which the index lists")
@@ -262,10 +265,10 @@ class SafetensorsReader(StateDictReader):
     def _load_keys(self, saved_array: SavedArray, like: Any, key: str) -> Any:
         """Returns random keys, which are saved as their data."""
         keys = get_plain_array(like)
-        if saved_array.generator is None or not has_key_dtype(keys):
-            generator = saved_array.generator
-            kind = saved_array.dtype if generator is None else f"random keys of {generator!r}"
-            raise Misfits({key: f"was saved as {kind}, its field is {keys.dtype}"})
+        if saved_array.generator is None:
+            raise Misfits({key: f"was saved as {saved_array.dtype}, its field is {keys.dtype}"})
+        if not has_key_dtype(keys):
+            raise Misfits({key: f"was saved as random keys of {saved_array.generator!r}, its field is {keys.dtype}"})
         generator, data = describe_random_keys(keys)
         if saved_array.generator != generator:
             raise Misfits(
@@ -274,7 +277,8 @@ class SafetensorsReader(StateDictReader):
         shape = with_array(like, data, (*like.names, "")) if is_named_array(like) else data
         sharding = find_sharding(like)
         if sharding is not None:
-            sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *[None] * (keys.ndim - len(sharding.spec)), None))
+            unsharded = [None] * (keys.ndim + 1 - len(sharding.spec))  # the data have one axis more than the keys
+            sharding = NamedSharding(sharding.mesh, P(*sharding.spec, *unsharded))
         key_data = read_array(saved_array, self._arrange(saved_array, shape, key), saved_array.dtype, sharding)
         return with_plain(like, jax.random.wrap_key_data(key_data, impl=generator))
 
@@ -409,7 +413,7 @@ def parse_size(size: Any) -> int:
 def _describe_entry(key: str, array: Any, writer: StateDictWriter) -> ArrayInfo:
     check_has_data(repr(key), array)
     axes, generator, shape = writer.find_axes(array), None, array
-    if has_key_dtype(array):
+    if has_key_dtype(array):  # saved as their data, which have one axis more
         generator, shape = describe_random_keys(array)
         axes = None if axes is None else (*axes, (("", shape.shape[-1]),))
     check_dtype(key, shape.dtype)
@@ -512,7 +516,7 @@ def _is_abandoned(path: Path) -> bool:
     if not _INCOMPLETE.fullmatch(path.name):
         return False
     try:
-        return time.time() - path.lstat().st_mtime > _ABANDONED
+        return time.time() - path.lstat().st_mtime > _ABANDONED_AFTER
     except FileNotFoundError:  # that save has ended meanwhile
         return False
 
@@ -526,8 +530,8 @@ def _exchange_errors(step: str, target: Path, seconds: float) -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
-    except Exception as raised:
-        error = raised
+    except Exception as raised_error:
+        error = raised_error  # raised below, after the other processes know of it
     if meeting is not None:
         texts = meeting.exchange_values("" if error is None else f"{type(error).__name__}: {error}", error)
         failed = [(process, text) for process, text in enumerate(texts) if text]
