@@ -120,7 +120,8 @@ class AttentionChoice:
     def __str__(self) -> str:
         """Formats a line for each implementation."""
         lines = [(f"{self.implementation} (used)", self.reason), *self.others]
-        return "\n".join(f"{name:<16}{reason}" for name, reason in lines)
+        width = max(16, *(len(name) + 2 for name, _ in lines))
+        return "\n".join(f"{name:<{width}}{reason}" for name, reason in lines)
 
 
 def dot_product_attention(
