@@ -67,13 +67,14 @@ def clipped_step(stack, x):
 
 
 @functools.cache
-def compiled_stack(mesh, layers):
+def compiled_stack(mesh, layers, has_two_mappings=False):
     """Returns `clipped_step` compiled for layers whose parameters are many more than what passes between them."""
     embed, mlp = nym.make_axes(embed=64, mlp=128)
     stacked = nym.nn.Stacked.init(nym.Axis("layers", layers), Block, gradient_checkpointing=True)
     stack = jax.eval_shape(lambda: stacked(embed, mlp, key=jax.random.key(0)))
     x = jax.eval_shape(lambda: nym.zeros((Batch, embed.alias("pixel"))))
-    return nym.fsdp(clipped_step, PARAMETERS, COMPUTE, donate_args=(True,)).lower(stack, x).compile()
+    options = {"in_axis_resources": (PARAMETERS, COMPUTE)} if has_two_mappings else {}
+    return nym.fsdp(clipped_step, PARAMETERS, COMPUTE, donate_args=(True,), **options).lower(stack, x).compile()
 
 
 def state():
@@ -201,6 +202,14 @@ def test_the_norm_of_a_gradient_takes_parts_alone(mesh):
         called = re.findall(r"calls=%([\w.\-]+)", user.attributes)
         inside = {one.opcode for one in program.instructions if one.computation in called}
         assert "dynamic-slice" in {user.opcode, *inside}, f"{user} takes the whole gradient."
+
+
+def test_data_by_the_mapping_for_computing_leaves_the_program_as_it_is(mesh):
+    def list_instructions(compiled):
+        return [line.split(", metadata=")[0] for line in compiled.as_text().splitlines() if " = " in line]
+
+    of_two_mappings = compiled_stack(mesh, 10, has_two_mappings=True)
+    assert list_instructions(of_two_mappings) == list_instructions(compiled_stack(mesh, 10))
 
 
 def test_temporaries_grow_by_parts_of_layers(mesh):

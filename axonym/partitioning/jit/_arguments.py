@@ -181,11 +181,10 @@ class Mappings:
     Attributes:
         each: The mapping of each argument or result; None if there is one mapping for all.
         every: The mapping for all; empty if there is one for each.
-        common: The only mapping among them, None if there are several.
         is_sharding: Whether any mapping is not empty.
     """
 
-    __slots__ = ("common", "each", "every", "is_sharding")
+    __slots__ = ("each", "every", "is_sharding")
 
     def __init__(self, mappings: Any) -> None:
         self.each: tuple[AxisMapping | None, ...] | None = None
@@ -194,9 +193,12 @@ class Mappings:
             self.each = tuple([None if mapping is None else as_mapping(mapping) for mapping in mappings])
         else:
             self.every = as_mapping(mappings) or AxisMapping()
-        different = {mapping for mapping in self.each or (self.every,) if mapping is not None}
-        self.common = different.pop() if len(different) == 1 else None
         self.is_sharding = bool(self.every) or any(self.each or ())
+
+    def find_stored(self, computing: AxisMapping | None) -> AxisMapping | None:
+        """Returns the mapping by which parameters are stored: the only one but that for computing, None if several."""
+        mappings = {mapping for mapping in self.each or (self.every,) if mapping is not None and mapping != computing}
+        return mappings.pop() if len(mappings) == 1 else None
 
     def check_arity(self, signature: Signature) -> None:
         max_entries = len(signature.positional)

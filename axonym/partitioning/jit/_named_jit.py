@@ -375,7 +375,7 @@ class NamedJit(Generic[Args, R]):
         is_sharding = bool(self._mapping) if self._out_mappings is None else self._out_mappings.is_sharding
         if is_sharding:
             require_mesh(f"`{self._name}`, which has a mapping of its own,")
-        stored = None if self._in_mappings is None else self._in_mappings.common
+        stored = None if self._in_mappings is None else self._in_mappings.find_stored(self._mapping)
         with contextlib.nullcontext() if self._mapping is None else activate_mapping(self._mapping, stored):
             with enter_scope("", None, (*args, *kwargs.values())):
                 result = self._fn(*args, **kwargs)
