@@ -1,4 +1,4 @@
-"""`ShardedLoader`: batches of all devices from a source of host batches."""
+"""`ShardedLoader`: batches of all devices from a source of host batches, read ahead and compared between processes."""
 
 import functools
 import json

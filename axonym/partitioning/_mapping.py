@@ -1,4 +1,4 @@
-"""Mappings from axis names to mesh axes: immutable values that specify how arrays are sharded.
+"""Mappings from axis names to mesh axes, `AxisMapping`, and warnings of mistyped names in them.
 
 Mappings compare equal whatever the order or spelling of their entries, because the active mapping is part of every jit
 cache key. Names and mesh axes that look mistyped cause a warning.

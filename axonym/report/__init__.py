@@ -9,7 +9,8 @@ from ._explanation import (
     Padding as Padding,
 )
 from ._monitor import Metrics as Metrics, create_monitored_function as create_monitored_function
-from ._sharding_analyzer import ShardingAnalyzer as ShardingAnalyzer, assert_sharding_lock as assert_sharding_lock
+from ._sharding_analyzer import ShardingAnalyzer as ShardingAnalyzer
+from ._sharding_lock import assert_sharding_lock as assert_sharding_lock
 from ._sharding_report import (
     GroupReport as GroupReport,
     LeafChange as LeafChange,

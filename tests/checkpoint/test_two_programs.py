@@ -101,8 +101,8 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_another_host_that_is_alive_keeps_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("axonym.checkpoint._steps._BEAT", 0.1)
-    monkeypatch.setattr("axonym.checkpoint._steps._PATIENCE", 0.5)
+    monkeypatch.setattr("axonym.checkpoint._writer_lock._BEAT", 0.1)
+    monkeypatch.setattr("axonym.checkpoint._writer_lock._PATIENCE", 0.5)
     lock = tmp_path / LOCK
     lock.write_text(json.dumps({"host": "elsewhere", "process": 7, "since": "2030-01-01 00:00:00"}))
     ended = threading.Event()
@@ -126,9 +126,9 @@ def test_another_host_that_is_alive_keeps_the_folder(tmp_path: Path, monkeypatch
 
 
 def test_a_file_system_without_locks_has_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("axonym.checkpoint._steps.fcntl", None)
-    monkeypatch.setattr("axonym.checkpoint._steps._BEAT", 0.1)
-    monkeypatch.setattr("axonym.checkpoint._steps._PATIENCE", 1.0)
+    monkeypatch.setattr("axonym.checkpoint._writer_lock.fcntl", None)
+    monkeypatch.setattr("axonym.checkpoint._writer_lock._BEAT", 0.1)
+    monkeypatch.setattr("axonym.checkpoint._writer_lock._PATIENCE", 1.0)
     with nym.checkpoint.Checkpointer(tmp_path) as checkpointer:
         with pytest.warns(UserWarning, match="waiting"), pytest.raises(OSError, match="this program has had"):
             nym.checkpoint.Checkpointer(tmp_path)

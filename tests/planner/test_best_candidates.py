@@ -8,7 +8,8 @@ import pytest
 
 from axonym.planner import Candidate, Evaluation, StepTime, get_hardware
 from axonym.planner._plan._candidate import make_candidate_key
-from axonym.planner._search._best_candidates import SearchProgress, compile_best
+from axonym.planner._search._best_candidates import compile_best
+from axonym.planner._search._candidate_compiler import SearchProgress
 from axonym.planner._search._screening import ComputingSpeed, Screened
 
 

@@ -11,7 +11,7 @@ from axonym.planner import HARDWARE, Hardware, compile_for, described_devices, g
 from axonym.planner._compiler._compile_cache import make_cache_key
 from axonym.planner._compiler._compiler_process import CompileJob, describe_topology
 from axonym.planner._machine import _hardware
-from axonym.planner._search._best_candidates import choose_larger_devices
+from axonym.planner._search._nearest_fits import choose_larger_devices
 
 
 # The multiply-and-add units of a device: matrix units x their rows x their columns.

@@ -21,7 +21,7 @@ import axonym as nym
 from axonym.nn import Linear, Stacked
 from axonym.planner._machine._hardware import get_hardware
 from axonym.planner._program._named_program import trace_named_program
-from axonym.planner._search._best_candidates import choose_larger_devices
+from axonym.planner._search._nearest_fits import choose_larger_devices
 from axonym.planner._search._screening import Screening
 from axonym.planner._search._search_space import list_candidates, parse_fixed
 from axonym.planner._search._step_variants import count_model_flops, list_variants

@@ -11,13 +11,12 @@ from ._checkpoint import (
     parse_remat as parse_remat,
     tree_checkpoint_name as tree_checkpoint_name,
 )
-from ._scan import check_scan_result as check_scan_result, fold as fold, map as map, scan as scan
-from ._slices import (
+from ._random_keys import (
     check_legacy_keys as check_legacy_keys,
     fold_in_number as fold_in_number,
-    is_array_with_axes as is_array_with_axes,
     is_random_key as is_random_key,
-    slice_args as slice_args,
     spread_keys as spread_keys,
 )
+from ._scan import check_scan_result as check_scan_result, fold as fold, map as map, scan as scan
+from ._slices import is_array_with_axes as is_array_with_axes, slice_args as slice_args
 from ._vmap import vmap as vmap

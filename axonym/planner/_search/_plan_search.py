@@ -20,8 +20,8 @@ from .._machine._described_devices import DescribedDevice, Topology, choose_devi
 from .._machine._hardware import get_hardware
 from .._plan._candidate import Candidate, Evaluation, make_candidate_key, rank_evaluation
 from .._plan._plan import Plan
-from ._best_candidates import SearchProgress, compile_best
-from ._candidate_compiler import CandidateCompiler
+from ._best_candidates import compile_best
+from ._candidate_compiler import CandidateCompiler, SearchProgress
 from ._screening import ComputingSpeed, Screened, Screening
 from ._search_space import explain_no_candidate, list_candidates, parse_fixed
 from ._step_variants import StepVariant, count_model_flops, list_variants

@@ -1,4 +1,4 @@
-"""Which dimension of an array is the input of its layer and which the output, from names, sizes and neighbours.
+"""The role of an array in its layer, and which of its dimensions are input and output: from names, sizes, neighbours.
 
 Names describe what a layer does, not how libraries store it: `kernel` is (in, out), `weight` of Equinox and PyTorch is
 (out, in), `weight` of GPT-2 is (in, out), and stacked layers have another leading dimension. So sizes decide first: the

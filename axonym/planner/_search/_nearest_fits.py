@@ -1,0 +1,140 @@
+"""What would fit where nothing does: other checkpoint policies, smaller batches, larger machines."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from ...named._array import NamedArray, is_named_array
+from ...report._format import format_bytes
+from .._machine._described_devices import ONE_CHIP, DescribedDevice, described_devices
+from .._machine._hardware import get_hardware
+from .._plan._candidate import Evaluation
+from ._candidate_compiler import CandidateCompiler, SearchProgress, is_usable
+from ._step_variants import StepVariant, vary_policy
+
+
+def describe_nearest_fits(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler, log: SearchProgress
+) -> list[str]:
+    """Returns a sentence for each change of one thing with which a candidate would fit.
+
+    Args:
+        nearest: The candidate that lacks least memory.
+        variant: Its step.
+        compiler: The compiler for its machine.
+        log: The progress of the search, whose budget holds here, too.
+    """
+    fits: list[str] = []
+    failures: dict[str, str] = {}  # the last attempt at each change
+    for change, list_attempts in _CHANGES.items():
+        log.show(f"nothing fits; trying {change}")
+        if log.has_used():
+            continue
+        for attempt, evaluation in list_attempts(nearest, variant, compiler):
+            size = f"{format_bytes(evaluation.bytes)} on each device"
+            failures[change] = f"{attempt} ({evaluation.problem or size})"
+            if is_usable(evaluation):
+                fits.append(f"it would fit {attempt}, with {size}")
+            if log.has_used():
+                break
+    if fits:
+        return fits
+    if log.has_used():
+        return ["the budget was used up before it was known what would fit"]
+    notes = []
+    if failures:
+        notes.append(f"it would not fit {'; nor '.join(failures.values())}")
+    if len(compiler.devices) == 1:
+        larger = choose_larger_devices(compiler.devices)[0].topology
+        notes.append(f"one device cannot shard it; plan for more, such as '{larger}'")
+    return notes
+
+
+def _try_policies(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[tuple[str, Evaluation]]:
+    for name, policy in {"True": True, "'offload'": "offload"}.items():
+        if (changed := vary_policy(variant, policy)) is not None:
+            yield f"with `gradient_checkpointing={name}`", compiler.evaluate(nearest, changed, with_codegen=False)
+
+
+def _try_batches(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[tuple[str, Evaluation]]:
+    """Yields the evaluation for half of the batch, a quarter, and so on, until it fits."""
+    name = next((name for name in variant.program.data_names if nearest.candidate.compute.get(name)), None)
+    if name is None:
+        return
+    size, args = max(variant.program.sizes[name]), variant.args
+    for _ in range(_MOST_HALVED):
+        if size % 2:
+            return
+        size, args = size // 2, _halve_axis(args, name)
+        evaluation = compiler.evaluate(nearest, replace(variant, args=args), with_codegen=False)
+        yield f"with `{name}` of size {size}", evaluation
+        if evaluation.fits or evaluation.problem:
+            return
+
+
+def _halve_axis(args: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+    """Returns the arguments after the first with half of an axis, as shapes."""
+
+    def halve_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, NamedArray) or name not in leaf.names:
+            return leaf
+        sizes = zip(leaf.names, leaf.array.shape, strict=True)
+        shape = tuple(size // 2 if axis == name else size for axis, size in sizes)
+        return NamedArray(jax.ShapeDtypeStruct(shape, leaf.dtype), leaf.names)
+
+    return args[0], *jax.tree.map(halve_leaf, args[1:], is_leaf=is_named_array)
+
+
+def _try_machines(
+    nearest: Evaluation, variant: StepVariant, compiler: CandidateCompiler
+) -> Iterator[tuple[str, Evaluation]]:
+    """Yields the evaluation on twice the devices, four times as many, and so on, until it fits."""
+    candidate, larger = nearest.candidate, compiler
+    if len(larger.devices) == 1:  # over which nothing is sharded, so that more devices would have as much
+        return
+    stored = (over for name, over in candidate.parameters.items() if candidate.compute.get(name) != over)
+    axis = next(stored, tuple(candidate.mesh))[-1]
+    for _ in range(_MOST_DOUBLED):
+        larger = larger.replace_devices(choose_larger_devices(larger.devices))
+        candidate = replace(candidate, mesh={**candidate.mesh, axis: 2 * candidate.mesh[axis]})
+        evaluation = larger.evaluate(replace(nearest, candidate=candidate), variant, with_codegen=False)
+        yield f"on '{larger.devices[0].topology}' with `{axis}` of size {candidate.mesh[axis]}", evaluation
+        if evaluation.fits or evaluation.problem:
+            return
+
+
+def choose_larger_devices(devices: Sequence[DescribedDevice]) -> tuple[DescribedDevice, ...]:
+    """Returns the devices of the machine with twice the chips that clouds offer, such as `v5e:4x8` after `v5e:4x4`.
+
+    That has the shortest dimension of the torus doubled, and sizes in ascending order; after the largest torus, twice
+    the slices. After a single chip it has four. Without a torus it has twice the hosts.
+    """
+    topology = devices[0].topology
+    max_chips = get_hardware(topology.hardware).max_chips or math.inf
+    if topology.wrap and topology.sizes == ONE_CHIP:
+        return described_devices(f"{topology.hardware}:2x2", slices=topology.slices)
+    if 2 * math.prod(topology.sizes) > max_chips:
+        return described_devices(str(replace(topology, slices=1)), slices=2 * topology.slices)
+    if topology.wrap:
+        shortest, *longer = sorted(topology.sizes)
+        sizes = sorted((2 * shortest, *longer))
+    else:
+        hosts, *devices_per_host = topology.sizes
+        sizes = (2 * hosts, *devices_per_host)
+    return described_devices(str(replace(topology, sizes=tuple(sizes), slices=1)), slices=topology.slices)
+
+
+_MOST_HALVED = 4  # times that the batch is halved to find out what would fit
+
+
+_MOST_DOUBLED = 4  # times that the devices are doubled
+
+
+_CHANGES = {"another policy": _try_policies, "a smaller batch": _try_batches, "more devices": _try_machines}
