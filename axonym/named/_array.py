@@ -29,7 +29,7 @@ from ._elementwise import _arithmetic, _functions, _logic
 from ._format import format_axes
 from ._index import Items, Updates, index, take
 from ._numpy_input import MASK_PROBLEM
-from ._operation import run_operation
+from ._operation import replicate_axes
 from ._pattern_parser import AxisDescription, AxisPattern
 from ._reduce import _cumulative, _reductions
 from ._shape import _broadcast, _concatenate, _flatten, _rearrange, _slice
@@ -185,7 +185,7 @@ class NamedArray(ArrayProtocols):
             remedy = "use `unbind(x, axis)`, or `x.array` for a plain array"
             raise strip_library_frames(TypeError(f"Iterating over {format_shape(self)} needs an axis; {remedy}."))
         # The elements of a sharded axis are not sharded, so on an Explicit mesh the axis is replicated first.
-        replicated = run_operation(lambda array: array, [self.names], None, self.array, whole=self.names)
+        replicated = replicate_axes(self.array, self.names, self.names)
         return (with_array(self, element, ()) for element in replicated)
 
     def __len__(self) -> int:

@@ -150,13 +150,13 @@ class AxisLayout(NamedTuple):
 def read_layout(names: Names, array: Any) -> AxisLayout:
     """Returns how a plain array with these names is sharded over Explicit mesh axes; "" leaves an axis out.
 
-    An array that is not sharded says nothing about the mesh.
+    The layout of an array that is not sharded has no mesh.
     """
     sharding = jax.typeof(array).sharding
     spec = sharding.spec
-    if not any(spec):
+    if not any(spec.partitions):
         return AxisLayout(source="operands", reduced=spec.reduced, unreduced=spec.unreduced)
-    pairs = zip(names, spec, strict=False)
+    pairs = zip(names, spec.partitions, strict=True)
     entries = tuple((name, get_entry_axes(entry)) for name, entry in pairs if name and entry)
     return AxisLayout(sharding.mesh, entries, "error", "operands", spec.reduced, spec.unreduced)
 

@@ -100,7 +100,7 @@ def _has_sharding_conflict(operands: tuple[Names, ...], arrays: tuple[Any, ...])
     spec_entries: dict[str, Any] = {}
     sharded_names: dict[str, str] = {}
     for names, array in zip(operands, arrays, strict=True):
-        for name, entry in zip(names, jax.typeof(array).sharding.spec, strict=False):
+        for name, entry in zip(names, jax.typeof(array).sharding.spec.partitions, strict=False):
             if spec_entries.setdefault(name, entry) != entry:
                 return True
             for mesh_axis in get_entry_axes(entry):

@@ -52,13 +52,13 @@ def run_operation(
         The results, sharded by their names on an Explicit mesh.
 
     Raises:
-        ValueError: If two operands shard an axis differently and no mapping says which of them holds, or a size of a
-            result is not divisible.
+        ValueError: If two operands shard an axis differently and no mapping says how it is sharded, or the size of an
+            axis of a result is not divisible by its mesh axes.
     """
     with use_operand_layout(operands, arrays):
         inputs: Sequence[Any] = arrays
         if whole:
-            inputs = [_replicate_axes(array, names, whole) for array, names in zip(arrays, operands, strict=True)]
+            inputs = [replicate_axes(array, names, whole) for array, names in zip(arrays, operands, strict=True)]
         if misses_auto_shards:
             replicated = dict.fromkeys(whole, ())
             inputs = [shard_over_auto(array, names, replicated) for array, names in zip(inputs, operands, strict=True)]
@@ -113,19 +113,20 @@ def _merge_layouts(operands: Sequence[Names], arrays: Sequence[Any]) -> AxisLayo
     layout = None
     for names, array in zip(operands, arrays, strict=True):
         # Operands without names may be numbers or functions.
-        if names and any(jax.typeof(array).sharding.spec):
+        if names and any(jax.typeof(array).sharding.spec.partitions):
             operand_layout = read_layout(names, array)
             layout = operand_layout if layout is None else layout.merge(operand_layout)
     return layout
 
 
-def _replicate_axes(array: Any, names: Names, whole: Collection[str]) -> Any:
+def replicate_axes(array: Any, names: Names, whole: Collection[str]) -> Any:
     """Returns an array that is not sharded over Explicit mesh axes along these axes."""
     if not names:
         return array
     sharding = jax.typeof(array).sharding
-    entries = [None if name in whole else entry for name, entry in zip(names, sharding.spec, strict=False)]
-    if entries == [*sharding.spec]:
+    spec = sharding.spec.partitions
+    entries = [None if name in whole else entry for name, entry in zip(names, spec, strict=True)]
+    if entries == [*spec]:
         return array
     # The mesh is the array's own, which may not be the active one.
     return jax.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*entries)))
@@ -138,7 +139,7 @@ def shard_over_auto(array: Any, names: Names, mesh_axes: MeshAxes) -> Any:
     """
     mesh = jax.typeof(array).sharding.mesh
     auto_axes = get_axes_of_type(mesh, AxisType.Auto)
-    if not auto_axes or not is_traced(array):
+    if not auto_axes or not is_traced(array) or not any(name in mesh_axes for name in names):
         return array
     entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
     for dim, name in enumerate(names):
@@ -161,14 +162,14 @@ def _shard_by_compiler(
     """
     meshes = [jax.typeof(array).sharding.mesh for array, names in zip(inputs, operands, strict=True) if names]
     mesh = next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
-    layout = (_merge_layouts(operands, inputs) or AxisLayout(source="operands"))._replace(mesh=mesh)
 
     def find_sharding(names: Names, shape: tuple[int, ...]) -> NamedSharding | None:
         # XLA would shard the inside of `fn` over the mesh axes of results, so what is needed whole is whole there, too.
         names = _pad_names(tuple("" if name in whole else name for name in names), len(shape))
         sharding = get_out_sharding(names, shape)
         if sharding is None and mesh is not None:  # the arrays are on a mesh that is not the active one
-            sharding = layout.sharding(names)
+            layout = _merge_layouts(operands, inputs) or AxisLayout(source="operands")
+            sharding = layout._replace(mesh=mesh).sharding(names, shape)
         return sharding
 
     if sizes is not None:
@@ -196,9 +197,11 @@ def name_dims(array: Any) -> Names:
 
 
 def _place_result(array: Any, names: Names, auto_whole: Collection[str]) -> Any:
+    """Returns a result sharded by its names: all on an Explicit mesh, those in `auto_whole` on an Auto one."""
     names = _pad_names(names, array.ndim)
     array = reshard_by_name(array, names)
     if auto_whole:
+        # Replicated first, or XLA would shard `fn` itself as it shards the result.
         array = shard_over_auto(array, names, dict.fromkeys(auto_whole, ()))
         sizes = dict(zip(names, array.shape, strict=True))
         mapped = {name: get_mesh_axes(name, sizes[name]) for name in auto_whole if name in sizes}

@@ -59,6 +59,15 @@ CASES = {
     "product": (lambda x, **_: nym.prod(x, "batch"), P("model")),
     "triangle": (lambda x, **_: nym.triu(x, "batch", "embed"), None),
     "lift": (lambda x, **_: nym.lift(jnp.median, "batch")(x), P("model")),
+    "split keeps the name": (
+        lambda x, **_: nym.split(x, "batch", nym.make_axes(batch=3, tail=5))[0],
+        P(None, "model"),
+    ),
+    "positions": (lambda x, **_: nym.where(x["embed", 0] > 0, new_axis=Axis("batch", 3), fill_value=0)[0], P(None)),
+    "diff of a sharded end": (
+        lambda x, u, **_: nym.diff(nym.shard(x, {}), "embed", prepend=x["embed", 0:2]),
+        P("data", None),
+    ),
     "dot": (lambda x, w, **_: nym.dot(x, w, axis="embed"), P("data", None)),
     "dot of three": (lambda x, w, **_: nym.dot(x, w, x, axis="embed"), P("data", None)),
     "dot batched": (lambda x, y, **_: nym.dot(x, y, axis="embed"), P("data", None)),
@@ -146,6 +155,17 @@ def test_a_mapping_decides_where_operands_are_sharded_differently():
         for result in (x + other, jax.jit(nym.add)(x, other)):
             assert result.sharding.spec == P("data", None)
             np.testing.assert_allclose(result.array, (operands["x"] + operands["u"]).array, rtol=1e-6)
+        by_compiler = nym.lift(jnp.multiply, "embed")(x, other)
+        assert by_compiler.sharding.spec == P("data", None)
+        np.testing.assert_allclose(by_compiler.array, operands["x"].array, rtol=1e-6)
+        assert nym.prod(x, "embed", where=other > 0).sharding.spec == P("data")
+
+
+def test_a_mapping_is_not_asked_for_plain_arrays():
+    x = nym.shard(make_operands()["x"], MAPPING).array
+    with nym.axis_mapping({"batch": "data"}):
+        assert nym.sort(x, 1).sharding.spec == P("data", "model")
+        assert nym.prod(x, 1).sharding.spec == P("data")
 
 
 def test_other_errors_of_differently_sharded_operands_are_raised_once():

@@ -13,7 +13,7 @@ from .._axis import Axis, Names, parse_one_axis
 from .._base import A, N, NamedBase, check_named, with_array
 from .._broadcasting import apply_binary, apply_broadcast, apply_unary, cached_jit
 from .._format import format_value
-from .._operation import run_operation
+from .._operation import replicate_axes, run_operation
 from . import _jitted
 
 
@@ -604,7 +604,9 @@ def _find_true_positions(condition: N, fill_value: Any, new_axis: Axis) -> tuple
 
 def _compute_positions(names: Names, new_axis: Axis, array: Any, fill_value: Any) -> tuple[Any, ...]:
     find_true = functools.partial(jnp.where, size=new_axis.size, fill_value=fill_value)
-    return run_operation(find_true, [names], (new_axis.name,), array, whole=names)
+    # Replicated first: the new axis may have the name of one of the axes, and another size.
+    array = replicate_axes(array, names, names)
+    return run_operation(find_true, [names], (new_axis.name,), array)
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:

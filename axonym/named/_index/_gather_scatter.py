@@ -18,7 +18,7 @@ from ..._jax_compat import separate_slices
 from .._axis import Names
 from .._broadcasting import align_axes
 from .._cache import get_static_value
-from .._operation import name_dims, run_operation
+from .._operation import name_dims, replicate_axes, run_operation
 from .._sharding import get_out_sharding, reshard_by_name
 from .._traceback import strip_library_frames
 from ._index_parser import WINDOWS, Entries, IndexEntry, IndexPlan
@@ -369,9 +369,7 @@ def _get_mode(options: Options) -> GatherScatterMode | None:
 
 def _combine_masks(masks: tuple[Any, ...], mask_names: tuple[Names, ...], names: Names, sizes: tuple[int, ...]) -> Any:
     """Returns where all masks are True, as an array with all axes."""
-    full_masks = [
-        _broadcast_by_name(mask, own_names, names, sizes) for mask, own_names in zip(masks, mask_names, strict=True)
-    ]
+    full_masks = [_broadcast_by_name(mask, axes, names, sizes) for mask, axes in zip(masks, mask_names, strict=True)]
     return functools.reduce(jnp.logical_and, full_masks)
 
 
@@ -387,7 +385,7 @@ def _replicate_dims(array: Any, dims: Collection[int]) -> Any:
     They are chosen by position because index arrays may have axes of the same names, which may stay sharded.
     """
     dim_names = name_dims(array)
-    return run_operation(lambda array: array, [dim_names], None, array, whole={dim_names[dim] for dim in dims})
+    return replicate_axes(array, dim_names, {dim_names[dim] for dim in dims})
 
 
 def _omit_indexed(operand_names: Names, names: Names, plan: IndexPlan) -> Names:

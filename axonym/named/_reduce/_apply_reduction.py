@@ -16,6 +16,7 @@ from .._broadcasting import align_axes, cached_jit, check_matching_sizes, get_ar
 from .._cache import cached_plan
 from .._format import format_value
 from .._operation import name_dims, run_operation
+from .._sharding import context
 
 
 Mask: TypeAlias = NamedBase | ArrayLike
@@ -123,7 +124,8 @@ def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, by_compiler: bool
         return call(x)
     names = name_dims(x)
     remaining_names = tuple(name for dim, name in enumerate(names) if dim not in dims)
-    return run_operation(call, [names], remaining_names, x, by_compiler=True)
+    with context(None):  # a mapping must not be asked for these names
+        return run_operation(call, [names], remaining_names, x, by_compiler=True)
 
 
 def find_positions(x: Any, axis: Any) -> tuple[int, ...]:
@@ -203,7 +205,8 @@ def apply_along(
         call = functools.partial(fn, axis=find_position(x, axis), **options)
         if not by_compiler or not isinstance(x, jax.Array):
             return call(x)
-        return run_operation(call, [name_dims(x)], name_dims(x), x, by_compiler=True)
+        with context(None):  # a mapping must not be asked for these names
+            return run_operation(call, [name_dims(x)], name_dims(x), x, by_compiler=True)
     dim = find_axis(x.names, x.array.shape, axis)
     results = (*x.names[:dim], "", *x.names[dim + 1 :]) if resizes else x.names
     call = cached_jit(_run_along, fn, x.names, dim, results, by_compiler, misses_auto_shards, tuple(options.items()))

@@ -131,7 +131,7 @@ def _prepend_initial(array: Any, axis: int, accumulate: Callable[..., Any], init
     result = accumulate(array, axis=axis, dtype=dtype)
     first = jnp.full_like(result, initial, shape=(*result.shape[:axis], 1, *result.shape[axis + 1 :]))
     sharding = jax.typeof(result).sharding
-    if any(sharding.spec):
+    if any(sharding.spec.partitions):
         first = jax.reshard(first, sharding)
     return jnp.concatenate([first, result], axis=axis)
 
@@ -220,7 +220,10 @@ def _broadcast_end(array: Any, end: Any, names: Names, dim: int, end_names: Name
     length = end.shape[dim] if end_names else 1
     shape = (*array.shape[:dim], length, *array.shape[dim + 1 :])
     sharding = jax.typeof(array).sharding
-    return jnp.broadcast_to(end, shape, out_sharding=sharding if any(sharding.spec) else None)
+    end = jnp.broadcast_to(end, shape)
+    if any(sharding.spec.partitions) or any(jax.typeof(end).sharding.spec.partitions):
+        end = jax.reshard(end, sharding.spec)
+    return end
 
 
 def sort(x: A, axis: AxisSelector | int, *, stable: bool = True, descending: bool = False) -> A:

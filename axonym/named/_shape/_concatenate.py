@@ -26,7 +26,7 @@ from .._base import N, NamedBase, check_named, format_shape, is_traced, with_arr
 from .._broadcasting import align_axes, apply_to_whole_axes, cached_jit, jit_inline
 from .._cache import cached_plan
 from .._format import format_axes, format_value
-from .._operation import run_operation
+from .._operation import replicate_axes, run_operation
 from .._sharding import reshard_by_name
 from .._traceback import strip_library_frames
 
@@ -252,7 +252,9 @@ def _plan_split(
 
     def split_array(array: Any) -> tuple[Any, ...]:
         split_dim = functools.partial(jax.lax.split, sizes=lengths, axis=dim)
-        return run_operation(split_dim, [names], [*results], array, whole=(names[dim],))
+        # Replicated first: a piece may have the name of the axis, and a size that its mesh axes do not divide.
+        array = replicate_axes(array, names, (names[dim],))
+        return run_operation(split_dim, [names], [*results], array)
 
     return jit_inline(split_array), results
 

@@ -13,7 +13,8 @@ from .._base import N, NamedBase, check_named, format_shape, with_array
 from .._broadcasting import apply_to_whole_axes, as_integer, cached_jit, get_scalar
 from .._format import format_axes, format_value
 from .._index import At, dslice, index
-from .._operation import run_operation
+from .._operation import replicate_axes
+from .._sharding import reshard_by_name
 from ._broadcast import rename
 
 
@@ -162,7 +163,7 @@ def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
         name: _make_dslice(x, name, first, update_sizes.get(name, 1), "updated_slice") for name, first in starts.items()
     }
     names = tuple("" if name in items else name for name in update.names)
-    array = run_operation(lambda array: array, [update.names], names, update.array, whole=items)
+    array = reshard_by_name(replicate_axes(update.array, update.names, items), names)
     return At(x, items).set(with_array(update, array), mode="promise_in_bounds")
 
 

@@ -14,7 +14,7 @@ from .._axis import AxisSelection, AxisSelector
 from .._base import format_shape, is_traced
 from .._broadcasting import jit_inline
 from .._format import format_value
-from .._operation import name_dims, run_operation
+from .._operation import name_dims, replicate_axes
 from .._sharding import reshard_named
 from .._static_result import is_array, unpack_result
 from .._traceback import hide_library_frames, strip_library_frames
@@ -269,7 +269,9 @@ def _reshard_carry(carry: Any) -> Any:
 def _move_to_front(array: Any, dim: int) -> Any:
     """Returns an array with an axis first and sharded over no mesh axis, as `jax.lax.scan` requires."""
     array = jnp.moveaxis(array, dim, 0) if dim else array
-    if jax.typeof(array).sharding.spec[0] is None:  # checked first, since each array of each call comes through here
+    if (
+        jax.typeof(array).sharding.spec.partitions[0] is None
+    ):  # checked first, since each array of each call comes through here
         return array
     names = name_dims(array)
-    return run_operation(lambda array: array, [names], None, array, whole=names[:1])
+    return replicate_axes(array, names, names[:1])

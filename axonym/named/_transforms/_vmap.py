@@ -92,7 +92,7 @@ def _apply_vmap(
 
 def _align_shardings(arrays: list[Any], dims: Sequence[int]) -> list[Any]:
     """Returns arrays that are all sharded along their mapped dimension as the first one that is sharded along it."""
-    if not any(jax.typeof(array).sharding.spec[dim] for array, dim in zip(arrays, dims, strict=True)):
+    if not any(jax.typeof(array).sharding.spec.partitions[dim] for array, dim in zip(arrays, dims, strict=True)):
         return arrays  # checked first, since each array of each call comes through here
     names = [
         tuple("mapped" if i == dim else str(i) for i in range(x.ndim)) for x, dim in zip(arrays, dims, strict=True)

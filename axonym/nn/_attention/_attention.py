@@ -28,9 +28,9 @@ class Implementation:
 
     Attributes:
         name: The argument `implementation` of `dot_product_attention` that selects it.
-        run: Computes attention of inputs for which there is no obstacle. The result has the axes of the products of
-            named arrays, in their order, and is sharded by the active mapping; `AttentionInputs` has the checked
-            arguments, with the mask as `dot_product_attention` takes it.
+        run: Computes attention of inputs for which there is no obstacle. The result has the axes that
+            `dot_product_attention` returns, in that order, and is sharded by the active mapping. `AttentionInputs` has
+            the checked arguments, with the mask as `dot_product_attention` takes it.
         find_obstacle: Returns why it cannot compute some inputs, None if it can. The text ends a sentence of an error:
             "implementation 'x' cannot compute this: it has no `bias`".
         find_objection: Returns why "auto" does not take it even where there is no obstacle, such as its speed on this
