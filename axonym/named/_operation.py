@@ -172,14 +172,16 @@ def _shard_by_compiler(
             sharding = layout._replace(mesh=mesh).sharding(names, shape)
         return sharding
 
+    # Operands that are on no mesh need no rules. JAX 0.12 would return their cotangents on an Auto mesh, where they
+    # cannot be added up. Without operands, as where numbers are drawn, the mapping alone decides.
+    if mesh is None and any(operands):
+        return fn
     if sizes is not None:
         assert not isinstance(results, list)
         shardings = find_sharding(results, sizes)
         if shardings is None:
             return fn
     else:
-        if mesh is None and get_out_sharding((), ()) is None:
-            return fn
         # Without their shardings, for which `fn` may lack rules.
         shapes = jax.eval_shape(fn, *[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs])
         if isinstance(results, list):
