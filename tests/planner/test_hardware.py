@@ -91,7 +91,7 @@ def test_a_registered_device_is_planned_for(register, monkeypatch):
     weight = nym.NamedArray(jax.ShapeDtypeStruct((512, 256), "float32"), ("embed", "mlp"))
     x = nym.NamedArray(jax.ShapeDtypeStruct((1024, 512), "float32"), ("batch", "embed"))
     fixed = {"mesh": {"data": 4}, "compute": {"batch": "data"}, "parameters": {"mlp": "data"}}
-    monkeypatch.setattr("axonym.planner._search._best_candidates._CHANGES", {})  # what would fit is not asked here
+    monkeypatch.setattr("axonym.planner._search._nearest_fits._CHANGES", {})  # what would fit is not asked here
     plans = [
         nym.planner.plan(loss, weight, x, devices=devices, fixed=fixed, cache=False)
         for devices in ("cpu:4", "small_cpu:4")

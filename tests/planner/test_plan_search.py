@@ -584,7 +584,7 @@ def test_without_a_fit_the_plan_says_what_would_fit(make_plan, monkeypatch):
     largest = 220_000  # bytes; the step takes 258,716 on four devices, 238,748 with half of the batch
     small = dataclasses.replace(get_hardware("cpu"), hbm_available=largest)
     monkeypatch.setattr("axonym.planner._machine._hardware.HARDWARE", {"cpu": small})
-    monkeypatch.setattr("axonym.planner._search._best_candidates._MOST_HALVED", 1)  # smaller batches do not fit either
+    monkeypatch.setattr("axonym.planner._search._nearest_fits._MOST_HALVED", 1)  # smaller batches do not fit either
     found = make_plan(fixed={**DATA, "parameters": {"embed": "data"}})
     assert not found.fits and found.shortfall == found.best.bytes - largest > 0
     assert any(note.startswith("it would fit on 'cpu:") for note in found.notes), found.notes
