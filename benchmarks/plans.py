@@ -162,7 +162,7 @@ def rank_first_choice(name: str, *, out: Path | None) -> str:
         best = min(one.evaluation.time.total for one in screened if one.evaluation.fits and one.is_likely_to_fit)
         return [one for one in screened if one.evaluation.time.compute <= _BOUND * best]
 
-    limits = {"_MOST_COMPILED": sys.maxsize, "_HOPELESS": math.inf}
+    limits = {"_MOST_COMPILED": sys.maxsize, "_PRUNE_RATIO": math.inf}
     with mock.patch.object(_plan_search, "_screen_candidates", screen_all):
         with mock.patch.multiple(_best_candidates, **limits):
             everything = make_plan()
