@@ -38,25 +38,21 @@ def apply_reduction(
     """
     if not isinstance(x, NamedBase):
         return _apply_to_plain(fn, x, axis, by_compiler, where=where, initial=initial, **options)
-    array, selected = x.array, make_hashable_selection(axis, x.names)
-    if where is None and initial is None:
-        call, names = _plan_reduction(fn, x.names, array.shape, selected, by_compiler, *options.items())
-        return with_array(x, call(array), names)
-    mask_names = None if where is None else _get_mask_names(x, where)
-    mask = None if where is None else where.array
-    call, names = _plan_masked_reduction(fn, x.names, array.shape, selected, mask_names, by_compiler, *options.items())
-    return with_array(x, call(array, mask, {} if initial is None else {"initial": initial}), names)
+    masks, mask_names = ((), ()) if where is None else _parse_mask(x, where)
+    selected = make_hashable_selection(axis, x.names)
+    call, names = _plan_reduction(fn, x.names, x.array.shape, selected, mask_names, by_compiler, *options.items())
+    # Only if given: `initial` is an operand, and many functions have no such argument.
+    return with_array(x, call(x.array, *masks) if initial is None else call(x.array, *masks, initial=initial), names)
 
 
 def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) -> Any:
     """Applies a positional function over axes that keeps them; for a named array, `where` is aligned by name."""
     if not isinstance(x, NamedBase):
         return _apply_to_plain(fn, x, axis, False, where=where)
-    array, selected = x.array, make_hashable_selection(axis, x.names)
-    if where is None:
-        return with_array(x, _plan_reduction(fn, x.names, array.shape, selected, False)[0](array))
-    call, _ = _plan_masked_reduction(fn, x.names, array.shape, selected, _get_mask_names(x, where), False)
-    return with_array(x, call(array, where.array, {}))
+    masks, mask_names = ((), ()) if where is None else _parse_mask(x, where)
+    selected = make_hashable_selection(axis, x.names)
+    call, _ = _plan_reduction(fn, x.names, x.array.shape, selected, mask_names, False)
+    return with_array(x, call(x.array, *masks))
 
 
 @cached_plan
@@ -65,53 +61,29 @@ def _plan_reduction(
     names: Names,
     sizes: tuple[int, ...],
     axis: Any,
+    mask_names: tuple[Names, ...],
     by_compiler: bool,
     *options: tuple[str, Hashable],
 ) -> tuple[Callable[..., Any], Names]:
-    """Returns the compiled reduction of an array with these names and sizes, and the remaining names."""
-    dims, remaining_names = _split_dims(names, sizes, axis)
+    """Returns the compiled reduction of an array with these names and sizes, and the remaining names.
 
-    def reduce_dims(array: Any) -> Any:
-        return fn(array, axis=dims, **dict(options))
-
-    def reduce_by_compiler(array: Any) -> Any:
-        return run_operation(reduce_dims, [names], remaining_names, array, by_compiler=True)
-
-    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), remaining_names
-
-
-@cached_plan
-def _plan_masked_reduction(
-    fn: Callable[..., Any],
-    names: Names,
-    sizes: tuple[int, ...],
-    axis: Any,
-    mask_names: Names | None,
-    by_compiler: bool,
-    *options: tuple[str, Hashable],
-) -> tuple[Callable[..., Any], Names]:
-    """Returns the same as `_plan_reduction` for a reduction with a mask or an initial value."""
-    dims, remaining_names = _split_dims(names, sizes, axis)
-
-    def reduce_dims(array: Any, mask: Any, initial: dict[str, Any]) -> Any:
-        where = None if mask_names is None else align_axes(mask, mask_names, names)
-        return fn(array, axis=dims, where=where, **initial, **dict(options))
-
-    def reduce_by_compiler(array: Any, mask: Any, initial: dict[str, Any]) -> Any:
-        def reduce_arrays(array: Any, mask: Any = None) -> Any:
-            return reduce_dims(array, mask, initial)
-
-        if mask_names is None:
-            return run_operation(reduce_arrays, [names], remaining_names, array, by_compiler=True)
-        return run_operation(reduce_arrays, [names, mask_names], remaining_names, array, mask, by_compiler=True)
-
-    return jit_inline(reduce_by_compiler if by_compiler else reduce_dims), remaining_names
-
-
-def _split_dims(names: Names, sizes: tuple[int, ...], axis: Any) -> tuple[tuple[int, ...], Names]:
-    """Returns the positions of the selected axes, and the names of the other axes."""
+    It takes the array, the mask if there are `mask_names`, and perhaps `initial`.
+    """
     dims = find_axes(names, sizes, axis)
-    return dims, tuple(name for dim, name in enumerate(names) if dim not in dims)
+    remaining_names = tuple(name for dim, name in enumerate(names) if dim not in dims)
+
+    def reduce_dims(array: Any, *masks: Any, **initial: Any) -> Any:
+        def reduce_where(array: Any, *masks: Any) -> Any:
+            kwargs = dict(options) | initial
+            if mask_names:
+                kwargs["where"] = align_axes(masks[0], mask_names[0], names)
+            return fn(array, axis=dims, **kwargs)
+
+        if not by_compiler:
+            return reduce_where(array, *masks)
+        return run_operation(reduce_where, [names, *mask_names], remaining_names, array, *masks, by_compiler=True)
+
+    return jit_inline(reduce_dims), remaining_names
 
 
 def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, by_compiler: bool, **options: Any) -> Any:
@@ -152,14 +124,14 @@ def find_position(x: Any, axis: Any) -> int:
     return dim
 
 
-def _get_mask_names(x: NamedBase, where: NamedBase) -> Names:
-    """Returns the names of a mask, after checking that `x` has them in the same sizes."""
+def _parse_mask(x: NamedBase, where: NamedBase) -> tuple[tuple[Any], tuple[Names]]:
+    """Returns the array and the names of a mask, each in a tuple, if `x` has its axes in the same sizes."""
     if not isinstance(where, NamedBase):
         raise TypeError(f"`where` must be a named array with axes of {format_shape(x)}, not {format_value(where)}.")
     if not set(where.names) <= set(x.names):
         raise ValueError(f"`where` must have axes of {format_shape(x)} only, it has {format_shape(where)}")
     check_matching_sizes((x.names, x.array.shape), (where.names, where.array.shape))
-    return where.names
+    return (where.array,), (where.names,)
 
 
 def apply_reduction_along(fn: Callable[..., Any], x: Any, axis: Any) -> Any:
@@ -209,29 +181,32 @@ def apply_along(
             return run_operation(call, [name_dims(x)], name_dims(x), x, by_compiler=True)
     dim = find_axis(x.names, x.array.shape, axis)
     results = (*x.names[:dim], "", *x.names[dim + 1 :]) if resizes else x.names
-    call = cached_jit(_run_along, fn, x.names, dim, results, by_compiler, misses_auto_shards, tuple(options.items()))
+    call = _plan_along(fn, x.names, dim, results, by_compiler, misses_auto_shards, *options.items())
     return with_array(x, call(x.array))
 
 
-def _run_along(
+@cached_plan
+def _plan_along(
     fn: Callable[..., Any],
     names: Names,
     dim: int,
     results: Names,
     by_compiler: bool,
     misses_auto_shards: bool,
-    options: tuple[tuple[str, Hashable], ...],
-    array: Any,
-) -> Any:
-    return run_operation(
-        functools.partial(fn, axis=dim, **dict(options)),
-        [names],
-        results,
-        array,
-        whole=(names[dim],),
-        by_compiler=by_compiler,
-        misses_auto_shards=misses_auto_shards,
-    )
+    *options: tuple[str, Hashable],
+) -> Callable[..., Any]:
+    def run_along(array: Any) -> Any:
+        return run_operation(
+            functools.partial(fn, axis=dim, **dict(options)),
+            [names],
+            results,
+            array,
+            whole=(names[dim],),
+            by_compiler=by_compiler,
+            misses_auto_shards=misses_auto_shards,
+        )
+
+    return jit_inline(run_along)
 
 
 def masked_var(array: Any, axis: tuple[int, ...], where: Any, ddof: int = 0, dtype: Any = None) -> Any:

@@ -112,19 +112,12 @@ def cumulative_prod(x: A, axis: AxisSelector | int, *, dtype: Any = None, includ
 def _apply_cumulative(
     fn: Callable[..., Any], initial: int, x: Any, axis: Any, dtype: Any, include_initial: bool
 ) -> Any:
-    if not include_initial:
-        return apply_along(fn, x, axis, misses_auto_shards=initial != 0, dtype=dtype)
     # Of the two, only products are wrong along an axis that is sharded over Auto mesh axes.
-    return apply_along(
-        _prepend_initial,
-        x,
-        axis,
-        resizes=True,
-        misses_auto_shards=initial != 0,
-        accumulate=fn,
-        initial=initial,
-        dtype=dtype,
-    )
+    misses_auto_shards = fn is jnp.cumulative_prod
+    if not include_initial:
+        return apply_along(fn, x, axis, misses_auto_shards=misses_auto_shards, dtype=dtype)
+    options = {"accumulate": fn, "initial": initial, "dtype": dtype}
+    return apply_along(_prepend_initial, x, axis, resizes=True, misses_auto_shards=misses_auto_shards, **options)
 
 
 def _prepend_initial(array: Any, axis: int, accumulate: Callable[..., Any], initial: int, dtype: Any) -> Any:
@@ -166,45 +159,39 @@ def diff(
         >>> nym.diff(nym.named([1, 4, 9], "i"), "i", prepend=0).array
         Array([1, 3, 5], dtype=int32)
     """
-    selector: Any = axis
+    ends: dict[str, Any] = {"prepend": prepend, "append": append}
     if not isinstance(x, NamedBase):
-        plain_ends: Any = prepend, append
-        return jnp.diff(x, n=n, axis=find_position(x, axis), prepend=plain_ends[0], append=plain_ends[1])
+        return jnp.diff(x, n=n, axis=find_position(x, axis), **ends)
+    selector: Any = axis
     dim = find_axis(x.names, x.array.shape, selector)
     if n < 0:
         raise ValueError(f"`n`, the number of times to take differences, must not be negative, {n} was given")
-    end_names, arrays = [], []
-    for end in (prepend, append):
+    named_ends: list[tuple[str, Names]] = []
+    arrays = []
+    for key, end in ends.items():
         if end is None:
-            end_names.append(None)
             continue
         array, names = split_operand(end)
-        _check_end(x, dim, array, names)
-        end_names.append(names)
+        if not set(names) <= set(x.names):
+            raise ValueError(
+                f"`prepend` and `append` must have axes of {format_shape(x)} only, not "
+                f"{format_axes(names, array.shape)}"
+            )
+        sizes = dict(zip(names, array.shape if names else (), strict=True))
+        sizes.pop(x.names[dim], None)  # along which the ends may have any size
+        check_matching_sizes((x.names, x.array.shape), (tuple(sizes), tuple(sizes.values())))
+        named_ends.append((key, names))
         arrays.append(array)
-    return with_array(x, cached_jit(_compute_diff, x.names, dim, n, *end_names)(x.array, *arrays))
+    return with_array(x, cached_jit(_compute_diff, x.names, dim, n, tuple(named_ends))(x.array, *arrays))
 
 
-def _check_end(x: NamedBase, dim: int, array: Any, names: Names) -> None:
-    if not set(names) <= set(x.names):
-        raise ValueError(
-            f"`prepend` and `append` must have axes of {format_shape(x)} only, not {format_axes(names, array.shape)}"
-        )
-    sizes = dict(zip(names, array.shape if names else (), strict=True))
-    sizes.pop(x.names[dim], None)
-    check_matching_sizes((x.names, x.array.shape), (tuple(sizes), tuple(sizes.values())))
+def _compute_diff(names: Names, dim: int, n: int, ends: tuple[tuple[str, Names], ...], *arrays: Any) -> Any:
+    operands = [names, *(end_names for _, end_names in ends)]
 
-
-def _compute_diff(names: Names, dim: int, n: int, before: Names | None, after: Names | None, *arrays: Any) -> Any:
-    operands = [names, *(end for end in (before, after) if end is not None)]
-
-    def subtract_neighbours(array: Any, *ends: Any) -> Any:
-        values = iter(ends)
-        widened = [
-            None if end_names is None else _broadcast_end(array, next(values), names, dim, end_names)
-            for end_names in (before, after)
-        ]
-        return jnp.diff(array, n=n, axis=dim, prepend=widened[0], append=widened[1])
+    def subtract_neighbours(array: Any, *end_arrays: Any) -> Any:
+        pairs = zip(ends, end_arrays, strict=True)
+        widened = {key: _broadcast_end(array, end, names, dim, end_names) for (key, end_names), end in pairs}
+        return jnp.diff(array, n=n, axis=dim, **widened)
 
     size = arrays[0].shape[dim] - n
     for end_names, end in zip(operands[1:], arrays[1:], strict=True):
