@@ -23,6 +23,7 @@ from ..state_dict._keys import check_has_data, describe_random_keys, has_key_dty
 
 T = TypeVar("T")
 _MAGIC = b"axonym leaves 1\n"
+# After it come the length and the checksum of the header, the header in JSON, and the leaves as Equinox writes them.
 
 
 def serialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], tree: Any) -> None:
@@ -72,7 +73,7 @@ def _write_leaves(file: IO[bytes], tree: Any) -> None:
     file.write(_MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(4, "little") + header)
     try:
         eqx.tree_serialise_leaves(cast(BinaryIO, file), jax.tree.map(_take_data, tree))
-    except RuntimeError as error:  # Equinox shows the paths of the leaf alone
+    except RuntimeError as error:  # Equinox hides the reason behind the path of the leaf
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__
@@ -119,7 +120,13 @@ def deserialise_leaves(path_or_file: str | os.PathLike[str] | IO[bytes], like: T
     _check_leaves(saved, like)
 
     def order_as_saved(key_path: Any, leaf: Any) -> Any:
-        return _order_shape(leaf, saved[jax.tree_util.keystr(key_path)]) if is_array_leaf(leaf) else leaf
+        if not is_named_array(leaf):
+            return leaf
+        axes = saved[jax.tree_util.keystr(key_path)]
+        if [*leaf.names] == axes["names"]:
+            return leaf
+        make_shape = np.empty if isinstance(leaf.array, np.ndarray) else jax.ShapeDtypeStruct
+        return with_array(leaf, make_shape(axes["sizes"], leaf.dtype), (*axes["names"],))
 
     shapes = jax.tree_util.tree_map_with_path(order_as_saved, like, is_leaf=is_named_array)
     try:
@@ -171,6 +178,7 @@ def _read_header(file: IO[bytes], path: str) -> dict[str, Any]:
             "those of Equinox"
         )
     length, checksum = int.from_bytes(file.read(8), "little"), int.from_bytes(file.read(4), "little")
+    # A damaged length may be larger than the memory, so that no more is read than the file has.
     start, size = file.tell(), file.seek(0, os.SEEK_END)
     header = file.read(length) if file.seek(start) + length <= size else b""
     if len(header) != length or zlib.crc32(header) != checksum:
@@ -193,6 +201,7 @@ def _check_leaves(saved: dict[str, Any], like: Any) -> None:
         if path in saved and _sort_axes(saved[path]) != _sort_axes(axes):
             difference = f"{_format_saved(saved[path])}, in the tree it is {_format_saved(axes)}"
             reasons.append(f"{path or 'the leaf'} was saved as {difference}")
+    # Equinox makes JAX arrays for shapes, which lose half of their 64 bits.
     for path, leaf in _list_leaves(like):
         array = get_plain_array(leaf)
         if isinstance(array, jax.ShapeDtypeStruct) and not has_key_dtype(array):
@@ -212,39 +221,27 @@ def _sort_axes(described: dict[str, Any]) -> Any:
     return axes, names is None, described["dtype"], described["keys"]
 
 
-def _order_shape(leaf: Any, saved: dict[str, Any]) -> Any:
-    """Returns the shape of an array with its axes as saved."""
-    array = get_plain_array(leaf)
-    if not is_named_array(leaf) or [*leaf.names] == saved["names"]:
-        return leaf
-    make_shape = np.empty if isinstance(array, np.ndarray) else jax.ShapeDtypeStruct
-    return with_array(leaf, make_shape(saved["sizes"], array.dtype), (*saved["names"],))
-
-
 def _take_data(leaf: Any) -> Any:
     """Returns the data of random keys, and integers of the same bits for elements that NumPy's files do not hold."""
     if not is_array_leaf(leaf):
         return leaf
     if has_key_dtype(leaf):
         return jax.random.key_data(leaf)
-    return np.asarray(leaf).view(_get_bits_dtype(leaf)) if _is_extension_type(leaf) else leaf
+    return np.asarray(leaf).view(f"u{leaf.dtype.itemsize}") if _is_extension_type(leaf) else leaf
 
 
 def _take_data_shape(leaf: Any) -> Any:
+    """Returns what Equinox needs to read `_take_data` of an array of this shape."""
     if not is_array_leaf(leaf):
         return leaf
     if has_key_dtype(leaf):
         return describe_random_keys(leaf)[1]
-    return np.empty(leaf.shape, _get_bits_dtype(leaf)) if _is_extension_type(leaf) else leaf
+    return np.empty(leaf.shape, f"u{leaf.dtype.itemsize}") if _is_extension_type(leaf) else leaf
 
 
 def _is_extension_type(x: Any) -> bool:
     """Returns whether elements are of a type that NumPy itself lacks, such as bfloat16."""
     return np.dtype(x.dtype).isbuiltin != 1
-
-
-def _get_bits_dtype(x: Any) -> np.dtype[Any]:
-    return np.dtype(f"u{np.dtype(x.dtype).itemsize}")
 
 
 def _restore_keys_and_order(like: Any, loaded: Any) -> Any:

@@ -92,20 +92,17 @@ def _replace_axis(tree: Any, old: AxisSelector, new: Axis) -> Any:
     """Returns a tree with the new axis in place of the old one in static fields and leaves."""
 
     def replace_leaf(x: Any) -> Any:
-        if isinstance(x, eqx.Module):
-            return _replace_axis_in_module(x, old, new)
-        return _replace_static_axis(x, old, new)
+        if not isinstance(x, eqx.Module):
+            return _replace_static_axis(x, old, new)
+        static = {field.name for field in dataclasses.fields(x) if field.metadata.get("static", False)}
+        resized = object.__new__(type(x))  # as Equinox rebuilds modules: without calling `__init__`
+        for name, value in vars(x).items():
+            replace = _replace_static_axis if name in static else _replace_axis
+            object.__setattr__(resized, name, replace(value, old, new))
+        return resized
 
+    # A named array is a leaf, because its axes have been resized already.
     return jax.tree.map(replace_leaf, tree, is_leaf=lambda x: isinstance(x, eqx.Module | NamedBase))
-
-
-def _replace_axis_in_module(module: eqx.Module, old: AxisSelector, new: Axis) -> eqx.Module:
-    static = {field.name for field in dataclasses.fields(module) if field.metadata.get("static", False)}
-    resized = object.__new__(type(module))  # as Equinox rebuilds modules: without calling `__init__`
-    for name, value in vars(module).items():
-        replace = _replace_static_axis if name in static else _replace_axis
-        object.__setattr__(resized, name, replace(value, old, new))
-    return resized
 
 
 def _replace_static_axis(x: Any, old: AxisSelector, new: Axis) -> Any:

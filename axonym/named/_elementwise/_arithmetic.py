@@ -456,6 +456,7 @@ def clip(x: A, min: Any = None, max: Any = None) -> A:
         >>> nym.clip(nym.arange(nym.Axis("i", 4)), 1, 2).array
         Array([1, 1, 2, 2], dtype=int32)
     """
+    # A bound of None is no operand; with a single bound, clipping is one of these two functions.
     if (min is None) == (max is None):
         return apply_unary(jnp.clip, x) if min is None else apply_broadcast(jnp.clip, x, min, max)
     bounded: Any = x if min is None else maximum(x, min)
@@ -586,20 +587,17 @@ def where(condition: Any, x: Any = None, y: Any = None, *, fill_value: Any = 0, 
         Array([ 0,  1, -1], dtype=int32)
     """
     if new_axis is not None and x is None and y is None:
-        return _find_true_positions(condition, fill_value, parse_one_axis(new_axis))
+        check_named(condition)
+        if not condition.names:
+            raise ValueError("a condition without axes has no positions")
+        new_axis = parse_one_axis(new_axis)
+        positions = cached_jit(_compute_positions, condition.names, new_axis)(condition.array, fill_value)
+        return tuple(with_array(condition, array, (new_axis.name,)) for array in positions)
     if x is None or y is None or new_axis is not None:
         raise ValueError(
             "`where` needs both `x` and `y`, or neither of them and a `new_axis` for the positions of true elements"
         )
     return apply_broadcast(jnp.where, condition, x, y)
-
-
-def _find_true_positions(condition: N, fill_value: Any, new_axis: Axis) -> tuple[N, ...]:
-    check_named(condition)
-    if not condition.names:
-        raise ValueError("a condition without axes has no positions")
-    positions = cached_jit(_compute_positions, condition.names, new_axis)(condition.array, fill_value)
-    return tuple(with_array(condition, array, (new_axis.name,)) for array in positions)
 
 
 def _compute_positions(names: Names, new_axis: Axis, array: Any, fill_value: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from ._gather_scatter import (
     scatter_values,
     scatter_where,
 )
-from ._index_parser import Index, IndexPlan, Items, Part, check_index_range, convert_mask, parse_index, plan_index
+from ._index_parser import Index, IndexPlan, Items, check_index_range, convert_mask, parse_index, plan_index
 
 
 def index(x: N, items: Items, *, fill: Any = None, mode: Any = None) -> N:
@@ -97,7 +97,7 @@ def take(x: N, axis: AxisSelector, index: Index, *, fill: Any = None, mode: Any 
 
 
 def _select_elements(x: N, items: Items, fill: Any, mode: Any) -> N:
-    """Returns `At(x, items).get(...)`, with less overhead for an index without masks."""
+    """Returns `At(x, items).get(...)`, with less overhead for an index without masks, the common case."""
     if fill is not None:
         return At(x, items).get(fill=fill, mode=mode)
     check_named(x)
@@ -133,12 +133,10 @@ class At(Generic[N]):
     def __init__(self, x: N, items: Items) -> None:
         """Parses the index; nothing is computed yet."""
         check_named(x)
-        self._set_index(x, *parse_index(x, items))
-
-    def _set_index(self, x: N, parts: tuple[Part, ...], part_arrays: tuple[Any, ...]) -> None:
-        self._x, self._parts, self._part_arrays = x, parts, part_arrays
-        self._plan, array_parts, self._mask_parts = plan_index(x.names, x.array.shape, parts)
-        self._arrays = tuple([part_arrays[i] for i in array_parts])
+        self._x = x
+        self._parts, self._part_arrays = parse_index(x, items)
+        self._plan, array_parts, self._mask_parts = plan_index(x.names, x.array.shape, self._parts)
+        self._arrays = tuple([self._part_arrays[i] for i in array_parts])
 
     def get(
         self, *, fill: Any = None, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False
@@ -150,7 +148,10 @@ class At(Generic[N]):
         if not self._mask_parts and mode != "fill":
             raise ValueError("`fill` needs a mask, or mode='fill' for indices out of range")
         if mode == "fill":
-            options = (*options, ("fill_value", make_static_key(_get_fill_number(fill))))
+            array = fill.array if isinstance(fill, NamedBase) else fill
+            if is_traced(array) or np.ndim(array):
+                raise TypeError(f"With mode='fill', `fill` must be a known number, not {format_value(array)}.")
+            options = (*options, ("fill_value", make_static_key(np.asarray(array).item())))
         return self._gather_filled(fill, options) if self._mask_parts else self._gather_elements(options)
 
     def set(self, value: Any, *, mode: Any = None, indices_are_sorted: bool = False, unique_indices: bool = False) -> N:
@@ -212,6 +213,7 @@ class At(Generic[N]):
         """
         options = _collect_options(mode, indices_are_sorted, unique_indices)
         if not unique_indices and not has_unique_indices(self._x.names, self._plan.entries):
+            # A compiled program would ignore later changes of the values that `fn` reads.
             return self._scatter_values("apply", fn, (), options, compiled=False)
         if self._mask_parts:  # where a mask is False, `fn` gets ones, and its results are dropped
             elements = self._gather_filled(jnp.ones((), self._x.dtype), options)
@@ -226,23 +228,23 @@ class At(Generic[N]):
         return self._scatter_values("set", value, elements.names, options)
 
     def _gather_elements(self, options: Options) -> N:
+        plan, arrays = self._plan, self._arrays
         if self._mask_parts:
             pairs = zip(self._parts, self._part_arrays, strict=True)
             converted = [convert_mask(self._x, part, array) for part, array in pairs]
-            without_masks: At[N] = object.__new__(At)
-            without_masks._set_index(
-                self._x, tuple(part for part, _ in converted), tuple(array for _, array in converted)
-            )
-            return without_masks._gather_elements(options)
-        if not self._plan.entries:
+            parts = tuple(part for part, _ in converted)
+            plan, array_parts, _ = plan_index(self._x.names, self._x.array.shape, parts)
+            arrays = tuple(converted[i][1] for i in array_parts)
+        if not plan.entries:
             return self._x
-        return with_array(self._x, self._call_with_plan(gather_elements, options), self._plan.names)
+        return with_array(self._x, call_with_plan(gather_elements, self._x, plan, arrays, options), plan.names)
 
     def _gather_filled(self, fill: Any, options: Options) -> N:
         array, names = split_operand(fill)
         check_axes("`fill`", array, names, self._x.names, self._x.array.shape)
         masks, mask_names = self._get_masks()
-        elements = self._call_with_plan(gather_with_fill, options, (mask_names, names), (array, *masks))
+        static, values = (mask_names, names), (array, *masks)
+        elements = call_with_plan(gather_with_fill, self._x, self._plan, self._arrays, options, static, values)
         return with_array(self._x, elements, self._plan.names)
 
     def _get_masks(self) -> tuple[tuple[Any, ...], tuple[Names, ...]]:
@@ -258,21 +260,11 @@ class At(Generic[N]):
     def _scatter_values(self, method: str, value: Any, names: Names, options: Options, compiled: bool = True) -> N:
         if self._mask_parts:
             masks, mask_names = self._get_masks()
-            static = (names, method, mask_names)
-            updated = self._call_with_plan(scatter_where, options, static, (value, *masks), compiled)
+            fn, static, values = scatter_where, (names, method, mask_names), (value, *masks)
         else:
-            updated = self._call_with_plan(scatter_values, options, (names, method), (value,), compiled)
+            fn, static, values = scatter_values, (names, method), (value,)
+        updated = call_with_plan(fn, self._x, self._plan, self._arrays, options, static, values, compiled)
         return with_array(self._x, updated)
-
-    def _call_with_plan(
-        self,
-        fn: Callable[..., Any],
-        options: Options,
-        static: tuple[Any, ...] = (),
-        values: tuple[Any, ...] = (),
-        compiled: bool = True,
-    ) -> Any:
-        return call_with_plan(fn, self._x, self._plan, self._arrays, options, static, values, compiled)
 
 
 def call_with_plan(
@@ -280,13 +272,13 @@ def call_with_plan(
     x: NamedBase,
     plan: IndexPlan,
     arrays: tuple[Any, ...],
-    options: Options = (),
+    options: Options,
     static: tuple[Any, ...] = (),
     values: tuple[Any, ...] = (),
     compiled: bool = True,
 ) -> Any:
     """Calls a gather or scatter, compiled unless the array is traced: then known integers stay known."""
-    if not options or dict(options).get("mode") is None:
+    if not options or dict(options).get("mode") is None:  # the first test spares most calls a dict
         check_index_range(x, plan, arrays)
     bind_static = cached_jit if compiled and not is_traced(x.array) else functools.partial
     return bind_static(fn, x.names, plan, options, *static)(x.array, *values, *arrays)
@@ -326,10 +318,3 @@ def check_axes(label: str, value: Any, value_names: Names, names: Names, sizes: 
         )
     if value_names:
         check_matching_sizes((names, sizes), (value_names, tuple(value.shape)))
-
-
-def _get_fill_number(fill: Any) -> Any:
-    array = fill.array if isinstance(fill, NamedBase) else fill
-    if is_traced(array) or np.ndim(array):
-        raise TypeError(f"With mode='fill', `fill` must be a known number, not {format_value(array)}.")
-    return np.asarray(array).item()

@@ -50,12 +50,19 @@ _UPDATES: dict[str, Callable[[Any, Any], Any]] = {
 def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any, *arrays: Any) -> Any:
     """Returns the indexed elements."""
     cut_dims = {entry.position for entry in plan.entries if entry.kind != "array"}
+    mode = _get_mode(options)
+    mode = _CLIP if mode is None else mode
 
     def gather(array: Any, *arrays: Any) -> Any:
         array = _replicate_dims(array, cut_dims)
         windows, indices = _split_index(plan.entries, arrays)
         for window, start in windows:
-            array = _read_window(array, window, start, options)
+            dim, length = window.position, window.detail
+            if window.kind == "window" or mode == _PROMISED:
+                array = jax.lax.dynamic_slice_in_dim(array, start, length, axis=dim)
+            else:  # elements over an end are treated as the mode says
+                positions = _count_from_front(start, array.shape[dim]) + jnp.arange(length)
+                array = _take_positions(array, dim, positions, mode, dict(options).get("fill_value"))
 
         index, result_names = _make_positional_index(names, array.shape, plan.names, indices)
         sizes = tuple(plan.sizes[plan.names.index(name)] for name in result_names)
@@ -64,6 +71,7 @@ def gather_elements(names: Names, plan: IndexPlan, options: Options, array: Any,
         )
         if result_names == plan.names:
             return elements
+        # NumPy's rules put the axes of index arrays first, where in the plan they replace the first indexed axis.
         return jnp.transpose(elements, tuple(map(result_names.index, plan.names)))
 
     index_names = [entry.detail if entry.kind == "array" else () for entry in plan.array_entries]
@@ -104,9 +112,46 @@ def scatter_values(
     *arrays: Any,
 ) -> Any:
     """Returns the array with the indexed elements updated by a value, or by a function for the method "apply"."""
+    mode = _get_mode(options)
+    windows, indices = _split_index(plan.entries, arrays, array.shape if mode == _CLIP else None, names)
+    window_dims = {window.position for window, _ in windows}
+    # While windows are cut, their axes are whole: each part has the sharding of the names that remain.
+    part_names = tuple("" if dim in window_dims else name for dim, name in enumerate(names))
+
+    def update(array: Any, value: Any, value_names: Names, windows: Sequence[_AxisIndex]) -> Any:
+        """Cuts the first window, updates the part by the other windows, and writes it back."""
+        if windows:
+            window, start = windows[0]
+
+            def update_part(part: Any, value: Any, value_names: Names) -> Any:
+                return update(part, value, value_names, windows[1:])
+
+            if window.kind == "unchecked window" and mode != _PROMISED:
+                name = names[window.position]
+                return _update_unchecked_window(update_part, array, value, value_names, name, window, start, method)
+            part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
+            return _write_slice(array, update_part(part, value, value_names), start, window.position)
+
+        index, result_names = _make_positional_index(names, array.shape, plan.names, indices)
+        sharding = get_out_sharding(part_names, array.shape)
+        kwargs = _select_options(options, names, indices)
+        if has_unique_indices(names, [entry for entry, _ in indices]):
+            kwargs["unique_indices"] = True
+        if method == "apply":
+            return _apply_to_elements(value, kwargs, part_names, array, index)
+        values = align_axes(convert_values(value, array.dtype), value_names, result_names)
+        if not indices:
+            return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
+        return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
 
     def scatter(array: Any, value: Any) -> Any:
-        return _scatter_values(names, plan, options, value_names, method, array, value, arrays)
+        # Barriers on both sides of the update work around a fault of XLA, see `separate_slices`.
+        if not windows:
+            return separate_slices(update(separate_slices(array), value, value_names, windows))
+        if value_names:
+            value = reshard_by_name(value, tuple(name if name in part_names else "" for name in value_names))
+        array = reshard_by_name(_replicate_dims(array, window_dims), part_names)
+        return reshard_by_name(separate_slices(update(separate_slices(array), value, value_names, windows)), names)
 
     return run_operation(scatter, [names, _omit_indexed(value_names, names, plan)], None, array, value)
 
@@ -138,57 +183,6 @@ def scatter_where(
 
     operands = [names, _omit_indexed(value_names, names, plan), *mask_names]
     return run_operation(scatter, operands, None, array, value, *masks)
-
-
-def _scatter_values(
-    names: Names,
-    plan: IndexPlan,
-    options: Options,
-    value_names: Names,
-    method: str,
-    array: Any,
-    value: Any,
-    arrays: tuple[Any, ...],
-) -> Any:
-    mode = _get_mode(options)
-    windows, indices = _split_index(plan.entries, arrays, array.shape if mode == _CLIP else None, names)
-    window_dims = {window.position for window, _ in windows}
-    # While windows are cut, their axes are whole: each part has the sharding of the names that remain.
-    part_names = tuple("" if dim in window_dims else name for dim, name in enumerate(names))
-    if windows and value_names:
-        value = reshard_by_name(value, tuple(name if name in part_names else "" for name in value_names))
-
-    def update(array: Any, value: Any, value_names: Names, windows: Sequence[_AxisIndex]) -> Any:
-        """Cuts the first window, updates the part by the other windows, and writes it back."""
-        if windows:
-            window, start = windows[0]
-
-            def update_part(part: Any, value: Any, value_names: Names) -> Any:
-                return update(part, value, value_names, windows[1:])
-
-            if window.kind == "unchecked window" and mode != _PROMISED:
-                name = names[window.position]
-                return _update_unchecked_window(update_part, array, value, value_names, name, window, start, method)
-            part = jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=window.position)
-            return _write_slice(array, update_part(part, value, value_names), start, window.position)
-
-        index, result_names = _make_positional_index(names, array.shape, plan.names, indices)
-        sharding = get_out_sharding(part_names, array.shape)
-        kwargs = _select_options(options, names, indices)
-        if has_unique_indices(names, [entry for entry, _ in indices]):
-            kwargs["unique_indices"] = True
-        if method == "apply":
-            return _apply_to_elements(value, kwargs, part_names, array, index)
-        values = align_axes(convert_values(value, array.dtype), value_names, result_names)
-        if not indices:
-            return _UPDATES[method](array, jnp.broadcast_to(values, array.shape, out_sharding=sharding))
-        return getattr(array.at[index], method)(values, **kwargs, out_sharding=sharding)
-
-    if not windows:
-        return separate_slices(update(separate_slices(array), value, value_names, windows))
-    array = reshard_by_name(_replicate_dims(array, window_dims), part_names)
-    updated = update(separate_slices(array), value, value_names, windows)
-    return reshard_by_name(separate_slices(updated), names)
 
 
 def _apply_to_elements(
@@ -233,15 +227,6 @@ def _split_index(
         else:
             windows.append((entry, next(remaining)))
     return windows, indices
-
-
-def _read_window(array: Any, window: IndexEntry, start: Any, options: Options) -> Any:
-    """Returns a window of an array; elements over an end are treated as the mode says."""
-    dim, mode = window.position, _get_mode(options)
-    if window.kind == "window" or mode == _PROMISED:
-        return jax.lax.dynamic_slice_in_dim(array, start, window.detail, axis=dim)
-    positions = _count_from_front(start, array.shape[dim]) + jnp.arange(window.detail)
-    return _take_positions(array, dim, positions, _CLIP if mode is None else mode, dict(options).get("fill_value"))
 
 
 def _update_unchecked_window(

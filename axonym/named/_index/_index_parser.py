@@ -135,6 +135,7 @@ def plan_index(
         if entry.kind == "mask":
             _check_mask_axes(names, sizes, names[entry.position], entry.detail, part.sizes)
 
+    # Items are written in any order, and evaluated in the order of the axes.
     order = tuple(sorted(range(len(entries)), key=lambda i: entries[i].position))
     sorted_entries = tuple(entries[i] for i in order)
     index_sizes = {entry.position: part.sizes for entry, part in zip(entries, parts, strict=True)}
@@ -154,16 +155,11 @@ def _check_mask_axes(
     names: Names, sizes: tuple[int, ...], name: str, mask_names: Names, mask_sizes: tuple[int, ...]
 ) -> None:
     """Raises a ValueError if a mask lacks its axis, or has axes that the array lacks."""
+    label, mask_axes = f"a mask for axis {name!r} of {format_axes(names, sizes)}", format_axes(mask_names, mask_sizes)
     if name not in mask_names:
-        raise ValueError(
-            f"a mask for axis {name!r} of {format_axes(names, sizes)} needs that axis, it has "
-            f"{format_axes(mask_names, mask_sizes)}"
-        )
+        raise ValueError(f"{label} needs that axis, it has {mask_axes}")
     if not set(mask_names) <= set(names):
-        raise ValueError(
-            f"a mask for axis {name!r} of {format_axes(names, sizes)} must have axes of that array only, it has "
-            f"{format_axes(mask_names, mask_sizes)}"
-        )
+        raise ValueError(f"{label} must have axes of that array only, it has {mask_axes}")
     check_matching_sizes((names, sizes), (mask_names, mask_sizes))
 
 
@@ -254,6 +250,7 @@ def convert_mask(x: NamedBase, part: Part, array: Any) -> tuple[Part, Any]:
 def check_index_range(x: NamedBase, plan: IndexPlan, arrays: tuple[Any, ...]) -> None:
     """Raises an IndexError for known integers that are out of range, because JAX would take other elements."""
     for (dim, kind, detail), array in zip(plan.array_entries, arrays, strict=True):
+        # What a JAX array holds is not read: that would wait for its computation.
         if type(array) is int:
             low = high = array
         elif isinstance(array, np.ndarray) and array.size:
@@ -320,7 +317,12 @@ def _parse_axis_index(x: NamedBase, name: str, index: Any) -> tuple[str, Any, An
         try:
             return "slice", tuple([None if i is None else operator.index(i) for i in bounds]), None
         except TypeError:  # of JAX, for a traced integer, or of Python
-            raise strip_library_frames(_make_bounds_error(x, name)) from None
+            raise strip_library_frames(
+                TypeError(
+                    f"a slice of axis {name!r} of {format_shape(x)} needs integers that are known before the program "
+                    "runs; `axonym.ds(start, length)` is a slice from a traced start"
+                )
+            ) from None
     if isinstance(index, dslice):
         start = index.start if type(index.start) is int else _as_integer_array(x, name, index.start)
         if np.ndim(start):
@@ -357,20 +359,14 @@ def _classify_window(x: NamedBase, name: str, start: Any, length: int) -> str:
     return "window" if 0 <= first <= size - length else "unchecked window"
 
 
-def _make_bounds_error(x: NamedBase, name: str) -> TypeError:
-    return TypeError(
-        f"a slice of axis {name!r} of {format_shape(x)} needs integers that are known before the program runs; "
-        "`axonym.ds(start, length)` is a slice from a traced start"
-    )
-
-
 def _as_index_array(index: Any) -> Any:
     array = index.array if isinstance(index, NamedBase) else index
     if isinstance(array, MaskedArray):
         raise TypeError(f"an index of shape {array.shape} {MASK_PROBLEM}")
     array = array if isinstance(array, jax.Array) else np.asarray(array)
-    # NumPy makes floats of an empty list.
-    return array.astype(int) if isinstance(index, Sequence) and not array.size else array
+    if isinstance(index, Sequence) and not array.size:
+        return array.astype(int)  # NumPy makes floats of an empty list
+    return array
 
 
 def _as_integer_array(x: NamedBase, name: str, index: Any) -> Any:

@@ -91,8 +91,9 @@ def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, by_compiler: bool
     dims = find_positions(x, axis)
     if any(isinstance(value, NamedBase) for value in options.values()):
         raise TypeError(f"A plain array of shape {np.shape(x)} takes a plain `where`, not a named one.")
+    # Not every function has all of these arguments.
     call = functools.partial(fn, axis=dims, **{key: value for key, value in options.items() if value is not None})
-    if not by_compiler or not isinstance(x, jax.Array):
+    if not by_compiler or not isinstance(x, jax.Array):  # arrays of NumPy and numbers are on no mesh
         return call(x)
     names = name_dims(x)
     remaining_names = tuple(name for dim, name in enumerate(names) if dim not in dims)
@@ -248,6 +249,7 @@ def compute_count_nonzero(array: Any, axis: tuple[int, ...], where: Any = None) 
 
 
 def compute_ptp(array: Any, axis: tuple[int, ...], where: Any = None) -> Any:
+    # Extrema with a mask need an initial value, which is the result where the mask is False everywhere.
     low, high = (None, None) if where is None else (get_lowest(array.dtype), get_highest(array.dtype))
     return jnp.max(array, axis=axis, where=where, initial=low) - jnp.min(array, axis=axis, where=where, initial=high)
 

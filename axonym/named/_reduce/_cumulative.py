@@ -124,7 +124,7 @@ def _prepend_initial(array: Any, axis: int, accumulate: Callable[..., Any], init
     result = accumulate(array, axis=axis, dtype=dtype)
     first = jnp.full_like(result, initial, shape=(*result.shape[:axis], 1, *result.shape[axis + 1 :]))
     sharding = jax.typeof(result).sharding
-    if any(sharding.spec.partitions):
+    if any(sharding.spec.partitions):  # on an Explicit mesh, JAX joins only arrays that are sharded alike
         first = jax.reshard(first, sharding)
     return jnp.concatenate([first, result], axis=axis)
 
@@ -196,6 +196,7 @@ def _compute_diff(names: Names, dim: int, n: int, ends: tuple[tuple[str, Names],
     size = arrays[0].shape[dim] - n
     for end_names, end in zip(operands[1:], arrays[1:], strict=True):
         size += end.shape[end_names.index(names[dim])] if names[dim] in end_names else 1
+    # With as many ends as differences the axis keeps its size, and its sharding.
     same_size = size == arrays[0].shape[dim]
     results = names if same_size else (*names[:dim], "", *names[dim + 1 :])
     return run_operation(subtract_neighbours, operands, results, *arrays, whole=(names[dim],))

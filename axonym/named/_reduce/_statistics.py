@@ -1,6 +1,6 @@
 """Covariances and quantiles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -54,8 +54,10 @@ def cov(
     return _apply_over_observations(
         _compute_cov,
         x,
-        (variables, observations, other),
-        (fweights, aweights),
+        variables,
+        observations,
+        other,
+        weights=[weights for weights in (fweights, aweights) if weights is not None],
         ddof=ddof,
         has_frequencies=fweights is not None,
     )
@@ -73,20 +75,25 @@ def corrcoef(x: N, variables: AxisSelector, observations: AxisSelection, *, othe
         Array([[ 1., -1.],
                [-1.,  1.]], dtype=float32)
     """
-    return _apply_over_observations(_compute_corrcoef, x, (variables, observations, other), ())
+    return _apply_over_observations(_compute_corrcoef, x, variables, observations, other)
 
 
 def _apply_over_observations(
-    fn: Callable[..., Any], x: N, axes: tuple[Any, Any, Any], weights: tuple[N | None, ...], **options: Any
+    fn: Callable[..., Any],
+    x: N,
+    variables: AxisSelector,
+    observations: AxisSelection,
+    other: AxisSelector,
+    weights: Sequence[N] = (),
+    **options: Any,
 ) -> N:
     check_named(x)
-    variables, observations, other = axes[0], parse_selection(axes[1]), axes[2]
-    operands = [x, *(weight for weight in weights if weight is not None)]
-    name = axis_name(variables)
-    cores = [(variables, *observations), *(observations for _ in operands[1:])]
+    reduced, name = parse_selection(observations), axis_name(variables)
+    cores = [(variables, *reduced), *(reduced for _ in weights)]
     if isinstance(other, Axis):
-        x.resolve_axis(Axis(name, other.size))
-    return apply_gufunc(fn, operands, cores, [(name, axis_name(other))], count=len(observations), **options)[0]
+        x.resolve_axis(Axis(name, other.size))  # raises an error if the sizes differ
+    results = [(name, axis_name(other))]
+    return apply_gufunc(fn, [x, *weights], cores, results, count=len(reduced), **options)[0]
 
 
 def _compute_cov(array: Any, *weights: Any, count: int, ddof: int, has_frequencies: bool) -> Any:
@@ -112,6 +119,7 @@ def _compute_corrcoef(array: Any, *, count: int) -> Any:
     matrix = _compute_cov(array, count=count, ddof=1, has_frequencies=False)
     spread = jnp.sqrt(jnp.real(jnp.diagonal(matrix, axis1=-2, axis2=-1)))
     matrix = matrix / jnp.expand_dims(spread, -1) / jnp.expand_dims(spread, -2)
+    # Rounding may take a correlation beyond 1; real and imaginary parts are limited alone, as in JAX.
     if jnp.issubdtype(matrix.dtype, jnp.complexfloating):
         return jnp.clip(jnp.real(matrix), -1, 1) + 1j * jnp.clip(jnp.imag(matrix), -1, 1)
     return jnp.clip(matrix, -1, 1)
@@ -250,6 +258,7 @@ def _apply_quantile(function: Callable[..., Any], x: Any, q: Any, axis: AxesOrPo
 
 def _compute_quantile(array: Any, q: Any, *, function: Callable[..., Any], q_ndim: int, **options: Any) -> Any:
     """Computes quantiles for a scalar or a flat array of them, and puts the axes of `q` at the end."""
+    # JAX puts the axis of the quantiles first, where a gufunc has its batch axes.
     shape = q.shape[q.ndim - q_ndim :]
     result = function(array, q.reshape(-1 if q_ndim else ()), **options)
     return jnp.moveaxis(result, 0, -1).reshape(*result.shape[1:], *shape) if q_ndim else result

@@ -63,7 +63,7 @@ def broadcast_to(x: N, axes: AxisSpec, ensure_order: bool = True, enforce_no_ext
     if ensure_order:
         result_axes = (*target_axes, *extra)
     else:
-        result_axes = (*(axis for axis in target_axes if axis.name not in x.names), *x.axes)
+        result_axes = (*(axis for axis in target_axes if axis.name not in x.names), *x.axes)  # with the extra ones
     names, sizes = get_names_and_sizes(result_axes)
     if names == x.names:
         return x

@@ -67,16 +67,12 @@ def _plan_stack(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tuple[Cal
         )
     check_unique_names((name, *row_names))
     names = intern_names((name, *row_names))
-    operand_names = tuple(array_names for array_names, _ in operands)
-    return jit_inline(functools.partial(_compute_stack, names, operand_names)), names
+    operand_names = [array_names for array_names, _ in operands]
 
-
-def _compute_stack(names: Names, operands: tuple[Names, ...], *arrays: Any) -> Any:
     def stack_rows(*arrays: Any) -> Any:
-        rows = [align_axes(array, row_names, names[1:]) for array, row_names in zip(arrays, operands, strict=True)]
-        return jnp.stack([reshard_by_name(row, names[1:]) for row in rows])
+        return jnp.stack(_align_rows(arrays, operand_names, row_names, row_names))
 
-    return run_operation(stack_rows, operands, names, *arrays)
+    return jit_inline(functools.partial(run_operation, stack_rows, operand_names, names)), names
 
 
 def concatenate(axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -113,18 +109,20 @@ def _plan_concatenate(axis: AxisSelector, operands: tuple[_Operand, ...]) -> tup
         raise strip_library_frames(
             ValueError(f"axis {name!r} has size {axis.size}, the arrays given to `concatenate` have {size}")
         )
-    operand_names = tuple(array_names for array_names, _ in operands)
-    return jit_inline(functools.partial(_compute_concatenate, names, dim, operand_names)), names
-
-
-def _compute_concatenate(names: Names, dim: int, operands: tuple[Names, ...], *arrays: Any) -> Any:
-    row_names = (*names[:dim], "", *names[dim + 1 :])  # a row may have fewer elements than the mesh axis has devices
+    operand_names = [array_names for array_names, _ in operands]
+    # Not sharded along the axis: an array may have fewer elements there than the mesh axis has devices.
+    sharded_names = (*names[:dim], "", *names[dim + 1 :])
 
     def concatenate_rows(*arrays: Any) -> Any:
-        rows = [align_axes(array, array_names, names) for array, array_names in zip(arrays, operands, strict=True)]
-        return jnp.concatenate([reshard_by_name(row, row_names) for row in rows], axis=dim)
+        return jnp.concatenate(_align_rows(arrays, operand_names, names, sharded_names), axis=dim)
 
-    return run_operation(concatenate_rows, operands, names, *arrays)
+    return jit_inline(functools.partial(run_operation, concatenate_rows, operand_names, names)), names
+
+
+def _align_rows(arrays: Sequence[Any], operands: Sequence[Names], names: Names, sharded_names: Names) -> list[Any]:
+    """Returns arrays to join with their axes in the same order and sharded alike."""
+    rows = [align_axes(array, array_names, names) for array, array_names in zip(arrays, operands, strict=True)]
+    return [reshard_by_name(row, sharded_names) for row in rows]
 
 
 def _join_arrays(function: str, plan: Callable[..., Any], axis: AxisSelector, arrays: Iterable[N]) -> N:
@@ -289,6 +287,7 @@ def repeat(x: N, repeats: Any, axis: AxisSelector, total_repeat_length: int | No
     dim = find_axis(x.names, x.array.shape, axis)
     counts = _parse_repeats(x, dim, repeats)
     total = None if total_repeat_length is None else check_integer("repeat: `total_repeat_length`", total_repeat_length)
+    # One number is part of the program, an array of numbers an operand.
     if isinstance(counts, int):
         return apply_to_whole_axes(_repeat_equally, x, (dim,), counts, total)
     if total is None:

@@ -123,6 +123,7 @@ def _plan_unflatten(
     return _plan_reshape(
         (*names[:dim], *part_names, *names[dim + 1 :]),
         (*sizes[:dim], *part_sizes, *sizes[dim + 1 :]),
+        # Parts of size 1 do not matter for how the elements are divided among the devices.
         split=(dim, next((size for size in part_sizes if size > 1), 1)),
     )
 
@@ -216,30 +217,22 @@ def _plan_reshape(
     position of an axis that is split, and the size of its first part that is larger than 1.
     """
     check_unique_names(names)
-    names = intern_names(names)
-    return jit_inline(functools.partial(_compute_reshape, names, sizes, order, replicated, split)), names
 
+    def reshape(array: Any) -> Any:
+        if order is not None:
+            array = jnp.transpose(array, order)
+        sharding = get_out_sharding(names, sizes)
+        reshape_array = functools.partial(jax.lax.reshape, new_sizes=sizes, out_sharding=sharding)
+        if sharding is not None:
+            return reshape_array(array)
+        # JAX then infers the sharding. It can where only the first axis of those merged is sharded, and where the first
+        # part of an axis that is split is divisible by the number of its shards.
+        dim_names = name_dims(array)
+        whole = {dim_names[dim] for dim in replicated}
+        if split is not None:
+            split_dim, first_size = split
+            if first_size % read_layout(dim_names, array).count_shards((dim_names[split_dim],)):
+                whole.add(dim_names[split_dim])
+        return run_operation(reshape_array, [dim_names], None, array, whole=whole)
 
-def _compute_reshape(
-    names: Names,
-    sizes: tuple[int, ...],
-    order: tuple[int, ...] | None,
-    replicated: range,
-    split: tuple[int, int] | None,
-    array: Any,
-) -> Any:
-    if order is not None:
-        array = jnp.transpose(array, order)
-    sharding = get_out_sharding(names, sizes)
-    reshape = functools.partial(jax.lax.reshape, new_sizes=sizes, out_sharding=sharding)
-    if sharding is not None:
-        return reshape(array)
-    # JAX then infers the sharding. It can where only the first axis of those merged is sharded, and where the first
-    # part of an axis that is split is divisible by the number of its shards.
-    dim_names = name_dims(array)
-    whole = {dim_names[dim] for dim in replicated}
-    if split is not None:
-        split_dim, first_size = split
-        if first_size % read_layout(dim_names, array).count_shards((dim_names[split_dim],)):
-            whole.add(dim_names[split_dim])
-    return run_operation(reshape, [dim_names], None, array, whole=whole)
+    return jit_inline(reshape), intern_names(names)

@@ -30,16 +30,12 @@ from .._pattern_parser import (
     Binding,
     Expression,
     Fault,
-    Side,
     Term,
     check_aliases,
     explain_fault,
     parse_pattern,
 )
 from .._sharding import get_out_sharding
-
-
-Axes = tuple[tuple[str, int], ...]
 
 
 def apply_pattern(x: N, text: str, aliases: Mapping[str, Any]) -> N:
@@ -59,37 +55,29 @@ def _plan_pattern(
     check_rank(names, sizes)
     with explain_fault(text, f"cannot rearrange {format_axes(names, sizes)}"):
         binding = Binding(expression, aliases)
-        parts = _split_operand_axes(_get_operand(expression), binding, names, sizes)
+        parts = _split_operand_axes(expression, binding, names, sizes)
         result = _order_result_axes(expression, binding, parts)
     order = tuple(i for _, part_indices in result for i in part_indices)
-    split: Axes | None = tuple((part.name, part.size) for part in parts)
-    merged: Axes | None = tuple((name, math.prod(parts[i].size for i in part_indices)) for name, part_indices in result)
-    result_names = intern_names(tuple(name for name, _ in merged))
-    is_transposed = order != tuple(range(len(order)))
+    part_names, part_sizes = tuple(part.name for part in parts), tuple(part.size for part in parts)
+    result_names = intern_names(tuple(name for name, _ in result))
+    result_sizes = tuple(math.prod(part_sizes[i] for i in part_indices) for _, part_indices in result)
     # A reshape that changes no size is left out, and without a transpose a single reshape does both.
-    before_merge = tuple(split[i][1] for i in order) if is_transposed else sizes
-    merged = merged if tuple(size for _, size in merged) != before_merge else None
-    split = split if is_transposed and tuple(size for _, size in split) != sizes else None
-    if not is_transposed and merged is None:
+    transposes = order != tuple(range(len(order)))
+    splits = transposes and part_sizes != sizes
+    merges = result_sizes != (tuple(part_sizes[i] for i in order) if transposes else sizes)
+    if not transposes and not merges:
         return None, result_names
-    compute = functools.partial(_compute_rearranged, names, split, order if is_transposed else None, merged)
-    return jit_inline(compute), result_names
 
-
-def _compute_rearranged(
-    names: Names, split: Axes | None, order: tuple[int, ...] | None, merged: Axes | None, array: Any
-) -> Any:
     def rearrange_array(array: Any) -> Any:
-        array = array if split is None else _reshape_by_name(array, split)
-        array = array if order is None else jnp.transpose(array, order)
-        return array if merged is None else _reshape_by_name(array, merged)
+        if splits:
+            array = jax.lax.reshape(array, part_sizes, out_sharding=get_out_sharding(part_names, part_sizes))
+        if transposes:
+            array = jnp.transpose(array, order)
+        if merges:
+            array = jax.lax.reshape(array, result_sizes, out_sharding=get_out_sharding(result_names, result_sizes))
+        return array
 
-    return run_operation(rearrange_array, [names], None, array)
-
-
-def _reshape_by_name(array: Any, axes: Axes) -> Any:
-    names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
-    return jax.lax.reshape(array, sizes, out_sharding=get_out_sharding(names, sizes))
+    return jit_inline(functools.partial(run_operation, rearrange_array, [names], None)), result_names
 
 
 class _Part(NamedTuple):
@@ -101,16 +89,15 @@ class _Part(NamedTuple):
     column: int  # in the text of the expression, for errors
 
 
-def _get_operand(expression: Expression) -> Side:
+def _split_operand_axes(
+    expression: Expression, binding: Binding, names: Names, sizes: Sequence[int]
+) -> tuple[_Part, ...]:
+    """Returns the axes after the splits of the left side."""
     if len(expression.operands) > 1:
         raise Fault(expression.operands[1].at, "`rearrange` takes one operand")
     if not expression.operands:
         raise Fault(0, "the left side must name the axes; write '{...}' to name none")
-    return expression.operands[0]
-
-
-def _split_operand_axes(side: Side, binding: Binding, names: Names, sizes: Sequence[int]) -> tuple[_Part, ...]:
-    """Returns the axes after the splits of the left side."""
+    side = expression.operands[0]
     terms = binding.match_axes(side, names, sizes)
     parts: list[_Part] = []
     for dim, (name, size) in enumerate(zip(names, sizes, strict=True)):
@@ -123,6 +110,7 @@ def _split_operand_axes(side: Side, binding: Binding, names: Names, sizes: Seque
             part_sizes = _infer_part_sizes(term, binding, name, size)
             for part, part_size in zip(term.parts, part_sizes, strict=True):
                 parts.append(_Part(binding.get_name(part.name), part_size, part.name, part.at))
+    # An axis that the expression does not state may have the name of a part.
     for term in (part for group in side.groups for part in group.parts or ()):
         if [part.name for part in parts].count(binding.get_name(term.name)) > 1:
             raise Fault(
@@ -141,6 +129,7 @@ def _infer_part_sizes(term: Term, binding: Binding, name: str, size: int) -> lis
             f"the sizes of {parts[unknown[0]].name!r} and {parts[unknown[1]].name!r} are both unknown; give one of "
             f"them: {parts[unknown[1]].name}=...",
         )
+    # The one unknown size follows from the others, unless these have no elements.
     known_size = math.prod(part_size for part_size in sizes if part_size is not None)
     fits = known_size == size
     if unknown:
@@ -155,6 +144,7 @@ def _order_result_axes(
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Returns each axis of the result: its name, and the parts that it is merged from."""
     side = expression.result
+    # The right side may also name an axis that the left side leaves to `...` or does not state.
     indices = {part.identifier: i for i, part in enumerate(parts) if part.identifier}
     stated = {term: _find_part(term, binding, parts, indices) for term in side.flat if term.name != REST}
     unstated = [i for i in range(len(parts)) if i not in stated.values()]
@@ -210,6 +200,7 @@ def _insert_unstated(
     """Inserts the unstated axes between the sections that `...` separates, each before the axes that it preceded."""
     if len(sections) == 1:
         return sections[0]
+    # An axis is put before a section if it was before the first part of it. The last section follows all axes.
     result, next_section = list(sections[0]), 1
     for name, part_indices in unstated:
         while next_section < len(sections) - 1 and part_indices[0] > min(

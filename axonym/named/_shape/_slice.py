@@ -162,6 +162,7 @@ def updated_slice(x: N, start: Mapping[Any, Any], update: NamedBase) -> N:
     items = {
         name: _make_dslice(x, name, first, update_sizes.get(name, 1), "updated_slice") for name, first in starts.items()
     }
+    # The window is not sharded along its axes, so the update must not be either.
     names = tuple("" if name in items else name for name in update.names)
     array = reshard_by_name(replicate_axes(update.array, update.names, items), names)
     return At(x, items).set(with_array(update, array), mode="promise_in_bounds")
@@ -193,19 +194,17 @@ def roll(x: N, shift: Any, axis: AxisSelection) -> N:
     shifts = tuple(shift) if isinstance(shift, Sequence) and not isinstance(shift, str) else (shift,) * len(dims)
     if len(shifts) != len(dims):
         raise ValueError(f"{len(shifts)} shifts were given for the axes {format_axes([x.names[dim] for dim in dims])}")
-    shifts = tuple(_parse_shift(x, places) for places in shifts)
+    numbers = tuple(map(as_integer, shifts))
+    for number, places in zip(numbers, shifts, strict=True):
+        if number is None:
+            raise TypeError(
+                f"{format_shape(x)} is rolled by an integer along each axis, not by {format_value(places)}."
+            )
     if not dims:
         return x
-    if all(isinstance(places, int) for places in shifts):
-        return apply_to_whole_axes(_roll_static, x, dims, shifts)
-    return apply_to_whole_axes(_roll_traced, x, dims, args=shifts)
-
-
-def _parse_shift(x: NamedBase, shift: Any) -> Any:
-    number = as_integer(shift)
-    if number is None:
-        raise TypeError(f"{format_shape(x)} is rolled by an integer along each axis, not by {format_value(shift)}.")
-    return number
+    if all(isinstance(number, int) for number in numbers):
+        return apply_to_whole_axes(_roll_static, x, dims, numbers)
+    return apply_to_whole_axes(_roll_traced, x, dims, args=numbers)
 
 
 def _roll_static(array: Any, dims: tuple[int, ...], shifts: tuple[int, ...]) -> Any:
@@ -292,11 +291,12 @@ def pad(
             )
     if not dims:
         return x
+    options = tuple(kwargs.items())
     if mode == "constant":
-        return apply_to_whole_axes(
-            _pad_constant, x, dims, widths, tuple(kwargs.items()), args=_parse_constants(constant_values)
-        )
-    return apply_to_whole_axes(_pad_by_mode, x, dims, widths, mode, tuple(kwargs.items()), by_compiler=True)
+        # The values are operands: they may be traced, and others need no new program.
+        constants = _parse_constants(constant_values)
+        return apply_to_whole_axes(_pad_dims, x, dims, widths, mode, options, args=constants)
+    return apply_to_whole_axes(_pad_dims, x, dims, widths, mode, options, by_compiler=True)
 
 
 def _parse_width(x: NamedBase, dim: int, width: Any) -> tuple[int, int]:
@@ -322,18 +322,17 @@ def _parse_constants(value: Any) -> tuple[Any, ...]:
     return tuple(get_scalar("each value of `constant_values`", constant) for constant in values)
 
 
-def _expand_widths(array: Any, dims: tuple[int, ...], widths: _Widths) -> _Widths:
+def _pad_dims(
+    array: Any, dims: tuple[int, ...], widths: _Widths, mode: str, options: tuple[Any, ...], *constants: Any
+) -> Any:
     width_by_dim = dict(zip(dims, widths, strict=True))
-    return tuple(width_by_dim.get(dim, (0, 0)) for dim in range(array.ndim))
-
-
-def _pad_constant(array: Any, dims: tuple[int, ...], widths: _Widths, options: tuple[Any, ...], *values: Any) -> Any:
-    constant = values[0] if len(values) == 1 else jnp.stack([jnp.asarray(value) for value in values])
-    return jnp.pad(array, _expand_widths(array, dims, widths), constant_values=constant, **dict(options))
-
-
-def _pad_by_mode(array: Any, dims: tuple[int, ...], widths: _Widths, mode: str, options: tuple[Any, ...]) -> Any:
-    return jnp.pad(array, _expand_widths(array, dims, widths), mode=mode, **dict(options))
+    all_widths = [width_by_dim.get(dim, (0, 0)) for dim in range(array.ndim)]
+    kwargs = dict(options)
+    if len(constants) == 1:
+        kwargs["constant_values"] = constants[0]
+    elif constants:
+        kwargs["constant_values"] = jnp.stack([jnp.asarray(value) for value in constants])
+    return jnp.pad(array, all_widths, mode=mode, **kwargs)
 
 
 def pad_left(x: N, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> N:

@@ -20,13 +20,6 @@ _CARRY, _INPUTS = "axonym carry", "axonym inputs"
 _OFFLOAD = "offload"
 
 
-def _parse_checkpoint_names(option: str, names: Any) -> tuple[str, ...]:
-    is_sequence = isinstance(names, Sequence) and not isinstance(names, str)
-    if not is_sequence or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"`{option}` takes a sequence of names, not {format_value(names)}.")
-    return tuple(names)
-
-
 @dataclass(frozen=True)
 class ScanCheckpointPolicy:
     """Policy for `remat=`: which values a loop saves at each step for the backward pass; others are recomputed.
@@ -79,8 +72,12 @@ class ScanCheckpointPolicy:
                 raise TypeError(f"`{option}` is True, False or 'offload', not {format_value(getattr(self, option))}.")
         for option in ("save_block_internals", "offload_block_internals"):
             names = getattr(self, option)
-            if not isinstance(names, bool):
-                object.__setattr__(self, option, _parse_checkpoint_names(option, names))
+            if isinstance(names, bool):
+                continue
+            is_sequence = isinstance(names, Sequence) and not isinstance(names, str)
+            if not is_sequence or not all(isinstance(name, str) for name in names):
+                raise TypeError(f"`{option}` takes a sequence of names, not {format_value(names)}.")
+            object.__setattr__(self, option, tuple(names))
         if not isinstance(self.nested, int) or self.nested < 0:
             raise TypeError(
                 f"`nested` is True, False or the number of steps in an inner loop, not {format_value(self.nested)}."
@@ -244,6 +241,7 @@ def _split_policy(policy: Policy, steps: int) -> tuple[Policy, ScanCheckpointPol
     if not isinstance(policy, ScanCheckpointPolicy) or policy.simple or not policy.nested or steps < 2:
         return policy, None, steps
     inner = _choose_block_size(steps) if policy.nested is True else min(steps, policy.nested)
+    # If no carries are to be saved, the loop over blocks is recomputed as a whole, and saves those between blocks then.
     block_policy = ScanCheckpointPolicy(save_carries=policy.save_carries or True, prevent_cse=policy.prevent_cse)
     return replace(policy, save_carries=True), block_policy, inner
 
@@ -278,6 +276,7 @@ def _scan_nested(
 
     block_arrays = [jnp.reshape(array, (blocks, inner, *array.shape[1:])) for array in block_arrays]
     carry, results = jax.lax.scan(run_block, carry, block_arrays, length=blocks, reverse=reverse)
+    # The results have an axis of blocks and one of steps, which are merged.
     results, treedef = jax.tree.flatten(results)
     parts = [[jnp.reshape(array, (blocks * inner, *array.shape[2:])) for array in results]]
     if remaining:

@@ -22,7 +22,7 @@ def is_random_key(x: Any) -> bool:
 def fold_in_number(key: Any, number: Any) -> Any:
     """Returns a random key, or an array of them, with a number folded into each; see `jax.random.fold_in`."""
     array, fold_in = get_plain_array(key), jax.random.fold_in
-    for _ in range(array.ndim):
+    for _ in range(array.ndim):  # JAX folds a number into a single key
         fold_in = jax.vmap(fold_in, (0, None))
     folded = fold_in(array, number)
     return with_array(key, folded) if isinstance(key, NamedArray) else folded
@@ -60,16 +60,12 @@ def check_legacy_keys(arguments: Any, function: str, called: Callable[..., Any] 
     """
     leaves, treedef = jax.tree.flatten(arguments, is_leaf=is_named_array)
     for position, leaf in enumerate(leaves):
-        if _may_be_legacy_key(leaf):
+        if not isinstance(leaf, jax.Array | np.ndarray) or leaf.ndim != 1 or leaf.dtype != np.uint32:
+            continue
+        if leaf.shape == jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape:
             argument = name_argument(treedef, position, called, has_carry=False)
             raise TypeError(
                 f"`{function}` cannot tell whether {argument}, a plain uint32 array of shape {leaf.shape}, is a legacy "
                 "random key or data; pass a typed key, from `jax.random.key(seed)` or `jax.random.wrap_key_data(array)`"
                 ", or data as a named array"
             )
-
-
-def _may_be_legacy_key(leaf: Any) -> bool:
-    if not isinstance(leaf, jax.Array | np.ndarray) or leaf.ndim != 1 or leaf.dtype != np.uint32:
-        return False
-    return leaf.shape == jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape

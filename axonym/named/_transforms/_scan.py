@@ -71,11 +71,10 @@ def scan(
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return check_scan_result(call_fn(carry, *args, **kwargs))
 
-    loop = _Loop("scan", f, call_step, is_scanned, parse_remat(remat), reverse, unroll)
-    axes = parse_mapped_axes(axis)
+    loop = _Loop("scan", f, call_step, parse_mapped_axes(axis), is_scanned, parse_remat(remat), reverse, unroll)
 
     def run_scan(init: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        return _run_loop(loop, axes, init, (args, kwargs))
+        return _run_loop(loop, init, (args, kwargs))
 
     return run_scan
 
@@ -123,11 +122,10 @@ def fold(
     def call_step(carry: Any, /, *args: Any, **kwargs: Any) -> tuple[Any, None]:
         return call_fn(carry, *args, **kwargs), None
 
-    loop = _Loop("fold", fn, call_step, is_scanned, parse_remat(remat), reverse, unroll)
-    axes = parse_mapped_axes(axis)
+    loop = _Loop("fold", fn, call_step, parse_mapped_axes(axis), is_scanned, parse_remat(remat), reverse, unroll)
 
     def run_fold(init: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return _run_loop(loop, axes, init, (args, kwargs))[0]
+        return _run_loop(loop, init, (args, kwargs))[0]
 
     return run_fold
 
@@ -164,11 +162,10 @@ def map(
     def call_step(carry: None, /, *args: P.args, **kwargs: P.kwargs) -> tuple[None, R]:
         return None, fn(*args, **kwargs)
 
-    loop = _Loop("map", fn, call_step, is_mapped, parse_remat(remat), reverse, unroll)
-    axes = parse_mapped_axes(axis)
+    loop = _Loop("map", fn, call_step, parse_mapped_axes(axis), is_mapped, parse_remat(remat), reverse, unroll)
 
     def run_map(*args: P.args, **kwargs: P.kwargs) -> R:
-        return _run_loop(loop, axes, None, (args, kwargs))[1]
+        return _run_loop(loop, None, (args, kwargs))[1]
 
     return run_map
 
@@ -179,25 +176,27 @@ class _Loop(NamedTuple):
     function: str  # the name of that function, for errors
     called: Callable[..., Any]  # the function given to it, for errors
     step: Callable[..., tuple[Any, Any]]  # takes a carry and slices, returns the next carry and a result
+    axes: tuple[AxisSelector, ...]  # outermost first
     slice_spec: SliceSpec
     policy: Policy
     reverse: bool
     unroll: int | bool
 
 
-def _run_loop(loop: _Loop, axes: tuple[AxisSelector, ...], init: Any, arguments: Any) -> tuple[Any, Any]:
-    if not axes:
+def _run_loop(loop: _Loop, init: Any, arguments: Any) -> tuple[Any, Any]:
+    if not loop.axes:  # within the innermost loop
         args, kwargs = arguments
         return loop.step(init, *args, **kwargs)
-    sliced_args = slice_args(arguments, axes[0], loop.slice_spec, loop.function, loop.called)
+    sliced_args = slice_args(arguments, loop.axes[0], loop.slice_spec, loop.function, loop.called)
     if any(is_traced(leaf) for leaf in jax.tree.leaves((init, sliced_args.leaves))):
-        carry, results = _scan_slices(loop, axes[1:], init, sliced_args)
+        carry, results = _scan_slices(loop, init, sliced_args)
     else:
+        # Outside of a trace the loop is compiled here, with everything that is no array as part of the program.
         arrays, static = eqx.partition((init, sliced_args.leaves), is_array)
 
         def run_compiled(arrays: Any) -> tuple[Any, Any]:
             init, leaves = eqx.combine(arrays, static)
-            return _scan_slices(loop, axes[1:], init, sliced_args._replace(leaves=leaves))
+            return _scan_slices(loop, init, sliced_args._replace(leaves=leaves))
 
         # JAX keeps the program of a bare `jax.lax.scan`; the program of a function made here is discarded with it.
         try:
@@ -208,13 +207,12 @@ def _run_loop(loop: _Loop, axes: tuple[AxisSelector, ...], init: Any, arguments:
     return carry, unpack_result(results)
 
 
-def _scan_slices(
-    loop: _Loop, inner_axes: tuple[AxisSelector, ...], init: Any, sliced_args: SlicedArgs
-) -> tuple[Any, Any]:
+def _scan_slices(loop: _Loop, init: Any, sliced_args: SlicedArgs) -> tuple[Any, Any]:
     name, size = sliced_args.axis.name, sliced_args.axis.size
+    inner_loop = loop._replace(axes=loop.axes[1:])
 
     def run_step(carry: Any, slices: Sequence[Any]) -> tuple[Any, Any]:
-        next_carry, results = _run_loop(loop, inner_axes, carry, sliced_args.insert_slices(slices))
+        next_carry, results = _run_loop(inner_loop, carry, sliced_args.insert_slices(slices))
         _check_carry(loop.function, carry, next_carry)
         return _reshard_carry(next_carry), pack_stacked(results, name)
 
@@ -228,6 +226,7 @@ def _check_carry(function: str, carry: Any, next_carry: Any) -> None:
     leaves, treedef = jax.tree.flatten(carry, is_leaf=is_named_array)
     next_leaves, next_treedef = jax.tree.flatten(next_carry, is_leaf=is_named_array)
     if treedef != next_treedef:
+        # JAX reports all other changes of the structure.
         if not is_named_array(carry) and not is_named_array(next_carry):
             return
         leaves, next_leaves = [carry], [next_carry]
@@ -269,9 +268,8 @@ def _reshard_carry(carry: Any) -> Any:
 def _move_to_front(array: Any, dim: int) -> Any:
     """Returns an array with an axis first and sharded over no mesh axis, as `jax.lax.scan` requires."""
     array = jnp.moveaxis(array, dim, 0) if dim else array
-    if (
-        jax.typeof(array).sharding.spec.partitions[0] is None
-    ):  # checked first, since each array of each call comes through here
+    # Checked first, since each array of each call comes through here.
+    if jax.typeof(array).sharding.spec.partitions[0] is None:
         return array
     names = name_dims(array)
     return replicate_axes(array, names, names[:1])

@@ -79,12 +79,15 @@ class SlicedArgs(NamedTuple):
         """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced."""
         remaining = iter(slices)
         pairs = zip(self.leaves, self.dims, strict=True)
-        leaves = [leaf if dim is None else _make_slice(leaf, dim, next(remaining)) for leaf, dim in pairs]
+        leaves: list[Any] = []
+        for leaf, dim in pairs:
+            if dim is None:
+                leaves.append(leaf)
+            elif is_named_array(leaf):
+                leaves.append(with_array(leaf, next(remaining), leaf.names[:dim] + leaf.names[dim + 1 :]))
+            else:
+                leaves.append(next(remaining))
         return jax.tree.unflatten(self.treedef, leaves)
-
-
-def _make_slice(leaf: Any, dim: int, array: Any) -> Any:
-    return with_array(leaf, array, leaf.names[:dim] + leaf.names[dim + 1 :]) if isinstance(leaf, NamedArray) else array
 
 
 def slice_args(
@@ -103,19 +106,28 @@ def slice_args(
     leaf_specs = specs if isinstance(specs, list) else [specs] * len(leaves)
     name = axis_name(axis)
     dims = [_find_sliced_dim(leaf, axis, name, spec) for leaf, spec in zip(leaves, leaf_specs, strict=True)]
-    sliced = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
-    size = _find_common_size(leaves, sliced, axis, function)
+    size = _find_common_size(leaves, dims, axis, name, function)
     for position, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
         if dim is not None and get_plain_array(leaf).shape[dim] != size:
             argument = name_argument(treedef, position, called, function in ("scan", "fold"))
-            raise strip_library_frames(_make_size_error(leaf, dim, argument, name, size, function))
+            label = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
+            leaf_size = get_plain_array(leaf).shape[dim]
+            origin = f"it is {argument}"
+            if not is_named_array(leaf) and dim == 0:
+                origin = f"{argument} has leading dimension {leaf_size}"
+            raise strip_library_frames(
+                ValueError(
+                    f"`{function}` over axis {name!r} of size {size} got {label}, which has size {leaf_size} there; "
+                    f"{origin}"
+                )
+            )
     return SlicedArgs(Axis(name, size), treedef, leaves, dims)
 
 
-def _find_common_size(leaves: list[Any], sliced: list[tuple[Any, int]], axis: AxisSelector, function: str) -> int:
-    name = axis_name(axis)
+def _find_common_size(leaves: list[Any], dims: list[int | None], axis: AxisSelector, name: str, function: str) -> int:
     if isinstance(axis, Axis):
         return axis.size
+    sliced = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
     if not sliced:
         names = [leaf_name for leaf in leaves if is_named_array(leaf) for leaf_name in leaf.names]
         hint = suggest_name(name, names) or "; give an `Axis` with its size"
@@ -123,18 +135,6 @@ def _find_common_size(leaves: list[Any], sliced: list[tuple[Any, int]], axis: Ax
     # A plain array may be sliced by mistake, so that errors are about the array that differs from a named one.
     leaf, dim = next(((leaf, dim) for leaf, dim in sliced if is_named_array(leaf)), sliced[0])
     return get_plain_array(leaf).shape[dim]
-
-
-def _make_size_error(leaf: Any, dim: int, argument: str, name: str, size: int, function: str) -> ValueError:
-    label = format_shape(leaf) if is_named_array(leaf) else f"a plain array of shape {leaf.shape}"
-    leaf_size = get_plain_array(leaf).shape[dim]
-    if not is_named_array(leaf) and dim == 0:
-        origin = f"{argument} has leading dimension {leaf_size}"
-    else:
-        origin = f"it is {argument}"
-    return ValueError(
-        f"`{function}` over axis {name!r} of size {size} got {label}, which has size {leaf_size} there; {origin}"
-    )
 
 
 def name_argument(treedef: Any, position: int, called: Callable[..., Any] | None, has_carry: bool) -> str:
@@ -183,14 +183,16 @@ def _find_sliced_dim(leaf: Any, axis: AxisSelector, name: str, spec: SliceSpec) 
 
 def pack_stacked(result: Any, axis: str) -> Any:
     """Returns the result for one slice, with the names of the stacked results."""
-    return pack_result(jax.tree.map(lambda leaf: _prepend_axis(leaf, axis), result, is_leaf=is_named_array))
 
+    def prepend_axis(leaf: Any) -> Any:
+        if not isinstance(leaf, NamedArray):
+            return leaf
+        if axis in leaf.names:
+            raise strip_library_frames(
+                ValueError(
+                    f"the result {format_shape(leaf)} already has axis {axis!r}, along which results are stacked"
+                )
+            )
+        return with_array(leaf, leaf.array, intern_names((axis, *leaf.names)))
 
-def _prepend_axis(leaf: Any, axis: str) -> Any:
-    if not isinstance(leaf, NamedArray):
-        return leaf
-    if axis in leaf.names:
-        raise strip_library_frames(
-            ValueError(f"the result {format_shape(leaf)} already has axis {axis!r}, along which results are stacked")
-        )
-    return with_array(leaf, leaf.array, intern_names((axis, *leaf.names)))
+    return pack_result(jax.tree.map(prepend_axis, result, is_leaf=is_named_array))

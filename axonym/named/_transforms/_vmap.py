@@ -81,6 +81,7 @@ def _apply_vmap(
         return pack_stacked(fn(*args, **kwargs), name)
 
     arrays = _align_shardings(arrays, dims)
+    # Constraints on slices then keep the mapped axis sharded.
     spmd_axes = get_mesh_axes(name, size) or None
     mapped = jax.vmap(call_with_slices, in_axes=tuple(dims), axis_size=size, spmd_axis_name=spmd_axes)
     try:
