@@ -41,8 +41,9 @@ def apply_reduction(
     masks, mask_names = ((), ()) if where is None else _parse_mask(x, where)
     selected = make_hashable_selection(axis, x.names)
     call, names = _plan_reduction(fn, x.names, x.array.shape, selected, mask_names, by_compiler, *options.items())
-    # Only if given: `initial` is an operand, and many functions have no such argument.
-    return with_array(x, call(x.array, *masks) if initial is None else call(x.array, *masks, initial=initial), names)
+    # An operand, as the array and the mask are; many functions have no such argument.
+    kwargs = {} if initial is None else {"initial": initial}
+    return with_array(x, call(x.array, *masks, **kwargs), names)
 
 
 def apply_keeping_axes(fn: Callable[..., Any], x: Any, axis: Any, where: Any) -> Any:
@@ -93,10 +94,15 @@ def _apply_to_plain(fn: Callable[..., Any], x: Any, axis: Any, by_compiler: bool
         raise TypeError(f"A plain array of shape {np.shape(x)} takes a plain `where`, not a named one.")
     # Not every function has all of these arguments.
     call = functools.partial(fn, axis=dims, **{key: value for key, value in options.items() if value is not None})
+    return _call_plain(call, x, dims, by_compiler)
+
+
+def _call_plain(call: Callable[..., Any], x: Any, removed_dims: tuple[int, ...], by_compiler: bool) -> Any:
+    """Calls a function of a plain array or a number; for `by_compiler` see `run_operation`."""
     if not by_compiler or not isinstance(x, jax.Array):  # arrays of NumPy and numbers are on no mesh
         return call(x)
     names = name_dims(x)
-    remaining_names = tuple(name for dim, name in enumerate(names) if dim not in dims)
+    remaining_names = tuple(name for dim, name in enumerate(names) if dim not in removed_dims)
     with context(None):  # a mapping must not be asked for these names
         return run_operation(call, [names], remaining_names, x, by_compiler=True)
 
@@ -175,11 +181,7 @@ def apply_along(
         **options: Further arguments of `fn`.
     """
     if not isinstance(x, NamedBase):
-        call = functools.partial(fn, axis=find_position(x, axis), **options)
-        if not by_compiler or not isinstance(x, jax.Array):
-            return call(x)
-        with context(None):  # a mapping must not be asked for these names
-            return run_operation(call, [name_dims(x)], name_dims(x), x, by_compiler=True)
+        return _call_plain(functools.partial(fn, axis=find_position(x, axis), **options), x, (), by_compiler)
     dim = find_axis(x.names, x.array.shape, axis)
     results = (*x.names[:dim], "", *x.names[dim + 1 :]) if resizes else x.names
     call = _plan_along(fn, x.names, dim, results, by_compiler, misses_auto_shards, *options.items())

@@ -1,5 +1,7 @@
 """Covariances and quantiles."""
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,13 +100,14 @@ def _apply_over_observations(
 
 def _compute_cov(array: Any, *weights: Any, count: int, ddof: int, has_frequencies: bool) -> Any:
     array = _merge_observations(array, count)
-    array = array if jnp.issubdtype(array.dtype, jnp.inexact) else array.astype(float)
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        array = array.astype(float)
     size: Any = array.shape[-1]
     if not weights:
         array = array - jnp.mean(array, axis=-1, keepdims=True)
         return _multiply_conjugate(array, array) / jnp.maximum(size - ddof, 0)
     weight_rows = [jnp.expand_dims(_merge_observations(weight, count), -2) for weight in weights]
-    factor = weight_rows[0] * weight_rows[1] if len(weight_rows) == 2 else weight_rows[0]
+    factor = functools.reduce(operator.mul, weight_rows)
     size = jnp.sum(factor, axis=-1, keepdims=True)
     array = array - jnp.sum(array * factor, axis=-1, keepdims=True) / size
     # The last weights are the observation weights if there are any; frequencies count as repeated observations.

@@ -93,10 +93,7 @@ def broadcast_axis(x: N, axes: AxisSpec) -> N:
         >>> nym.broadcast_axis(nym.ones({"embed": 3}), nym.Axis("batch", 2)).shape
         (batch: 2, embed: 3)
     """
-    check_named(x)
-    target_axes = parse_axes(axes)
-    check_matching_sizes((x.names, x.array.shape), get_names_and_sizes(target_axes))
-    return broadcast_to(x, (*(axis for axis in target_axes if axis.name not in x.names), *x.axes))
+    return broadcast_to(x, axes, ensure_order=False, enforce_no_extra_axes=False)
 
 
 def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bool = True) -> tuple[Any, ...]:

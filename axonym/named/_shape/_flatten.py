@@ -64,9 +64,9 @@ def _plan_flatten(
     names: Names, sizes: tuple[int, ...], old_axes: AxisSelection | None, new_axis: AxisSelector
 ) -> tuple[Callable[..., Any], Names]:
     merged = find_axes(names, sizes, old_axes)
-    remaining = [dim for dim in range(len(names)) if dim not in merged]
-    position = sum(dim < min(merged, default=0) for dim in remaining)  # of the new axis
-    dims_before, dims_after = remaining[:position], remaining[position:]
+    position = min(merged, default=0)  # of the new axis
+    dims_before = range(position)
+    dims_after = [dim for dim in range(position, len(names)) if dim not in merged]
     order = (*dims_before, *merged, *dims_after)
     size = math.prod(sizes[dim] for dim in merged)
     if isinstance(new_axis, Axis) and new_axis.size != size:

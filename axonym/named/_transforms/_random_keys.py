@@ -40,7 +40,10 @@ def spread_keys(arguments: Any, axis: Axis, function: str) -> Any:
     check_legacy_keys(arguments, function)
 
     def spread_key(leaf: Any) -> Any:
-        if not is_random_key(leaf) or (axis.name in leaf.names if isinstance(leaf, NamedArray) else leaf.ndim):
+        if not is_random_key(leaf):
+            return leaf
+        has_axis = axis.name in leaf.names if isinstance(leaf, NamedArray) else leaf.ndim > 0
+        if has_axis:
             return leaf
         keys = jax.vmap(lambda number: get_plain_array(fold_in_number(leaf, number)))(jnp.arange(axis.size))
         return with_array(leaf, keys, intern_names((axis.name, *leaf.names))) if isinstance(leaf, NamedArray) else keys

@@ -73,7 +73,9 @@ class SlicedArgs(NamedTuple):
         for array, dim in zip(*self.get_sliced(), strict=True):
             names = name_dims(array)
             slices.append(run_operation(functools.partial(take_slices, dim), [names], None, array, whole=(names[dim],)))
-        return [list(step) for step in zip(*slices, strict=True)] if slices else [[] for _ in range(self.axis.size)]
+        if not slices:
+            return [[] for _ in range(self.axis.size)]
+        return [list(step) for step in zip(*slices, strict=True)]
 
     def insert_slices(self, slices: Sequence[Any]) -> Any:
         """Returns the arguments with slices, given as plain arrays, in place of the arrays that are sliced."""
@@ -83,7 +85,7 @@ class SlicedArgs(NamedTuple):
         for leaf, dim in pairs:
             if dim is None:
                 leaves.append(leaf)
-            elif is_named_array(leaf):
+            elif isinstance(leaf, NamedArray):
                 leaves.append(with_array(leaf, next(remaining), leaf.names[:dim] + leaf.names[dim + 1 :]))
             else:
                 leaves.append(next(remaining))
