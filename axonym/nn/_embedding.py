@@ -5,12 +5,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..named._arguments import check_dtype
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSpec, Names, intern_names, parse_axes, parse_one_axis
-from ..named._base import format_shape, is_traced
+from ..named._base import format_shape
 from ..named._broadcasting import as_integer, cached_jit, get_array
 from ..named._dot import dot
 from ..named._format import format_value
@@ -18,7 +17,7 @@ from ..named._index import take
 from ..named._named_call import enter_function_scope, named_call
 from ..named._sharding import constrain_sharding, reshard_by_name
 from ..tree_util import resize_axis
-from ._layer import Layer, check_input, format_layer_axes, gather_parameter
+from ._layer import Layer, check_input, format_layer_axes, gather_parameter, read_known_values
 from ._linear import Initializer, draw_scaled_normal, initialize_weight
 
 
@@ -98,7 +97,13 @@ class Embedding(Layer):
         """
         layer = f"Embedding ({format_layer_axes(self.Vocab)} -> {format_layer_axes(self.Embed)})"
         check_input(layer, ids, (), tuple(axis.name for axis in self.Embed))
-        _check_ids(layer, ids, self.Vocab)
+        values, size = read_known_values(ids), self.Vocab.size
+        if values is not None and ids.size and (values.min() < -size or values.max() >= size):
+            bad_id = values.max() if values.max() >= size else values.min()
+            raise IndexError(
+                f"{layer}: id {bad_id} in {format_shape(ids)} is out of range for {size} elements; compare the "
+                "vocabulary with that of the tokenizer, or enlarge it with `resize_vocab`"
+            )
         weight = gather_parameter(self.weight)
         with enter_function_scope("take", (self.Vocab.name,), tuple(axis.name for axis in self.Embed)):
             vectors = take(weight, self.Vocab, ids)
@@ -144,20 +149,6 @@ class Embedding(Layer):
             (vocab: 12, embed: 4)
         """
         return resize_axis(self, self.Vocab, size, key)
-
-
-def _check_ids(layer: str, ids: NamedArray, Vocab: Axis) -> None:
-    """Raises an IndexError for ids out of range, unless they are traced or on devices of other processes."""
-    if is_traced(ids.array) or not getattr(ids.array, "is_fully_addressable", True) or not ids.size:
-        return
-    values = np.asarray(ids.array)
-    lowest, highest = values.min(), values.max()
-    if lowest < -Vocab.size or highest >= Vocab.size:
-        bad_id = highest if highest >= Vocab.size else lowest
-        raise IndexError(
-            f"{layer}: id {bad_id} in {format_shape(ids)} is out of range for {Vocab.size} elements; compare the "
-            "vocabulary with that of the tokenizer, or enlarge it with `resize_vocab`"
-        )
 
 
 def one_hot(x: Any, Class: Axis, *, dtype: Any = None) -> NamedArray:

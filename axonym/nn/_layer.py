@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from ..named._array import NamedArray
 from ..named._axis import Axis, AxisSelection, AxisSpec, Names, find_axes, get_names_and_sizes, parse_axes
-from ..named._base import format_shape, with_array
+from ..named._base import format_shape, is_traced, with_array
 from ..named._format import format_axes
 from ..named._sharding import context
 from ..named._traceback import strip_library_frames
@@ -79,6 +80,13 @@ def check_axes_among(function: str, operand: str, x: Any, reference_name: str, r
                 f"{reference_name} {format_shape(reference)} lack"
             )
         )
+
+
+def read_known_values(x: NamedArray) -> np.ndarray | None:
+    """Returns the values of an array, None if they are traced or on devices of other processes."""
+    if is_traced(x.array) or not getattr(x.array, "is_fully_addressable", True):
+        return None
+    return np.asarray(x.array)
 
 
 def gather_parameter(parameter: NamedArray) -> NamedArray:

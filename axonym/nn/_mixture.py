@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..named._arguments import check_choice, check_dtype, check_function, check_number
 from ..named._array import NamedArray
@@ -26,7 +25,7 @@ from ..named._axis import (
     parse_selection,
 )
 from ..named._axis_layout import MeshAxes
-from ..named._base import check_named, format_shape, is_traced, with_array
+from ..named._base import check_named, format_shape, with_array
 from ..named._broadcasting import cached_jit, check_matching_sizes
 from ..named._creation import named, ones, zeros
 from ..named._dot import dot
@@ -38,7 +37,7 @@ from ..named._shape._rearrange import rearrange
 from ..named._sharding import constrain_sharding
 from ..random import split
 from ._activations import silu
-from ._layer import Layer, check_input, format_layer_axes, gather_parameter, widen_array
+from ._layer import Layer, check_input, format_layer_axes, gather_parameter, read_known_values, widen_array
 from ._linear import draw_scaled_normal
 from ._map_shards import check_sharded_apart, map_shards
 
@@ -219,153 +218,6 @@ def router_z_loss(logits: NamedArray, Experts: AxisSelector) -> NamedArray:
     return mean(logsumexp(logits, Experts) ** 2)
 
 
-MatrixProduct: TypeAlias = Callable[[Any, Any], Any]
-"""A function of rows and the matrices of the experts, which multiplies each row with the matrix of its expert."""
-
-ExpertFn: TypeAlias = Callable[[MatrixProduct, Any], Any]
-"""A function that applies the experts to rows; its first argument computes their matrix products."""
-
-
-class SortedChoices(NamedTuple):
-    """The choices of tokens, sorted by expert so that the rows of one expert are neighbours.
-
-    Choices are numbered by choice and then by token: all first choices come before all second ones.
-    """
-
-    order: jax.Array  # the number of the choice at each rank
-    ranks: jax.Array  # the rank of each choice
-    starts: jax.Array  # the first rank of each expert
-    counts: jax.Array  # how many choices each expert has
-
-
-def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
-    """Sorts the choices of tokens by expert, where `expert_ids` has an axis of tokens and one of choices."""
-    flat_ids = expert_ids.T.reshape(-1)
-    order = jnp.argsort(flat_ids, stable=True)
-    counts = jnp.bincount(flat_ids, length=expert_count)
-    return SortedChoices(order, jnp.argsort(order), jnp.cumsum(counts) - counts, counts)
-
-
-def combine_choices(rows: Any, row_indices: Any, has_row: Any, weights: Any) -> Any:
-    """Sums for each token the rows of its choices times their weights; choices without a row count as zero."""
-    tokens, choices = weights.shape
-    rows = jnp.where(has_row[:, None], rows[jnp.where(has_row, row_indices, 0)], 0).reshape(choices, tokens, -1)
-    return jnp.einsum("ktd,tk->td", rows, weights)
-
-
-def select_experts(expert_count: int, mesh_axes: tuple[str, ...], gathered: Collection[str] = ()) -> jax.Array:
-    """Returns the numbers of the experts of this device, and of devices that differ from it in `gathered` axes only."""
-    ids = jnp.arange(expert_count).reshape(*(jax.lax.axis_size(axis) for axis in mesh_axes), -1)
-    for dim, axis in enumerate(mesh_axes):
-        if axis not in gathered:
-            ids = jax.lax.dynamic_index_in_dim(ids, jax.lax.axis_index(axis), dim)
-    return ids.reshape(-1)
-
-
-def mix_all_tokens(
-    apply: ExpertFn,
-    expert_count: int,
-    mesh_axes: tuple[str, ...],
-    token_axes: Collection[str],
-    x: Any,
-    weights: Any,
-    expert_ids: Any,
-) -> Any:
-    """Applies the experts of this device to all tokens that chose them.
-
-    Tokens that are sharded over the mesh axes of the experts are gathered, and the sums scattered again.
-
-    Args:
-        apply: Function of the experts.
-        expert_count: The number of experts.
-        mesh_axes: The mesh axes over which experts are sharded.
-        token_axes: The mesh axes over which tokens are sharded.
-        x: Array of tokens and vectors.
-        weights: Array of tokens and choices.
-        expert_ids: The experts, in an array of the same shape.
-
-    Returns:
-        Array of tokens and vectors, which is to be added up over the mesh axes of the experts that tokens are not
-        sharded over.
-    """
-    shared_axes = tuple(axis for axis in mesh_axes if axis in token_axes)
-    if shared_axes:
-        x, weights, expert_ids = (
-            jax.lax.all_gather(array, shared_axes, tiled=True) for array in (x, weights, expert_ids)
-        )
-    choices = sort_choices(expert_ids, expert_count)
-    local_experts = select_experts(expert_count, mesh_axes)
-    first_rank, counts = choices.starts[local_experts[0]], choices.counts[local_experts]
-    total = counts.sum()
-    # A row for each choice, because sizes are static; those of this device's experts come first.
-    row_numbers = jnp.arange(expert_ids.size)
-    choice_numbers = choices.order[(row_numbers + first_rank) % expert_ids.size]
-    rows = x[choice_numbers % expert_ids.shape[0]]  # choices are numbered by choice and then by token
-    if mesh_axes:  # rows of other devices must not reach the gradient, whatever a kernel makes of them
-        rows = jnp.where((row_numbers < total)[:, None], rows, 0)
-    rows = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, counts), rows)
-    row_indices = choices.ranks - first_rank
-    result = combine_choices(rows, row_indices, (row_indices >= 0) & (row_indices < total), weights)
-    return jax.lax.psum_scatter(result, shared_axes, tiled=True) if shared_axes else result
-
-
-def mix_within_capacity(
-    apply: ExpertFn,
-    expert_count: int,
-    mesh_axes: tuple[str, ...],
-    token_axes: Collection[str],
-    capacity: int,
-    x: Any,
-    weights: Any,
-    expert_ids: Any,
-) -> tuple[Any, Any]:
-    """Applies the experts of this device to the first tokens of each group that chose them, up to a capacity.
-
-    The tokens of each expert travel to its device where tokens are sharded over the mesh axes of the experts.
-
-    Args:
-        apply: Function of the experts.
-        expert_count: The number of experts.
-        mesh_axes: The mesh axes over which experts are sharded.
-        token_axes: The mesh axes over which tokens are sharded.
-        capacity: How many tokens of a group each expert takes.
-        x: Array of groups, tokens and vectors.
-        weights: Array of groups, tokens and choices.
-        expert_ids: The experts, in an array of the same shape.
-
-    Returns:
-        Array of groups, tokens and vectors, to be added up as in `mix_all_tokens`, and how many choices are dropped.
-    """
-    shared_axes = tuple(axis for axis in mesh_axes if axis in token_axes)
-    experts = select_experts(expert_count, mesh_axes, shared_axes)
-    choices = jax.vmap(lambda ids: sort_choices(ids, expert_count))(expert_ids)
-    groups, tokens, _ = x.shape
-
-    # Each expert has `capacity` slots for the tokens of a group; the last ones may stay empty.
-    slots = jnp.arange(capacity)[None, None]
-    ranks = jnp.clip(choices.starts[:, experts, None] + slots, max=choices.order.shape[1] - 1).reshape(groups, -1)
-    slot_tokens = jnp.take_along_axis(choices.order, ranks, 1) % tokens
-    is_filled = (slots < choices.counts[:, experts, None]).reshape(groups, -1, 1)
-    rows = jnp.where(is_filled, jnp.take_along_axis(x, slot_tokens[..., None], 1), 0)
-    rows = rows.reshape(groups, experts.size, capacity, -1).swapaxes(0, 1)
-    for axis in shared_axes:
-        rows = jax.lax.all_to_all(rows, axis, 0, 1, tiled=True)
-    flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])
-    rows = apply(lambda rows, weight: jnp.einsum("esd,edf->esf", rows, weight), flat).reshape(*rows.shape[:3], -1)
-    for axis in reversed(shared_axes):
-        rows = jax.lax.all_to_all(rows, axis, 1, 0, tiled=True)
-    rows = rows.swapaxes(0, 1).reshape(groups, experts.size * capacity, -1)
-
-    # Back from the slots of experts to the choices of tokens.
-    flat_ids = expert_ids.swapaxes(1, 2).reshape(groups, -1)
-    slot = choices.ranks - jnp.take_along_axis(choices.starts, flat_ids, 1)
-    is_selected = jnp.arange(expert_count)[:, None] == experts[None]
-    expert_index = jnp.argmax(is_selected, 1)[flat_ids]  # among the experts that there are rows of
-    has_row = (slot < capacity) & is_selected.any(1)[flat_ids]
-    result = jax.vmap(combine_choices)(rows, expert_index * capacity + slot, has_row, weights)
-    return result, jnp.maximum(choices.counts - capacity, 0).sum()
-
-
 class MoELinear(Layer):
     """A linear map for each expert, applied to rows that are sorted by expert: `ragged_dot(x, weight, sizes, In)`.
 
@@ -506,20 +358,6 @@ def ragged_dot(
         >>> nym.nn.ragged_dot(x, weight, nym.named([1, 2], "experts"), axis="embed").array
         Array([ 2., 10., 10.], dtype=float32)
     """
-    rows, group, summed, outputs = _find_ragged_axes(x, weight, group_sizes, axis)
-    _check_group_sizes(group_sizes, x.resolve_axis(rows))
-    check_dtype(preferred_element_type, "ragged_dot: `preferred_element_type`")
-    x, weight = rearrange(x, (rows, *summed)), rearrange(weight, (group, *summed, *outputs))
-    names = intern_names((rows, *outputs))
-    with enter_function_scope("ragged_dot", summed, outputs):
-        call = cached_jit(_compute_ragged_dot, x.names, weight.names, names, precision, preferred_element_type)
-        return constrain_sharding(with_array(x, call(x.array, weight.array, group_sizes.array), names))
-
-
-def _find_ragged_axes(
-    x: NamedArray, weight: NamedArray, group_sizes: NamedArray, axis: AxisSelection
-) -> tuple[str, str, Names, Names]:
-    """Returns the names of the axes of rows and of groups, those summed over, and the others of the weight."""
     for operand in (x, weight, group_sizes):
         check_named(operand)
     if not jnp.issubdtype(group_sizes.dtype, jnp.integer):
@@ -529,30 +367,31 @@ def _find_ragged_axes(
     attempt = f"cannot multiply {format_shape(x)} and {format_shape(weight)} by `ragged_dot`"
     (group,) = group_sizes.names
     check_matching_sizes(*((operand.names, operand.array.shape) for operand in (x, weight, group_sizes)))
-    dims = check_input(attempt, x, axis)
-    summed = tuple(x.names[dim] for dim in dims)
+    summed = tuple(x.names[dim] for dim in check_input(attempt, x, axis))
     check_input(attempt, weight, (group, *summed))
-    rows = tuple(name for name in x.names if name not in summed)
-    if len(rows) != 1 or rows[0] in weight.names:
+    row_names = tuple(name for name in x.names if name not in summed)
+    if len(row_names) != 1 or row_names[0] in weight.names:
         raise ValueError(
             f"{attempt}: the first has one axis besides {format_axes(summed)} that the second lacks, its rows, not "
-            f"{format_axes(rows)}; merge several with `flatten_axes`"
+            f"{format_axes(row_names)}; merge several with `flatten_axes`"
         )
-    return rows[0], group, summed, tuple(name for name in weight.names if name not in (group, *summed))
-
-
-def _check_group_sizes(group_sizes: NamedArray, rows: Axis) -> None:
-    """Raises a ValueError if sizes that are known before the program runs do not fit the rows."""
-    if is_traced(group_sizes.array) or not getattr(group_sizes.array, "is_fully_addressable", True):
-        return
-    sizes = np.asarray(group_sizes.array)
-    if (sizes < 0).any():
+    (rows,) = row_names
+    outputs = tuple(name for name in weight.names if name not in (group, *summed))
+    sizes = read_known_values(group_sizes)
+    if sizes is not None and (sizes < 0).any():
         raise ValueError(f"the group sizes of `ragged_dot` are numbers of rows, at least 0, but one is {sizes.min()}")
-    if sizes.sum() > rows.size:
+    if sizes is not None and sizes.sum() > x.axis_size(rows):
         raise ValueError(
             f"the group sizes of `ragged_dot` {format_shape(group_sizes)} add up to {sizes.sum()} rows, more than the "
-            f"axis ({rows}) has"
+            f"axis ({x.resolve_axis(rows)}) has"
         )
+    check_dtype(preferred_element_type, "ragged_dot: `preferred_element_type`")
+
+    x, weight = rearrange(x, (rows, *summed)), rearrange(weight, (group, *summed, *outputs))
+    names = intern_names((rows, *outputs))
+    with enter_function_scope("ragged_dot", summed, outputs):
+        call = cached_jit(_compute_ragged_dot, x.names, weight.names, names, precision, preferred_element_type)
+        return constrain_sharding(with_array(x, call(x.array, weight.array, group_sizes.array), names))
 
 
 def _compute_ragged_dot(
@@ -595,6 +434,151 @@ def _compute_ragged_dot(
         return (product.reshape(row_count, *output_shape),)
 
     return map_shards(multiply_shards, (x, weight, group_sizes), (x_names, weight_names, ("",)), (names,))[0]
+
+
+MatrixProduct: TypeAlias = Callable[[Any, Any], Any]
+"""A function of rows and the matrices of the experts, which multiplies each row with the matrix of its expert."""
+
+ExpertFn: TypeAlias = Callable[[MatrixProduct, Any], Any]
+"""A function that applies the experts to rows; its first argument computes their matrix products."""
+
+
+class SortedChoices(NamedTuple):
+    """The choices of tokens, sorted by expert so that the rows of one expert are neighbours.
+
+    Choices are numbered by choice and then by token: all first choices come before all second ones.
+    """
+
+    order: jax.Array  # the number of the choice at each rank
+    ranks: jax.Array  # the rank of each choice
+    starts: jax.Array  # the first rank of each expert
+    counts: jax.Array  # how many choices each expert has
+
+
+def sort_choices(expert_ids: Any, expert_count: int) -> SortedChoices:
+    """Sorts the choices of tokens by expert, where `expert_ids` has an axis of tokens and one of choices."""
+    flat_ids = expert_ids.T.reshape(-1)
+    order = jnp.argsort(flat_ids, stable=True)
+    counts = jnp.bincount(flat_ids, length=expert_count)
+    return SortedChoices(order, jnp.argsort(order), jnp.cumsum(counts) - counts, counts)
+
+
+def combine_choices(rows: Any, row_indices: Any, has_row: Any, weights: Any) -> Any:
+    """Sums for each token the rows of its choices times their weights; choices without a row count as zero."""
+    tokens, choices = weights.shape
+    rows = jnp.where(has_row[:, None], rows[jnp.where(has_row, row_indices, 0)], 0).reshape(choices, tokens, -1)
+    return jnp.einsum("ktd,tk->td", rows, weights)
+
+
+def select_experts(expert_count: int, mesh_axes: tuple[str, ...], gathered: Collection[str] = ()) -> jax.Array:
+    """Returns the numbers of the experts of this device, and of devices that differ from it in `gathered` axes only."""
+    ids = jnp.arange(expert_count).reshape(*(jax.lax.axis_size(axis) for axis in mesh_axes), -1)
+    for dim, axis in enumerate(mesh_axes):
+        if axis not in gathered:
+            ids = jax.lax.dynamic_index_in_dim(ids, jax.lax.axis_index(axis), dim)
+    return ids.reshape(-1)
+
+
+def mix_all_tokens(
+    apply: ExpertFn,
+    expert_count: int,
+    mesh_axes: tuple[str, ...],
+    shared_axes: tuple[str, ...],
+    x: Any,
+    weights: Any,
+    expert_ids: Any,
+) -> Any:
+    """Applies the experts of this device to all tokens that chose them.
+
+    Tokens that are sharded over the mesh axes of the experts are gathered, and the sums scattered again.
+
+    Args:
+        apply: Function of the experts.
+        expert_count: The number of experts.
+        mesh_axes: The mesh axes over which experts are sharded.
+        shared_axes: Those of them over which tokens are sharded, too.
+        x: Array of tokens and vectors.
+        weights: Array of tokens and choices.
+        expert_ids: The experts, in an array of the same shape.
+
+    Returns:
+        Array of tokens and vectors, which is to be added up over the mesh axes of the experts that tokens are not
+        sharded over.
+    """
+    if shared_axes:
+        x, weights, expert_ids = (
+            jax.lax.all_gather(array, shared_axes, tiled=True) for array in (x, weights, expert_ids)
+        )
+    choices = sort_choices(expert_ids, expert_count)
+    local_experts = select_experts(expert_count, mesh_axes)
+    first_rank, counts = choices.starts[local_experts[0]], choices.counts[local_experts]
+    total = counts.sum()
+    # A row for each choice, because sizes are static; those of this device's experts come first.
+    row_numbers = jnp.arange(expert_ids.size)
+    choice_numbers = choices.order[(row_numbers + first_rank) % expert_ids.size]
+    rows = x[choice_numbers % expert_ids.shape[0]]  # choices are numbered by choice and then by token
+    if mesh_axes:  # rows of other devices must not reach the gradient, whatever a kernel makes of them
+        rows = jnp.where((row_numbers < total)[:, None], rows, 0)
+    rows = apply(lambda rows, weight: jax.lax.ragged_dot(rows, weight, counts), rows)
+    row_indices = choices.ranks - first_rank
+    result = combine_choices(rows, row_indices, (row_indices >= 0) & (row_indices < total), weights)
+    return jax.lax.psum_scatter(result, shared_axes, tiled=True) if shared_axes else result
+
+
+def mix_within_capacity(
+    apply: ExpertFn,
+    expert_count: int,
+    mesh_axes: tuple[str, ...],
+    shared_axes: tuple[str, ...],
+    capacity: int,
+    x: Any,
+    weights: Any,
+    expert_ids: Any,
+) -> tuple[Any, Any]:
+    """Applies the experts of this device to the first tokens of each group that chose them, up to a capacity.
+
+    The tokens of each expert travel to its device where tokens are sharded over the mesh axes of the experts.
+
+    Args:
+        apply: Function of the experts.
+        expert_count: The number of experts.
+        mesh_axes: The mesh axes over which experts are sharded.
+        shared_axes: Those of them over which tokens are sharded, too.
+        capacity: How many tokens of a group each expert takes.
+        x: Array of groups, tokens and vectors.
+        weights: Array of groups, tokens and choices.
+        expert_ids: The experts, in an array of the same shape.
+
+    Returns:
+        Array of groups, tokens and vectors, to be added up as in `mix_all_tokens`, and how many choices are dropped.
+    """
+    experts = select_experts(expert_count, mesh_axes, shared_axes)
+    choices = jax.vmap(lambda ids: sort_choices(ids, expert_count))(expert_ids)
+    groups, tokens, _ = x.shape
+
+    # Each expert has `capacity` slots for the tokens of a group; the last ones may stay empty.
+    slots = jnp.arange(capacity)[None, None]
+    ranks = jnp.clip(choices.starts[:, experts, None] + slots, max=choices.order.shape[1] - 1).reshape(groups, -1)
+    slot_tokens = jnp.take_along_axis(choices.order, ranks, 1) % tokens
+    is_filled = (slots < choices.counts[:, experts, None]).reshape(groups, -1, 1)
+    rows = jnp.where(is_filled, jnp.take_along_axis(x, slot_tokens[..., None], 1), 0)
+    rows = rows.reshape(groups, experts.size, capacity, -1).swapaxes(0, 1)
+    for axis in shared_axes:
+        rows = jax.lax.all_to_all(rows, axis, 0, 1, tiled=True)
+    flat = rows.reshape(rows.shape[0], -1, rows.shape[-1])
+    rows = apply(lambda rows, weight: jnp.einsum("esd,edf->esf", rows, weight), flat).reshape(*rows.shape[:3], -1)
+    for axis in reversed(shared_axes):
+        rows = jax.lax.all_to_all(rows, axis, 1, 0, tiled=True)
+    rows = rows.swapaxes(0, 1).reshape(groups, experts.size * capacity, -1)
+
+    # Back from the slots of experts to the choices of tokens.
+    flat_ids = expert_ids.swapaxes(1, 2).reshape(groups, -1)
+    slot = choices.ranks - jnp.take_along_axis(choices.starts, flat_ids, 1)
+    is_selected = jnp.arange(expert_count)[:, None] == experts[None]
+    expert_index = jnp.argmax(is_selected, 1)[flat_ids]  # among the experts that there are rows of
+    has_row = (slot < capacity) & is_selected.any(1)[flat_ids]
+    result = jax.vmap(combine_choices)(rows, expert_index * capacity + slot, has_row, weights)
+    return result, jnp.maximum(choices.counts - capacity, 0).sum()
 
 
 class MixtureMetrics(eqx.Module):
@@ -736,44 +720,33 @@ class MixtureOfExperts(Layer):
             ValueError: If `x` lacks the axis of the vectors or one of the capacity, or has another axis of the layer;
                 or if an axis of the tokens is sharded over a mesh axis of the hidden axis or along the capacity.
         """
-        Experts, TopK = self.router.Experts, self.router.TopK
+        Experts = self.router.Experts
         layer = f"MixtureOfExperts ({format_layer_axes((self.Embed, self.Mlp, Experts))})"
-        check_input(layer, x, self.Embed, (Experts.name, self.Mlp.name, TopK.name))
+        check_input(layer, x, self.Embed, (Experts.name, self.Mlp.name, self.router.TopK.name))
         tokens = tuple(name for name in x.names if name != self.Embed.name)
         competing: Names = ()
         if self.capacity_factor is not None:
-            competing = tokens
-            if self.capacity_axes is not None:
-                check_input(f"{layer} (capacity)", x, self.capacity_axes)
-                competing = tuple(name for name in tokens if name in (self.capacity_axes or ()))
-            tokens = (*(name for name in tokens if name not in competing), *competing)
+            capacity_axes = tokens if self.capacity_axes is None else self.capacity_axes
+            check_input(f"{layer} (capacity)", x, capacity_axes)
+            competing = tuple(name for name in tokens if name in capacity_axes)
+            tokens = (*(name for name in tokens if name not in competing), *competing)  # groups, then their tokens
 
         input_matrices = [self.up] if self.gate is None else [self.gate, self.up]
-        matrices = [
+        operands = [
+            rearrange(x, (*tokens, self.Embed)),
+            gather_parameter(self.router.weight),
             *(rearrange(gather_parameter(matrix), (Experts, self.Embed, self.Mlp)) for matrix in input_matrices),
             rearrange(gather_parameter(self.down), (Experts, self.Mlp, self.Embed)),
         ]
-        arrays = [rearrange(x, (*tokens, self.Embed)), gather_parameter(self.router.weight), *matrices]
-        names = [tuple("" if name == self.Embed.name else name for name in array.names) for array in arrays]
+        names = [tuple("" if name == self.Embed.name else name for name in array.names) for array in operands]
         names[1] = ("", "")  # each device chooses the experts of its tokens, with the entire router
-
-        def mix_shards(mesh_axes: MeshAxes, *shards: Any) -> tuple[Any, ...]:
-            for name in competing:
-                if name in mesh_axes:
-                    raise ValueError(
-                        f"{layer}: tokens compete for the capacity along axis {name!r}, which is sharded over "
-                        f"{format_axes(mesh_axes[name])}; name other axes of {format_shape(x)} with `capacity_axis`, "
-                        f"or map {name!r} to None"
-                    )
-            local_x, router_weight, *_ = [with_array(*pair) for pair in zip(arrays, shards, strict=True)]
-            routing = dataclasses.replace(self.router, weight=router_weight)(local_x)
-            check_sharded_apart(layer, mesh_axes, (*tokens, self.Mlp.name))
-            return self._mix_shard(mesh_axes, local_x, routing, shards[2:], competing)
-
         mixed, z_loss, probabilities, counts, dropped = map_shards(
-            mix_shards, [array.array for array in arrays], names, ((*tokens, ""), (), ("",), ("",), ())
+            functools.partial(self._mix_shard, layer, operands[:2], competing),
+            [array.array for array in operands],
+            names,
+            ((*tokens, ""), (), ("",), ("",), ()),
         )
-        result = rearrange(with_array(x, mixed, arrays[0].names), x.names)
+        result = rearrange(with_array(x, mixed, operands[0].names), x.names)
         tokens_per_expert = named(counts, Experts)
         metrics = MixtureMetrics(
             load_balance_loss(tokens_per_expert, named(probabilities, Experts), Experts),
@@ -784,19 +757,34 @@ class MixtureOfExperts(Layer):
         return constrain_sharding(result), metrics
 
     def _mix_shard(
-        self, mesh_axes: MeshAxes, x: NamedArray, routing: Routing, matrices: Sequence[Any], competing: Names
+        self, layer: str, templates: Sequence[NamedArray], competing: Names, mesh_axes: MeshAxes, *shards: Any
     ) -> tuple[Any, Any, Any, Any, Any]:
-        """Sends the tokens of one device to their experts.
+        """Chooses the experts of the tokens of one device, and sends the tokens to them.
+
+        Args:
+            layer: What stands before errors.
+            templates: The whole arrays of tokens and router, which have the names of their shards.
+            competing: The names of the axes along which tokens compete for the capacity.
+            mesh_axes: The mesh axes of all names.
+            *shards: The tokens, the router, and the matrices of the experts of this device.
 
         Returns:
             The result, and the mean of the z-loss, the mean probabilities, the choices of each expert and the number of
             dropped choices over all devices.
         """
+        for name in competing:
+            if name in mesh_axes:
+                raise ValueError(
+                    f"{layer}: tokens compete for the capacity along axis {name!r}, which is sharded over "
+                    f"{format_axes(mesh_axes[name])}; name other axes of {format_shape(templates[0])} with "
+                    f"`capacity_axis`, or map {name!r} to None"
+                )
+        x, router_weight = (with_array(*pair) for pair in zip(templates, shards[:2], strict=True))
+        routing = dataclasses.replace(self.router, weight=router_weight)(x)
         tokens, Experts = x.names[:-1], self.router.Experts
-        token_axes = tuple(axis for name in tokens for axis in mesh_axes.get(name, ()))
-        expert_axes = mesh_axes.get(Experts.name, ())
-        dtype = jnp.result_type(x.array, *matrices)
-        *input_matrices, down = [matrix.astype(dtype) for matrix in matrices]
+        check_sharded_apart(layer, mesh_axes, (*tokens, self.Mlp.name))
+        dtype = jnp.result_type(x.array, *shards[2:])
+        *input_matrices, down = (matrix.astype(dtype) for matrix in shards[2:])
 
         def apply(multiply: MatrixProduct, rows: Any) -> Any:
             names = (*(f"row{dim}" for dim in range(rows.ndim - 1)), self.Mlp.name)
@@ -804,6 +792,9 @@ class MixtureOfExperts(Layer):
             active = self.activation(hidden[0])
             return multiply((active if self.gate is None else active * hidden[1]).array, down)
 
+        token_axes = tuple(axis for name in tokens for axis in mesh_axes.get(name, ()))
+        expert_axes = mesh_axes.get(Experts.name, ())
+        shared_axes = tuple(axis for axis in expert_axes if axis in token_axes)
         # Experts that tokens were not sent to, and the hidden axis, are summed over at the end.
         summed_axes = tuple(axis for axis in expert_axes if axis not in token_axes)
         summed_axes += mesh_axes.get(self.Mlp.name, ())
@@ -812,16 +803,14 @@ class MixtureOfExperts(Layer):
         arrays = (varying_x, routing.weights.array, routing.experts.array)
         dropped = jnp.zeros((), int)
         if self.capacity_factor is None:
-            tokens_x, weights, ids = (array.reshape(-1, array.shape[-1]) for array in arrays)
-            mixed = mix_all_tokens(apply, Experts.size, expert_axes, token_axes, tokens_x, weights, ids)
+            flat_arrays = (array.reshape(-1, array.shape[-1]) for array in arrays)
+            mixed = mix_all_tokens(apply, Experts.size, expert_axes, shared_axes, *flat_arrays)
         else:
             group_size = math.prod(x.shape[name] for name in competing)
             equal_share = group_size * self.router.TopK.size / Experts.size
             capacity = min(group_size, math.ceil(equal_share * self.capacity_factor))
-            grouped_x, weights, ids = (array.reshape(-1, group_size, array.shape[-1]) for array in arrays)
-            mixed, dropped = mix_within_capacity(
-                apply, Experts.size, expert_axes, token_axes, capacity, grouped_x, weights, ids
-            )
+            groups = (array.reshape(-1, group_size, array.shape[-1]) for array in arrays)
+            mixed, dropped = mix_within_capacity(apply, Experts.size, expert_axes, shared_axes, capacity, *groups)
         mixed = mixed.astype(x.dtype).reshape(x.array.shape)
         probabilities = mean(softmax(routing.logits, Experts), tokens).array
         z_loss = router_z_loss(routing.logits, Experts).array
