@@ -60,21 +60,6 @@ class Convolution(NamedTuple):
     groups: int
 
 
-class ShardedConvolution(NamedTuple):
-    """How a convolution is divided among devices."""
-
-    x: Names
-    """The names by which an array is sharded, with "" for the dimensions that each device needs as a whole."""
-    weight: Names
-    result: Names
-    halos: dict[str, Halo]
-    """What devices exchange along spatial axes that stay sharded."""
-    contracted: Names
-    """The axes that are summed over and sharded."""
-    plan: Convolution
-    """The convolution of the shards of one device."""
-
-
 def convolve(x: N, weight: N, plan: Convolution) -> N:
     """Returns the convolution of named arrays; its axes are those of `x`, the output channels in place of the input."""
     names = intern_names(tuple(plan.weight_outputs if name == plan.x_channels else name for name in x.names))
@@ -95,44 +80,48 @@ def _convolve_arrays(x_names: Names, weight_names: Names, names: Names, plan: Co
     with use_operand_layout((x_names, weight_names), arrays):
         layout = find_layout((x_names, sharded_weight, names), (x.shape, weight.shape, shape))
         if layout.mesh is None:
-            return _convolve_replicated(x_names, weight_names, names, plan, *arrays)
-        sharded = _divide_convolution(
+            # Without a mapping on an Auto mesh, shardings are not known, and the compiler divides the convolution. The
+            # dimensions that it gets wrong are replicated. Without a mesh nothing changes.
+            whole = {*x_names, *weight_names, *names} if plan.groups > 1 else {*plan.spatial}
+            compute = functools.partial(convolve_by_position, x_names, weight_names, plan)
+            operand_names = [x_names, weight_names]
+            return run_operation(compute, operand_names, names, *arrays, whole=whole, misses_auto_shards=True)
+        shard_names, result_names, halos, shard_plan = _divide_convolution(
             plan,
             layout,
             x=dict(zip(x_names, x.shape, strict=True)),
             weight=dict(zip(weight_names, weight.shape, strict=True)),
             result=dict(zip(names, shape, strict=True)),
         )
-        arrays = [reshard_by_name(*pair) for pair in zip(arrays, (sharded.x, sharded.weight), strict=True)]
+        contracted = layout.list_mesh_axes((shard_names[1][weight_names.index(plan.weight_inputs)],))
 
         def convolve_shards(x: Any, weight: Any) -> tuple[Any]:
-            for axis, halo in sharded.halos.items():
+            for axis, halo in halos.items():
                 x = add_halo(x, x_names.index(axis), halo, layout, axis, 0)
-            result = convolve_by_position(x_names, weight_names, sharded.plan, x, weight)
-            contracted = layout.list_mesh_axes(sharded.contracted)
+            result = convolve_by_position(x_names, weight_names, shard_plan, x, weight)
             return (jax.lax.psum(result, contracted) if contracted else result,)
 
-        call = shard_map_by_name(convolve_shards, layout, (sharded.x, sharded.weight), (sharded.result,))
-        (result,) = call(*arrays)
+        call = shard_map_by_name(convolve_shards, layout, shard_names, (result_names,))
+        (result,) = call(*map(reshard_by_name, arrays, shard_names))
         return reshard_by_name(result, names)
-
-
-def _convolve_replicated(
-    x_names: Names, weight_names: Names, names: Names, plan: Convolution, x: Any, weight: Any
-) -> Any:
-    """Leaves a convolution to the compiler, with the dimensions replicated that it cannot shard correctly.
-
-    That is the way without a mapping on an Auto mesh, where shardings are not known; without a mesh nothing changes.
-    """
-    whole = {*x_names, *weight_names, *names} if plan.groups > 1 else {*plan.spatial}
-    compute = functools.partial(convolve_by_position, x_names, weight_names, plan)
-    return run_operation(compute, [x_names, weight_names], names, x, weight, whole=whole, misses_auto_shards=True)
 
 
 def _divide_convolution(
     plan: Convolution, layout: AxisLayout, x: dict[str, int], weight: dict[str, int], result: dict[str, int]
-) -> ShardedConvolution:
-    """Divides a convolution among devices, given the sizes of the axes of both operands and the result."""
+) -> tuple[tuple[Names, Names], Names, dict[str, Halo], Convolution]:
+    """Divides a convolution among devices.
+
+    Args:
+        plan: The convolution.
+        layout: How the axes are sharded.
+        x: The sizes of the axes of the input.
+        weight: Those of the weight.
+        result: Those of the result.
+
+    Returns:
+        The names by which both operands and the result are sharded, with "" for dimensions that each device needs as a
+        whole; what devices exchange along spatial axes that stay sharded; and the convolution of one device.
+    """
     halos: dict[str, Halo] = {}
     for index, name in enumerate(plan.spatial):
         halo = plan_halo(
@@ -163,39 +152,31 @@ def _divide_convolution(
     if plan.groups == 1:
         weight_sharded_by[plan.weight_inputs] = inputs
     padding = dict(zip(plan.spatial, plan.padding, strict=True)) | {name: halos[name].padding for name in halos}
-    return ShardedConvolution(
-        x=tuple(sharded_by.get(name, name) for name in x),
-        weight=tuple(weight_sharded_by.get(name, "") for name in weight),
-        result=tuple(sharded_by.get(name, name) for name in result),
-        halos=halos,
-        contracted=(inputs,) if plan.groups == 1 else (),
-        plan=plan._replace(groups=groups, padding=tuple(padding.values())),
-    )
+    x_names, result_names = (tuple(sharded_by.get(name, name) for name in names) for names in (x, result))
+    weight_names = tuple(weight_sharded_by.get(name, "") for name in weight)
+    plan = plan._replace(groups=groups, padding=tuple(padding.values()))
+    return (x_names, weight_names), result_names, halos, plan
 
 
 def convolve_by_position(x_names: Names, weight_names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
     """Convolves plain arrays, with all axes of `x` that are neither spatial nor channels merged into one batch axis."""
     core_names = (*plan.spatial, plan.x_channels)
     batch_dims = [dim for dim, name in enumerate(x_names) if name not in core_names]
-    core_dims = [dim for dim, name in enumerate(x_names) if name in core_names]
-    if len(batch_dims) == 1:
-        return _convolve_batch(x_names, weight_names, plan, x, weight)
-    order = (*batch_dims, *core_dims)
-    moved = jnp.transpose(x, order)
-    batch_shape = moved.shape[: len(batch_dims)]
-    merged = moved.reshape((math.prod(batch_shape), *moved.shape[len(batch_dims) :]))
-    result = _convolve_batch(("", *(x_names[dim] for dim in core_dims)), weight_names, plan, merged, weight)
-    inverse_order = sorted(range(len(order)), key=order.__getitem__)
-    return jnp.transpose(result.reshape((*batch_shape, *result.shape[1:])), inverse_order)
+    if len(batch_dims) != 1:
+        core_dims = [dim for dim, name in enumerate(x_names) if name in core_names]
+        order = (*batch_dims, *core_dims)
+        moved = jnp.transpose(x, order)
+        batch_shape, core_shape = moved.shape[: len(batch_dims)], moved.shape[len(batch_dims) :]
+        merged_names = ("", *(x_names[dim] for dim in core_dims))
+        merged = moved.reshape((math.prod(batch_shape), *core_shape))
+        result = convolve_by_position(merged_names, weight_names, plan, merged, weight)
+        inverse_order = sorted(range(len(order)), key=order.__getitem__)
+        return jnp.transpose(result.reshape((*batch_shape, *result.shape[1:])), inverse_order)
 
-
-def _convolve_batch(x_names: Names, weight_names: Names, plan: Convolution, x: Any, weight: Any) -> Any:
-    """Convolves an array that has one batch axis, wherever it is."""
-    (batch_dim,) = (dim for dim, name in enumerate(x_names) if name not in (*plan.spatial, plan.x_channels))
     if any(map(any, plan.wrapped)):
         wrapped = dict(zip(plan.spatial, plan.wrapped, strict=True))
         x = jnp.pad(x, [wrapped.get(name, (0, 0)) for name in x_names], plan.mode)
-    x_dims = (batch_dim, x_names.index(plan.x_channels), *map(x_names.index, plan.spatial))
+    x_dims = (*batch_dims, x_names.index(plan.x_channels), *map(x_names.index, plan.spatial))
     weight_dims = tuple(map(weight_names.index, (plan.weight_outputs, plan.weight_inputs, *plan.kernels)))
     return jax.lax.conv_general_dilated(
         x,

@@ -1,6 +1,5 @@
 """Pooling: the maximum, minimum or mean of windows that slide along named axes."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -71,7 +70,7 @@ def max_pool(
         [5, 2, 3]
     """
     plan = plan_pool("max_pool", Window, x, stride, padding, use_ceil)
-    return _apply_windows(_compute_window_max, x, plan)
+    return _apply_windows(_compute_window_extremes, x, plan, jax.lax.max)
 
 
 def min_pool(
@@ -86,7 +85,7 @@ def min_pool(
         [1, 0, 0]
     """
     plan = plan_pool("min_pool", Window, x, stride, padding, use_ceil)
-    return _apply_windows(_compute_window_min, x, plan)
+    return _apply_windows(_compute_window_extremes, x, plan, jax.lax.min)
 
 
 def mean_pool(
@@ -158,29 +157,39 @@ def reduce_windows(names: Names, plan: PoolPlan, init: Any, fn: Callable[..., An
     Each device reduces the windows of its shards: XLA's partitioner gives wrong results and gradients for windows that
     reach over the end of a shard. Without a mapping on an Auto mesh, the dimensions of windows are replicated instead.
     """
-    dims = list(plan.dims)
+    dims = plan.dims
     padding = {
         dim: (before, after + ceil) for dim, (before, after), ceil in zip(dims, plan.padding, plan.ceil, strict=True)
     }
-    reduce = functools.partial(_reduce_windows, plan, init, fn)
-    shape = jax.eval_shape(functools.partial(reduce, padding), jax.ShapeDtypeStruct(array.shape, array.dtype)).shape
+
+    def reduce(array: Any) -> Any:
+        windows, strides, pads = [1] * array.ndim, [1] * array.ndim, [(0, 0)] * array.ndim
+        for dim, window, stride in zip(dims, plan.windows, plan.strides, strict=True):
+            windows[dim], strides[dim] = window, stride
+            before, after = padding[dim]
+            # `reduce_window` takes no negative padding, which a shard may have.
+            array = jax.lax.slice_in_dim(array, 0, array.shape[dim] + min(after, 0), axis=dim)
+            pads[dim] = before, max(after, 0)
+        return jax.lax.reduce_window(array, init, fn, windows, strides, pads)
+
+    shape = jax.eval_shape(reduce, jax.ShapeDtypeStruct(array.shape, array.dtype)).shape
     with use_operand_layout((names,), (array,)):
         layout = find_layout((names, names), (array.shape, shape))
         if layout.mesh is None:
             whole = {names[dim] for dim in dims}
-            compute = functools.partial(reduce, padding)
-            return run_operation(compute, [names], names, array, whole=whole, misses_auto_shards=True)
+            return run_operation(reduce, [names], names, array, whole=whole, misses_auto_shards=True)
         halos: dict[int, Halo] = {}
         for dim, window, stride in zip(dims, plan.windows, plan.strides, strict=True):
             count = layout.count_shards((names[dim],))
             halo = plan_halo(count, array.shape[dim], shape[dim], window, stride, padding[dim][0])
             if halo is not None:
-                halos[dim], padding[dim] = halo, halo.padding
+                halos[dim] = halo
+                padding[dim] = halo.padding  # of the shard, for `reduce` below
 
         def reduce_shards(array: Any) -> tuple[Any]:
             for dim, halo in halos.items():
                 array = add_halo(array, dim, halo, layout, names[dim], init)
-            return (reduce(padding, array),)
+            return (reduce(array),)
 
         sharded = tuple("" if dim in dims and dim not in halos else name for dim, name in enumerate(names))
         call = shard_map_by_name(reduce_shards, layout, (sharded,), (sharded,))
@@ -188,48 +197,24 @@ def reduce_windows(names: Names, plan: PoolPlan, init: Any, fn: Callable[..., An
         return reshard_by_name(result, names)
 
 
-def _reduce_windows(
-    plan: PoolPlan, init: Any, fn: Callable[..., Any], padding: dict[int, tuple[int, int]], array: Any
-) -> Any:
-    windows, strides, pads = [1] * array.ndim, [1] * array.ndim, [(0, 0)] * array.ndim
-    for dim, window, stride in zip(plan.dims, plan.windows, plan.strides, strict=True):
-        windows[dim], strides[dim] = window, stride
-        before, after = padding[dim]
-        array = jax.lax.slice_in_dim(array, 0, array.shape[dim] + min(after, 0), axis=dim)
-        pads[dim] = before, max(after, 0)
-    return jax.lax.reduce_window(array, init, fn, windows, strides, pads)
-
-
-def _compute_window_max(names: Names, plan: PoolPlan, array: Any) -> Any:
-    return reduce_windows(names, plan, _get_limits(array.dtype)[0], jax.lax.max, array)
-
-
-def _compute_window_min(names: Names, plan: PoolPlan, array: Any) -> Any:
-    return reduce_windows(names, plan, _get_limits(array.dtype)[1], jax.lax.min, array)
-
-
-def _get_limits(dtype: Any) -> tuple[Any, Any]:
-    """Returns the least and the greatest value of a dtype."""
-    if jnp.issubdtype(dtype, jnp.bool_):
-        return np.array(False), np.array(True)
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return np.array(-np.inf, dtype), np.array(np.inf, dtype)
-    return np.array(jnp.iinfo(dtype).min, dtype), np.array(jnp.iinfo(dtype).max, dtype)
+def _compute_window_extremes(names: Names, plan: PoolPlan, fn: Callable[..., Any], array: Any) -> Any:
+    """Returns the maximum or the minimum of each window, by `jax.lax.max` or `jax.lax.min`."""
+    if jnp.issubdtype(array.dtype, jnp.bool_):
+        least, greatest = False, True
+    elif jnp.issubdtype(array.dtype, jnp.inexact):
+        least, greatest = -np.inf, np.inf
+    else:
+        least, greatest = jnp.iinfo(array.dtype).min, jnp.iinfo(array.dtype).max
+    return reduce_windows(names, plan, np.array(least if fn is jax.lax.max else greatest, array.dtype), fn, array)
 
 
 def _compute_window_mean(names: Names, plan: PoolPlan, count_include_pad: bool, array: Any) -> Any:
     total = reduce_windows(names, plan, np.array(0, array.dtype), jax.lax.add, array)
-    for index, dim in enumerate(plan.dims):
-        counts = _count_elements_in_windows(plan, index, array.shape[dim], total.shape[dim], count_include_pad)
+    for dim, window, stride, (before, after) in zip(plan.dims, plan.windows, plan.strides, plan.padding, strict=True):
+        # How many elements each window has along this dimension, of which the mean is taken.
+        starts = np.arange(total.shape[dim]) * stride - before
+        first, last = (-before, array.shape[dim] + after) if count_include_pad else (0, array.shape[dim])
+        counts = np.minimum(starts + window, last) - np.maximum(starts, first)
+        counts = np.maximum(counts, 1)  # a window of padding alone has sum 0
         total = total / np.expand_dims(counts.astype(total.dtype), tuple(set(range(array.ndim)) - {dim}))
     return total
-
-
-def _count_elements_in_windows(
-    plan: PoolPlan, index: int, size: int, window_count: int, count_include_pad: bool
-) -> Any:
-    """Returns how many elements each window along one dimension has, which the mean is taken of."""
-    before, after = plan.padding[index] if count_include_pad else (0, 0)
-    starts = np.arange(window_count) * plan.strides[index] - plan.padding[index][0]
-    ends = np.minimum(starts + plan.windows[index], size + after)
-    return np.maximum(ends - np.maximum(starts, -before), 1)  # a window of padding alone has sum 0

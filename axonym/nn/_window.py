@@ -37,16 +37,14 @@ def parse_padding(layer: str, padding: Any, names: Names) -> str | Pairs:
         if padding.upper() not in _PADDINGS:
             raise ValueError(f"{layer}: `padding` is one of {', '.join(_PADDINGS)} or numbers, not {padding!r}")
         return padding.upper()
-    values = _split_by_axis(layer, "padding", padding, names)
-    return tuple([_parse_pair(layer, name, value) for name, value in zip(names, values, strict=True)])
-
-
-def _parse_pair(layer: str, name: str, value: Any) -> tuple[int, int]:
-    pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
-    if len(pair) != 2:
-        raise ValueError(f"{layer}: `padding` along an axis is a number or two of them, not {format_value(value)}")
-    before, after = (check_integer(f"{layer}: `padding` along axis {name!r}", number, 0) for number in pair)
-    return before, after
+    pairs: list[tuple[int, int]] = []
+    for name, value in zip(names, _split_by_axis(layer, "padding", padding, names), strict=True):
+        pair = value if isinstance(value, tuple | list) else (value, value)
+        if len(pair) != 2:
+            raise ValueError(f"{layer}: `padding` along an axis is a number or two of them, not {format_value(value)}")
+        before, after = (check_integer(f"{layer}: `padding` along axis {name!r}", number, 0) for number in pair)
+        pairs.append((before, after))
+    return tuple(pairs)
 
 
 def _split_by_axis(layer: str, option: str, value: Any, names: Names) -> tuple[Any, ...]:
@@ -107,12 +105,13 @@ def plan_halo(
         start: How many elements are added before the first one.
         spread: The distance between elements where zeros are put between them; the three before count these zeros.
     """
+    # The last condition: the windows of a shard begin where its elements do, on each device.
     if count == 1 or size % count or result_size % count or result_size * stride != size * spread:
         return None
     shard = size // count
-    end = (
-        (result_size // count - 1) * stride - start + window
-    )  # of the last window, from the first element of the shard on
+    # Where the last window ends, from the first element of the shard on.
+    end = (result_size // count - 1) * stride - start + window
+    # `-(-n // spread)` rounds up.
     before, after = max(0, -(-start // spread)), max(0, -(-end // spread) - shard)
     if max(before, after) > shard:
         return None
